@@ -1,0 +1,53 @@
+# Everything from a fresh machine. `make quickstart` and `make test` set up what they need.
+PYTHON ?= python3
+VENV := .venv
+AIRFLOW_VENV := .venv-airflow
+BIN := $(VENV)/bin
+
+.PHONY: help quickstart test test-unit test-long test-dags bench lint types wheel-test clean
+.DEFAULT_GOAL := help
+
+help:  ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s ':'
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+quickstart: $(VENV)/.installed  ## the whole loop on the reference pair, no GPU and no model hub (about 5 minutes)
+	$(BIN)/understudy run configs/quickstart.yaml
+
+test: $(VENV)/.installed  ## unit and integration tests
+	$(BIN)/python -m pytest tests/unit tests/integration
+
+test-unit: $(VENV)/.installed  ## unit tests alone, under 30 seconds
+	$(BIN)/python -m pytest tests/unit
+
+test-long: $(VENV)/.installed  ## what takes minutes: kills, full disks, read-only mounts, a real MLflow server
+	$(BIN)/python -m pytest tests/e2e
+
+$(AIRFLOW_VENV)/.installed: dags/constraints.txt
+	$(PYTHON) -m venv $(AIRFLOW_VENV)
+	$(AIRFLOW_VENV)/bin/pip install --quiet --disable-pip-version-check -c dags/constraints.txt apache-airflow pytest
+	touch $@
+
+test-dags: $(VENV)/.installed $(AIRFLOW_VENV)/.installed  ## the Airflow DAGs, in Airflow's own environment
+	UNDERSTUDY_BIN="$(abspath $(BIN)/understudy)" \
+	  $(AIRFLOW_VENV)/bin/python -m pytest tests/dags --confcutdir=tests/dags
+
+bench: $(VENV)/.installed  ## figures of BENCHMARKS.md; run it with nothing else on the machine
+	$(BIN)/python -m tests.benchmarks
+
+lint: $(VENV)/.installed  ## ruff
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed  ## mypy, strict
+	$(BIN)/mypy
+
+wheel-test: $(VENV)/.installed  ## unit tests against the built wheel, from outside the checkout
+	.ci/wheel-test
+
+clean:  ## remove environments and build output, keep .understudy
+	rm -rf $(VENV) $(AIRFLOW_VENV) build dist *.egg-info

@@ -1,0 +1,168 @@
+"""The retraining loop as an Airflow 3 DAG: a task a stage, and a report at the end.
+
+Imports Airflow and the standard library only: the heavy libraries live in another environment, behind the `understudy`
+console command. The DAG carries no state but the run id; everything else is in the store, so a task that is cleared or
+retried skips what is already built.
+"""
+
+import os
+from datetime import UTC, datetime, timedelta
+
+from airflow.providers.standard.operators.bash import BashOperator
+from airflow.sdk import DAG, Param, chain
+
+# Held equal to `pipeline.plan.STAGE_NAMES` by tests/unit/test_dags_static.py: this file cannot import it.
+STAGES = ("pair", "corpus", "generate", "distill", "quantize", "evaluate", "gate", "promote")
+
+EXIT_REFUSED = 3
+REFUSING = ("gate", "promote")  # the stages that may say no; from any other, exit code 3 is a failure like the rest
+LONG = ("generate", "distill")  # these keep finished parts, so that a retry goes on where the last try stopped
+
+# Parameters reach bash as environment variables and never as text of a command: whatever they hold is one argument.
+# `--name=value` and `--` keep a value that begins with a dash from being read as an option; with `exec`, what Airflow
+# signals on a timeout is the command itself.
+STAGE_COMMAND = """
+set -e
+call=("$RETRAIN_EXECUTABLE" stage "$RETRAIN_STAGE" "--run=$RETRAIN_RUN" "--store=$RETRAIN_STORE")
+while IFS= read -r override; do
+    if [[ -n $override ]]; then call+=("--set=$override"); fi
+done <<< "$RETRAIN_OVERRIDES"
+call+=(-- "$RETRAIN_CONFIG")
+printf 'calling:'; printf ' %q' "${call[@]}"; printf '\\n'
+exec "${call[@]}"
+"""
+
+REPORT_COMMAND = 'exec "$RETRAIN_EXECUTABLE" show "--run=$RETRAIN_RUN" "--store=$RETRAIN_STORE"'
+
+# Airflow renders these once; what a parameter holds is not rendered again.
+ENVIRONMENT = {
+    "RETRAIN_EXECUTABLE": "{{ params.executable }}",
+    "RETRAIN_CONFIG": "{{ params.config }}",
+    "RETRAIN_STORE": "{{ params.store }}",
+    "RETRAIN_OVERRIDES": "{{ params.overrides | join('\\n') }}",
+    "RETRAIN_RUN": "{{ params.run_id or run_id }}",
+}
+
+DOC = """
+### Retrains a draft model and promotes it only if it is better
+
+`pair → corpus → generate → distill → quantize → evaluate → gate → promote`, then `report`.
+Each task calls `understudy stage NAME`; nothing of the pipeline runs inside Airflow's own environment.
+
+| you see | it means |
+|---|---|
+| all green | the new draft is the champion, or the champion already *is* this draft |
+| `gate` and `promote` skipped, the run green | **refused**: not provably better. Nothing broke, nothing changed |
+| only `promote` skipped | refused at the last moment: the log of `promote` says why |
+| a red task, the run red | a failure; the last line of its log says what to do. Clear it and the run goes on there |
+
+The reasons of a refusal are in the logs of `gate` and `report`. `report` prints the run's figures whatever happened;
+as a teardown it runs after a failure without hiding it.
+
+**Parameters.** `config` and `store` are absolute paths on the *worker*; all workers must see the same store.
+`overrides` are `key=value`, as for `--set`. `run_id` names the run in the store; empty, it is the id of the DAG run, so
+that clearing a task continues the same run. `executable` is the `understudy` command of the environment that has it.
+
+**Defaults of scheduled runs** come from the environment of the DAG processor:
+
+| variable | default | |
+|---|---|---|
+| `UNDERSTUDY_SCHEDULE` | `0 3 * * 1` | cron; `none`: only runs started by hand or through the API |
+| `UNDERSTUDY_CONFIG` | `/etc/understudy/config.yaml` | |
+| `UNDERSTUDY_STORE` | `/var/lib/understudy` | |
+| `UNDERSTUDY_BIN` | `understudy` | found through the worker's `PATH` unless absolute |
+
+A failed stage is tried twice more, after 5 and 10 minutes. `generate` and `distill` may take a day, the others 6 hours.
+One run at a time; missed weeks are not made up for.
+"""
+
+
+def _schedule() -> str | None:
+    """Cron of the scheduled runs; None where there are to be none."""
+    wanted = os.environ.get("UNDERSTUDY_SCHEDULE", "0 3 * * 1").strip()
+    return None if wanted.lower() in ("", "none") else wanted
+
+
+def _params() -> dict[str, Param]:
+    """What a run can be given. Paths are absolute because a task runs in a temporary directory."""
+    return {
+        "config": Param(
+            os.environ.get("UNDERSTUDY_CONFIG", "/etc/understudy/config.yaml"),
+            type="string",
+            pattern="^/",
+            description="Config file (YAML), an absolute path on the worker.",
+        ),
+        "store": Param(
+            os.environ.get("UNDERSTUDY_STORE", "/var/lib/understudy"),
+            type="string",
+            pattern="^/",
+            description="Store directory, an absolute path on the worker.",
+        ),
+        "overrides": Param(
+            [],
+            type="array",
+            items={"type": "string", "pattern": r"^[A-Za-z_][^=\n]*=[^\n]*$"},
+            description="Changes to the config, each key=value, as for --set.",
+        ),
+        "run_id": Param(
+            None,
+            type=["null", "string"],
+            pattern=r"^([A-Za-z0-9][A-Za-z0-9._:+-]{0,120})?$",
+            description="Run in the store to start or to go on with; empty: the id of the DAG run.",
+        ),
+        # Not any program: whoever may start a run may not thereby start /bin/sh on the worker.
+        "executable": Param(
+            os.environ.get("UNDERSTUDY_BIN", "understudy"),
+            type="string",
+            pattern="^(/.*/)?understudy$",
+            description="The understudy command, by name or absolute path.",
+        ),
+    }
+
+
+def _stage_task(stage: str) -> BashOperator:
+    return BashOperator(
+        task_id=stage,
+        bash_command=STAGE_COMMAND,
+        env=ENVIRONMENT | {"RETRAIN_STAGE": stage},
+        append_env=True,
+        skip_on_exit_code=EXIT_REFUSED if stage in REFUSING else None,
+        execution_timeout=timedelta(hours=24 if stage in LONG else 6),
+        do_xcom_push=False,
+    )
+
+
+def _report_task() -> BashOperator:
+    """A teardown runs whatever came before it and does not count for the state of the DAG run."""
+    report = BashOperator(
+        task_id="report",
+        bash_command=REPORT_COMMAND,
+        env=ENVIRONMENT,
+        append_env=True,
+        skip_on_exit_code=None,
+        retries=0,
+        execution_timeout=timedelta(minutes=10),
+        do_xcom_push=False,
+    )
+    return report.as_teardown()
+
+
+with DAG(
+    dag_id="draft_retraining",
+    description="Distil, examine and, if better, promote a draft model",
+    doc_md=DOC,
+    schedule=_schedule(),
+    start_date=datetime(2026, 1, 1, tzinfo=UTC),
+    catchup=False,
+    max_active_runs=1,
+    max_active_tasks=1,
+    params=_params(),
+    default_args={
+        "owner": "understudy",
+        "retries": 2,
+        "retry_delay": timedelta(minutes=5),
+        "retry_exponential_backoff": 2.0,
+    },
+    tags=["understudy", "speculative-decoding"],
+):
+    chain(*(_stage_task(stage) for stage in STAGES), _report_task())

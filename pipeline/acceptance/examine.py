@@ -1,0 +1,125 @@
+"""The examination without decoding: one teacher-forced pass of a draft over what the target said.
+
+Takes a loaded model and arrays; knows no files. Shapes: B completions of a batch, T positions, V shared tokens.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pipeline.errors import UnderstudyError
+from pipeline.speculation.sampling import GREEDY, Sampling, log_probabilities
+
+_CHUNK_ELEMENTS = 1 << 26  # logits held at once: 256 MiB in fp32
+
+
+class Spoken(Protocol):
+    """What of a stored completion the examination reads: what the target said after a prompt."""
+
+    @property
+    def prompt(self) -> NDArray[np.int32]: ...
+
+    @property
+    def tokens(self) -> NDArray[np.int32]: ...  # overrun included
+
+    @property
+    def log_p(self) -> NDArray[np.float32]: ...  # of each token, at the target's sampling settings
+
+
+def acceptance_probabilities(
+    model: Any,
+    spoken: Sequence[Spoken],
+    sampling: Sampling,
+    draft_sampling: Sampling,
+    vocabulary: int,
+    batch_tokens: int,
+    on_done: Callable[[int], None] = lambda count: None,
+) -> list[NDArray[np.float64]]:
+    """a_t of every token of every completion, overrun included, in the order given.
+
+    a_t = min(1, q(x_t) / p(x_t)); where the target is greedy, or the draft is, 1 if argmax q = x_t, else 0
+    (`pipeline/acceptance/rounds.py` says what follows from it). `sampling` is what the target's log_p are under,
+    `draft_sampling` what the engine applies to the draft. Batches depend on the completions alone.
+    Raises UnderstudyError if the draft's logits are not numbers, naming the completion.
+    """
+    found: list[NDArray[np.float64] | None] = [None] * len(spoken)
+    for numbers in batches([len(item.prompt) + len(item.tokens) for item in spoken], batch_tokens):
+        rows = [spoken[number] for number in numbers]
+        for number, a_T in zip(numbers, _examine_batch(model, rows, sampling, draft_sampling, vocabulary), strict=True):
+            if not np.isfinite(a_T).all():
+                raise UnderstudyError(
+                    f"the draft's logits are not numbers on completion {number}: its weights are damaged"
+                )
+            found[number] = a_T
+        on_done(len(numbers))
+    return [a_T for a_T in found if a_T is not None]
+
+
+def batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
+    """Numbers of rows that go together: sorted by length, at most `batch_tokens` with padding, at least one row."""
+    group: list[int] = []
+    for number in sorted(range(len(lengths)), key=lambda number: (lengths[number], number)):
+        if group and (len(group) + 1) * lengths[number] > batch_tokens:
+            yield group
+            group = []
+        group.append(number)
+    if group:
+        yield group
+
+
+@torch.inference_mode()
+def _examine_batch(
+    model: Any, rows: Sequence[Spoken], sampling: Sampling, draft_sampling: Sampling, vocabulary: int
+) -> list[NDArray[np.float64]]:
+    width = max(len(row.prompt) + len(row.tokens) for row in rows)
+    ids_BT = torch.zeros(len(rows), width, dtype=torch.long)
+    for index, row in enumerate(rows):
+        ids_BT[index, : len(row.prompt) + len(row.tokens)] = torch.from_numpy(
+            np.concatenate([row.prompt, row.tokens]).astype(np.int64)
+        )
+    ids_BT = ids_BT.to(model.device)
+    first = min(len(row.prompt) for row in rows) - 1
+    # Padding lies to the right, where no causal position before it can see it, so no mask is needed.
+    logits_BTV = model(input_ids=ids_BT, use_cache=False, logits_to_keep=width - first).logits[..., :vocabulary]
+    log_q_BT, best_BT = _score(logits_BTV[:, :-1], ids_BT[:, first + 1 :], sampling, draft_sampling)
+    found = []
+    for index, row in enumerate(rows):
+        begin = len(row.prompt) - 1 - first
+        window = slice(begin, begin + len(row.tokens))
+        if sampling.greedy or draft_sampling.greedy:
+            found.append((best_BT[index, window] == row.tokens).astype(np.float64))
+        else:
+            found.append(np.exp(np.minimum(log_q_BT[index, window].astype(np.float64) - row.log_p, 0.0)))
+    return found
+
+
+def _score(
+    logits_BTV: torch.Tensor, next_BT: torch.Tensor, sampling: Sampling, draft_sampling: Sampling
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """log q of each next token and the draft's argmax, a few positions at a time so that memory stays bounded."""
+    batch, positions, vocabulary = logits_BTV.shape
+    log_q_BT, best_BT = torch.zeros(batch, positions), torch.zeros(batch, positions, dtype=torch.long)
+    greedy = sampling.greedy or draft_sampling.greedy
+    step = max(1, _CHUNK_ELEMENTS // (batch * vocabulary))
+    for begin in range(0, positions, step):
+        chunk = slice(begin, begin + step)
+        part_BTV = logits_BTV[:, chunk]
+        best_BT[:, chunk] = torch.where(torch.isnan(part_BTV).any(-1), -1, part_BTV.argmax(-1)).cpu()
+        if greedy:
+            continue
+        log_q_BTV = log_probabilities(part_BTV, draft_sampling)
+        log_q_BT[:, chunk] = log_q_BTV.gather(-1, next_BT[:, chunk].unsqueeze(-1)).squeeze(-1).cpu()
+    if greedy and bool((best_BT < 0).any()):
+        raise UnderstudyError("the draft's logits are NaN: its weights are damaged")
+    return log_q_BT.numpy(), best_BT.numpy()
+
+
+def engine_sampling(convention: str, deployed: Sampling, draft_sampling: str) -> Sampling:
+    """What the engine applies to the draft: vLLM the temperature alone, the others what they apply to the target;
+    argmax where the draft is sampled greedily or the target is."""
+    if draft_sampling == "greedy" or deployed.greedy:
+        return GREEDY
+    return Sampling(temperature=deployed.temperature) if convention == "vllm" else deployed

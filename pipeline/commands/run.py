@@ -1,0 +1,67 @@
+"""`understudy run`: the whole loop, or a stretch of it."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pipeline.commands.options import DEFAULT_STORE, ConfigPath, Overrides, StorePath
+from pipeline.errors import UsageError
+from pipeline.plan import STAGE_NAMES
+
+if TYPE_CHECKING:
+    from pipeline.config.root import Config
+
+
+def run(
+    config: ConfigPath,
+    set_: Overrides = None,
+    from_: Annotated[
+        str, typer.Option("--from", metavar="STAGE", help="First stage; earlier ones must be done.")
+    ] = STAGE_NAMES[0],
+    until: Annotated[str, typer.Option(metavar="STAGE", help="Last stage.")] = STAGE_NAMES[-1],
+    store: StorePath = DEFAULT_STORE,
+    run_id: Annotated[str | None, typer.Option("--run", metavar="ID", help="Name this run, or go on with one.")] = None,
+    verify: Annotated[bool, typer.Option("--verify", help="Hash every file of what is reused.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the resolved config and the plan; run nothing.")
+    ] = False,
+) -> None:
+    """Run the loop: examine, distil, judge, promote. What is in the store already is not done again."""
+    from pipeline.config.loading import load_config
+
+    for option, name in (("--from", from_), ("--until", until)):
+        if name not in STAGE_NAMES:
+            raise UsageError(f"{option} {name}: not a stage; the stages are {', '.join(STAGE_NAMES)}")
+    if STAGE_NAMES.index(from_) > STAGE_NAMES.index(until):
+        raise UsageError(f"--from {from_} comes after --until {until}")
+    resolved = load_config(config, set_ or ())
+    if dry_run:
+        _print_plan(resolved)
+        return
+    from pipeline.artifacts import Store
+    from pipeline.progress import Progress
+    from pipeline.report.summary import summarise
+    from pipeline.report.terminal import print_summary
+    from pipeline.runner import Runner, begin
+
+    target, progress = Store(store), Progress()
+    record = begin(resolved, target, run_id, progress)
+    progress.line(f"run {record.id} in {target.root}")
+    runner = Runner(target, record, progress, verify)
+    try:
+        runner.run(from_, until)
+    finally:
+        print_summary(summarise(target, record))
+
+
+def _print_plan(resolved: "Config") -> None:
+    import sys
+
+    import yaml
+
+    from pipeline.jobs import expand
+
+    yaml.safe_dump(resolved.model_dump(mode="json"), sys.stdout, sort_keys=False, allow_unicode=True)
+    print("---\n# jobs, in order")
+    for job in expand(resolved, ()):
+        print(f"# {job.id}: reads {', '.join(job.reads.values()) or 'nothing'}")

@@ -1,0 +1,75 @@
+"""The workload: prompt sources, de-duplication, splits, limits."""
+
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from pipeline.config.base import Section
+from pipeline.config.pair import REFERENCE
+
+
+class PromptSource(Section):
+    """One source of prompts."""
+
+    path: str = Field(
+        min_length=1,
+        description="A .jsonl or .parquet file or a `datasets` directory, relative to the config file; "
+        "or `reference`, the prompts that come with the reference pair.",
+    )
+    format: Literal["auto", "jsonl", "parquet", "dataset"] = Field(
+        default="auto", description="How to read it; `auto` goes by the name."
+    )
+    domain: str | None = Field(default=None, description="The domain of every row; else `domain_field` is read.")
+    domain_field: str = Field(default="domain", description="The column that holds a row's domain.")
+    prompt_field: str = Field(default="prompt", description="The column of a plain-text prompt.")
+    messages_field: str = Field(default="messages", description="The column of a chat: a list of {role, content}.")
+    turns_field: str = Field(default="turns", description="The column of Spec-Bench turns: a list of user texts.")
+    group_field: str = Field(
+        default="group", description="The column whose equal values must fall into one split (a conversation, a file)."
+    )
+    limit: int | None = Field(default=None, gt=0, description="Read at most so many rows.")
+
+    @property
+    def is_reference(self) -> bool:
+        return self.path == REFERENCE
+
+
+class Splits(Section):
+    """Shares of the near-duplicate clusters in each split; they sum to 1."""
+
+    train: float = Field(default=0.6, gt=0, lt=1, description="What the draft learns from.")
+    dev: float = Field(default=0.1, gt=0, lt=1, description="Where variants and checkpoints are chosen.")
+    examination: float = Field(default=0.3, gt=0, lt=1, description="Where drafts are judged; never trained on.")
+
+    @model_validator(mode="after")
+    def _sum_is_one(self) -> "Splits":
+        total = self.train + self.dev + self.examination
+        if abs(total - 1) > 1e-6:
+            raise ValueError(f"train + dev + examination is {total:g}; the shares must sum to 1")
+        return self
+
+
+class CorpusConfig(Section):
+    """What prompts the examination stands for."""
+
+    sources: tuple[PromptSource, ...] = Field(min_length=1, description="Where the prompts come from.")
+    splits: Splits = Field(default=Splits(), description="Shares of train, dev and examination.")
+    near_duplicate_threshold: float = Field(
+        default=0.8, gt=0, le=1, description="Jaccard similarity of 5-gram sets from which two prompts are one cluster."
+    )
+    min_prompt_tokens: int = Field(default=1, ge=1, description="Shorter prompts are rejected.")
+    max_prompt_tokens: int = Field(default=1024, ge=1, description="Longer prompts are rejected.")
+    max_reject_share: float = Field(
+        default=0.05,
+        ge=0,
+        le=1,
+        description="A larger share of bad rows in any one source stops the run; too long or too short prompts do not count.",
+    )
+    chat_template: bool | None = Field(
+        default=None,
+        description="Render plain prompts as a user's message; null: where the tokenizer has a template. "
+        "Chats and turns always need one.",
+    )
+    chat_template_arguments: dict[str, Any] = Field(
+        default={}, description="Extra arguments of the chat template, such as enable_thinking."
+    )

@@ -1,0 +1,29 @@
+"""How the draft is trained on what the target said."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from pipeline.config.base import Section
+
+
+class DistillConfig(Section):
+    """Offline distillation on stored target distributions."""
+
+    loss: Literal["forward_kl", "cross_entropy"] = Field(
+        default="forward_kl",
+        description="forward_kl: on the stored distributions; cross_entropy: on the target's tokens alone (plain SFT).",
+    )
+    learning_rate: float = Field(default=2e-3, gt=0, description="Peak learning rate (AdamW, warm-up then cosine).")
+    max_steps: int = Field(default=300, gt=0, description="Optimiser steps.")
+    batch: int = Field(default=16, gt=0, description="Sequences of a micro-batch.")
+    accumulation: int = Field(default=1, gt=0, description="Micro-batches of an optimiser step.")
+    warmup_share: float = Field(default=0.05, ge=0, lt=1, description="Share of the steps that warm up.")
+    weight_decay: float = Field(default=0.0, ge=0, description="AdamW's weight decay.")
+    max_grad_norm: float = Field(default=1.0, gt=0, description="Gradient clipping.")
+    bf16: bool = Field(default=False, description="Train under bfloat16 autocast.")
+    gradient_checkpointing: bool = Field(default=False, description="Trade time for memory.")
+    evaluate_every: int = Field(default=100, gt=0, description="Steps between two acceptance figures on dev prompts.")
+    save_every: int = Field(
+        default=100, gt=0, description="Steps between two checkpoints that a killed run resumes from."
+    )

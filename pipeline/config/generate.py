@@ -1,0 +1,40 @@
+"""How the deployment samples, and what of the target's output is stored."""
+
+from pydantic import Field
+
+from pipeline.config.base import Section
+
+
+class SamplingConfig(Section):
+    """What the engine applies to the target's logits. Headline figures and decisions are at these settings."""
+
+    temperature: float = Field(default=1.0, ge=0, le=10, description="0 is argmax.")
+    top_k: int = Field(default=0, ge=0, description="Keep the k likeliest tokens; 0 keeps all.")
+    top_p: float = Field(
+        default=1.0, gt=0, le=1, description="Keep the smallest set of tokens with this mass; 1 keeps all."
+    )
+    min_p: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="Drop tokens below this share of the likeliest one's probability; 0 drops none.",
+    )
+
+
+class GenerateConfig(Section):
+    """What the target is asked for, and what is kept of its answers."""
+
+    max_new_tokens: int = Field(default=128, ge=2, description="Length limit of a completion.")
+    top_k_stored: int = Field(
+        default=32, ge=1, le=512, description="Target probabilities kept a token, with the tail's mass."
+    )
+    lookahead: int = Field(
+        default=16,
+        ge=0,
+        le=64,
+        description="Target tokens past the limit and past EOS on examination prompts, for engines that never clip a block.",
+    )
+    batch: int = Field(default=64, gt=0, description="Sequences decoded together.")
+    shard: int = Field(
+        default=128, gt=0, description="Completions of a shard; a resumed run repeats no finished shard."
+    )

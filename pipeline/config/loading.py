@@ -1,0 +1,152 @@
+"""From a YAML file and `--set` overrides to a frozen Config, or to one clear line per mistake."""
+
+import difflib
+import typing
+from collections.abc import Hashable, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from pipeline.config.root import Config
+from pipeline.errors import UsageError
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML in which a repeated key is an error instead of the last one winning without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if isinstance(key, Hashable) and key in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"key '{key}' appears twice", key_node.start_mark)
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
+    """Read `path`, apply `key.path=value` overrides, validate. Precedence: defaults < file < overrides.
+
+    Paths inside the config are taken relative to the config file, and are absolute in what is returned.
+    Raises UsageError with a line for each mistake.
+    """
+    raw = _read(path)
+    for override in overrides:
+        _apply(raw, override)
+    config = parse_config(raw, str(path))
+    return _anchored(config, path.resolve().parent)
+
+
+def parse_config(raw: Any, where: str) -> Config:
+    """Validate an already parsed mapping; `where` names it in messages."""
+    if not isinstance(raw, dict):
+        raise UsageError(f"{where}: a config is a mapping of sections, not {type(raw).__name__}")
+    try:
+        return Config.model_validate(raw)
+    except ValidationError as error:
+        raise UsageError("\n".join(f"{where}: {_explain(item)}" for item in error.errors())) from None
+
+
+def _read(path: Path) -> Any:
+    try:
+        return yaml.load(path.read_text(encoding="utf-8"), _Loader)
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such config file") from None
+    except (IsADirectoryError, UnicodeDecodeError):
+        raise UsageError(f"{path}: not a YAML text file") from None
+    except yaml.YAMLError as error:
+        raise UsageError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+
+
+def _apply(raw: Any, override: str) -> None:
+    key, equals, text = override.partition("=")
+    parts = key.strip().split(".")
+    if not equals or not all(parts):
+        raise UsageError(f"--set {override}: write it as key.path=value, for example --set distill.max_steps=100")
+    try:
+        value = yaml.load(text, _Loader)
+    except yaml.YAMLError:
+        raise UsageError(f"--set {override}: the value is not valid YAML") from None
+    node = raw
+    for depth, part in enumerate(parts[:-1]):
+        node = _descend(node, part, ".".join(parts[: depth + 1]), override)
+    if isinstance(node, list):
+        node[_index(node, parts[-1], override)] = value
+    elif isinstance(node, dict):
+        node[parts[-1]] = value
+
+
+def _descend(node: Any, part: str, so_far: str, override: str) -> Any:
+    if isinstance(node, list):
+        return node[_index(node, part, override)]
+    if part not in node or node[part] is None:
+        node[part] = {}
+    if not isinstance(node[part], dict | list):
+        raise UsageError(f"--set {override}: {so_far} is {node[part]!r}, not a section")
+    return node[part]
+
+
+def _index(node: list[Any], part: str, override: str) -> int:
+    if not part.isdigit() or int(part) >= len(node):
+        raise UsageError(f"--set {override}: '{part}' is not a position of a list of {len(node)}")
+    return int(part)
+
+
+def _explain(item: Any) -> str:
+    """One pydantic error as: path = value: what is wrong; what is allowed."""
+    location = [str(part) for part in item["loc"]]
+    path = ".".join(location) or "config"
+    if item["type"] == "extra_forbidden":
+        allowed = _keys_at(location[:-1])
+        nearest = difflib.get_close_matches(location[-1], allowed, n=1, cutoff=0.5)
+        hint = f"; did you mean '{'.'.join([*location[:-1], nearest[0]])}'?" if nearest else ""
+        return f"{path} = {_short(item['input'])}: unknown key{hint} (allowed here: {', '.join(allowed)})"
+    message = str(item["msg"]).removeprefix("Value error, ")
+    if item["type"] == "missing":
+        return f"{path}: required, and missing"
+    if item["type"] == "value_error":
+        return f"{path}: {message}"
+    return f"{path} = {_short(item['input'])}: {message[0].lower()}{message[1:]}"
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _keys_at(location: Sequence[str]) -> list[str]:
+    """The keys that the section at `location` accepts."""
+    model: type[BaseModel] = Config
+    for part in location:
+        field = model.model_fields.get(part)
+        if field is None:
+            continue  # a position within a list of sections
+        found = _section_within(field.annotation)
+        if found is not None:
+            model = found
+    return list(model.model_fields)
+
+
+def _section_within(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for part in typing.get_args(annotation) if (found := _section_within(part))), None)
+
+
+def _anchored(config: Config, base: Path) -> Config:
+    """The same config with local paths made absolute, relative ones starting at the config file."""
+
+    def anchor(text: str) -> str:
+        return str((base / Path(text).expanduser()).resolve())
+
+    raw = config.model_dump()
+    for role in ("target", "draft", "target_before"):
+        source = getattr(config.pair, role)
+        if source is not None and source.is_local:
+            raw["pair"][role]["source"] = anchor(source.source)
+    for source, entry in zip(config.corpus.sources, raw["corpus"]["sources"], strict=True):
+        if not source.is_reference:
+            entry["path"] = anchor(source.path)
+    return Config.model_validate(raw)

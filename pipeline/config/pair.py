@@ -1,0 +1,106 @@
+"""Who plays: target, base draft, and the recipe of the reference pair."""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from pipeline.config.base import Section
+
+REFERENCE = "reference"
+
+
+class ModelSource(Section):
+    """Where a model comes from."""
+
+    source: str = Field(
+        min_length=1,
+        description="A hub id (`org/name`), a local directory (starting with `.`, `/` or `~`), or `reference`.",
+    )
+    revision: str | None = Field(
+        default=None,
+        pattern=r"^[0-9a-f]{40}$",
+        description="The commit of a hub model, 40 hex digits. Required for a hub id: a branch name moves.",
+    )
+    dtype: Literal["float32", "bfloat16", "float16"] = Field(
+        default="float32", description="The number format the model is loaded in."
+    )
+
+    @property
+    def is_local(self) -> bool:
+        return self.source.startswith((".", "/", "~"))
+
+    @property
+    def is_hub(self) -> bool:
+        return not self.is_local and self.source != REFERENCE
+
+    @model_validator(mode="after")
+    def _hub_needs_revision(self) -> "ModelSource":
+        if self.is_hub and self.revision is None:
+            raise ValueError(
+                f"'{self.source}' is a hub id and needs `revision`, the commit's 40 hex digits "
+                "(a local directory starts with '.', '/' or '~')"
+            )
+        return self
+
+
+class ReferenceShape(Section):
+    """Size and training of one model of the reference pair (a Llama-shaped decoder)."""
+
+    hidden: int = Field(gt=0, multiple_of=32, description="Width of the residual stream.")
+    layers: int = Field(gt=0, description="Decoder layers.")
+    heads: int = Field(gt=0, description="Attention heads.")
+    intermediate: int = Field(gt=0, multiple_of=32, description="Width of the MLP.")
+    steps: int = Field(gt=0, description="Training steps from random weights.")
+    learning_rate: float = Field(gt=0, description="Peak learning rate (AdamW, warm-up then cosine).")
+
+
+class ReferenceRecipe(Section):
+    """How the reference pair is made from the text of the running Python's standard library."""
+
+    vocabulary: int = Field(default=2048, ge=512, description="Tokens of the byte-level BPE.")
+    context: int = Field(
+        default=256, ge=64, description="Tokens of a training window, and the models' context limit x 2."
+    )
+    batch: int = Field(default=8, gt=0, description="Windows of a training step.")
+    target: ReferenceShape = Field(
+        default=ReferenceShape(hidden=256, layers=6, heads=4, intermediate=768, steps=460, learning_rate=2e-3),
+        description="The target, trained on the library's own modules.",
+    )
+    draft: ReferenceShape = Field(
+        default=ReferenceShape(hidden=128, layers=2, heads=2, intermediate=384, steps=500, learning_rate=4e-3),
+        description="The stock draft, trained by itself on the same modules.",
+    )
+    move_steps: int = Field(
+        default=170, gt=0, description="Fine-tuning steps on the other flavour that move the target."
+    )
+    move_learning_rate: float = Field(default=1e-3, gt=0, description="Peak learning rate of the move.")
+    text_megabytes: float = Field(default=6.0, gt=0, description="Most text read of each flavour.")
+    prompts: int = Field(default=600, ge=8, description="Prompts cut from files that no model was trained on.")
+    prompt_tokens: int = Field(default=48, ge=4, description="Longest prompt; the shortest is half of it.")
+
+
+class PairConfig(Section):
+    """The speculative-decoding pair."""
+
+    target: ModelSource = Field(description="The large model whose output is wanted.")
+    draft: ModelSource = Field(description="The base draft, before distillation.")
+    target_before: ModelSource | None = Field(
+        default=None,
+        description="The target as it was before its last change: the stock draft is examined against it too.",
+    )
+    trust_remote_code: bool = Field(
+        default=False, description="Run code shipped with a hub model. Off unless you trust it."
+    )
+    reference: ReferenceRecipe = Field(default=ReferenceRecipe(), description="The recipe of the reference pair.")
+
+    @property
+    def is_reference(self) -> bool:
+        return self.target.source == REFERENCE
+
+    @model_validator(mode="after")
+    def _reference_is_a_pair(self) -> "PairConfig":
+        if (self.target.source == REFERENCE) != (self.draft.source == REFERENCE):
+            raise ValueError("`reference` is a pair: set both target.source and draft.source to it, or neither")
+        if self.target_before is not None and self.is_reference:
+            raise ValueError("the reference pair brings its own target_before; remove the key")
+        return self

@@ -1,0 +1,47 @@
+"""The whole configuration."""
+
+from pydantic import Field, model_validator
+
+from pipeline.config.base import Section
+from pipeline.config.corpus import CorpusConfig
+from pipeline.config.distill import DistillConfig
+from pipeline.config.evaluate import EvaluateConfig
+from pipeline.config.gate import GateConfig
+from pipeline.config.generate import GenerateConfig, SamplingConfig
+from pipeline.config.pair import PairConfig
+from pipeline.config.promote import PromoteConfig, TrackingConfig
+from pipeline.config.quantize import QuantizeConfig
+
+
+class Config(Section):
+    """Everything a run needs; a section a stage."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9._-]+$", description="Name of this loop; shown in runs and reports.")
+    seed: int = Field(default=0, ge=0, lt=2**32, description="Seed of everything random.")
+    device: str = Field(default="auto", description="`auto`, `cpu`, `cuda` or `cuda:N`.")
+    pair: PairConfig
+    corpus: CorpusConfig
+    sampling: SamplingConfig = SamplingConfig()
+    generate: GenerateConfig = GenerateConfig()
+    distill: DistillConfig = DistillConfig()
+    quantize: QuantizeConfig = QuantizeConfig()
+    evaluate: EvaluateConfig = EvaluateConfig()
+    gate: GateConfig = GateConfig()
+    promote: PromoteConfig = PromoteConfig()
+    tracking: TrackingConfig = TrackingConfig()
+
+    @model_validator(mode="after")
+    def _sections_agree(self) -> "Config":
+        if self.evaluate.gamma > self.evaluate.max_gamma:
+            raise ValueError(
+                f"evaluate.gamma is {self.evaluate.gamma} but only gamma 1 to evaluate.max_gamma = "
+                f"{self.evaluate.max_gamma} is examined"
+            )
+        if self.evaluate.convention == "vllm" and self.generate.lookahead < self.evaluate.max_gamma - 1:
+            raise ValueError(
+                f"convention vllm never clips a block: generate.lookahead must be at least "
+                f"evaluate.max_gamma - 1 = {self.evaluate.max_gamma - 1}, not {self.generate.lookahead}"
+            )
+        if any(source.is_reference for source in self.corpus.sources) and not self.pair.is_reference:
+            raise ValueError("corpus.sources has `reference`, whose prompts exist only with the reference pair")
+        return self

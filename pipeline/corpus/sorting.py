@@ -1,0 +1,87 @@
+"""Which rows have equal keys, by sorting on disk: memory is bounded by `chunk` records, whatever their number.
+
+Knows 64-bit keys and row numbers, not what they stand for.
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+RECORD = np.dtype([("key", "<u8"), ("row", "<u8")])
+CHUNK = 1 << 20  # records in memory at once: 16 MB, and as much again while sorting
+
+
+def sorted_records(blocks: Iterable[NDArray[np.void]], scratch: Path, chunk: int = CHUNK) -> Iterator[NDArray[np.void]]:
+    """The records of `blocks` (dtype RECORD) by key, then row, in blocks of at most about `chunk`.
+
+    An external merge sort: runs that fit into memory are sorted and written to `scratch`, a new file that is removed at
+    the end; then a block of each run is held, and all that is not above the least of the blocks' ends is given out.
+    """
+    try:
+        lengths = _write_runs(blocks, scratch, chunk)
+        yield from _merge(scratch, lengths, chunk)
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def equal_rows(records: Iterable[NDArray[np.void]]) -> Iterator[NDArray[np.int64]]:
+    """Rows [n >= 2], ascending, of every key that occurs more than once, given records in order."""
+    carried = np.empty(0, dtype=RECORD)
+    for block in records:
+        joined = np.concatenate([carried, block])
+        ends = np.flatnonzero(joined["key"][1:] != joined["key"][:-1]) + 1
+        last = int(ends[-1]) if len(ends) else 0  # the last key may go on in the next block
+        yield from _repeated(joined[:last])
+        carried = joined[last:]
+    yield from _repeated(carried)
+
+
+def _repeated(records: NDArray[np.void]) -> Iterator[NDArray[np.int64]]:
+    if not len(records):
+        return
+    bounds = np.concatenate([[0], np.flatnonzero(records["key"][1:] != records["key"][:-1]) + 1, [len(records)]])
+    for place in np.flatnonzero(np.diff(bounds) > 1):
+        yield records["row"][bounds[place] : bounds[place + 1]].astype(np.int64)
+
+
+def _in_order(records: NDArray[np.void]) -> NDArray[np.void]:
+    return records[np.lexsort((records["row"], records["key"]))]
+
+
+def _write_runs(blocks: Iterable[NDArray[np.void]], path: Path, chunk: int) -> list[int]:
+    """Sorted runs of at most `chunk` records, one after the other in `path`; their lengths."""
+    lengths = []
+    with path.open("wb") as stream:
+        for block in blocks:
+            for start in range(0, len(block), chunk):
+                run = _in_order(block[start : start + chunk])
+                run.tofile(stream)
+                lengths.append(len(run))
+    return lengths
+
+
+def _merge(path: Path, lengths: list[int], chunk: int) -> Iterator[NDArray[np.void]]:
+    if not lengths:
+        return
+    records = np.memmap(path, dtype=RECORD, mode="r")
+    ends = np.cumsum(lengths)
+    cursors = ends - np.array(lengths)
+    size = max(chunk // len(lengths), 1)
+    while (active := np.flatnonzero(cursors < ends)).size:
+        held = {int(run): np.array(records[cursors[run] : min(cursors[run] + size, ends[run])]) for run in active}
+        key, row = min((int(block[-1]["key"]), int(block[-1]["row"])) for block in held.values())
+        taken = []
+        for run, block in held.items():
+            count = _not_above(block, key, row)
+            taken.append(block[:count])
+            cursors[run] += count
+        yield _in_order(np.concatenate(taken))
+
+
+def _not_above(block: NDArray[np.void], key: int, row: int) -> int:
+    """How many records of a sorted block are at most (key, row)."""
+    left = int(np.searchsorted(block["key"], np.uint64(key), "left"))
+    right = int(np.searchsorted(block["key"], np.uint64(key), "right"))
+    return int(left + np.searchsorted(block["row"][left:right], np.uint64(row), "right"))

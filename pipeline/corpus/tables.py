@@ -1,0 +1,96 @@
+"""Rows of columnar prompt files: Parquet, and directories that `datasets` saved. UsageError where one cannot be read.
+
+Only the columns that are asked for are read. Knows no prompt.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pipeline.corpus.rows import BadRow
+from pipeline.errors import UsageError
+
+_BATCH = 256
+
+
+def count_parquet(path: Path) -> int:
+    """Rows of a Parquet file, from its footer."""
+    import pyarrow.parquet as pq
+
+    try:
+        return int(pq.read_metadata(path).num_rows)
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, "Parquet", error) from None
+
+
+def read_parquet(path: Path, columns: list[str]) -> Iterator[tuple[int, Any]]:
+    """(1-based row, dict of those of `columns` that are there), a batch in memory at a time."""
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            wanted = _present(path, file.schema_arrow.names, columns)
+            yield from _numbered(file.iter_batches(batch_size=_BATCH, columns=wanted))
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, "Parquet", error) from None
+
+
+def count_dataset(path: Path) -> int:
+    """Rows of a directory that `save_to_disk` wrote."""
+    return len(_dataset(path))
+
+
+def read_dataset(path: Path, columns: list[str]) -> Iterator[tuple[int, Any]]:
+    """As `read_parquet`, from a directory that `save_to_disk` wrote."""
+    rows = _dataset(path)
+    rows = rows.select_columns(_present(path, rows.column_names, columns)).with_format("arrow")
+    yield from _numbered(rows.iter(batch_size=_BATCH))
+
+
+def _dataset(path: Path) -> Any:
+    """A memory-mapped Dataset; one split of a DatasetDict is taken, among several the user must choose."""
+    import datasets
+
+    try:
+        found = datasets.load_from_disk(str(path))
+    except (OSError, ValueError, KeyError) as error:
+        raise _unreadable(path, "a datasets directory", error) from None
+    if not isinstance(found, Mapping):
+        return found
+    if len(found) != 1:
+        raise UsageError(
+            f"{path}: holds the splits {', '.join(found)}; name one, for example {path / next(iter(found))}"
+        )
+    return next(iter(found.values()))
+
+
+def _present(path: Path, names: list[str], columns: list[str]) -> list[str]:
+    """The configured columns that are there; a column file without any kind of prompt has no usable row at all."""
+    if not set(names) & set(columns[:3]):
+        raise UsageError(
+            f"{path}: row 1: missing column: none of {', '.join(columns[:3])} among "
+            f"{', '.join(names[:12])}; set prompt_field, messages_field or turns_field of the source"
+        )
+    return [name for name in columns if name in names]
+
+
+def _numbered(batches: Any) -> Iterator[tuple[int, Any]]:
+    number = 0
+    for batch in batches:
+        for value in _values(batch):
+            number += 1
+            yield number, value
+
+
+def _values(batch: Any) -> list[Any]:
+    """Rows of an Arrow batch as dicts. Arrow does not check UTF-8 on reading, so a bad string shows only here."""
+    try:
+        return list(batch.to_pylist())
+    except UnicodeDecodeError:
+        if batch.num_rows == 1:
+            return [BadRow("invalid unicode", "not UTF-8")]
+        return [value for row in range(batch.num_rows) for value in _values(batch.slice(row, 1))]
+
+
+def _unreadable(path: Path, what: str, error: Exception) -> UsageError:
+    return UsageError(f"{path}: not readable as {what}: {' '.join(str(error).split())[:200]}")

@@ -1,0 +1,167 @@
+"""The completion store: what the target said, token by token, in fixed-width Arrow files that are memory-mapped.
+
+A shard is two files. `NAME.tokens.arrow` has a row a token: its id, its log p at the sampling settings, and the target's
+top-k at temperature 1 (ids, log p) with the log of the tail's mass. `NAME.completions.arrow` has a row a completion and
+says which token rows are its own. The second file is written last: a shard without it does not exist.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pipeline.errors import UnderstudyError
+
+_COMPLETIONS = pa.schema(
+    [
+        ("id", pa.string()),
+        ("split", pa.string()),
+        ("domain", pa.string()),
+        ("greedy", pa.bool_()),
+        ("prompt", pa.list_(pa.int32())),
+        ("first", pa.int64()),
+        ("total", pa.int32()),
+        ("length", pa.int32()),
+        ("stopped", pa.bool_()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """One completion, its arrays views of the mapped file. N tokens, overrun included; k stored probabilities."""
+
+    id: str  # of the prompt
+    split: str
+    domain: str
+    greedy: bool
+    prompt: NDArray[np.int32]
+    length: int  # tokens without the overrun past the limit or past EOS
+    stopped: bool  # by a stop token rather than the limit
+    tokens: NDArray[np.int32]  # (N,)
+    log_p: NDArray[np.float32]  # (N,), at the sampling settings
+    top_ids: NDArray[np.int32]  # (N, k)
+    top_log_p: NDArray[np.float16]  # (N, k), at temperature 1
+    tail_log_p: NDArray[np.float16]  # (N,), log of the mass outside the top k
+
+
+def token_schema(top_k: int) -> Any:
+    """Arrow schema of a token row."""
+    return pa.schema(
+        [
+            ("token", pa.int32()),
+            ("log_p", pa.float32()),
+            ("top_ids", pa.list_(pa.int32(), top_k)),
+            ("top_log_p", pa.list_(pa.float16(), top_k)),
+            ("tail_log_p", pa.float16()),
+        ]
+    )
+
+
+def write_shard(directory: Path, name: str, spoken: Sequence[Spoken]) -> None:
+    """Write one shard; its second file appears last and in one step. The same completions give the same bytes."""
+    top_k = spoken[0].top_ids.shape[1]
+
+    def fixed(attribute: str, kind: Any) -> Any:
+        values = np.concatenate([getattr(item, attribute) for item in spoken]).reshape(-1)
+        return pa.FixedSizeListArray.from_arrays(pa.array(values, kind), top_k)
+
+    def flat(attribute: str, kind: Any) -> Any:
+        return pa.array(np.concatenate([getattr(item, attribute) for item in spoken]), kind)
+
+    tokens = pa.record_batch(
+        [
+            flat("tokens", pa.int32()),
+            flat("log_p", pa.float32()),
+            fixed("top_ids", pa.int32()),
+            fixed("top_log_p", pa.float16()),
+            flat("tail_log_p", pa.float16()),
+        ],
+        schema=token_schema(top_k),
+    )
+    totals = [len(item.tokens) for item in spoken]
+    completions = pa.record_batch(
+        [
+            [item.id for item in spoken],
+            [item.split for item in spoken],
+            [item.domain for item in spoken],
+            [item.greedy for item in spoken],
+            [item.prompt for item in spoken],
+            np.concatenate([[0], np.cumsum(totals)[:-1]]).astype(np.int64),
+            pa.array(totals, pa.int32()),
+            pa.array([item.length for item in spoken], pa.int32()),
+            [item.stopped for item in spoken],
+        ],
+        schema=_COMPLETIONS,
+    )
+    _write(directory / f"{name}.tokens.arrow", tokens)
+    _write(directory / f"{name}.completions.arrow", completions)
+
+
+def _write(path: Path, batch: Any) -> None:
+    partial = path.with_suffix(".partial")
+    with pa.OSFile(str(partial), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    partial.replace(path)
+
+
+def shard_exists(directory: Path, name: str) -> bool:
+    return (directory / f"{name}.completions.arrow").exists()
+
+
+def read_completions(
+    directory: Path, splits: Collection[str] | None = None, greedy: bool | None = None
+) -> Iterator[Spoken]:
+    """Every stored completion of these splits, in the order written; arrays are views of mapped memory.
+
+    Raises UnderstudyError naming a file that is not whole.
+    """
+    for path in sorted(directory.glob("*.completions.arrow")):
+        tokens = _Columns(path.with_name(path.name.replace(".completions.", ".tokens.")))
+        for row in _open(path).to_pylist():
+            if (splits is None or row["split"] in splits) and (greedy is None or row["greedy"] == greedy):
+                yield tokens.completion(row)
+
+
+class _Columns:
+    """The columns of a token file as numpy views, without a copy."""
+
+    def __init__(self, path: Path) -> None:
+        batch = _open(path)
+        self.token = batch["token"].to_numpy()
+        self.log_p = batch["log_p"].to_numpy()
+        self.tail_log_p = batch["tail_log_p"].to_numpy()
+        top_k = batch.schema.field("top_ids").type.list_size
+        self.top_ids = batch["top_ids"].values.to_numpy().reshape(-1, top_k)
+        self.top_log_p = batch["top_log_p"].values.to_numpy().reshape(-1, top_k)
+
+    def completion(self, row: dict[str, Any]) -> Spoken:
+        rows = slice(row["first"], row["first"] + row["total"])
+        return Spoken(
+            row["id"],
+            row["split"],
+            row["domain"],
+            row["greedy"],
+            np.array(row["prompt"], dtype=np.int32),
+            row["length"],
+            row["stopped"],
+            self.token[rows],
+            self.log_p[rows],
+            self.top_ids[rows],
+            self.top_log_p[rows],
+            self.tail_log_p[rows],
+        )
+
+
+def _open(path: Path) -> Any:
+    try:
+        reader = pa.ipc.open_file(pa.memory_map(str(path)))
+        return reader.get_batch(0)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise UnderstudyError(
+            f"{path}: not a whole completion file ({error}); delete its directory and run again"
+        ) from None

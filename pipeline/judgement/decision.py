@@ -1,0 +1,44 @@
+"""From rules to a verdict, and to the content of `decision.json`. Pure."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from pipeline.acceptance.profile import PromptCounts
+from pipeline.judgement.policy import PASS, Case, Rule
+
+SCHEMA = 1
+PROMOTE, REFUSE, ALREADY_CHAMPION = "promote", "refuse", "already_champion"
+
+
+def decide(rules: Sequence[Rule], conditions: dict[str, Any]) -> dict[str, Any]:
+    """`decision.json`: promote if every rule passes; else refuse, with the text of each rule that did not."""
+    failed = [rule for rule in rules if rule.verdict != PASS]
+    return {
+        "schema": SCHEMA,
+        "verdict": REFUSE if failed or not rules else PROMOTE,
+        "reasons": [f"{rule.name} ({rule.verdict}): {rule.text}" for rule in failed],
+        "rules": [asdict(rule) for rule in rules],
+        **conditions,
+    }
+
+
+def already_champion(conditions: dict[str, Any]) -> dict[str, Any]:
+    """`decision.json` where candidate and champion are one and the same."""
+    return {
+        "schema": SCHEMA,
+        "verdict": ALREADY_CHAMPION,
+        "reasons": ["the candidate is the champion already"],
+        "rules": [],
+        **conditions,
+    }
+
+
+def without_prompts(case: Case, seen: Collection[str]) -> Case:
+    """The same case over the prompts that nobody judged here was trained on."""
+
+    def unseen(counts: Sequence[PromptCounts]) -> list[PromptCounts]:
+        return [item for item in counts if item.id not in seen]
+
+    lookup = None if case.prompt_lookup is None else unseen(case.prompt_lookup)
+    return replace(case, candidate=unseen(case.candidate), baseline=unseen(case.baseline), prompt_lookup=lookup)

@@ -1,0 +1,163 @@
+"""The rules a candidate must pass, as pure functions of profiles. No I/O, no model.
+
+A rule has three outcomes: pass, fail, and no verdict, where the data cannot prove it either way. Only pass promotes.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pipeline.acceptance.intervals import Interval
+from pipeline.acceptance.profile import PromptCounts, acceptance_gain, omega_gain
+from pipeline.config.gate import GateConfig
+from pipeline.errors import UnderstudyError
+
+PASS, FAIL, NO_VERDICT = "pass", "fail", "no verdict"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule applied. Figures are null in `decision.json` where there is none."""
+
+    name: str
+    verdict: str
+    text: str  # one line for people, with the figures
+    figure: float | None = None
+    low: float | None = None
+    high: float | None = None
+    threshold: float | None = None
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is judged: per-prompt counts over the same prompts, the draft's size, and the decode's cross-check."""
+
+    candidate: Sequence[PromptCounts]
+    baseline: Sequence[PromptCounts]
+    baseline_name: str  # "champion" or "stock"
+    prompt_lookup: Sequence[PromptCounts] | None
+    draft_bytes: float | None
+    crosscheck_agrees: bool | None
+
+
+def apply_rules(case: Case, policy: GateConfig, gamma: int, confidence: float) -> list[Rule]:
+    """Every rule of the policy, in the order people read them."""
+    rules = [_enough_prompts(case, policy), _gain(case, policy, confidence)]
+    rules += [_domain(case, domain, policy, confidence) for domain in sorted({item.domain for item in case.candidate})]
+    if policy.beats_prompt_lookup:
+        rules.append(_beats_lookup(case, gamma, confidence))
+    if policy.max_draft_megabytes is not None:
+        rules.append(_size(case.draft_bytes, policy.max_draft_megabytes))
+    rules.append(_crosscheck(case.crosscheck_agrees))
+    return rules
+
+
+def _enough_prompts(case: Case, policy: GateConfig) -> Rule:
+    counts = Counter(item.domain for item in case.candidate)
+    domain, fewest = min(counts.items(), key=lambda item: item[1], default=("any domain", 0))
+    text = f"{fewest} unseen prompts in '{domain}', the smallest domain; at least {policy.min_prompts_per_domain} are needed"
+    verdict = PASS if fewest >= policy.min_prompts_per_domain else NO_VERDICT
+    return Rule("least_prompts", verdict, text, float(fewest), threshold=float(policy.min_prompts_per_domain))
+
+
+def _gain(case: Case, policy: GateConfig, confidence: float) -> Rule:
+    return _proved(
+        "gain",
+        lambda: acceptance_gain(case.candidate, case.baseline, confidence),
+        policy.min_gain,
+        strict_fail=policy.min_gain,
+        text=f"acceptance gained over the {case.baseline_name}",
+        scale=100,
+        unit="points",
+    )
+
+
+def _domain(case: Case, domain: str, policy: GateConfig, confidence: float) -> Rule:
+    candidate = [item for item in case.candidate if item.domain == domain]
+    baseline = [item for item in case.baseline if item.domain == domain]
+    if len(candidate) < policy.min_prompts_per_domain:
+        return Rule(
+            f"domain_not_harmed:{domain}",
+            NO_VERDICT,
+            f"'{domain}' has only {len(candidate)} unseen prompts",
+            threshold=-policy.domain_margin,
+        )
+    return _proved(
+        f"domain_not_harmed:{domain}",
+        lambda: acceptance_gain(candidate, baseline, confidence),
+        -policy.domain_margin,
+        strict_fail=-policy.domain_margin,
+        text=f"acceptance gained in '{domain}' over the {case.baseline_name}",
+        scale=100,
+        unit="points",
+    )
+
+
+def _beats_lookup(case: Case, gamma: int, confidence: float) -> Rule:
+    lookup = case.prompt_lookup
+    if lookup is None:
+        return Rule("beats_prompt_lookup", NO_VERDICT, "prompt-lookup was not examined", threshold=0.0)
+    return _proved(
+        "beats_prompt_lookup",
+        lambda: omega_gain(case.candidate, lookup, gamma, confidence),
+        0.0,
+        strict_fail=0.0,
+        text=f"tokens per target call at gamma {gamma} gained over prompt-lookup",
+        scale=1,
+        unit="tokens",
+    )
+
+
+def _proved(
+    name: str,
+    measure: Callable[[], Interval],
+    threshold: float,
+    *,
+    strict_fail: float,
+    text: str,
+    scale: float,
+    unit: str,
+) -> Rule:
+    """Pass only if the interval's lower bound exceeds the threshold; a figure that cannot be had is a refusal."""
+    try:
+        gain = measure()
+    except (ValueError, UnderstudyError) as error:
+        return Rule(name, NO_VERDICT, f"{text}: no figure ({error})", threshold=threshold)
+    finite = gain.low > float("-inf")
+    shown = (
+        f"{text}: {gain.value * scale:+.2f} {unit}"
+        + (f" [{gain.low * scale:+.2f}, {gain.high * scale:+.2f}]" if finite else " [no interval]")
+        + f", lower bound must exceed {threshold * scale:+.2f}"
+    )
+    if gain.low > threshold:
+        verdict = PASS
+    else:
+        verdict = FAIL if finite and gain.high <= strict_fail else NO_VERDICT
+    return Rule(
+        name, verdict, shown, gain.value, gain.low if finite else None, gain.high if finite else None, threshold
+    )
+
+
+def _size(draft_bytes: float | None, limit_megabytes: float) -> Rule:
+    if draft_bytes is None:
+        return Rule("largest_memory", NO_VERDICT, "the draft's size is not known", threshold=limit_megabytes)
+    megabytes = draft_bytes / 1e6
+    verdict = PASS if megabytes <= limit_megabytes else FAIL
+    return Rule(
+        "largest_memory",
+        verdict,
+        f"the draft's weights take {megabytes:.2f} MB of at most {limit_megabytes:g} MB",
+        megabytes,
+        threshold=limit_megabytes,
+    )
+
+
+def _crosscheck(agrees: bool | None) -> Rule:
+    if agrees is None:
+        return Rule("decode_agrees", NO_VERDICT, "no real decode was made (evaluate.crosscheck_prompts is 0)")
+    text = (
+        "a real speculative decode agrees with the examination"
+        if agrees
+        else "a real speculative decode differs from the examination by more than near-ties"
+    )
+    return Rule("decode_agrees", PASS if agrees else FAIL, text)

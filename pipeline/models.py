@@ -1,0 +1,155 @@
+"""Load, check and measure models and tokenizers. Knows no stage.
+
+The only way weights enter this project: safetensors, and no code shipped with a model unless the user asked for it.
+"""
+
+import json
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging as transformers_logging
+
+from pipeline.errors import UnderstudyError, UsageError
+
+transformers_logging.disable_progress_bar()  # a bar per loaded file drowns our own progress
+transformers_logging.set_verbosity_error()
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def choose_device(name: str) -> torch.device:
+    """The device called `name`; `auto` takes a GPU where there is one. UsageError if it is not there."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UsageError(f"device = '{name}' cannot be used here: {str(error).splitlines()[0]}") from None
+    return device
+
+
+def load_model(path: Path, dtype: str, device: torch.device, trust_remote_code: bool = False) -> Any:
+    """A causal language model in eval mode. A quantised directory keeps its own number format.
+
+    Raises UnderstudyError naming the directory if the weights are missing, damaged or not safetensors.
+    """
+    quantised = "quantization_config" in read_model_config(path)
+    placement = {"device_map": str(device)} if quantised else {}
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            path,
+            dtype=_DTYPES[dtype],
+            use_safetensors=True,
+            trust_remote_code=trust_remote_code,
+            local_files_only=True,
+            **placement,
+        )
+    except (OSError, ValueError) as error:
+        raise UnderstudyError(f"{path}: cannot be loaded: {' '.join(str(error).split())[:300]}") from error
+    return model.eval() if quantised else model.to(device).eval()
+
+
+def load_tokenizer(path: Path, trust_remote_code: bool = False) -> Any:
+    """The tokenizer of a model directory. UnderstudyError if there is none."""
+    try:
+        return AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise UnderstudyError(f"{path}: no usable tokenizer: {' '.join(str(error).split())[:300]}") from error
+
+
+def read_model_config(path: Path) -> dict[str, Any]:
+    """`config.json` as it lies on disk."""
+    try:
+        config: dict[str, Any] = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError) as error:
+        raise UnderstudyError(f"{path}/config.json: cannot be read: {error}") from None
+    return config
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What the headers of the safetensors files say."""
+
+    parameters: int
+    bytes: int
+
+
+def measure_weights(path: Path) -> Weights:
+    """Count parameters and bytes without loading a tensor (a safetensors header is JSON behind its 8-byte length)."""
+    parameters = size = 0
+    for file in sorted(path.glob("*.safetensors")):
+        with file.open("rb") as stream:
+            try:
+                (length,) = struct.unpack("<Q", stream.read(8))
+                header = json.loads(stream.read(length))
+            except (struct.error, json.JSONDecodeError, UnicodeDecodeError, MemoryError):
+                raise UnderstudyError(f"{file}: not a whole safetensors file") from None
+        for name, entry in header.items():
+            if name != "__metadata__":
+                begin, end = entry["data_offsets"]
+                count = 1
+                for extent in entry["shape"]:
+                    count *= extent
+                parameters, size = parameters + count, size + end - begin
+        if file.stat().st_size != 8 + length + max(
+            (e["data_offsets"][1] for n, e in header.items() if n != "__metadata__"), default=0
+        ):
+            raise UnderstudyError(f"{file}: truncated")
+    return Weights(parameters, size)
+
+
+def cache_bytes_per_token(path: Path, dtype: str) -> int:
+    """Bytes of keys and values that one token of one sequence occupies."""
+    config = AutoConfig.from_pretrained(path, local_files_only=True).get_text_config()
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return int(2 * config.num_hidden_layers * heads * width * _DTYPES[dtype].itemsize)
+
+
+def logits_width(path: Path) -> int:
+    """Columns of the logits: the vocabulary, often padded beyond the tokenizer's."""
+    return int(AutoConfig.from_pretrained(path, local_files_only=True).get_text_config().vocab_size)
+
+
+def check_same_family(target: Any, draft: Any) -> list[str]:
+    """Compare two tokenizers. Returns differences that are legal and reported: EOS, pad, chat template.
+
+    Raises UnderstudyError naming a token if any text could be tokenised differently: a draft of another family can
+    never agree with its target.
+    """
+    theirs, ours = target.get_vocab(), draft.get_vocab()
+    if theirs != ours:
+        token = min((theirs.keys() ^ ours.keys()) or {t for t in theirs if theirs[t] != ours[t]})
+        raise UnderstudyError(
+            f"draft and target are not of one family: token {token!r} is {_id(theirs, token)} for the target and "
+            f"{_id(ours, token)} for the draft ({len(theirs)} and {len(ours)} tokens); choose a draft with the target's tokenizer"
+        )
+    probe = "def f(x):\n\treturn  [1234, 'äöü', \"漢字\"]  # ok 🙂 \r\n"
+    if target(probe)["input_ids"] != draft(probe)["input_ids"]:
+        raise UnderstudyError(
+            "draft and target share a token list but split text differently (another normaliser, merge "
+            "order or set of automatic special tokens); choose a draft with the target's tokenizer"
+        )
+    return [
+        f"{name}: the target's {getattr(target, name)!r} is used, the draft's was {getattr(draft, name)!r}"
+        for name in ("eos_token", "pad_token", "chat_template")
+        if getattr(target, name) != getattr(draft, name)
+    ]
+
+
+def _id(vocabulary: dict[str, int], token: str) -> str:
+    return f"id {vocabulary[token]}" if token in vocabulary else "missing"
+
+
+def stop_token_ids(path: Path, tokenizer: Any) -> list[int]:
+    """The ids that end a completion: those of the generation config, and the tokenizer's EOS."""
+    found: set[int] = set()
+    generation = path / "generation_config.json"
+    if generation.exists():
+        listed = json.loads(generation.read_text(encoding="utf-8")).get("eos_token_id")
+        found |= set(listed) if isinstance(listed, list) else {listed}
+    return sorted(token for token in found | {tokenizer.eos_token_id} if token is not None)

@@ -1,0 +1,87 @@
+"""Inputs from outside the store, pinned to digests at the start of a run. Torch-free.
+
+Hashing a large checkpoint takes minutes, so digests of files are remembered by path, size and mtime in the store.
+"""
+
+import sysconfig
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pipeline.artifacts import Store, content_key, file_sha256, read_json, write_json
+from pipeline.config.pair import ModelSource
+from pipeline.config.root import Config
+from pipeline.errors import UsageError
+from pipeline.modelfiles import model_files
+from pipeline.reference.text import text_digest
+
+
+@dataclass(frozen=True)
+class Outside:
+    """One outside input. `path` is None until it has been fetched."""
+
+    digest: str
+    path: str | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def resolve_inputs(config: Config, store: Store) -> dict[str, Outside]:
+    """Digests of prompt files and models named by the config. UsageError names what is not there."""
+    digests = _FileDigests(store)
+    found: dict[str, Outside] = {}
+    if config.pair.is_reference:
+        library = Path(sysconfig.get_path("stdlib"))
+        found["reference_text"] = Outside(text_digest(library, config.pair.reference.text_megabytes), str(library))
+    else:
+        for role in ("target", "draft", "target_before"):
+            source = getattr(config.pair, role)
+            if source is not None:
+                found[role] = _model(role, source, digests)
+    for number, source in enumerate(config.corpus.sources):
+        if not source.is_reference:
+            found[f"prompts_{number}"] = _prompts(number, Path(source.path), digests)
+    digests.save()
+    return found
+
+
+def _model(role: str, source: ModelSource, digests: "_FileDigests") -> Outside:
+    if source.is_hub:
+        return Outside(f"{source.source}@{source.revision}")
+    path = Path(source.source)
+    if not (path / "config.json").is_file():
+        raise UsageError(f"pair.{role}.source: {path} is not a model directory (no config.json there)")
+    return Outside(digests.of_files(path, model_files(path)), str(path))
+
+
+def _prompts(number: int, path: Path, digests: "_FileDigests") -> Outside:
+    if path.is_file():
+        return Outside(digests.of(path), str(path))
+    if path.is_dir():
+        return Outside(digests.of_files(path, sorted(item for item in path.rglob("*") if item.is_file())), str(path))
+    raise UsageError(f"corpus.sources.{number}.path: {path}: no such file or directory")
+
+
+class _FileDigests:
+    """SHA-256 of files, remembered while size and mtime stand."""
+
+    def __init__(self, store: Store) -> None:
+        self._path = store.root / "digests.json"
+        self._known: dict[str, Any] = read_json(self._path) if self._path.exists() else {}
+        self._changed = False
+
+    def of(self, path: Path) -> str:
+        stat = path.stat()
+        stamp = [stat.st_size, stat.st_mtime_ns]
+        known = self._known.get(str(path))
+        if known is None or known["stamp"] != stamp:
+            known = {"stamp": stamp, "sha256": file_sha256(path)}
+            self._known[str(path)] = known
+            self._changed = True
+        return str(known["sha256"])
+
+    def of_files(self, root: Path, files: list[Path]) -> str:
+        return content_key({str(file.relative_to(root)): self.of(file) for file in files})
+
+    def save(self) -> None:
+        if self._changed:
+            write_json(self._path, self._known)

@@ -1,0 +1,88 @@
+"""What a person sees while long work runs: one line per event, a bar on a terminal, no bar anywhere else."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+_PLAIN_INTERVAL_S = 15.0
+
+
+class Track(Protocol):
+    """Progress of one piece of work."""
+
+    def advance(self, amount: float, note: str = "") -> None: ...
+
+
+class Progress:
+    """Writes to stderr, so that stdout stays free for results."""
+
+    def __init__(self, terminal: bool | None = None) -> None:
+        self.terminal = sys.stderr.isatty() if terminal is None else terminal
+
+    def line(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    def warn(self, text: str) -> None:
+        self.line(f"warning: {text}")
+
+    @contextmanager
+    def track(self, label: str, total: float, unit: str, done: float = 0) -> Iterator[Track]:
+        """Follow work of `total` units, `done` of them from an earlier run."""
+        if self.terminal:
+            with _bar(label, total, unit, done) as bar:
+                yield bar
+        else:
+            yield _Plain(self, label, total, unit, done)
+
+
+class _Plain:
+    """A line every 15 seconds: enough for a log file, not a flood."""
+
+    def __init__(self, progress: Progress, label: str, total: float, unit: str, done: float) -> None:
+        self.progress, self.label, self.total, self.unit = progress, label, total, unit
+        self.done, self.before = done, done
+        self.began = self.spoke = time.monotonic()
+
+    def advance(self, amount: float, note: str = "") -> None:
+        self.done += amount
+        now = time.monotonic()
+        if now - self.spoke < _PLAIN_INTERVAL_S:
+            return
+        self.spoke = now
+        rate = (self.done - self.before) / (now - self.began)
+        left = (self.total - self.done) / rate if rate > 0 else float("inf")
+        self.progress.line(
+            f"  {self.label}: {self.done:,.0f} of {self.total:,.0f} {self.unit}, "
+            f"{rate:,.0f} {self.unit}/s, {left:,.0f} s left{', ' + note if note else ''}"
+        )
+
+
+@contextmanager
+def _bar(label: str, total: float, unit: str, done: float) -> Iterator[Track]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as RichProgress
+
+    columns = (
+        TextColumn("  {task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(f"{unit}"),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    with RichProgress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(label, total=total, completed=int(done), rate="", note="")
+        began, advanced = time.monotonic(), 0.0
+
+        class _Bar:
+            def advance(self, amount: float, note: str = "") -> None:
+                nonlocal advanced
+                advanced += amount
+                rate = advanced / max(time.monotonic() - began, 1e-9)
+                progress.update(task, advance=amount, rate=f"{rate:,.0f}/s", note=note)
+
+        yield _Bar()

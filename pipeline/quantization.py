@@ -1,0 +1,91 @@
+"""INT8 and INT4 variants of a draft (bitsandbytes), as directories that load alone. Knows no stage.
+
+On CPUs with AVX512-BF16 bitsandbytes repacks 4-bit weights in place at the first forward pass, and a checkpoint saved
+after that is silently wrong. So: quantise, save, reload, and only then compute anything.
+"""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+from pipeline.errors import UnderstudyError
+
+_BLOCK = 64  # nf4 scales blocks of 64 inputs; the CPU kernels take whole blocks only
+
+
+def quantize(source: Path, variant: str, out: Path, device: torch.device) -> dict[str, float]:
+    """Write the `variant` ("int8" or "int4") of the model in `source` to `out`; returns its sizes.
+
+    linear_bytes and linear_bytes_source: the quantised linear layers, after and before; file_bytes: all weights.
+    The caller examines what is reloaded from `out`, never the model in memory here.
+    """
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    model = AutoModelForCausalLM.from_pretrained(
+        source,
+        quantization_config=_recipe(variant),
+        device_map=str(device),
+        dtype=torch.bfloat16,
+        local_files_only=True,
+    )
+    modules = {
+        name: module
+        for name, module in model.named_modules()
+        if type(module).__name__ in ("Linear8bitLt", "Linear4bit")
+    }
+    linears = set(modules)
+    if not linears:
+        raise UnderstudyError(f"{source}: bitsandbytes found no linear layer to quantise")
+    uneven = next((name for name, module in modules.items() if variant == "int4" and module.in_features % _BLOCK), None)
+    if uneven:
+        raise UnderstudyError(
+            f"{source}: {uneven} has {modules[uneven].in_features} inputs, and int4 needs a multiple of {_BLOCK}; "
+            "leave int4 out of quantize.variants"
+        )
+    model.save_pretrained(out)
+    return {
+        "linear_bytes": float(_bytes(out, linears)),
+        "linear_bytes_bf16": 2.0 * sum(_elements(source, name) for name in linears),
+        "file_bytes": float(sum(path.stat().st_size for path in out.glob("*.safetensors"))),
+        "file_bytes_source": float(sum(path.stat().st_size for path in source.glob("*.safetensors"))),
+    }
+
+
+def _recipe(variant: str) -> Any:
+    if variant == "int8":
+        # Threshold 0: no outlier columns in higher precision, which would depend on what else is in the batch.
+        return BitsAndBytesConfig(load_in_8bit=True, llm_int8_threshold=0.0)
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=torch.bfloat16,
+    )
+
+
+def _tensors(directory: Path) -> dict[str, tuple[int, int]]:
+    """Elements and bytes of every tensor stored in `directory`."""
+    from safetensors import safe_open
+
+    found = {}
+    for path in directory.glob("*.safetensors"):
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118 - not a dict
+                tensor = file.get_tensor(name)
+                found[name] = (tensor.numel(), tensor.numel() * tensor.element_size())
+    return found
+
+
+def _bytes(directory: Path, linears: set[str]) -> int:
+    """Bytes of the quantised weights with their scales; biases stay what they were and are not counted."""
+    return sum(
+        size
+        for name, (_, size) in _tensors(directory).items()
+        if any(name.startswith(f"{linear}.") for linear in linears) and not name.endswith(".bias")
+    )
+
+
+def _elements(directory: Path, linear: str) -> int:
+    return _tensors(directory)[f"{linear}.weight"][0]

@@ -1,0 +1,49 @@
+"""Examining a draft outside a run: on the completions a run stored, under that run's conditions."""
+
+from pathlib import Path
+from typing import Any
+
+from pipeline.acceptance.profile import PromptCounts
+from pipeline.artifacts import Store
+from pipeline.config.loading import parse_config
+from pipeline.drafts import find_draft
+from pipeline.errors import UsageError
+from pipeline.generation.examination import examine_stored
+from pipeline.generation.store import read_completions
+from pipeline.models import check_same_family, choose_device, load_model, load_tokenizer
+from pipeline.pairfile import read_pair
+from pipeline.runs import RunRecord, find_built
+from pipeline.speculation.sampling import Sampling
+
+
+def examine_again(
+    store: Store, record: RunRecord, draft: Path, completions: Path | None
+) -> tuple[list[PromptCounts], dict[str, Any]]:
+    """Counts of `draft` over the examination completions at the deployment's settings, and the conditions they hold under.
+
+    Raises UsageError if the draft is of another family or the completions are none.
+    """
+    config, pair = parse_config(record.config, f"run {record.id}"), read_pair(find_built(store, record, "pair").path)
+    if completions is None:
+        artifact = find_built(store, record, "generate")
+        artifact.check_hashes()
+        completions = artifact.path
+    sampling = Sampling(**config.sampling.model_dump())
+    spoken = list(read_completions(completions, {"examination"}, greedy=sampling.greedy))
+    if not spoken:
+        raise UsageError(
+            f"--completions {completions}: holds no examination completions at this run's sampling settings"
+        )
+    path = find_draft(draft)
+    check_same_family(load_tokenizer(pair.tokenizer), load_tokenizer(path))
+    model = load_model(path, config.pair.draft.dtype, choose_device(config.device), config.pair.trust_remote_code)
+    counts = examine_stored(model, spoken, sampling, config.evaluate, pair.vocabulary)
+    settings = config.evaluate
+    return counts, {
+        "completions": completions.name,
+        "convention": settings.convention,
+        "draft_sampling": settings.draft_sampling,
+        "sampling": config.sampling.model_dump(),
+        "dtype": config.pair.draft.dtype,
+        "confidence": settings.confidence,
+    }

@@ -1,0 +1,96 @@
+"""The text of the reference pair: the running Python's standard library, in two flavours. Standard library only.
+
+The first flavour is the library's own modules; the second, the one the target moves to, its test-suite. Where a
+distribution ships Python without its tests, the interpreter's built-in help topics are the second flavour.
+"""
+
+import ast
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_TEST_DIRECTORIES = frozenset({"test", "tests", "idle_test"})
+_SKIPPED_DIRECTORIES = frozenset({"site-packages", "dist-packages", "__pycache__", "pydoc_data", "ensurepip"})
+_LARGEST_FILE = 200_000  # larger ones are mostly generated tables
+_LEAST_FLAVOUR = 1_000_000
+_HELD_OUT_SHARE = 0.3
+
+
+@dataclass(frozen=True)
+class Document:
+    """One file, or one help topic."""
+
+    name: str
+    text: str
+
+    @property
+    def held_out(self) -> bool:
+        """True for the documents that prompts are cut from and that no model is trained on; stable by name."""
+        return _fraction(f"held out: {self.name}") < _HELD_OUT_SHARE
+
+
+@dataclass(frozen=True)
+class Flavours:
+    """The text before and after the target's move."""
+
+    modules: tuple[Document, ...]
+    tests: tuple[Document, ...]
+
+
+def read_flavours(library: Path, megabytes: float) -> Flavours:
+    """Both flavours of the Python library at `library`, at most `megabytes` (10^6 characters) each.
+
+    The choice depends on file names alone, so it is the same in every run of one Python.
+    """
+    modules = _up_to(_source_files(library, tests=False), megabytes)
+    tests = _up_to(_source_files(library, tests=True), megabytes)
+    if sum(len(document.text) for document in tests) < min(_LEAST_FLAVOUR, megabytes * 1e6):
+        tests = _up_to(_help_topics(library), megabytes)
+    return Flavours(tuple(modules), tuple(tests))
+
+
+def text_digest(library: Path, megabytes: float) -> str:
+    """Digest of exactly the text that `read_flavours` returns."""
+    digest = hashlib.sha256()
+    flavours = read_flavours(library, megabytes)
+    for document in (*flavours.modules, *flavours.tests):
+        digest.update(f"{document.name}\0{document.text}\0".encode())
+    return digest.hexdigest()[:20]
+
+
+def _source_files(library: Path, tests: bool) -> Iterator[Document]:
+    for path in sorted(library.rglob("*.py"), key=lambda path: _fraction(str(path.relative_to(library)))):
+        parts = path.relative_to(library).parts
+        if _SKIPPED_DIRECTORIES & set(parts) or bool(_TEST_DIRECTORIES & set(parts)) != tests:
+            continue
+        if 500 < path.stat().st_size <= _LARGEST_FILE:
+            try:
+                yield Document("/".join(parts), path.read_text(encoding="utf-8"))
+            except UnicodeDecodeError:
+                continue  # the library tests odd encodings with files of its own
+
+
+def _help_topics(library: Path) -> Iterator[Document]:
+    path = library / "pydoc_data" / "topics.py"
+    if not path.exists():
+        return
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Dict):
+            for name, text in ast.literal_eval(node).items():
+                yield Document(f"topic:{name}", text)
+
+
+def _up_to(documents: Iterator[Document], megabytes: float) -> list[Document]:
+    chosen, size = [], 0
+    for document in documents:
+        if size > megabytes * 1e6:
+            break
+        chosen.append(document)
+        size += len(document.text)
+    return chosen
+
+
+def _fraction(name: str) -> float:
+    """A number in [0, 1) that stands for `name`."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") / 2**64

@@ -1,0 +1,220 @@
+"""The draft card: what a promoted draft is, how well it plays, how to serve it. From a plain dict to Markdown; no I/O.
+
+A figure that is missing or is no number is an error: a card with holes would be believed all the same.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from pipeline.errors import UnderstudyError
+
+
+def examined(profile: Mapping[str, Any], gamma: int) -> dict[str, Any]:
+    """What cards, tags and metrics need of an acceptance profile; the one place that knows its layout.
+
+    Raises UnderstudyError naming what is missing.
+    """
+    try:
+        headline, conditions = profile["headline"], profile["conditions"]
+        omega = headline["tokens_per_target_call"]
+        if str(gamma) not in omega:
+            raise UnderstudyError(
+                f"acceptance.json: no tokens_per_target_call at gamma {gamma}; examined were {', '.join(omega)}"
+            )
+        return {
+            "acceptance_rate": _interval(headline["acceptance_rate"], "acceptance_rate"),
+            "tokens_per_target_call": _interval(omega[str(gamma)], f"tokens_per_target_call at gamma {gamma}"),
+            "gamma": gamma,
+            "domains": {
+                name: {
+                    "prompts": int(entry["prompts"]),
+                    "acceptance_rate": _interval(entry["acceptance_rate"], f"acceptance_rate of {name}"),
+                }
+                for name, entry in profile["domains"].items()
+            },
+            "prompts": sum(int(entry["prompts"]) for entry in profile["domains"].values()),
+            "bytes": int(profile["draft"]["bytes"]),
+            "parameters": int(profile["draft"]["parameters"]),
+            "temperature": float(conditions["sampling"]["temperature"]),
+            "draft_sampling": str(conditions["draft_sampling"]),
+            "convention": str(conditions["convention"]),
+            "confidence": float(conditions["confidence"]),
+        }
+    except (KeyError, TypeError) as error:
+        raise UnderstudyError(f"acceptance.json: no usable {error}; delete the examination and run again") from None
+
+
+def _interval(entry: Mapping[str, Any], name: str) -> dict[str, float | None]:
+    """Bounds may be unknown (null, too few prompts); the value may not."""
+    value = entry["value"]
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        raise UnderstudyError(f"acceptance.json: {name} is {value!r}, not a number")
+    return {"value": float(value), "low": entry["low"], "high": entry["high"]}
+
+
+def flat_figures(figures: Mapping[str, Any]) -> dict[str, float]:
+    """The figures of `examined` as MLflow takes them."""
+    gamma = figures["gamma"]
+    flat = {"draft_bytes": float(figures["bytes"]), "draft_parameters": float(figures["parameters"])}
+    for name, entry in (
+        ("acceptance_rate", figures["acceptance_rate"]),
+        (f"tokens_per_target_call_gamma_{gamma}", figures["tokens_per_target_call"]),
+    ):
+        flat |= {
+            name + suffix: entry[key]
+            for key, suffix in (("value", ""), ("low", "_low"), ("high", "_high"))
+            if entry[key] is not None
+        }
+    flat |= {f"acceptance_rate_{name}": entry["acceptance_rate"]["value"] for name, entry in figures["domains"].items()}
+    return flat
+
+
+def card(facts: Mapping[str, Any]) -> str:
+    """The card in Markdown.
+
+    `facts`: name, digest, run, license, target and base (source, revision, digest, parameters), examined,
+    train_prompts, decision (reasons, rules), provenance (what: key).
+    Raises UnderstudyError naming the fact that is missing.
+    """
+    try:
+        sections = [
+            _header(facts),
+            _summary(facts),
+            _acceptance(facts["examined"]),
+            _decision(facts["decision"]),
+            _serving(facts["examined"]),
+            _limits(facts),
+            _provenance(facts),
+        ]
+    except KeyError as error:
+        raise UnderstudyError(f"draft card: {error} is missing") from None
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _header(facts: Mapping[str, Any]) -> str:
+    lines = ["---", "library_name: transformers", "tags: [speculative-decoding, draft-model, understudy]"]
+    if facts["license"]:
+        lines.append(f"license: {json.dumps(facts['license'])}")
+    return "\n".join([*lines, "---"])
+
+
+def _summary(facts: Mapping[str, Any]) -> str:
+    target, base, found = facts["target"], facts["base"], facts["examined"]
+    licence = facts["license"] or "not stated by the base draft; set promote.license"
+    return "\n".join(
+        [
+            f"# {facts['name']}",
+            "",
+            f"A draft model for speculative decoding of **{target['source']}**. It is distilled from what that target",
+            "wrote and is of use only beside it: the target decides every token, the draft decides how fast they come.",
+            "",
+            "| | |",
+            "|---|---|",
+            f"| target | {_model(target)} |",
+            f"| base draft | {_model(base)} |",
+            f"| licence | {licence} |",
+            f"| training prompts | {int(facts['train_prompts']):,} |",
+            f"| size | {found['parameters']:,} parameters, {found['bytes'] / 1e6:,.1f} MB |",
+            "| quantisation | none |",
+            f"| content digest | `{facts['digest']}` |",
+        ]
+    )
+
+
+def _model(entry: Mapping[str, Any]) -> str:
+    pinned = f"revision `{entry['revision']}`" if entry["revision"] else f"digest `{entry['digest']}`"
+    return f"{entry['source']}, {pinned}, {int(entry['parameters']):,} parameters"
+
+
+def _acceptance(found: Mapping[str, Any]) -> str:
+    level = f"{100 * found['confidence']:g}%"
+    drawn = "greedily" if _greedy(found) else "by sampling"
+    lines = [
+        f"## Examination at temperature {found['temperature']:g}",
+        "",
+        f"On {found['prompts']:,} prompts that no training saw; {level} intervals, prompts as the unit. Target calls "
+        f"are counted as `{found['convention']}`, draft tokens drawn {drawn}.",
+        "",
+        f"| | value | {level} interval |",
+        "|---|---:|---|",
+        f"| acceptance rate | {found['acceptance_rate']['value']:.3f} | {_bounds(found['acceptance_rate'], 3)} |",
+        f"| tokens per target call, gamma {found['gamma']} | {found['tokens_per_target_call']['value']:.2f} "
+        f"| {_bounds(found['tokens_per_target_call'], 2)} |",
+        "",
+        f"| domain | prompts | acceptance rate | {level} interval |",
+        "|---|---:|---:|---|",
+    ]
+    for name, entry in sorted(found["domains"].items()):
+        rate = entry["acceptance_rate"]
+        lines.append(f"| {_cell(name)} | {entry['prompts']:,} | {rate['value']:.3f} | {_bounds(rate, 3)} |")
+    return "\n".join(lines)
+
+
+def _bounds(entry: Mapping[str, Any], digits: int) -> str:
+    if entry["low"] is None or entry["high"] is None:
+        return "unknown (too few prompts)"
+    return f"{entry['low']:.{digits}f} to {entry['high']:.{digits}f}"
+
+
+def _greedy(found: Mapping[str, Any]) -> bool:
+    return bool(found["draft_sampling"] == "greedy" or found["temperature"] == 0)
+
+
+def _decision(decision: Mapping[str, Any]) -> str:
+    lines = ["## Why it passed", ""]
+    lines += [f"- {reason}" for reason in decision["reasons"]]
+    lines += [f"- {rule['name']}: {rule['verdict']}. {rule['text']}" for rule in decision["rules"]]
+    return "\n".join(lines)
+
+
+def _serving(found: Mapping[str, Any]) -> str:
+    gamma = found["gamma"]
+    settings = {"method": "draft_model", "model": "PATH_OF_THIS_DIRECTORY", "num_speculative_tokens": gamma}
+    if not _greedy(found):  # vLLM drafts greedily unless told; these figures are for sampling
+        settings["draft_sample_method"] = "probabilistic"
+    return "\n".join(
+        [
+            "## Serving",
+            "",
+            "vLLM:",
+            "",
+            "```",
+            f"vllm serve TARGET --speculative-config '{json.dumps(settings)}'",
+            "```",
+            "",
+            "Transformers (it reads these settings from the assistant, not from the call):",
+            "",
+            "```python",
+            'draft = AutoModelForCausalLM.from_pretrained("PATH_OF_THIS_DIRECTORY")',
+            f"draft.generation_config.num_assistant_tokens = {gamma}",
+            'draft.generation_config.num_assistant_tokens_schedule = "constant"',
+            "draft.generation_config.assistant_confidence_threshold = 0.0",
+            "target.generate(**inputs, assistant_model=draft)",
+            "```",
+        ]
+    )
+
+
+def _limits(facts: Mapping[str, Any]) -> str:
+    target = facts["target"]
+    return "\n".join(
+        [
+            "## Limits",
+            "",
+            f"- The figures hold for this target ({target['revision'] or target['digest']}), for prompts like those "
+            f"examined and for temperature {facts['examined']['temperature']:g}. When one of them changes, examine again.",
+            "- Acceptance is no speed-up: whether a draft saves time depends on what its calls cost on your machine.",
+            "- By itself the draft is a small language model trained to imitate; do not use its text without the target.",
+        ]
+    )
+
+
+def _provenance(facts: Mapping[str, Any]) -> str:
+    lines = ["## Provenance", "", f"Understudy run `{facts['run']}`.", "", "| artifact | key |", "|---|---|"]
+    return "\n".join(lines + [f"| {_cell(what)} | `{key}` |" for what, key in facts["provenance"].items()])
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")

@@ -1,0 +1,63 @@
+"""A key-value cache for sequences of different lengths. Knows no decoding rule.
+
+Slot s of a row holds position s of that row's sequence, always. So a rejected token needs no cropping: its slot is
+written again before anything can attend to it, and the causal mask over slots hides what lies ahead.
+"""
+
+from typing import Any
+
+import torch
+from transformers import Cache
+
+
+class RaggedCache(Cache):  # type: ignore[misc]
+    """Preallocated keys and values, (B, S, heads, head width) a layer, allocated at the first write."""
+
+    def __init__(self, rows: int, capacity: int) -> None:
+        super().__init__(layers=[])
+        self.rows, self.capacity = rows, capacity
+        self._keys: dict[int, torch.Tensor] = {}
+        self._values: dict[int, torch.Tensor] = {}
+        self._rows_B1 = torch.arange(rows).unsqueeze(1)
+        self._slots_BT = torch.empty(0)
+        self._visible = 0
+
+    def place(self, slots_BT: torch.Tensor, visible: int) -> torch.Tensor:
+        """Say where the next forward pass writes; `visible` is one more than its highest slot.
+
+        Returns the attention mask (B, 1, T, visible): query at slot s sees slots 0..s.
+        """
+        if visible > self.capacity:
+            raise ValueError(f"slot {visible - 1} is beyond the cache's capacity of {self.capacity}")
+        self._slots_BT, self._visible = slots_BT, visible
+        self._rows_B1 = self._rows_B1.to(slots_BT.device)
+        return torch.arange(visible, device=slots_BT.device)[None, None, None, :] <= slots_BT[:, None, :, None]
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Called by a model's attention with (B, heads, T, width); returns everything visible, (B, heads, S, width)."""
+        if layer_idx not in self._keys:
+            _, heads, _, width = key_states.shape
+            shape = (self.rows, self.capacity, heads, width)
+            self._keys[layer_idx] = key_states.new_zeros(shape)
+            self._values[layer_idx] = value_states.new_zeros(shape)
+        keys, values = self._keys[layer_idx], self._values[layer_idx]
+        keys[self._rows_B1, self._slots_BT] = key_states.transpose(1, 2)
+        values[self._rows_B1, self._slots_BT] = value_states.transpose(1, 2)
+        return keys[:, : self._visible].transpose(1, 2), values[:, : self._visible].transpose(1, 2)
+
+    def select(self, rows: list[int]) -> None:
+        """Keep only these rows, in this order."""
+        index = torch.tensor(rows)
+        for tensors in (self._keys, self._values):
+            for layer, tensor in tensors.items():
+                tensors[layer] = tensor[index.to(tensor.device)]
+        self.rows = len(rows)
+        self._rows_B1 = torch.arange(self.rows).unsqueeze(1)
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return self._visible
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        return self._visible, 0

@@ -1,0 +1,143 @@
+"""The examination against a real decode of the same prompts, at temperature 0, under the near-tie rule.
+
+Block and one-at-a-time arithmetic round differently, so a greedy decode may leave the stored text where two logits tie.
+In fp32 a difference is explained only by a gap below NEAR_TIE; in lower precision it is listed and counted.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pipeline.acceptance.examine import acceptance_probabilities
+from pipeline.speculation.decoder import Completion, Decoder, Request
+from pipeline.speculation.sampling import GREEDY
+
+NEAR_TIE = 2e-5
+
+
+class Stored(Protocol):
+    """A stored greedy completion."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def prompt(self) -> NDArray[np.int32]: ...
+
+    @property
+    def tokens(self) -> NDArray[np.int32]: ...
+
+    @property
+    def length(self) -> int: ...
+
+
+class _Decoded:
+    """What the decoder wrote, in the form the examination reads."""
+
+    def __init__(self, prompt: NDArray[np.int32], tokens: Sequence[int]) -> None:
+        self.prompt = prompt
+        self.tokens = np.array(tokens, dtype=np.int32)
+        self.log_p = np.zeros(len(tokens), dtype=np.float32)
+
+
+def cross_check(
+    target: Any,
+    draft: Any,
+    stored: Sequence[Stored],
+    gamma: int,
+    tokens: int,
+    vocabulary: int,
+    stop_tokens: Sequence[int],
+) -> dict[str, Any]:
+    """Decode the first `tokens` tokens of each stored completion with draft length `gamma`; compare text and rounds.
+
+    `agrees` is True if every difference is a near-tie in fp32, or if a model runs in lower precision.
+    """
+    requests = [Request(item.prompt.tolist(), min(tokens, item.length), 0) for item in stored]
+    decoder = Decoder(target, draft, sampling=GREEDY, vocabulary=vocabulary, gamma=gamma, stop_tokens=stop_tokens)
+    completions = decoder.decode(requests)
+    decoded = [_Decoded(item.prompt, completion.tokens) for item, completion in zip(stored, completions, strict=True)]
+    stands = acceptance_probabilities(draft, decoded, GREEDY, GREEDY, vocabulary, batch_tokens=4096)
+    ties: list[dict[str, Any]] = []
+    predicted = seen = 0
+    for item, own, completion, a_T in zip(stored, decoded, completions, stands, strict=True):
+        ties += _text_difference(target, item, own, vocabulary)
+        predicted += len(trace := round_starts(a_T, gamma))
+        seen += len(actual := decoded_starts(completion))
+        ties += _trace_difference(draft, item, own, trace, actual, vocabulary)
+    exact = all(_is_fp32(model) for model in (target, draft))
+    return {
+        "prompts": len(stored),
+        "tokens": sum(len(own.tokens) for own in decoded),
+        "gamma": gamma,
+        "rounds_predicted": predicted,
+        "rounds_decoded": seen,
+        "differences": ties,
+        "exact_arithmetic": exact,
+        "agrees": not exact or all(tie["gap"] < NEAR_TIE for tie in ties),
+    }
+
+
+def round_starts(a_T: NDArray[np.float64], gamma: int) -> list[int]:
+    """Where rounds start, given which tokens the draft would have said (1 or 0), the first round at token 0."""
+    starts, position = [], 0
+    while position < len(a_T):
+        starts.append(position)
+        stood = 0
+        while stood < gamma and position + stood < len(a_T) and a_T[position + stood] == 1:
+            stood += 1
+        position += stood + 1
+    return starts
+
+
+def decoded_starts(completion: Completion) -> list[int]:
+    """Where the rounds of a decode started."""
+    ends = np.cumsum([accepted + 1 for accepted in completion.accepted])
+    return [0, *(int(end) for end in ends[:-1])]
+
+
+def _text_difference(target: Any, item: Stored, own: _Decoded, vocabulary: int) -> list[dict[str, Any]]:
+    """The first token where the decode left the stored text, with the gap between the two logits."""
+    stored = item.tokens[: len(own.tokens)]
+    unequal = np.flatnonzero(stored != own.tokens)
+    if not len(unequal):
+        return []
+    position = int(unequal[0])
+    logits_V = _logits_at(target, own, position, vocabulary)
+    gap = float((logits_V[int(stored[position])] - logits_V[int(own.tokens[position])]).abs())
+    return [{"prompt": item.id, "position": position, "of": "target", "gap": gap}]
+
+
+def _trace_difference(
+    draft: Any, item: Stored, own: _Decoded, trace: list[int], actual: list[int], vocabulary: int
+) -> list[dict[str, Any]]:
+    """The first round that ended elsewhere than predicted, with the gap between the draft's two best logits there."""
+    for before, (one, other) in enumerate(zip(trace, actual, strict=False)):
+        if one != other:
+            position = min(one, other) - 1
+            best = _logits_at(draft, own, position, vocabulary).topk(2).values
+            return [
+                {
+                    "prompt": item.id,
+                    "position": position,
+                    "of": "draft",
+                    "round": before,
+                    "gap": float(best[0] - best[1]),
+                }
+            ]
+    return []
+
+
+@torch.inference_mode()
+def _logits_at(model: Any, own: _Decoded, position: int, vocabulary: int) -> torch.Tensor:
+    ids = np.concatenate([own.prompt, own.tokens[:position]]).astype(np.int64)
+    output = model(input_ids=torch.from_numpy(ids)[None].to(model.device), use_cache=False, logits_to_keep=1)
+    logits: torch.Tensor = output.logits[0, -1, :vocabulary].float()
+    return logits
+
+
+def _is_fp32(model: Any) -> bool:
+    return model.dtype == torch.float32 and not getattr(model, "is_quantized", False)

@@ -1,0 +1,103 @@
+"""What an engine applies to logits, and drawing from what is left. Knows no model and no cache.
+
+Shapes: B sequences, T positions, V tokens; a leading `...` is any of them.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from pipeline.errors import UnderstudyError
+
+_STREAM_CHUNK = 4096
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Settings of an engine. Temperature 0 is argmax, not a small number; 0, 1 and 0 switch the filters off."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0
+
+
+GREEDY = Sampling(temperature=0.0)
+
+
+def log_probabilities(logits_V: torch.Tensor, sampling: Sampling) -> torch.Tensor:
+    """Log of the distribution that `sampling` makes of `logits_V` (..., V); dropped tokens get -inf.
+
+    Filters are applied after the temperature in the order top-k, top-p, min-p, as transformers does. At temperature 0
+    the result is one-hot on the argmax (the lowest id among equals). Computed in fp32, or fp64 if that is given.
+    """
+    logits_V = logits_V if logits_V.dtype == torch.float64 else logits_V.float()
+    if sampling.greedy:
+        log_p_V = torch.full_like(logits_V, -torch.inf)
+        return log_p_V.scatter_(-1, logits_V.argmax(-1, keepdim=True), 0.0)
+    scaled_V = logits_V / sampling.temperature
+    if 0 < sampling.top_k < scaled_V.shape[-1]:
+        least = scaled_V.topk(sampling.top_k, dim=-1).values[..., -1:]
+        scaled_V = scaled_V.masked_fill(scaled_V < least, -torch.inf)
+    if sampling.top_p < 1:
+        scaled_V = _keep_top_p(scaled_V, sampling.top_p)
+    if sampling.min_p > 0:
+        p_V = scaled_V.softmax(-1)
+        scaled_V = scaled_V.masked_fill(p_V < sampling.min_p * p_V.amax(-1, keepdim=True), -torch.inf)
+    return scaled_V.log_softmax(-1)
+
+
+def _keep_top_p(scaled_V: torch.Tensor, top_p: float) -> torch.Tensor:
+    """The smallest set of tokens whose mass reaches `top_p`; the likeliest token always stays."""
+    sorted_V, order_V = scaled_V.sort(-1, descending=True)
+    p_V = sorted_V.softmax(-1)
+    before_V = p_V.cumsum(-1) - p_V
+    drop_V = torch.zeros_like(before_V, dtype=torch.bool).scatter(-1, order_V, before_V >= top_p)
+    return scaled_V.masked_fill(drop_V, -torch.inf)
+
+
+def draw(p_V: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
+    """Tokens (...) drawn from unnormalised weights `p_V` (..., V) by inverting their sum at `uniform` (...) in [0, 1).
+
+    One uniform number a token makes a draw a function of the sequence's own random stream, whatever the batch. A token
+    of weight 0 is never drawn. Raises UnderstudyError if the weights of a row are not a finite, positive sum.
+    """
+    sums_V = p_V.double().cumsum(-1)
+    total = sums_V[..., -1:]
+    if not bool((torch.isfinite(total) & (total > 0)).all()):
+        raise UnderstudyError(
+            "the model's probabilities are not numbers (NaN or infinite logits); check its weights and dtype"
+        )
+    # right=True skips tokens of weight 0: their cumulative sum equals their predecessor's.
+    chosen = torch.searchsorted(sums_V, uniform.double().unsqueeze(-1) * total, right=True).squeeze(-1)
+    last = (p_V > 0).int().flip(-1).argmax(-1)  # guards against u * total rounding up to total
+    return torch.minimum(chosen, p_V.shape[-1] - 1 - last)
+
+
+class Streams:
+    """One stream of uniform numbers a sequence, so that no sequence's draws depend on its neighbours."""
+
+    def __init__(self, seeds: list[int]) -> None:
+        self._generators = [np.random.Generator(np.random.Philox(key=seed)) for seed in seeds]
+        self._chunk_BN = np.empty((len(seeds), 0))
+        self._used = 0
+
+    def take(self, count: int) -> torch.Tensor:
+        """The next `count` numbers of every stream: (B, count), float64 in [0, 1)."""
+        if self._used + count > self._chunk_BN.shape[1]:
+            left_BN = self._chunk_BN[:, self._used :]
+            fresh_BN = np.stack([generator.random(max(_STREAM_CHUNK, count)) for generator in self._generators])
+            self._chunk_BN, self._used = np.concatenate([left_BN, fresh_BN], axis=1), 0
+        taken = self._chunk_BN[:, self._used : self._used + count]
+        self._used += count
+        return torch.from_numpy(taken.copy())
+
+    def select(self, rows: list[int]) -> None:
+        """Keep only these sequences' streams."""
+        self._generators = [self._generators[row] for row in rows]
+        self._chunk_BN = self._chunk_BN[rows]

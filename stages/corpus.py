@@ -1,0 +1,78 @@
+"""The corpus stage: prompt sources in; domain-labelled, de-duplicated prompts as token ids, split, out.
+
+Says in what order things happen; how is in `pipeline.corpus`.
+"""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from pipeline.context import Outcome, StageContext
+from pipeline.corpus.duplicates import Clusters, find_clusters
+from pipeline.corpus.intake import Tally, take_in
+from pipeline.corpus.rendering import Renderer
+from pipeline.corpus.splits import SPLITS, assign_splits
+from pipeline.corpus.spool import Spool
+from pipeline.corpus.store import PROMPTS, Written, write_prompts
+from pipeline.errors import UsageError
+
+REJECTS = "rejects.jsonl"
+
+
+def run(context: StageContext) -> Outcome:
+    """Write `prompts.arrow` and `rejects.jsonl`. UsageError where the sources cannot make a corpus."""
+    config = context.config.corpus
+    tokenizer = load_tokenizer(context.inputs["tokenizer"] / "tokenizer", context.config.pair.trust_remote_code)
+    renderer = Renderer(tokenizer, config.chat_template, config.chat_template_arguments)
+    paths = [context.inputs[f"prompts_{number}"] for number in range(len(config.sources))]
+    scratch = context.out / "scratch"  # on the store's disk, which is meant for large files; /tmp may be memory
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir()
+    try:
+        with Spool(scratch) as spool:
+            tally = take_in(config, paths, renderer, spool, context.out / REJECTS, context.progress)
+        facts = spool.facts()
+        clusters = find_clusters(facts, spool.signatures(), config.near_duplicate_threshold, scratch)
+        splits = assign_splits(facts, clusters, config.splits)
+        written = write_prompts(context.out / PROMPTS, spool.accepted, facts["id"], clusters, splits)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return Outcome(figures=_figures(tally, clusters, written), notes=_notes(tally, written))
+
+
+def load_tokenizer(directory: Path, trust_remote_code: bool) -> Any:
+    """The target's tokenizer as the pair stage stored it. UsageError where it does not load."""
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{directory}: the tokenizer does not load: {' '.join(str(error).split())[:200]}") from None
+
+
+def _figures(tally: Tally, clusters: Clusters, written: Written) -> dict[str, float]:
+    by_split = {split: written.in_split(split) for split in SPLITS}
+    counts = {
+        "rows": tally.rows,
+        "accepted": tally.accepted,
+        "rejected": tally.rejected,
+        "too_long": tally.too_long,
+        "too_short": tally.too_short,
+        "exact_duplicates": clusters.exact_duplicates,
+        "near_duplicates": clusters.near_duplicates,
+        "clusters": written.clusters,
+        "largest_cluster": written.largest_cluster,
+        "prompts": sum(by_split.values()),
+        "tokens": written.tokens,
+        **by_split,
+    }
+    return {name: float(count) for name, count in counts.items()}
+
+
+def _notes(tally: Tally, written: Written) -> dict[str, Any]:
+    return {
+        "domains": written.by_domain(),
+        "rejected": dict(sorted(tally.reasons.items())),
+        "dropped_turns": tally.dropped_turns,
+        "dropped_answers": tally.dropped_answers,
+    }

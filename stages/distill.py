@@ -1,0 +1,74 @@
+"""distill: the understudy learns. Fine-tunes the base draft on what the target said."""
+
+import shutil
+from typing import Any
+
+from pipeline.artifacts import write_json
+from pipeline.context import Outcome, StageContext
+from pipeline.distillation.trainer import distill
+from pipeline.drafts import TRAINED_ON
+from pipeline.errors import UnderstudyError
+from pipeline.generation.examination import acceptance_rate
+from pipeline.generation.store import read_completions
+from pipeline.modelfiles import model_digest
+from pipeline.models import choose_device, load_model, load_tokenizer
+from pipeline.pairfile import read_pair
+from pipeline.speculation.sampling import Sampling
+
+
+def run(context: StageContext) -> Outcome:
+    config, pair = context.config, read_pair(context.inputs["draft"])
+    sampling = Sampling(**config.sampling.model_dump())
+    train = list(read_completions(context.inputs["completions"], {"train"}))
+    dev = list(read_completions(context.inputs["completions"], {"dev"}, greedy=sampling.greedy))
+    # Trained in fp32 whatever the draft is served in: small updates vanish in bf16 weights.
+    model = load_model(pair.path("draft"), "float32", choose_device(config.device), config.pair.trust_remote_code)
+    tokenizer = load_tokenizer(pair.tokenizer)
+
+    def dev_acceptance(draft: Any) -> float:
+        return acceptance_rate(draft, dev, sampling, config.evaluate, pair.vocabulary)
+
+    checkpoints = context.out / "checkpoints"
+    log = distill(
+        model,
+        tokenizer,
+        train,
+        config.distill,
+        config.seed,
+        pair.vocabulary,
+        checkpoints,
+        dev_acceptance,
+        context.progress,
+    )
+    _save(context, model, tokenizer, pair.dtype("draft"), pair.stop_tokens, sorted({item.id for item in train}))
+    write_json(context.out / "training.json", log)
+    shutil.rmtree(checkpoints, ignore_errors=True)
+    acceptance = [entry["dev_acceptance"] for entry in log if "dev_acceptance" in entry]
+    losses = [entry["loss"] for entry in log if "loss" in entry]
+    figures = {
+        "dev_acceptance_before": acceptance[0],
+        "dev_acceptance_after": acceptance[-1],
+        "last_loss": losses[-1],
+        "train_completions": float(len(train)),
+        "train_tokens": float(sum(item.length for item in train)),
+    }
+    return Outcome(figures, {"draft": model_digest(context.out / "draft")})
+
+
+def _save(
+    context: StageContext, model: Any, tokenizer: Any, dtype: str, stop_tokens: list[int], prompts: list[str]
+) -> None:
+    """The draft as it will be served: the target's tokenizer and stop tokens, safetensors, and what it learnt from."""
+    import torch
+
+    out = context.out / "draft"
+    if not all(bool(torch.isfinite(parameter).all()) for parameter in model.parameters()):
+        raise UnderstudyError(
+            "distill: the trained draft has weights that are not numbers; lower distill.learning_rate"
+        )
+    model.config.pad_token_id = tokenizer.pad_token_id
+    model.generation_config.eos_token_id = stop_tokens
+    model.generation_config.pad_token_id = tokenizer.pad_token_id
+    model.to(getattr(torch, dtype)).save_pretrained(out)
+    tokenizer.save_pretrained(out)
+    write_json(out / TRAINED_ON, {"prompts": prompts})

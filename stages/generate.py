@@ -1,0 +1,45 @@
+"""generate: the target plays its part. Completions of the corpus, with the distributions a draft learns from."""
+
+from pipeline.context import Outcome, StageContext
+from pipeline.corpus.store import read_prompts
+from pipeline.generation.generate import Settings, generate, plan_completions
+from pipeline.generation.store import read_completions
+from pipeline.models import choose_device, load_model
+from pipeline.pairfile import read_pair
+from pipeline.speculation.sampling import Sampling
+
+
+def run(context: StageContext) -> Outcome:
+    config, pair = context.config, read_pair(context.inputs["target"])
+    role = "target_before" if context.part == "before" else "target"
+    splits = {"examination"} if context.part == "before" else None
+    sampling = Sampling(**config.sampling.model_dump())
+    wanted = plan_completions(read_prompts(context.inputs["corpus"], splits), sampling)
+    settings = Settings(
+        sampling,
+        config.generate.max_new_tokens,
+        config.generate.lookahead,
+        config.generate.top_k_stored,
+        config.generate.batch,
+        config.generate.shard,
+        config.seed,
+    )
+    model = load_model(pair.path(role), pair.dtype(role), choose_device(config.device), config.pair.trust_remote_code)
+    generate(model, wanted, settings, pair.vocabulary, pair.stop_tokens, context.out, context.progress)
+    return Outcome(_counts(context))
+
+
+def _counts(context: StageContext) -> dict[str, float]:
+    """Counted from what is stored, so that a resumed run reports what an unbroken one would."""
+    completions = tokens = stopped = size = 0
+    for spoken in read_completions(context.out):
+        completions, tokens, stopped = completions + 1, tokens + spoken.length, stopped + spoken.stopped
+        size += sum(
+            array.nbytes for array in (spoken.tokens, spoken.log_p, spoken.top_ids, spoken.top_log_p, spoken.tail_log_p)
+        )
+    return {
+        "completions": completions,
+        "tokens": tokens,
+        "stopped_share": stopped / completions,
+        "stored_bytes_per_token": size / tokens,
+    }

@@ -1,0 +1,132 @@
+"""pair: pins who plays. Resolves target and base draft, checks that they are of one family, measures them."""
+
+from pathlib import Path
+from typing import Any
+
+from pipeline.artifacts import content_key, file_sha256, write_json
+from pipeline.config.pair import ModelSource, PairConfig
+from pipeline.context import Outcome, StageContext
+from pipeline.errors import UnderstudyError, UsageError
+from pipeline.modelfiles import model_digest, tokenizer_digest
+from pipeline.models import (
+    cache_bytes_per_token,
+    check_same_family,
+    choose_device,
+    load_tokenizer,
+    logits_width,
+    measure_weights,
+    stop_token_ids,
+)
+from pipeline.pairfile import PAIR_FILE
+from pipeline.reference.recipe import make_reference_pair
+from pipeline.reference.text import read_flavours
+
+
+def run(context: StageContext) -> Outcome:
+    pair = context.config.pair
+    figures = _reference(context) if pair.is_reference else {}
+    paths = {role: _locate(context, role) for role in ("target", "draft", "target_before") if _plays(pair, role)}
+    target, draft = (
+        load_tokenizer(paths["target"], pair.trust_remote_code),
+        load_tokenizer(paths["draft"], pair.trust_remote_code),
+    )
+    notes = check_same_family(target, draft)
+    if "target_before" in paths:
+        check_same_family(target, load_tokenizer(paths["target_before"], pair.trust_remote_code))
+    described = {role: _describe(context, role, path) for role, path in paths.items()}
+    _check_sizes(described)
+    target.save_pretrained(context.out / "tokenizer")
+    facts = {
+        **described,
+        # Logits may be padded to different widths; what both can express is the vocabulary of the pair.
+        "vocabulary": min(logits_width(path) for path in paths.values()),
+        "tokens": len(target),
+        "stop_tokens": stop_token_ids(paths["target"], target),
+        "differences": notes,
+        "memory": _memory(described),
+    }
+    write_json(context.out / PAIR_FILE, facts)
+    provides = {role: entry["digest"] for role, entry in described.items()}
+    provides["tokenizer"] = tokenizer_digest(context.out / "tokenizer")
+    if pair.is_reference:
+        provides["prompts"] = content_key(file_sha256(context.out / "prompts.jsonl"))
+    figures |= {f"{role}_parameters": float(entry["parameters"]) for role, entry in described.items()}
+    return Outcome(figures, provides, {"differences": notes, "memory": facts["memory"]})
+
+
+def _plays(pair: PairConfig, role: str) -> bool:
+    return role != "target_before" or pair.is_reference or pair.target_before is not None
+
+
+def _reference(context: StageContext) -> dict[str, float]:
+    recipe = context.config.pair.reference
+    flavours = read_flavours(context.inputs["text"], recipe.text_megabytes)
+    return make_reference_pair(
+        context.out, recipe, flavours, context.config.seed, choose_device(context.config.device), context.progress
+    )
+
+
+def _locate(context: StageContext, role: str) -> Path:
+    """The directory of a model: inside this artifact, where the user says, or fetched from the hub."""
+    if context.config.pair.is_reference:
+        return context.out / role
+    source: ModelSource = getattr(context.config.pair, role)
+    return Path(source.source) if source.is_local else _fetch(source)
+
+
+def _fetch(source: ModelSource) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    patterns = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "*.py"]
+    try:
+        return Path(snapshot_download(source.source, revision=source.revision, allow_patterns=patterns))
+    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UnderstudyError(
+            f"{source.source}@{source.revision}: cannot be fetched from the hub ({reason}); "
+            "check the network and HF_TOKEN, or point pair.*.source at a local directory"
+        ) from error
+
+
+def _describe(context: StageContext, role: str, path: Path) -> dict[str, Any]:
+    source: ModelSource = getattr(context.config.pair, role) or context.config.pair.target
+    weights = measure_weights(path)
+    inside = path.is_relative_to(context.out)
+    return {
+        "source": source.source,
+        "revision": source.revision,
+        "dtype": source.dtype,
+        "digest": model_digest(path),
+        "path": str(path.relative_to(context.out)) if inside else str(path),
+        "parameters": weights.parameters,
+        "bytes": weights.bytes,
+        "license": _license(path),
+        "cache_bytes_per_token": cache_bytes_per_token(path, source.dtype),
+    }
+
+
+def _license(path: Path) -> str | None:
+    """The licence a model states in its card's header, where it has one."""
+    for name in ("README.md", "card.md"):
+        if (path / name).is_file():
+            for line in (path / name).read_text(encoding="utf-8", errors="replace").splitlines()[:60]:
+                if line.startswith("license:"):
+                    return line.partition(":")[2].strip() or None
+    return None
+
+
+def _check_sizes(described: dict[str, dict[str, Any]]) -> None:
+    target, draft = described["target"]["parameters"], described["draft"]["parameters"]
+    if draft > target:
+        raise UsageError(
+            f"pair.draft: the draft has {draft:,} parameters and the target {target:,}; "
+            "a draft larger than its target cannot save time (are the two swapped?)"
+        )
+
+
+def _memory(described: dict[str, dict[str, Any]]) -> dict[str, float]:
+    """Bytes that serving the pair takes: weights, and keys and values of one sequence of 4,096 tokens."""
+    weights = sum(described[role]["bytes"] for role in ("target", "draft"))
+    cache = sum(described[role]["cache_bytes_per_token"] for role in ("target", "draft"))
+    return {"weights_bytes": weights, "cache_bytes_per_token": cache, "cache_bytes_at_4096": 4096 * cache}

@@ -1,0 +1,63 @@
+"""A migrated SQLite store, made once and copied (migrations take seconds), and what tests put into it."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.artifacts import Store
+from pipeline.config.loading import parse_config
+from pipeline.config.root import Config
+from pipeline.mlflow_store import client_for, locate
+from pipeline.progress import Progress
+
+
+def config_of(**overrides: object) -> Config:
+    """A small valid config."""
+    raw = {
+        "name": "loop",
+        "pair": {"target": {"source": "reference"}, "draft": {"source": "reference"}},
+        "corpus": {"sources": [{"path": "reference"}]},
+    }
+    return parse_config({**raw, **overrides}, "test")
+
+
+class Quiet(Progress):
+    """Keeps what would have been printed."""
+
+    def __init__(self) -> None:
+        super().__init__(terminal=False)
+        self.lines: list[str] = []
+
+    def line(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def make_draft(directory: Path, weights: bytes = b"weights") -> Path:
+    """Something that passes for a model directory."""
+    directory.mkdir(parents=True)
+    (directory / "model.safetensors").write_bytes(weights)
+    (directory / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    return directory
+
+
+@pytest.fixture(scope="session")
+def mlflow_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("template")
+    client_for(locate(config_of(), Store(root)))
+    return root
+
+
+@pytest.fixture
+def store(mlflow_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    """A store with an empty, migrated database; the test runs in another, empty directory."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    elsewhere = tmp_path / "cwd"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    root = tmp_path / "store"
+    shutil.copytree(mlflow_template / "mlflow", root / "mlflow")
+    yield Store(root)
+    assert list(elsewhere.iterdir()) == []  # MLflow's defaults would write to the caller's directory

@@ -1,0 +1,141 @@
+"""The draft card: complete, or an error."""
+
+import copy
+from typing import Any
+
+import pytest
+
+from pipeline.errors import UnderstudyError
+from pipeline.report.card import card, examined, flat_figures
+
+
+def interval(value: float) -> dict[str, Any]:
+    return {"value": value, "low": value - 0.01, "high": value + 0.01}
+
+
+def profile() -> dict[str, Any]:
+    return {
+        "draft": {"kind": "model", "bytes": 2_500_000, "parameters": 640_000},
+        "conditions": {
+            "sampling": {"temperature": 1.0},
+            "draft_sampling": "probabilistic",
+            "convention": "user",
+            "confidence": 0.95,
+        },
+        "headline": {"acceptance_rate": interval(0.783), "tokens_per_target_call": {"5": interval(3.21)}},
+        "domains": {
+            "code": {"prompts": 80, "acceptance_rate": interval(0.8)},
+            "a|b": {"prompts": 40, "acceptance_rate": {"value": 0.7, "low": None, "high": None}},
+        },
+    }
+
+
+def facts() -> dict[str, Any]:
+    model = {"source": "org/big", "revision": "f" * 40, "digest": "d1", "parameters": 5_200_000}
+    return {
+        "name": "big-draft",
+        "digest": "d2",
+        "run": "run-1",
+        "license": "apache-2.0",
+        "target": model,
+        "base": {**model, "source": "/models/small", "revision": None},
+        "train_prompts": 360.0,
+        "examined": examined(profile(), 5),
+        "decision": {"reasons": ["gain is proved"], "rules": [{"name": "gain", "verdict": "pass", "text": "0.05 > 0"}]},
+        "provenance": {"corpus": "c0ffee"},
+    }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# big-draft",
+        "org/big, revision `" + "f" * 40,
+        "/models/small, digest `d1`",
+        "| licence | apache-2.0 |",
+        "| training prompts | 360 |",
+        "640,000 parameters, 2.5 MB",
+        "temperature 1",
+        "On 120 prompts",
+        "| acceptance rate | 0.783 | 0.773 to 0.793 |",
+        "| tokens per target call, gamma 5 | 3.21 | 3.20 to 3.22 |",
+        "| code | 80 | 0.800 |",
+        "| a\\|b | 40 | 0.700 | unknown (too few prompts) |",
+        "- gain: pass. 0.05 > 0",
+        '"method": "draft_model"',
+        '"num_speculative_tokens": 5, "draft_sample_method": "probabilistic"',
+        "num_assistant_tokens = 5",
+        "| corpus | `c0ffee` |",
+    ],
+)
+def test_card_says(text: str) -> None:
+    """What a person who finds the draft must know."""
+    assert text in card(facts())
+
+
+def test_greedy_draft_is_served_as_vllm_does_by_default() -> None:
+    """The sampling method is named only where it differs from the engine's default."""
+    found = facts()
+    found["examined"]["draft_sampling"] = "greedy"
+    assert "draft_sample_method" not in card(found)
+    assert "drawn greedily" in card(found)
+
+
+def test_unstated_licence_is_said() -> None:
+    """No licence is invented."""
+    assert "| licence | not stated by the base draft" in card({**facts(), "license": None})
+    assert "license:" not in card({**facts(), "license": None})
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "draft.bytes",
+        "headline.acceptance_rate",
+        "headline.acceptance_rate.low",
+        "conditions.sampling",
+        "domains.code.prompts",
+        "conditions.confidence",
+    ],
+)
+def test_missing_figure_is_an_error(path: str) -> None:
+    """A profile with a hole gives no card."""
+    broken = copy.deepcopy(profile())
+    *parents, last = path.split(".")
+    node = broken
+    for part in parents:
+        node = node[part]
+    del node[last]
+    with pytest.raises(UnderstudyError, match=last):
+        examined(broken, 5)
+
+
+def test_figure_that_is_no_number_is_an_error() -> None:
+    """NaN never reaches a card."""
+    broken = profile()
+    broken["headline"]["acceptance_rate"]["value"] = float("nan")
+    with pytest.raises(UnderstudyError, match="acceptance_rate is nan"):
+        examined(broken, 5)
+
+
+def test_gamma_that_was_not_examined_is_an_error() -> None:
+    """The message names what there is."""
+    with pytest.raises(UnderstudyError, match="gamma 8; examined were 5"):
+        examined(profile(), 8)
+
+
+def test_missing_fact_is_an_error() -> None:
+    """A card without its target is no card."""
+    found = facts()
+    del found["target"]
+    with pytest.raises(UnderstudyError, match="'target' is missing"):
+        card(found)
+
+
+def test_figures_for_mlflow_are_flat_numbers() -> None:
+    """Unknown bounds are left out."""
+    flat = flat_figures(examined(profile(), 5))
+    assert flat["acceptance_rate_low"] == pytest.approx(0.773)
+    assert flat["tokens_per_target_call_gamma_5"] == 3.21
+    assert flat["acceptance_rate_a|b"] == 0.7
+    assert all(isinstance(value, float) for value in flat.values())

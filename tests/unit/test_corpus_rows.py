@@ -1,0 +1,295 @@
+"""Reading and rendering of prompt rows: formats, every kind of bad row, chat templates."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.config.corpus import PromptSource
+from pipeline.corpus import readers
+from pipeline.corpus.readers import SourceReader
+from pipeline.corpus.rendering import Renderer
+from pipeline.corpus.rows import BadRow, Request, parse_row
+from pipeline.errors import UsageError
+
+SOURCE = PromptSource(path="p.jsonl")
+ROWS = [{"prompt": "one"}, {"prompt": "two 🎭"}, {"prompt": "three"}]
+
+
+class WordTokenizer:
+    """Words are tokens; 1 is the special token that is added on request; the template brings 7 and 8."""
+
+    def __init__(self, template: str | None = "yes") -> None:
+        self.chat_template = template
+
+    def __call__(self, text: list[str], *, add_special_tokens: bool, verbose: bool) -> dict[str, list[list[int]]]:
+        words = [[100 + sum(word.encode()) for word in line.split()] for line in text]
+        return {"input_ids": [[1, *ids] if add_special_tokens else ids for ids in words]}
+
+    def apply_chat_template(self, conversation: Any, *, tokenize: bool, add_generation_prompt: bool, **kw: Any) -> str:
+        assert not tokenize
+        if conversation[0]["role"] == "clown":
+            raise ValueError("no clowns")
+        lines = [f"<{message['role']}> {message['content']}" for message in conversation]
+        return "\n".join([*lines, "<assistant>" if add_generation_prompt else "", *kw.values()])
+
+
+def _jsonl(path: Path) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    return path
+
+
+def _parquet(path: Path) -> Path:
+    pq.write_table(pa.Table.from_pylist(ROWS), path)
+    return path
+
+
+def _dataset(path: Path) -> Path:
+    import datasets
+
+    datasets.disable_progress_bars()
+    datasets.Dataset.from_list(ROWS).save_to_disk(str(path))
+    return path
+
+
+def _parquet_directory(path: Path) -> Path:
+    (path / "data").mkdir(parents=True)
+    pq.write_table(pa.Table.from_pylist(ROWS[:2]), path / "data" / "train-0.parquet")
+    pq.write_table(pa.Table.from_pylist(ROWS[2:]), path / "data" / "train-1.parquet")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("write", "name"),
+    [(_jsonl, "p.jsonl"), (_parquet, "p.parquet"), (_dataset, "saved"), (_parquet_directory, "hub")],
+)
+def test_formats_give_the_same_rows(tmp_path: Path, write: Callable[[Path], Path], name: str) -> None:
+    """Every format, recognised by its name, yields the same prompts in the same order, and counts them."""
+    reader = SourceReader(0, SOURCE, write(tmp_path / name))
+
+    assert [row["prompt"] for row in ROWS] == [row.value["prompt"] for row in reader]
+    assert len(ROWS) == reader.total()
+
+
+def test_limit_reads_the_first_rows(tmp_path: Path) -> None:
+    """`limit` stops reading, and the progress total knows it."""
+    reader = SourceReader(0, PromptSource(path="p", limit=2), _jsonl(tmp_path / "p.jsonl"))
+
+    assert (2, [1, 2]) == (reader.total(), [row.number for row in reader])
+
+
+def test_reference_reads_the_pairs_prompts(tmp_path: Path) -> None:
+    """The source `reference` is prompts.jsonl of the pair artifact."""
+    _jsonl(tmp_path / "prompts.jsonl")
+
+    assert 3 == len(list(SourceReader(0, PromptSource(path="reference"), tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b'{"prompt": "cut', "broken JSON: Unterminated string"),
+        (b"[" * 100_000, "broken JSON"),
+        (b'{"prompt": "\xff"}', "invalid unicode: not UTF-8 at byte 13"),
+        (b'{"prompt": "' + b"x" * 300 + b'"}', "line too long: more than 200 bytes"),
+    ],
+)
+def test_unparsable_line_costs_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: bytes, reason: str
+) -> None:
+    """A line that is not JSON is reported with its number, and the lines around it are read."""
+    if reason.startswith("line too long"):
+        monkeypatch.setattr(readers, "MAX_LINE_BYTES", 200)
+    path = tmp_path / "p.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"prompt": "a"}\n\n' + line + b'\n{"prompt": "b"}')
+    first, bad, last = SourceReader(0, SOURCE, path)
+
+    assert ({"prompt": "a"}, {"prompt": "b"}) == (first.value, last.value)
+    assert (3, 4) == (bad.number, last.number)
+    assert str(bad.value).startswith(reason)
+
+
+def test_bad_utf8_in_parquet_costs_one_row(tmp_path: Path) -> None:
+    """A string column with broken UTF-8 loses only the broken row."""
+    raw = pa.array([b"good", b"\xff\xfe", b"fine"]).cast(pa.binary())
+    broken = pa.Array.from_buffers(pa.string(), 3, raw.buffers())
+    pq.write_table(pa.table({"prompt": broken}), tmp_path / "p.parquet")
+    rows = [row.value for row in SourceReader(0, SOURCE, tmp_path / "p.parquet")]
+
+    assert [{"prompt": "good"}, {"prompt": "fine"}] == [rows[0], rows[2]]
+    assert "invalid unicode" == rows[1].kind
+
+
+def _two_splits(path: Path) -> None:
+    import datasets
+
+    datasets.DatasetDict({"a": datasets.Dataset.from_list(ROWS), "b": datasets.Dataset.from_list(ROWS)}).save_to_disk(
+        str(path / "p.txt")
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda folder: (folder / "p.txt").write_text("x"), "corpus.sources.0.format"),
+        (lambda folder: (folder / "p.txt").mkdir(), "neither a directory written by save_to_disk"),
+        (lambda folder: None, "no such file"),
+        (_two_splits, "holds the splits a, b"),
+    ],
+)
+def test_unusable_path_is_one_clear_line(tmp_path: Path, make: Callable[[Path], Any], message: str) -> None:
+    """A path that cannot be read as prompts is a usage error that names it."""
+    make(tmp_path)
+    with pytest.raises(UsageError, match=message) as caught:
+        SourceReader(0, SOURCE, tmp_path / "p.txt").total()
+
+    assert str(tmp_path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_damaged_parquet_and_missing_columns_name_the_file(tmp_path: Path) -> None:
+    """A file that is no Parquet, or has no prompt column, stops with its name and the columns that are there."""
+    (tmp_path / "p.parquet").write_bytes(b"PAR1 not really")
+    with pytest.raises(UsageError, match=r"p\.parquet: not readable as Parquet"):
+        SourceReader(0, SOURCE, tmp_path / "p.parquet").total()
+    pq.write_table(pa.table({"question": ["a"]}), tmp_path / "q.parquet")
+    with pytest.raises(UsageError, match=r"q\.parquet: row 1: missing column.* among question"):
+        list(SourceReader(0, SOURCE, tmp_path / "q.parquet"))
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ([1], "not an object: a row is a JSON object, not list"),
+        ({"text": "x"}, "missing column: none of prompt, messages, turns among the columns text"),
+        ({"prompt": None}, "null prompt: 'prompt' is null"),
+        ({"prompt": ""}, "empty prompt: 'prompt' is empty"),
+        ({"prompt": " \n"}, "empty prompt: 'prompt' is empty"),
+        ({"prompt": 3}, "not text: 'prompt' is int"),
+        ({"prompt": "a\0b"}, "NUL character: 'prompt' at character 2"),
+        ({"prompt": "a\ud800"}, "invalid unicode: 'prompt' has a lone surrogate at character 2"),
+        ({"prompt": "x" * 1_000_001}, "too many characters: 'prompt' has 1,000,001, at most 1,000,000 are read"),
+        ({"messages": "hi"}, "bad messages: 'messages' is not a list of messages"),
+        ({"messages": []}, "bad messages: 'messages' is not a list of messages"),
+        ({"messages": ["hi"]}, "bad messages: 'messages[1]' is str, not {role, content}"),
+        ({"messages": [{"content": "x"}]}, "bad messages: 'messages[1]' has no role"),
+        (
+            {"messages": [{"role": "user", "content": ["x"]}]},
+            "bad messages: the content of 'messages[1]' is list, not text",
+        ),
+        ({"messages": [{"role": "user", "content": ""}]}, "empty prompt: 'messages[1]' is empty"),
+        (
+            {"messages": [{"role": "system", "content": "x"}]},
+            "bad messages: 'messages' asks nothing: no message of a user",
+        ),
+        (
+            {"messages": [{"role": "user", "content": "x", "when": {1}}]},
+            "bad messages: 'messages[1]' holds something that JSON cannot",
+        ),
+        (
+            {"messages": [{"role": "user", "content": "x"}, {"role": "tool", "content": "\0"}]},
+            "NUL character: 'messages[2]'",
+        ),
+        (
+            {"messages": [{"role": "user", "content": "x" * 600_000}] * 2},
+            "too many characters: 'messages' has more than 1,000,000",
+        ),
+        ({"turns": []}, "bad turns: 'turns' is not a list of texts"),
+        ({"turns": [None, "x"]}, "null prompt: 'turns[1]' is null"),
+        ({"prompt": "x", "domain": ["a"]}, "bad domain: it is list, not text"),
+        ({"prompt": "x", "group": {"a": 1}}, "bad group: it is dict, not text"),
+        ({"prompt": "x", "group": "g" * 201}, "bad group: 201 characters, at most 200, without NUL"),
+    ],
+)
+def test_bad_row_has_one_reason(value: Any, reason: str) -> None:
+    """Every kind of unusable row is refused with a reason that holds no content."""
+    with pytest.raises(BadRow) as caught:
+        parse_row(value, SOURCE)
+
+    assert reason == str(caught.value)
+
+
+def test_prompt_keeps_text_domain_and_group() -> None:
+    """A plain prompt is one user message, with the columns' domain and group as text."""
+    found = parse_row({"prompt": "Hi 🎭", "domain": "chat", "group": 7}, SOURCE)
+
+    assert Request(({"role": "user", "content": "Hi 🎭"},), True, "chat", "7") == found
+
+
+def test_domain_of_the_source_wins() -> None:
+    """`domain` of the source beats the column, which beats "default"."""
+    fixed = PromptSource(path="p", domain="fixed")
+    category = PromptSource(path="p", domain_field="category")
+    row = {"prompt": "x", "domain": "a", "category": "b"}
+
+    assert ["fixed", "b", "a"] == [parse_row(row, source).domain for source in (fixed, category, SOURCE)]
+    assert "default" == parse_row({"prompt": "x"}, SOURCE).domain
+
+
+def test_missing_group_of_a_data_frame() -> None:
+    """NaN, which data frames write for a missing value, is no group: such rows are not kept together."""
+    assert parse_row({"prompt": "x", "group": float("nan")}, SOURCE).group is None
+
+
+def test_answers_and_later_turns_are_dropped_and_counted() -> None:
+    """The target is asked the question: a chat's last answer and Spec-Bench's later turns are not part of it."""
+    messages = [{"role": "user", "content": "q", "name": None}, {"role": "assistant", "content": "a"}]
+    chat = parse_row({"messages": messages}, SOURCE)
+    bench = parse_row({"turns": ["first", "second", "third"]}, SOURCE)
+
+    assert (({"role": "user", "content": "q"},), 1) == (chat.messages, chat.dropped_answers)
+    assert ("first", 2) == (bench.messages[0]["content"], bench.dropped_turns)
+
+
+def test_system_message_is_not_compared() -> None:
+    """A deployment's shared system message does not make its prompts near-duplicates."""
+    row = {"messages": [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "q"}]}
+
+    assert "q" == parse_row(row, SOURCE).asked
+
+
+PLAIN = Request(({"role": "user", "content": "a b"},), True, "d", None)
+CHAT = Request(({"role": "user", "content": "a b"},), False, "d", None)
+
+
+@pytest.mark.parametrize(
+    ("template", "wanted", "expected"),
+    [
+        ("yes", None, ("<user> a b\n<assistant>", False)),
+        ("yes", True, ("<user> a b\n<assistant>", False)),
+        ("yes", False, ("a b", True)),
+        (None, None, ("a b", True)),
+        (None, False, ("a b", True)),
+    ],
+)
+def test_plain_prompts_follow_chat_template(
+    template: str | None, wanted: bool | None, expected: tuple[str, bool]
+) -> None:
+    """A plain prompt is rendered where there is a template, unless told otherwise; else it gets special tokens."""
+    assert expected == Renderer(WordTokenizer(template), wanted, {}).text(PLAIN)
+
+
+def test_template_arguments_and_special_tokens() -> None:
+    """Arguments reach the template; special tokens are added to plain text only; order is kept."""
+    renderer = Renderer(WordTokenizer(), None, {"mood": "brief"})
+
+    assert "<user> a b\n<assistant>\nbrief" == renderer.text(CHAT)[0]
+    assert [[1, 197], [198], [1, 199]] == renderer.token_ids([("a", True), ("b", False), ("c", True)])
+    assert [[197]] == renderer.bare_ids(["a"])
+
+
+def test_templates_that_cannot_be_used() -> None:
+    """A missing template, an argument that is ours, and a chat that the template refuses are told apart."""
+    clown = Request(({"role": "clown", "content": "x"},), False, "d", None)
+    with pytest.raises(UsageError, match=r"corpus\.chat_template = true"):
+        Renderer(WordTokenizer(None), True, {})
+    with pytest.raises(UsageError, match=r"corpus\.chat_template_arguments\.tokenize"):
+        Renderer(WordTokenizer(), None, {"tokenize": True})
+    with pytest.raises(UsageError, match="chats and turns need a chat template"):
+        Renderer(WordTokenizer(None), None, {}).text(CHAT)
+    with pytest.raises(BadRow, match="chat template failed: no clowns"):
+        Renderer(WordTokenizer(), None, {}).text(clown)

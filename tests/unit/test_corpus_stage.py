@@ -1,0 +1,230 @@
+"""The corpus stage from files to `prompts.arrow`, with a tokenizer of words."""
+
+import json
+import random
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pipeline.config.loading import parse_config
+from pipeline.context import Outcome, StageContext
+from pipeline.corpus.store import PROMPTS, Prompt, read_prompts
+from pipeline.errors import UnderstudyError, UsageError
+from pipeline.progress import Progress
+from stages import corpus
+from tests.unit.test_corpus_rows import WordTokenizer
+
+Run = Callable[..., tuple[Outcome, Path]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run the stage on rows (one list a source); returns the outcome and the directory it wrote."""
+    monkeypatch.setattr(corpus, "load_tokenizer", lambda directory, trust: WordTokenizer())
+
+    def call(*sources: list[Any] | bytes, **settings: Any) -> tuple[Outcome, Path]:
+        out = tmp_path / f"out{len(list(tmp_path.iterdir()))}"
+        out.mkdir()
+        inputs = {"tokenizer": tmp_path}
+        for number, rows in enumerate(sources):
+            path = tmp_path / f"prompts{number}.jsonl"
+            lines = rows if isinstance(rows, bytes) else "".join(json.dumps(row) + "\n" for row in rows).encode()
+            path.write_bytes(lines)
+            inputs[f"prompts_{number}"] = path
+        raw = {
+            "name": "t",
+            "pair": {"target": {"source": "reference"}, "draft": {"source": "reference"}},
+            "corpus": {
+                "sources": [{"path": f"prompts{n}.jsonl"} for n in range(len(sources))],
+                "splits": {"train": 0.4, "dev": 0.3, "examination": 0.3},
+                **settings,
+            },
+        }
+        context = StageContext(parse_config(raw, "t"), "", inputs, {}, {}, out, tmp_path, "r", Progress(terminal=False))
+        return corpus.run(context), out
+
+    return call
+
+
+def _texts(count: int, words: int = 60, seed: int = 1) -> list[str]:
+    chance = random.Random(seed)
+    return [" ".join(f"{chance.randrange(10**9)}" for _ in range(words)) for _ in range(count)]
+
+
+def _rows(count: int, **extra: Any) -> list[dict[str, Any]]:
+    return [{"prompt": text, **extra} for text in _texts(count)]
+
+
+def _splits(out: Path) -> dict[str, str]:
+    return {prompt.id: prompt.split for prompt in read_prompts(out)}
+
+
+def test_stage_writes_prompts_and_counts_them(run: Run) -> None:
+    """Figures add up, domains are counted by split, and only the two files are left."""
+    off_size = [{"prompt": "a"}, {"prompt": "b " * 300}]
+    rows = [*_rows(40, domain="code"), {"turns": _texts(2, seed=9)}, *off_size]
+    outcome, out = run([*rows, rows[0]], max_prompt_tokens=250, min_prompt_tokens=4)
+    figures = outcome.figures
+    prompts = read_prompts(out)
+
+    assert {PROMPTS, "rejects.jsonl"} == {path.name for path in out.iterdir()}
+    assert (44, 42, 0, 1) == tuple(figures[name] for name in ("rows", "accepted", "rejected", "too_long"))
+    assert (1, 0) == (figures["exact_duplicates"], figures["near_duplicates"])
+    assert (41, 41, 1) == (figures["prompts"], figures["clusters"], figures["largest_cluster"])
+    assert 41 == sum(figures[split] for split in ("train", "dev", "examination")) == len(prompts)
+    assert figures["tokens"] == sum(len(prompt.tokens) for prompt in prompts)
+    assert {"code": 40, "default": 1} == {name: sum(by.values()) for name, by in outcome.notes["domains"].items()}
+    assert 1 == outcome.notes["dropped_turns"]
+    assert 1 == figures["too_short"]
+
+
+def test_prompts_are_read_back(run: Run) -> None:
+    """A prompt has its documented id, keeps the order of the file, and can be asked for by split."""
+    import hashlib
+
+    _, out = run(_rows(30))
+    prompts = read_prompts(out)
+    words = [
+        *WordTokenizer()(["<user> " + _texts(1)[0] + " <assistant>"], add_special_tokens=False, verbose=False)[
+            "input_ids"
+        ][0]
+    ]
+    digest = hashlib.sha256(pa.array(words, pa.int32()).buffers()[1].to_pybytes()[: 4 * len(words)]).hexdigest()[:16]
+
+    assert Prompt(digest, prompts[0].split, "default", 0, tuple(words)) == prompts[0]
+    assert list(range(30)) == [prompt.cluster for prompt in prompts]
+    assert [p for p in prompts if p.split == "dev"] == read_prompts(out, ["dev"])
+    with pytest.raises(ValueError, match="no such split: test"):
+        read_prompts(out, ["test"])
+
+
+def test_missing_and_damaged_prompts_are_named(tmp_path: Path) -> None:
+    """A reader of the artifact hears which file is missing or damaged."""
+    with pytest.raises(UnderstudyError, match=r"prompts\.arrow: no such file"):
+        read_prompts(tmp_path)
+    (tmp_path / PROMPTS).write_bytes(b"nothing like Arrow")
+    with pytest.raises(UnderstudyError, match=r"prompts\.arrow: damaged"):
+        read_prompts(tmp_path)
+
+
+def test_same_input_same_bytes(run: Run) -> None:
+    """Two runs over the same rows write the same bytes, rejects included."""
+    rows = [*_rows(30), {"prompt": 3}]
+    first, second = run(rows)[1], run(rows)[1]
+
+    assert [(first / name).read_bytes() for name in (PROMPTS, "rejects.jsonl")] == [
+        (second / name).read_bytes() for name in (PROMPTS, "rejects.jsonl")
+    ]
+
+
+def test_splits_are_stable_when_rows_are_added(run: Run) -> None:
+    """Other prompts, put before and between, move no prompt to another split."""
+    before = _splits(run(_rows(40))[1])
+    added = [{"prompt": text} for text in _texts(40, seed=2)]
+    mixed = [row for pair in zip(added, _rows(40), strict=True) for row in pair]
+    after = _splits(run(mixed)[1])
+
+    assert before == {name: after[name] for name in before}
+
+
+def test_splits_do_not_follow_the_chat_template(run: Run) -> None:
+    """The same prompts fall into the same splits whether they are rendered or not."""
+    rendered, plain = (read_prompts(run(_rows(40), chat_template=wanted)[1]) for wanted in (True, False))
+
+    assert [prompt.split for prompt in rendered] == [prompt.split for prompt in plain]
+    assert rendered[0].tokens != plain[0].tokens
+
+
+def test_near_duplicates_never_straddle_splits(run: Run) -> None:
+    """Of a text and its variants one prompt is left, linked with what the variants' groups bring along."""
+    rows = []
+    for number, text in enumerate(_texts(20, words=120)):
+        variant = text.rsplit(" ", 2)[0]
+        rows += [{"prompt": text}, {"prompt": variant + " x", "group": number}]
+    followers = [{"prompt": text, "group": number} for number, text in enumerate(_texts(20, seed=3))]
+    outcome, out = run([*rows, *followers])
+    prompts = read_prompts(out)
+    splits = [prompt.split for prompt in prompts]
+
+    assert (20, 20) == (outcome.figures["near_duplicates"], outcome.figures["clusters"])
+    assert splits[:20] == splits[20:]
+
+
+def test_groups_never_straddle_splits(run: Run) -> None:
+    """Every row of a group is kept, in one split; equal names in two sources are two groups."""
+    rows = [{"prompt": text, "group": number // 10} for number, text in enumerate(_texts(200))]
+    others = [{"prompt": text, "group": number // 10} for number, text in enumerate(_texts(200, seed=2))]
+    outcome, out = run(rows, others)
+    prompts = read_prompts(out)
+
+    assert 400 == len(prompts)
+    assert (40, 10) == (outcome.figures["clusters"], outcome.figures["largest_cluster"])
+    assert all(1 == len({prompt.split for prompt in prompts[start : start + 10]}) for start in range(0, 400, 10))
+
+
+def test_rejects_are_written_down_in_order(run: Run) -> None:
+    """Each reject has source, file, line and reason; sizes are listed with them but not counted as mistakes."""
+    rows = [*_rows(30), {"prompt": "a " * 99}, {"prompt": None}]
+    outcome, out = run(_rows(1), rows, max_prompt_tokens=80)
+    entries = [json.loads(line) for line in (out / "rejects.jsonl").read_text().splitlines()]
+
+    assert [
+        {"source": 1, "file": "prompts1.jsonl", "row": 31, "reason": "too long: 101 tokens, at most 80"},
+        {"source": 1, "file": "prompts1.jsonl", "row": 32, "reason": "null prompt: 'prompt' is null"},
+    ] == entries
+    assert {"null prompt": 1} == outcome.notes["rejected"]
+    assert (1, 1) == (outcome.figures["rejected"], outcome.figures["too_long"])
+
+
+def test_too_many_rejects_stop_the_run(run: Run) -> None:
+    """One line names the file, the first bad line, its reason, the share and the key; too long rows do not count."""
+    with pytest.raises(UsageError) as caught:
+        run(_rows(50), [*_rows(8), {"prompt": ""}, {"prompt": 1}], max_reject_share=0.1)
+
+    assert str(caught.value).endswith(
+        "prompts1.jsonl: line 9: empty prompt: 'prompt' is empty; 2 of 10 rows rejected "
+        "(20.0%), more than corpus.max_reject_share = 0.1"
+    )
+    outcome, _ = run([*_rows(30), *[{"prompt": "a " * 99}] * 20], max_prompt_tokens=80)
+    assert (20, 0) == (outcome.figures["too_long"], outcome.figures["rejected"])
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (b"", "no prompts: the file is empty"),
+        (b"\n\n", "no prompts: the file is empty"),
+        ([{"prompt": "a " * 99}], "no prompt was accepted of 1: 1 longer than corpus.max_prompt_tokens = 80"),
+        ([{"prompt": 1}], "no prompt was accepted of 1: .* 1 rejected, the first: line 1: not text"),
+    ],
+)
+def test_nothing_to_work_with(run: Run, rows: Any, message: str) -> None:
+    """An empty file, and one of which nothing is left, are named; an examination of nothing is an error."""
+    with pytest.raises(UsageError, match=rf"prompts1\.jsonl: {message}"):
+        run(_rows(30), rows, max_prompt_tokens=80, max_reject_share=1)
+
+
+def test_chat_without_template_names_the_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chat for a target without a chat template stops at its line."""
+    monkeypatch.setattr(corpus, "load_tokenizer", lambda directory, trust: WordTokenizer(None))
+    with pytest.raises(UsageError, match=r"prompts0\.jsonl: line 2: chats and turns need a chat template"):
+        run([{"prompt": "x"}, {"turns": ["x"]}])
+
+
+def test_tokenizer_that_does_not_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tokenizer is never fetched, and one that does not load is named in one line."""
+
+    class AutoTokenizer:
+        @staticmethod
+        def from_pretrained(directory: Path, *, local_files_only: bool, trust_remote_code: bool) -> None:
+            assert (True, False) == (local_files_only, trust_remote_code)
+            raise OSError("no tokenizer\nhere")
+
+    monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace(AutoTokenizer=AutoTokenizer))
+    with pytest.raises(UsageError, match="the tokenizer does not load: no tokenizer here"):
+        corpus.load_tokenizer(tmp_path, False)

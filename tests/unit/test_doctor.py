@@ -1,0 +1,311 @@
+"""`understudy doctor`: each line against a machine made up for the test, and the exit code over all of them."""
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from pipeline.commands import doctor as module
+from pipeline.commands.doctor import Check
+
+APP = typer.Typer()
+APP.command()(module.doctor)
+
+
+@pytest.fixture
+def files(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The system files that are read, by path; what is not in here is absent."""
+    made: dict[str, str] = {}
+    monkeypatch.setattr(module, "_read", lambda path: made.get(path, ""))
+    return made
+
+
+@pytest.fixture
+def libraries(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Installed versions by name; `understudy` asks for two libraries and, for its developers, a third."""
+    made = {"understudy": "0.1.0", "torch": "2.13.0+cpu", "trl": "1.16.0"}
+
+    def version(name: str) -> str:
+        if name not in made:
+            raise metadata.PackageNotFoundError(name)
+        return made[name]
+
+    monkeypatch.setattr(metadata, "version", version)
+    monkeypatch.setattr(metadata, "requires", lambda _: ["torch>=2.10", "trl<2,>=1.10", 'pytest>=9; extra == "dev"'])
+    return made
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """A port of this machine that accepts connections."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def test_libraries_within_their_bounds_are_ok(libraries: dict[str, str]) -> None:
+    """Each required library has a line; an extra's are not asked for."""
+    assert [(check.name, check.mark) for check in module._libraries()] == [
+        ("understudy", "ok"),
+        ("torch", "ok"),
+        ("trl", "ok"),
+    ]
+
+
+@pytest.mark.parametrize("version", ["1.9.3", "2.0", None])
+def test_library_too_old_too_new_or_absent_is_missing(libraries: dict[str, str], version: str | None) -> None:
+    """Both bounds count, and the remedy is a command that can be pasted."""
+    libraries.pop("trl")
+    if version:
+        libraries["trl"] = version
+    check = module._libraries()[-1]
+    assert (check.name, check.mark, check.remedy) == ("trl", "missing", "pip install 'trl<2,>=1.10'")
+
+
+@pytest.mark.parametrize(
+    ("version", "bounds", "expected"),
+    [
+        ("2.9", ">=2.10", False),
+        ("2.10.0", ">=2.10", True),
+        ("2.10", ">=2.10.0", True),
+        ("3.11", "", True),
+        ("4.0.0", ">=3,<4", False),
+        ("3.99", ">=3, <4", True),
+    ],
+)
+def test_versions_are_compared_as_numbers(version: str, bounds: str, expected: bool) -> None:
+    """2.9 is before 2.10, and trailing zeros mean nothing."""
+    assert module._within(version, bounds) is expected
+
+
+def test_not_installed_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without metadata nothing is known about what is required, and that is said."""
+
+    def absent(name: str) -> list[str]:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "requires", absent)
+    assert [(check.name, check.mark) for check in module._libraries()] == [("understudy", "missing")]
+
+
+@pytest.mark.parametrize(
+    ("group", "path"),
+    [
+        ("0::/job/step", "/sys/fs/cgroup/job/memory.max"),
+        ("0::/", "/sys/fs/cgroup/memory.max"),
+        ("4:cpu,memory:/a", "/sys/fs/cgroup/memory/a/memory.limit_in_bytes"),
+    ],
+)
+def test_memory_limit_of_the_control_group_is_seen(files: dict[str, str], group: str, path: str) -> None:
+    """A container's limit, its own or that of a group around it, counts instead of the machine's memory."""
+    files |= {"/proc/self/cgroup": group, path: str(1024**3)}
+    check = module._memory()
+    assert check.found.endswith("cgroup limit 1.0 GiB")
+    assert check.mark == "note"
+
+
+def test_core_limit_of_the_control_group_is_seen(files: dict[str, str]) -> None:
+    """A quota of 1.5 cores is shown beside the number of cores."""
+    files |= {"/proc/self/cgroup": "0::/", "/sys/fs/cgroup/cpu.max": "150000 100000"}
+    assert module._cores().found.endswith("cgroup limit 1.5")
+
+
+def test_no_limit_is_no_limit(files: dict[str, str]) -> None:
+    """`max` and version 1's huge number are not shown as limits."""
+    files |= {
+        "/proc/self/cgroup": "0::/\n4:memory:/",
+        "/sys/fs/cgroup/cpu.max": "max 100000",
+        "/sys/fs/cgroup/memory.max": "max",
+        "/sys/fs/cgroup/memory/memory.limit_in_bytes": str(2**63 - 4096),
+    }
+    assert "limit" not in module._memory().found + module._cores().found
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "mark", "found"),
+    [
+        ("model : x\nflags\t\t: fpu avx512_bf16 amx_bf16", "ok", "amx_bf16, avx512_bf16"),
+        ("Features\t: fp bf16 i8mm", "ok", "bf16, i8mm"),
+        ("flags : fpu avx2", "note", "none of AVX512-BF16, AMX, BF16"),
+    ],
+)
+def test_bf16_units_of_the_cpu_are_named(
+    files: dict[str, str], monkeypatch: pytest.MonkeyPatch, cpuinfo: str, mark: str, found: str
+) -> None:
+    """On Linux the flags say whether bfloat16 is computed or emulated."""
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+    files["/proc/cpuinfo"] = cpuinfo
+    check = module._cpu_flags()
+    assert (check.mark, check.found) == (mark, found)
+
+
+def fake_torch(cuda: bool = False, mps: bool = False) -> SimpleNamespace:
+    device = SimpleNamespace(name="H200", total_memory=139 * 1024**3)
+    return SimpleNamespace(
+        __version__="2.13.0",
+        cuda=SimpleNamespace(
+            is_available=lambda: cuda, device_count=lambda: 1, get_device_properties=lambda index: device
+        ),
+        backends=SimpleNamespace(mps=SimpleNamespace(is_available=lambda: mps)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("torch", "mark", "begins"),
+    [
+        (fake_torch(cuda=True), "ok", "cuda: H200 (139 GiB)"),
+        (fake_torch(mps=True), "ok", "mps: "),
+        (fake_torch(), "note", "none: CPU only"),
+    ],
+)
+def test_accelerator_is_named(
+    libraries: dict[str, str], monkeypatch: pytest.MonkeyPatch, torch: SimpleNamespace, mark: str, begins: str
+) -> None:
+    """What torch can use; none is a note, because a CPU will do."""
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    check = module._accelerator()
+    assert check.mark == mark
+    assert check.found.startswith(begins)
+
+
+def test_gpu_that_torch_does_not_see_is_pointed_out(libraries: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver without a CUDA build of torch is the usual reason for a slow run."""
+    monkeypatch.setitem(sys.modules, "torch", fake_torch())
+    monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/nvidia-smi")
+    check = module._accelerator()
+    assert check.mark == "note"
+    assert "install a CUDA build" in check.remedy
+
+
+def test_broken_torch_is_missing(libraries: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Installed but not importable is no torch, and not a traceback either."""
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert module._accelerator().mark == "missing"
+
+
+def test_absent_compiler_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing needs a compiler; the line says what is lost."""
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    assert module._tool("ninja", "do this") == Check("ninja", "note", "not found", "do this")
+
+
+def test_store_is_looked_at_and_not_made(tmp_path: Path) -> None:
+    """A store that does not exist yet is judged by where it would be made."""
+    disk, store = module._store(tmp_path / "a" / "store")
+    assert (disk.mark, store.mark) == ("ok", "ok")
+    assert "to be made" in store.found
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_store_that_cannot_be_written_is_missing(tmp_path: Path) -> None:
+    """A file stands where the store should be."""
+    (tmp_path / "file").touch()
+    disk, store = module._store(tmp_path / "file" / "store")
+    assert (store.mark, store.remedy) == ("missing", "name another one with --store")
+    assert disk.name == "disk"
+
+
+@pytest.mark.parametrize(("free", "mark"), [(10.0, "ok"), (2.0, "note"), (0.1, "missing")])
+def test_scarce_disk_is_noted_and_a_full_one_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: float, mark: str
+) -> None:
+    """The reference run fits in half a GiB; a real pair wants more."""
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free * 1024**3))
+    assert module._store(tmp_path)[0].mark == mark
+
+
+def test_registry_that_accepts_connections_is_ok(port: int) -> None:
+    """A server is asked for a connection."""
+    assert module._registry(f"http://127.0.0.1:{port}/x") == Check(
+        "registry", "ok", f"http://127.0.0.1:{port}/x accepts connections"
+    )
+
+
+def test_registry_that_does_not_answer_is_missing() -> None:
+    """Nothing listens: without a registry nothing is promoted."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    check = module._registry(f"http://127.0.0.1:{port}")
+    assert check.mark == "missing"
+    assert "MLFLOW_TRACKING_URI" in check.remedy
+
+
+def test_database_is_ok_where_it_is_or_can_be_made(tmp_path: Path) -> None:
+    """SQLite: an existing file, or a directory to make it in; nothing is made."""
+    assert module._registry(f"sqlite:///{tmp_path}/a/mlflow.db").found.endswith("(to be made)")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "mlflow.db").touch()
+    assert module._registry(f"sqlite:///{tmp_path}/mlflow.db") == Check(
+        "registry", "ok", f"SQLite at {tmp_path}/mlflow.db"
+    )
+
+
+def test_database_that_cannot_be_made_is_missing(tmp_path: Path) -> None:
+    """A directory of that name, or a file on the way to it."""
+    (tmp_path / "file").touch()
+    assert module._registry(f"sqlite:///{tmp_path}").mark == "missing"
+    assert module._registry(f"sqlite:///{tmp_path}/file/mlflow.db").mark == "missing"
+
+
+def test_registry_of_a_run_is_inside_the_store_unless_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, port: int
+) -> None:
+    """The same place that a run would use: MLFLOW_TRACKING_URI, else the store's own database."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    inside = {check.name: check.found for check in module.checks(tmp_path)}["registry"]
+    assert inside.startswith(f"SQLite at {tmp_path}/mlflow/mlflow.db")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{port}")
+    named = {check.name: check.found for check in module.checks(tmp_path)}["registry"]
+    assert named == f"http://127.0.0.1:{port} accepts connections"
+
+
+def test_no_secret_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the hub's token nor a password in the registry's address, in either format."""
+    monkeypatch.setenv("HF_TOKEN", "hf_sesame")
+    for uri in ("http://user:sesame@127.0.0.1:1/?key=sesame", "postgresql://user:sesame@host/db"):
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+        for format_ in ([], ["--json"]):
+            output = CliRunner().invoke(APP, ["--store", str(tmp_path), *format_]).output
+            assert "HF_TOKEN is set" in output
+            assert "sesame" not in output
+
+
+def test_offline_hub_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """HF_HUB_OFFLINE explains a model that is not found."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert "only cached models" in module._hub().found
+
+
+@pytest.mark.parametrize(("mark", "code"), [("ok", 0), ("note", 0), ("missing", 1)])
+def test_exit_code_is_1_only_if_something_needed_is_missing(
+    monkeypatch: pytest.MonkeyPatch, mark: str, code: int
+) -> None:
+    """Notes do not fail a setup script."""
+    monkeypatch.setattr(module, "checks", lambda store: [Check("python", "ok", "3"), Check("thing", mark, "x", "do y")])
+    result = CliRunner().invoke(APP, [])
+    assert result.exit_code == code
+    assert "-> do y" in result.output
+    assert ("missing: thing" in result.output) == (code == 1)
+
+
+def test_json_holds_the_same_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--json` for scripts: the same lines, and the same exit code."""
+    monkeypatch.setattr(module, "checks", lambda store: [Check("thing", "missing", "x", "do y")])
+    result = CliRunner().invoke(APP, ["--json"])
+    assert json.loads(result.output) == [{"name": "thing", "mark": "missing", "found": "x", "remedy": "do y"}]
+    assert result.exit_code == 1
+
+
+def test_importing_the_command_imports_nothing_heavy() -> None:
+    """`--help` stays quick: typer and the standard library."""
+    heavy = "{'torch', 'mlflow', 'numpy', 'pydantic'}"
+    program = f"import sys, pipeline.commands.doctor; print(sorted({heavy} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "[]\n"

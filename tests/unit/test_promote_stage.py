@@ -1,0 +1,115 @@
+"""The promote stage: what it asks of the registry, what it writes, when it stops."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.artifacts import Store, read_json, write_json
+from pipeline.context import StageContext
+from pipeline.errors import Refused, UnderstudyError
+from pipeline.mlflow_store import client_for
+from pipeline.modelfiles import model_digest
+from pipeline.registry import registry_for
+from stages import promote
+from tests.unit.mlflow_fixtures import Quiet, config_of, make_draft, mlflow_template, store
+from tests.unit.test_card import profile
+
+__all__ = ["mlflow_template", "store"]
+
+
+def commit(store: Store, stage: str, inputs: dict[str, str], figures: dict[str, float], **files: Any) -> Path:
+    work = store.open_work(stage, f"{stage}0", resumable=False)
+    for name, value in files.items():
+        write_json(work / f"{name}.json", value)
+    if stage == "distill":
+        make_draft(work / "draft")
+    return store.commit(work, {"stage": stage, "key": f"{stage}0", "inputs": inputs, "figures": figures}).path
+
+
+@pytest.fixture
+def context(store: Store, tmp_path: Path) -> StageContext:
+    """A run whose gate said yes."""
+    model = {"source": "reference", "revision": None, "digest": "d", "license": None, "parameters": 5}
+    commit(store, "corpus", {}, {"train": 360.0})
+    inputs = {
+        "decision": commit(store, "gate", {}, {}, decision={"verdict": "promote", "reasons": ["better"], "rules": []}),
+        "draft": commit(store, "distill", {}, {}),
+        "profile": commit(store, "evaluate", {}, {}, acceptance=profile()),
+        "pair": commit(store, "pair", {}, {}, pair={"target": model, "draft": model}),
+        "completions": commit(store, "generate", {"corpus": "corpus0"}, {}),
+    }
+    out = tmp_path / "out"
+    out.mkdir()
+    return StageContext(
+        config_of(),
+        "",
+        inputs,
+        {"draft": model_digest(inputs["draft"] / "draft")},
+        {"champion": {}},
+        out,
+        store.root,
+        "run-1",
+        Quiet(),
+    )
+
+
+def decide(context: StageContext, verdict: str) -> None:
+    write_json(context.inputs["decision"] / "decision.json", {"verdict": verdict, "reasons": ["too slow"], "rules": []})
+
+
+def test_promotes_with_card_tags_and_figures(context: StageContext, store: Store) -> None:
+    """The draft is champion, and card and tags say where it comes from."""
+    outcome = promote.run(context)
+    registry = registry_for(context.config, store)
+    champion = registry.champion()
+    assert champion is not None
+    tags = client_for(registry.location).get_model_version(champion.name, "1").tags
+    card = (registry.fetch(champion, store.root / "unused") / "README.md").read_text()
+    assert outcome.notes["result"] == "promoted"
+    assert (context.out / "card.md").read_text() == card
+    assert read_json(context.out / "promotion.json")["version"] == "1"
+    assert {"understudy.target_digest", "understudy.base", "understudy.licence", "understudy.key.generate"} <= set(tags)
+    assert tags["understudy.quantisation"] == "none"
+    assert tags["understudy.key.corpus"] == "corpus0"
+
+
+def test_repeated_it_says_already_champion(context: StageContext) -> None:
+    """Another run with the same draft changes nothing."""
+    promote.run(context)
+    other = StageContext(**{**vars(context), "run_id": "run-2", "facts": {"champion": {}}})
+    assert promote.run(other).notes["result"] == "already champion"
+    decide(context, "already_champion")
+    assert promote.run(other).notes["result"] == "already champion"
+
+
+def test_verdict_about_another_champion_is_not_believed(context: StageContext) -> None:
+    """`already champion` is checked against the registry as it is."""
+    decide(context, "already_champion")
+    with pytest.raises(UnderstudyError, match=r"changed since the examination \(is none\)"):
+        promote.run(context)
+
+
+def test_refused_draft_is_not_promoted(context: StageContext, store: Store) -> None:
+    """Any verdict but a promotion leaves the registry alone."""
+    decide(context, "refuse")
+    with pytest.raises(Refused, match="too slow"):
+        promote.run(context)
+    assert registry_for(context.config, store).champion() is None
+
+
+def test_champion_that_appeared_meanwhile_stops_it(context: StageContext, store: Store, tmp_path: Path) -> None:
+    """Examined against nobody, but somebody is on stage now."""
+    other = make_draft(tmp_path / "other", b"other")
+    registry_for(context.config, store).promote(
+        model_dir=other,
+        digest=model_digest(other),
+        card="",
+        tags={},
+        metrics={},
+        dataset=("d", "1"),
+        expected=None,
+        run_id="run-0",
+    )
+    with pytest.raises(UnderstudyError, match=r"was version none, is 1"):
+        promote.run(context)

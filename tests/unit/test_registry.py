@@ -1,0 +1,381 @@
+"""Promotion, rollback, races and outages, against a real SQLite store."""
+
+import http.server
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline import claims
+from pipeline.artifacts import Store
+from pipeline.errors import RegistryUnavailable, UnderstudyError, UsageError
+from pipeline.mlflow_store import client_for
+from pipeline.modelfiles import model_digest
+from pipeline.registry import RegisteredDraft, Registry, registered_name, registry_for
+from tests.unit.mlflow_fixtures import config_of, make_draft, mlflow_template, store
+
+__all__ = ["mlflow_template", "store"]
+
+
+def promote(
+    registry: Registry, draft: Path, expected: RegisteredDraft | None = None, **changes: Any
+) -> RegisteredDraft:
+    arguments: dict[str, Any] = {
+        "model_dir": draft,
+        "digest": model_digest(draft),
+        "card": "# Card",
+        "tags": {"understudy.target": "reference"},
+        "metrics": {"acceptance_rate": 0.7},
+        "dataset": ("loop-corpus", "abc"),
+        "expected": expected,
+        "run_id": "run-1",
+    }
+    return registry.promote(**(arguments | changes))
+
+
+@pytest.fixture
+def registry(store: Store) -> Registry:
+    return registry_for(config_of(), store)
+
+
+def aliases(registry: Registry) -> dict[str, str]:
+    model = client_for(registry.location).get_registered_model(registry.name)
+    return {alias: str(version) for alias, version in model.aliases.items()}
+
+
+def models(registry: Registry) -> list[str]:
+    return sorted(model.name for model in client_for(registry.location).search_registered_models())
+
+
+@pytest.mark.parametrize(
+    ("pair", "promotion", "expected"),
+    [
+        ("reference", {}, "reference-draft"),
+        ("reference", {"deployment": "chat"}, "reference-draft--chat"),
+        ("reference", {"target_name": "org/Big:7B"}, "orgBig7B-draft"),
+        ("/models/my target/", {}, "mytarget-draft"),
+    ],
+)
+def test_name_is_taken_from_the_target(pair: str, promotion: dict[str, str], expected: str) -> None:
+    """The registered name has nothing that MLflow forbids."""
+    config = config_of(
+        pair={"target": {"source": pair}, "draft": {"source": pair}},
+        promote=promotion,
+        corpus={"sources": [{"path": "reference" if pair == "reference" else "p.jsonl"}]},
+    )
+    assert registered_name(config) == expected
+
+
+def test_name_of_a_claim_is_refused() -> None:
+    """No deployment can be mistaken for a lock."""
+    with pytest.raises(UsageError, match="deployment"):
+        registered_name(config_of(promote={"deployment": "claim-1"}))
+
+
+def test_no_champion_at_first(registry: Registry) -> None:
+    """An empty registry has no champion."""
+    assert registry.champion() is None
+
+
+def test_promote_makes_a_champion(registry: Registry, tmp_path: Path) -> None:
+    """The promoted draft is champion, can be fetched, and carries card, figures and tags."""
+    draft = make_draft(tmp_path / "draft")
+    champion = promote(registry, draft)
+    client = client_for(registry.location)
+    version = client.get_model_version(registry.name, champion.version)
+    assert registry.champion() == champion == registry.champion_at("1")
+    files = registry.fetch(champion, tmp_path / "unused")
+    assert (files / "README.md").read_text() == "# Card"
+    assert model_digest(files) == champion.digest
+    assert files.is_relative_to(tmp_path / "store" / "mlflow" / "artifacts")
+    assert version.tags["understudy.replaced"] == "none"
+    assert version.tags["understudy.run"] == "run-1"
+    assert version.tags["understudy.target"] == "reference"
+    logged = client.get_logged_model(version.tags["understudy.model_id"])
+    assert [(m.key, m.value, m.dataset_digest) for m in logged.metrics] == [("acceptance_rate", 0.7, "abc")]
+    assert aliases(registry) == {"champion": "1"}
+    assert models(registry) == [registry.name]
+
+
+def test_promoting_the_champion_changes_nothing(registry: Registry, tmp_path: Path) -> None:
+    """A second promotion of the same bytes gives the same version and change number."""
+    draft = make_draft(tmp_path / "draft")
+    assert promote(registry, draft) == promote(registry, draft)
+
+
+def test_next_champion_replaces_the_first(registry: Registry, tmp_path: Path) -> None:
+    """`previous` is what was champion; the changes are numbered."""
+    first = promote(registry, make_draft(tmp_path / "a", b"a"))
+    second = promote(registry, make_draft(tmp_path / "b", b"b"), first)
+    assert aliases(registry) == {"champion": "2", "previous": "1"}
+    assert (first.change, second.change) == (1, 2)
+
+
+def test_champion_moved_by_hand_is_noticed(registry: Registry, tmp_path: Path) -> None:
+    """A champion other than the one examined against stops the promotion."""
+    first = promote(registry, make_draft(tmp_path / "a", b"a"))
+    second = promote(registry, make_draft(tmp_path / "b", b"b"), first)
+    client_for(registry.location).set_registered_model_alias(registry.name, "champion", first.version)
+    with pytest.raises(UnderstudyError, match=r"was version 2, is 1.*run again"):
+        promote(registry, make_draft(tmp_path / "c", b"c"), second)
+    assert aliases(registry)["champion"] == "1"
+
+
+def test_champion_of_somebody_else_is_named(registry: Registry) -> None:
+    """A version without our tags cannot be examined, and the message says what to do."""
+    client = client_for(registry.location)
+    client.create_registered_model(registry.name)
+    client.create_model_version(registry.name, "/nowhere", run_id="r", await_creation_for=0)
+    client.set_registered_model_alias(registry.name, "champion", "1")
+    with pytest.raises(UnderstudyError, match="not registered by Understudy"):
+        registry.champion()
+
+
+def test_one_of_two_threads_wins(registry: Registry, tmp_path: Path) -> None:
+    """Of promotions that start from the same champion exactly one succeeds."""
+    first = promote(registry, make_draft(tmp_path / "first", b"0"))
+    drafts = [make_draft(tmp_path / str(n), str(n).encode()) for n in (1, 2, 3)]
+    barrier = threading.Barrier(len(drafts))
+
+    def contend(draft: Path) -> RegisteredDraft | str:
+        barrier.wait()
+        try:
+            return promote(registry, draft, first)
+        except UnderstudyError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(len(drafts)) as pool:
+        outcomes = list(pool.map(contend, drafts))
+    winners = [outcome for outcome in outcomes if isinstance(outcome, RegisteredDraft)]
+    assert len(winners) == 1, outcomes
+    assert registry.champion() == winners[0]
+    assert aliases(registry)["previous"] == first.version
+    assert models(registry) == [registry.name]
+
+
+_CONTEND = """
+import sys
+from pathlib import Path
+from pipeline.artifacts import Store
+from pipeline.errors import UnderstudyError
+from pipeline.registry import registry_for
+from tests.unit.mlflow_fixtures import config_of
+from tests.unit.test_registry import promote
+try:
+    print("won", promote(registry_for(config_of(), Store(Path(sys.argv[1]))), Path(sys.argv[2])).version)
+except UnderstudyError as error:
+    print("lost", error)
+"""
+
+
+def test_one_of_two_processes_wins(registry: Registry, tmp_path: Path) -> None:
+    """The same across processes, from no champion at all."""
+    root = Path(__file__).parents[2]
+    drafts = [make_draft(tmp_path / name, name.encode()) for name in ("a", "b")]
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", _CONTEND, str(tmp_path / "store"), str(draft)],
+            cwd=root,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for draft in drafts
+    ]
+    outcomes = sorted(process.communicate(timeout=120)[0].split()[0] for process in running)
+    assert outcomes == ["lost", "won"]
+    assert registry.champion() is not None
+
+
+def test_a_promotion_that_was_killed_is_finished(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A death between claim and alias leaves one version, and the next attempt takes the claim over at once."""
+    draft = make_draft(tmp_path / "draft")
+    with monkeypatch.context() as patch:
+        patch.setattr(Registry, "_set_alias", _die)
+        patch.setattr(claims, "release", lambda *_: None)  # a killed process releases nothing
+        patch.setattr(claims, "_process", lambda pid: "999999999 1")  # nor does it live
+        with pytest.raises(KeyboardInterrupt):
+            promote(registry, draft)
+    assert len(models(registry)) == 2
+    champion = promote(registry, draft)
+    assert (champion.version, champion.change) == ("1", 2)  # number 1 is used up
+    assert aliases(registry) == {"champion": "1"}
+    assert models(registry) == [registry.name]
+
+
+def _die(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _claim(registry: Registry) -> claims.Claim:
+    claim = claims.take(client_for(registry.location), registry.name, 1, {})
+    assert isinstance(claim, claims.Claim)
+    return claim
+
+
+def test_live_claim_is_waited_for_and_respected(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While somebody alive holds the claim nothing is switched, and the message says who."""
+    monkeypatch.setattr("pipeline.registry._WAIT_SECONDS", 0.3)
+    _claim(registry)
+    with pytest.raises(UnderstudyError, match="another promotion or rollback is under way"):
+        promote(registry, make_draft(tmp_path / "draft"))
+    assert registry.champion() is None
+
+
+def test_claim_of_a_dead_process_is_taken_over_once(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two who find the same stale claim do not both get the next one."""
+    client = client_for(registry.location)
+    with monkeypatch.context() as patch:
+        patch.setattr(claims, "_process", lambda pid: "999999999 1")
+        _claim(registry)
+    second = claims.take(client, registry.name, 1, {})
+    third = claims.take(client, registry.name, 1, {})
+    assert isinstance(second, claims.Claim)
+    assert second.generation == 2
+    assert isinstance(third, claims.Held)
+
+
+def test_old_claim_of_another_machine_is_taken_over(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the holder cannot be asked, age decides; and the old holder knows that its time is over."""
+    client = client_for(registry.location)
+    with monkeypatch.context() as patch:
+        patch.setattr(claims, "_machine", lambda: "elsewhere")
+        first = _claim(registry)
+    assert isinstance(claims.take(client, registry.name, 1, {}), claims.Held)
+    later = time.time() + claims.STALE_SECONDS + 1
+    monkeypatch.setattr(time, "time", lambda: later)
+    assert first.expired
+    assert isinstance(claims.take(client, registry.name, 1, {}), claims.Claim)
+
+
+def test_rollback_unwinds_to_nobody(registry: Registry, tmp_path: Path) -> None:
+    """Each rollback puts what was replaced back on stage; after the last there is nothing to roll back."""
+    first = promote(registry, make_draft(tmp_path / "a", b"a"))
+    second = promote(registry, make_draft(tmp_path / "b", b"b"), first)
+    promote(registry, make_draft(tmp_path / "c", b"c"), second)
+    back = registry.rollback()
+    assert back is not None
+    assert (back.version, aliases(registry)) == ("2", {"champion": "2", "previous": "1"})
+    assert registry.rollback() is not None
+    assert aliases(registry) == {"champion": "1"}
+    assert registry.rollback() is None
+    assert registry.champion() is None
+    with pytest.raises(UnderstudyError, match="nothing to roll back"):
+        registry.rollback()
+    tags = client_for(registry.location).get_registered_model(registry.name).tags
+    assert [key for key in sorted(tags) if ".history." in key] == [f"understudy.history.{n:06d}" for n in range(1, 7)]
+    assert "rollback 1 -> none" in tags["understudy.history.000006"]
+
+
+def test_promotion_again_after_a_rollback(registry: Registry, tmp_path: Path) -> None:
+    """A draft that was rolled back and passes again gets its old version, not a second one."""
+    first = promote(registry, make_draft(tmp_path / "a", b"a"))
+    second = promote(registry, make_draft(tmp_path / "b", b"b"), first)
+    registry.rollback()
+    again = promote(registry, tmp_path / "b", first)
+    assert again.version == second.version
+    assert again.change == 4
+    assert aliases(registry) == {"champion": "2", "previous": "1"}
+
+
+def test_altered_files_are_not_fetched(registry: Registry, tmp_path: Path) -> None:
+    """The registry's bytes are checked against the digest that was promoted."""
+    champion = promote(registry, make_draft(tmp_path / "draft"))
+    (registry.fetch(champion, tmp_path / "unused") / "model.safetensors").write_bytes(b"other")
+    with pytest.raises(UnderstudyError, match="not the files that were registered"):
+        registry.fetch(champion, tmp_path / "unused")
+
+
+def test_figures_that_are_no_numbers_are_refused(registry: Registry, tmp_path: Path) -> None:
+    """A draft with a NaN among its figures is not registered."""
+    with pytest.raises(UnderstudyError, match="acceptance_rate: not a finite number"):
+        promote(registry, make_draft(tmp_path / "draft"), metrics={"acceptance_rate": float("nan")})
+    assert models(registry) == []
+
+
+def test_unknown_version_is_named(registry: Registry, tmp_path: Path) -> None:
+    """A version that somebody deleted is an error that says so."""
+    promote(registry, make_draft(tmp_path / "draft"))
+    with pytest.raises(UnderstudyError, match="no version 7"):
+        registry.champion_at("7")
+
+
+def _unused_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def test_refused_connection_fails_within_seconds(store: Store) -> None:
+    """A server that is not there is one line that names it, without its password."""
+    port = _unused_port()
+    registry = registry_for(config_of(tracking={"uri": f"http://user:secret@127.0.0.1:{port}"}), store)
+    began = time.monotonic()
+    with pytest.raises(RegistryUnavailable, match=f"http://127.0.0.1:{port} does not answer") as caught:
+        registry.champion()
+    assert time.monotonic() - began < 5
+    assert "secret" not in str(caught.value)
+
+
+def test_silent_server_fails_within_seconds(store: Store) -> None:
+    """A server that accepts and says nothing does not hold a run for minutes."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        registry = registry_for(config_of(tracking={"uri": f"http://127.0.0.1:{silent.getsockname()[1]}"}), store)
+        began = time.monotonic()
+        with pytest.raises(RegistryUnavailable, match="does not answer"):
+            registry.champion()
+        assert time.monotonic() - began < 8
+
+
+class _Broken(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/health" else 404)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def test_something_else_on_the_port_is_unavailable(store: Store) -> None:
+    """A server that answers but is no MLflow is reported, not taken for an empty registry."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Broken) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        registry = registry_for(config_of(tracking={"uri": f"http://127.0.0.1:{server.server_port}"}), store)
+        with pytest.raises(RegistryUnavailable, match="failed"):
+            registry.champion()
+        server.shutdown()
+
+
+def test_connection_lost_between_two_calls_is_no_answer(store: Store) -> None:
+    """A server that was there a moment ago is reported like one that never was, and as quickly."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Broken) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        registry = registry_for(config_of(tracking={"uri": f"http://127.0.0.1:{server.server_port}"}), store)
+        client_for(registry.location)
+        server.shutdown()
+    began = time.monotonic()
+    with pytest.raises(RegistryUnavailable, match="does not answer any more"):
+        registry.champion()
+    assert time.monotonic() - began < 8
+
+
+def test_registry_is_made_without_mlflow(tmp_path: Path) -> None:
+    """Making a registry imports no MLflow, and using one no torch."""
+    code = (
+        "import sys; from pathlib import Path; from pipeline.artifacts import Store\n"
+        "from pipeline.registry import registry_for; from tests.unit.mlflow_fixtures import config_of\n"
+        f"import pipeline.tracking; registry_for(config_of(), Store(Path({str(tmp_path)!r})))\n"
+        "assert 'torch' not in sys.modules"
+    )
+    # pytest plugins of the fixtures module do not import mlflow either
+    code += "\nassert 'mlflow' not in sys.modules, 'mlflow'"
+    subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=True)

@@ -1,0 +1,259 @@
+"""What of a run reaches MLflow, and that nothing that happens there can lose a run."""
+
+import json
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from pipeline.artifacts import Store
+from pipeline.commands.rollback import rollback
+from pipeline.commands.sync import sync
+from pipeline.errors import UnderstudyError, UsageError
+from pipeline.mlflow_store import Location, client_for
+from pipeline.modelfiles import model_digest
+from pipeline.registry import registry_for
+from pipeline.runs import RunRecord, load_run, run_directory
+from pipeline.tracking import Tracker, ui_link, ui_list_link
+from tests.unit.mlflow_fixtures import Quiet, config_of, make_draft, mlflow_template, store
+
+__all__ = ["mlflow_template", "store"]
+
+
+def build(store: Store, stage: str, key: str, figures: dict[str, float], **files: str) -> None:
+    """A committed artifact with these figures and files."""
+    work = store.open_work(stage, key, resumable=False)
+    for name, text in files.items():
+        (work / f"{name}.json").write_text(text)
+    manifest = {"stage": stage, "key": key, "figures": {}, "provides": {}, "environment": {"git": "abc123"}}
+    path = store.commit(work, manifest).path
+    # JSON as we write it has no NaN; a manifest that somebody else wrote may
+    (path / "manifest.json").write_text(
+        json.dumps({**json.loads((path / "manifest.json").read_text()), "figures": figures})
+    )
+
+
+def record_of(store: Store, **jobs: str) -> RunRecord:
+    record = RunRecord("run-1", "loop", "2026-11-20T00:00:00Z", config_of().model_dump(mode="json"), {})
+    for stage, state in jobs.items():
+        record.jobs[stage] = {"stage": stage, "part": "", "key": f"{stage}0", "state": state, "seconds": 1.5}
+    record.save(store)
+    return record
+
+
+def runs_of(location: Location) -> dict[str, Any]:
+    client = client_for(location)
+    ids = [experiment.experiment_id for experiment in client.search_experiments()]
+    return {run.info.run_name: run for run in client.search_runs(ids)}
+
+
+def test_run_is_uploaded_whole(store: Store) -> None:
+    """Parent with settings, decision and dataset; a child a job with figures and small files."""
+    build(store, "corpus", "corpus0", {"prompts": 12})
+    build(store, "gate", "gate0", {"gain": 0.1, "broken": float("nan")}, decision='{"verdict": "refuse"}', other="{}")
+    record = record_of(store, corpus="skipped", gate="done")
+    record.state, record.decision = "refused", {"verdict": "refuse", "reasons": ["gain 0.1 is not proved"]}
+    tracker = Tracker(config_of(), store, Quiet())
+    assert tracker.sync(record)
+    found = runs_of(tracker.location)
+    parent, gate = found["run-1"], found["gate"]
+    assert sorted(found) == ["corpus", "gate", "run-1"]
+    assert parent.info.status == gate.info.status == "FINISHED"
+    assert parent.data.params["generate.max_new_tokens"] == "128"
+    assert parent.data.params["corpus.sources.0.path"] == "reference"
+    assert parent.data.tags["understudy.decision"] == "refuse"
+    assert parent.data.tags["understudy.git"] == "abc123"
+    assert "gain 0.1 is not proved" in parent.data.tags["mlflow.note.content"]
+    assert parent.data.metrics == {"corpus/prompts": 12, "gate/gain": 0.1}
+    assert [item.dataset.digest for item in parent.inputs.dataset_inputs] == ["corpus0"]
+    assert gate.data.metrics == {"gain": 0.1}
+    assert gate.data.tags["mlflow.parentRunId"] == parent.info.run_id
+    assert gate.data.tags["understudy.state"] == "done"
+    listed = client_for(tracker.location).list_artifacts(gate.info.run_id)
+    assert sorted(item.path for item in listed) == ["decision.json", "manifest.json"]
+
+
+def test_sync_again_sends_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record that is already there costs no write."""
+    build(store, "corpus", "corpus0", {"prompts": 12})
+    record = record_of(store, corpus="done")
+    tracker = Tracker(config_of(), store, Quiet())
+    assert tracker.sync(record)
+    for name in ("log_batch", "create_run", "set_terminated", "update_run", "log_artifact", "log_inputs"):
+        monkeypatch.setattr(client_for(tracker.location), name, None)
+    assert tracker.sync(record)
+    assert Tracker(config_of(), store, Quiet()).sync(record)
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [("finished", "FINISHED"), ("failed", "FAILED"), ("interrupted", "KILLED"), ("running", "RUNNING")],
+)
+def test_state_of_the_run_is_the_status(store: Store, state: str, expected: str) -> None:
+    """How a run ended is seen in MLflow, also when it is resumed."""
+    record, tracker = record_of(store), Tracker(config_of(), store, Quiet())
+    record.state = "failed"
+    tracker.sync(record)
+    record.state = state
+    assert tracker.sync(record)
+    assert runs_of(tracker.location)["run-1"].info.status == expected
+
+
+def test_killed_between_upload_and_record_makes_no_second_run(store: Store) -> None:
+    """What MLflow has and the record does not know is found again."""
+    build(store, "corpus", "corpus0", {"prompts": 12})
+    record = record_of(store, corpus="done")
+    assert Tracker(config_of(), store, Quiet()).sync(record)
+    record.mlflow = {}
+    assert Tracker(config_of(), store, Quiet()).sync(record)
+    tracker = Tracker(config_of(), store, Quiet())
+    client = client_for(tracker.location)
+    assert len(client.search_runs([record.mlflow["experiment_id"]])) == 2
+
+
+def test_run_deleted_in_mlflow_is_made_anew(store: Store) -> None:
+    """Somebody who cleans up in MLflow does not break the run's next upload."""
+    build(store, "corpus", "corpus0", {"prompts": 12})
+    record, tracker = record_of(store, corpus="done"), Tracker(config_of(), store, Quiet())
+    tracker.sync(record)
+    client_for(tracker.location).delete_run(record.mlflow["run_id"])
+    record.state = "finished"
+    assert tracker.sync(record)
+    assert runs_of(tracker.location)["run-1"].info.status == "FINISHED"
+
+
+def test_promotion_continues_the_run_of_the_registry(store: Store, tmp_path: Path) -> None:
+    """The run that a promoted draft's figures are in is the run's child `promote`, not a second one."""
+    draft = make_draft(tmp_path / "draft")
+    champion = registry_for(config_of(), store).promote(
+        model_dir=draft,
+        digest=model_digest(draft),
+        card="",
+        tags={},
+        metrics={"acceptance_rate": 0.5},
+        dataset=("loop-corpus", "abc"),
+        expected=None,
+        run_id="run-1",
+    )
+    record, tracker = record_of(store, promote="done"), Tracker(config_of(), store, Quiet())
+    record.jobs["promote"] |= {"figures": {"change": 1.0}, "notes": {"mlflow_run": champion.mlflow_run}}
+    (run_directory(store, "run-1") / "promote").mkdir()
+    (run_directory(store, "run-1") / "promote" / "card.md").write_text("# Card")
+    assert tracker.sync(record)
+    found = runs_of(tracker.location)
+    assert sorted(found) == ["promote", "run-1"]
+    assert found["promote"].info.run_id == champion.mlflow_run
+    assert found["promote"].data.metrics == {"acceptance_rate": 0.5, "change": 1.0}
+    assert found["promote"].data.tags["mlflow.parentRunId"] == found["run-1"].info.run_id
+
+
+def test_tracking_that_is_down_costs_one_warning(store: Store) -> None:
+    """The run goes on, one line says where the figures are, and a later upload brings everything."""
+    build(store, "corpus", "corpus0", {"prompts": 12})
+    record, said = record_of(store, corpus="done"), Quiet()
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        uri = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        down = Tracker(config_of(tracking={"uri": uri}), store, said)
+        assert not down.sync(record)
+        assert not down.sync(record)
+    where = run_directory(store, "run-1")
+    assert said.lines == [
+        f"warning: tracking at {uri} does not answer; figures are in {where}; `understudy sync` uploads them later"
+    ]
+    assert record.mlflow == {}
+    assert Tracker(config_of(), store, Quiet()).sync(record)
+    saved = load_run(store, "run-1")
+    assert saved is not None
+    assert saved.mlflow["synced"] == {"corpus": "done corpus0"}
+
+
+def test_damaged_artifact_is_tracked_without_figures(store: Store) -> None:
+    """An artifact that cannot be trusted does not stop the upload of the others."""
+    build(store, "corpus", "corpus0", {"prompts": 12}, extra="{}")
+    (store.directory("corpus", "corpus0") / "extra.json").unlink()
+    record, said = record_of(store, corpus="done"), Quiet()
+    assert Tracker(config_of(), store, said).sync(record)
+    assert len(said.lines) == 1
+    assert "extra.json is missing" in said.lines[0]
+
+
+def test_defects_of_ours_are_not_swallowed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only MLflow's failures are forgiven."""
+    monkeypatch.setattr("pipeline.tracking._note", lambda record: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        Tracker(config_of(), store, Quiet()).sync(record_of(store))
+
+
+def command(function: Callable[..., None], *arguments: str) -> Any:
+    app = typer.Typer()
+    app.command()(function)
+    return CliRunner().invoke(app, list(arguments))
+
+
+def test_sync_command_uploads_ended_runs(store: Store) -> None:
+    """What has ended is uploaded; a run that may still be going on is left to its own process, unless named."""
+    ended, going = record_of(store), record_of(store)
+    ended.state, going.id = "finished", "run-2"
+    ended.save(store)
+    going.save(store)
+    result = command(sync, "--store", str(store.root))
+    assert result.exit_code == 0
+    assert "run-1: mlflow ui --backend-store-uri sqlite:////" in result.stdout
+    assert "run-2: still running" in result.output
+    assert command(sync, "run-2", "--store", str(store.root)).exit_code == 0
+    saved = load_run(store, "run-2")
+    assert saved is not None
+    assert saved.mlflow["run_id"]
+
+
+def test_sync_command_fails_where_nothing_answers(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked to upload and unable to is a failure."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    record_of(store)
+    result = command(sync, "run-1", "--store", str(store.root))
+    assert isinstance(result.exception, UnderstudyError)
+
+
+def test_sync_command_without_runs_is_a_usage_error(store: Store) -> None:
+    """An empty store is named."""
+    assert isinstance(command(sync, "--store", str(store.root)).exception, UsageError)
+
+
+def test_rollback_command_says_what_happened(store: Store, tmp_path: Path) -> None:
+    """One line: who is champion now."""
+    draft, config = make_draft(tmp_path / "draft"), tmp_path / "c.yaml"
+    config.write_text(
+        "name: loop\npair: {target: {source: reference}, draft: {source: reference}}\n"
+        "corpus: {sources: [{path: reference}]}\n"
+    )
+    arguments = (rollback, str(config), "--store", str(store.root))
+    assert "nothing to roll back" in str(command(*arguments).exception)
+    registry_for(config_of(), store).promote(
+        model_dir=draft,
+        digest=model_digest(draft),
+        card="",
+        tags={},
+        metrics={},
+        dataset=("d", "1"),
+        expected=None,
+        run_id="run-1",
+    )
+    result = command(*arguments)
+    assert result.exit_code == 0
+    assert result.stdout.startswith("reference-draft has no champion now")
+
+
+def test_links() -> None:
+    """A server's page, or the command that serves a local file; nothing before the first upload."""
+    record = RunRecord("r", "loop", "", {}, {})
+    assert ui_link(record) is None
+    record.mlflow = {"uri": "http://h:5000", "experiment_id": "3", "run_id": "abc"}
+    assert ui_link(record) == "http://h:5000/#/experiments/3/runs/abc"
+    assert ui_list_link(record) == "http://h:5000/#/experiments/3/runs?workflowType=machine_learning"
+    record.mlflow["uri"] = "sqlite:////s/mlflow.db"
+    assert ui_link(record) == "mlflow ui --backend-store-uri sqlite:////s/mlflow.db"
