@@ -4,7 +4,7 @@ VENV := .venv
 AIRFLOW_VENV := .venv-airflow
 BIN := $(VENV)/bin
 
-.PHONY: help quickstart test test-unit test-long test-dags bench lint types wheel-test clean
+.PHONY: help quickstart test test-unit test-long test-dags bench docs lint types wheel-test clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -38,6 +38,9 @@ test-dags: $(VENV)/.installed $(AIRFLOW_VENV)/.installed  ## the Airflow DAGs, i
 
 bench: $(VENV)/.installed  ## figures of BENCHMARKS.md; run it with nothing else on the machine
 	$(BIN)/python -m tests.benchmarks
+
+docs: $(VENV)/.installed  ## docs/configuration.md from the config models
+	$(BIN)/python -m pipeline.report.configuration > docs/configuration.md
 
 lint: $(VENV)/.installed  ## ruff
 	$(BIN)/ruff check .

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
@@ -42,13 +43,13 @@ def load_model(path: Path, dtype: str, device: torch.device, trust_remote_code: 
     try:
         model = AutoModelForCausalLM.from_pretrained(
             path,
-            dtype=_DTYPES[dtype],
+            dtype="auto" if quantised else _DTYPES[dtype],  # as it would load anywhere else
             use_safetensors=True,
             trust_remote_code=trust_remote_code,
             local_files_only=True,
             **placement,
         )
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise UnderstudyError(f"{path}: cannot be loaded: {' '.join(str(error).split())[:300]}") from error
     return model.eval() if quantised else model.to(device).eval()
 
@@ -86,7 +87,7 @@ def measure_weights(path: Path) -> Weights:
             try:
                 (length,) = struct.unpack("<Q", stream.read(8))
                 header = json.loads(stream.read(length))
-            except (struct.error, json.JSONDecodeError, UnicodeDecodeError, MemoryError):
+            except (struct.error, json.JSONDecodeError, UnicodeDecodeError, MemoryError, OverflowError):
                 raise UnderstudyError(f"{file}: not a whole safetensors file") from None
         for name, entry in header.items():
             if name != "__metadata__":
@@ -102,17 +103,28 @@ def measure_weights(path: Path) -> Weights:
     return Weights(parameters, size)
 
 
-def cache_bytes_per_token(path: Path, dtype: str) -> int:
-    """Bytes of keys and values that one token of one sequence occupies."""
-    config = AutoConfig.from_pretrained(path, local_files_only=True).get_text_config()
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return int(2 * config.num_hidden_layers * heads * width * _DTYPES[dtype].itemsize)
+@dataclass(frozen=True)
+class Shape:
+    """What of a model's config the pair needs to know."""
+
+    logits_width: int  # the vocabulary, often padded beyond the tokenizer's
+    context: int  # most tokens of a sequence
+    cache_elements_per_token: int  # keys and values of one token of one sequence
 
 
-def logits_width(path: Path) -> int:
-    """Columns of the logits: the vocabulary, often padded beyond the tokenizer's."""
-    return int(AutoConfig.from_pretrained(path, local_files_only=True).get_text_config().vocab_size)
+def read_shape(path: Path, trust_remote_code: bool = False) -> Shape:
+    """The shape of the decoder in a model directory; for a multimodal model, of its text part."""
+    config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=trust_remote_code)
+    text = config.get_text_config()
+    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+    width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    context = getattr(text, "max_position_embeddings", None) or 2**31
+    return Shape(int(text.vocab_size), int(context), int(2 * text.num_hidden_layers * heads * width))
+
+
+def dtype_bytes(dtype: str) -> int:
+    """Bytes of one number."""
+    return int(_DTYPES[dtype].itemsize)
 
 
 def check_same_family(target: Any, draft: Any) -> list[str]:

@@ -13,7 +13,7 @@ from pipeline.config.pair import ModelSource
 from pipeline.config.root import Config
 from pipeline.errors import UsageError
 from pipeline.modelfiles import model_files
-from pipeline.reference.text import text_digest
+from pipeline.reference.text import library_stamp, text_digest
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ def resolve_inputs(config: Config, store: Store) -> dict[str, Outside]:
     found: dict[str, Outside] = {}
     if config.pair.is_reference:
         library = Path(sysconfig.get_path("stdlib"))
-        found["reference_text"] = Outside(text_digest(library, config.pair.reference.text_megabytes), str(library))
+        found["reference_text"] = Outside(digests.of_text(library, config.pair.reference.text_megabytes), str(library))
     else:
         for role in ("target", "draft", "target_before"):
             source = getattr(config.pair, role)
@@ -76,6 +76,16 @@ class _FileDigests:
         if known is None or known["stamp"] != stamp:
             known = {"stamp": stamp, "sha256": file_sha256(path)}
             self._known[str(path)] = known
+            self._changed = True
+        return str(known["sha256"])
+
+    def of_text(self, library: Path, megabytes: float) -> str:
+        """Digest of the reference text, computed anew only when a file of the library has changed."""
+        name, stamp = f"{library}:{megabytes:g}", library_stamp(library)
+        known = self._known.get(name)
+        if known is None or known["stamp"] != stamp:
+            known = {"stamp": stamp, "sha256": text_digest(library, megabytes)}
+            self._known[name] = known
             self._changed = True
         return str(known["sha256"])
 

@@ -22,6 +22,11 @@ class Pair:
         return int(self.facts["vocabulary"])
 
     @property
+    def context(self) -> int:
+        """Most tokens of a sequence that every role can see."""
+        return int(self.facts["context"])
+
+    @property
     def stop_tokens(self) -> list[int]:
         return list(self.facts["stop_tokens"])
 

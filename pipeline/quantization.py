@@ -19,7 +19,8 @@ _BLOCK = 64  # nf4 scales blocks of 64 inputs; the CPU kernels take whole blocks
 def quantize(source: Path, variant: str, out: Path, device: torch.device) -> dict[str, float]:
     """Write the `variant` ("int8" or "int4") of the model in `source` to `out`; returns its sizes.
 
-    linear_bytes and linear_bytes_source: the quantised linear layers, after and before; file_bytes: all weights.
+    linear_bytes and linear_bytes_bf16: the quantised linear layers, after and before; file_bytes and file_bytes_source: all
+    weights.
     The caller examines what is reloaded from `out`, never the model in memory here.
     """
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
@@ -47,7 +48,7 @@ def quantize(source: Path, variant: str, out: Path, device: torch.device) -> dic
     model.save_pretrained(out)
     return {
         "linear_bytes": float(_bytes(out, linears)),
-        "linear_bytes_bf16": 2.0 * sum(_elements(source, name) for name in linears),
+        "linear_bytes_bf16": 2.0 * sum(module.in_features * module.out_features for module in modules.values()),
         "file_bytes": float(sum(path.stat().st_size for path in out.glob("*.safetensors"))),
         "file_bytes_source": float(sum(path.stat().st_size for path in source.glob("*.safetensors"))),
     }
@@ -65,8 +66,8 @@ def _recipe(variant: str) -> Any:
     )
 
 
-def _tensors(directory: Path) -> dict[str, tuple[int, int]]:
-    """Elements and bytes of every tensor stored in `directory`."""
+def _tensors(directory: Path) -> dict[str, int]:
+    """Bytes of every tensor stored in `directory`."""
     from safetensors import safe_open
 
     found = {}
@@ -74,7 +75,7 @@ def _tensors(directory: Path) -> dict[str, tuple[int, int]]:
         with safe_open(path, framework="pt") as file:
             for name in file.keys():  # noqa: SIM118 - not a dict
                 tensor = file.get_tensor(name)
-                found[name] = (tensor.numel(), tensor.numel() * tensor.element_size())
+                found[name] = tensor.numel() * tensor.element_size()
     return found
 
 
@@ -82,10 +83,6 @@ def _bytes(directory: Path, linears: set[str]) -> int:
     """Bytes of the quantised weights with their scales; biases stay what they were and are not counted."""
     return sum(
         size
-        for name, (_, size) in _tensors(directory).items()
+        for name, size in _tensors(directory).items()
         if any(name.startswith(f"{linear}.") for linear in linears) and not name.endswith(".bias")
     )
-
-
-def _elements(directory: Path, linear: str) -> int:
-    return _tensors(directory)[f"{linear}.weight"][0]

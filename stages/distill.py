@@ -48,10 +48,9 @@ def run(context: StageContext) -> Outcome:
     figures = {
         "dev_acceptance_before": acceptance[0],
         "dev_acceptance_after": acceptance[-1],
-        "last_loss": losses[-1],
         "train_completions": float(len(train)),
         "train_tokens": float(sum(item.length for item in train)),
-    }
+    } | ({"last_loss": losses[-1]} if losses else {})  # the step that dev prompts are examined at logs none
     return Outcome(figures, {"draft": model_digest(context.out / "draft")})
 
 

@@ -1,11 +1,14 @@
 """generate: the target plays its part. Completions of the corpus, with the distributions a draft learns from."""
 
+from collections.abc import Sequence
+
 from pipeline.context import Outcome, StageContext
 from pipeline.corpus.store import read_prompts
-from pipeline.generation.generate import Settings, generate, plan_completions
+from pipeline.errors import UsageError
+from pipeline.generation.generate import Settings, Wanted, generate, plan_completions
 from pipeline.generation.store import read_completions
 from pipeline.models import choose_device, load_model
-from pipeline.pairfile import read_pair
+from pipeline.pairfile import Pair, read_pair
 from pipeline.speculation.sampling import Sampling
 
 
@@ -15,6 +18,7 @@ def run(context: StageContext) -> Outcome:
     splits = {"examination"} if context.part == "before" else None
     sampling = Sampling(**config.sampling.model_dump())
     wanted = plan_completions(read_prompts(context.inputs["corpus"], splits), sampling)
+    _check_context(pair, wanted, config.generate.max_new_tokens + config.generate.lookahead)
     settings = Settings(
         sampling,
         config.generate.max_new_tokens,
@@ -27,6 +31,15 @@ def run(context: StageContext) -> Outcome:
     model = load_model(pair.path(role), pair.dtype(role), choose_device(config.device), config.pair.trust_remote_code)
     generate(model, wanted, settings, pair.vocabulary, pair.stop_tokens, context.out, context.progress)
     return Outcome(_counts(context))
+
+
+def _check_context(pair: Pair, wanted: Sequence[Wanted], new_tokens: int) -> None:
+    longest = max((len(item.prompt.tokens) for item in wanted), default=0)
+    if longest + new_tokens > pair.context:
+        raise UsageError(
+            f"generate: a prompt of {longest} tokens and {new_tokens} new ones (generate.max_new_tokens + lookahead) exceed "
+            f"the pair's context of {pair.context}; lower corpus.max_prompt_tokens or generate.max_new_tokens"
+        )
 
 
 def _counts(context: StageContext) -> dict[str, float]:

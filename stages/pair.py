@@ -9,12 +9,12 @@ from pipeline.context import Outcome, StageContext
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.modelfiles import model_digest, tokenizer_digest
 from pipeline.models import (
-    cache_bytes_per_token,
     check_same_family,
     choose_device,
+    dtype_bytes,
     load_tokenizer,
-    logits_width,
     measure_weights,
+    read_shape,
     stop_token_ids,
 )
 from pipeline.pairfile import PAIR_FILE
@@ -39,7 +39,8 @@ def run(context: StageContext) -> Outcome:
     facts = {
         **described,
         # Logits may be padded to different widths; what both can express is the vocabulary of the pair.
-        "vocabulary": min(logits_width(path) for path in paths.values()),
+        "vocabulary": min(entry["logits_width"] for entry in described.values()),
+        "context": min(entry["context"] for entry in described.values()),
         "tokens": len(target),
         "stop_tokens": stop_token_ids(paths["target"], target),
         "differences": notes,
@@ -91,7 +92,7 @@ def _fetch(source: ModelSource) -> Path:
 
 def _describe(context: StageContext, role: str, path: Path) -> dict[str, Any]:
     source: ModelSource = getattr(context.config.pair, role) or context.config.pair.target
-    weights = measure_weights(path)
+    weights, shape = measure_weights(path), read_shape(path, context.config.pair.trust_remote_code)
     inside = path.is_relative_to(context.out)
     return {
         "source": source.source,
@@ -102,7 +103,9 @@ def _describe(context: StageContext, role: str, path: Path) -> dict[str, Any]:
         "parameters": weights.parameters,
         "bytes": weights.bytes,
         "license": _license(path),
-        "cache_bytes_per_token": cache_bytes_per_token(path, source.dtype),
+        "logits_width": shape.logits_width,
+        "context": shape.context,
+        "cache_bytes_per_token": shape.cache_elements_per_token * dtype_bytes(source.dtype),
     }
 
 

@@ -90,7 +90,8 @@ def _examine_batch(
         begin = len(row.prompt) - 1 - first
         window = slice(begin, begin + len(row.tokens))
         if sampling.greedy or draft_sampling.greedy:
-            found.append((best_BT[index, window] == row.tokens).astype(np.float64))
+            best_T = best_BT[index, window]
+            found.append(np.where(best_T < 0, np.nan, best_T == row.tokens))
         else:
             found.append(np.exp(np.minimum(log_q_BT[index, window].astype(np.float64) - row.log_p, 0.0)))
     return found
@@ -99,7 +100,8 @@ def _examine_batch(
 def _score(
     logits_BTV: torch.Tensor, next_BT: torch.Tensor, sampling: Sampling, draft_sampling: Sampling
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """log q of each next token and the draft's argmax, a few positions at a time so that memory stays bounded."""
+    """log q of each next token and the draft's argmax (-1 where a logit is NaN), a few positions at a time so that
+    memory stays bounded."""
     batch, positions, vocabulary = logits_BTV.shape
     log_q_BT, best_BT = torch.zeros(batch, positions), torch.zeros(batch, positions, dtype=torch.long)
     greedy = sampling.greedy or draft_sampling.greedy
@@ -112,8 +114,6 @@ def _score(
             continue
         log_q_BTV = log_probabilities(part_BTV, draft_sampling)
         log_q_BT[:, chunk] = log_q_BTV.gather(-1, next_BT[:, chunk].unsqueeze(-1)).squeeze(-1).cpu()
-    if greedy and bool((best_BT < 0).any()):
-        raise UnderstudyError("the draft's logits are NaN: its weights are damaged")
     return log_q_BT.numpy(), best_BT.numpy()
 
 

@@ -28,7 +28,7 @@ def ratio_interval(numerators_N: Floats, denominators_N: Floats, strata: Sequenc
     """Interval of sum(numerators) / sum(denominators) over N prompts, stratified.
 
     Raises ValueError for empty or unequal input, a denominator sum that is not positive, or NaN. With a single prompt
-    in every stratum the bounds are infinite: nothing is known of the spread.
+    in any stratum the bounds are infinite: nothing is known of the spread there.
     """
     _check(numerators_N, denominators_N, strata)
     value = float(numerators_N.sum() / denominators_N.sum())

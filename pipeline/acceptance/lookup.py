@@ -69,7 +69,7 @@ def _walk(text: Sequence[int], first: int, matches: Sequence[int], gamma: int, c
         rounds += 1
         proposed += size
         accepted += stood
-        rejected += stood < size
+        rejected += stood < size and position + stood < end  # what is drafted past the end is judged by nobody
         for index in range(stood):
             per_position[index] += 1
         position += stood + 1

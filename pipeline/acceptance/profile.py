@@ -86,7 +86,7 @@ def figures(counts: Sequence[PromptCounts], confidence: float) -> dict[str, Any]
     strata = [item.domain for item in counts]
     tokens_N = _column(counts, "tokens")
     gammas = range(1, len(counts[0].rounds) + 1)
-    alpha = ratio_interval(_column(counts, "accepted"), _column(counts, "examined"), strata, confidence)
+    alpha = _acceptance(counts, confidence)
     omega = {g: ratio_interval(tokens_N, _listed(counts, "calls", g), strata, confidence) for g in gammas}
     rounds = {g: _listed(counts, "rounds", g) for g in gammas}
     last = len(gammas)
@@ -118,9 +118,7 @@ def by_domain(counts: Sequence[PromptCounts], gamma: int, confidence: float) -> 
         strata = [domain] * len(own)
         found[domain] = {
             "prompts": len(own),
-            "acceptance_rate": interval_json(
-                ratio_interval(_column(own, "accepted"), _column(own, "examined"), strata, confidence)
-            ),
+            "acceptance_rate": interval_json(_acceptance(own, confidence)),
             "tokens_per_target_call": {
                 str(gamma): interval_json(
                     ratio_interval(_column(own, "tokens"), _listed(own, "calls", gamma), strata, confidence)
@@ -189,6 +187,14 @@ def _listed(counts: Sequence[PromptCounts], name: str, gamma: int) -> Floats:
     return np.array([getattr(item, name)[gamma - 1] for item in counts], dtype=np.float64)
 
 
+def _acceptance(counts: Sequence[PromptCounts], confidence: float) -> Interval:
+    """Prompt-lookup may find nothing to propose: then nothing was accepted, and nothing is known of the spread."""
+    examined_N = _column(counts, "examined")
+    if counts and not examined_N.any():
+        return Interval(0.0, float("-inf"), float("inf"), len(counts))
+    return ratio_interval(_column(counts, "accepted"), examined_N, [item.domain for item in counts], confidence)
+
+
 def _acceptance_length(counts: Sequence[PromptCounts], gamma: int) -> float:
     """1 + accepted / rounds, as vLLM logs it. A completion of one token may have no round at all."""
     rounds = _listed(counts, "rounds", gamma).sum()
@@ -196,6 +202,10 @@ def _acceptance_length(counts: Sequence[PromptCounts], gamma: int) -> float:
 
 
 def _without_loops(counts: Sequence[PromptCounts]) -> float | None:
+    """None where every token loops, and for prompt-lookup, which does not examine every token: a loop's share of what it
+    examined is not counted."""
+    if (_column(counts, "examined") != _column(counts, "tokens")).any():
+        return None
     tokens = _column(counts, "examined").sum() - _column(counts, "loop_tokens").sum()
     accepted = _column(counts, "accepted").sum() - _column(counts, "loop_accepted").sum()
     return float(accepted / tokens) if tokens > 0 else None

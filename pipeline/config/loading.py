@@ -123,16 +123,17 @@ def _keys_at(location: Sequence[str]) -> list[str]:
         field = model.model_fields.get(part)
         if field is None:
             continue  # a position within a list of sections
-        found = _section_within(field.annotation)
+        found = section_within(field.annotation)
         if found is not None:
             model = found
     return list(model.model_fields)
 
 
-def _section_within(annotation: Any) -> type[BaseModel] | None:
+def section_within(annotation: Any) -> type[BaseModel] | None:
+    """The config section that a field's annotation holds, alone, optional or in a list; None if there is none."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    return next((found for part in typing.get_args(annotation) if (found := _section_within(part))), None)
+    return next((found for part in typing.get_args(annotation) if (found := section_within(part))), None)
 
 
 def _anchored(config: Config, base: Path) -> Config:

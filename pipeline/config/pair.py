@@ -51,7 +51,7 @@ class ReferenceShape(Section):
     heads: int = Field(gt=0, description="Attention heads.")
     intermediate: int = Field(gt=0, multiple_of=32, description="Width of the MLP.")
     steps: int = Field(gt=0, description="Training steps from random weights.")
-    learning_rate: float = Field(gt=0, description="Peak learning rate (AdamW, warm-up then cosine).")
+    learning_rate: float = Field(gt=0, description="Peak learning rate (Muon and AdamW, warm-up then cosine).")
 
 
 class ReferenceRecipe(Section):
@@ -63,17 +63,17 @@ class ReferenceRecipe(Section):
     )
     batch: int = Field(default=8, gt=0, description="Windows of a training step.")
     target: ReferenceShape = Field(
-        default=ReferenceShape(hidden=256, layers=6, heads=4, intermediate=768, steps=460, learning_rate=2e-3),
+        default=ReferenceShape(hidden=256, layers=6, heads=4, intermediate=768, steps=360, learning_rate=4e-3),
         description="The target, trained on the library's own modules.",
     )
     draft: ReferenceShape = Field(
-        default=ReferenceShape(hidden=128, layers=2, heads=2, intermediate=384, steps=500, learning_rate=4e-3),
+        default=ReferenceShape(hidden=128, layers=2, heads=2, intermediate=384, steps=500, learning_rate=5e-3),
         description="The stock draft, trained by itself on the same modules.",
     )
     move_steps: int = Field(
         default=170, gt=0, description="Fine-tuning steps on the other flavour that move the target."
     )
-    move_learning_rate: float = Field(default=1e-3, gt=0, description="Peak learning rate of the move.")
+    move_learning_rate: float = Field(default=2e-3, gt=0, description="Peak learning rate of the move.")
     text_megabytes: float = Field(default=6.0, gt=0, description="Most text read of each flavour.")
     prompts: int = Field(default=600, ge=8, description="Prompts cut from files that no model was trained on.")
     prompt_tokens: int = Field(default=48, ge=4, description="Longest prompt; the shortest is half of it.")

@@ -41,4 +41,8 @@ def without_prompts(case: Case, seen: Collection[str]) -> Case:
         return [item for item in counts if item.id not in seen]
 
     lookup = None if case.prompt_lookup is None else unseen(case.prompt_lookup)
-    return replace(case, candidate=unseen(case.candidate), baseline=unseen(case.baseline), prompt_lookup=lookup)
+    # A domain that loses all its prompts keeps its rules, and so gets no verdict: it must not drop out of sight.
+    domains = case.domains | {item.domain for item in case.candidate}
+    return replace(
+        case, candidate=unseen(case.candidate), baseline=unseen(case.baseline), prompt_lookup=lookup, domains=domains
+    )

@@ -38,12 +38,13 @@ class Case:
     prompt_lookup: Sequence[PromptCounts] | None
     draft_bytes: float | None
     crosscheck_agrees: bool | None
+    domains: frozenset[str] = frozenset()  # that must be judged even if no prompt of theirs is left
 
 
 def apply_rules(case: Case, policy: GateConfig, gamma: int, confidence: float) -> list[Rule]:
     """Every rule of the policy, in the order people read them."""
     rules = [_enough_prompts(case, policy), _gain(case, policy, confidence)]
-    rules += [_domain(case, domain, policy, confidence) for domain in sorted({item.domain for item in case.candidate})]
+    rules += [_domain(case, domain, policy, confidence) for domain in sorted(_domains(case))]
     if policy.beats_prompt_lookup:
         rules.append(_beats_lookup(case, gamma, confidence))
     if policy.max_draft_megabytes is not None:
@@ -52,8 +53,13 @@ def apply_rules(case: Case, policy: GateConfig, gamma: int, confidence: float) -
     return rules
 
 
+def _domains(case: Case) -> set[str]:
+    return {item.domain for item in case.candidate} | case.domains
+
+
 def _enough_prompts(case: Case, policy: GateConfig) -> Rule:
-    counts = Counter(item.domain for item in case.candidate)
+    found = Counter(item.domain for item in case.candidate)
+    counts = {domain: found[domain] for domain in sorted(_domains(case))}
     domain, fewest = min(counts.items(), key=lambda item: item[1], default=("any domain", 0))
     text = f"{fewest} unseen prompts in '{domain}', the smallest domain; at least {policy.min_prompts_per_domain} are needed"
     verdict = PASS if fewest >= policy.min_prompts_per_domain else NO_VERDICT

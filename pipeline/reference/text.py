@@ -6,12 +6,14 @@ distribution ships Python without its tests, the interpreter's built-in help top
 
 import ast
 import hashlib
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 _TEST_DIRECTORIES = frozenset({"test", "tests", "idle_test"})
-_SKIPPED_DIRECTORIES = frozenset({"site-packages", "dist-packages", "__pycache__", "pydoc_data", "ensurepip"})
+_UNREAD_DIRECTORIES = frozenset({"site-packages", "dist-packages", "__pycache__", "ensurepip"})
+_SKIPPED_DIRECTORIES = _UNREAD_DIRECTORIES | {"pydoc_data"}
 _LARGEST_FILE = 200_000  # larger ones are mostly generated tables
 _LEAST_FLAVOUR = 1_000_000
 _HELD_OUT_SHARE = 0.3
@@ -56,6 +58,18 @@ def text_digest(library: Path, megabytes: float) -> str:
     flavours = read_flavours(library, megabytes)
     for document in (*flavours.modules, *flavours.tests):
         digest.update(f"{document.name}\0{document.text}\0".encode())
+    return digest.hexdigest()[:20]
+
+
+def library_stamp(library: Path) -> str:
+    """Names, sizes and mtimes of the library's source files, hashed: changes whenever `text_digest` might."""
+    digest = hashlib.sha256()
+    for directory, folders, names in os.walk(library):
+        folders[:] = sorted(set(folders) - _UNREAD_DIRECTORIES)
+        for name in sorted(names):
+            if name.endswith(".py"):
+                stat = os.stat(os.path.join(directory, name))
+                digest.update(f"{directory}/{name}\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
     return digest.hexdigest()[:20]
 
 

@@ -5,6 +5,7 @@ In fp32 a difference is explained only by a gap below NEAR_TIE; in lower precisi
 """
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any, Protocol
 
 import numpy as np
@@ -114,8 +115,10 @@ def _text_difference(target: Any, item: Stored, own: _Decoded, vocabulary: int) 
 def _trace_difference(
     draft: Any, item: Stored, own: _Decoded, trace: list[int], actual: list[int], vocabulary: int
 ) -> list[dict[str, Any]]:
-    """The first round that ended elsewhere than predicted, with the gap between the draft's two best logits there."""
-    for before, (one, other) in enumerate(zip(trace, actual, strict=False)):
+    """The first round that ended elsewhere than predicted, with the gap between the draft's two best logits there.
+
+    Where one side has a round more, the other's last round reached the end of the text."""
+    for before, (one, other) in enumerate(zip_longest(trace, actual, fillvalue=len(own.tokens))):
         if one != other:
             position = min(one, other) - 1
             best = _logits_at(draft, own, position, vocabulary).topk(2).values

@@ -49,6 +49,7 @@ class Side:
         self.model, self.vocabulary = model, vocabulary
         self.cache = RaggedCache(rows, capacity)
         self.device = model.device
+        self.adds_mask = getattr(getattr(model, "config", None), "_attn_implementation", None) == "eager"
 
     @torch.inference_mode()
     def logits(self, ids_BT: torch.Tensor, first_B: torch.Tensor, keep: int) -> torch.Tensor:
@@ -56,6 +57,9 @@ class Side:
         ids' device. Columns beyond the vocabulary the pair shares are padding and are cut."""
         slots_BT = first_B.unsqueeze(1) + torch.arange(ids_BT.shape[1])
         mask = self.cache.place(slots_BT.to(self.device), int(slots_BT.max()) + 1)
+        if self.adds_mask:  # transformers' eager attention adds the mask to its scores, and True would only add 1
+            blocked = torch.finfo(self.model.dtype).min
+            mask = torch.zeros(mask.shape, dtype=self.model.dtype, device=self.device).masked_fill(~mask, blocked)
         output = self.model(
             input_ids=ids_BT.to(self.device),
             position_ids=slots_BT.to(self.device),

@@ -35,11 +35,14 @@ def log_probabilities(logits_V: torch.Tensor, sampling: Sampling) -> torch.Tenso
 
     Filters are applied after the temperature in the order top-k, top-p, min-p, as transformers does. At temperature 0
     the result is one-hot on the argmax (the lowest id among equals). Computed in fp32, or fp64 if that is given.
+    Logits that are not numbers give NaN, at temperature 0 too; `draw` raises on it.
     """
     logits_V = logits_V if logits_V.dtype == torch.float64 else logits_V.float()
     if sampling.greedy:
-        log_p_V = torch.full_like(logits_V, -torch.inf)
-        return log_p_V.scatter_(-1, logits_V.argmax(-1, keepdim=True), 0.0)
+        best = logits_V.argmax(-1, keepdim=True)
+        value = logits_V.gather(-1, best)
+        # 0 where the best logit is a number; NaN where it is not, which a plain 0 would hide.
+        return torch.full_like(logits_V, -torch.inf).scatter_(-1, best, value - value)
     scaled_V = logits_V / sampling.temperature
     if 0 < sampling.top_k < scaled_V.shape[-1]:
         least = scaled_V.topk(sampling.top_k, dim=-1).values[..., -1:]

@@ -1,0 +1,20 @@
+"""Seconds of what must stay light: help, a dry run, a run whose every stage is in the store."""
+
+import sys
+import tempfile
+
+from tests.benchmarks.figures import UNDERSTUDY, seconds, write
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as store:
+        subject = [UNDERSTUDY, "run", "configs/smoke.yaml", "--store", store]
+        figure = {
+            "python -c pass": seconds([sys.executable, "-c", "pass"], 5),
+            "python -c 'import torch'": seconds([sys.executable, "-c", "import torch"], 5),
+            "understudy --help": seconds([UNDERSTUDY, "--help"], 5),
+            "understudy run --dry-run": seconds([*subject, "--dry-run"], 5),
+            "understudy run, all in the store": seconds(subject, 5),  # the unmeasured call builds it
+            "understudy show": seconds([UNDERSTUDY, "show", "--store", store], 5),
+        }
+    write("light_paths", "python -m tests.benchmarks light_paths", figure)

@@ -1,0 +1,159 @@
+"""The loop with a real MLflow server: figures, registry and draft go over HTTP, and it may die at any time."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import beginning_of, start_until, without_registry
+from tests.integration.conftest import JOBS, SMOKE, Place, Smoke
+
+
+class Server:
+    """An `mlflow server` with its own database, on a free port; can be stopped and started again."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            self.port = listener.getsockname()[1]
+        self.uri = f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        line = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port)]
+        line += ["--workers", "1", "--backend-store-uri", f"sqlite:///{self.root}/server.db"]
+        line += ["--artifacts-destination", str(self.root / "artifacts")]
+        environment = (
+            Place(self.root)
+            .prepare()
+            .environment(MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false", MLFLOW_DISABLE_TELEMETRY="true")
+        )
+        with (self.root / "server.log").open("a") as log:
+            self._process = subprocess.Popen(
+                line, cwd=self.root, env=environment, stdout=log, stderr=log, start_new_session=True
+            )
+        for _ in range(1200):
+            try:
+                urllib.request.urlopen(f"{self.uri}/health", timeout=2).close()
+                return
+            except OSError:
+                assert self._process.poll() is None, (self.root / "server.log").read_text()
+                time.sleep(0.1)
+        pytest.fail("the server does not answer")
+
+    def kill(self) -> None:
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def call(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(
+            f"{self.uri}/api/2.0/mlflow/{path}", data, {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=60) as reply:
+            return dict(json.load(reply))
+
+    def champion(self) -> str | None:
+        model = self.call("registered-models/get?name=reference-draft")["registered_model"]
+        return {entry["alias"]: entry["version"] for entry in model.get("aliases", [])}.get("champion")
+
+    def runs(self, run: str) -> dict[str, dict[str, Any]]:
+        """MLflow's runs of one run by job, the parent under the run's id."""
+        experiment = self.call("experiments/get-by-name?experiment_name=understudy")["experiment"]["experiment_id"]
+        body = {"experiment_ids": [experiment], "filter": f"tags.`understudy.run` = '{run}'", "max_results": 100}
+        found: dict[str, dict[str, Any]] = {}
+        for entry in self.call("runs/search", body).get("runs", []):
+            tags = {tag["key"]: tag["value"] for tag in entry["data"]["tags"]}
+            metrics = {metric["key"]: metric["value"] for metric in entry["data"].get("metrics", [])}
+            name = tags.get("understudy.job", run)
+            assert name not in found, f"{name} was uploaded twice"
+            found[name] = {"status": entry["info"]["status"], "tags": tags, "metrics": metrics}
+        return found
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    found = Server(tmp_path_factory.mktemp("server"))
+    found.start()
+    yield found
+    found.kill()
+
+
+@pytest.fixture(scope="module")
+def promoted(server: Server, smoke: Smoke, tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """A store that trained, judged and promoted with the server; pair and completions were there already."""
+    place = without_registry(smoke.place, tmp_path_factory.mktemp("promoted") / "place")
+    for stage in ("distill", "quantize", "evaluate", "gate"):
+        for path in (place.store / "artifacts").glob(f"{stage}-*"):
+            shutil.rmtree(path)
+    ended = place.understudy("run", SMOKE, "--set", f"tracking.uri={server.uri}", "--run", "served")
+    assert 0 == ended.code, ended.err
+    assert f"MLflow: {server.uri}/#/experiments/" in ended.out
+    return place
+
+
+def test_loop_is_tracked_and_promoted_on_the_server(server: Server, promoted: Place) -> None:
+    """Every job is a run with figures, the draft is champion there, and the store has no database of its own."""
+    runs = server.runs("served")
+    figures = json.loads((promoted.artifact("evaluate/candidate", "served") / "manifest.json").read_text())["figures"]
+    assert {"served", *JOBS} == set(runs)
+    assert {"FINISHED"} == {run["status"] for run in runs.values()}
+    assert figures == {name: runs["evaluate/candidate"]["metrics"][name] for name in figures}
+    assert "promote" == runs["served"]["tags"]["understudy.decision"]
+    assert "1" == server.champion()
+    assert not (promoted.store / "mlflow").exists()
+
+
+def test_champion_comes_over_http(server: Server, promoted: Place, smoke: Smoke, tmp_path: Path) -> None:
+    """On another machine the same loop downloads the champion's files, and finds that it is the candidate."""
+    other = without_registry(smoke.place, tmp_path / "other")
+    ended = other.understudy("run", SMOKE, "--set", f"tracking.uri={server.uri}", "--run", "elsewhere")
+    manifest = json.loads((other.artifact("distill", "elsewhere") / "manifest.json").read_text())
+    (downloaded,) = (other.store / "champions").iterdir()
+    made = other.artifact("distill", "elsewhere") / "draft" / "model.safetensors"
+    assert (0, "already_champion") == (ended.code, other.record("elsewhere")["decision"]["verdict"]), ended.err
+    assert manifest["provides"]["draft"] == downloaded.name
+    assert made.read_bytes() == (downloaded / "model.safetensors").read_bytes()
+    assert "1" == server.champion()
+
+
+def test_server_that_dies_within_a_run(server: Server, promoted: Place) -> None:
+    """Killed while the draft learns: figures are on disk, the gate fails closed; back again, `sync` uploads them once and
+    the run finishes."""
+    change = ("--set", f"tracking.uri={server.uri}", "--set", "distill.learning_rate=0.0041", "--run", "orphaned")
+    process, _ = start_until(promoted, beginning_of("distill"), *change)
+    server.kill()
+    _, err = process.communicate()
+    record = promoted.record("orphaned")
+    still = promoted.understudy("sync", "orphaned")
+    server.start()
+    missing = {"evaluate/candidate"} - set(server.runs("orphaned"))
+    synced = [promoted.understudy("sync", "orphaned").code for _ in range(2)]
+    runs = server.runs("orphaned")
+    finished = promoted.understudy("run", SMOKE, *change)
+    assert (1, 1) == (process.returncode, err.count("understudy: ")), err
+    assert "Traceback" not in err
+    assert 1 == err.count(f"warning: tracking at {server.uri} does not answer")
+    assert "failed" == record["state"]
+    assert promoted.artifact("evaluate/candidate", "orphaned").is_dir()
+    assert (1, "orphaned was not uploaded; run `understudy sync` again when the server answers") == (
+        still.code,
+        still.complaint,
+    )
+    assert {"evaluate/candidate"} == missing
+    assert [0, 0] == synced
+    assert {"orphaned", "evaluate/champion", *JOBS[:-2]} == set(runs)
+    assert "acceptance_rate" in runs["evaluate/candidate"]["metrics"]
+    assert finished.code in (0, 3), finished.err

@@ -1,0 +1,165 @@
+"""Small stand-ins: models whose law is known exactly, tiny random Llamas, and builders of stored rows."""
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+from pipeline.acceptance.profile import PromptCounts
+from pipeline.generation.store import Spoken
+from pipeline.progress import Progress
+
+torch.set_num_threads(1)  # tensors of a few hundred numbers: threads only wait for each other
+
+
+class TableModel:
+    """A language model that is a table: logits (positions, V, W) by position (modulo the table's) and last token.
+
+    It has the call signature that the decoder and the examination use of a Hugging Face model. It needs no cache, and
+    its law depends on the position, so a token fed at a wrong one shows.
+    """
+
+    def __init__(self, table_PVW: torch.Tensor) -> None:
+        self.table_PVW = table_PVW
+        self.device, self.dtype = torch.device("cpu"), table_PVW.dtype
+
+    def __call__(
+        self,
+        input_ids: torch.Tensor,
+        position_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        past_key_values: Any = None,
+        use_cache: bool = False,
+        logits_to_keep: int = 0,
+    ) -> Any:
+        if position_ids is None:
+            position_ids = torch.arange(input_ids.shape[1]).expand_as(input_ids)
+        logits_BTW = self.table_PVW[position_ids % len(self.table_PVW), input_ids]
+        return SimpleNamespace(logits=logits_BTW[:, -logits_to_keep:])
+
+
+def table_model(vocabulary: int, seed: int, *, positions: int = 2, scale: float = 1.5, padding: int = 0) -> TableModel:
+    """A TableModel with random logits; `padding` more columns than tokens, whose logits are the largest of all."""
+    generator = torch.Generator().manual_seed(seed)
+    table_PVW = torch.full((positions, vocabulary, vocabulary + padding), 50.0, dtype=torch.float64)
+    table_PVW[..., :vocabulary] = scale * torch.randn(
+        positions, vocabulary, vocabulary, generator=generator, dtype=torch.float64
+    )
+    return TableModel(table_PVW)
+
+
+def tiny_llama(
+    seed: int = 0,
+    *,
+    vocabulary: int = 32,
+    hidden: int = 16,
+    layers: int = 2,
+    dtype: torch.dtype = torch.float64,
+    spread: float = 0.3,
+    attention: str = "sdpa",
+) -> Any:
+    """A random LlamaForCausalLM. `spread` is the standard deviation of its weights: large enough not to be uniform."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=hidden,
+        intermediate_size=2 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=256,
+        initializer_range=spread,
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=None,
+        attn_implementation=attention,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return LlamaForCausalLM(config).to(dtype).eval()
+
+
+def tiny_tokenizer(tokens: int = 32, **special: str) -> Any:
+    """A word-level tokenizer of `tokens` words w0, w1, ..., with w0 as EOS and w1 as padding unless `special` differs."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.WordLevel({f"w{number}": number for number in range(tokens)}, unk_token="w2"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    names = {"eos_token": "w0", "pad_token": "w1", "unk_token": "w2"} | special
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
+
+
+@torch.inference_mode()
+def full_logits(model: Any, ids: Sequence[int]) -> torch.Tensor:
+    """Logits (T, V) of one sequence by one pass, without a cache, a mask or a batch."""
+    logits: torch.Tensor = model(input_ids=torch.tensor([list(ids)]), use_cache=False).logits[0]
+    return logits
+
+
+def greedy_text(model: Any, prompt: Sequence[int], count: int, vocabulary: int) -> list[int]:
+    """`count` greedy tokens after `prompt`, each by a full pass over all that precedes it."""
+    ids = list(prompt)
+    for _ in range(count):
+        ids.append(int(full_logits(model, ids)[-1, :vocabulary].argmax()))
+    return ids[len(prompt) :]
+
+
+def spoken(
+    prompt: Sequence[int],
+    tokens: Sequence[int],
+    *,
+    name: str = "p0",
+    domain: str = "code",
+    split: str = "train",
+    greedy: bool = False,
+    length: int | None = None,
+    log_p: Sequence[float] | None = None,
+    vocabulary: int = 32,
+    top_k: int = 3,
+    seed: int = 0,
+) -> Spoken:
+    """A stored completion with made-up distributions: random top-k ids and probabilities, the rest in the tail."""
+    count, generator = len(tokens), np.random.default_rng(seed)
+    p_NV = generator.dirichlet(np.ones(vocabulary), count)
+    top_ids = np.argsort(-p_NV, axis=1)[:, :top_k]
+    top_p = np.take_along_axis(p_NV, top_ids, axis=1)
+    return Spoken(
+        name,
+        split,
+        domain,
+        greedy,
+        np.array(prompt, dtype=np.int32),
+        count if length is None else length,
+        False,
+        np.array(tokens, dtype=np.int32),
+        np.log(np.full(count, 0.5)).astype(np.float32) if log_p is None else np.array(log_p, dtype=np.float32),
+        top_ids.astype(np.int32),
+        np.log(top_p).astype(np.float16),
+        np.log(1 - top_p.sum(1)).astype(np.float16),
+    )
+
+
+def counted(
+    name: str, accepted: float, *, domain: str = "code", tokens: int = 100, calls: float = 50.0, gammas: int = 5
+) -> PromptCounts:
+    """Counts of one prompt: `accepted` of `tokens`, and the same calls at every gamma."""
+    return PromptCounts(
+        name,
+        domain,
+        tokens,
+        accepted,
+        float(tokens),
+        [calls] * gammas,
+        [calls] * gammas,
+        [accepted / 2] * gammas,
+        [accepted / 4] * gammas,
+    )
+
+
+def quiet() -> Progress:
+    """Progress that draws no bar."""
+    return Progress(terminal=False)

@@ -1,0 +1,269 @@
+"""The smoke loop, run once through the real command, and copies of its store for tests that go on from there.
+
+Everything here sees the product from outside: a process, its exit code, what it prints, the files it leaves.
+"""
+
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SMOKE = Path(__file__).resolve().parents[2] / "configs" / "smoke.yaml"
+NOBODY = "http://127.0.0.1:1"  # a tracking server that is not there: also saves making a database
+RUN = "first"  # the id of the run that made the smoke store
+JOBS = (
+    "pair",
+    "corpus",
+    "generate",
+    "generate/before",
+    "distill",
+    "quantize/int8",
+    "quantize/int4",
+    "evaluate/stock-before",
+    "evaluate/stock",
+    "evaluate/candidate",
+    "evaluate/int8",
+    "evaluate/int4",
+    "evaluate/prompt-lookup",
+    "gate",
+    "promote",
+)
+_FOREIGN = ("MLFLOW_", "UNDERSTUDY_", "HF_", "XDG_", "COLUMNS", "FORCE_COLOR")
+_PROXIES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
+_HEAVY = ("torch", "transformers", "trl", "datasets", "bitsandbytes", "mlflow")
+_SPY = f"""
+import json, sys
+from pipeline.cli import main
+code = 0
+try:
+    main()
+except SystemExit as end:
+    code = end.code or 0
+except BaseException:
+    import traceback
+    code = traceback.format_exc()
+print("\\n" + json.dumps({{"code": code, "imported": [name for name in {_HEAVY!r} if name in sys.modules]}}))
+"""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a finished command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def complaint(self) -> str:
+        """The one line that says why it ended; fails where there is none, more than one, or a traceback."""
+        lines = [line for line in self.err.splitlines() if line.startswith("understudy: ")]
+        assert ("Traceback" not in self.err, 1) == (True, len(lines)), self.err
+        return lines[0].removeprefix("understudy: ")
+
+    @property
+    def states(self) -> dict[str, str]:
+        """Job -> `done` or `skipped`, from the lines of progress."""
+        found = {}
+        for line in self.err.splitlines():
+            job, _, rest = line.partition(": ")
+            if job in (*JOBS, "evaluate/champion") and rest.split(" ")[0] in ("done", "skipped"):
+                found[job] = rest.split(" ")[0]
+        return found
+
+
+def command_line() -> list[str]:
+    """The installed console script, beside this interpreter; its entry point where there is no script."""
+    script = Path(sys.executable).with_name("understudy")
+    return [str(script)] if script.exists() else [sys.executable, "-c", "from pipeline.cli import main; main()"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A store, and an empty directory and an empty home to call the command from. No network but this machine's."""
+
+    root: Path
+
+    @property
+    def store(self) -> Path:
+        return self.root / "store"
+
+    @property
+    def cwd(self) -> Path:
+        return self.root / "cwd"
+
+    def prepare(self) -> "Place":
+        for name in ("cwd", "home"):
+            (self.root / name).mkdir(parents=True, exist_ok=True)
+        return self
+
+    def environment(self, **extra: str) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith((*_FOREIGN, *_PROXIES))}
+        closed = dict.fromkeys(_PROXIES, "http://127.0.0.1:9")  # a call to any hub fails instead of going out
+        here = dict.fromkeys(("no_proxy", "NO_PROXY"), "127.0.0.1,localhost")
+        return kept | closed | here | {"HOME": str(self.root / "home")} | extra
+
+    def start(self, *arguments: object, store: bool = True, **extra: str) -> subprocess.Popen[str]:
+        """The command, begun; SIGINT does what it does in a terminal even where our own caller ignores it."""
+        line = [*command_line(), *map(str, arguments), *(["--store", str(self.store)] if store else [])]
+        return subprocess.Popen(
+            line,
+            cwd=self.cwd,
+            env=self.environment(**extra),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+
+    def understudy(self, *arguments: object, store: bool = True, **extra: str) -> Ended:
+        """The command, run to its end; on this place's store unless told not to."""
+        process = self.start(*arguments, store=store, **extra)
+        out, err = process.communicate(timeout=600)
+        return Ended(process.returncode, out, err)
+
+    def spied(self, *arguments: object, store: bool = True) -> tuple[Ended, int, list[str]]:
+        """The command inside a process that tells, at its end, the exit code and which heavy libraries it imported."""
+        line = [sys.executable, "-c", _SPY, *map(str, arguments), *(["--store", str(self.store)] if store else [])]
+        ended = subprocess.run(
+            line, cwd=self.cwd, env=self.environment(), capture_output=True, text=True, timeout=600, check=False
+        )
+        verdict = json.loads(ended.stdout.splitlines()[-1])
+        return Ended(ended.returncode, ended.stdout, ended.stderr), verdict["code"], verdict["imported"]
+
+    def record(self, run: str) -> dict[str, Any]:
+        return dict(json.loads((self.store / "runs" / run / "run.json").read_text()))
+
+    def records(self) -> list[dict[str, Any]]:
+        """All run records, the latest last."""
+        found = [json.loads(path.read_text()) for path in (self.store / "runs").glob("*/run.json")]
+        return sorted(found, key=lambda record: (record["created"], record["id"]))
+
+    def keys(self, run: str) -> dict[str, str]:
+        return {job: entry["key"] for job, entry in self.record(run)["jobs"].items()}
+
+    def artifact(self, job: str, run: str = RUN) -> Path:
+        entry = self.record(run)["jobs"][job]
+        return self.store / "artifacts" / f"{entry['stage']}-{entry['key']}"
+
+    def committed(self) -> dict[str, tuple[int, int]]:
+        """Every committed artifact: its directory's inode and the mtime of its manifest; both change if it is rebuilt."""
+        return {
+            path.parent.name: (path.parent.stat().st_ino, path.stat().st_mtime_ns)
+            for path in (self.store / "artifacts").glob("*/manifest.json")
+        }
+
+    def contents(self) -> dict[str, dict[str, str]]:
+        """SHA-256 of every file of every committed artifact, by its directory, as the manifests say."""
+        return {
+            path.parent.name: {name: entry["sha256"] for name, entry in json.loads(path.read_text())["files"].items()}
+            for path in (self.store / "artifacts").glob("*/manifest.json")
+        }
+
+    def registry(self) -> dict[str, Any]:
+        """The registered models of the store's own database: versions, aliases and tags by name."""
+        uri = f"file:{self.store}/mlflow/mlflow.db?mode=ro"
+        with sqlite3.connect(uri, uri=True) as database:
+            found: dict[str, Any] = {
+                name: {"versions": {}, "aliases": {}, "tags": {}}
+                for (name,) in database.execute("SELECT name FROM registered_models")
+            }
+            for name, version in database.execute("SELECT name, version FROM model_versions"):
+                found[name]["versions"][str(version)] = {}
+            for name, version, key, value in database.execute(
+                "SELECT name, version, key, value FROM model_version_tags"
+            ):
+                found[name]["versions"][str(version)][key] = value
+            for name, alias, version in database.execute("SELECT name, alias, version FROM registered_model_aliases"):
+                found[name]["aliases"][alias] = str(version)
+            for name, key, value in database.execute("SELECT name, key, value FROM registered_model_tags"):
+                found[name]["tags"][key] = value
+        return found
+
+    def champion(self) -> str | None:
+        """The version on stage, of the smoke config's registry entry."""
+        return self.registry().get("reference-draft", {"aliases": {}})["aliases"].get("champion")
+
+
+def copy_place(source: Place, root: Path) -> Place:
+    """A copy of a store that works on its own: MLflow keeps absolute paths in its database, which are rewritten."""
+    place = Place(root).prepare()
+    shutil.copytree(source.store, place.store, symlinks=True)
+    old, new = str(source.store), str(place.store)
+    for record in (place.store / "runs").glob("*/run.json"):
+        record.write_text(record.read_text().replace(old, new))
+    _rewrite(place.store / "mlflow" / "mlflow.db", old, new)
+    return place
+
+
+def _rewrite(database: Path, old: str, new: str) -> None:
+    with sqlite3.connect(database) as connection:
+        tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        for table in tables:
+            for _, column, *_ in list(connection.execute(f'PRAGMA table_info("{table}")')):
+                connection.execute(
+                    f'UPDATE "{table}" SET "{column}" = replace("{column}", ?, ?) '
+                    f'WHERE typeof("{column}") = \'text\' AND instr("{column}", ?)',
+                    (old, new, old),
+                )
+    connection.close()
+
+
+@dataclass(frozen=True)
+class Smoke:
+    """The one run that all tests share. Never changed: tests that go on from it take a copy."""
+
+    place: Place
+    ended: Ended
+
+
+@pytest.fixture(scope="session")
+def smoke(tmp_path_factory: pytest.TempPathFactory) -> Smoke:
+    """`understudy run configs/smoke.yaml` into a fresh store."""
+    place = Place(tmp_path_factory.mktemp("smoke")).prepare()
+    ended = place.understudy("run", SMOKE, "--run", RUN)
+    assert 0 == ended.code, ended.err
+    return Smoke(place, ended)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    """A fresh store; whatever was done, nothing may lie in the directory it was called from."""
+    fresh = Place(tmp_path / "place").prepare()
+    yield fresh
+    assert [] == list(fresh.cwd.iterdir())
+
+
+@pytest.fixture
+def loop(smoke: Smoke, tmp_path: Path) -> Iterator[Place]:
+    """A copy of the smoke store, to go on from; whatever was done, nothing may lie in the directory it was called from."""
+    copied = copy_place(smoke.place, tmp_path / "loop")
+    yield copied
+    assert [] == list(copied.cwd.iterdir())
+
+
+def replace_bytes(path: Path, change: Callable[[bytes], bytes]) -> None:
+    """Alter a file and put its mtime back, as a bad disk or a careless tool would."""
+    stat = path.stat()
+    path.write_bytes(change(path.read_bytes()))
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+def rename_token(path: Path) -> None:
+    """Give the last merged token another spelling, in the vocabulary and where the merge that makes it stands."""
+    tokenizer = json.loads(path.read_text())
+    model = tokenizer["model"]
+    left, right = model["merges"].pop()
+    last = model["vocab"].pop(left + right)
+    model["vocab"]["~understudy~"] = last
+    path.write_text(json.dumps(tokenizer))

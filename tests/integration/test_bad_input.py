@@ -1,0 +1,228 @@
+"""What people get wrong: configs, command lines, prompt files, pairs. One clear line each, and the right exit code."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.integration.conftest import NOBODY, RUN, SMOKE, Ended, Place, Smoke, rename_token
+
+SMOKE_TEXT = SMOKE.read_text(encoding="utf-8")
+PROMPTS = [{"prompt": f"def function_{number}(argument_{number * 7919}):", "domain": "code"} for number in range(60)]
+
+
+@pytest.mark.parametrize(
+    ("override", "complaint"),
+    [
+        ("distil.max_steps=5", "distil = {'max_steps': 5}: unknown key; did you mean 'distill'?"),
+        ("distill.max_step=5", "distill.max_step = 5: unknown key; did you mean 'distill.max_steps'?"),
+        ("distill.max_steps=many", "distill.max_steps = 'many': input should be a valid integer"),
+        ("distill.max_steps=0", "distill.max_steps = 0: input should be greater than 0"),
+        ("distill.learning_rate=.nan", "distill.learning_rate = nan: input should be a finite number"),
+        ("distill", "--set distill: write it as key.path=value"),
+        ("corpus.sources.7.path=x", "--set corpus.sources.7.path=x: '7' is not a position of a list of 1"),
+        ("pair.target.source=gpt2", "pair.target: 'gpt2' is a hub id and needs `revision`"),
+        ("corpus.splits.train=0.9", "corpus.splits: train + dev + examination is 1.25; the shares must sum to 1"),
+    ],
+)
+def test_bad_override_is_named(place: Place, override: str, complaint: str) -> None:
+    """A wrong `--set` exits 2 with one line that names the key, before anything heavy is loaded or written."""
+    ended, code, imported = place.spied("run", SMOKE, "--set", override)
+    assert (2, []) == (code, imported), ended.err
+    assert complaint in ended.complaint
+    assert 1 == len(ended.err.splitlines())
+    assert not place.store.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (None, "config.yaml: no such config file"),
+        ("name: a\nname: b\n", "not valid YAML: key 'name' appears twice"),
+        ("name: [", "not valid YAML: "),
+        ("", "a config is a mapping of sections, not NoneType"),
+        ("- 1\n", "a config is a mapping of sections, not list"),
+        (SMOKE_TEXT + "distll: {max_steps: 1}\n", "unknown key; did you mean 'distill'?"),
+    ],
+    ids=["missing", "duplicate key", "broken", "empty", "list", "misspelt section"],
+)
+def test_bad_config_is_named(place: Place, tmp_path: Path, text: str | None, complaint: str) -> None:
+    """A config file that cannot be used exits 2 with one line that names it."""
+    config = tmp_path / "config.yaml"
+    if text is not None:
+        config.write_text(text)
+    ended = place.understudy("run", config)
+    assert (2, 1) == (ended.code, len(ended.err.splitlines())), ended.err
+    assert ended.complaint.startswith(str(config))
+    assert complaint in ended.complaint
+
+
+def test_two_mistakes_are_both_named(place: Place) -> None:
+    """Nobody should have to start it twice to learn of the second mistake."""
+    ended = place.understudy("run", SMOKE, "--set", "distill.max_steps=0", "--set", "gate.min_gan=1")
+    assert (2, 2) == (ended.code, len(ended.err.splitlines())), ended.err
+    assert "distill.max_steps = 0" in ended.err
+    assert "did you mean 'gate.min_gain'?" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("stage", "destill", SMOKE, "--run", "x"), "destill: not a stage; the stages are pair, corpus, generate"),
+        (("run", SMOKE, "--from", "destill"), "--from destill: not a stage; the stages are pair, corpus, generate"),
+        (("run", SMOKE, "--until", "destill"), "--until destill: not a stage"),
+        (("run", SMOKE, "--from", "gate", "--until", "pair"), "--from gate comes after --until pair"),
+        (("run", SMOKE, "--run", "../x"), "--run '../x': a run id is letters, digits and ._:+- (at most 121)"),
+        (("run", SMOKE, "--run", ""), "--run ''"),
+        (("stage", "pair", SMOKE, "--run", "a b"), "--run 'a b': a run id is letters, digits and ._:+- (at most 121)"),
+        (("show",), "no runs here yet; start one with `understudy run CONFIG` or name another --store"),
+        (("show", "../x"), "no runs here yet"),
+        (("sync",), "no runs here yet"),
+    ],
+    ids=lambda value: " ".join(map(str, value)).replace(str(SMOKE), "CONFIG") if isinstance(value, tuple) else "",
+)
+def test_bad_command_line_is_named(place: Place, arguments: tuple[object, ...], complaint: str) -> None:
+    """A wrong command line exits 2 with one line, and builds nothing."""
+    ended = place.understudy(*arguments)
+    assert (2, 1) == (ended.code, len(ended.err.splitlines())), ended.err
+    assert complaint in ended.complaint
+    assert not (place.store / "artifacts").exists()
+
+
+def test_run_of_another_config_is_refused(loop: Place) -> None:
+    """A run's id stands for one config: another one under it exits 2, and the record stays what it was."""
+    before = loop.record(RUN)
+    ended = loop.understudy("run", SMOKE, "--set", "distill.max_steps=61", "--run", RUN)
+    assert 2 == ended.code, ended.err
+    assert f"--run {RUN}: exists with another config; leave --run out or name a new one" == ended.complaint
+    assert before == loop.record(RUN)
+
+
+def test_unknown_run_is_named(smoke: Smoke) -> None:
+    """A run that is not there exits 2 and names the latest that is."""
+    ended = smoke.place.understudy("show", "nobody")
+    assert 2 == ended.code, ended.err
+    assert f"--run nobody: not in {smoke.place.store}; the latest is {RUN}" == ended.complaint
+
+
+def _local(smoke: Smoke, where: Path, prompts: bytes | None, **pair: Any) -> Path:
+    """A config of the smoke pair from its directories, with a prompt file."""
+    source = smoke.place.artifact("pair")
+    raw = yaml.safe_load(SMOKE_TEXT)
+    raw["pair"] = {role: {"source": str(pair.get(role, source / role))} for role in ("target", "draft")}
+    raw["corpus"]["sources"] = [{"path": "prompts.jsonl"}]
+    if prompts is not None:
+        (where / "prompts.jsonl").write_bytes(prompts)
+    path = where / "local.yaml"
+    path.write_text(yaml.safe_dump(raw))
+    return path
+
+
+def _jsonl(rows: list[Any]) -> bytes:
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+def _corpus(smoke: Smoke, place: Place, tmp_path: Path, prompts: bytes | None, *more: object) -> Ended:
+    config = _local(smoke, tmp_path, prompts)
+    return place.understudy("run", config, "--until", "corpus", "--run", "local", *more, MLFLOW_TRACKING_URI=NOBODY)
+
+
+def test_missing_prompt_file_is_named(smoke: Smoke, place: Place, tmp_path: Path) -> None:
+    """A prompt file that is not there exits 2 at once, and its path is named relative to the config file."""
+    ended = _corpus(smoke, place, tmp_path, None)
+    assert (2, 1) == (ended.code, len(ended.err.splitlines())), ended.err
+    assert f"corpus.sources.0.path: {tmp_path}/prompts.jsonl: no such file or directory" == ended.complaint
+
+
+def test_bad_rows_are_rejected_with_their_lines(smoke: Smoke, place: Place, tmp_path: Path) -> None:
+    """One bad row costs one row: each is in rejects.jsonl with its line; emoji are no mistake; the rest is the corpus."""
+    bad = [b"{broken", b'{"prompt": null}', b'{"prompt": "NUL \\u0000 inside"}', b"\xff\xfe", b"[]", b'{"other": 1}']
+    long = _jsonl([{"prompt": "x" * 1_048_576}])
+    prompts = (
+        _jsonl([*PROMPTS, {"prompt": "def grüße(): return '🙂🙃'", "domain": "code"}]) + b"\n".join(bad) + b"\n" + long
+    )
+    ended = _corpus(smoke, place, tmp_path, prompts, "--set", "corpus.max_reject_share=0.2")
+    artifact = place.artifact("corpus", "local")
+    rejects = [json.loads(line) for line in (artifact / "rejects.jsonl").read_text().splitlines()]
+    figures = json.loads((artifact / "manifest.json").read_text())["figures"]
+    assert 0 == ended.code, ended.err
+    assert [
+        (62, "broken JSON"),
+        (63, "null prompt"),
+        (64, "NUL character"),
+        (65, "invalid unicode"),
+        (66, "not an object"),
+        (67, "missing column"),
+        (68, "too many characters"),
+    ] == [(reject["row"], reject["reason"].partition(":")[0]) for reject in rejects]
+    assert (68, 61, 7) == tuple(figures[name] for name in ("rows", "accepted", "rejected"))
+    assert figures["prompts"] + figures["exact_duplicates"] == 61
+
+
+def test_too_many_bad_rows_stop_the_run(smoke: Smoke, place: Place, tmp_path: Path) -> None:
+    """A file with a tenth of broken lines exits 2; file, first line, reason and the key that allows more are named."""
+    ended = _corpus(smoke, place, tmp_path, _jsonl(PROMPTS[:54]) + b"{broken\n" * 6)
+    assert 2 == ended.code, ended.err
+    assert ended.complaint.startswith(f"{tmp_path}/prompts.jsonl: line 55: broken JSON: ")
+    assert "6 of 60 rows rejected (10.0%), more than corpus.max_reject_share = 0.05" in ended.complaint
+    assert "failed" == place.record("local")["state"]
+
+
+def test_empty_prompt_file_is_named(smoke: Smoke, place: Place, tmp_path: Path) -> None:
+    """An empty prompt file exits 2."""
+    ended = _corpus(smoke, place, tmp_path, b"")
+    assert (2, f"{tmp_path}/prompts.jsonl: no prompts: the file is empty") == (ended.code, ended.complaint), ended.err
+
+
+def test_draft_larger_than_its_target_is_refused(smoke: Smoke, place: Place, tmp_path: Path) -> None:
+    """Target and draft swapped: exit 2, with both sizes."""
+    pair = smoke.place.artifact("pair")
+    config = _local(smoke, tmp_path, _jsonl(PROMPTS), target=pair / "draft", draft=pair / "target")
+    ended = place.understudy("run", config, "--until", "pair", MLFLOW_TRACKING_URI=NOBODY)
+    assert 2 == ended.code, ended.err
+    assert "pair.draft: the draft has 558,464 parameters and the target 73,984" in ended.complaint
+    assert "are the two swapped?" in ended.complaint
+
+
+def test_draft_of_another_family_is_refused(smoke: Smoke, place: Place, tmp_path: Path) -> None:
+    """A draft with another tokenizer exits 1 in the first stage, with the token that differs."""
+    shutil.copytree(smoke.place.artifact("pair") / "draft", tmp_path / "other")
+    rename_token(tmp_path / "other" / "tokenizer.json")
+    config = _local(smoke, tmp_path, _jsonl(PROMPTS), draft=tmp_path / "other")
+    ended = place.understudy("run", config, "--until", "pair", MLFLOW_TRACKING_URI=NOBODY)
+    assert 1 == ended.code, ended.err
+    assert ended.complaint.startswith("draft and target are not of one family: token ")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "code", "complaint"),
+    [
+        (
+            lambda path: (path / "model.safetensors").unlink(),
+            1,
+            "no .safetensors weights; convert the checkpoint first",
+        ),
+        (lambda path: (path / "config.json").unlink(), 2, "is not a model directory (no config.json there)"),
+        (lambda path: shutil.rmtree(path), 2, "is not a model directory (no config.json there)"),
+        (lambda path: _truncate(path / "model.safetensors"), 1, "model.safetensors: truncated"),
+    ],
+    ids=["no weights", "no config", "no directory", "truncated weights"],
+)
+def test_unusable_model_directory_is_named(
+    smoke: Smoke, place: Place, tmp_path: Path, spoil: Any, code: int, complaint: str
+) -> None:
+    """A draft directory that is not whole ends the run with one line that names it."""
+    shutil.copytree(smoke.place.artifact("pair") / "draft", tmp_path / "spoilt")
+    spoil(tmp_path / "spoilt")
+    config = _local(smoke, tmp_path, _jsonl(PROMPTS), draft=tmp_path / "spoilt")
+    ended = place.understudy("run", config, "--until", "pair", MLFLOW_TRACKING_URI=NOBODY)
+    assert code == ended.code, ended.err
+    assert f"{tmp_path}/spoilt" in ended.complaint
+    assert complaint in ended.complaint
+
+
+def _truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1000])

@@ -1,0 +1,200 @@
+"""The loop from the command line: the first run, its repetition, and runs that begin late."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from tests.integration.conftest import JOBS, RUN, SMOKE, Place, Smoke
+
+BEFORE_DISTILL = {
+    "pair": "skipped",
+    "corpus": "skipped",
+    "generate": "skipped",
+    "generate/before": "skipped",
+    "evaluate/stock-before": "skipped",
+    "evaluate/stock": "skipped",
+    "evaluate/prompt-lookup": "skipped",
+}
+ROWS = {
+    "stock, before the move": "stock-before",
+    "stock, now": "stock",
+    "candidate": "candidate",
+    "candidate, int8": "int8",
+    "candidate, int4": "int4",
+    "prompt-lookup": "prompt-lookup",
+}
+HARMLESS = ("run", "stage", "show", "check", "rollback", "sync", "doctor")
+
+
+def _cells(text: str) -> dict[str, list[str]]:
+    """The rows of the table of drafts by their name."""
+    rows = [[cell.strip() for cell in line.strip(" │").split("│")] for line in text.splitlines() if "│" in line]
+    return {row[0]: row[1:] for row in rows}
+
+
+def _interval(figure: dict[str, Any], digits: int) -> str:
+    return f"{figure['value']:.{digits}f} [{figure['low']:.{digits}f}, {figure['high']:.{digits}f}]"
+
+
+def test_first_run_builds_every_artifact(smoke: Smoke) -> None:
+    """Every job is done once, has a manifest under the key of the run's record, and the record says finished."""
+    record = smoke.place.record(RUN)
+    built = {path.parent.name for path in (smoke.place.store / "artifacts").glob("*/manifest.json")}
+    assert dict.fromkeys(JOBS, "done") == smoke.ended.states
+    assert ("finished", "promote") == (record["state"], record["decision"]["verdict"])
+    assert set(JOBS) == set(record["jobs"])
+    assert {smoke.place.artifact(job).name for job in JOBS if job != "promote"} == built
+    assert built == {path.name for path in (smoke.place.store / "artifacts").iterdir()}
+    assert [] == list((smoke.place.store / "work").iterdir())
+
+
+def test_first_run_leaves_nothing_elsewhere(smoke: Smoke) -> None:
+    """Nothing is written to the directory the command was called from."""
+    assert [] == list(smoke.place.cwd.iterdir())
+
+
+def test_first_run_promotes(smoke: Smoke) -> None:
+    """The draft is champion in the registry, with tags that pin what it was made for, and a card lies in the run."""
+    entry = smoke.place.registry()["reference-draft"]
+    tags, out = entry["versions"]["1"], smoke.place.store / "runs" / RUN / "promote"
+    manifest = json.loads((smoke.place.artifact("distill") / "manifest.json").read_text())
+    promotion = json.loads((out / "promotion.json").read_text())
+    assert {"champion": "1"} == entry["aliases"]
+    assert manifest["provides"]["draft"] == tags["understudy.digest"] == promotion["digest"]
+    assert smoke.place.keys(RUN)["generate"] == tags["understudy.key.generate"]
+    assert ("reference", "none") == (tags["understudy.target"], tags["understudy.quantisation"])
+    assert ("promoted", "1", RUN) == (promotion["result"], promotion["version"], promotion["run"])
+    assert manifest["provides"]["draft"] in (out / "card.md").read_text()
+
+
+def test_show_prints_the_figures_of_the_profiles(smoke: Smoke) -> None:
+    """Every row of the table says what its acceptance.json says; decision, promotion and MLflow link follow."""
+    shown = smoke.place.understudy("show", RUN)
+    found, expected = _cells(shown.out), {}
+    for title, part in ROWS.items():
+        profile = json.loads((smoke.place.artifact(f"evaluate/{part}") / "acceptance.json").read_text())
+        expected[title] = [
+            _interval(profile["headline"]["acceptance_rate"], 3),
+            _interval(profile["headline"]["tokens_per_target_call"]["5"], 2),
+            f"{profile['greedy']['acceptance_rate']['value']:.3f}",
+            f"{profile['greedy']['loop_share']:.0%}",
+            f"{profile['draft']['bytes'] / 1e6:.2f}" if profile["draft"]["bytes"] else "-",
+        ]
+    assert (0, "") == (shown.code, shown.err)
+    assert expected == found
+    assert "decision: passed (judged against the stock" in shown.out
+    assert all(part in shown.out for part in ("\npromotion: ", "name reference-draft; ", "result promoted; version 1"))
+    assert f"MLflow: mlflow ui --backend-store-uri sqlite:///{smoke.place.store}/mlflow/mlflow.db" in shown.out
+
+
+@pytest.mark.xfail(
+    strict=True, reason="run.json is written with sorted keys: jobs lose their order once it is read back"
+)
+def test_show_prints_what_run_printed(smoke: Smoke) -> None:
+    """Afterwards `show` prints the very text that the run ended with, rows in the order of the plan."""
+    shown = smoke.place.understudy("show", RUN)
+    assert smoke.ended.out == shown.out
+
+
+def test_show_json_holds_the_same(smoke: Smoke) -> None:
+    """`show --json` of the latest run parses, and its figures are those of the profiles, unrounded."""
+    shown = smoke.place.understudy("show", "--json")
+    summary = json.loads(shown.out)
+    for line in summary["drafts"]:
+        profile = json.loads((smoke.place.artifact(f"evaluate/{line['name']}") / "acceptance.json").read_text())
+        assert profile["headline"]["acceptance_rate"] == line["acceptance_rate"]
+        assert profile["headline"]["tokens_per_target_call"]["5"] == line["tokens_per_target_call"]
+    assert (0, "") == (shown.code, shown.err)
+    assert set(ROWS.values()) == {line["name"] for line in summary["drafts"]}
+    assert (RUN, "finished", "promote") == (summary["run"], summary["state"], summary["decision"]["verdict"])
+
+
+def test_repeated_run_does_nothing_again(loop: Place) -> None:
+    """All artifacts are found, the candidate is the champion already, and none of the training libraries is loaded."""
+    before = loop.committed()
+    ended, code, imported = loop.spied("run", SMOKE)
+    record = loop.records()[-1]
+    states = ended.states
+    assert (0, ["mlflow"]) == (code, imported), ended.err
+    # The champion's examination is the candidate's, by its key; only gate and promote have something to say.
+    assert {job: "skipped" for job in JOBS if job not in ("gate", "promote")} | {
+        "evaluate/champion": "skipped",
+        "gate": "done",
+        "promote": "done",
+    } == states
+    assert ("finished", "already_champion") == (record["state"], record["decision"]["verdict"])
+    assert "already champion" == record["jobs"]["promote"]["notes"]["result"]
+    assert ["1"] == list(loop.registry()["reference-draft"]["versions"])
+    assert before == {name: seen for name, seen in loop.committed().items() if name in before}
+    assert "decision: already champion" in ended.out
+
+
+@pytest.mark.parametrize("arguments", [["--help"], *([name, "--help"] for name in HARMLESS)], ids=" ".join)
+def test_help_is_light(place: Place, arguments: list[str]) -> None:
+    """Help of every command exits 0 and loads no heavy library."""
+    ended, code, imported = place.spied(*arguments, store=False)
+    assert (0, []) == (code, imported), ended.err
+    assert "Usage:" in ended.out
+
+
+def test_dry_run_prints_config_and_plan_and_is_light(place: Place) -> None:
+    """`--dry-run` prints the resolved config and all jobs, runs nothing, leaves nothing and loads nothing heavy."""
+    ended, code, imported = place.spied("run", SMOKE, "--dry-run", "--set", "distill.max_steps=7")
+    jobs = re.findall(r"^# (\S+): reads", ended.out, re.MULTILINE)
+    assert (0, []) == (code, imported), ended.err
+    assert list(JOBS) == jobs
+    assert "  max_steps: 7\n" in ended.out
+    assert not place.store.exists()
+
+
+def test_change_of_distill_runs_distill_and_what_follows(loop: Place) -> None:
+    """Another learning rate trains, quantises, examines and judges again, against the champion, and nothing before."""
+    before = loop.committed()
+    ended = loop.understudy("run", SMOKE, "--set", "distill.learning_rate=0.0041", "--run", "second")
+    again = {job: "done" for job in JOBS if job not in BEFORE_DISTILL}
+    states = ended.states
+    assert ended.code in (0, 3), ended.err
+    if ended.code == 3:  # a draft that is as good as the champion is no gain: refused, and promote is not reached
+        del again["promote"]
+    assert BEFORE_DISTILL | again | {"evaluate/champion": "skipped"} == states
+    assert "champion" == loop.record("second")["decision"]["baseline"]
+    assert before == {name: seen for name, seen in loop.committed().items() if name in before}
+
+
+def test_refused_draft_leaves_the_champion(loop: Place) -> None:
+    """A draft that training ruined is refused with reasons and exit 3, and again from the store without any work."""
+    ruin = ("--set", "distill.max_steps=1", "--set", "distill.learning_rate=10")
+    first = loop.understudy("run", SMOKE, *ruin, "--run", "ruined")
+    again, code, imported = loop.spied("run", SMOKE, *ruin, "--run", "ruined-again")
+    record = loop.record("ruined")
+    assert (3, 3) == (first.code, code), first.err + again.err
+    assert first.complaint == again.complaint == "refused: " + "; ".join(record["decision"]["reasons"])
+    assert "gain (fail): acceptance gained over the champion: -" in first.complaint
+    assert "decision: REFUSED (judged against the champion" in first.out
+    assert ("refused", "refused") == (record["state"], loop.record("ruined-again")["state"])
+    assert {"skipped"} == set(again.states.values())
+    assert ["mlflow"] == imported
+    assert ("1", ["1"]) == (loop.champion(), list(loop.registry()["reference-draft"]["versions"]))
+
+
+def test_rollback_and_promotion_again(loop: Place) -> None:
+    """Rolled back, the stage is empty and the stock draft the one to beat; the next run puts the draft back on stage."""
+    back = loop.understudy("rollback", SMOKE)
+    empty = loop.champion()
+    ended = loop.understudy("run", SMOKE, "--run", "after")
+    record = loop.record("after")
+    assert (0, None) == (back.code, empty), back.err
+    assert "reference-draft has no champion now" in back.out
+    assert 0 == ended.code, ended.err
+    assert ("promote", "stock") == (record["decision"]["verdict"], record["decision"]["baseline"])
+    assert ("promoted", "1") == (record["jobs"]["promote"]["notes"]["result"], loop.champion())
+    assert ["1"] == list(loop.registry()["reference-draft"]["versions"])
+
+
+def test_rollback_without_champion(loop: Place) -> None:
+    """There is nothing to take off an empty stage: exit 1 and a line that names the entry."""
+    loop.understudy("rollback", SMOKE)
+    ended = loop.understudy("rollback", SMOKE)
+    assert (1, "reference-draft has no champion: nothing to roll back") == (ended.code, ended.complaint)

@@ -1,0 +1,54 @@
+"""MLflow where nobody listens: everything up to evaluate is kept, nothing is judged, and it is made good later."""
+
+import sqlite3
+
+from tests.integration.conftest import JOBS, NOBODY, RUN, SMOKE, Place
+
+
+def test_gate_fails_closed_and_the_run_is_made_good(loop: Place) -> None:
+    """The gate does not judge (exit 1, one line); with a registry the same run finishes, and `sync` has nothing to do."""
+    down = loop.understudy("run", SMOKE, "--run", "down", MLFLOW_TRACKING_URI=NOBODY)
+    record = loop.record("down")
+    shown = loop.understudy("show", "down")
+    finished = loop.understudy("run", SMOKE, "--run", "down")
+    again = loop.record("down")
+    assert 1 == down.code, down.err
+    assert f"MLflow at {NOBODY} does not answer" in down.complaint
+    assert down.complaint.endswith(
+        "the champion is not known, so nothing is judged; everything up to evaluate is kept, "
+        "run again when the registry answers"
+    )
+    assert list(JOBS[:-2]) == list(down.states)
+    assert ("failed", None, {}) == (record["state"], record["decision"], record["mlflow"])
+    assert 0 == shown.code
+    assert "candidate, int4" in shown.out
+    assert (0, "finished", "already_champion") == (finished.code, again["state"], again["decision"]["verdict"])
+
+
+def test_sync_uploads_what_was_not(loop: Place) -> None:
+    """A run whose figures never reached MLflow is uploaded by `sync` whole, once, however often it is called."""
+    loop.understudy("run", SMOKE, "--run", "down", MLFLOW_TRACKING_URI=NOBODY)
+    still = loop.understudy("sync", "down", MLFLOW_TRACKING_URI=NOBODY)
+    first = loop.understudy("sync", "down")
+    uploaded = _runs(loop, "down")
+    second = loop.understudy("sync")
+    assert 1 == still.code, still.err
+    assert "down was not uploaded; run `understudy sync` again when the server answers" == still.complaint
+    assert (0, 0) == (first.code, second.code), first.err + second.err
+    assert f"down: mlflow ui --backend-store-uri sqlite:///{loop.store}/mlflow/mlflow.db\n" == first.out
+    assert {"down", *JOBS[:-2]} == set(uploaded)
+    assert uploaded == _runs(loop, "down")
+    assert loop.record("down")["mlflow"]["run_id"] == uploaded["down"]
+    assert {"down", RUN} == {line.partition(":")[0] for line in second.out.splitlines()}
+
+
+def _runs(place: Place, run: str) -> dict[str, str]:
+    """MLflow's runs of one run: job (or the run's id, for the parent) -> MLflow run id."""
+    with sqlite3.connect(f"file:{place.store}/mlflow/mlflow.db?mode=ro", uri=True) as database:
+        query = (
+            "SELECT runs.name, runs.run_uuid FROM runs JOIN tags ON tags.run_uuid = runs.run_uuid "
+            "WHERE tags.key = 'understudy.run' AND tags.value = ?"
+        )
+        found = list(database.execute(query, (run,)))
+    assert len(found) == len(dict(found))
+    return dict(found)

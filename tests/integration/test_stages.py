@@ -1,0 +1,37 @@
+"""`understudy stage`, stage by stage, as a scheduler calls it."""
+
+from pipeline.plan import STAGE_NAMES
+from tests.integration.conftest import JOBS, NOBODY, RUN, SMOKE, Place
+
+
+def test_stages_one_by_one_give_the_keys_of_run(loop: Place) -> None:
+    """Each stage finds its predecessors through the store and the run's id, and all keys are those of `run`."""
+    expected = loop.keys(RUN)
+    loop.understudy("rollback", SMOKE)  # as it was when `run` judged: nobody on stage
+    states = []
+    for name in STAGE_NAMES:
+        ended = loop.understudy("stage", name, SMOKE, "--run", "by-hand")
+        assert 0 == ended.code, ended.err
+        assert {name} == {job.partition("/")[0] for job in ended.states}
+        states.append(loop.record("by-hand")["state"])
+    assert [*["running"] * (len(STAGE_NAMES) - 1), "finished"] == states
+    assert expected == loop.keys("by-hand")
+    assert "1" == loop.champion()
+
+
+def test_stage_without_its_predecessors_is_refused(place: Place) -> None:
+    """A stage whose inputs are not in the store exits 2 and names the first that is missing."""
+    ended = place.understudy("stage", "distill", SMOKE, "--run", "early", MLFLOW_TRACKING_URI=NOBODY)
+    assert 2 == ended.code, ended.err
+    assert f"pair is not in {place.store} for this config; run it first (leave --from out)" == ended.complaint
+
+
+def test_run_until_then_from(loop: Place) -> None:
+    """A run can stop after a stage and be taken up from a later one, under the same id."""
+    first = loop.understudy("run", SMOKE, "--until", "generate", "--run", "parts")
+    state = loop.record("parts")["state"]
+    second = loop.understudy("run", SMOKE, "--from", "distill", "--run", "parts")
+    assert (0, 0) == (first.code, second.code), first.err + second.err
+    assert list(JOBS[:4]) == list(first.states)
+    assert set(JOBS[4:]) | {"evaluate/champion"} == set(second.states)
+    assert ("running", "finished") == (state, loop.record("parts")["state"])

@@ -1,0 +1,139 @@
+"""The store: keys, atomic commits, damage found, locks."""
+
+import multiprocessing
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.artifacts import MANIFEST, Artifact, Store, content_key, read_json, write_json
+from pipeline.errors import UnderstudyError
+
+
+def _commit(store: Store, content: str = "hello", key: str = "k1") -> Artifact:
+    work = store.open_work("corpus", key, resumable=False)
+    (work / "deep").mkdir()
+    (work / "deep" / "file.txt").write_text(content)
+    return store.commit(work, {"stage": "corpus", "key": key, "figures": {"n": 1.0}, "provides": {"x": "y"}})
+
+
+def test_a_key_depends_on_content_and_not_on_order() -> None:
+    """Equal settings have equal keys, different ones have not."""
+    assert content_key({"a": 1, "b": [2]}) == content_key({"b": [2], "a": 1})
+    assert content_key({"a": 1}) != content_key({"a": 2})
+    with pytest.raises(ValueError, match="JSON"):
+        content_key({"a": float("nan")})
+
+
+def test_what_is_committed_is_found(tmp_path: Path) -> None:
+    """A commit moves the work directory into place and can be read back."""
+    store = Store(tmp_path)
+    committed = _commit(store)
+    found = store.find("corpus", "k1")
+    assert found is not None
+    assert (committed.path, {"n": 1.0}, {"x": "y"}) == (found.path, found.figures, found.provides)
+    assert [] == list((tmp_path / "work").iterdir())
+
+
+def test_work_in_progress_is_never_found(tmp_path: Path) -> None:
+    """What a killed run left is not a result."""
+    store = Store(tmp_path)
+    (store.open_work("corpus", "k1", resumable=False) / "half").write_text("half")
+    assert store.find("corpus", "k1") is None
+
+
+def test_left_over_work_is_kept_only_for_stages_that_resume(tmp_path: Path) -> None:
+    """A stage that cannot resume starts from nothing."""
+    store = Store(tmp_path)
+    (store.open_work("generate", "k1", resumable=True) / "shard").write_text("done")
+    assert (store.open_work("generate", "k1", resumable=True) / "shard").exists()
+    assert not (store.open_work("generate", "k1", resumable=False) / "shard").exists()
+
+
+@pytest.mark.parametrize(
+    ("damage", "expected"),
+    [
+        (lambda path: path.unlink(), "is missing"),
+        (lambda path: path.write_text("hell"), "has 4 bytes instead of 5"),
+        (lambda path: path.write_text("hellO"), "was altered"),
+    ],
+)
+def test_damage_is_found_and_the_file_named(tmp_path: Path, damage: Any, expected: str) -> None:
+    """A missing, truncated or altered file is an error that names it and says what to do."""
+    store = Store(tmp_path)
+    path = _commit(store).path / "deep" / "file.txt"
+    damage(path)
+    with pytest.raises(UnderstudyError, match=expected) as caught:
+        store.find("corpus", "k1")
+    assert str(path) in str(caught.value)
+    assert "delete" in str(caught.value)
+
+
+def test_an_alteration_that_keeps_size_and_mtime_is_found_by_hashing(tmp_path: Path) -> None:
+    """What a skip cannot see, a reader does."""
+    artifact = _commit(Store(tmp_path))
+    path = artifact.path / "deep" / "file.txt"
+    stat = path.stat()
+    path.write_text("hellO")
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    artifact.check_stats()
+    with pytest.raises(UnderstudyError, match="altered"):
+        artifact.check_hashes()
+
+
+def test_a_copied_store_is_still_valid(tmp_path: Path) -> None:
+    """A new mtime alone is no damage: the content decides."""
+    store = Store(tmp_path)
+    os.utime(_commit(store).path / "deep" / "file.txt", ns=(1, 1))
+    assert store.find("corpus", "k1") is not None
+
+
+def test_a_directory_without_its_manifest_is_named(tmp_path: Path) -> None:
+    """A directory in artifacts/ without a manifest was tampered with; it is not silently rebuilt over."""
+    store = Store(tmp_path)
+    (_commit(store).path / MANIFEST).unlink()
+    with pytest.raises(UnderstudyError, match=r"has no manifest\.json"):
+        store.find("corpus", "k1")
+
+
+def test_a_damaged_json_file_is_named(tmp_path: Path) -> None:
+    """Half a JSON file is one line, not a traceback."""
+    path = tmp_path / "run.json"
+    path.write_text('{"a":')
+    with pytest.raises(UnderstudyError, match=re.escape(str(path))):
+        read_json(path)
+
+
+def test_json_is_replaced_in_one_step_and_holds_no_nan(tmp_path: Path) -> None:
+    """A failed write leaves the old file."""
+    path = tmp_path / "x.json"
+    write_json(path, {"a": 1})
+    with pytest.raises(ValueError, match="JSON"):
+        write_json(path, {"a": float("nan")})
+    assert {"a": 1} == read_json(path)
+
+
+def _hold(root: str, entered: Any, leave: Any) -> None:
+    with Store(Path(root)).lock("corpus-k1"):
+        entered.set()
+        leave.wait(20)
+
+
+def test_a_second_process_waits_for_the_lock_and_says_so(tmp_path: Path) -> None:
+    """The lock is exclusive among processes; a death frees it."""
+    context = multiprocessing.get_context("spawn")
+    entered, leave = context.Event(), context.Event()
+    process = context.Process(target=_hold, args=(str(tmp_path), entered, leave))
+    process.start()
+    assert entered.wait(20)
+    waited = []
+
+    def on_wait() -> None:
+        waited.append(True)
+        process.kill()
+
+    with Store(tmp_path).lock("corpus-k1", on_wait):
+        assert [True] == waited
+    process.join()

@@ -1,0 +1,166 @@
+"""Config: precedence, anchored paths, and one clear line per mistake."""
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.config.loading import load_config, parse_config
+from pipeline.config.root import Config
+from pipeline.errors import UsageError
+
+SMALL = "name: x\npair:\n  target: {source: reference}\n  draft: {source: reference}\ncorpus:\n  sources: [{path: reference}]\n"
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    path = tmp_path / "config.yaml"
+    path.write_text(SMALL)
+    return path
+
+
+def _error(path: Path, *overrides: str) -> str:
+    with pytest.raises(UsageError) as caught:
+        load_config(path, overrides)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "path", sorted((Path(__file__).parents[2] / "configs").glob("*.yaml")), ids=lambda path: path.stem
+)
+def test_shipped_configs_parse(path: Path) -> None:
+    """Every shipped config is valid."""
+    assert path.stem == load_config(path).name
+
+
+def test_precedence_is_defaults_then_file_then_set(small: Path) -> None:
+    """The file wins over a default, and --set over both."""
+    small.write_text(SMALL + "distill: {max_steps: 7}\n")
+    assert (7, 16) == (load_config(small).distill.max_steps, load_config(small).distill.batch)
+    assert 9 == load_config(small, ["distill.max_steps=9"]).distill.max_steps
+
+
+def test_set_reaches_into_lists_and_missing_sections(small: Path) -> None:
+    """--set takes positions of lists, and makes sections that the file leaves out."""
+    config = load_config(small, ["corpus.sources.0.limit=5", "gate.min_gain=0.5"])
+    assert (5, 0.5) == (config.corpus.sources[0].limit, config.gate.min_gain)
+
+
+def test_an_unknown_key_names_path_value_nearest_and_allowed(small: Path) -> None:
+    """A misspelt key is answered with where, what, the nearest valid key and what is allowed."""
+    message = _error(small, "distill.lerning_rate=0.1")
+    assert message.startswith(
+        f"{small}: distill.lerning_rate = 0.1: unknown key; did you mean 'distill.learning_rate'?"
+    )
+    assert "max_steps" in message
+
+
+def test_an_unknown_key_inside_a_list_names_its_position(small: Path) -> None:
+    """A misspelt key of a source lists the keys of a source."""
+    message = _error(small, "corpus.sources.0.domian=x")
+    assert "corpus.sources.0.domian = 'x': unknown key; did you mean 'corpus.sources.0.domain'?" in message
+
+
+def test_an_ill_typed_value_is_named_with_what_is_allowed(small: Path) -> None:
+    """The message holds the path, the value and the rule."""
+    assert "distill.max_steps = 'many': input should be a valid integer" in _error(small, "distill.max_steps=many")
+    assert "distill.max_steps = 0: input should be greater than 0" in _error(small, "distill.max_steps=0")
+    assert "'forward_kl' or 'cross_entropy'" in _error(small, "distill.loss=kl")
+
+
+def test_every_mistake_has_its_line(small: Path) -> None:
+    """Two mistakes are two lines."""
+    assert 2 == len(_error(small, "distill.max_steps=0", "gate.gain=1").splitlines())
+
+
+def test_not_a_number_is_refused(small: Path) -> None:
+    """A limit of NaN would let everything pass."""
+    assert "gate.min_gain = nan" in _error(small, "gate.min_gain=.nan")
+
+
+def test_a_repeated_key_is_an_error(small: Path) -> None:
+    """YAML's last-one-wins would hide a mistake."""
+    small.write_text(SMALL + "seed: 1\nseed: 2\n")
+    assert "key 'seed' appears twice" in _error(small)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("- a\n", "a config is a mapping of sections, not list"),
+        ("name: [\n", "not valid YAML"),
+        ("name: x\n", "pair: required, and missing"),
+    ],
+)
+def test_a_file_that_is_no_config_says_so(tmp_path: Path, text: str, expected: str) -> None:
+    """Wrong YAML and wrong shapes are one line with the file's name."""
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    message = _error(path)
+    assert expected in message
+    assert str(path) in message
+
+
+def test_missing_and_unreadable_files_are_named(tmp_path: Path) -> None:
+    """No traceback for a path that is not there, or is a directory."""
+    assert f"{tmp_path / 'no.yaml'}: no such config file" == _error(tmp_path / "no.yaml")
+    assert "not a YAML text file" in _error(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "override", ["distill.max_steps", "=3", "a..b=3", "distill.max_steps=[", "corpus.sources.7.path=x"]
+)
+def test_a_malformed_override_is_quoted_back(small: Path, override: str) -> None:
+    """--set mistakes name the override."""
+    assert f"--set {override}" in _error(small, override)
+
+
+def test_local_paths_start_at_the_config_file(small: Path) -> None:
+    """Paths do not depend on where the command is called from."""
+    config = load_config(small, ["pair.target.source=./t", "pair.draft.source=./d", "corpus.sources=[{path: p.jsonl}]"])
+    base = small.parent.resolve()
+    assert (str(base / "t"), str(base / "p.jsonl")) == (config.pair.target.source, config.corpus.sources[0].path)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["pair.target.source=org/model"], "needs `revision`"),
+        (["pair.target={source: org/model, revision: main}"], "pair.target.revision = 'main'"),
+        (["pair.target.source=./t"], "`reference` is a pair"),
+        (["pair.target.source=./t", "pair.draft.source=./d"], "exist only with the reference pair"),
+        (["corpus.splits.train=0.9"], "must sum to 1"),
+        (["evaluate.gamma=17"], "evaluate.gamma is 17"),
+        (["evaluate.convention=vllm", "generate.lookahead=3"], "generate.lookahead must be at least"),
+    ],
+)
+def test_sections_that_contradict_each_other_are_refused(small: Path, overrides: list[str], expected: str) -> None:
+    """What is valid key by key may still make no sense together."""
+    assert expected in _error(small, *overrides)
+
+
+def test_a_config_survives_its_own_dump(small: Path) -> None:
+    """run.json stores the dump; reading it back gives the same config."""
+    config = load_config(small)
+    assert config == parse_config(config.model_dump(mode="json"), "here")
+
+
+def test_sections_are_frozen(small: Path) -> None:
+    """Nobody changes a config under a running stage."""
+    with pytest.raises(ValueError, match="frozen"):
+        load_config(small).distill.max_steps = 3  # type: ignore[misc]
+
+
+def test_every_key_has_a_description() -> None:
+    """`docs/configuration.md` is made from these."""
+
+    def walk(model: type, path: str) -> list[str]:
+        bare = []
+        for name, field in model.model_fields.items():  # type: ignore[attr-defined]
+            inner = field.annotation
+            if hasattr(inner, "model_fields"):
+                bare += walk(inner, f"{path}{name}.")
+            elif not field.description:
+                bare.append(f"{path}{name}")
+        return bare
+
+    assert [] == walk(Config, "")

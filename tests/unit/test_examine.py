@@ -1,0 +1,141 @@
+"""The examination without decoding: a batched teacher-forced pass against one pass a completion."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.acceptance.examine import acceptance_probabilities, batches, engine_sampling
+from pipeline.errors import UnderstudyError
+from pipeline.generation.store import Spoken
+from pipeline.speculation.sampling import GREEDY, Sampling, log_probabilities
+from tests.fakes import full_logits, spoken, table_model, tiny_llama
+
+VOCABULARY = 32
+FILTERED = Sampling(0.8, 12, 0.95)
+
+
+@pytest.fixture(scope="module")
+def draft() -> Any:
+    """Its logits are wider than the vocabulary, as padded models' are."""
+    return tiny_llama(31, vocabulary=40)
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[Spoken]:
+    generator = np.random.default_rng(0)
+    made = []
+    for number, (before, after) in enumerate([(3, 9), (1, 4), (8, 2), (5, 12), (2, 1)]):
+        ids = generator.integers(0, VOCABULARY, before + after)
+        log_p = np.log(generator.random(after))
+        made.append(spoken(ids[:before], ids[before:], name=f"p{number}", log_p=log_p))
+    return made
+
+
+def _directly(model: Any, row: Spoken, draft_sampling: Sampling, greedy: bool) -> list[float]:
+    """a_t of one completion from the definition: one pass, no batch, a token at a time."""
+    logits_TV = full_logits(model, [*row.prompt.tolist(), *row.tokens.tolist()])[:, :VOCABULARY]
+    found = []
+    for index, token in enumerate(row.tokens.tolist()):
+        logits_V = logits_TV[len(row.prompt) - 1 + index]
+        q = math.exp(float(log_probabilities(logits_V, draft_sampling)[token]))
+        found.append(float(int(logits_V.argmax()) == token) if greedy else min(1.0, q / math.exp(row.log_p[index])))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("sampling", "draft_sampling"),
+    [(Sampling(), Sampling()), (FILTERED, FILTERED), (Sampling(), GREEDY), (GREEDY, GREEDY), (GREEDY, Sampling())],
+    ids=str,
+)
+@pytest.mark.parametrize("batch_tokens", [1, 20, 10_000])
+def test_batches_find_what_single_passes_find(
+    draft: Any, rows: list[Spoken], sampling: Sampling, draft_sampling: Sampling, batch_tokens: int
+) -> None:
+    """Every a_t, in the order given, whatever the batch; padded columns are cut; a greedy side makes it 0 or 1."""
+    greedy = sampling.greedy or draft_sampling.greedy
+    found = acceptance_probabilities(draft, rows, sampling, draft_sampling, VOCABULARY, batch_tokens)
+
+    for row, a_T in zip(rows, found, strict=True):
+        np.testing.assert_allclose(_directly(draft, row, draft_sampling, greedy), a_T, atol=1e-6)
+
+
+def test_figures_do_not_depend_on_the_order_of_completions(draft: Any, rows: list[Spoken]) -> None:
+    """Batches are a function of lengths, so that the same completions in another order give the same bits."""
+    order = [3, 0, 4, 1, 2]
+    forward = acceptance_probabilities(draft, rows, Sampling(), Sampling(), VOCABULARY, 30)
+    shuffled = acceptance_probabilities(draft, [rows[i] for i in order], Sampling(), Sampling(), VOCABULARY, 30)
+
+    assert [forward[i].tolist() for i in order] == [a_T.tolist() for a_T in shuffled]
+
+
+def test_batches_hold_each_row_once_and_keep_to_their_size() -> None:
+    """Sorted by length; padding counts; a row longer than the limit goes alone."""
+    lengths = [5, 3, 50, 4, 3, 9]
+    found = list(batches(lengths, 16))
+
+    assert [1, 4, 3, 0, 5, 2] == [number for group in found for number in group]
+    assert all(len(group) == 1 or len(group) * max(lengths[n] for n in group) <= 16 for group in found)
+    assert [[1, 4, 3], [0], [5], [2]] == found
+    assert [] == list(batches([], 16))
+
+
+def test_long_completions_are_scored_piece_by_piece(
+    draft: Any, rows: list[Spoken], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bound on memory changes no figure."""
+    whole = acceptance_probabilities(draft, rows, FILTERED, FILTERED, VOCABULARY, 10_000)
+    monkeypatch.setattr("pipeline.acceptance.examine._CHUNK_ELEMENTS", 3 * len(rows) * VOCABULARY)
+    pieces = acceptance_probabilities(draft, rows, FILTERED, FILTERED, VOCABULARY, 10_000)
+
+    for one, other in zip(whole, pieces, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-12)
+
+
+@pytest.mark.parametrize("draft_sampling", [Sampling(), GREEDY], ids=str)
+def test_a_damaged_draft_is_named_with_the_completion(draft_sampling: Sampling) -> None:
+    """NaN logits raise and say at which completion, also for a greedy draft, where argmax would return a token."""
+    model = table_model(VOCABULARY, 0)
+    model.table_PVW[:, 7] = math.nan
+    completions = [spoken([1], [2, 3]), spoken([1], [7, 3]), spoken([4], [5, 6])]
+
+    with pytest.raises(UnderstudyError, match="completion 1"):
+        acceptance_probabilities(model, completions, Sampling(), draft_sampling, VOCABULARY, 100)
+
+
+def test_a_token_the_draft_rules_out_is_never_accepted() -> None:
+    """q = 0 gives a = 0, without a warning."""
+    model = table_model(VOCABULARY, 0)
+    model.table_PVW[..., 3] = -torch.inf
+    (a_T,) = acceptance_probabilities(model, [spoken([1], [3, 2])], Sampling(), Sampling(), VOCABULARY, 100)
+
+    assert 0 == a_T[0]
+    assert a_T[1] > 0
+
+
+def test_progress_counts_completions(draft: Any, rows: list[Spoken]) -> None:
+    """`on_done` hears of every completion once."""
+    heard: list[int] = []
+    acceptance_probabilities(draft, rows, Sampling(), Sampling(), VOCABULARY, 30, heard.append)
+
+    assert len(rows) == sum(heard)
+
+
+@pytest.mark.parametrize(
+    ("convention", "deployed", "drafting", "expected"),
+    [
+        ("vllm", FILTERED, "probabilistic", Sampling(0.8)),
+        ("transformers", FILTERED, "probabilistic", FILTERED),
+        ("user", FILTERED, "probabilistic", FILTERED),
+        ("openvino", FILTERED, "greedy", GREEDY),
+        ("vllm", FILTERED, "greedy", GREEDY),
+        ("user", GREEDY, "probabilistic", GREEDY),
+    ],
+)
+def test_what_an_engine_applies_to_its_draft(
+    convention: str, deployed: Sampling, drafting: str, expected: Sampling
+) -> None:
+    """vLLM applies the temperature alone, others what they apply to the target; greedy is greedy."""
+    assert expected == engine_sampling(convention, deployed, drafting)

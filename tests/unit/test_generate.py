@@ -1,0 +1,166 @@
+"""The target plays its part: what is generated, stored, and left alone when a run is resumed."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.corpus.store import Prompt
+from pipeline.generation.generate import Settings, generate, plan_completions
+from pipeline.generation.store import Spoken, read_completions
+from pipeline.speculation.sampling import GREEDY, Sampling, log_probabilities
+from tests.fakes import full_logits, greedy_text, quiet, tiny_llama
+
+SAMPLED = Sampling(0.9, top_k=20)
+SETTINGS = Settings(SAMPLED, max_new_tokens=9, lookahead=3, top_k=4, batch=3, shard=4, seed=7)
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return tiny_llama(61, layers=1, dtype=torch.float32)
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[Prompt]:
+    generator = np.random.default_rng(0)
+    splits = ["train", "examination", "train", "dev", "examination", "train", "examination", "train"]
+    return [
+        Prompt(f"{n:016x}", split, "code", n, tuple(generator.integers(2, 32, 1 + 2 * n % 7).tolist()))
+        for n, split in enumerate(splits)
+    ]
+
+
+@pytest.fixture(scope="module")
+def stored(model: Any, prompts: list[Prompt], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Spoken]]:
+    out = tmp_path_factory.mktemp("completions")
+    _generate(model, prompts, out)
+    return out, list(read_completions(out))
+
+
+def _generate(model: Any, prompts: list[Prompt], out: Path, settings: Settings = SETTINGS) -> None:
+    generate(model, plan_completions(prompts, settings.sampling), settings, 32, [0, 1], out, quiet())
+
+
+def test_every_prompt_gets_a_completion_and_examination_prompts_two(prompts: list[Prompt]) -> None:
+    """One at the deployment's settings each, a greedy one more for the examination; at temperature 0 they are one."""
+    wanted = [(item.prompt.id, item.greedy) for item in plan_completions(prompts, SAMPLED)]
+    examined = [(prompt.id, True) for prompt in prompts if prompt.split == "examination"]
+
+    assert sorted([(prompt.id, False) for prompt in prompts] + examined) == sorted(wanted)
+    assert sorted((prompt.id, True) for prompt in prompts) == sorted(
+        (item.prompt.id, item.greedy) for item in plan_completions(prompts, GREEDY)
+    )
+
+
+def test_the_plan_does_not_depend_on_the_order_of_prompts(prompts: list[Prompt]) -> None:
+    """Sorted by kind, split, length and id: shards hold the same however the corpus was read."""
+    assert plan_completions(prompts, SAMPLED) == plan_completions(prompts[::-1], SAMPLED)
+
+
+def test_completions_have_their_length_and_overrun(stored: tuple[Path, list[Spoken]]) -> None:
+    """At most the limit, ended by a stop token or by it, and `lookahead` tokens further for the examination alone."""
+    for item in stored[1]:
+        said = item.tokens[: item.length].tolist()
+        assert len(item.tokens) == item.length + (3 if item.split == "examination" else 0)
+        assert not {0, 1} & set(said[:-1])
+        assert item.stopped == (said[-1] in (0, 1))
+        assert item.stopped or item.length == 9
+    assert any(item.stopped for item in stored[1])
+
+
+def test_greedy_completions_are_the_argmax(model: Any, stored: tuple[Path, list[Spoken]]) -> None:
+    """Greedy ones are argmax text with log p of 0; sampled ones of the same prompts are not."""
+    greedy = [item for item in stored[1] if item.greedy]
+
+    assert 3 == len(greedy)
+    for item in greedy:
+        assert greedy_text(model, item.prompt.tolist(), len(item.tokens), 32) == item.tokens.tolist()
+        assert not item.log_p.any()
+    sampled = {item.id: item.tokens.tolist() for item in stored[1] if not item.greedy}
+    assert any(sampled[item.id] != item.tokens.tolist() for item in greedy)
+
+
+def test_stored_probabilities_are_the_models(model: Any, stored: tuple[Path, list[Spoken]]) -> None:
+    """log p is at the sampling settings, the top k and the tail at temperature 1; each belongs to its token."""
+    for item in stored[1]:
+        if item.greedy:
+            continue
+        logits_NV = full_logits(model, [*item.prompt.tolist(), *item.tokens.tolist()])[len(item.prompt) - 1 : -1]
+        log_p_NV, log_p1_NV = log_probabilities(logits_NV, SAMPLED), logits_NV.log_softmax(-1)
+        own = log_p_NV.gather(1, torch.from_numpy(item.tokens).long()[:, None])[:, 0]
+        top = log_p1_NV.topk(4)
+
+        np.testing.assert_allclose(own.numpy(), item.log_p, atol=1e-4)
+        np.testing.assert_array_equal(top.indices.numpy(), item.top_ids)
+        np.testing.assert_allclose(top.values.numpy(), item.top_log_p, atol=4e-3)
+        tail = np.log(1 - top.values.double().exp().sum(1).numpy())
+        np.testing.assert_allclose(tail, item.tail_log_p.astype(float), atol=2e-2)
+
+
+def test_top_k_and_tail_are_a_distribution(stored: tuple[Path, list[Spoken]]) -> None:
+    """Their masses sum to 1 but for the rounding of fp16."""
+    for item in stored[1]:
+        total = np.exp(item.top_log_p.astype(float)).sum(1) + np.exp(item.tail_log_p.astype(float))
+        np.testing.assert_allclose(total, 1, atol=5e-3)
+
+
+def test_an_empty_tail_is_a_number(tmp_path: Path, prompts: list[Prompt]) -> None:
+    """A target that is sure leaves no mass outside its top k; what is stored is finite, and so trainable."""
+    sure = tiny_llama(61, layers=1, dtype=torch.float32)
+    with torch.no_grad():
+        sure.lm_head.weight *= 200
+    _generate(sure, prompts, tmp_path)
+
+    for item in read_completions(tmp_path):
+        assert np.isfinite(item.tail_log_p).all()
+        assert np.isfinite(item.top_log_p).all()
+
+
+@pytest.mark.parametrize("lost", ["shard-00002", "shard-00000"])
+def test_a_resumed_run_writes_the_bytes_of_an_unbroken_one(
+    model: Any, prompts: list[Prompt], stored: tuple[Path, list[Spoken]], tmp_path: Path, lost: str
+) -> None:
+    """Only the missing shard is generated, and it is the same; the others are not touched."""
+    whole = {path.name: path.read_bytes() for path in stored[0].iterdir()}
+    assert {"shard-00000", "shard-00001", "shard-00002"} == {name.partition(".")[0] for name in whole}
+    for name, content in whole.items():
+        if not name.startswith(f"{lost}.completions"):
+            (tmp_path / name).write_bytes(content)
+    kept = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir() if not path.name.startswith(lost)}
+    _generate(model, prompts, tmp_path)
+
+    assert whole == {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert kept == {name: (tmp_path / name).stat().st_mtime_ns for name in kept}
+
+
+def test_a_shard_never_mixes_greedy_with_sampled(stored: tuple[Path, list[Spoken]]) -> None:
+    """The last shard holds the three greedy completions, the others eight sampled ones."""
+    assert [False] * 8 + [True] * 3 == [item.greedy for item in stored[1]]
+
+
+def test_a_completion_does_not_depend_on_what_else_is_asked_for(
+    model: Any, prompts: list[Prompt], stored: tuple[Path, list[Spoken]], tmp_path: Path
+) -> None:
+    """Without the last prompt of the plan, in smaller batches or with another shard size, the tokens are the same."""
+    expected = {(item.id, item.greedy): item.tokens.tolist() for item in stored[1]}
+    variants = [replace(SETTINGS, batch=1), replace(SETTINGS, shard=100, batch=11)]
+    for number, settings in enumerate(variants):
+        out = tmp_path / str(number)
+        out.mkdir()
+        _generate(model, prompts[: len(prompts) - number], out, settings)
+        found = {(item.id, item.greedy): item.tokens.tolist() for item in read_completions(out)}
+        assert {key: expected[key] for key in found} == found
+
+
+def test_the_seed_makes_the_difference(model: Any, prompts: list[Prompt], tmp_path: Path) -> None:
+    """Another seed gives other sampled completions, and the same greedy ones."""
+    for seed in (1, 2):
+        (tmp_path / str(seed)).mkdir()
+        _generate(model, prompts, tmp_path / str(seed), replace(SETTINGS, seed=seed))
+    one, other = (list(read_completions(tmp_path / str(seed))) for seed in (1, 2))
+
+    assert [i.tokens.tolist() for i in one if i.greedy] == [i.tokens.tolist() for i in other if i.greedy]
+    assert [i.tokens.tolist() for i in one if not i.greedy] != [i.tokens.tolist() for i in other if not i.greedy]

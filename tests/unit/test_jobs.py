@@ -1,0 +1,102 @@
+"""Which artifacts a run builds, and what makes their keys differ."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.config.loading import load_config
+from pipeline.config.root import Config
+from pipeline.jobs import Job, expand
+from pipeline.plan import STAGE_NAMES
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+def _config(*overrides: str, name: str = "smoke") -> Config:
+    return load_config(CONFIGS / f"{name}.yaml", overrides)
+
+
+def _keys(config: Config, outside: tuple[str, ...] = ()) -> dict[str, str]:
+    """The key of every job, with each job's provided digests standing in as functions of its key."""
+    keys: dict[str, str] = {}
+    for job in expand(config, outside):
+        digests = {}
+        for role, reference in job.reads.items():
+            source, _, name = reference.partition("#")
+            digests[role] = reference if source == "outside" else f"{keys[source]}#{name}"
+        keys[job.id] = job.key(digests)
+    return keys
+
+
+def _changed(*overrides: str) -> set[str]:
+    before, after = _keys(_config()), _keys(_config(*overrides))
+    return {job.partition("/")[0] for job in before if before[job] != after.get(job)}
+
+
+def test_jobs_cover_every_stage_in_order() -> None:
+    """Every stage has a job, and a job reads only from jobs before it."""
+    jobs = expand(_config(), ("champion",))
+    assert list(STAGE_NAMES) == list(dict.fromkeys(job.stage for job in jobs))
+    seen = {"outside"}
+    for job in jobs:
+        assert {reference.partition("#")[0] for reference in job.reads.values()} <= seen
+        seen.add(job.id)
+
+
+@pytest.mark.parametrize(
+    ("override", "first"),
+    [
+        ("distill.learning_rate=0.1", "distill"),
+        ("evaluate.max_gamma=8", "evaluate"),
+        ("gate.min_gain=0.1", "gate"),
+        ("generate.max_new_tokens=8", "generate"),
+        ("sampling.temperature=0.5", "generate"),
+        ("corpus.max_prompt_tokens=9", "corpus"),
+        ("seed=3", "pair"),
+    ],
+)
+def test_a_change_reruns_its_stage_and_what_follows_only(override: str, first: str) -> None:
+    """What does not depend on a setting keeps its key."""
+    changed = _changed(override) - {"promote"}
+    upstream = set(STAGE_NAMES[: STAGE_NAMES.index(first)])
+    assert first in changed
+    assert set() == changed & upstream
+
+
+@pytest.mark.parametrize("override", ["name=other", "device=cpu", "tracking.experiment=x", "promote.license=mit"])
+def test_what_changes_no_content_changes_no_key(override: str) -> None:
+    """Names, devices and bookkeeping are not content."""
+    assert set() == _changed(override)
+
+
+def test_the_gate_depends_on_the_champion() -> None:
+    """With another champion the gate judges again."""
+    with_champion, without = _keys(_config(), ("champion",)), _keys(_config())
+    assert with_champion["gate"] != without["gate"]
+    assert with_champion["distill"] == without["distill"]
+
+
+def test_an_examination_is_keyed_by_the_draft_and_not_by_its_part() -> None:
+    """A champion that is examined as a candidate is not examined again as a champion."""
+    settings: dict[str, Any] = {"a": 1}
+    digests = {"draft": "d", "completions": "c"}
+    assert Job("evaluate", "candidate", settings, {}).key(digests) == Job("evaluate", "champion", settings, {}).key(
+        digests
+    )
+
+
+def test_a_moved_prompt_file_is_the_same_file(tmp_path: Path) -> None:
+    """The digest of a prompt file enters the key, its path does not."""
+    common = ("pair.target.source=./t", "pair.draft.source=./d")
+    one, other = (
+        _keys(_config(*common, f"corpus.sources=[{{path: {tmp_path}/{name}.jsonl}}]"), ("prompts_0",))
+        for name in ("a", "b")
+    )
+    assert one == other
+
+
+def test_another_base_draft_does_not_make_the_target_speak_again() -> None:
+    """generate depends on the target inside the pair artifact, not on the whole of it."""
+    generate = next(job for job in expand(_config(), ()) if job.id == "generate")
+    assert {"target": "pair#target", "corpus": "corpus"} == dict(generate.reads)

@@ -1,0 +1,41 @@
+"""Tokens inside a repeated 8-gram."""
+
+import random
+
+import pytest
+
+from pipeline.acceptance.loops import WIDTH, in_loop
+
+
+def _brute_force(tokens: list[int]) -> list[bool]:
+    grams = [tokens[start : start + WIDTH] for start in range(len(tokens) - WIDTH + 1)]
+    return [
+        any(start <= index < start + WIDTH and grams.count(gram) > 1 for start, gram in enumerate(grams))
+        for index in range(len(tokens))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "looping"),
+    [
+        ([], 0),
+        (list(range(30)), 0),
+        ([1] * 8, 0),
+        ([1] * 9, 9),
+        ([*range(8), 99, *range(8)], 16),
+        ([*range(7), 99, *range(7)], 0),
+        ([50, *range(4), *range(4), *range(4), 60], 12),
+    ],
+)
+def test_share_of_known_texts(tokens: list[int], looping: int) -> None:
+    """No loop in distinct tokens or in a repetition of seven; both copies of a repeated 8-gram are inside one."""
+    assert looping == in_loop(tokens).sum()
+
+
+def test_marks_equal_brute_force() -> None:
+    """On random texts with planted repetitions, each token is marked as counting every 8-gram would mark it."""
+    generator = random.Random(0)
+    for _ in range(40):
+        part = [generator.randrange(4) for _ in range(generator.randrange(5, 14))]
+        tokens = [*part, *(generator.randrange(4) for _ in range(generator.randrange(6))), *part]
+        assert _brute_force(tokens) == in_loop(tokens).tolist()

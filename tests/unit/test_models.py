@@ -1,0 +1,184 @@
+"""Loading, measuring and matching models and tokenizers."""
+
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from pipeline.errors import UnderstudyError, UsageError
+from pipeline.models import (
+    Weights,
+    cache_bytes_per_token,
+    check_same_family,
+    choose_device,
+    load_model,
+    load_tokenizer,
+    logits_width,
+    measure_weights,
+    read_model_config,
+    stop_token_ids,
+)
+from tests.fakes import tiny_llama, tiny_tokenizer
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A saved model with its tokenizer."""
+    path = tmp_path_factory.mktemp("model")
+    tiny_llama(1, dtype=torch.bfloat16).save_pretrained(path)
+    tiny_tokenizer().save_pretrained(path)
+    return path
+
+
+def _bpe(merges: list[tuple[str, str]], **special: str) -> Any:
+    """A BPE tokenizer over the bytes whose merged tokens are all there, whatever the merges' order."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokens = [*letters, *sorted("".join(merge) for merge in merges), "<end>", "<pad>"]
+    tokenizer = Tokenizer(models.BPE({token: number for number, token in enumerate(tokens)}, merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    names = {"eos_token": "<end>", "pad_token": "<pad>"} | special
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
+
+
+MERGES = [("r", "e"), ("e", "t"), ("u", "r")]
+
+
+def test_equal_tokenizers_are_one_family() -> None:
+    """No difference to report."""
+    assert [] == check_same_family(_bpe(MERGES), _bpe(MERGES))
+
+
+def test_one_token_that_differs_is_named() -> None:
+    """A token one side lacks, and one with another id."""
+    with pytest.raises(UnderstudyError, match=r"token 'w31' is id 31 for the target and missing for the draft"):
+        check_same_family(tiny_tokenizer(32), tiny_tokenizer(31))
+    swapped = SimpleNamespace(get_vocab=lambda: {**tiny_tokenizer().get_vocab(), "w7": 8, "w8": 7})
+    with pytest.raises(UnderstudyError, match=r"token 'w7' is id 7 for the target and id 8 for the draft"):
+        check_same_family(tiny_tokenizer(), swapped)
+
+
+def test_the_same_tokens_merged_in_another_order_are_another_family() -> None:
+    """'ret' of 'return' is 're' + 't' or 'r' + 'et': the token lists are equal, the texts are not."""
+    target, draft = _bpe(MERGES), _bpe(MERGES[1:] + MERGES[:1])
+
+    assert target.get_vocab() == draft.get_vocab()
+    with pytest.raises(UnderstudyError, match="split text differently"):
+        check_same_family(target, draft)
+
+
+@pytest.mark.parametrize(
+    ("special", "name"),
+    [({"eos_token": "<pad>"}, "eos_token"), ({"pad_token": "<end>"}, "pad_token"), ({"chat_template": "x"}, "chat")],
+)
+def test_legal_differences_are_reported(special: dict[str, str], name: str) -> None:
+    """Another EOS, padding or chat template does not hurt; the target's is used, and the report says so."""
+    (report,) = check_same_family(_bpe(MERGES), _bpe(MERGES, **special))
+
+    assert report.startswith(name)
+    assert "the target's" in report
+    assert repr(next(iter(special.values()))) in report
+
+
+def test_weights_are_counted_from_headers(directory: Path) -> None:
+    """Parameters and bytes of a real model, over all its files."""
+    parameters = sum(weight.numel() for weight in tiny_llama(1).parameters())
+
+    assert Weights(parameters, 2 * parameters) == measure_weights(directory)
+
+
+def test_weights_in_several_files_are_added(tmp_path: Path) -> None:
+    """A sharded model counts as its unsharded self."""
+    tiny_llama(1, dtype=torch.float32).save_pretrained(tmp_path, max_shard_size="4KB")
+    parameters = sum(weight.numel() for weight in tiny_llama(1).parameters())
+
+    assert 1 < len(list(tmp_path.glob("*.safetensors")))
+    assert Weights(parameters, 4 * parameters) == measure_weights(tmp_path)
+
+
+@pytest.mark.parametrize("keep", [0, 5, 100, -1])
+def test_a_truncated_weight_file_is_named(directory: Path, tmp_path: Path, keep: int) -> None:
+    """Cut in the length, the header or the tensors: measuring and loading both say which."""
+    model = shutil.copytree(directory, tmp_path / "model")
+    weights = model / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:keep])
+
+    with pytest.raises(UnderstudyError, match=r"model\.safetensors: (not a whole safetensors file|truncated)"):
+        measure_weights(model)
+    with pytest.raises(UnderstudyError, match="cannot be loaded"):
+        load_model(model, "float32", torch.device("cpu"))
+
+
+@pytest.mark.parametrize("content", [b"version https://git-lfs.github.com/spec/v1\n", b"\xff" * 64, b"[]" * 40])
+def test_a_file_of_another_kind_is_not_a_weight_file(tmp_path: Path, content: bytes) -> None:
+    """A Git LFS pointer, a header longer than any memory, other text."""
+    (tmp_path / "model.safetensors").write_bytes(content)
+
+    with pytest.raises(UnderstudyError, match="not a whole safetensors file"):
+        measure_weights(tmp_path)
+
+
+def test_a_model_is_loaded_in_the_asked_format_for_inference(directory: Path) -> None:
+    """The stored weights, in the asked number format, in eval mode."""
+    model = load_model(directory, "float32", torch.device("cpu"))
+    expected = tiny_llama(1, dtype=torch.bfloat16).float()
+
+    assert torch.float32 == model.dtype
+    assert not model.training
+    assert torch.equal(expected.lm_head.weight, model.lm_head.weight)
+
+
+def test_a_model_that_is_not_safetensors_is_not_loaded(directory: Path, tmp_path: Path) -> None:
+    """Pickled weights are refused, as are no weights at all and a directory without a config."""
+    shutil.copy(directory / "config.json", tmp_path)
+    with pytest.raises(UnderstudyError, match="cannot be loaded"):
+        load_model(tmp_path, "float32", torch.device("cpu"))
+    torch.save(tiny_llama(1).state_dict(), tmp_path / "pytorch_model.bin")
+    with pytest.raises(UnderstudyError, match="cannot be loaded"):
+        load_model(tmp_path, "float32", torch.device("cpu"))
+    (tmp_path / "config.json").unlink()
+    with pytest.raises(UnderstudyError, match=r"config\.json: cannot be read"):
+        load_model(tmp_path, "float32", torch.device("cpu"))
+
+
+def test_tokenizers_load_or_say_why_not(directory: Path, tmp_path: Path) -> None:
+    """From a model's directory; an empty one is an error that names it."""
+    assert tiny_tokenizer().get_vocab() == load_tokenizer(directory).get_vocab()
+    with pytest.raises(UnderstudyError, match="no usable tokenizer"):
+        load_tokenizer(tmp_path)
+
+
+def test_what_a_config_says(directory: Path) -> None:
+    """Width of the logits, and keys and values of one token: 2 layers of one head of 8 numbers, twice."""
+    assert 32 == logits_width(directory) == read_model_config(directory)["vocab_size"]
+    assert 2 * 2 * 8 * 2 == cache_bytes_per_token(directory, "bfloat16")
+    assert 2 * 2 * 8 * 4 == cache_bytes_per_token(directory, "float32")
+
+
+def test_devices_that_are_not_there_are_usage_errors() -> None:
+    """A misspelt one, and a GPU that no machine has; `cpu` and `auto` always work."""
+    for name in ("cup", "cuda:977"):
+        with pytest.raises(UsageError, match=f"device = '{name}'"):
+            choose_device(name)
+    assert torch.device("cpu") == choose_device("cpu")
+    assert choose_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@pytest.mark.parametrize(
+    ("listed", "eos", "expected"),
+    [([5, 3], 0, [0, 3, 5]), (7, 0, [0, 7]), (None, 4, [4]), ("absent", 4, [4]), (None, None, []), ([2], 2, [2])],
+)
+def test_stop_tokens_are_those_of_config_and_tokenizer(
+    tmp_path: Path, listed: Any, eos: int | None, expected: list[int]
+) -> None:
+    """A list, a number, null, or no generation config at all, joined with the tokenizer's EOS."""
+    if listed != "absent":
+        (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": listed}))
+
+    assert expected == stop_token_ids(tmp_path, SimpleNamespace(eos_token_id=eos))

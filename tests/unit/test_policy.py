@@ -1,0 +1,201 @@
+"""Rules and verdicts: each can pass and fail, and what is missing is a refusal."""
+
+import json
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.acceptance.profile import PromptCounts
+from pipeline.config.gate import GateConfig
+from pipeline.judgement.decision import ALREADY_CHAMPION, PROMOTE, REFUSE, already_champion, decide, without_prompts
+from pipeline.judgement.policy import FAIL, NO_VERDICT, PASS, Case, Rule, apply_rules
+from tests.fakes import counted
+
+POLICY = GateConfig(min_prompts_per_domain=10, max_draft_megabytes=10)
+PROMPTS = 12
+
+
+def _counts(rates: dict[str, float], calls: float = 50.0) -> list[PromptCounts]:
+    """Twelve prompts a domain, with the same ups and downs by prompt for every draft, and a little of its own."""
+    ups = np.random.default_rng(0).uniform(-10, 10, PROMPTS)
+    own = np.random.default_rng(int(1000 * sum(rates.values()))).uniform(-0.2, 0.2, PROMPTS)
+    return [
+        counted(f"{domain}-{n}", 100 * rate + ups[n] + own[n], domain=domain, calls=calls)
+        for domain, rate in rates.items()
+        for n in range(PROMPTS)
+    ]
+
+
+def _case(**changes: Any) -> Case:
+    """A candidate that passes everything."""
+    good = Case(
+        candidate=_counts({"chat": 0.7, "code": 0.8}, calls=40),
+        baseline=_counts({"chat": 0.6, "code": 0.7}),
+        baseline_name="champion",
+        prompt_lookup=_counts({"chat": 0.2, "code": 0.3}, calls=80),
+        draft_bytes=5e6,
+        crosscheck_agrees=True,
+    )
+    return replace(good, **changes)
+
+
+def _rules(case: Case, policy: GateConfig = POLICY) -> dict[str, Rule]:
+    return {rule.name: rule for rule in apply_rules(case, policy, 5, 0.95)}
+
+
+def _verdict(case: Case, policy: GateConfig = POLICY) -> str:
+    verdict: str = decide(apply_rules(case, policy, 5, 0.95), {})["verdict"]
+    return verdict
+
+
+def test_a_better_draft_passes_every_rule() -> None:
+    """All seven rules, in the order people read them, and nothing to explain."""
+    rules = apply_rules(_case(), POLICY, 5, 0.95)
+    decision = decide(rules, {"gamma": 5})
+
+    assert [
+        "least_prompts",
+        "gain",
+        "domain_not_harmed:chat",
+        "domain_not_harmed:code",
+        "beats_prompt_lookup",
+        "largest_memory",
+        "decode_agrees",
+    ] == [rule.name for rule in rules]
+    assert {PASS} == {rule.verdict for rule in rules}
+    assert (PROMOTE, [], 5) == (decision["verdict"], decision["reasons"], decision["gamma"])
+    json.dumps(decision, allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule", "verdict"),
+    [
+        ({"candidate": _counts({"chat": 0.55, "code": 0.65}, calls=40)}, "gain", FAIL),
+        ({"candidate": _counts({"chat": 0.6, "code": 0.7}, calls=40)}, "gain", NO_VERDICT),
+        ({"candidate": _counts({"chat": 0.5, "code": 0.9}, calls=40)}, "domain_not_harmed:chat", FAIL),
+        ({"prompt_lookup": _counts({"chat": 0.2, "code": 0.3}, calls=30)}, "beats_prompt_lookup", FAIL),
+        ({"prompt_lookup": None}, "beats_prompt_lookup", NO_VERDICT),
+        ({"draft_bytes": 10_000_001.0}, "largest_memory", FAIL),
+        ({"draft_bytes": None}, "largest_memory", NO_VERDICT),
+        ({"draft_bytes": math.nan}, "largest_memory", FAIL),
+        ({"crosscheck_agrees": False}, "decode_agrees", FAIL),
+        ({"crosscheck_agrees": None}, "decode_agrees", NO_VERDICT),
+    ],
+)
+def test_each_rule_refuses_alone(changes: dict[str, Any], rule: str, verdict: str) -> None:
+    """One figure that is worse, unproved or missing is enough, and the reason names its rule."""
+    case = _case(**changes)
+    failed = {name: found.verdict for name, found in _rules(case).items() if found.verdict != PASS}
+    decision = decide(apply_rules(case, POLICY, 5, 0.95), {})
+
+    assert {rule: verdict} == failed
+    assert REFUSE == decision["verdict"]
+    assert [True] == [reason.startswith(f"{rule} ({verdict}): ") for reason in decision["reasons"]]
+
+
+def test_limits_are_inclusive() -> None:
+    """A draft of exactly the largest size, and exactly the least prompts, pass."""
+    assert PASS == _rules(_case(draft_bytes=10e6))["largest_memory"].verdict
+    assert PROMOTE == _verdict(_case(), replace_policy(min_prompts_per_domain=PROMPTS))
+    assert REFUSE == _verdict(_case(), replace_policy(min_prompts_per_domain=PROMPTS + 1))
+
+
+def replace_policy(**changes: Any) -> GateConfig:
+    return POLICY.model_copy(update=changes)
+
+
+def test_rules_can_be_left_out() -> None:
+    """Without a size limit or the comparison with prompt-lookup, neither is asked for."""
+    case = _case(prompt_lookup=None, draft_bytes=None)
+
+    assert PROMOTE == _verdict(case, replace_policy(beats_prompt_lookup=False, max_draft_megabytes=None))
+
+
+def test_a_gain_must_exceed_the_least_gain() -> None:
+    """The lower bound decides, not the estimate: a gain of 10 points proves 9, not 10."""
+    gain = _rules(_case())["gain"]
+
+    assert gain.figure == pytest.approx(0.1, abs=0.005)
+    assert gain.low is not None
+    assert PROMOTE == _verdict(_case(), replace_policy(min_gain=gain.low - 1e-9))
+    assert REFUSE == _verdict(_case(), replace_policy(min_gain=gain.low))
+    assert NO_VERDICT == _rules(_case(), replace_policy(min_gain=gain.low))["gain"].verdict
+
+
+def test_a_domain_may_lose_less_than_the_margin() -> None:
+    """'Not harmed' is proved where the loss is surely below the margin, and only there."""
+    case = _case(candidate=_counts({"chat": 0.595, "code": 0.9}, calls=40))
+
+    assert PASS == _rules(case, replace_policy(domain_margin=0.02))["domain_not_harmed:chat"].verdict
+    assert FAIL == _rules(case, replace_policy(domain_margin=0.001))["domain_not_harmed:chat"].verdict
+
+
+def test_a_figure_that_is_not_a_number_refuses() -> None:
+    """NaN in one prompt's counts: no figure, no verdict, and the decision is still valid JSON."""
+    candidate = _case().candidate
+    case = _case(candidate=[replace(candidate[0], accepted=math.nan), *candidate[1:]])
+    decision = decide(apply_rules(case, POLICY, 5, 0.95), {})
+
+    assert {"gain", "domain_not_harmed:chat"} == {r["name"] for r in decision["rules"] if r["verdict"] != PASS}
+    assert REFUSE == decision["verdict"]
+    json.dumps(decision, allow_nan=False)
+
+
+def test_profiles_over_other_prompts_refuse() -> None:
+    """Two profiles that cannot be paired have no gain."""
+    assert NO_VERDICT == _rules(_case(baseline=_case().baseline[::-1]))["gain"].verdict
+
+
+def test_too_few_prompts_in_a_domain_are_no_verdict() -> None:
+    """A domain with fewer prompts than the policy asks for is not judged, and so refused."""
+    short = {name: [i for i in getattr(_case(), name) if i.id != "chat-0"] for name in ("candidate", "baseline")}
+    rules = _rules(_case(**short, prompt_lookup=None), replace_policy(min_prompts_per_domain=PROMPTS))
+
+    assert NO_VERDICT == rules["least_prompts"].verdict == rules["domain_not_harmed:chat"].verdict
+    assert PASS == rules["domain_not_harmed:code"].verdict
+    assert (11.0, 12.0) == (rules["least_prompts"].figure, rules["least_prompts"].threshold)
+
+
+def test_one_prompt_in_a_domain_has_no_interval() -> None:
+    """Unknown bounds are null and never a pass."""
+    case = _case(candidate=_case().candidate[:1], baseline=_case().baseline[:1], prompt_lookup=None)
+    gain = _rules(case, replace_policy(min_prompts_per_domain=2))["gain"]
+
+    assert (NO_VERDICT, None, None) == (gain.verdict, gain.low, gain.high)
+
+
+def test_no_rules_or_no_prompts_refuse() -> None:
+    """A gate with nothing to judge by does not open."""
+    assert REFUSE == decide([], {})["verdict"]
+    assert REFUSE == _verdict(_case(candidate=[], baseline=[], prompt_lookup=[]))
+
+
+def test_prompts_trained_on_are_dropped_from_every_profile() -> None:
+    """From candidate, baseline and prompt-lookup alike, so that they stay paired."""
+    case = without_prompts(_case(), {"chat-3", "code-0", "elsewhere"})
+
+    for counts in (case.candidate, case.baseline, case.prompt_lookup):
+        assert counts is not None
+        assert 2 * PROMPTS - 2 == len(counts)
+        assert not {"chat-3", "code-0"} & {item.id for item in counts}
+    assert PROMOTE == _verdict(case)
+    assert without_prompts(_case(prompt_lookup=None), {"chat-3"}).prompt_lookup is None
+
+
+def test_a_domain_trained_on_entirely_is_refused_and_not_forgotten() -> None:
+    """Where no unseen prompt of a domain is left, nothing proves that it is not harmed."""
+    rules = _rules(without_prompts(_case(), {f"chat-{n}" for n in range(PROMPTS)}))
+
+    assert (NO_VERDICT, 0.0) == (rules["least_prompts"].verdict, rules["least_prompts"].figure)
+    assert NO_VERDICT == rules["domain_not_harmed:chat"].verdict
+    assert PASS == rules["domain_not_harmed:code"].verdict
+
+
+def test_a_candidate_that_is_the_champion_is_neither() -> None:
+    """Nothing to judge: the decision says so and gives its reason."""
+    decision = already_champion({"gamma": 5})
+
+    assert (ALREADY_CHAMPION, 1, []) == (decision["verdict"], len(decision["reasons"]), decision["rules"])

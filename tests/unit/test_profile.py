@@ -1,0 +1,185 @@
+"""From counts to figures, to JSON and back."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.acceptance.profile import (
+    PromptCounts,
+    acceptance_gain,
+    by_domain,
+    count_completions,
+    counts_from_json,
+    counts_json,
+    figures,
+    omega_gain,
+)
+from pipeline.acceptance.rounds import CONVENTIONS, expected_rounds, iid_tokens_per_call
+from pipeline.config.evaluate import EvaluateConfig
+from pipeline.errors import UnderstudyError
+from pipeline.generation.examination import acceptance_rate, examine_stored, look_up_stored
+from pipeline.speculation.sampling import Sampling
+from tests.fakes import counted, spoken, table_model
+
+LENGTHS, EXTRA, GAMMAS = [9, 4, 12, 7], 3, 4
+
+
+def _counts(convention: str = "user", extra: int = EXTRA) -> list[PromptCounts]:
+    generator = np.random.default_rng(3)
+    a = [generator.random(length + extra) for length in LENGTHS]
+    loops = [np.arange(length) < 2 for length in LENGTHS]
+    domains = ["chat", "code", "chat", "code"]
+    return count_completions(list("abcd"), domains, a, LENGTHS, loops, GAMMAS, CONVENTIONS[convention])
+
+
+@pytest.mark.parametrize("convention", CONVENTIONS)
+def test_counts_are_those_of_each_completion_alone(convention: str) -> None:
+    """Sums of a_t leave the overrun out; rounds, calls and accepted tokens are one completion's own."""
+    generator = np.random.default_rng(3)
+    for item, length in zip(_counts(convention), LENGTHS, strict=True):
+        a_T = generator.random(length + EXTRA)
+        assert (length, pytest.approx(a_T[:length].sum()), length) == (item.tokens, item.accepted, item.examined)
+        assert (2, pytest.approx(a_T[:2].sum())) == (item.loop_tokens, item.loop_accepted)
+        for gamma in range(1, GAMMAS + 1):
+            alone = expected_rounds(a_T[None], np.array([length]), gamma, CONVENTIONS[convention])
+            assert alone.rounds_B[0] == pytest.approx(item.rounds[gamma - 1])
+            assert alone.calls_B[0] == pytest.approx(item.calls[gamma - 1])
+            assert alone.accepted_BG.sum() == pytest.approx(item.accepted_drafts[gamma - 1])
+        assert alone.accepted_BG[0].tolist() == pytest.approx(item.per_position)
+
+
+def test_figures_are_ratios_of_sums() -> None:
+    """Every figure, from the counts by hand."""
+    counts = _counts()
+    found = figures(counts, 0.95)
+    tokens, alpha = sum(LENGTHS), sum(item.accepted for item in counts) / sum(LENGTHS)
+    rounds = sum(item.rounds[3] for item in counts)
+    places = [sum(item.per_position[i] for item in counts) / rounds for i in range(GAMMAS)]
+    omega = tokens / sum(item.calls[3] for item in counts)
+
+    assert (4, tokens) == (found["prompts"], found["tokens"])
+    assert alpha == pytest.approx(found["acceptance_rate"]["value"])
+    assert omega == pytest.approx(found["tokens_per_target_call"]["4"]["value"])
+    assert 1 + sum(item.accepted_drafts[3] for item in counts) / rounds == pytest.approx(
+        found["mean_acceptance_length"]["4"]
+    )
+    assert iid_tokens_per_call(alpha, 4) - omega == pytest.approx(found["iid_error"]["4"])
+    assert places == pytest.approx(found["per_position_acceptance"])
+    assert [places[0], *(b / a for a, b in zip(places, places[1:], strict=False))] == pytest.approx(
+        found["conditional_acceptance"]
+    )
+    assert 8 / tokens == pytest.approx(found["loop_share"])
+    assert (alpha * tokens - sum(item.loop_accepted for item in counts)) / (tokens - 8) == pytest.approx(
+        found["acceptance_rate_without_loops"]
+    )
+
+
+def test_domains_have_their_own_figures() -> None:
+    """A domain's rate and Omega are those of its prompts."""
+    counts = _counts()
+    found = by_domain(counts, 2, 0.9)
+    code = [counts[1], counts[3]]
+
+    assert ["chat", "code"] == list(found)
+    assert sum(item.accepted for item in code) / 11 == pytest.approx(found["code"]["acceptance_rate"]["value"])
+    assert 11 / sum(item.calls[1] for item in code) == pytest.approx(
+        found["code"]["tokens_per_target_call"]["2"]["value"]
+    )
+
+
+def test_counts_survive_json() -> None:
+    """A profile read back gives the same counts, number by number, and its figures are strict JSON."""
+    counts = _counts()
+
+    assert counts == counts_from_json(json.loads(json.dumps(counts_json(counts), allow_nan=False)))
+    json.dumps(figures(counts[:1], 0.95), allow_nan=False)
+    assert {"value", "prompts", "low", "high"} == set(figures(counts[:1], 0.95)["acceptance_rate"])
+    assert figures(counts[:1], 0.95)["acceptance_rate"]["low"] is None
+
+
+def test_a_gain_is_over_the_same_prompts_or_an_error() -> None:
+    """Other prompts, a missing one, or another order cannot be paired."""
+    counts = _counts()
+    for other in (counts[::-1], counts[:-1], [*counts[:-1], replace(counts[-1], id="e")]):
+        with pytest.raises(UnderstudyError, match="same prompts"):
+            acceptance_gain(counts, other, 0.95)
+        with pytest.raises(UnderstudyError, match="same prompts"):
+            omega_gain(counts, other, 2, 0.95)
+
+
+def test_gains_are_differences_of_figures() -> None:
+    """In acceptance and, at each gamma, in tokens per call."""
+    draft, base = _counts(), [replace(i, accepted=i.accepted / 2, calls=[2 * c for c in i.calls]) for i in _counts()]
+    better, worse = figures(draft, 0.95), figures(base, 0.95)
+
+    assert better["acceptance_rate"]["value"] / 2 == pytest.approx(acceptance_gain(draft, base, 0.95).value)
+    for gamma in ("1", "4"):
+        one, other = (f["tokens_per_target_call"][gamma]["value"] for f in (better, worse))
+        assert one - other == pytest.approx(omega_gain(draft, base, int(gamma), 0.95).value)
+
+
+def test_a_lookahead_too_short_for_vllm_names_the_key_to_raise() -> None:
+    """An unclipped convention needs max_gamma - 1 tokens past the end; one less is an error with a remedy."""
+    assert 4 == len(_counts("vllm", extra=3))
+    with pytest.raises(UnderstudyError, match=r"prompt a: .*'vllm' needs 3 .* and 2 are stored.*generate\.lookahead"):
+        _counts("vllm", extra=2)
+    assert 4 == len(_counts("user", extra=0))
+
+
+def test_nothing_to_examine_is_an_error() -> None:
+    """No completion, no profile."""
+    with pytest.raises(UnderstudyError, match="no completion"):
+        count_completions([], [], [], [], [], 2, CONVENTIONS["user"])
+
+
+def test_one_token_completions_have_no_round_under_vllm() -> None:
+    """Where the prefill emits all there is, nothing is drafted, and the mean acceptance length is 1."""
+    counts = [replace(item, rounds=[0.0], accepted_drafts=[0.0], per_position=[0.0], calls=[1.0]) for item in _counts()]
+    found = figures(counts, 0.95)
+
+    assert {"1": 1.0} == found["mean_acceptance_length"]
+    assert [0.0] == found["per_position_acceptance"]
+
+
+def test_stored_completions_are_examined_and_looked_up() -> None:
+    """The examination over the store: the rate alone is the profile's rate; prompt-lookup counts what it examined."""
+    model = table_model(8, 1)
+    generator = np.random.default_rng(0)
+    rows = [
+        spoken(generator.integers(0, 8, 4), generator.integers(0, 8, 20), name=f"p{i}", length=12, vocabulary=8, seed=i)
+        for i in range(5)
+    ]
+    settings = EvaluateConfig(max_gamma=6, gamma=3, convention="vllm")
+    drafted = examine_stored(model, rows, Sampling(), settings, 8)
+    looked_up = look_up_stored(rows, settings)
+
+    rate: dict[str, Any] = figures(drafted, 0.95)["acceptance_rate"]
+    assert rate["value"] == pytest.approx(acceptance_rate(model, rows, Sampling(), settings, 8))
+    assert [12] * 5 == [item.tokens for item in looked_up]
+    assert all(0 <= item.accepted <= item.examined < item.tokens for item in looked_up)
+    assert 6 == len(looked_up[0].per_position)
+
+
+def test_prompt_lookup_that_finds_nothing_has_a_rate_of_zero() -> None:
+    """No n-gram came twice: nothing was examined, so the rate is 0 with unknown bounds, in every domain."""
+    rows = [spoken([1, 2], [3, 4, 5, 6], name="a"), spoken([1], [2, 3], name="b", domain="chat")]
+    counts = look_up_stored(rows, EvaluateConfig())
+
+    for entry in (figures(counts, 0.95), *by_domain(counts, 5, 0.95).values()):
+        assert (0.0, None, None) == tuple(entry["acceptance_rate"][name] for name in ("value", "low", "high"))
+
+
+def test_prompt_lookup_has_no_rate_without_loops() -> None:
+    """It does not examine every token, so the share of its loops is not known; a quotient of the two would exceed 1."""
+    row = spoken([1, 2], [*range(8), *range(8), *range(8)])
+
+    assert figures(look_up_stored([row, row], EvaluateConfig()), 0.95)["acceptance_rate_without_loops"] is None
+    assert (
+        1
+        == figures([replace(counted("a", 90.0), loop_tokens=50, loop_accepted=40.0)] * 2, 0.95)[
+            "acceptance_rate_without_loops"
+        ]
+    )

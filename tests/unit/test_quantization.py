@@ -1,0 +1,93 @@
+"""Quantised variants: what is saved is what a fresh process loads."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from pipeline.errors import UnderstudyError
+from pipeline.models import load_model
+from pipeline.quantization import quantize
+from tests.fakes import full_logits, tiny_llama
+
+CPU = torch.device("cpu")
+IDS = [3, 1, 4, 1, 5, 9]
+_FRESH = """
+import json, sys
+from pathlib import Path
+import torch
+from pipeline.models import load_model
+torch.set_num_threads(1)
+found = {}
+for path in sys.argv[1:]:
+    model = load_model(Path(path), "bfloat16", torch.device("cpu"))
+    with torch.inference_mode():
+        found[path] = model(input_ids=torch.tensor([[3, 1, 4, 1, 5, 9]])).logits[0].float().tolist()
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("draft")
+    tiny_llama(71, hidden=64, dtype=torch.bfloat16, spread=0.1).save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def variants(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, dict[str, float]]]:
+    found = {}
+    for variant in ("int8", "int4"):
+        out = tmp_path_factory.mktemp(variant)
+        found[variant] = out, quantize(source, variant, out, CPU)
+    return found
+
+
+def test_a_variant_loads_alone_in_a_fresh_process(variants: dict[str, tuple[Path, dict[str, float]]]) -> None:
+    """Another process, that never quantised anything, computes the same logits from the directory as one here."""
+    paths = [str(path) for path, _ in variants.values()]
+    fresh = subprocess.run([sys.executable, "-c", _FRESH, *paths], capture_output=True, text=True, check=True)
+    found = json.loads(fresh.stdout.splitlines()[-1])
+
+    for path in paths:
+        here = full_logits(load_model(Path(path), "bfloat16", CPU), IDS).float()
+        torch.testing.assert_close(here, torch.tensor(found[path]), atol=0, rtol=0)
+
+
+@pytest.mark.parametrize(("variant", "error"), [("int8", 0.05), ("int4", 0.35)])
+def test_a_variant_is_close_to_its_draft(
+    source: Path, variants: dict[str, tuple[Path, dict[str, float]]], variant: str, error: float
+) -> None:
+    """The logits' error, relative to their size, is that of rounding to 8 or 4 bits, and not none."""
+    exact = full_logits(load_model(source, "float32", CPU), IDS)
+    rounded = full_logits(load_model(variants[variant][0], "bfloat16", CPU), IDS).float()
+
+    assert 1e-4 < float((rounded - exact).norm() / exact.norm()) < error
+
+
+@pytest.mark.parametrize(("variant", "share"), [("int8", 0.6), ("int4", 0.4)])
+def test_sizes_are_those_on_disk(
+    source: Path, variants: dict[str, tuple[Path, dict[str, float]]], variant: str, share: float
+) -> None:
+    """The linear layers, scales included, take about an eighth or a quarter of fp32; two bytes a weight before."""
+    out, figures = variants[variant]
+    layers = tiny_llama(71, hidden=64).model.layers
+    elements = sum(m.weight.numel() for m in layers.modules() if isinstance(m, torch.nn.Linear))
+
+    assert 2 * elements == figures["linear_bytes_bf16"]
+    assert (0.5 if variant == "int8" else 0.25) * figures["linear_bytes_bf16"] < figures["linear_bytes"]
+    assert figures["linear_bytes"] <= share * figures["linear_bytes_bf16"]
+    assert (out / "model.safetensors").stat().st_size == figures["file_bytes"]
+    assert (source / "model.safetensors").stat().st_size == figures["file_bytes_source"]
+
+
+def test_int4_needs_whole_blocks(tmp_path: Path) -> None:
+    """Layers whose inputs are no multiple of 64 are refused by name, with a remedy, and nothing is written."""
+    tiny_llama(1, hidden=96, dtype=torch.bfloat16).save_pretrained(tmp_path / "draft")
+
+    with pytest.raises(UnderstudyError, match=r"q_proj has 96 inputs, and int4 needs a multiple of 64; .*variants"):
+        quantize(tmp_path / "draft", "int4", tmp_path / "out", CPU)
+    assert not (tmp_path / "out").exists()

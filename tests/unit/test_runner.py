@@ -1,0 +1,238 @@
+"""The runner with stand-in stages: find or build, record, refuse, survive."""
+
+import os
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline import runner as runner_module
+from pipeline.artifacts import Store, read_json, write_json
+from pipeline.config.loading import load_config
+from pipeline.context import Outcome, StageContext
+from pipeline.errors import Refused, RegistryUnavailable, UnderstudyError, UsageError
+from pipeline.plan import STAGE_NAMES
+from pipeline.progress import Progress
+from pipeline.registry import RegisteredDraft
+from pipeline.runner import Runner, begin
+from pipeline.runs import RunRecord, load_run
+
+CONFIG = Path(__file__).parents[2] / "configs" / "smoke.yaml"
+
+
+class _Registry:
+    """Stands in for MLflow; `answer` is the champion or an error."""
+
+    answer: RegisteredDraft | Exception | None = None
+
+    def champion(self) -> RegisteredDraft | None:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    def champion_at(self, version: str) -> RegisteredDraft:
+        assert isinstance(self.answer, RegisteredDraft)
+        return self.answer
+
+    def fetch(self, draft: RegisteredDraft, into: Path) -> Path:
+        return into
+
+
+class _Tracker:
+    def __init__(self, *_: Any) -> None: ...
+
+    def sync(self, record: RunRecord) -> bool:
+        return True
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> "_World":
+    registry = _Registry()
+    monkeypatch.setattr(runner_module, "registry_for", lambda config, store: registry)
+    monkeypatch.setattr(runner_module, "Tracker", _Tracker)
+    return _World(monkeypatch, tmp_path, registry)
+
+
+class _World:
+    """A store, and stages that note that they were called."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, root: Path, registry: _Registry) -> None:
+        self.store, self.registry, self.calls = Store(root / "store"), registry, []  # type: ignore[var-annotated]
+        self.verdict = "promote"
+        self.during: dict[str, Callable[[StageContext], None]] = {}
+        for name in STAGE_NAMES:
+            module = types.ModuleType(f"stages.{name}")
+            module.run = self._stage(name)  # type: ignore[attr-defined]
+            monkeypatch.setitem(sys.modules, f"stages.{name}", module)
+
+    def _stage(self, name: str) -> Callable[[StageContext], Outcome]:
+        def run(context: StageContext) -> Outcome:
+            self.calls.append(f"{name}/{context.part}" if context.part else name)
+            (context.out / "file").write_text(name)
+            if name == "gate":
+                decision = {"verdict": self.verdict, "reasons": ["because"], "rules": [], "baseline": "stock"}
+                write_json(context.out / "decision.json", decision)
+            self.during.get(name, lambda context: None)(context)
+            names = ("target", "draft", "target_before", "tokenizer", "prompts")
+            return Outcome({"n": 1.0}, {part: f"{name}:{context.part}:{part}" for part in names})
+
+        return run
+
+    def begin(self, *overrides: str, run_id: str | None = None) -> RunRecord:
+        return begin(load_config(CONFIG, overrides), self.store, run_id, Progress(False))
+
+    def run(self, *overrides: str, first: str = "pair", last: str = "promote", run_id: str | None = None) -> RunRecord:
+        record = self.begin(*overrides, run_id=run_id)
+        Runner(self.store, record, Progress(False)).run(first, last)
+        return record
+
+
+def test_a_run_builds_every_job_once_and_says_so(world: _World) -> None:
+    """All jobs run in order, and the record on disk tells of each."""
+    record = world.run()
+    assert list(record.jobs) == world.calls
+    stored = load_run(world.store, record.id)
+    assert stored is not None
+    assert ("finished", "promote") == (stored.state, stored.decision["verdict"])  # type: ignore[index]
+
+
+def test_a_second_run_skips_all_but_promote(world: _World) -> None:
+    """What is in the store is not built again; the registry is asked again."""
+    world.run()
+    world.calls.clear()
+    record = world.run()
+    assert ["promote"] == world.calls
+    assert {"skipped"} == {entry["state"] for job, entry in record.jobs.items() if job != "promote"}
+
+
+def test_a_manifest_tells_what_went_in(world: _World) -> None:
+    """Key, inputs, settings, versions and files are in the manifest."""
+    record = world.run()
+    manifest = read_json(world.store.directory("distill", record.jobs["distill"]["key"]) / "manifest.json")
+    assert {"draft": "pair::draft", "completions": record.jobs["generate"]["key"]} == manifest["inputs"]
+    assert {"file"} == set(manifest["files"])
+    assert {"python", "torch", "git"} <= set(manifest["environment"])
+
+
+def test_a_refusal_stops_before_promote_and_is_remembered(world: _World) -> None:
+    """Refused is not a failure of the run, but nothing is promoted, also when the refusal comes from the store."""
+    world.verdict = "refuse"
+    for _ in range(2):
+        with pytest.raises(Refused, match="because"):
+            world.run()
+    assert 0 == world.calls.count("promote")
+    assert 1 == world.calls.count("gate")
+
+
+def test_a_single_promote_stage_after_a_refusal_is_refused(world: _World) -> None:
+    """A scheduler that calls promote alone gets the gate's word."""
+    world.verdict = "refuse"
+    with pytest.raises(Refused):
+        world.run(run_id="r")
+    with pytest.raises(Refused):
+        world.run(run_id="r", first="promote")
+
+
+def test_from_needs_what_precedes_it(world: _World) -> None:
+    """--from never builds what it skips."""
+    with pytest.raises(UsageError, match="pair is not in"):
+        world.run(first="distill")
+    assert [] == world.calls
+
+
+def test_until_stops_there(world: _World) -> None:
+    """--until leaves the rest for later, and the run is not finished."""
+    record = world.run(last="corpus")
+    assert (["pair", "corpus"], "running") == (world.calls, record.state)
+
+
+def test_stages_one_by_one_build_what_one_run_builds(world: _World) -> None:
+    """A scheduler's tasks and `run` share keys."""
+    whole = world.run()
+    for stage in STAGE_NAMES:
+        record = world.run(first=stage, last=stage, run_id="by-stage")
+    assert {job: entry["key"] for job, entry in whole.jobs.items()} == {
+        job: entry["key"] for job, entry in record.jobs.items()
+    }
+
+
+def test_a_failed_stage_leaves_no_artifact_and_a_failed_record(world: _World) -> None:
+    """The next run builds it again, from an empty directory if the stage cannot resume."""
+
+    def fail(context: StageContext) -> None:
+        raise UnderstudyError("no luck")
+
+    world.during["corpus"] = fail
+    with pytest.raises(UnderstudyError, match="no luck"):
+        world.run(run_id="r")
+    record = load_run(world.store, "r")
+    assert record is not None
+    assert "failed" == record.state
+    world.during.clear()
+    assert "finished" == world.run().state
+
+
+def test_an_interrupted_run_says_so(world: _World) -> None:
+    """Ctrl-C is written down."""
+
+    def interrupt(context: StageContext) -> None:
+        raise KeyboardInterrupt
+
+    world.during["generate"] = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        world.run(run_id="r")
+    record = load_run(world.store, "r")
+    assert record is not None
+    assert "interrupted" == record.state
+
+
+def test_an_input_altered_between_two_stages_is_found_before_it_is_read(world: _World) -> None:
+    """Whatever a stage reads is hashed as it is read."""
+    record = world.run(last="corpus")
+    path = world.store.directory("corpus", record.jobs["corpus"]["key"]) / "file"
+    path.write_text("corpuS")
+    with pytest.raises(UnderstudyError, match=str(path)):
+        world.run()
+
+
+def test_verify_hashes_what_a_skip_does_not(world: _World) -> None:
+    """--verify finds an alteration that kept size and mtime."""
+    record = world.run()
+    path = world.store.directory("corpus", record.jobs["corpus"]["key"]) / "file"  # promote does not read this one
+    stat = path.stat()
+    path.write_text("corpuS")
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    Runner(world.store, world.begin(), Progress(False)).run()
+    with pytest.raises(UnderstudyError, match="altered"):
+        Runner(world.store, world.begin(), Progress(False), verify=True).run()
+
+
+def test_a_run_id_belongs_to_one_config(world: _World) -> None:
+    """Going on with a run under another config is a mistake."""
+    world.run(run_id="r")
+    with pytest.raises(UsageError, match="exists with another config"):
+        world.begin("seed=7", run_id="r")
+
+
+def test_a_silent_registry_stops_at_the_gate(world: _World) -> None:
+    """Everything up to evaluate is done and kept; without the champion nothing is judged."""
+    world.registry.answer = RegistryUnavailable("http://nowhere does not answer")
+    with pytest.raises(RegistryUnavailable, match="nothing is judged"):
+        world.run(run_id="r")
+    assert "evaluate/candidate" in world.calls
+    assert "gate" not in world.calls
+    world.registry.answer = None
+    world.calls.clear()
+    assert "finished" == world.run(run_id="r").state
+    assert ["gate", "promote"] == world.calls
+
+
+def test_the_champion_is_examined_and_pinned(world: _World) -> None:
+    """A champion adds its examination, and the gate reads it."""
+    world.registry.answer = RegisteredDraft("d", "3", "digest", 1)
+    record = world.run()
+    assert "evaluate/champion" in world.calls
+    assert {"name": "d", "version": "3"} == record.outside["champion"]["facts"]

@@ -1,0 +1,89 @@
+"""The completion store: what is written is what is read, and a file that is not whole is named."""
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.errors import UnderstudyError
+from pipeline.generation.store import Spoken, read_completions, shard_exists, write_shard
+from tests.fakes import spoken
+
+
+def _rows() -> list[Spoken]:
+    return [
+        spoken([1, 2, 3], [4, 5], name="a", split="train", seed=1),
+        spoken([6], [7, 8, 9, 10], name="b", split="examination", domain="chat", length=1, seed=2),
+        spoken([6], [7], name="b", split="examination", domain="chat", greedy=True, seed=3),
+    ]
+
+
+def _plain(item: Spoken) -> dict[str, Any]:
+    found = {field.name: getattr(item, field.name) for field in fields(item)}
+    return {
+        name: (value.dtype.name, value.tolist()) if isinstance(value, np.ndarray) else value
+        for name, value in found.items()
+    }
+
+
+def test_completions_survive_the_store(tmp_path: Path) -> None:
+    """Over two shards, in the order written: every field, its type, and the overrun behind the length."""
+    rows = _rows()
+    write_shard(tmp_path, "shard-00000", rows[:2])
+    write_shard(tmp_path, "shard-00001", rows[2:])
+
+    assert [_plain(item) for item in rows] == [_plain(item) for item in read_completions(tmp_path)]
+
+
+def test_reading_can_choose_splits_and_kind(tmp_path: Path) -> None:
+    """By split, by greedy or sampled, and both."""
+    write_shard(tmp_path, "shard-00000", _rows())
+
+    assert ["a"] == [item.id for item in read_completions(tmp_path, {"train", "dev"})]
+    assert [(4, False)] == [(len(i.tokens), i.greedy) for i in read_completions(tmp_path, {"examination"}, False)]
+    assert [(1, True)] == [(len(i.tokens), i.greedy) for i in read_completions(tmp_path, greedy=True)]
+
+
+def test_the_same_completions_give_the_same_bytes(tmp_path: Path) -> None:
+    """Nothing of a file depends on when or where it was written."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        write_shard(tmp_path / name, "shard-00000", _rows())
+    names = sorted(path.name for path in (tmp_path / "one").iterdir())
+
+    assert ["shard-00000.completions.arrow", "shard-00000.tokens.arrow"] == names
+    for name in names:
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+
+
+def test_a_shard_exists_with_its_second_file(tmp_path: Path) -> None:
+    """A kill between the two files leaves a shard that is not there."""
+    write_shard(tmp_path, "shard-00000", _rows())
+    assert shard_exists(tmp_path, "shard-00000")
+    (tmp_path / "shard-00000.completions.arrow").unlink()
+
+    assert not shard_exists(tmp_path, "shard-00000")
+    assert [] == list(read_completions(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["shard-00000.tokens.arrow", "shard-00000.completions.arrow"])
+@pytest.mark.parametrize("keep", [0, 7, 300])
+def test_a_truncated_file_is_named(tmp_path: Path, name: str, keep: int) -> None:
+    """Cut short anywhere, either file is an error that names it."""
+    write_shard(tmp_path, "shard-00000", _rows())
+    path = tmp_path / name
+    path.write_bytes(path.read_bytes()[:keep])
+
+    with pytest.raises(UnderstudyError, match=f"{name}: not a whole completion file"):
+        list(read_completions(tmp_path))
+
+
+def test_a_missing_token_file_is_named(tmp_path: Path) -> None:
+    """The file with the tokens was deleted."""
+    write_shard(tmp_path, "shard-00000", _rows())
+    (tmp_path / "shard-00000.tokens.arrow").unlink()
+
+    with pytest.raises(UnderstudyError, match=r"shard-00000\.tokens\.arrow: not a whole"):
+        list(read_completions(tmp_path))

@@ -1,0 +1,158 @@
+"""Training: bit-equal after a kill, only whole checkpoints, and no loss that is not a number."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.config.distill import DistillConfig
+from pipeline.errors import UnderstudyError
+from pipeline.generation.store import Spoken
+from tests.fakes import quiet, spoken, tiny_llama, tiny_tokenizer
+
+SETTINGS = DistillConfig(max_steps=6, batch=2, save_every=2, evaluate_every=5, learning_rate=1e-2)
+Log = list[dict[str, float]]
+
+
+class _Killed(Exception):
+    pass
+
+
+def _rows(count: int = 10) -> list[Spoken]:
+    generator = np.random.default_rng(0)
+    return [
+        spoken(generator.integers(0, 32, 3), generator.integers(0, 32, 4 + n % 3), name=f"prompt-{n}", seed=n)
+        for n in range(count)
+    ]
+
+
+def _length(model: Any) -> float:
+    """A figure that depends on every weight."""
+    return float(sum(weight.detach().square().sum() for weight in model.parameters()))
+
+
+def _train(
+    work: Path,
+    settings: DistillConfig = SETTINGS,
+    dev_acceptance: Callable[[Any], float] = _length,
+    rows: list[Spoken] | None = None,
+) -> tuple[Any, Log]:
+    from pipeline.distillation.trainer import distill
+
+    model = tiny_llama(51, layers=1, dtype=torch.float32)
+    rows = _rows() if rows is None else rows
+    return model, distill(model, tiny_tokenizer(), rows, settings, 3, 32, work, dev_acceptance, quiet())
+
+
+def _killed_at_step_5(work: Path) -> None:
+    asked = []
+
+    def dev_acceptance(model: Any) -> float:
+        asked.append(1)
+        if len(asked) == 2:
+            raise _Killed
+        return _length(model)
+
+    with pytest.raises(_Killed):
+        _train(work, dev_acceptance=dev_acceptance)
+
+
+def _weights(model: Any) -> dict[str, list[float]]:
+    return {name: weight.flatten().tolist() for name, weight in model.state_dict().items()}
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Log]:
+    return _train(tmp_path_factory.mktemp("unbroken"))
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a run killed at step 5 left behind."""
+    work = tmp_path_factory.mktemp("killed")
+    _killed_at_step_5(work)
+    return work
+
+
+def test_training_moves_the_draft_towards_the_target(unbroken: tuple[Any, Log]) -> None:
+    """The log holds the loss of every step, falling, and the dev figure before, at step 5 and at the end."""
+    model, log = unbroken
+    losses = [entry["loss"] for entry in log if "loss" in entry]
+
+    assert 6 == len(losses)
+    assert losses[-1] < losses[0]
+    assert [0, 5, 6] == [entry["step"] for entry in log if "dev_acceptance" in entry]
+    assert _length(model) == log[-1].get("dev_acceptance", log[-2].get("dev_acceptance"))
+
+
+def test_a_killed_run_ends_as_an_unbroken_one(unbroken: tuple[Any, Log], killed: Path, tmp_path: Path) -> None:
+    """Killed at step 5 and started again, it resumes from step 4 and ends with the same weights and log, bit by bit."""
+    work = shutil.copytree(killed, tmp_path / "work")
+    asked: list[float] = []
+    model, log = _train(work, dev_acceptance=lambda model: asked.append(1.0) or _length(model))
+
+    assert 2 == len(asked)  # at steps 5 and 6, not at the beginning: it did not start over
+    assert _weights(unbroken[0]) == _weights(model)
+    assert unbroken[1] == log
+
+
+def test_a_checkpoint_without_its_mark_is_not_resumed_from(
+    unbroken: tuple[Any, Log], killed: Path, tmp_path: Path
+) -> None:
+    """A checkpoint that a kill cut short is passed over for the one before it, and the end is the same."""
+    work = shutil.copytree(killed, tmp_path / "work")
+    (work / "checkpoint-4" / "checkpoint_complete").unlink()
+    for name in ("model.safetensors", "optimizer.pt"):
+        (work / "checkpoint-4" / name).write_bytes(b"half")
+    model, _ = _train(work)
+
+    assert ["checkpoint-4", "checkpoint-6"] == sorted(path.name for path in work.glob("checkpoint-*"))
+    assert _weights(unbroken[0]) == _weights(model)
+
+
+def test_a_finished_run_is_not_trained_again(unbroken: tuple[Any, Log], tmp_path: Path) -> None:
+    """Started again behind its last checkpoint, it returns the weights of that checkpoint."""
+    first, _ = _train(tmp_path)
+    again, log = _train(tmp_path)
+
+    assert _weights(first) == _weights(again)
+    assert [entry for entry in unbroken[1] if "loss" in entry] == [entry for entry in log if "loss" in entry]
+
+
+@pytest.mark.parametrize("loss", ["forward_kl", "cross_entropy"])
+def test_a_loss_that_is_not_a_number_names_step_and_prompts(loss: str, tmp_path: Path) -> None:
+    """Weights damaged after the second step stop the run at the third, with the prompts of its batch."""
+
+    def damage(model: Any) -> float:
+        model.lm_head.weight.data[:] = torch.nan
+        return 0.0
+
+    asked: list[int] = []
+
+    def dev_acceptance(model: Any) -> float:
+        asked.append(1)
+        return damage(model) if len(asked) == 2 else 0.0
+
+    settings = DistillConfig(max_steps=6, batch=2, save_every=6, evaluate_every=2, loss=loss)
+    with pytest.raises(UnderstudyError, match=r"loss is nan at step 3 on .* prompts prompt-\d, prompt-\d;"):
+        _train(tmp_path, settings, dev_acceptance)
+
+
+def test_padding_and_prompts_do_not_enter_the_loss(tmp_path: Path) -> None:
+    """The first loss, of one batch of unequal rows, is the loss by hand over the positions the target spoke at."""
+    from pipeline.distillation.losses import cross_entropy
+    from tests.fakes import full_logits
+
+    rows = [spoken([3, 4], [5, 6, 7], name="a"), spoken([8], [9], name="b")]
+    settings = DistillConfig(max_steps=1, batch=2, save_every=1, loss="cross_entropy")
+    _, log = _train(tmp_path, settings, rows=rows)
+    model = tiny_llama(51, layers=1, dtype=torch.float32)
+    logits = torch.cat([full_logits(model, [3, 4, 5, 6, 7])[1:4], full_logits(model, [8, 9])[:1]])
+
+    assert cross_entropy(logits, torch.tensor([5, 6, 7, 9])).item() == pytest.approx(
+        next(entry["loss"] for entry in log if "loss" in entry), abs=1e-4
+    )
