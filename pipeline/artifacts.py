@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import UnderstudyError
+from pipeline.errors import UnderstudyError, UsageError
 
 MANIFEST = "manifest.json"
 _CHUNK = 1 << 20
@@ -119,6 +119,8 @@ class Store:
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
+        if self.root.exists() and not self.root.is_dir():
+            raise UsageError(f"--store {root}: a file, not a directory")
 
     @property
     def runs(self) -> Path:

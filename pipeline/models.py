@@ -140,17 +140,29 @@ def check_same_family(target: Any, draft: Any) -> list[str]:
             f"draft and target are not of one family: token {token!r} is {_id(theirs, token)} for the target and "
             f"{_id(ours, token)} for the draft ({len(theirs)} and {len(ours)} tokens); choose a draft with the target's tokenizer"
         )
+    split = next((one for one, other in zip(_merges(target), _merges(draft), strict=False) if one != other), None)
     probe = "def f(x):\n\treturn  [1234, 'äöü', \"漢字\"]  # ok 🙂 \r\n"
-    if target(probe)["input_ids"] != draft(probe)["input_ids"]:
+    if split is not None or target(probe)["input_ids"] != draft(probe)["input_ids"]:
         raise UnderstudyError(
-            "draft and target share a token list but split text differently (another normaliser, merge "
-            "order or set of automatic special tokens); choose a draft with the target's tokenizer"
+            "draft and target share a token list but split text differently "
+            + (
+                f"(merge {split} of the target has another rank in the draft)"
+                if split
+                else "(another normaliser or special tokens)"
+            )
+            + "; choose a draft with the target's tokenizer"
         )
     return [
         f"{name}: the target's {getattr(target, name)!r} is used, the draft's was {getattr(draft, name)!r}"
         for name in ("eos_token", "pad_token", "chat_template")
         if getattr(target, name) != getattr(draft, name)
     ]
+
+
+def _merges(tokenizer: Any) -> list[Any]:
+    """The merge rules of a BPE in order of rank; none where the tokenizer is of another kind."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    return list(json.loads(backend.to_str())["model"].get("merges") or []) if backend is not None else []
 
 
 def _id(vocabulary: dict[str, int], token: str) -> str:

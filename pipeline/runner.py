@@ -35,7 +35,7 @@ def begin(config: Config, store: Store, run_id: str | None, progress: Progress) 
 
     Raises UsageError if `run_id` exists with another config.
     """
-    record = load_run(store, run_id) if run_id else None
+    record = load_run(store, run_id) if run_id is not None else None
     resolved = config.model_dump(mode="json")
     if record is not None:
         if record.config != resolved:
@@ -46,7 +46,7 @@ def begin(config: Config, store: Store, run_id: str | None, progress: Progress) 
             record.outside |= _champion(config, store, progress)
         return record
     record = RunRecord(
-        id=run_id or new_run_id(config.name),
+        id=run_id if run_id is not None else new_run_id(config.name),
         name=config.name,
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         config=resolved,

@@ -18,7 +18,8 @@ def run(context: StageContext) -> Outcome:
     splits = {"examination"} if context.part == "before" else None
     sampling = Sampling(**config.sampling.model_dump())
     wanted = plan_completions(read_prompts(context.inputs["corpus"], splits), sampling)
-    _check_context(pair, wanted, config.generate.max_new_tokens + config.generate.lookahead)
+    new_tokens = config.generate.max_new_tokens + config.generate.lookahead
+    _check_limits(pair, wanted, new_tokens, config.generate.top_k_stored)
     settings = Settings(
         sampling,
         config.generate.max_new_tokens,
@@ -33,8 +34,12 @@ def run(context: StageContext) -> Outcome:
     return Outcome(_counts(context))
 
 
-def _check_context(pair: Pair, wanted: Sequence[Wanted], new_tokens: int) -> None:
+def _check_limits(pair: Pair, wanted: Sequence[Wanted], new_tokens: int, top_k: int) -> None:
     longest = max((len(item.prompt.tokens) for item in wanted), default=0)
+    if top_k >= pair.vocabulary:
+        raise UsageError(
+            f"generate.top_k_stored = {top_k}: the pair has only {pair.vocabulary} tokens, and some must be left for the tail"
+        )
     if longest + new_tokens > pair.context:
         raise UsageError(
             f"generate: a prompt of {longest} tokens and {new_tokens} new ones (generate.max_new_tokens + lookahead) exceed "

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
 from pipeline.acceptance.profile import PromptCounts
 from pipeline.generation.store import Spoken
@@ -109,21 +110,22 @@ def greedy_text(model: Any, prompt: Sequence[int], count: int, vocabulary: int) 
 
 
 def spoken(
-    prompt: Sequence[int],
-    tokens: Sequence[int],
+    prompt: ArrayLike,
+    tokens: ArrayLike,
     *,
     name: str = "p0",
     domain: str = "code",
     split: str = "train",
     greedy: bool = False,
     length: int | None = None,
-    log_p: Sequence[float] | None = None,
+    log_p: ArrayLike | None = None,
     vocabulary: int = 32,
     top_k: int = 3,
     seed: int = 0,
 ) -> Spoken:
     """A stored completion with made-up distributions: random top-k ids and probabilities, the rest in the tail."""
-    count, generator = len(tokens), np.random.default_rng(seed)
+    tokens_N, generator = np.array(tokens, dtype=np.int32), np.random.default_rng(seed)
+    count = len(tokens_N)
     p_NV = generator.dirichlet(np.ones(vocabulary), count)
     top_ids = np.argsort(-p_NV, axis=1)[:, :top_k]
     top_p = np.take_along_axis(p_NV, top_ids, axis=1)
@@ -135,7 +137,7 @@ def spoken(
         np.array(prompt, dtype=np.int32),
         count if length is None else length,
         False,
-        np.array(tokens, dtype=np.int32),
+        tokens_N,
         np.log(np.full(count, 0.5)).astype(np.float32) if log_p is None else np.array(log_p, dtype=np.float32),
         top_ids.astype(np.int32),
         np.log(top_p).astype(np.float16),

@@ -30,18 +30,20 @@ def check(
     from pipeline.artifacts import Store, read_json, write_json
     from pipeline.errors import Refused, UsageError
     from pipeline.judgement.regression import baseline_json, compare, read_baseline
-    from pipeline.recheck import examine_again
     from pipeline.runs import require_run
 
     if not update_baseline and not baseline.is_file():
         raise UsageError(f"--baseline {baseline}: no such file; write it with --update-baseline")
+    before, stored = ({}, []) if update_baseline else read_baseline(read_json(baseline), str(baseline))
     target = Store(store)
-    counts, conditions = examine_again(target, require_run(target, run_id), draft, completions)
+    record = require_run(target, run_id)
+    from pipeline.recheck import examine_again  # loads torch: after everything that can be wrong without it
+
+    counts, conditions = examine_again(target, record, draft, completions)
     if update_baseline:
         write_json(baseline, baseline_json(counts, conditions))
         print(f"baseline of {len(counts)} prompts written to {baseline}")
         return
-    before, stored = read_baseline(read_json(baseline), str(baseline))
     differing = sorted(name for name in conditions if before.get(name) != conditions[name])
     if differing:
         raise UsageError(

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from transformers import PrinterCallback, TrainerCallback
+from transformers import PrinterCallback, TrainerCallback, TrainerState
+from transformers.trainer import TRAINER_STATE_NAME
 
 from pipeline.config.distill import DistillConfig
 from pipeline.distillation.dataset import Collator
@@ -52,7 +53,12 @@ def distill(
         trainer.prepare(spoken, settings, vocabulary)
         trainer.remove_callback(PrinterCallback)  # prints a dictionary a step; progress is ours
         trainer.add_callback(_Watch(trainer, settings, dev_acceptance, track))
-        trainer.train(resume_from_checkpoint=_last_checkpoint(work))
+        checkpoint = _last_checkpoint(work)
+        if checkpoint is not None and _step(checkpoint) >= settings.max_steps:
+            trainer.restore(checkpoint)  # train() would take one step more
+            track.advance(settings.max_steps)
+        else:
+            trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     kept = ("step", "loss", "dev_acceptance")
     entries = [{name: entry[name] for name in kept if name in entry} for entry in trainer.state.log_history]
     return [entry for entry in entries if len(entry) > 1]
@@ -122,6 +128,11 @@ class _Trainer(SFTTrainer):  # type: ignore[misc]
             )
         return (loss, output) if return_outputs else loss
 
+    def restore(self, checkpoint: Path) -> None:
+        """Take the weights and the log of a finished run's last checkpoint."""
+        self._load_from_checkpoint(str(checkpoint))
+        self.state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
+
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Checkpoints are ours to resume from, not to publish: no card."""
 
@@ -155,10 +166,15 @@ class _Watch(TrainerCallback):  # type: ignore[misc]
         value = self._dev_acceptance(model)
         model.train()
         self._last = f"dev acceptance {value:.3f}"
-        self._trainer.log({"dev_acceptance": value})
+        # Not by Trainer.log(): within a step it would take the place of that step's loss.
+        state = self._trainer.state
+        state.log_history.append({"step": state.global_step, "dev_acceptance": value})
 
 
-def _last_checkpoint(work: Path) -> str | None:
+def _last_checkpoint(work: Path) -> Path | None:
     """The newest checkpoint that was written to its end."""
-    whole = [path.parent for path in work.glob(f"checkpoint-*/{_COMPLETE}")]
-    return str(max(whole, key=lambda path: int(path.name.rpartition("-")[2]))) if whole else None
+    return max((path.parent for path in work.glob(f"checkpoint-*/{_COMPLETE}")), key=_step, default=None)
+
+
+def _step(checkpoint: Path) -> int:
+    return int(checkpoint.name.rpartition("-")[2])

@@ -3,6 +3,7 @@
 A rule has three outcomes: pass, fail, and no verdict, where the data cannot prove it either way. Only pass promotes.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -145,7 +146,7 @@ def _proved(
 
 
 def _size(draft_bytes: float | None, limit_megabytes: float) -> Rule:
-    if draft_bytes is None:
+    if draft_bytes is None or not math.isfinite(draft_bytes):
         return Rule("largest_memory", NO_VERDICT, "the draft's size is not known", threshold=limit_megabytes)
     megabytes = draft_bytes / 1e6
     verdict = PASS if megabytes <= limit_megabytes else FAIL

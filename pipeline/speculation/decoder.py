@@ -106,6 +106,8 @@ class Decoder:
         for number, request in enumerate(requests):
             if not request.prompt or request.limit < 1:
                 raise UsageError(f"request {number}: an empty prompt or a limit below 1 cannot be decoded")
+        if not requests:
+            return []
         batch = _Batch(self, requests)
         batch.prefill()
         while batch.running:

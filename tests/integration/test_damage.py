@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from tests.integration.conftest import RUN, SMOKE, Place, replace_bytes
+from tests.integration.conftest import NOBODY, RUN, SMOKE, Place, replace_bytes
 
 LATE = ("--set", "evaluate.crosscheck_prompts=1")  # makes every examination read its draft and its completions again
 
@@ -22,7 +22,7 @@ def test_flipped_byte_is_found_when_read(loop: Place) -> None:
     artifact = loop.artifact("generate")
     path = artifact / "shard-00003.tokens.arrow"
     replace_bytes(path, _flip)
-    ended = loop.understudy("run", SMOKE, *LATE, "--until", "evaluate", "--run", "late")
+    ended = loop.understudy("run", SMOKE, *LATE, "--until", "evaluate", "--run", "late", MLFLOW_TRACKING_URI=NOBODY)
     assert 1 == ended.code, ended.err
     expected = _remedy(path, artifact, "was altered after it was written (its SHA-256 differs)")
     assert expected == ended.complaint
@@ -33,10 +33,12 @@ def test_flipped_byte_is_found_by_verify(loop: Place) -> None:
     """A run that reads nothing does not see it; `--verify` hashes everything and does. Deleted, it is rebuilt alike."""
     artifact = loop.artifact("evaluate/prompt-lookup")
     replace_bytes(artifact / "acceptance.json", _flip)
-    unread = loop.understudy("run", SMOKE, "--until", "evaluate")
-    verified = loop.understudy("run", SMOKE, "--until", "evaluate", "--verify")
+    unread = loop.understudy("run", SMOKE, "--until", "evaluate", MLFLOW_TRACKING_URI=NOBODY)
+    verified = loop.understudy("run", SMOKE, "--until", "evaluate", "--verify", MLFLOW_TRACKING_URI=NOBODY)
     shutil.rmtree(artifact)
-    rebuilt = loop.understudy("run", SMOKE, "--until", "evaluate", "--verify", "--run", "rebuilt")
+    rebuilt = loop.understudy(
+        "run", SMOKE, "--until", "evaluate", "--verify", "--run", "rebuilt", MLFLOW_TRACKING_URI=NOBODY
+    )
     assert (0, 1, 0) == (unread.code, verified.code, rebuilt.code), unread.err + rebuilt.err
     assert f"{artifact}/acceptance.json was altered after it was written" in verified.complaint
     assert ["evaluate/prompt-lookup"] == [job for job, state in rebuilt.states.items() if state == "done"]
@@ -49,7 +51,7 @@ def test_truncated_file_is_found_when_skipped(loop: Place) -> None:
     path = artifact / "draft" / "model.safetensors"
     size = path.stat().st_size
     path.write_bytes(path.read_bytes()[:-1000])
-    ended = loop.understudy("run", SMOKE)
+    ended = loop.understudy("run", SMOKE, MLFLOW_TRACKING_URI=NOBODY)
     assert 1 == ended.code, ended.err
     assert _remedy(path, artifact, f"has {size - 1000} bytes instead of {size}") == ended.complaint
 
@@ -58,7 +60,7 @@ def test_missing_file_is_found_when_skipped(loop: Place) -> None:
     """A file that somebody deleted is missed."""
     artifact = loop.artifact("corpus")
     (artifact / "prompts.arrow").unlink()
-    ended = loop.understudy("run", SMOKE)
+    ended = loop.understudy("run", SMOKE, MLFLOW_TRACKING_URI=NOBODY)
     assert (1, _remedy(artifact / "prompts.arrow", artifact, "is missing")) == (ended.code, ended.complaint)
 
 
@@ -66,7 +68,7 @@ def test_deleted_manifest_is_found(loop: Place) -> None:
     """A directory without its manifest is neither taken for a result nor silently overwritten."""
     artifact = loop.artifact("generate/before")
     (artifact / "manifest.json").unlink()
-    ended = loop.understudy("run", SMOKE)
+    ended = loop.understudy("run", SMOKE, MLFLOW_TRACKING_URI=NOBODY)
     assert 1 == ended.code, ended.err
     assert f"{artifact} has no manifest.json: somebody altered it; delete it and run again" == ended.complaint
 
@@ -75,7 +77,7 @@ def test_damaged_manifest_is_found(loop: Place) -> None:
     """A manifest that is no JSON any more is named."""
     path = loop.artifact("pair") / "manifest.json"
     path.write_text(path.read_text()[:100])
-    ended = loop.understudy("run", SMOKE)
+    ended = loop.understudy("run", SMOKE, MLFLOW_TRACKING_URI=NOBODY)
     assert 1 == ended.code, ended.err
     assert ended.complaint.startswith(f"{path}: damaged (")
     assert ended.complaint.endswith("delete it and run again")
@@ -95,5 +97,5 @@ def test_touched_and_copied_stores_are_the_same_store(loop: Place) -> None:
     for path in (loop.store / "artifacts").rglob("*"):
         if path.is_file():
             path.touch()
-    ended = loop.understudy("run", SMOKE, "--until", "evaluate")
+    ended = loop.understudy("run", SMOKE, "--until", "evaluate", MLFLOW_TRACKING_URI=NOBODY)
     assert (0, {"skipped"}) == (ended.code, set(ended.states.values())), ended.err

@@ -1,5 +1,6 @@
 """MLflow where nobody listens: everything up to evaluate is kept, nothing is judged, and it is made good later."""
 
+import contextlib
 import sqlite3
 
 from tests.integration.conftest import JOBS, NOBODY, RUN, SMOKE, Place
@@ -44,7 +45,7 @@ def test_sync_uploads_what_was_not(loop: Place) -> None:
 
 def _runs(place: Place, run: str) -> dict[str, str]:
     """MLflow's runs of one run: job (or the run's id, for the parent) -> MLflow run id."""
-    with sqlite3.connect(f"file:{place.store}/mlflow/mlflow.db?mode=ro", uri=True) as database:
+    with contextlib.closing(sqlite3.connect(f"file:{place.store}/mlflow/mlflow.db?mode=ro", uri=True)) as database:
         query = (
             "SELECT runs.name, runs.run_uuid FROM runs JOIN tags ON tags.run_uuid = runs.run_uuid "
             "WHERE tags.key = 'understudy.run' AND tags.value = ?"

@@ -90,7 +90,7 @@ def test_stored_probabilities_are_the_models(model: Any, stored: tuple[Path, lis
             continue
         logits_NV = full_logits(model, [*item.prompt.tolist(), *item.tokens.tolist()])[len(item.prompt) - 1 : -1]
         log_p_NV, log_p1_NV = log_probabilities(logits_NV, SAMPLED), logits_NV.log_softmax(-1)
-        own = log_p_NV.gather(1, torch.from_numpy(item.tokens).long()[:, None])[:, 0]
+        own = log_p_NV.gather(1, torch.tensor(item.tokens.tolist())[:, None])[:, 0]
         top = log_p1_NV.topk(4)
 
         np.testing.assert_allclose(own.numpy(), item.log_p, atol=1e-4)

@@ -11,15 +11,15 @@ import torch
 
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.models import (
+    Shape,
     Weights,
-    cache_bytes_per_token,
     check_same_family,
     choose_device,
+    dtype_bytes,
     load_model,
     load_tokenizer,
-    logits_width,
     measure_weights,
-    read_model_config,
+    read_shape,
     stop_token_ids,
 )
 from tests.fakes import tiny_llama, tiny_tokenizer
@@ -155,10 +155,9 @@ def test_tokenizers_load_or_say_why_not(directory: Path, tmp_path: Path) -> None
 
 
 def test_what_a_config_says(directory: Path) -> None:
-    """Width of the logits, and keys and values of one token: 2 layers of one head of 8 numbers, twice."""
-    assert 32 == logits_width(directory) == read_model_config(directory)["vocab_size"]
-    assert 2 * 2 * 8 * 2 == cache_bytes_per_token(directory, "bfloat16")
-    assert 2 * 2 * 8 * 4 == cache_bytes_per_token(directory, "float32")
+    """Logits, context, and keys and values of one token: 2 layers of one head of 8 numbers, twice."""
+    assert Shape(logits_width=32, context=256, cache_elements_per_token=2 * 2 * 8) == read_shape(directory)
+    assert (2, 4) == (dtype_bytes("bfloat16"), dtype_bytes("float32"))
 
 
 def test_devices_that_are_not_there_are_usage_errors() -> None:

@@ -18,12 +18,12 @@ POLICY = GateConfig(min_prompts_per_domain=10, max_draft_megabytes=10)
 PROMPTS = 12
 
 
-def _counts(rates: dict[str, float], calls: float = 50.0) -> list[PromptCounts]:
+def _counts(rates: dict[str, float], calls: float = 50.0, seed: int = 1) -> list[PromptCounts]:
     """Twelve prompts a domain, with the same ups and downs by prompt for every draft, and a little of its own."""
     ups = np.random.default_rng(0).uniform(-10, 10, PROMPTS)
-    own = np.random.default_rng(int(1000 * sum(rates.values()))).uniform(-0.2, 0.2, PROMPTS)
+    own = np.random.default_rng(seed).uniform(-0.2, 0.2, PROMPTS)
     return [
-        counted(f"{domain}-{n}", 100 * rate + ups[n] + own[n], domain=domain, calls=calls)
+        counted(f"{domain}-{n}", float(100 * rate + ups[n] + own[n]), domain=domain, calls=calls)
         for domain, rate in rates.items()
         for n in range(PROMPTS)
     ]
@@ -33,7 +33,7 @@ def _case(**changes: Any) -> Case:
     """A candidate that passes everything."""
     good = Case(
         candidate=_counts({"chat": 0.7, "code": 0.8}, calls=40),
-        baseline=_counts({"chat": 0.6, "code": 0.7}),
+        baseline=_counts({"chat": 0.6, "code": 0.7}, seed=2),
         baseline_name="champion",
         prompt_lookup=_counts({"chat": 0.2, "code": 0.3}, calls=80),
         draft_bytes=5e6,
@@ -73,7 +73,7 @@ def test_a_better_draft_passes_every_rule() -> None:
 @pytest.mark.parametrize(
     ("changes", "rule", "verdict"),
     [
-        ({"candidate": _counts({"chat": 0.55, "code": 0.65}, calls=40)}, "gain", FAIL),
+        ({"candidate": _counts({"chat": 0.595, "code": 0.695}, calls=40)}, "gain", FAIL),
         ({"candidate": _counts({"chat": 0.6, "code": 0.7}, calls=40)}, "gain", NO_VERDICT),
         ({"candidate": _counts({"chat": 0.5, "code": 0.9}, calls=40)}, "domain_not_harmed:chat", FAIL),
         ({"prompt_lookup": _counts({"chat": 0.2, "code": 0.3}, calls=30)}, "beats_prompt_lookup", FAIL),

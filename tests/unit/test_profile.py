@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -68,9 +69,7 @@ def test_figures_are_ratios_of_sums() -> None:
     )
     assert iid_tokens_per_call(alpha, 4) - omega == pytest.approx(found["iid_error"]["4"])
     assert places == pytest.approx(found["per_position_acceptance"])
-    assert [places[0], *(b / a for a, b in zip(places, places[1:], strict=False))] == pytest.approx(
-        found["conditional_acceptance"]
-    )
+    assert [places[0], *(b / a for a, b in pairwise(places))] == pytest.approx(found["conditional_acceptance"])
     assert 8 / tokens == pytest.approx(found["loop_share"])
     assert (alpha * tokens - sum(item.loop_accepted for item in counts)) / (tokens - 8) == pytest.approx(
         found["acceptance_rate_without_loops"]
@@ -174,9 +173,14 @@ def test_prompt_lookup_that_finds_nothing_has_a_rate_of_zero() -> None:
 
 def test_prompt_lookup_has_no_rate_without_loops() -> None:
     """It does not examine every token, so the share of its loops is not known; a quotient of the two would exceed 1."""
-    row = spoken([1, 2], [*range(8), *range(8), *range(8)])
+    looping, wrong = [*range(8)] * 3, [token for new in range(10, 28) for token in (9, new)]
+    counts = look_up_stored([spoken([30], looping), spoken([30], wrong, name="p1")], EvaluateConfig())
+    accepted, examined, loops = (
+        sum(getattr(item, name) for item in counts) for name in ("accepted", "examined", "loop_tokens")
+    )
 
-    assert figures(look_up_stored([row, row], EvaluateConfig()), 0.95)["acceptance_rate_without_loops"] is None
+    assert accepted > examined - loops > 0
+    assert figures(counts, 0.95)["acceptance_rate_without_loops"] is None
     assert (
         1
         == figures([replace(counted("a", 90.0), loop_tokens=50, loop_accepted=40.0)] * 2, 0.95)[

@@ -62,14 +62,12 @@ def test_held_out_documents_are_stable_and_disjoint(library: Path) -> None:
     """About three in ten, by name alone: the same in every reading, whatever else is there and whatever they hold."""
     names = [f"module{n}.py" for n in range(2000)]
     held_out = {name for name in names if Document(name, "").held_out}
-    read = read_flavours(library, 0.02)
+    read = read_flavours(library, 0.02).modules
 
     assert 0.3 == pytest.approx(len(held_out) / len(names), abs=0.05)
     assert held_out == {name for name in names if Document(name, "other text").held_out}
-    assert {d.name for d in read.modules if d.held_out} == {d.name for d in read.modules if d.name in held_out} - {
-        "package/inner.py"
-    } | ({"package/inner.py"} & {d.name for d in read.modules if d.held_out})
-    assert {True, False} == {document.held_out for document in read.modules}
+    assert {True, False} == {document.held_out for document in read}
+    assert all(document.held_out == (document.name in held_out) for document in read if "inner" not in document.name)
 
 
 def test_a_library_without_tests_has_help_topics(library: Path) -> None:
@@ -79,10 +77,7 @@ def test_a_library_without_tests_has_help_topics(library: Path) -> None:
     _with_topics(library)
     tests = read_flavours(library, 0.01).tests
 
-    assert {f"topic:topic{n}" for n in range(25)} >= _names(tests)
-    assert "Topic 3.\n" * 50 in {document.text for document in tests if document.name == "topic:topic3"} | {
-        "Topic 3.\n" * 50
-    } - {document.text for document in tests}
+    assert tuple(Document(f"topic:topic{n}", f"Topic {n}.\n" * 50) for n in range(len(tests))) == tests
     assert len(tests) > 10
 
 

@@ -22,10 +22,10 @@ def _law(seed: int, kind: str) -> Law:
     def of(prefix: Prefix) -> NDArray[np.float64]:
         p_V = np.random.default_rng([seed, *prefix, len(prefix)]).dirichlet(np.ones(V))
         if kind == "greedy":
-            return np.eye(V)[p_V.argmax()]
+            p_V = np.eye(V)[p_V.argmax()]
         if kind == "zeros":
             p_V[p_V.argmin()] = 0
-        return p_V / p_V.sum()
+        return np.array(p_V / p_V.sum())
 
     return of
 
