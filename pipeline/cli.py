@@ -1,6 +1,7 @@
 """The `understudy` command: parse, call, and turn errors into one line and an exit code. No heavy imports."""
 
 import errno
+import logging
 import signal
 import sys
 from collections.abc import Iterator
@@ -38,6 +39,8 @@ _DISK_ERRORS = {
 
 def main() -> None:
     """Entry point of the console script."""
+    # Says at import which kernels it could not load, and at every int8 product that it casts.
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     # A scheduler ends a task with SIGTERM: the record should say so, as it does after Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(_main())

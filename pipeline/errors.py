@@ -30,3 +30,7 @@ class Refused(UnderstudyError):
 
 class RegistryUnavailable(UnderstudyError):
     """The model registry cannot be reached. Tracking may go on without it; promotion never does."""
+
+
+class BrokenDraft(UnderstudyError):
+    """A draft's logits are not numbers. An examination writes it down, and the gate refuses it."""

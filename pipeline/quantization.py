@@ -4,7 +4,6 @@ On CPUs with AVX512-BF16 bitsandbytes repacks 4-bit weights in place at the firs
 after that is silently wrong. So: quantise, save, reload, and only then compute anything.
 """
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ def quantize(source: Path, variant: str, out: Path, device: torch.device) -> dic
     weights.
     The caller examines what is reloaded from `out`, never the model in memory here.
     """
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     model = AutoModelForCausalLM.from_pretrained(
         source,
         quantization_config=_recipe(variant),

@@ -1,5 +1,7 @@
 """evaluate: the examination of one draft. Writes its acceptance profile."""
 
+import dataclasses
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,6 +10,7 @@ from pipeline.acceptance.profile import SCHEMA, PromptCounts, by_domain, counts_
 from pipeline.artifacts import write_json
 from pipeline.context import Outcome, StageContext
 from pipeline.drafts import find_draft
+from pipeline.errors import BrokenDraft
 from pipeline.generation.examination import examine_stored, look_up_stored
 from pipeline.generation.store import Spoken, read_completions
 from pipeline.models import choose_device, load_model, measure_weights
@@ -17,40 +20,45 @@ from pipeline.speculation.sampling import GREEDY, Sampling
 
 
 def run(context: StageContext) -> Outcome:
-    config, deployed = context.config, Sampling(**context.config.sampling.model_dump())
+    config, completions = context.config, context.inputs["completions"]
+    deployed = Sampling(**config.sampling.model_dump())
     spoken = {
-        "deployed": list(read_completions(context.inputs["completions"], {"examination"}, greedy=deployed.greedy)),
-        "greedy": list(read_completions(context.inputs["completions"], {"examination"}, greedy=True)),
+        "deployed": list(read_completions(completions, {"examination"}, greedy=deployed.greedy)),
+        "greedy": list(read_completions(completions, {"examination"}, greedy=True)),
     }
-    samplings = {"deployed": deployed, "greedy": GREEDY}
     if context.part == "prompt-lookup":
         counts = {name: look_up_stored(rows, config.evaluate) for name, rows in spoken.items()}
         draft: dict[str, Any] = {"kind": "prompt-lookup", "bytes": 0, "parameters": 0}
-        check = None
+        found = _figures(context, counts) | {"crosscheck": None}
     else:
-        pair, path = read_pair(context.inputs["target"]), find_draft(context.inputs["draft"], context.part)
-        model = load_model(path, config.pair.draft.dtype, choose_device(config.device), config.pair.trust_remote_code)
-        counts = {
-            name: _examine(context, model, pair.vocabulary, rows, samplings[name]) for name, rows in spoken.items()
-        }
+        path = find_draft(context.inputs["draft"], context.part)
         weights = measure_weights(path)
-        draft = {
-            "kind": "model",
-            "digest": context.digests["draft"],
-            "bytes": weights.bytes,
-            "parameters": weights.parameters,
-        }
-        check = _cross_check(context, pair, model, spoken["greedy"])
-    profile = _profile(context, draft, counts) | {"crosscheck": check}
+        draft = {"kind": "model", "digest": context.digests["draft"], **dataclasses.asdict(weights)}
+        try:
+            found = _examine(context, path, spoken, {"deployed": deployed, "greedy": GREEDY})
+        except BrokenDraft as error:
+            # A variant that cannot be computed must not take the run down with it: it has no figures, and no gate lets
+            # a draft without figures pass.
+            found = {"broken": str(error), "prompts": {"deployed": [], "greedy": []}}
+    profile = {"schema": SCHEMA, "draft": draft, "conditions": _conditions(context), **found}
     write_json(context.out / "acceptance.json", profile)
-    return Outcome(_headline(context, profile), notes={"crosscheck": check})
+    notes: dict[str, Any] = {name: profile[name] for name in ("crosscheck", "broken") if name in profile}
+    return Outcome({} if "broken" in profile else _headline(context, profile), notes=notes)
 
 
 def _examine(
-    context: StageContext, model: Any, vocabulary: int, spoken: list[Spoken], sampling: Sampling
-) -> list[PromptCounts]:
-    with context.progress.track(f"examine {context.part}", len(spoken), "completions") as track:
-        return examine_stored(model, spoken, sampling, context.config.evaluate, vocabulary, track.advance)
+    context: StageContext, path: Path, spoken: dict[str, list[Spoken]], samplings: dict[str, Sampling]
+) -> dict[str, Any]:
+    settings, pair = context.config.evaluate, read_pair(context.inputs["target"])
+    device = choose_device(context.config.device)
+    model = load_model(path, context.config.pair.draft.dtype, device, context.config.pair.trust_remote_code)
+    total = sum(len(rows) for rows in spoken.values())
+    with context.progress.track(f"examine {context.part}", total, "completions") as track:
+        counts = {
+            name: examine_stored(model, rows, samplings[name], settings, pair.vocabulary, track.advance)
+            for name, rows in spoken.items()
+        }
+    return _figures(context, counts) | {"crosscheck": _cross_check(context, pair, model, spoken["greedy"])}
 
 
 def _cross_check(context: StageContext, pair: Pair, draft: Any, spoken: list[Spoken]) -> dict[str, Any] | None:
@@ -73,23 +81,25 @@ def _cross_check(context: StageContext, pair: Pair, draft: Any, spoken: list[Spo
     )
 
 
-def _profile(context: StageContext, draft: dict[str, Any], counts: dict[str, list[PromptCounts]]) -> dict[str, Any]:
-    config, confidence = context.config, context.config.evaluate.confidence
+def _conditions(context: StageContext) -> dict[str, Any]:
+    config, settings = context.config, context.config.evaluate
     return {
-        "schema": SCHEMA,
-        "draft": draft,
-        "conditions": {
-            "completions": context.digests["completions"],
-            "convention": config.evaluate.convention,
-            "draft_sampling": config.evaluate.draft_sampling,
-            "sampling": config.sampling.model_dump(),
-            "dtype": config.pair.draft.dtype,
-            "confidence": confidence,
-            "max_gamma": config.evaluate.max_gamma,
-        },
-        "headline": figures(counts["deployed"], confidence),
-        "greedy": figures(counts["greedy"], confidence),
-        "domains": by_domain(counts["deployed"], config.evaluate.gamma, confidence),
+        "completions": context.digests["completions"],
+        "convention": settings.convention,
+        "draft_sampling": settings.draft_sampling,
+        "sampling": config.sampling.model_dump(),
+        "dtype": config.pair.draft.dtype,
+        "confidence": settings.confidence,
+        "max_gamma": settings.max_gamma,
+    }
+
+
+def _figures(context: StageContext, counts: dict[str, list[PromptCounts]]) -> dict[str, Any]:
+    settings = context.config.evaluate
+    return {
+        "headline": figures(counts["deployed"], settings.confidence),
+        "greedy": figures(counts["greedy"], settings.confidence),
+        "domains": by_domain(counts["deployed"], settings.gamma, settings.confidence),
         "prompts": {name: counts_json(rows) for name, rows in counts.items()},
     }
 

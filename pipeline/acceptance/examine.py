@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pipeline.errors import UnderstudyError
+from pipeline.errors import BrokenDraft
 from pipeline.speculation.sampling import GREEDY, Sampling, log_probabilities
 
 _CHUNK_ELEMENTS = 1 << 26  # logits held at once: 256 MiB in fp32
@@ -43,16 +43,14 @@ def acceptance_probabilities(
     a_t = min(1, q(x_t) / p(x_t)); where the target is greedy, or the draft is, 1 if argmax q = x_t, else 0
     (`pipeline/acceptance/rounds.py` says what follows from it). `sampling` is what the target's log_p are under,
     `draft_sampling` what the engine applies to the draft. Batches depend on the completions alone.
-    Raises UnderstudyError if the draft's logits are not numbers, naming the completion.
+    Raises BrokenDraft if the draft's logits are not numbers, naming the completion.
     """
     found: list[NDArray[np.float64] | None] = [None] * len(spoken)
     for numbers in batches([len(item.prompt) + len(item.tokens) for item in spoken], batch_tokens):
         rows = [spoken[number] for number in numbers]
         for number, a_T in zip(numbers, _examine_batch(model, rows, sampling, draft_sampling, vocabulary), strict=True):
             if not np.isfinite(a_T).all():
-                raise UnderstudyError(
-                    f"the draft's logits are not numbers on completion {number}: its weights are damaged"
-                )
+                raise BrokenDraft(f"the draft's logits are not numbers on completion {number}: its weights are damaged")
             found[number] = a_T
         on_done(len(numbers))
     return [a_T for a_T in found if a_T is not None]

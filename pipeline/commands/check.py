@@ -28,7 +28,7 @@ def check(
 ) -> None:
     """Examine a draft on stored completions and compare it with a baseline, prompt by prompt. Exit 3 on a regression."""
     from pipeline.artifacts import Store, read_json, write_json
-    from pipeline.errors import Refused, UsageError
+    from pipeline.errors import BrokenDraft, Refused, UsageError
     from pipeline.judgement.regression import baseline_json, compare, read_baseline
     from pipeline.runs import require_run
 
@@ -39,7 +39,10 @@ def check(
     record = require_run(target, run_id)
     from pipeline.recheck import examine_again  # loads torch: after everything that can be wrong without it
 
-    counts, conditions = examine_again(target, record, draft, completions)
+    try:
+        counts, conditions = examine_again(target, record, draft, completions)
+    except BrokenDraft as error:
+        raise Refused(f"regression: {error}") from None
     if update_baseline:
         write_json(baseline, baseline_json(counts, conditions))
         print(f"baseline of {len(counts)} prompts written to {baseline}")

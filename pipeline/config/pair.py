@@ -63,7 +63,7 @@ class ReferenceRecipe(Section):
     )
     batch: int = Field(default=8, gt=0, description="Windows of a training step.")
     target: ReferenceShape = Field(
-        default=ReferenceShape(hidden=256, layers=6, heads=4, intermediate=768, steps=360, learning_rate=4e-3),
+        default=ReferenceShape(hidden=320, layers=4, heads=5, intermediate=960, steps=340, learning_rate=4e-3),
         description="The target, trained on the library's own modules.",
     )
     draft: ReferenceShape = Field(
@@ -75,7 +75,7 @@ class ReferenceRecipe(Section):
     )
     move_learning_rate: float = Field(default=2e-3, gt=0, description="Peak learning rate of the move.")
     text_megabytes: float = Field(default=6.0, gt=0, description="Most text read of each flavour.")
-    prompts: int = Field(default=600, ge=8, description="Prompts cut from files that no model was trained on.")
+    prompts: int = Field(default=1000, ge=8, description="Prompts cut from files that no model was trained on.")
     prompt_tokens: int = Field(default=48, ge=4, description="Longest prompt; the shortest is half of it.")
 
 

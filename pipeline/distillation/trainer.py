@@ -3,7 +3,6 @@
 Knows completions and models, no stage. Training is deterministic under its seed, and a resumed run ends as an unbroken one.
 """
 
-import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 from datasets import Dataset
 from transformers import PrinterCallback, TrainerCallback, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
+from trl import SFTConfig, SFTTrainer
 
 from pipeline.config.distill import DistillConfig
 from pipeline.distillation.dataset import Collator
@@ -19,9 +19,6 @@ from pipeline.distillation.losses import cross_entropy, forward_kl
 from pipeline.errors import UnderstudyError
 from pipeline.generation.store import Spoken
 from pipeline.progress import Progress, Track
-
-logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # imported by trl, it reports every kernel it could not load
-from trl import SFTConfig, SFTTrainer  # noqa: E402
 
 _COMPLETE = "checkpoint_complete"  # written last into a checkpoint: one without it was cut short by a kill
 

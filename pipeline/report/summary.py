@@ -1,9 +1,12 @@
 """One object that says what a run did and found; every renderer reads it. Figures come from the store, never recomputed."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from pipeline.artifacts import Artifact, Store, read_json
+from pipeline.config.loading import parse_config
+from pipeline.jobs import expand
 from pipeline.runs import RunRecord
 from pipeline.tracking import ui_link
 
@@ -19,14 +22,15 @@ class StageLine:
 
 @dataclass(frozen=True)
 class DraftLine:
-    """A row of the table of drafts. Intervals are {"value", "low", "high", "prompts"}."""
+    """A row of the table of drafts. Intervals are {"value", "low", "high", "prompts"}; a broken draft has no figures."""
 
     name: str
-    acceptance_rate: dict[str, Any]
-    tokens_per_target_call: dict[str, Any]
-    acceptance_rate_greedy: float
-    loop_share: float
     megabytes: float
+    broken: str | None = None  # why the draft cannot be examined
+    acceptance_rate: dict[str, Any] | None = None
+    tokens_per_target_call: dict[str, Any] | None = None
+    acceptance_rate_greedy: float | None = None
+    loop_share: float | None = None
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,8 @@ def summarise(store: Store, record: RunRecord) -> Summary:
     """Gather a run's figures; a run that is not finished has fewer of them."""
     gamma = int(record.config["evaluate"]["gamma"])
     stages, drafts, perplexity = [], [], {}
-    for job, entry in record.jobs.items():
+    for job in sorted(record.jobs, key=_order(record)):  # the file's own order is alphabetical
+        entry = record.jobs[job]
         stages.append(StageLine(job, entry["state"], entry["seconds"]))
         artifact = store.find(entry["stage"], entry["key"]) if entry["stage"] in ("pair", "evaluate") else None
         if artifact is None:
@@ -75,11 +80,22 @@ def summarise(store: Store, record: RunRecord) -> Summary:
 
 def _draft(artifact: Artifact, name: str, gamma: int) -> DraftLine:
     profile = read_json(artifact.path / "acceptance.json")
+    megabytes = profile["draft"]["bytes"] / 1e6
+    if "broken" in profile:
+        return DraftLine(name, megabytes, profile["broken"])
     return DraftLine(
         name,
+        megabytes,
+        None,
         profile["headline"]["acceptance_rate"],
         profile["headline"]["tokens_per_target_call"][str(gamma)],
         profile["greedy"]["acceptance_rate"]["value"],
         profile["greedy"]["loop_share"],
-        profile["draft"]["bytes"] / 1e6,
     )
+
+
+def _order(record: RunRecord) -> Callable[[str], int]:
+    """The position of a job in the run's plan."""
+    config = parse_config(record.config, f"run {record.id}")
+    positions = {job.id: position for position, job in enumerate(expand(config, record.outside))}
+    return lambda job: positions.get(job, len(positions))

@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from pipeline.report.summary import Summary
+from pipeline.report.summary import DraftLine, Summary
 
 _NAMES = {
     "stock-before": "stock, before the move",
@@ -29,13 +29,17 @@ def print_summary(summary: Summary) -> None:
         console.print(_stages(summary), markup=False)
     if summary.drafts:
         console.print(_drafts(summary))
+        for line in summary.drafts:
+            if line.broken:
+                console.print(f"{_NAMES.get(line.name, line.name)}: {line.broken}", markup=False)
     if summary.perplexity:
         console.print(_perplexity(summary.perplexity), markup=False)
     if summary.decision:
         _print_decision(console, summary.decision)
     if summary.promotion:
+        promotion = summary.promotion
         console.print(
-            "promotion: " + "; ".join(f"{name} {value}" for name, value in summary.promotion.items()), markup=False
+            f"promotion: {promotion['result']}, {promotion['name']} version {promotion['version']}", markup=False
         )
     if summary.mlflow:
         console.print(f"MLflow: {summary.mlflow}", markup=False, soft_wrap=True)
@@ -51,24 +55,29 @@ def _stages(summary: Summary) -> str:
 
 
 def _drafts(summary: Summary) -> Table:
-    prompts = summary.drafts[0].acceptance_rate["prompts"]
+    prompts = max((line.acceptance_rate["prompts"] for line in summary.drafts if line.acceptance_rate), default=0)
     table = Table(title=f"Temperature {summary.temperature:g}, {prompts} unseen prompts", title_justify="left")
     table.add_column("draft")
     for column in ("acceptance rate", f"tokens / target call, γ={summary.gamma}", "at temp. 0", "loops at 0", "MB"):
         table.add_column(column, justify="right")
     for line in summary.drafts:
-        table.add_row(
-            _NAMES.get(line.name, line.name),
-            _interval(line.acceptance_rate, 3),
-            _interval(line.tokens_per_target_call, 2),
-            f"{line.acceptance_rate_greedy:.3f}",
-            f"{line.loop_share:.0%}",
-            f"{line.megabytes:.2f}" if line.megabytes else "-",
-        )
+        figures = ["broken", "-", "-", "-"] if line.broken else _figures(line)
+        table.add_row(_NAMES.get(line.name, line.name), *figures, f"{line.megabytes:.2f}" if line.megabytes else "-")
     return table
 
 
-def _interval(figure: dict[str, Any], digits: int) -> str:
+def _figures(line: DraftLine) -> list[str]:
+    return [
+        _interval(line.acceptance_rate, 3),
+        _interval(line.tokens_per_target_call, 2),
+        f"{line.acceptance_rate_greedy:.3f}",
+        f"{line.loop_share:.0%}",
+    ]
+
+
+def _interval(figure: dict[str, Any] | None, digits: int) -> str:
+    if figure is None:
+        return "-"
     if figure["low"] is None:
         return f"{figure['value']:.{digits}f} [no interval]"
     return f"{figure['value']:.{digits}f} [{figure['low']:.{digits}f}, {figure['high']:.{digits}f}]"

@@ -40,6 +40,8 @@ def _quickstart(figure: dict[str, Any]) -> Iterator[str]:
     yield f"| draft | acceptance rate | tokens per target call, gamma {figure['gamma']} | at temperature 0 | MB |"
     yield "|---|---|---|---|---|"
     for draft in figure["drafts"]:
+        if draft["broken"]:
+            continue
         alpha, omega = draft["acceptance_rate"], draft["tokens_per_target_call"]
         yield (
             f"| {draft['name']} | {alpha['value']:.3f} [{alpha['low']:.3f}, {alpha['high']:.3f}] "

@@ -111,9 +111,7 @@ class Place:
         kept = {name: value for name, value in os.environ.items() if not name.startswith((*_FOREIGN, *_PROXIES))}
         closed = dict.fromkeys(_PROXIES, "http://127.0.0.1:9")  # a call to any hub fails instead of going out
         here = dict.fromkeys(("no_proxy", "NO_PROXY"), "127.0.0.1,localhost")
-        # Threads that spin while they wait make a busy machine ten times slower than it need be.
-        calm = {"OMP_WAIT_POLICY": "PASSIVE", "HOME": str(self.root / "home")}
-        return kept | closed | here | calm | extra
+        return kept | closed | here | {"HOME": str(self.root / "home")} | extra
 
     def start(self, *arguments: object, store: bool = True, **extra: str) -> subprocess.Popen[str]:
         """The command, begun; SIGINT does what it does in a terminal even where our own caller ignores it."""
