@@ -3,6 +3,7 @@
 Knows no stage's insides: it imports `stages.<name>` by name and hands it a context.
 """
 
+import functools
 import importlib
 import importlib.metadata
 import platform
@@ -242,6 +243,7 @@ class Runner:
         self.tracker.sync(self.record)
 
 
+@functools.cache
 def _environment() -> dict[str, str]:
     """Versions, machine and git revision, without importing any of the libraries."""
     found = {"python": platform.python_version(), "machine": platform.machine(), "git": _git_revision()}

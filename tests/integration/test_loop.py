@@ -85,7 +85,7 @@ def test_show_prints_the_figures_of_the_profiles(smoke: Smoke) -> None:
     assert (0, "") == (shown.code, shown.err)
     assert expected == found
     assert "decision: passed (judged against the stock" in shown.out
-    assert all(part in shown.out for part in ("\npromotion: ", "name reference-draft; ", "result promoted; version 1"))
+    assert "\npromotion: promoted, reference-draft version 1\n" in shown.out
     assert f"MLflow: mlflow ui --backend-store-uri sqlite:///{smoke.place.store}/mlflow/mlflow.db" in shown.out
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pipeline import outside as outside_module
 from pipeline import runner as runner_module
 from pipeline.artifacts import Store, read_json, write_json
 from pipeline.config.loading import load_config
@@ -53,6 +54,7 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> "_World":
     registry = _Registry()
     monkeypatch.setattr(runner_module, "registry_for", lambda config, store: registry)
     monkeypatch.setattr(runner_module, "Tracker", _Tracker)
+    monkeypatch.setattr(outside_module, "text_digest", lambda library, megabytes: "text")
     return _World(monkeypatch, tmp_path, registry)
 
 

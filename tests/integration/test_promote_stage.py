@@ -12,7 +12,7 @@ from pipeline.mlflow_store import client_for
 from pipeline.modelfiles import model_digest
 from pipeline.registry import registry_for
 from stages import promote
-from tests.unit.mlflow_fixtures import Quiet, config_of, make_draft, mlflow_template, store
+from tests.integration.mlflow_fixtures import Quiet, config_of, make_draft, mlflow_template, store
 from tests.unit.test_card import profile
 
 __all__ = ["mlflow_template", "store"]

@@ -19,7 +19,7 @@ from pipeline.modelfiles import model_digest
 from pipeline.registry import registry_for
 from pipeline.runs import RunRecord, load_run, run_directory
 from pipeline.tracking import Tracker, ui_link, ui_list_link
-from tests.unit.mlflow_fixtures import Quiet, config_of, make_draft, mlflow_template, store
+from tests.integration.mlflow_fixtures import Quiet, config_of, make_draft, mlflow_template, store
 
 __all__ = ["mlflow_template", "store"]
 

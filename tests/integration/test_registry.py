@@ -18,7 +18,7 @@ from pipeline.errors import RegistryUnavailable, UnderstudyError, UsageError
 from pipeline.mlflow_store import client_for
 from pipeline.modelfiles import model_digest
 from pipeline.registry import RegisteredDraft, Registry, registered_name, registry_for
-from tests.unit.mlflow_fixtures import config_of, make_draft, mlflow_template, store
+from tests.integration.mlflow_fixtures import config_of, make_draft, mlflow_template, store
 
 __all__ = ["mlflow_template", "store"]
 
@@ -165,8 +165,8 @@ from pathlib import Path
 from pipeline.artifacts import Store
 from pipeline.errors import UnderstudyError
 from pipeline.registry import registry_for
-from tests.unit.mlflow_fixtures import config_of
-from tests.unit.test_registry import promote
+from tests.integration.mlflow_fixtures import config_of
+from tests.integration.test_registry import promote
 try:
     print("won", promote(registry_for(config_of(), Store(Path(sys.argv[1]))), Path(sys.argv[2])).version)
 except UnderstudyError as error:
@@ -372,7 +372,7 @@ def test_registry_is_made_without_mlflow(tmp_path: Path) -> None:
     """Making a registry imports no MLflow, and using one no torch."""
     code = (
         "import sys; from pathlib import Path; from pipeline.artifacts import Store\n"
-        "from pipeline.registry import registry_for; from tests.unit.mlflow_fixtures import config_of\n"
+        "from pipeline.registry import registry_for; from tests.integration.mlflow_fixtures import config_of\n"
         f"import pipeline.tracking; registry_for(config_of(), Store(Path({str(tmp_path)!r})))\n"
         "assert 'torch' not in sys.modules"
     )
