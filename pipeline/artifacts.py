@@ -165,6 +165,9 @@ class Store:
 
     def commit(self, work: Path, manifest: Mapping[str, Any]) -> Artifact:
         """Complete `work` with its manifest, the last file written, and rename it into place."""
+        # A run killed between the manifest and the rename leaves one; so may a write that never finished.
+        for stray in (work / MANIFEST, *work.rglob(".*.partial")):
+            stray.unlink(missing_ok=True)
         files = {}
         for path in sorted(path for path in work.rglob("*") if path.is_file()):
             stat = path.stat()

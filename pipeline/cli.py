@@ -33,7 +33,7 @@ _DISK_ERRORS = {
     errno.ENOSPC: "no space left on the disk; free some and run again, nothing that was committed is lost",
     errno.EDQUOT: "the disk quota is used up; free some and run again, nothing that was committed is lost",
     errno.EROFS: "the file system is read-only; name a writable --store",
-    errno.EACCES: "permission denied; name a --store that you may write to",
+    errno.EACCES: "permission denied; mend the permissions, or name a --store that you may write to",
 }
 
 

@@ -90,7 +90,7 @@ def _generations(config: Config) -> list[Job]:
             "generate",
             "",
             common | {"dtype": config.pair.target.dtype, "splits": ["train", "dev", "examination"]},
-            {"target": "pair#target", "corpus": "corpus"},
+            {"target": "pair#target", "shared": "pair#shared", "corpus": "corpus"},
         )
     ]
     if _has_before(config):
@@ -100,7 +100,7 @@ def _generations(config: Config) -> list[Job]:
                 "generate",
                 "before",
                 common | {"dtype": before.dtype, "splits": ["examination"]},
-                {"target": "pair#target_before", "corpus": "corpus"},
+                {"target": "pair#target_before", "shared": "pair#shared", "corpus": "corpus"},
             )
         )
     return jobs
@@ -112,8 +112,9 @@ def _distill(config: Config) -> Job:
         "seed": config.seed,
         "dtype": config.pair.draft.dtype,
         "draft_sampling": config.evaluate.draft_sampling,
+        "convention": config.evaluate.convention,
     }
-    return Job("distill", "", settings, {"draft": "pair#draft", "completions": "generate"})
+    return Job("distill", "", settings, {"draft": "pair#draft", "shared": "pair#shared", "completions": "generate"})
 
 
 def _variants(config: Config) -> list[Job]:
@@ -128,7 +129,12 @@ def _examinations(config: Config, champion: bool) -> list[Job]:
     settings = {"evaluate": config.evaluate.model_dump(), "dtype": config.pair.draft.dtype, "kind": "model"}
 
     def of(part: str, draft: str, completions: str = "generate", target: str = "pair#target") -> Job:
-        return Job("evaluate", part, settings, {"draft": draft, "completions": completions, "target": target})
+        return Job(
+            "evaluate",
+            part,
+            settings,
+            {"draft": draft, "completions": completions, "target": target, "shared": "pair#shared"},
+        )
 
     jobs = [of("stock-before", "pair#draft", "generate/before", "pair#target_before")] if _has_before(config) else []
     jobs.append(of("stock", "pair#draft"))

@@ -100,6 +100,8 @@ def _open(location: Location) -> Any:
 
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.ERROR)
+    # Prints a database error with its SQL before raising it; we say in one line what the caught error means.
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
     client = MlflowClient(tracking_uri=location.uri, registry_uri=location.uri)
     if location.uri.startswith(_SQLITE):
         Path(location.uri.removeprefix(_SQLITE)).parent.mkdir(parents=True, exist_ok=True)

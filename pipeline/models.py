@@ -58,17 +58,21 @@ def load_tokenizer(path: Path, trust_remote_code: bool = False) -> Any:
     """The tokenizer of a model directory. UnderstudyError if there is none."""
     try:
         return AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code, local_files_only=True)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # the tokenizers library raises bare exceptions for damaged files
         raise UnderstudyError(f"{path}: no usable tokenizer: {' '.join(str(error).split())[:300]}") from error
 
 
 def read_model_config(path: Path) -> dict[str, Any]:
     """`config.json` as it lies on disk."""
+    return _read_object(path / "config.json")
+
+
+def _read_object(path: Path) -> dict[str, Any]:
     try:
-        config: dict[str, Any] = json.loads((path / "config.json").read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError) as error:
-        raise UnderstudyError(f"{path}/config.json: cannot be read: {error}") from None
-    return config
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UnderstudyError(f"{path}: cannot be read: {error}") from None
+    return content
 
 
 @dataclass(frozen=True)
@@ -113,13 +117,24 @@ class Shape:
 
 
 def read_shape(path: Path, trust_remote_code: bool = False) -> Shape:
-    """The shape of the decoder in a model directory; for a multimodal model, of its text part."""
-    config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=trust_remote_code)
-    text = config.get_text_config()
-    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-    width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    """The shape of the decoder in a model directory; for a multimodal model, of its text part.
+
+    A sliding window limits the context: within it, sliding and full attention are the same.
+    Raises UnderstudyError for a model that is not a transformer with key-value heads, or whose config cannot be read.
+    """
+    try:
+        config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=trust_remote_code)
+        text = config.get_text_config()
+        heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+        width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+        elements = int(2 * text.num_hidden_layers * heads * width)
+    except (OSError, ValueError, AttributeError, ImportError) as error:
+        raise UnderstudyError(f"{path}: not a model this can use: {' '.join(str(error).split())[:300]}") from error
     context = getattr(text, "max_position_embeddings", None) or 2**31
-    return Shape(int(text.vocab_size), int(context), int(2 * text.num_hidden_layers * heads * width))
+    window = getattr(text, "sliding_window", None)
+    if window and getattr(text, "use_sliding_window", True):
+        context = min(context, window)
+    return Shape(int(text.vocab_size), int(context), elements)
 
 
 def dtype_bytes(dtype: str) -> int:
@@ -174,6 +189,6 @@ def stop_token_ids(path: Path, tokenizer: Any) -> list[int]:
     found: set[int] = set()
     generation = path / "generation_config.json"
     if generation.exists():
-        listed = json.loads(generation.read_text(encoding="utf-8")).get("eos_token_id")
+        listed: Any = _read_object(generation).get("eos_token_id")
         found |= set(listed) if isinstance(listed, list) else {listed}
     return sorted(token for token in found | {tokenizer.eos_token_id} if token is not None)

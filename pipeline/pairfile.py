@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.artifacts import read_json
+from pipeline.config.pair import PairConfig
+from pipeline.hub import fetch
 
 PAIR_FILE = "pair.json"
 
@@ -15,6 +17,7 @@ class Pair:
 
     directory: Path
     facts: dict[str, Any]
+    config: PairConfig
 
     @property
     def vocabulary(self) -> int:
@@ -35,13 +38,24 @@ class Pair:
         return self.directory / "tokenizer"
 
     def path(self, role: str) -> Path:
-        """The directory of a role's model (an absolute path in pair.json stays what it is)."""
-        return self.directory / str(self.facts[role]["path"])
+        """The directory of a role's model: in the artifact, or where the config says it is *now* (a moved or evicted
+        directory has the same digest, so the artifact may outlive the place it was made from)."""
+        return locate(self.config, role) or self.directory / role
 
     def dtype(self, role: str) -> str:
         return str(self.facts[role]["dtype"])
 
 
-def read_pair(artifact: Path) -> Pair:
-    """The pair that a committed pair artifact describes."""
-    return Pair(artifact, read_json(artifact / PAIR_FILE))
+def locate(config: PairConfig, role: str) -> Path | None:
+    """Where a role's model lies outside the store, fetched if need be; None for the reference pair."""
+    if config.is_reference:
+        return None
+    source = getattr(config, role)
+    if source.is_local:
+        return Path(source.source)
+    return fetch(source.source, source.revision)
+
+
+def read_pair(artifact: Path, config: PairConfig) -> Pair:
+    """The pair that a committed pair artifact describes, under the config of the run that reads it."""
+    return Pair(artifact, read_json(artifact / PAIR_FILE), config)

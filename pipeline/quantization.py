@@ -15,7 +15,9 @@ from pipeline.errors import UnderstudyError
 _BLOCK = 64  # nf4 scales blocks of 64 inputs; the CPU kernels take whole blocks only
 
 
-def quantize(source: Path, variant: str, out: Path, device: torch.device) -> dict[str, float]:
+def quantize(
+    source: Path, variant: str, out: Path, device: torch.device, trust_remote_code: bool = False
+) -> dict[str, float]:
     """Write the `variant` ("int8" or "int4") of the model in `source` to `out`; returns its sizes.
 
     linear_bytes and linear_bytes_bf16: the quantised linear layers, after and before; file_bytes and file_bytes_source: all
@@ -28,6 +30,7 @@ def quantize(source: Path, variant: str, out: Path, device: torch.device) -> dic
         device_map=str(device),
         dtype=torch.bfloat16,
         local_files_only=True,
+        trust_remote_code=trust_remote_code,
     )
     modules = {
         name: module

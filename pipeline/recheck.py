@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.acceptance.profile import PromptCounts
-from pipeline.artifacts import Store
+from pipeline.artifacts import MANIFEST, Store, read_json
 from pipeline.config.loading import parse_config
 from pipeline.drafts import find_draft
 from pipeline.errors import UsageError
@@ -23,19 +23,26 @@ def examine_again(
 
     Raises UsageError if the draft is of another family or the completions are none.
     """
-    config, pair = parse_config(record.config, f"run {record.id}"), read_pair(find_built(store, record, "pair").path)
+    config = parse_config(record.config, f"run {record.id}")
+    pair = read_pair(find_built(store, record, "pair").path, config.pair)
     if completions is None:
         artifact = find_built(store, record, "generate")
         artifact.check_hashes()
         completions = artifact.path
+    elif (completions / MANIFEST).is_file():
+        made = read_json(completions / MANIFEST)["settings"].get("sampling")
+        if made != config.sampling.model_dump():
+            raise UsageError(
+                f"--completions {completions}: sampled at {made}, and run {record.id} is about {config.sampling!r}"
+            )
     sampling = Sampling(**config.sampling.model_dump())
     spoken = list(read_completions(completions, {"examination"}, greedy=sampling.greedy))
     if not spoken:
         raise UsageError(
             f"--completions {completions}: holds no examination completions at this run's sampling settings"
         )
-    path = find_draft(draft)
-    check_same_family(load_tokenizer(pair.tokenizer), load_tokenizer(path))
+    path = find_draft(draft, config.pair)
+    check_same_family(load_tokenizer(pair.tokenizer), load_tokenizer(path, config.pair.trust_remote_code))
     model = load_model(path, config.pair.draft.dtype, choose_device(config.device), config.pair.trust_remote_code)
     counts = examine_stored(model, spoken, sampling, config.evaluate, pair.vocabulary)
     settings = config.evaluate

@@ -34,28 +34,39 @@ _REPORTED_LIBRARIES = ("torch", "transformers", "trl", "bitsandbytes", "mlflow",
 def begin(config: Config, store: Store, run_id: str | None, progress: Progress) -> RunRecord:
     """A new record with its outside inputs pinned, or the existing one called `run_id`.
 
-    Raises UsageError if `run_id` exists with another config.
+    An existing run keeps what it was pinned to; the champion alone is looked up again, for the registry moves on.
+    Raises UsageError if `run_id` exists with another config, or if a pinned input has changed since.
     """
     record = load_run(store, run_id) if run_id is not None else None
     resolved = config.model_dump(mode="json")
-    if record is not None:
-        if record.config != resolved:
-            raise UsageError(f"--run {run_id}: exists with another config; leave --run out or name a new one")
-        record.state = "running"
-        if "registry_down" in record.outside:
-            del record.outside["registry_down"]
-            record.outside |= _champion(config, store, progress)
-        return record
-    record = RunRecord(
-        id=run_id if run_id is not None else new_run_id(config.name),
-        name=config.name,
-        created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        config=resolved,
-        outside={name: asdict(item) for name, item in resolve_inputs(config, store).items()},
-    )
+    inputs = resolve_inputs(config, store)
+    if record is None:
+        record = RunRecord(
+            id=run_id if run_id is not None else new_run_id(config.name),
+            name=config.name,
+            created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            config=resolved,
+            outside={name: asdict(item) for name, item in inputs.items()},
+        )
+    elif record.config != resolved:
+        raise UsageError(f"--run {run_id}: exists with another config; leave --run out or name a new one")
+    else:
+        _check_pinned(record, inputs)
+    record.state = "running"
+    for name in ("registry_down", "champion"):
+        record.outside.pop(name, None)
     record.outside |= _champion(config, store, progress)
     record.save(store)
     return record
+
+
+def _check_pinned(record: RunRecord, inputs: Mapping[str, Outside]) -> None:
+    """A run reads what it was pinned to or nothing: two of its stages must not see different files."""
+    for name, item in inputs.items():
+        if record.outside[name]["digest"] != item.digest:
+            raise UsageError(
+                f"--run {record.id}: {name} ({item.path or item.digest}) has changed since this run began; start a new run"
+            )
 
 
 def _champion(config: Config, store: Store, progress: Progress) -> dict[str, dict[str, Any]]:
@@ -93,7 +104,7 @@ class Runner:
                 position = STAGE_NAMES.index(job.stage)
                 if position <= end_at:
                     self._do(job, build=position >= begin_at)
-            self._close("finished" if last == STAGE_NAMES[-1] else "running")
+            self._close("finished" if last == STAGE_NAMES[-1] else "stopped")
         except Refused:
             self._close("refused")
             raise

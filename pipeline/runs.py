@@ -25,7 +25,7 @@ class RunRecord:
     jobs: dict[str, dict[str, Any]] = field(
         default_factory=dict
     )  # job id -> {"stage", "part", "key", "state", "seconds"}
-    state: str = "running"  # running | finished | refused | failed | interrupted
+    state: str = "running"  # running | stopped (as asked, before the end) | finished | refused | failed | interrupted
     decision: dict[str, Any] | None = None
     mlflow: dict[str, Any] = field(default_factory=dict)
 

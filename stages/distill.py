@@ -6,7 +6,7 @@ from typing import Any
 from pipeline.artifacts import write_json
 from pipeline.context import Outcome, StageContext
 from pipeline.distillation.trainer import distill
-from pipeline.drafts import TRAINED_ON
+from pipeline.drafts import TRAINED_ON, trained_on_before
 from pipeline.errors import UnderstudyError
 from pipeline.generation.examination import acceptance_rate
 from pipeline.generation.store import read_completions
@@ -17,17 +17,19 @@ from pipeline.speculation.sampling import Sampling
 
 
 def run(context: StageContext) -> Outcome:
-    config, pair = context.config, read_pair(context.inputs["draft"])
+    config, pair = context.config, read_pair(context.inputs["draft"], context.config.pair)
     sampling = Sampling(**config.sampling.model_dump())
     train = list(read_completions(context.inputs["completions"], {"train"}))
     dev = list(read_completions(context.inputs["completions"], {"dev"}, greedy=sampling.greedy))
     # Trained in fp32 whatever the draft is served in: small updates vanish in bf16 weights.
     model = load_model(pair.path("draft"), "float32", choose_device(config.device), config.pair.trust_remote_code)
-    tokenizer = load_tokenizer(pair.tokenizer)
+    tokenizer = load_tokenizer(pair.tokenizer, config.pair.trust_remote_code)
 
     def dev_acceptance(draft: Any) -> float:
         return acceptance_rate(draft, dev, sampling, config.evaluate, pair.vocabulary)
 
+    # A base draft that Understudy made has learnt from prompts before; they are seen for good.
+    learnt = {item.id for item in train} | trained_on_before(pair.path("draft"))
     checkpoints = context.out / "checkpoints"
     log = distill(
         model,
@@ -40,7 +42,7 @@ def run(context: StageContext) -> Outcome:
         dev_acceptance,
         context.progress,
     )
-    _save(context, model, tokenizer, pair.dtype("draft"), pair.stop_tokens, sorted({item.id for item in train}))
+    _save(context, model, tokenizer, pair.dtype("draft"), pair.stop_tokens, sorted(learnt))
     write_json(context.out / "training.json", log)
     shutil.rmtree(checkpoints, ignore_errors=True)
     acceptance = [entry["dev_acceptance"] for entry in log if "dev_acceptance" in entry]

@@ -10,10 +10,10 @@ from pipeline.acceptance.profile import SCHEMA, PromptCounts, by_domain, counts_
 from pipeline.artifacts import write_json
 from pipeline.context import Outcome, StageContext
 from pipeline.drafts import find_draft
-from pipeline.errors import BrokenDraft
+from pipeline.errors import BrokenDraft, UnderstudyError
 from pipeline.generation.examination import examine_stored, look_up_stored
 from pipeline.generation.store import Spoken, read_completions
-from pipeline.models import choose_device, load_model, measure_weights
+from pipeline.models import check_same_family, choose_device, load_model, load_tokenizer, measure_weights
 from pipeline.pairfile import Pair, read_pair
 from pipeline.speculation.crosscheck import cross_check
 from pipeline.speculation.sampling import GREEDY, Sampling
@@ -31,7 +31,7 @@ def run(context: StageContext) -> Outcome:
         draft: dict[str, Any] = {"kind": "prompt-lookup", "bytes": 0, "parameters": 0}
         found = _figures(context, counts) | {"crosscheck": None}
     else:
-        path = find_draft(context.inputs["draft"], context.part)
+        path = find_draft(context.inputs["draft"], config.pair)
         weights = measure_weights(path)
         draft = {"kind": "model", "digest": context.digests["draft"], **dataclasses.asdict(weights)}
         try:
@@ -49,7 +49,8 @@ def run(context: StageContext) -> Outcome:
 def _examine(
     context: StageContext, path: Path, spoken: dict[str, list[Spoken]], samplings: dict[str, Sampling]
 ) -> dict[str, Any]:
-    settings, pair = context.config.evaluate, read_pair(context.inputs["target"])
+    settings, pair = context.config.evaluate, read_pair(context.inputs["target"], context.config.pair)
+    _check_family(context, pair, path)
     device = choose_device(context.config.device)
     model = load_model(path, context.config.pair.draft.dtype, device, context.config.pair.trust_remote_code)
     total = sum(len(rows) for rows in spoken.values())
@@ -59,6 +60,18 @@ def _examine(
             for name, rows in spoken.items()
         }
     return _figures(context, counts) | {"crosscheck": _cross_check(context, pair, model, spoken["greedy"])}
+
+
+def _check_family(context: StageContext, pair: Pair, path: Path) -> None:
+    """A champion comes from the registry, where another pair may have used the same name."""
+    if context.part == "champion":
+        trusted = context.config.pair.trust_remote_code
+        try:
+            check_same_family(load_tokenizer(pair.tokenizer, trusted), load_tokenizer(path, trusted))
+        except UnderstudyError as error:
+            raise BrokenDraft(
+                f"the champion in the registry is not of this pair; set promote.target_name: {error}"
+            ) from error
 
 
 def _cross_check(context: StageContext, pair: Pair, draft: Any, spoken: list[Spoken]) -> dict[str, Any] | None:

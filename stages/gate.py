@@ -23,9 +23,9 @@ def run(context: StageContext) -> Outcome:
     if digests["candidate_draft"] == digests.get("champion_draft"):
         decision = already_champion(conditions)
     else:
-        seen = trained_on(find_draft(context.inputs["candidate_draft"]))
+        seen = trained_on(find_draft(context.inputs["candidate_draft"], config.pair))
         if baseline == "champion":
-            seen |= trained_on(find_draft(context.inputs["champion_draft"]))
+            seen |= trained_on(find_draft(context.inputs["champion_draft"], config.pair))
         whole = _case(context, baseline)
         case = without_prompts(whole, seen)
         conditions["dropped_prompts"] = len(whole.candidate) - len(case.candidate)

@@ -13,7 +13,7 @@ from pipeline.speculation.sampling import Sampling
 
 
 def run(context: StageContext) -> Outcome:
-    config, pair = context.config, read_pair(context.inputs["target"])
+    config, pair = context.config, read_pair(context.inputs["target"], context.config.pair)
     role = "target_before" if context.part == "before" else "target"
     splits = {"examination"} if context.part == "before" else None
     sampling = Sampling(**config.sampling.model_dump())

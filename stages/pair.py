@@ -6,7 +6,7 @@ from typing import Any
 from pipeline.artifacts import content_key, file_sha256, write_json
 from pipeline.config.pair import ModelSource, PairConfig
 from pipeline.context import Outcome, StageContext
-from pipeline.errors import UnderstudyError, UsageError
+from pipeline.errors import UsageError
 from pipeline.modelfiles import model_digest, tokenizer_digest
 from pipeline.models import (
     check_same_family,
@@ -17,7 +17,7 @@ from pipeline.models import (
     read_shape,
     stop_token_ids,
 )
-from pipeline.pairfile import PAIR_FILE
+from pipeline.pairfile import PAIR_FILE, locate
 from pipeline.reference.recipe import make_reference_pair
 from pipeline.reference.text import read_flavours
 
@@ -25,7 +25,11 @@ from pipeline.reference.text import read_flavours
 def run(context: StageContext) -> Outcome:
     pair = context.config.pair
     figures = _reference(context) if pair.is_reference else {}
-    paths = {role: _locate(context, role) for role in ("target", "draft", "target_before") if _plays(pair, role)}
+    paths = {
+        role: locate(pair, role) or context.out / role
+        for role in ("target", "draft", "target_before")
+        if _plays(pair, role)
+    }
     target, draft = (
         load_tokenizer(paths["target"], pair.trust_remote_code),
         load_tokenizer(paths["draft"], pair.trust_remote_code),
@@ -35,6 +39,7 @@ def run(context: StageContext) -> Outcome:
         check_same_family(target, load_tokenizer(paths["target_before"], pair.trust_remote_code))
     described = {role: _describe(context, role, path) for role, path in paths.items()}
     _check_sizes(described)
+    _check_width(described, target)
     target.save_pretrained(context.out / "tokenizer")
     facts = {
         **described,
@@ -48,6 +53,7 @@ def run(context: StageContext) -> Outcome:
     }
     write_json(context.out / PAIR_FILE, facts)
     provides = {role: entry["digest"] for role, entry in described.items()}
+    provides["shared"] = content_key([facts["vocabulary"], facts["stop_tokens"]])
     provides["tokenizer"] = tokenizer_digest(context.out / "tokenizer")
     if pair.is_reference:
         provides["prompts"] = content_key(file_sha256(context.out / "prompts.jsonl"))
@@ -67,39 +73,14 @@ def _reference(context: StageContext) -> dict[str, float]:
     )
 
 
-def _locate(context: StageContext, role: str) -> Path:
-    """The directory of a model: inside this artifact, where the user says, or fetched from the hub."""
-    if context.config.pair.is_reference:
-        return context.out / role
-    source: ModelSource = getattr(context.config.pair, role)
-    return Path(source.source) if source.is_local else _fetch(source)
-
-
-def _fetch(source: ModelSource) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-
-    patterns = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "*.py"]
-    try:
-        return Path(snapshot_download(source.source, revision=source.revision, allow_patterns=patterns))
-    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UnderstudyError(
-            f"{source.source}@{source.revision}: cannot be fetched from the hub ({reason}); "
-            "check the network and HF_TOKEN, or point pair.*.source at a local directory"
-        ) from error
-
-
 def _describe(context: StageContext, role: str, path: Path) -> dict[str, Any]:
     source: ModelSource = getattr(context.config.pair, role) or context.config.pair.target
     weights, shape = measure_weights(path), read_shape(path, context.config.pair.trust_remote_code)
-    inside = path.is_relative_to(context.out)
     return {
         "source": source.source,
         "revision": source.revision,
         "dtype": source.dtype,
         "digest": model_digest(path),
-        "path": str(path.relative_to(context.out)) if inside else str(path),
         "parameters": weights.parameters,
         "bytes": weights.bytes,
         "license": _license(path),
@@ -126,6 +107,17 @@ def _check_sizes(described: dict[str, dict[str, Any]]) -> None:
             f"pair.draft: the draft has {draft:,} parameters and the target {target:,}; "
             "a draft larger than its target cannot save time (are the two swapped?)"
         )
+
+
+def _check_width(described: dict[str, dict[str, Any]], tokenizer: Any) -> None:
+    """Padding beyond the tokenizer is legal; logits that cannot express one of its tokens are not."""
+    for role, entry in described.items():
+        if entry["logits_width"] < len(tokenizer):
+            token = tokenizer.convert_ids_to_tokens(entry["logits_width"])
+            raise UsageError(
+                f"pair.{role}: its logits have {entry['logits_width']} columns and the tokenizer "
+                f"{len(tokenizer)} tokens; {token!r} is the first out of reach"
+            )
 
 
 def _memory(described: dict[str, dict[str, Any]]) -> dict[str, float]:

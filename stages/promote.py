@@ -63,7 +63,7 @@ def _expected(context: StageContext) -> RegisteredDraft | None:
 
 def _facts(context: StageContext, name: str, decision: Mapping[str, Any]) -> dict[str, Any]:
     """Everything the card and the tags say."""
-    pair = read_pair(context.inputs["pair"]).facts
+    pair = read_pair(context.inputs["pair"], context.config.pair).facts
     provenance = _provenance(context)
     corpus = Store(context.store).find("corpus", provenance["corpus"])
     if corpus is None:

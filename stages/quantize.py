@@ -4,15 +4,17 @@ import shutil
 
 from pipeline.context import Outcome, StageContext
 from pipeline.drafts import TRAINED_ON, find_draft
-from pipeline.modelfiles import TOKENIZER_FILES, model_digest
+from pipeline.modelfiles import code_files, model_digest, tokenizer_files
 from pipeline.models import choose_device
 from pipeline.quantization import quantize
 
 
 def run(context: StageContext) -> Outcome:
-    source, out = find_draft(context.inputs["draft"]), context.out / "draft"
-    figures = quantize(source, context.part, out, choose_device(context.config.device))
-    for name in (*TOKENIZER_FILES, TRAINED_ON):
-        if (source / name).is_file():
-            shutil.copyfile(source / name, out / name)
+    source, out = find_draft(context.inputs["draft"], context.config.pair), context.out / "draft"
+    figures = quantize(
+        source, context.part, out, choose_device(context.config.device), context.config.pair.trust_remote_code
+    )
+    for path in (*tokenizer_files(source), *code_files(source), source / TRAINED_ON):
+        if path.is_file():
+            shutil.copyfile(path, out / path.name)
     return Outcome(figures, {"draft": model_digest(out)})

@@ -29,7 +29,7 @@ CONVENTIONS = {
     for convention in (
         Convention("user", start=1, clipped=True, prefill_call=True),
         Convention("transformers", start=0, clipped=True, prefill_call=False),
-        Convention("vllm", start=1, clipped=False, prefill_call=False),
+        Convention("vllm", start=1, clipped=False, prefill_call=True),
         Convention("openvino", start=1, clipped=True, prefill_call=True),
     )
 }

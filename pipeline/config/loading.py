@@ -33,6 +33,8 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     Raises UsageError with a line for each mistake.
     """
     raw = _read(path)
+    if not isinstance(raw, dict):
+        raise UsageError(f"{path}: a config is a mapping of sections, not {type(raw).__name__}")
     for override in overrides:
         _apply(raw, override)
     config = parse_config(raw, str(path))
@@ -74,13 +76,16 @@ def _apply(raw: Any, override: str) -> None:
         node = _descend(node, part, ".".join(parts[: depth + 1]), override)
     if isinstance(node, list):
         node[_index(node, parts[-1], override)] = value
-    elif isinstance(node, dict):
+    else:
         node[parts[-1]] = value
 
 
 def _descend(node: Any, part: str, so_far: str, override: str) -> Any:
     if isinstance(node, list):
-        return node[_index(node, part, override)]
+        item = node[_index(node, part, override)]
+        if not isinstance(item, dict | list):
+            raise UsageError(f"--set {override}: {so_far} is {item!r}, not a section")
+        return item
     if part not in node or node[part] is None:
         node[part] = {}
     if not isinstance(node[part], dict | list):

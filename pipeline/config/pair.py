@@ -53,6 +53,38 @@ class ReferenceShape(Section):
     steps: int = Field(gt=0, description="Training steps from random weights.")
     learning_rate: float = Field(gt=0, description="Peak learning rate (Muon and AdamW, warm-up then cosine).")
 
+    @model_validator(mode="after")
+    def _heads_divide(self) -> "ReferenceShape":
+        if self.hidden % (2 * self.heads):
+            raise ValueError(f"hidden is {self.hidden}, which {self.heads} heads of even width do not divide")
+        return self
+
+
+class TargetShape(ReferenceShape):
+    """The target: trained on the library's own modules."""
+
+    hidden: int = Field(default=320, gt=0, multiple_of=32, description="Width of the residual stream.")
+    layers: int = Field(default=4, gt=0, description="Decoder layers.")
+    heads: int = Field(default=5, gt=0, description="Attention heads.")
+    intermediate: int = Field(default=960, gt=0, multiple_of=32, description="Width of the MLP.")
+    steps: int = Field(default=340, gt=0, description="Training steps from random weights.")
+    learning_rate: float = Field(
+        default=4e-3, gt=0, description="Peak learning rate (Muon and AdamW, warm-up then cosine)."
+    )
+
+
+class DraftShape(ReferenceShape):
+    """The stock draft: at most a sixth of the target, trained by itself on the same modules."""
+
+    hidden: int = Field(default=128, gt=0, multiple_of=32, description="Width of the residual stream.")
+    layers: int = Field(default=2, gt=0, description="Decoder layers.")
+    heads: int = Field(default=2, gt=0, description="Attention heads.")
+    intermediate: int = Field(default=384, gt=0, multiple_of=32, description="Width of the MLP.")
+    steps: int = Field(default=500, gt=0, description="Training steps from random weights.")
+    learning_rate: float = Field(
+        default=5e-3, gt=0, description="Peak learning rate (Muon and AdamW, warm-up then cosine)."
+    )
+
 
 class ReferenceRecipe(Section):
     """How the reference pair is made from the text of the running Python's standard library."""
@@ -62,13 +94,9 @@ class ReferenceRecipe(Section):
         default=256, ge=64, description="Tokens of a training window, and the models' context limit x 2."
     )
     batch: int = Field(default=8, gt=0, description="Windows of a training step.")
-    target: ReferenceShape = Field(
-        default=ReferenceShape(hidden=320, layers=4, heads=5, intermediate=960, steps=340, learning_rate=4e-3),
-        description="The target, trained on the library's own modules.",
-    )
-    draft: ReferenceShape = Field(
-        default=ReferenceShape(hidden=128, layers=2, heads=2, intermediate=384, steps=500, learning_rate=5e-3),
-        description="The stock draft, trained by itself on the same modules.",
+    target: TargetShape = Field(default=TargetShape(), description="The target, trained on the library's own modules.")
+    draft: DraftShape = Field(
+        default=DraftShape(), description="The stock draft, trained by itself on the same modules."
     )
     move_steps: int = Field(
         default=170, gt=0, description="Fine-tuning steps on the other flavour that move the target."
@@ -101,6 +129,8 @@ class PairConfig(Section):
     def _reference_is_a_pair(self) -> "PairConfig":
         if (self.target.source == REFERENCE) != (self.draft.source == REFERENCE):
             raise ValueError("`reference` is a pair: set both target.source and draft.source to it, or neither")
+        if self.is_reference and (self.target.dtype, self.draft.dtype) != ("float32", "float32"):
+            raise ValueError("the reference pair is made in float32; leave dtype out")
         if self.target_before is not None and self.is_reference:
             raise ValueError("the reference pair brings its own target_before; remove the key")
         return self

@@ -18,7 +18,9 @@ class Config(Section):
 
     name: str = Field(pattern=r"^[A-Za-z0-9._-]+$", description="Name of this loop; shown in runs and reports.")
     seed: int = Field(default=0, ge=0, lt=2**32, description="Seed of everything random.")
-    device: str = Field(default="auto", description="`auto`, `cpu`, `cuda` or `cuda:N`.")
+    device: str = Field(
+        default="auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$", description="`auto`, `cpu`, `cuda` or `cuda:N`."
+    )
     pair: PairConfig
     corpus: CorpusConfig
     sampling: SamplingConfig = SamplingConfig()

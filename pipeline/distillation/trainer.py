@@ -77,7 +77,7 @@ def _arguments(settings: DistillConfig, seed: int, work: Path, device: torch.dev
         use_cpu=device.type == "cpu",
         seed=seed,
         data_seed=seed,
-        logging_steps=max(1, settings.max_steps // 50),
+        logging_steps=_log_every(settings),
         logging_nan_inf_filter=False,
         save_strategy="steps",
         save_steps=settings.save_every,
@@ -92,6 +92,12 @@ def _arguments(settings: DistillConfig, seed: int, work: Path, device: torch.dev
         max_length=None,
         activation_checkpointing=settings.gradient_checkpointing,
     )
+
+
+def _log_every(settings: DistillConfig) -> int:
+    """About 50 losses a training, at steps that divide the checkpoints': so a resumed run averages over the same steps."""
+    wanted = max(1, settings.max_steps // 50)
+    return max(step for step in range(1, wanted + 1) if settings.save_every % step == 0)
 
 
 class _Trainer(SFTTrainer):  # type: ignore[misc]

@@ -55,7 +55,7 @@ def cross_check(
 ) -> dict[str, Any]:
     """Decode the first `tokens` tokens of each stored completion with draft length `gamma`; compare text and rounds.
 
-    `agrees` is True if every difference is a near-tie in fp32, or if a model runs in lower precision.
+    `agrees`: in fp32, every difference is a near-tie; in lower precision, the number of rounds is within 10% (or 2).
     """
     requests = [Request(item.prompt.tolist(), min(tokens, item.length), 0) for item in stored]
     decoder = Decoder(target, draft, sampling=GREEDY, vocabulary=vocabulary, gamma=gamma, stop_tokens=stop_tokens)
@@ -78,8 +78,13 @@ def cross_check(
         "rounds_decoded": seen,
         "differences": ties,
         "exact_arithmetic": exact,
-        "agrees": not exact or all(tie["gap"] < NEAR_TIE for tie in ties),
+        "agrees": all(tie["gap"] < NEAR_TIE for tie in ties) if exact else abs(seen - predicted) <= _leeway(predicted),
     }
+
+
+def _leeway(rounds: int) -> float:
+    """Rounds by which a decode in lower precision may differ: ties are frequent there, a broken draft is off by far more."""
+    return max(2.0, 0.1 * rounds)
 
 
 def round_starts(a_T: NDArray[np.float64], gamma: int) -> list[int]:

@@ -15,7 +15,10 @@ def _same_end(smoke: Smoke, place: Place) -> None:
     """The next run finishes, and weights, completions, profiles and the registry are those of an undisturbed run."""
     ended = place.understudy("run", SMOKE, "--run", "last")
     assert (0, "finished") == (ended.code, place.record("last")["state"]), ended.err
-    assert smoke.place.contents() == place.contents()
+    expected, found = smoke.place.contents(), place.contents()
+    # Where the kill came after the alias had moved, the next run's gate adds its own answer: already champion.
+    assert expected == {name: seen for name, seen in found.items() if name in expected}
+    assert {"gate"} >= {name.partition("-")[0] for name in found if name not in expected}
     assert ("1", ["reference-draft"]) == (place.champion(), list(place.registry()))
     assert ["1"] == list(place.registry()["reference-draft"]["versions"])
     assert [] == list((place.store / "work").iterdir())

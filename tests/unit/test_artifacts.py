@@ -83,6 +83,19 @@ def test_an_alteration_that_keeps_size_and_mtime_is_found_by_hashing(tmp_path: P
         artifact.check_hashes()
 
 
+def test_what_a_kill_left_in_the_work_directory_is_not_committed(tmp_path: Path) -> None:
+    """A run killed between manifest and rename, or within a write, does not spoil the next run's artifact."""
+    store = Store(tmp_path)
+    work = store.open_work("generate", "k1", resumable=True)
+    (work / "shard").write_text("done")
+    (work / MANIFEST).write_text("{}")
+    (work / ".x.json.77.partial").write_text("half")
+    artifact = store.commit(work, {"stage": "generate", "key": "k1", "figures": {}, "provides": {}})
+    assert {"shard"} == set(artifact.manifest["files"])
+    assert {"shard", MANIFEST} == {path.name for path in artifact.path.iterdir()}
+    assert store.find("generate", "k1") is not None
+
+
 def test_a_copied_store_is_still_valid(tmp_path: Path) -> None:
     """A new mtime alone is no damage: the content decides."""
     store = Store(tmp_path)

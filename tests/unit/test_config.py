@@ -67,6 +67,12 @@ def test_an_ill_typed_value_is_named_with_what_is_allowed(small: Path) -> None:
     assert "'forward_kl' or 'cross_entropy'" in _error(small, "distill.loss=kl")
 
 
+def test_one_key_of_the_recipe_can_be_set_alone(small: Path) -> None:
+    """--set of one key keeps the defaults of its neighbours."""
+    shape = load_config(small, ["pair.reference.target.steps=10"]).pair.reference.target
+    assert (10, 320) == (shape.steps, shape.hidden)
+
+
 def test_every_mistake_has_its_line(small: Path) -> None:
     """Two mistakes are two lines."""
     assert 2 == len(_error(small, "distill.max_steps=0", "gate.gain=1").splitlines())
@@ -107,7 +113,15 @@ def test_missing_and_unreadable_files_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "override", ["distill.max_steps", "=3", "a..b=3", "distill.max_steps=[", "corpus.sources.7.path=x"]
+    "override",
+    [
+        "distill.max_steps",
+        "=3",
+        "a..b=3",
+        "distill.max_steps=[",
+        "corpus.sources.7.path=x",
+        "corpus.sources.0.path.x=1",
+    ],
 )
 def test_a_malformed_override_is_quoted_back(small: Path, override: str) -> None:
     """--set mistakes name the override."""
@@ -129,6 +143,9 @@ def test_local_paths_start_at_the_config_file(small: Path) -> None:
         (["pair.target.source=./t"], "`reference` is a pair"),
         (["pair.target.source=./t", "pair.draft.source=./d"], "exist only with the reference pair"),
         (["corpus.splits.train=0.9"], "must sum to 1"),
+        (["pair.target.dtype=bfloat16"], "made in float32"),
+        (["pair.reference.target.heads=3"], "do not divide"),
+        (["device=gpu"], "device = 'gpu'"),
         (["evaluate.gamma=17"], "evaluate.gamma is 17"),
         (["evaluate.convention=vllm", "generate.lookahead=3"], "generate.lookahead must be at least"),
     ],

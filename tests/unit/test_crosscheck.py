@@ -96,3 +96,15 @@ def test_where_rounds_start() -> None:
     assert [0, 3, 8, 9] == round_starts(a_T, 5)
     assert [0, 2, 3, 5, 7, 8, 9] == round_starts(np.array([1, 0, 0, 1, 1, 1, 1, 0, 0, 1.0]), 1)
     assert [0, 3, 4] == decoded_starts(Completion(accepted=[2, 0, 5]))
+
+
+def test_in_lower_precision_the_number_of_rounds_must_still_agree(
+    pair: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A decode that takes far more rounds than predicted is a broken engine or draft, whatever the precision."""
+    target, draft = (model.bfloat16() for model in pair)
+    stored = _stored(target)
+    assert cross_check(target, draft, stored, 3, 12, 32, [])["agrees"]
+    monkeypatch.setattr("pipeline.speculation.crosscheck.round_starts", lambda a_T, gamma: [0])
+    found = cross_check(target, draft, stored, 3, 12, 32, [])
+    assert (False, False) == (found["exact_arithmetic"], found["agrees"])

@@ -96,7 +96,12 @@ def test_a_moved_prompt_file_is_the_same_file(tmp_path: Path) -> None:
     assert one == other
 
 
+def test_another_convention_trains_another_dev_figure() -> None:
+    """What distill logs of its dev prompts depends on how the engine samples the draft."""
+    assert "distill" in _changed("evaluate.convention=transformers")
+
+
 def test_another_base_draft_does_not_make_the_target_speak_again() -> None:
     """generate depends on the target inside the pair artifact, not on the whole of it."""
     generate = next(job for job in expand(_config(), ()) if job.id == "generate")
-    assert {"target": "pair#target", "corpus": "corpus"} == dict(generate.reads)
+    assert {"target": "pair#target", "shared": "pair#shared", "corpus": "corpus"} == dict(generate.reads)

@@ -121,3 +121,12 @@ def test_at_temperature_zero_the_forecast_is_the_decode(pair: tuple[Any, Any], g
 
     assert {0.0, 1.0} == set(np.concatenate(a))
     assert [completion.rounds for completion in completions] == found.rounds_B.tolist()
+
+
+@pytest.mark.parametrize("convention", CONVENTIONS.values(), ids=lambda convention: convention.name)
+def test_no_call_yields_more_than_gamma_and_one(convention: Convention) -> None:
+    """Omega, tokens over calls, cannot exceed gamma + 1, whoever counts: also where all is accepted."""
+    lengths = np.array([7, 3, 1])
+    for value in (0.0, 1.0):
+        calls = expected_rounds(np.full((3, 12), value), lengths, 5, convention).calls_B
+        assert (lengths <= 6 * calls + 1e-9).all()

@@ -78,7 +78,7 @@ class _World:
                 decision = {"verdict": self.verdict, "reasons": ["because"], "rules": [], "baseline": "stock"}
                 write_json(context.out / "decision.json", decision)
             self.during.get(name, lambda context: None)(context)
-            names = ("target", "draft", "target_before", "tokenizer", "prompts")
+            names = ("target", "draft", "target_before", "tokenizer", "prompts", "shared")
             return Outcome({"n": 1.0}, {part: f"{name}:{context.part}:{part}" for part in names})
 
         return run
@@ -114,7 +114,11 @@ def test_a_manifest_tells_what_went_in(world: _World) -> None:
     """Key, inputs, settings, versions and files are in the manifest."""
     record = world.run()
     manifest = read_json(world.store.directory("distill", record.jobs["distill"]["key"]) / "manifest.json")
-    assert {"draft": "pair::draft", "completions": record.jobs["generate"]["key"]} == manifest["inputs"]
+    assert {
+        "draft": "pair::draft",
+        "shared": "pair::shared",
+        "completions": record.jobs["generate"]["key"],
+    } == manifest["inputs"]
     assert {"file"} == set(manifest["files"])
     assert {"python", "torch", "git"} <= set(manifest["environment"])
 
@@ -148,7 +152,7 @@ def test_from_needs_what_precedes_it(world: _World) -> None:
 def test_until_stops_there(world: _World) -> None:
     """--until leaves the rest for later, and the run is not finished."""
     record = world.run(last="corpus")
-    assert (["pair", "corpus"], "running") == (world.calls, record.state)
+    assert (["pair", "corpus"], "stopped") == (world.calls, record.state)
 
 
 def test_stages_one_by_one_build_what_one_run_builds(world: _World) -> None:
@@ -217,6 +221,21 @@ def test_a_run_id_belongs_to_one_config(world: _World) -> None:
     world.run(run_id="r")
     with pytest.raises(UsageError, match="exists with another config"):
         world.begin("seed=7", run_id="r")
+
+
+def test_an_input_that_changed_since_the_run_began_is_refused(world: _World, tmp_path: Path) -> None:
+    """Two stages of one run never read different files."""
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "a"}')
+    models = [f"pair.{role}.source={tmp_path}" for role in ("target", "draft")]
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_text("w")
+    chosen = (*models, f"corpus.sources=[{{path: {prompts}}}]")
+    world.begin(*chosen, run_id="r")
+    world.begin(*chosen, run_id="r")
+    prompts.write_text('{"prompt": "b"}')
+    with pytest.raises(UsageError, match="prompts_0 .* has changed since this run began"):
+        world.begin(*chosen, run_id="r")
 
 
 def test_a_silent_registry_stops_at_the_gate(world: _World) -> None:

@@ -1,0 +1,25 @@
+"""Models on the hub: a pinned revision as a local directory. Torch-free."""
+
+from pathlib import Path
+
+from pipeline.errors import UnderstudyError
+
+_PATTERNS = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken", "*.py", "README.md"]
+
+
+def fetch(source: str, revision: str) -> Path:
+    """The snapshot of `source` at `revision`, downloaded unless it is in the local cache already.
+
+    Raises UnderstudyError if neither the cache nor the hub has it.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(source, revision=revision, allow_patterns=_PATTERNS))
+    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UnderstudyError(
+            f"{source}@{revision}: cannot be fetched from the hub ({reason}); "
+            "check the network and HF_TOKEN, or point pair.*.source at a local directory"
+        ) from error
