@@ -70,13 +70,16 @@ def release(client: Any, claim: Claim) -> None:
         _delete(client, _model_name(claim.name, claim.change, generation))
 
 
-def sweep(client: Any, name: str, change: int) -> None:
-    """Delete what killed processes left of changes up to `change`, which are over."""
+def sweep(client: Any, name: str, change: int) -> bool:
+    """Delete what killed processes left of changes up to `change`, which are over; True if there was anything."""
+    found = False
     pattern = re.compile(re.escape(f"{name}--claim-") + r"(\d+)(\.\d+)?$")
     for model in client.search_registered_models(f"name LIKE '{name}--claim-%'", max_results=100):
         match = pattern.match(model.name)
         if match and int(match.group(1)) <= change and _is_stale(model):
             _delete(client, model.name)
+            found = True
+    return found
 
 
 def _model_name(name: str, change: int, generation: int) -> str:

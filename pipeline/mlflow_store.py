@@ -102,11 +102,14 @@ def _open(location: Location) -> Any:
         logging.getLogger(name).setLevel(logging.ERROR)
     # Prints a database error with its SQL before raising it; we say in one line what the caught error means.
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
-    client = MlflowClient(tracking_uri=location.uri, registry_uri=location.uri)
-    if location.uri.startswith(_SQLITE):
-        Path(location.uri.removeprefix(_SQLITE)).parent.mkdir(parents=True, exist_ok=True)
-        with location.lock_in.lock("mlflow"):  # two processes that migrate one fresh file break each other
-            client.get_experiment("0")
+    if not location.uri.startswith(_SQLITE):
+        return MlflowClient(tracking_uri=location.uri, registry_uri=location.uri)
+    Path(location.uri.removeprefix(_SQLITE)).parent.mkdir(parents=True, exist_ok=True)
+    with location.lock_in.lock("mlflow"):  # two processes that migrate one fresh file break each other
+        client = MlflowClient(tracking_uri=location.uri, registry_uri=location.uri)
+        # Both stores, tracking and registry, open the file on their own first use.
+        client.get_experiment("0")
+        client.search_registered_models(max_results=1)
     return client
 
 

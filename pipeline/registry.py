@@ -80,6 +80,15 @@ class Registry:
             state = self._state(client)
             return self._draft(client, state.champion) if state.champion else None
 
+    def settled_champion(self) -> RegisteredDraft | None:
+        """The champion, after finishing a promotion that was killed behind its last alias: claim, challenger, number."""
+        with self._client() as client:
+            champion = self._current(client)
+            if champion is not None and claims.sweep(client, self.name, champion.change):
+                self._set_alias(client, CHALLENGER, "")
+                self._set_change(client, max(champion.change, self._state(client).change))
+            return champion
+
     def champion_at(self, version: str) -> RegisteredDraft:
         """The draft that `version` is. UnderstudyError if it was deleted or was not registered by Understudy."""
         with self._client() as client:

@@ -29,7 +29,13 @@ from pipeline.mlflow_store import (
 from pipeline.progress import Progress
 from pipeline.runs import RunRecord, run_directory
 
-_STATUS = {"finished": "FINISHED", "refused": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
+_STATUS = {
+    "finished": "FINISHED",
+    "stopped": "FINISHED",
+    "refused": "FINISHED",
+    "failed": "FAILED",
+    "interrupted": "KILLED",
+}
 _SMALL_FILES = ("manifest.json", "decision.json", "acceptance.json", "promotion.json", "card.md")
 _SMALL_BYTES = 2_000_000
 _PARENT, _RUN, _JOB = "mlflow.parentRunId", "understudy.run", "understudy.job"

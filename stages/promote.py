@@ -37,7 +37,7 @@ def run(context: StageContext) -> Outcome:
 
 
 def _already_champion(context: StageContext, registry: Registry) -> Outcome:
-    champion = registry.champion()
+    champion = registry.settled_champion()
     if champion is None or champion.digest != context.digests["draft"]:
         raise UnderstudyError(
             f"{registry.name}: the champion changed since the examination "

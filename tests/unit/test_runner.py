@@ -234,7 +234,7 @@ def test_an_input_that_changed_since_the_run_began_is_refused(world: _World, tmp
     world.begin(*chosen, run_id="r")
     world.begin(*chosen, run_id="r")
     prompts.write_text('{"prompt": "b"}')
-    with pytest.raises(UsageError, match="prompts_0 .* has changed since this run began"):
+    with pytest.raises(UsageError, match=r"prompts_0 .* has changed since this run began"):
         world.begin(*chosen, run_id="r")
 
 
