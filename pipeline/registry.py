@@ -123,29 +123,38 @@ class Registry:
         """
         package = Package(model_dir, digest, card, dict(tags), dict(metrics), dataset, run_id)
         with self._client() as client:
-            champion = self._current(client)
-            if champion is not None and champion.digest == digest:
-                return champion
-            self._require_expected(champion.version if champion else "", expected)
-            version = find_version(client, self.name, digest) or register(client, self.location, self.name, package)
-            with self._claim(client, expected, {"run": run_id, "to": version}) as (state, claim):
-                number = claim.change
-                self._write_down(client, number, f"promote {state.champion or NONE} -> {version} run {run_id}")
-                for key, value in (
-                    ("change", str(number)),
-                    ("replaced", state.champion or NONE),
-                    ("run", run_id),
-                    ("promoted_at", _now()),
-                ):
-                    client.set_model_version_tag(self.name, version, f"understudy.{key}", value)
-                if "understudy.rolled_back_at" in self._version(client, version).tags:
-                    client.delete_model_version_tag(self.name, version, "understudy.rolled_back_at")
-                self._set_alias(client, CHALLENGER, version)
-                self._require_unexpired(claim)
-                self._set_alias(client, PREVIOUS, state.champion)
-                self._set_alias(client, CHAMPION, version)
-                self._set_alias(client, CHALLENGER, "")
-            return self._draft(client, version)
+            try:
+                return self._promote(client, package, expected)
+            except UnderstudyError:
+                champion = self._current(client)
+                if champion is None or champion.digest != digest:
+                    raise
+                return champion  # another run promoted this very draft in the meantime
+
+    def _promote(self, client: Any, package: Package, expected: RegisteredDraft | None) -> RegisteredDraft:
+        champion = self._current(client)
+        if champion is not None and champion.digest == package.digest:
+            return champion
+        self._require_expected(champion.version if champion else "", expected)
+        version = find_version(client, self.name, package.digest) or register(client, self.location, self.name, package)
+        with self._claim(client, expected, {"run": package.run_id, "to": version}) as (state, claim):
+            number = claim.change
+            self._write_down(client, number, f"promote {state.champion or NONE} -> {version} run {package.run_id}")
+            for key, value in (
+                ("change", str(number)),
+                ("replaced", state.champion or NONE),
+                ("run", package.run_id),
+                ("promoted_at", _now()),
+            ):
+                client.set_model_version_tag(self.name, version, f"understudy.{key}", value)
+            if "understudy.rolled_back_at" in self._version(client, version).tags:
+                client.delete_model_version_tag(self.name, version, "understudy.rolled_back_at")
+            self._set_alias(client, CHALLENGER, version)
+            self._require_unexpired(claim)
+            self._set_alias(client, PREVIOUS, state.champion)
+            self._set_alias(client, CHAMPION, version)
+            self._set_alias(client, CHALLENGER, "")
+        return self._draft(client, version)
 
     def rollback(self) -> RegisteredDraft | None:
         """Put `previous` back on stage, or nobody if there is none; what it had replaced becomes `previous`.
