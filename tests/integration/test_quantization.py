@@ -91,3 +91,9 @@ def test_int4_needs_whole_blocks(tmp_path: Path) -> None:
     with pytest.raises(UnderstudyError, match=r"q_proj has 96 inputs, and int4 needs a multiple of 64; .*variants"):
         quantize(tmp_path / "draft", "int4", tmp_path / "out", CPU)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_row_of_int8_does_not_depend_on_its_batch(variants: dict[str, tuple[Path, dict[str, float]]]) -> None:
+    """No outlier threshold is stored: with one, which columns are kept in higher precision depends on the batch."""
+    stored = json.loads((variants["int8"][0] / "config.json").read_text())["quantization_config"]
+    assert 0.0 == stored["llm_int8_threshold"]
