@@ -173,7 +173,10 @@ class Runner:
         self.progress.line(f"{job.id}: {stage_named(job.stage).summary}")
         out = run_directory(self.store, self.record.id) / job.stage
         out.mkdir(parents=True, exist_ok=True)
-        outcome = self._call(job, digests, out)
+        # One at a time on one store, so that two runs with one draft do not both register it; among machines the
+        # registry's own claim decides who promotes.
+        with self.store.lock(job.stage, lambda: self.progress.line(f"{job.id}: another run is at it; waiting")):
+            outcome = self._call(job, digests, out)
         self._note(job, key, "done", time.monotonic() - began, outcome)
 
     def _call(self, job: Job, digests: Mapping[str, str], out: Path) -> Outcome:
