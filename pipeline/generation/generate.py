@@ -16,7 +16,8 @@ import torch
 from pipeline.corpus.store import Prompt
 from pipeline.generation.store import Spoken, shard_exists, write_shard
 from pipeline.progress import Progress
-from pipeline.speculation.decoder import Completion, Decoder, Request
+from pipeline.speculation.batch import Completion, Request, Round
+from pipeline.speculation.decoder import Decoder
 from pipeline.speculation.sampling import GREEDY, Sampling, log_probabilities
 
 
@@ -75,9 +76,12 @@ def generate(
         for name, shard in shards:
             if shard_exists(out, name):
                 continue
+            # Made once a shard: it packs the model's small weights.
+            sampling = GREEDY if shard[0].greedy else settings.sampling
+            decoder = Decoder(model, None, sampling=sampling, vocabulary=vocabulary, stop_tokens=stop_tokens)
             spoken: list[Spoken] = []
             for begin in range(0, len(shard), settings.batch):
-                spoken += _complete(model, shard[begin : begin + settings.batch], settings, vocabulary, stop_tokens)
+                spoken += _complete(decoder, shard[begin : begin + settings.batch], settings)
                 track.advance(len(shard[begin : begin + settings.batch]) * most)
             write_shard(out, name, spoken)
 
@@ -88,10 +92,7 @@ def _shards(wanted: Sequence[Wanted], size: int) -> list[tuple[str, list[Wanted]
     return [(f"shard-{number:05d}", part) for number, part in enumerate(parts)]
 
 
-def _complete(
-    model: Any, wanted: Sequence[Wanted], settings: Settings, vocabulary: int, stop_tokens: Sequence[int]
-) -> list[Spoken]:
-    sampling = GREEDY if wanted[0].greedy else settings.sampling
+def _complete(decoder: Decoder, wanted: Sequence[Wanted], settings: Settings) -> list[Spoken]:
     requests = [
         Request(
             item.prompt.tokens,
@@ -101,11 +102,8 @@ def _complete(
         )
         for item in wanted
     ]
-    recorder = _Recorder(len(wanted), settings, sampling)
-    decoder = Decoder(
-        model, None, sampling=sampling, vocabulary=vocabulary, stop_tokens=stop_tokens, observer=recorder.observe
-    )
-    completions = decoder.decode(requests)
+    recorder = _Recorder(len(wanted), settings, decoder.sampling)
+    completions = decoder.decode(requests, recorder.observe)
     return [
         recorder.spoken(row, item, completion)
         for row, (item, completion) in enumerate(zip(wanted, completions, strict=True))
@@ -130,24 +128,23 @@ class _Recorder:
         self._top_log_p = np.zeros((rows, width, top_k), dtype=np.float16)
         self._tail_log_p = np.zeros((rows, width), dtype=np.float16)
 
-    def observe(
-        self, running: list[int], logits_BTV: torch.Tensor, emitted_BT: np.ndarray, counts_B: np.ndarray
-    ) -> None:
-        """The decoder's observer; with gamma 0 a round emits one token a row."""
-        rows = [row for row, count in enumerate(counts_B) if count]
+    def observe(self, round_: Round) -> None:
+        """Hears of every round of the decoder; with gamma 0 one token a row."""
+        rows = [row for row, emitted in enumerate(round_.emitted) if emitted]
         if not rows:
             return
-        numbers = np.array([running[row] for row in rows])
-        log_p1_BV = logits_BTV[rows, 0].float().log_softmax(-1)
-        tokens_B1 = torch.from_numpy(emitted_BT[rows, :1])
-        log_p_BV = log_p1_BV if self._sampling == Sampling() else log_probabilities(logits_BTV[rows, 0], self._sampling)
+        numbers = np.array([round_.numbers[row] for row in rows])
+        logits_BV = round_.logits_BTV[rows, 0]
+        log_p1_BV = logits_BV.float().log_softmax(-1)
+        tokens_B1 = torch.tensor([round_.emitted[row][:1] for row in rows], device=logits_BV.device)
+        log_p_BV = log_p1_BV if self._sampling == Sampling() else log_probabilities(logits_BV, self._sampling)
         top_BK = log_p1_BV.topk(self._top_k, dim=-1)
         tail_B = (1 - top_BK.values.double().exp().sum(-1)).clamp(min=1e-7).log()
         at = (numbers, self._filled[numbers])
-        self._log_p[at] = log_p_BV.gather(1, tokens_B1).squeeze(1).numpy()
-        self._top_ids[at] = top_BK.indices.numpy()
-        self._top_log_p[at] = top_BK.values.numpy().clip(min=-60000)  # fp16 has no -inf to train on
-        self._tail_log_p[at] = tail_B.numpy()
+        self._log_p[at] = log_p_BV.gather(1, tokens_B1).squeeze(1).cpu().numpy()
+        self._top_ids[at] = top_BK.indices.cpu().numpy()
+        self._top_log_p[at] = top_BK.values.cpu().numpy().clip(min=-60000)  # fp16 has no -inf to train on
+        self._tail_log_p[at] = tail_B.cpu().numpy()
         self._filled[numbers] += 1
 
     def spoken(self, row: int, item: Wanted, completion: Completion) -> Spoken:

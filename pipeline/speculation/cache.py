@@ -1,9 +1,10 @@
-"""A key-value cache for sequences of different lengths. Knows no decoding rule.
+"""A key-value cache for sequences of different lengths, for models that run their own forward. Knows no decoding rule.
 
 Slot s of a row holds position s of that row's sequence, always. So a rejected token needs no cropping: its slot is
 written again before anything can attend to it, and the causal mask over slots hides what lies ahead.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -47,7 +48,7 @@ class RaggedCache(Cache):  # type: ignore[misc]
         values[self._rows_B1, self._slots_BT] = value_states.transpose(1, 2)
         return keys[:, : self._visible].transpose(1, 2), values[:, : self._visible].transpose(1, 2)
 
-    def select(self, rows: list[int]) -> None:
+    def select(self, rows: Sequence[int]) -> None:
         """Keep only these rows, in this order."""
         index = torch.tensor(rows)
         for tensors in (self._keys, self._values):

@@ -13,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from pipeline.acceptance.examine import acceptance_probabilities
-from pipeline.speculation.decoder import Completion, Decoder, Request
+from pipeline.speculation.batch import Completion, Request
+from pipeline.speculation.decoder import Decoder
 from pipeline.speculation.sampling import GREEDY
 
 NEAR_TIE = 2e-5

@@ -1,79 +1,38 @@
 """The one decoding loop: batched, speculative, exact. With gamma 0 it is plain generation.
 
-Knows models as callables on (ids, positions, cache) and nothing of stages, stores or tracking.
-Shapes: B sequences still running, G = gamma drafted tokens, T positions of a forward pass, V shared tokens.
+Knows models as `forward.Side` and nothing of stages, stores or tracking.
+Shapes: B sequences still running, G drafted tokens, T = G + 1 positions of a target pass, V shared tokens.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import pairwise
+from time import perf_counter
+from typing import Any, Literal, NamedTuple
 
-import numpy as np
 import torch
 
 from pipeline.errors import UsageError
-from pipeline.speculation.cache import RaggedCache
-from pipeline.speculation.sampling import Sampling, Streams, draw, log_probabilities
-from pipeline.speculation.verification import verify_tokens
+from pipeline.speculation.batch import Batch, Completion, Request, Round, Seconds
+from pipeline.speculation.draftlength import DraftLength, Fixed
+from pipeline.speculation.forward import Side, choose_body
+from pipeline.speculation.sampling import Sampling, Streams, check_drawn, draw, probabilities
+from pipeline.speculation.verification import Verdict, verify_block, verify_greedy, verify_imposed, verify_tokens
 
-# Called after each round with (request number of each row, target logits (B, G + 1, V), emitted (B, G + 1), count (B)):
-# emitted[b, i] follows from logits[b, i] for i < count[b].
-Observer = Callable[[list[int], torch.Tensor, np.ndarray, np.ndarray], None]
-
-
-@dataclass(frozen=True)
-class Request:
-    """One prompt. At most `limit` tokens are emitted; after a stop token, or at the limit, `overrun` further ones."""
-
-    prompt: Sequence[int]
-    limit: int
-    seed: int
-    overrun: int = 0
+Verify = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], Verdict]
 
 
-@dataclass
-class Completion:
-    """What one request got."""
+class _Drafts(NamedTuple):
+    """What the draft proposed in a round."""
 
-    tokens: list[int] = field(default_factory=list)  # emitted tokens, overrun included
-    length: int = 0  # without the overrun; the stop token counts
-    stopped: bool = False  # by a stop token rather than the limit
-    rounds: int = 0  # target calls after the prefill that took part in the first `length` tokens
-    accepted: list[int] = field(default_factory=list)  # drafted tokens that stood, round by round
-
-
-class Side:
-    """A model with its cache: target or draft."""
-
-    def __init__(self, model: Any, rows: int, capacity: int, vocabulary: int) -> None:
-        self.model, self.vocabulary = model, vocabulary
-        self.cache = RaggedCache(rows, capacity)
-        self.device = model.device
-        self.adds_mask = getattr(getattr(model, "config", None), "_attn_implementation", None) == "eager"
-
-    @torch.inference_mode()
-    def logits(self, ids_BT: torch.Tensor, first_B: torch.Tensor, keep: int) -> torch.Tensor:
-        """Feed `ids_BT` at slots first_B..first_B + T - 1; logits of the last `keep` positions, (B, keep, V), on the
-        ids' device. Columns beyond the vocabulary the pair shares are padding and are cut."""
-        slots_BT = first_B.unsqueeze(1) + torch.arange(ids_BT.shape[1])
-        mask = self.cache.place(slots_BT.to(self.device), int(slots_BT.max()) + 1)
-        if self.adds_mask:  # transformers' eager attention adds the mask to its scores, and True would only add 1
-            blocked = torch.finfo(self.model.dtype).min
-            mask = torch.zeros(mask.shape, dtype=self.model.dtype, device=self.device).masked_fill(~mask, blocked)
-        output = self.model(
-            input_ids=ids_BT.to(self.device),
-            position_ids=slots_BT.to(self.device),
-            attention_mask=mask,
-            past_key_values=self.cache,
-            use_cache=True,
-            logits_to_keep=keep,
-        )
-        logits: torch.Tensor = output.logits[..., : self.vocabulary]
-        return logits.to(ids_BT.device)
+    tokens_BG: torch.Tensor
+    q_BGV: torch.Tensor | None  # what they were drawn from; None where the target is greedy and nobody asks
+    drafted: list[int]  # tokens that count, row by row; the rest is padding
+    sums: torch.Tensor  # to check that they were drawn from numbers
 
 
 class Decoder:
-    """Speculative decoding of a batch under token-level verification."""
+    """Speculative decoding of batches. Make it once a pair: small weights are packed for speed."""
 
     def __init__(
         self,
@@ -82,159 +41,177 @@ class Decoder:
         *,
         sampling: Sampling,
         vocabulary: int,
-        gamma: int = 0,
+        gamma: int | DraftLength = 0,
         draft_sampling: Sampling | None = None,
+        verification: Literal["token", "block"] = "token",
+        imposed_acceptance: Sequence[float] = (),
         stop_tokens: Sequence[int] = (),
-        observer: Observer | None = None,
+        lean: bool = True,
     ) -> None:
-        """`draft_sampling` is what the engine applies to the draft; by default the same as to the target.
-        `vocabulary` is the number of tokens target and draft share."""
-        if gamma and draft is None:
-            raise UsageError(f"gamma is {gamma} but there is no draft model")
-        self.target, self.draft, self.gamma = target, draft, gamma
+        """`gamma` is the number of tokens to draft a round, or the rule that says it. `draft_sampling` is what the engine
+        applies to the draft; by default the same as to the target. `vocabulary` is the number of tokens target and draft
+        share; columns beyond are padding. `imposed_acceptance` (by position) gives up the target's law: it is for timing
+        models with random weights. `lean=False` keeps to the models' own forward. Raises UsageError for a gamma without
+        a draft."""
+        self.length = Fixed(gamma) if isinstance(gamma, int) else gamma
+        if self.length.most and draft is None:
+            raise UsageError(f"gamma is {self.length.most} but there is no draft model")
+        if imposed_acceptance and (sampling.greedy or len(imposed_acceptance) < self.length.most):
+            raise UsageError("imposed acceptance needs sampling and one figure for each drafted token")
+        self.target = choose_body(target, vocabulary, lean)
+        self.draft = choose_body(draft, vocabulary, lean) if self.length.most else None
         self.sampling, self.draft_sampling = sampling, draft_sampling or sampling
-        self.vocabulary, self.stop_tokens, self.observer = vocabulary, frozenset(stop_tokens), observer
+        self.vocabulary, self.stop_tokens = vocabulary, frozenset(stop_tokens)
+        self.verify: Verify = verify_tokens if verification == "token" else verify_block
+        if imposed_acceptance:
+            self.verify = partial(verify_imposed, torch.tensor(imposed_acceptance, device=self.target.device))
 
-    @torch.inference_mode()
     def decode(
-        self, requests: Sequence[Request], on_tokens: Callable[[int], None] = lambda count: None
+        self, requests: Sequence[Request], on_round: Callable[[Round], None] = lambda round_: None
     ) -> list[Completion]:
-        """Decode all requests together. `on_tokens` hears how many tokens each round emitted.
-
-        Raises UsageError for an empty prompt or a limit below 1.
-        """
-        for number, request in enumerate(requests):
-            if not request.prompt or request.limit < 1:
-                raise UsageError(f"request {number}: an empty prompt or a limit below 1 cannot be decoded")
-        if not requests:
-            return []
-        batch = _Batch(self, requests)
-        batch.prefill()
-        while batch.running:
-            on_tokens(self._round(batch))
-        return batch.completions
-
-    def _round(self, batch: "_Batch") -> int:
-        """One speculative step: the draft proposes, the target scores all of it in one pass, a prefix stands."""
-        draft_BG, log_q_BGV = self._propose(batch)
-        block_BT = torch.cat([batch.last_B1, draft_BG], dim=1)
-        logits_BTV = batch.target.logits(block_BT, batch.lengths_B - 1, keep=self.gamma + 1)
-        log_p_BTV = log_probabilities(logits_BTV, self.sampling)
-        accepted_B, next_B = verify_tokens(log_p_BTV, log_q_BGV, draft_BG, batch.streams.take(self.gamma + 1))
-        return batch.emit(draft_BG, accepted_B, next_B, logits_BTV)
-
-    def _propose(self, batch: "_Batch") -> tuple[torch.Tensor, torch.Tensor]:
-        """gamma tokens from the draft with the log of the distributions they were drawn from."""
-        tokens_G: list[torch.Tensor] = []
-        log_q_GV: list[torch.Tensor] = []
-        if self.gamma == 0:
-            return batch.last_B1[:, :0], torch.empty(len(batch.running), 0, self.vocabulary)
-        assert batch.draft is not None
-        uniform_BG = batch.streams.take(self.gamma)
-        # The last two tokens, not one: after a fully accepted block the draft has not yet seen its own last proposal.
-        ids_BT, first_B = batch.last_two()
-        for position in range(self.gamma):
-            log_q_BV = log_probabilities(batch.draft.logits(ids_BT, first_B, keep=1)[:, 0], self.draft_sampling)
-            token_B = draw(log_q_BV.exp(), uniform_BG[:, position])
-            log_q_GV.append(log_q_BV)
-            tokens_G.append(token_B)
-            ids_BT, first_B = token_B.unsqueeze(1), batch.lengths_B + position
-        return torch.stack(tokens_G, dim=1), torch.stack(log_q_GV, dim=1)
+        """Decode all requests together; `on_round` hears of every round. Raises UsageError for an empty prompt or a limit
+        below 1, UnderstudyError where a model's logits are not numbers."""
+        decoding = Decoding(self, requests) if requests else None
+        for round_ in decoding or ():
+            on_round(round_)
+        return decoding.completions if decoding else []
 
 
-class _Batch:
-    """The state of the sequences that are still running."""
+class Decoding:
+    """One batch under way: iterate to stream its rounds; `completions` grow meanwhile."""
 
     def __init__(self, decoder: Decoder, requests: Sequence[Request]) -> None:
-        self.decoder, self.requests = decoder, requests
-        self.completions = [Completion() for _ in requests]
-        self.running = list(range(len(requests)))  # request number of each row
-        self.limits = [request.limit + request.overrun for request in requests]
-        self.lengths_B = torch.tensor([len(request.prompt) for request in requests])
-        capacity = int(max(len(request.prompt) + limit for request, limit in zip(requests, self.limits, strict=True)))
-        capacity += decoder.gamma + 1
-        self.ids_BS = torch.zeros(len(requests), capacity, dtype=torch.long)
-        for row, request in enumerate(requests):
-            self.ids_BS[row, : len(request.prompt)] = torch.tensor(request.prompt)
+        self.rules, most = decoder, decoder.length.most
+        self.batch = Batch(requests, most, decoder.stop_tokens, decoder.target.device)
+        self.completions = self.batch.completions
         self.streams = Streams([request.seed for request in requests])
-        self.target = Side(decoder.target, len(requests), capacity, decoder.vocabulary)
-        self.draft = Side(decoder.draft, len(requests), capacity, decoder.vocabulary) if decoder.gamma else None
+        self.target = Side(decoder.target, len(requests), self.batch.capacity)
+        self.draft = Side(decoder.draft, len(requests), self.batch.capacity) if decoder.draft else None
 
-    @property
-    def last_B1(self) -> torch.Tensor:
-        return self.ids_BS.gather(1, self.lengths_B.unsqueeze(1) - 1)
+    @torch.inference_mode()
+    def __iter__(self) -> Iterator[Round]:
+        began = perf_counter()
+        self.target.catch_up(self.batch.ids_BS, self.batch.lengths)
+        if self.draft is not None and self.rules.length.tokens(len(self.batch.running)):
+            self.draft.catch_up(self.batch.ids_BS, self.batch.lengths)
+        for completion in self.completions:
+            completion.seconds.prefill = perf_counter() - began
+        while self.batch.running:
+            yield self._round()
 
-    def last_two(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """The last two tokens of each row and the first one's slot; a prompt of one token repeats slot 0."""
-        first_B = (self.lengths_B - 2).clamp(min=0)
-        if int(self.lengths_B.min()) < 2:
-            return self.last_B1, self.lengths_B - 1
-        return self.ids_BS.gather(1, first_B.unsqueeze(1) + torch.arange(2)), first_B
+    def _round(self) -> Round:
+        """One speculative step: the draft proposes, the target scores all of it in one pass, a prefix stands."""
+        batch, clock = self.batch, [perf_counter()]
+        uniform_BN = self._uniform()
+        drafts = self._draft(uniform_BN)
+        clock.append(perf_counter())
+        block_BT = torch.cat([batch.last(1), drafts.tokens_BG], dim=1)
+        first = [length - 1 for length in batch.lengths]
+        logits_BTV = self.target.logits(block_BT, first, keep=block_BT.shape[1])
+        clock.append(perf_counter())
+        verdict = self._verify(logits_BTV, drafts, uniform_BN)
+        round_ = self._emit(verdict, drafts, logits_BTV)
+        clock.append(perf_counter())
+        self._account(round_, clock)
+        return round_
 
-    def prefill(self) -> None:
-        """Fill the caches with every prompt token but the last, which the first round feeds. Shorter prompts run into
-        the zeros behind them; those slots are written again before they are seen."""
-        longest = int(self.lengths_B.max()) - 1
-        if longest > 0:
-            start_B = torch.zeros_like(self.lengths_B)
+    def _draft(self, uniform_BN: torch.Tensor) -> _Drafts:
+        """Up to G tokens a row from the draft, with the distributions they were drawn from."""
+        batch, rules = self.batch, self.rules
+        room = batch.room()
+        count = min(rules.length.tokens(len(batch.running)), max(room))
+        nothing_BG = batch.ids_BS[:, :0]
+        if count == 0 or self.draft is None:
+            return _Drafts(nothing_BG, None, [0] * len(room), nothing_BG[:, :0])
+        self.draft.catch_up(batch.ids_BS, batch.lengths)
+        # One token, or two where a block stood whole: the draft has not seen its own last proposal yet.
+        unseen = max(length - seen for length, seen in zip(batch.lengths, self.draft.seen, strict=True))
+        ids_BT, first = batch.last(unseen), [length - unseen for length in batch.lengths]
+        tokens_GB, q_GBV, sums_GB = [], [], []
+        going_GB: list[torch.Tensor] = []
+        for position in range(count):
+            logits_BV = self.draft.logits(ids_BT, first, keep=1)[:, 0]
+            token_B, q_BV, sum_B = self._draw(logits_BV, uniform_BN[:, position])
+            tokens_GB.append(token_B)
+            q_GBV.append(q_BV)
+            sums_GB.append(sum_B)
+            ids_BT, first = token_B.unsqueeze(1), [length + position for length in batch.lengths]
+            going_B = rules.length.go_on(logits_BV)
+            if going_B is not None:
+                going_GB.append(going_B if not going_GB else going_GB[-1] & going_B)
+                if not bool(going_GB[-1].any()):
+                    break
+        made = len(tokens_GB)
+        drafted: list[int] = [min(made, own) for own in room]
+        if going_GB:  # a row's block ends with the first token after which it was not sure
+            sure = (torch.stack(going_GB)[: made - 1].sum(0) + 1).tolist()
+            drafted = [min(own, int(most)) for own, most in zip(drafted, sure, strict=True)]
+        q_BGV = torch.stack([q_BV for q_BV in q_GBV if q_BV is not None], dim=1) if q_GBV[0] is not None else None
+        return _Drafts(torch.stack(tokens_GB, dim=1), q_BGV, drafted, torch.stack(sums_GB))
+
+    def _draw(
+        self, logits_BV: torch.Tensor, uniform_B: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
+        """A drafted token, what it was drawn from where that will matter, and a figure that is positive if it is sound."""
+        rules = self.rules
+        if rules.draft_sampling.greedy:
+            best = logits_BV.max(-1)
+            q_BV = None if rules.sampling.greedy else torch.zeros_like(logits_BV, dtype=torch.float32)
+            if q_BV is not None:
+                q_BV.scatter_(1, best.indices.unsqueeze(1), 1.0)
+            return best.indices, q_BV, torch.isfinite(best.values).double()
+        q_BV = probabilities(logits_BV, rules.draft_sampling)
+        token_B, sum_B = draw(q_BV, uniform_B)
+        return token_B, q_BV, sum_B
+
+    def _verify(self, logits_BTV: torch.Tensor, drafts: _Drafts, uniform_BN: torch.Tensor) -> Verdict:
+        drafted_B = torch.tensor(drafts.drafted, device=logits_BTV.device)
+        if self.rules.sampling.greedy:
+            best = logits_BTV.max(-1)
+            verdict = verify_greedy(best.indices, drafts.tokens_BG, drafted_B)
+            return verdict._replace(sums_B=torch.isfinite(best.values).all(-1))
+        p_BTV = probabilities(logits_BTV, self.rules.sampling)
+        q_BGV = p_BTV[:, :0] if drafts.q_BGV is None else drafts.q_BGV.to(p_BTV.dtype)
+        width = p_BTV.shape[1]
+        most = self.rules.length.most
+        uniform_BT = torch.cat([uniform_BN[:, most : most + width - 1], uniform_BN[:, -1:]], dim=1)
+        verify = self.rules.verify if width > 1 else verify_tokens
+        return verify(p_BTV, q_BGV, drafts.tokens_BG, drafted_B, uniform_BT)
+
+    def _emit(self, verdict: Verdict, drafts: _Drafts, logits_BTV: torch.Tensor) -> Round:
+        """Append what stands and the token after it; bring both sides and the batch up to date."""
+        batch = self.batch
+        block_BT = torch.cat([drafts.tokens_BG, verdict.next_B.unsqueeze(1)], dim=1)
+        block_BT.scatter_(1, verdict.accepted_B.unsqueeze(1), verdict.next_B.unsqueeze(1))
+        check_drawn(torch.cat([verdict.sums_B.double(), drafts.sums.flatten()]))
+        host = torch.cat([verdict.accepted_B.unsqueeze(1), block_BT], dim=1).tolist()  # all the host needs, in one go
+        accepted, block = [row[0] for row in host], [row[1:] for row in host]
+        numbers = list(batch.running)
+        emitted = batch.emit(block_BT, block, drafts.drafted, accepted)
+        self.rules.length.learn(drafts.drafted, accepted)
+        self.target.seen = [length - 1 for length in batch.lengths]
+        made = drafts.tokens_BG.shape[1]
+        if self.draft is not None and made:
+            # The draft has seen its proposals but the last; those that fell are written over.
+            ends = zip(batch.lengths, accepted, strict=True)
+            self.draft.seen = [length - 1 - max(stood - made + 1, 0) for length, stood in ends]
+        return Round(numbers, emitted, drafts.drafted, accepted, logits_BTV)
+
+    def _account(self, round_: Round, clock: list[float]) -> None:
+        draft, verify, rest = (end - begin for begin, end in pairwise(clock))
+        for number in round_.numbers:
+            self.completions[number].seconds.add(Seconds(0.0, draft, verify, rest))
+        keep = self.batch.retire()
+        if keep:
+            self.streams.select(keep)
             for side in (self.target, self.draft):
                 if side is not None:
-                    side.logits(self.ids_BS[:, :longest], start_B, keep=1)
+                    side.select(keep)
 
-    def emit(
-        self, draft_BG: torch.Tensor, accepted_B: torch.Tensor, next_B: torch.Tensor, logits_BTV: torch.Tensor
-    ) -> int:
-        """Append each row's accepted tokens and the one after them; retire rows that are done. Returns tokens emitted."""
-        rows_B = torch.arange(len(self.running))
-        block_BT = torch.cat([draft_BG, next_B.unsqueeze(1)], dim=1)
-        block_BT[rows_B, accepted_B] = next_B
-        slots_BT = self.lengths_B.unsqueeze(1) + torch.arange(block_BT.shape[1])
-        self.ids_BS.scatter_(1, slots_BT, block_BT)
-        self.lengths_B = self.lengths_B + accepted_B + 1
-        emitted_BT, accepted = block_BT.numpy(), accepted_B.tolist()
-        counts = np.zeros(len(self.running), dtype=np.int64)
-        for row, number in enumerate(self.running):
-            counts[row] = self._append(number, emitted_BT[row, : accepted[row] + 1].tolist(), accepted[row])
-        if self.decoder.observer is not None:
-            self.decoder.observer(self.running, logits_BTV, emitted_BT, counts)
-        self._retire()
-        return int(counts.sum())
-
-    def _append(self, number: int, tokens: list[int], accepted: int) -> int:
-        """Add a round's tokens to a completion, cut at a stop token or the limit. Returns how many were added."""
-        completion, request = self.completions[number], self.requests[number]
-        before = len(completion.tokens)
-        if not completion.length:
-            completion.rounds += 1
-            completion.accepted.append(accepted)
-        for token in tokens:
-            if len(completion.tokens) >= self.limits[number]:
-                break
-            completion.tokens.append(token)
-            if completion.length:
-                continue
-            stopped = token in self.decoder.stop_tokens
-            if stopped or len(completion.tokens) == request.limit:
-                completion.length, completion.stopped = len(completion.tokens), stopped
-                self.limits[number] = completion.length + request.overrun
-        return len(completion.tokens) - before
-
-    def _retire(self) -> None:
-        """Drop finished rows from the batch. Copying caches costs, so only when half of the rows are done, or all."""
-        alive = [row for row, number in enumerate(self.running) if not self._done(number)]
-        if alive and len(alive) > len(self.running) // 2:
-            # A finished row goes on harmlessly in place; its length is held so that it never leaves the buffers.
-            held_B = torch.tensor([self._done(number) for number in self.running])
-            capacity = self.ids_BS.shape[1] - self.decoder.gamma - 1
-            self.lengths_B = torch.where(held_B, self.lengths_B.clamp(max=capacity), self.lengths_B)
-            return
-        self.running = [self.running[row] for row in alive]
-        if alive:
-            self.lengths_B, self.ids_BS = self.lengths_B[alive], self.ids_BS[alive]
-            self.streams.select(alive)
-            for side in (self.target, self.draft):
-                if side is not None:
-                    side.cache.select(alive)
-
-    def _done(self, number: int) -> bool:
-        return 0 < self.completions[number].length and len(self.completions[number].tokens) >= self.limits[number]
+    def _uniform(self) -> torch.Tensor:
+        """This round's numbers, (B, 2 * most + 1): to draft with, to accept with, and for the token that follows. As many
+        whatever is drafted, so that a row's luck does not depend on its neighbours."""
+        rules, device = self.rules, self.rules.target.device
+        if rules.sampling.greedy and (rules.draft_sampling.greedy or self.draft is None):
+            return torch.empty(len(self.batch.running), 2 * rules.length.most + 1, device=device)
+        return self.streams.take(2 * rules.length.most + 1).to(device)

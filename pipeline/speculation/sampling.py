@@ -3,6 +3,7 @@
 Shapes: B sequences, T positions, V tokens; a leading `...` is any of them.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from pipeline.errors import UnderstudyError
 
 _STREAM_CHUNK = 4096
+_BELOW_ONE = 1 - 2.0**-52
 
 
 @dataclass(frozen=True)
@@ -33,26 +35,38 @@ GREEDY = Sampling(temperature=0.0)
 def log_probabilities(logits_V: torch.Tensor, sampling: Sampling) -> torch.Tensor:
     """Log of the distribution that `sampling` makes of `logits_V` (..., V); dropped tokens get -inf.
 
-    Filters are applied after the temperature in the order top-k, top-p, min-p, as transformers does. At temperature 0
-    the result is one-hot on the argmax (the lowest id among equals). Computed in fp32, or fp64 if that is given.
-    Logits that are not numbers give NaN, at temperature 0 too; `draw` raises on it.
+    At temperature 0 the result is one-hot on the argmax (the lowest id among equals). Computed in fp32, or fp64 if that
+    is given. Logits that are not numbers give NaN, at temperature 0 too.
     """
-    logits_V = logits_V if logits_V.dtype == torch.float64 else logits_V.float()
     if sampling.greedy:
         best = logits_V.argmax(-1, keepdim=True)
         value = logits_V.gather(-1, best)
+        value = value if value.dtype == torch.float64 else value.float()
         # 0 where the best logit is a number; NaN where it is not, which a plain 0 would hide.
-        return torch.full_like(logits_V, -torch.inf).scatter_(-1, best, value - value)
-    scaled_V = logits_V / sampling.temperature
+        return torch.full_like(logits_V, -torch.inf, dtype=value.dtype).scatter_(-1, best, value - value)
+    return filtered(logits_V, sampling).log_softmax(-1)
+
+
+def probabilities(logits_V: torch.Tensor, sampling: Sampling) -> torch.Tensor:
+    """The distribution that `sampling` makes of `logits_V` (..., V); `log_probabilities` says the rest."""
+    return log_probabilities(logits_V, sampling).exp() if sampling.greedy else filtered(logits_V, sampling).softmax(-1)
+
+
+def filtered(logits_V: torch.Tensor, sampling: Sampling) -> torch.Tensor:
+    """Logits over the temperature, dropped tokens at -inf. Filters come after the temperature in the order top-k, top-p,
+    min-p, as transformers does; min-p speaks of the likeliest token, which no filter drops."""
+    logits_V = logits_V if logits_V.dtype == torch.float64 else logits_V.float()
+    scaled_V = logits_V if sampling.temperature == 1 else logits_V / sampling.temperature
     if 0 < sampling.top_k < scaled_V.shape[-1]:
         least = scaled_V.topk(sampling.top_k, dim=-1).values[..., -1:]
         scaled_V = scaled_V.masked_fill(scaled_V < least, -torch.inf)
     if sampling.top_p < 1:
         scaled_V = _keep_top_p(scaled_V, sampling.top_p)
     if sampling.min_p > 0:
-        p_V = scaled_V.softmax(-1)
-        scaled_V = scaled_V.masked_fill(p_V < sampling.min_p * p_V.amax(-1, keepdim=True), -torch.inf)
-    return scaled_V.log_softmax(-1)
+        # p / max p = exp(logit - max logit), whatever was dropped before.
+        likeliest = scaled_V.amax(-1, keepdim=True)
+        scaled_V = scaled_V.masked_fill(scaled_V - likeliest < math.log(sampling.min_p), -torch.inf)
+    return scaled_V
 
 
 def _keep_top_p(scaled_V: torch.Tensor, top_p: float) -> torch.Tensor:
@@ -64,22 +78,29 @@ def _keep_top_p(scaled_V: torch.Tensor, top_p: float) -> torch.Tensor:
     return scaled_V.masked_fill(drop_V, -torch.inf)
 
 
-def draw(p_V: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
-    """Tokens (...) drawn from unnormalised weights `p_V` (..., V) by inverting their sum at `uniform` (...) in [0, 1).
+def draw(weights_V: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens (...) drawn from unnormalised weights (..., V) by inverting their sum at `uniform` (...) in [0, 1), and the
+    sums (...).
 
     One uniform number a token makes a draw a function of the sequence's own random stream, whatever the batch. A token
-    of weight 0 is never drawn. Raises UnderstudyError if the weights of a row are not a finite, positive sum.
+    of weight 0 is never drawn. The caller checks once a round, with `check_drawn`, that the sums were positive numbers:
+    looking here would make the host wait for the device at every drafted token.
     """
-    sums_V = p_V.double().cumsum(-1)
+    sums_V = weights_V.cumsum(-1, dtype=torch.float64)
     total = sums_V[..., -1:]
-    if not bool((torch.isfinite(total) & (total > 0)).all()):
+    # Strictly below the total even after rounding; right=True then skips tokens of weight 0, whose cumulative sum equals
+    # their predecessor's.
+    at = uniform.double().clamp(max=_BELOW_ONE).unsqueeze(-1) * total
+    chosen = torch.searchsorted(sums_V, at, right=True).squeeze(-1)
+    return chosen.clamp(max=weights_V.shape[-1] - 1), total.squeeze(-1)
+
+
+def check_drawn(sums: torch.Tensor) -> None:
+    """Raise UnderstudyError unless what was drawn from were distributions: finite, positive sums."""
+    if not bool((torch.isfinite(sums) & (sums > 0)).all()):
         raise UnderstudyError(
             "the model's probabilities are not numbers (NaN or infinite logits); check its weights and dtype"
         )
-    # right=True skips tokens of weight 0: their cumulative sum equals their predecessor's.
-    chosen = torch.searchsorted(sums_V, uniform.double().unsqueeze(-1) * total, right=True).squeeze(-1)
-    last = (p_V > 0).int().flip(-1).argmax(-1)  # guards against u * total rounding up to total
-    return torch.minimum(chosen, p_V.shape[-1] - 1 - last)
 
 
 class Streams:

@@ -1,7 +1,7 @@
 """Which drafted tokens stand, and what is emitted after them. Pure functions on tensors.
 
-Shapes: B sequences, G drafted tokens a round, V tokens. Distributions come as logs, already as the engine applies them
-(`sampling.log_probabilities`); a greedy draft or target is simply one-hot.
+Shapes: B sequences, G drafted tokens a round at most, V tokens. p and q are distributions as the engine applies them
+(`sampling.probabilities`). A row may have drafted fewer than G tokens: `drafted_B` says how many, the rest is padding.
 """
 
 from typing import NamedTuple
@@ -14,39 +14,113 @@ from pipeline.speculation.sampling import draw
 class Verdict(NamedTuple):
     """The outcome of one round."""
 
-    accepted_B: torch.Tensor  # 0..G drafted tokens that stand
-    next_B: torch.Tensor  # the token emitted after them: a correction, or the bonus after G acceptances
+    accepted_B: torch.Tensor  # drafted tokens that stand, 0..drafted
+    next_B: torch.Tensor  # the token emitted after them: a correction, or the bonus when all stood
+    sums_B: torch.Tensor  # what the next token was drawn from, summed: `sampling.check_drawn` wants it positive
 
 
-def acceptance(log_p: torch.Tensor, log_q: torch.Tensor) -> torch.Tensor:
-    """min(1, p / q) elementwise, from logs. 0 where p is 0; where only q is 0 the token could not have been drafted and
-    the ratio is taken as its limit, 1. (Leviathan et al. 2023, algorithm 1.)"""
-    ratio = torch.where(torch.isneginf(log_p), -torch.inf, log_p - log_q)
-    return ratio.clamp(max=0.0).exp()
+def verify_greedy(best_BT: torch.Tensor, draft_BG: torch.Tensor, drafted_B: torch.Tensor) -> Verdict:
+    """Temperature 0: a drafted token stands if it is the target's argmax; the argmax follows, wherever the round ends.
+
+    best_BT: (B, G + 1), the target's argmax after each prefix.
+    """
+    accepted_B = leading(best_BT[:, : draft_BG.shape[1]] == draft_BG, drafted_B)
+    next_B = best_BT.gather(1, accepted_B.unsqueeze(1)).squeeze(1)
+    return Verdict(accepted_B, next_B, torch.ones_like(next_B))
 
 
 def verify_tokens(
-    log_p_BGV: torch.Tensor, log_q_BGV: torch.Tensor, draft_BG: torch.Tensor, uniform_BG: torch.Tensor
+    p_BTV: torch.Tensor, q_BGV: torch.Tensor, draft_BG: torch.Tensor, drafted_B: torch.Tensor, uniform_BT: torch.Tensor
 ) -> Verdict:
     """Token-level rejection sampling (Leviathan et al. 2023, algorithm 1; Chen et al. 2023).
 
-    log_p_BGV: (B, G + 1, V), the target after each prefix; log_q_BGV: (B, G, V); draft_BG: (B, G) drawn from q;
-    uniform_BG: (B, G + 1) in [0, 1), the last one for the token that follows. What is emitted has the law of p.
+    p_BTV: (B, G + 1, V), the target after each prefix; q_BGV: (B, G, V); draft_BG: (B, G) drawn from q; uniform_BT:
+    (B, G + 1) in [0, 1), the last one for the token that follows. What is emitted has the law of p. A greedy draft is a
+    one-hot q: its token stands with probability p(x), and a correction is any other token.
+    """
+    a_BG = acceptance(_of(p_BTV[:, :-1], draft_BG), _of(q_BGV, draft_BG))
+    accepted_B = leading(uniform_BT[:, :-1] < a_BG, drafted_B)
+    return _followed(accepted_B, None, p_BTV, q_BGV, drafted_B, uniform_BT[:, -1])
+
+
+def verify_block(
+    p_BTV: torch.Tensor, q_BGV: torch.Tensor, draft_BG: torch.Tensor, drafted_B: torch.Tensor, uniform_BT: torch.Tensor
+) -> Verdict:
+    """Block verification (Sun et al. 2024, arXiv 2403.10444, algorithm 2): accepts at least as many tokens on average.
+
+    w_i = min(1, w_{i-1} p(x_i) / q(x_i)) weighs the whole block; prefix i may be kept with probability h_i, the longest
+    one kept is emitted, followed by a token from (w_i p - q)+. Shapes as in `verify_tokens`.
     """
     gamma = draft_BG.shape[1]
-    index_BG1 = draft_BG.unsqueeze(-1)
-    a_BG = acceptance(log_p_BGV[:, :gamma].gather(-1, index_BG1), log_q_BGV.gather(-1, index_BG1)).squeeze(-1)
-    stands_BG = (uniform_BG[:, :gamma].to(a_BG.device) < a_BG).int().cumprod(1)
-    accepted_B = stands_BG.sum(1)
+    ratio_BG = torch.where(_of(q_BGV, draft_BG) > 0, _of(p_BTV[:, :-1], draft_BG) / _of(q_BGV, draft_BG), 0.0)
+    w_B, w_BT = torch.ones_like(ratio_BG[:, 0]), [torch.ones_like(ratio_BG[:, 0])]
+    for index in range(gamma):
+        w_B = (w_B * ratio_BG[:, index]).clamp(max=1.0)
+        w_BT.append(w_B)
+    w_BG = torch.stack(w_BT[1:], dim=1)
+    # After prefix i < drafted: left = sum (w_i p - q)+ at the next position; after all drafted tokens h is w itself.
+    left_BG = (w_BG[:, :-1, None] * p_BTV[:, 1:-1] - q_BGV[:, 1:]).clamp(min=0).sum(-1)
+    h_BG = left_BG / (left_BG + 1 - w_BG[:, :-1])
+    h_BG = torch.cat([torch.nan_to_num(h_BG, nan=1.0), w_BG[:, -1:]], dim=1)  # 0 / 0: p = q and w = 1, nothing is lost
+    position_G = torch.arange(1, gamma + 1, device=draft_BG.device)
+    h_BG = torch.where(position_G == drafted_B[:, None], w_BG, h_BG)
+    kept_BG = (uniform_BT[:, :-1] < h_BG) & (position_G <= drafted_B[:, None])
+    accepted_B = (kept_BG * position_G).amax(1)
+    w_kept_B = torch.stack(w_BT, dim=1).gather(1, accepted_B.unsqueeze(1))
+    return _followed(accepted_B, w_kept_B, p_BTV, q_BGV, drafted_B, uniform_BT[:, -1])
+
+
+def verify_imposed(
+    acceptance_G: torch.Tensor,
+    p_BTV: torch.Tensor,
+    q_BGV: torch.Tensor,
+    draft_BG: torch.Tensor,
+    drafted_B: torch.Tensor,
+    uniform_BT: torch.Tensor,
+) -> Verdict:
+    """Not lossless, for timing alone: does all the work of `verify_tokens`, then lets drafted token i stand with the
+    given probability, so that models with random weights can be timed at the acceptance of trained ones."""
+    verdict = verify_tokens(p_BTV, q_BGV, draft_BG, drafted_B, uniform_BT)
+    accepted_B = leading(uniform_BT[:, :-1] < acceptance_G[: draft_BG.shape[1]], drafted_B)
+    return Verdict(accepted_B, verdict.next_B, verdict.sums_B)
+
+
+def acceptance(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    """min(1, p / q) elementwise (Leviathan et al. 2023). 0 where p is 0; where only q is 0 the token could not have been
+    drafted and the ratio is taken as its limit, 1."""
+    return torch.where(p > 0, (p / q).clamp(max=1.0), p * 0.0)  # p * 0 and not 0: a NaN must show
+
+
+def leading(stands_BG: torch.Tensor, drafted_B: torch.Tensor) -> torch.Tensor:
+    """How many drafted tokens stand before the first that does not."""
+    position_G = torch.arange(stands_BG.shape[1], device=stands_BG.device)
+    return (stands_BG & (position_G < drafted_B[:, None])).int().cumprod(1).sum(1)
+
+
+def _of(p_BGV: torch.Tensor, tokens_BG: torch.Tensor) -> torch.Tensor:
+    return p_BGV.gather(-1, tokens_BG.unsqueeze(-1)).squeeze(-1)
+
+
+def _followed(
+    accepted_B: torch.Tensor,
+    weight_B1: torch.Tensor | None,
+    p_BTV: torch.Tensor,
+    q_BGV: torch.Tensor,
+    drafted_B: torch.Tensor,
+    uniform_B: torch.Tensor,
+) -> Verdict:
+    """The token after `accepted_B` drafted ones: from the residual (w p - q)+, or from p when all stood."""
     rows_B = torch.arange(len(accepted_B), device=accepted_B.device)
-    p_BV = log_p_BGV[rows_B, accepted_B].exp()
-    if gamma:
-        q_BV = log_q_BGV[rows_B, accepted_B.clamp(max=gamma - 1)].exp()
-        p_BV = torch.where((accepted_B < gamma).unsqueeze(-1), residual(p_BV, q_BV), p_BV)
-    return Verdict(accepted_B, draw(p_BV, uniform_BG[:, -1].to(p_BV.device)))
+    p_BV = p_BTV[rows_B, accepted_B]
+    if q_BGV.shape[1]:
+        q_BV = q_BGV[rows_B, accepted_B.clamp(max=q_BGV.shape[1] - 1)]
+        weighed_BV = p_BV if weight_B1 is None else weight_B1 * p_BV
+        p_BV = torch.where((accepted_B < drafted_B).unsqueeze(-1), residual(weighed_BV, q_BV, p_BV), p_BV)
+    next_B, sums_B = draw(p_BV, uniform_B)
+    return Verdict(accepted_B, next_B, sums_B)
 
 
-def residual(p_BV: torch.Tensor, q_BV: torch.Tensor) -> torch.Tensor:
-    """(p - q)+ up to its factor: what a rejected token is replaced from. Where rounding leaves no mass, p itself."""
+def residual(p_BV: torch.Tensor, q_BV: torch.Tensor, otherwise_BV: torch.Tensor) -> torch.Tensor:
+    """(p - q)+ up to its factor: what a rejected token is replaced from. Where rounding leaves no mass, `otherwise`."""
     left_BV = (p_BV - q_BV).clamp(min=0.0)
-    return torch.where(left_BV.sum(-1, keepdim=True) > 0, left_BV, p_BV)
+    return torch.where(left_BV.sum(-1, keepdim=True) == 0, otherwise_BV, left_BV)

@@ -1,0 +1,218 @@
+"""A plain forward pass over the weights of a Llama-shaped model, with preallocated caches. Knows no decoding rule.
+
+A speculative step is many small passes, and on small models most of a pass is not arithmetic: it is calls. Per layer this
+makes 13 where the library's own forward makes about 40. Weights are the model's own; small matrices are copied side by
+side, so that queries, keys and values come from one product. What it computes is compared with the model's own forward
+before it is used. Shapes: B rows, T tokens of a row, N = B * T, S visible slots, H heads, D head width, V tokens.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+_MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
+_ROPE_TYPES = ("default", "linear", "llama3", "yarn")  # cosines that depend on the position alone
+_PACKED_BYTES = 1 << 23  # products over more weights than this are bound by memory, where packing gains nothing
+_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}  # of the largest logit; 0.05 in lower precision
+
+
+class _Packed:
+    """Linear layers of one input as one product."""
+
+    def __init__(self, layers: Sequence[nn.Linear]) -> None:
+        weight = torch.cat([layer.weight.detach() for layer in layers])
+        # On a CPU, small fp32 products of a few rows are 2 to 3 times faster over (in, out); bf16 wants (out, in).
+        turned = weight.device.type == "cpu" and weight.dtype == torch.float32
+        self.weight_IO = weight.t().contiguous() if turned else weight.t()
+        biases = [layer.bias for layer in layers]
+        self.bias = None if biases[0] is None else torch.cat([bias.detach() for bias in biases])
+
+    def __call__(self, x_NI: torch.Tensor) -> torch.Tensor:
+        return torch.mm(x_NI, self.weight_IO) if self.bias is None else torch.addmm(self.bias, x_NI, self.weight_IO)
+
+    def onto(self, residual_NO: torch.Tensor, x_NI: torch.Tensor) -> torch.Tensor:
+        out = torch.addmm(residual_NO, x_NI, self.weight_IO)
+        return out if self.bias is None else out + self.bias
+
+
+class _Separate:
+    """Linear layers of one input as they are: large, or quantised."""
+
+    def __init__(self, layers: Sequence[nn.Module]) -> None:
+        self.layers = layers
+
+    def __call__(self, x_NI: torch.Tensor) -> torch.Tensor:
+        outputs = [layer(x_NI) for layer in self.layers]
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
+
+    def onto(self, residual_NO: torch.Tensor, x_NI: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = residual_NO + self(x_NI)
+        return out
+
+
+def _product(*layers: nn.Module) -> _Packed | _Separate:
+    plain = [layer for layer in layers if type(layer) is nn.Linear]
+    size = sum(layer.weight.numel() * layer.weight.element_size() for layer in plain)
+    small = len(plain) == len(layers) and size <= _PACKED_BYTES
+    return _Packed(plain) if small else _Separate(layers)
+
+
+@dataclass
+class _Layer:
+    norm: torch.Tensor
+    qkv: _Packed | _Separate
+    head_norm: tuple[torch.Tensor, torch.Tensor] | None  # of queries and keys (Qwen3)
+    output: _Packed | _Separate
+    mlp_norm: torch.Tensor
+    gate_up: _Packed | _Separate
+    down: _Packed | _Separate
+
+
+class Caches:
+    """Keys and values of every layer, (B, S, 2 * key heads, D), and the rotary tables up to the capacity."""
+
+    def __init__(self, layers: list[torch.Tensor], cos: torch.Tensor, sin: torch.Tensor) -> None:
+        self.layers, self.cos_SHD, self.sin_SHD = layers, cos, sin
+
+
+class LeanModel:
+    """The `forward.Body` of a Llama-shaped model."""
+
+    def __init__(self, model: Any, vocabulary: int) -> None:
+        config = model.config
+        self.device, self.vocabulary = model.device, vocabulary
+        self.heads, self.key_heads = config.num_attention_heads, config.num_key_value_heads
+        self.width = getattr(config, "head_dim", None) or config.hidden_size // self.heads
+        self.epsilon, self.inner = config.rms_norm_eps, config.intermediate_size
+        self.embedding, self.rotary = model.model.embed_tokens.weight.detach(), model.model.rotary_emb
+        self.norm, self.head = model.model.norm.weight.detach(), _product(model.lm_head)
+        self.layers = [self._layer(layer) for layer in model.model.layers]
+
+    @classmethod
+    def of(cls, model: Any, vocabulary: int) -> "LeanModel | None":
+        """The lean form of `model`; None where its shape is unknown or the logits are not the model's own."""
+        config: Any = getattr(model, "config", None)
+        if getattr(config, "model_type", None) not in _MODEL_TYPES or not hasattr(model, "lm_head"):
+            return None
+        if len(set((getattr(model, "hf_device_map", None) or {}).values())) > 1:
+            return None  # spread over devices: its own forward knows where its parts are
+        rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
+        if config.hidden_act != "silu" or rope not in _ROPE_TYPES or type(model.model).__name__.startswith("Peft"):
+            return None
+        lean = cls(model, vocabulary)
+        return lean if lean.reproduces(model) else None
+
+    @torch.inference_mode()
+    def reproduces(self, model: Any) -> bool:
+        """Whether logits of a few tokens, fed in two parts to two rows, are those of the model's own forward."""
+        ids_BT = torch.arange(1, 15, device=self.device).view(2, 7) % min(self.vocabulary, self.embedding.shape[0])
+        own_BTV = model(input_ids=ids_BT, use_cache=False).logits[..., : self.vocabulary]
+        caches = self.allocate(2, 7)
+        parts = [
+            self.forward(ids_BT[:, begin:end], [begin] * 2, caches, end - begin) for begin, end in ((0, 4), (4, 7))
+        ]
+        gap = (torch.cat(parts, dim=1) - own_BTV).abs().max()
+        if not torch.isfinite(gap):
+            return True  # damaged weights look the same either way, and the decoder says so
+        return bool(gap <= _TOLERANCE.get(own_BTV.dtype, 0.05) * own_BTV.abs().max())
+
+    def _layer(self, layer: Any) -> _Layer:
+        attention, mlp = layer.self_attn, layer.mlp
+        norms = None
+        if hasattr(attention, "q_norm"):
+            norms = (attention.q_norm.weight.detach(), attention.k_norm.weight.detach())
+        return _Layer(
+            layer.input_layernorm.weight.detach(),
+            _product(attention.q_proj, attention.k_proj, attention.v_proj),
+            norms,
+            _product(attention.o_proj),
+            layer.post_attention_layernorm.weight.detach(),
+            _product(mlp.gate_proj, mlp.up_proj),
+            _product(mlp.down_proj),
+        )
+
+    def allocate(self, rows: int, capacity: int) -> Caches:
+        shape = (rows, capacity, 2 * self.key_heads, self.width)
+        layers = [self.embedding.new_zeros(shape) for _ in self.layers]
+        cos_SD, sin_SD = self.rotary(self.embedding[:1], torch.arange(capacity, device=self.device)[None])
+        # One table for queries, keys and values side by side, so that all turn in one go: values by nothing.
+        turned, total = self.heads + self.key_heads, self.heads + 2 * self.key_heads
+        cos_SHD = cos_SD.new_ones(capacity, total, self.width)
+        sin_SHD = cos_SD.new_zeros(capacity, total, self.width)
+        half = self.width // 2
+        cos_SHD[:, :turned] = cos_SD[0, :, None]
+        # The sign of "rotate half" is in the table; what is left is a roll by half the width.
+        sin_SHD[:, :turned] = torch.cat([-sin_SD[0, :, :half], sin_SD[0, :, half:]], dim=-1)[:, None]
+        return Caches(layers, cos_SHD, sin_SHD)
+
+    def select(self, state: Caches, rows: Sequence[int]) -> None:
+        index = torch.tensor(rows, device=self.device)
+        state.layers = [layer[index] for layer in state.layers]
+
+    def forward(self, ids_BT: torch.Tensor, first: Sequence[int], state: Caches, keep: int) -> torch.Tensor:
+        batch, count = ids_BT.shape
+        place = _Place(ids_BT, first, self.heads // self.key_heads, self.embedding.dtype)
+        cos, sin = state.cos_SHD[place.slots], state.sin_SHD[place.slots]
+        x_NI = F.embedding(ids_BT, self.embedding).view(batch * count, -1)
+        for layer, cache in zip(self.layers, state.layers, strict=True):
+            qkv = layer.qkv(self._normed(x_NI, layer.norm)).view(batch, count, -1, self.width)
+            if layer.head_norm is not None:
+                qkv = self._norm_heads(qkv, layer.head_norm)
+            qkv = torch.addcmul(qkv * cos, torch.roll(qkv, self.width // 2, -1), sin)
+            x_NI = layer.output.onto(x_NI, self._attend(qkv, cache, place).reshape(batch * count, -1))
+            gate_up = layer.gate_up(self._normed(x_NI, layer.mlp_norm))
+            x_NI = layer.down.onto(x_NI, F.silu(gate_up[:, : self.inner]) * gate_up[:, self.inner :])
+        kept = x_NI.view(batch, count, -1)[:, -keep:].reshape(batch * keep, -1)
+        return self.head(self._normed(kept, self.norm)).view(batch, keep, -1)[..., : self.vocabulary]
+
+    def _attend(self, qkv: torch.Tensor, cache: torch.Tensor, place: "_Place") -> torch.Tensor:
+        """Write keys and values at their slots and attend to all that is visible; returns (B, T, H, D)."""
+        count = qkv.shape[1]
+        cache[place.written] = qkv[:, :, self.heads :]
+        seen = cache[:, : place.visible].transpose(1, 2)
+        keys, values = seen[:, : self.key_heads], seen[:, self.key_heads :]
+        # The heads that share a key become further queries of it: no copy of the keys, whatever the kernel.
+        group = self.heads // self.key_heads
+        shape = (len(qkv), count, self.key_heads, group, self.width)
+        query = qkv[:, :, : self.heads].view(shape).permute(0, 2, 3, 1, 4).flatten(2, 3)
+        out = F.scaled_dot_product_attention(query, keys, values, attn_mask=place.mask)
+        return out.view(len(qkv), self.key_heads, group, count, self.width).permute(0, 3, 1, 2, 4)
+
+    def _normed(self, x_NI: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return F.rms_norm(x_NI, (x_NI.shape[-1],), weight, self.epsilon)
+
+    def _norm_heads(self, qkv: torch.Tensor, norms: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        query, key, value = qkv.tensor_split([self.heads, self.heads + self.key_heads], dim=2)
+        return torch.cat([self._normed(query, norms[0]), self._normed(key, norms[1]), value], dim=2)
+
+
+class _Place:
+    """Where a pass writes and what it sees, worked out once for all layers.
+
+    Where every row is at the same slot, as in a batch of one, it is a slice; else an index a row.
+    """
+
+    def __init__(self, ids_BT: torch.Tensor, first: Sequence[int], group: int, dtype: torch.dtype) -> None:
+        count, device = ids_BT.shape[1], ids_BT.device
+        self.visible = max(first) + count
+        self.slots: slice | torch.Tensor
+        self.written: tuple[slice | torch.Tensor, slice | torch.Tensor]
+        self.mask: torch.Tensor | None
+        seen_S = torch.arange(self.visible, device=device)
+        if min(first) == max(first):
+            self.slots = slice(first[0], self.visible)
+            self.written = (slice(None), self.slots)
+            allowed = seen_S <= seen_S[first[0] :, None] if count > 1 else None
+        else:
+            self.slots = torch.tensor(first, device=device)[:, None] + torch.arange(count, device=device)
+            self.written = (torch.arange(len(first), device=device)[:, None], self.slots)
+            allowed = (seen_S <= self.slots[..., None]).unsqueeze(1)
+        self.mask = None
+        if allowed is not None:
+            # Added to the scores; as truth values the kernel would turn them into this in every layer.
+            mask = torch.zeros(allowed.shape, dtype=dtype, device=device).masked_fill_(~allowed, -torch.inf)
+            self.mask = mask.repeat(*[1] * (mask.dim() - 2), group, 1) if group > 1 else mask
