@@ -1,0 +1,60 @@
+"""What a draft is worth in time, from tokens per target call and forward times. Pure.
+
+Times are of one forward pass of a batch at a context, in any one unit: target over 1 token, target over gamma + 1, draft
+over 1 (Leviathan et al. 2023, theorem 3.8, with measured times in the place of its cost ratio c).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pipeline.acceptance.rounds import iid_tokens_per_call
+
+
+@dataclass(frozen=True)
+class ForwardTimes:
+    """Seconds of a forward pass: `target[n]` over n tokens a sequence, `draft` over one."""
+
+    target: Mapping[int, float]
+    draft: float
+
+    @property
+    def cost_ratio(self) -> float:
+        """c: a draft pass over a plain target pass."""
+        return self.draft / self.target[1]
+
+    def round(self, gamma: int) -> float:
+        """Seconds of one speculative round: gamma draft passes and a target pass over gamma + 1 tokens."""
+        return gamma * self.draft + self.target[gamma + 1]
+
+
+def from_cost_ratio(ratio: float, gammas: int) -> ForwardTimes:
+    """Times where only c is known and verification is free: a target pass takes 1, however many tokens it sees."""
+    return ForwardTimes(dict.fromkeys(range(1, gammas + 2), 1.0), ratio)
+
+
+def ideal_speedup(tokens_per_call: float, gamma: int, times: ForwardTimes) -> float:
+    """Plain decoding's time over speculation's for as many tokens, nothing but forward passes counted."""
+    return tokens_per_call * times.target[1] / times.round(gamma)
+
+
+def best_gamma(tokens_per_call: Mapping[int, float], times: ForwardTimes) -> tuple[int, float]:
+    """The draft length with the largest predicted speedup, and that speedup. ValueError for no draft length."""
+    speedups = {gamma: ideal_speedup(omega, gamma, times) for gamma, omega in tokens_per_call.items()}
+    gamma = max(speedups, key=lambda gamma: (speedups[gamma], -gamma))
+    return gamma, speedups[gamma]
+
+
+def break_even_acceptance(times: ForwardTimes, max_gamma: int) -> float | None:
+    """The acceptance rate at which the best gamma's speedup is 1, were acceptance the same and independent everywhere;
+    None where not even a draft that is always right would pay."""
+
+    def best(alpha: float) -> float:
+        return best_gamma({g: iid_tokens_per_call(alpha, g) for g in range(1, max_gamma + 1)}, times)[1]
+
+    if best(1.0) < 1:
+        return None
+    low, high = 0.0, 1.0
+    while high - low > 1e-6:
+        middle = (low + high) / 2
+        low, high = (low, middle) if best(middle) >= 1 else (middle, high)
+    return high

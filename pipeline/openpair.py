@@ -1,0 +1,86 @@
+"""A target and drafts named on the command line, loaded and checked, without a config or a store."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import UsageError
+from pipeline.hub import fetch
+from pipeline.models import (
+    check_same_family,
+    choose_device,
+    load_model,
+    load_tokenizer,
+    read_model_config,
+    read_shape,
+    stop_token_ids,
+)
+
+_HUB = re.compile(r"(?P<source>[\w.-]+/[\w.-]+)@(?P<revision>[0-9a-f]{40})")
+
+
+@dataclass(frozen=True)
+class OpenPair:
+    """One target, any number of drafts of its family, ready to run."""
+
+    target: Any
+    drafts: dict[str, Any]  # by the name they were given under
+    tokenizer: Any
+    vocabulary: int  # tokens that every model's logits have a column for
+    context: int  # most tokens of a sequence that every model can see
+    stop_tokens: list[int]
+
+
+def open_pair(
+    target: str, drafts: Sequence[str], dtype: str | None, device: str, trust_remote_code: bool = False
+) -> OpenPair:
+    """Load a target and drafts: a model directory, an artifact that holds one, or `org/name@revision` on the hub.
+
+    `dtype` None loads each model as it was saved. Raises UsageError for a name that is neither, UnderstudyError for a
+    draft of another family or weights that do not load.
+    """
+    paths = {name: _locate(name, "draft") for name in dict.fromkeys(drafts)}
+    target_path, where = _locate(target, "target"), choose_device(device)
+    tokenizer = load_tokenizer(target_path, trust_remote_code)
+    for path in paths.values():
+        check_same_family(tokenizer, load_tokenizer(path, trust_remote_code))
+    shapes = [read_shape(path, trust_remote_code) for path in (target_path, *paths.values())]
+    vocabulary = min(shape.logits_width for shape in shapes)
+    if vocabulary < len(tokenizer):
+        raise UsageError(f"a model's logits have {vocabulary} columns and the tokenizer {len(tokenizer)} tokens")
+
+    def load(path: Path) -> Any:
+        return load_model(path, dtype or _saved_dtype(path), where, trust_remote_code)
+
+    return OpenPair(
+        load(target_path),
+        {name: load(path) for name, path in paths.items()},
+        tokenizer,
+        vocabulary,
+        min(shape.context for shape in shapes),
+        stop_token_ids(target_path, tokenizer),
+    )
+
+
+def _locate(name: str, role: str) -> Path:
+    """The model directory that `name` stands for; an artifact keeps its models in folders named by their role."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        path = path / role if (path / role / "config.json").is_file() else path
+        if not (path / "config.json").is_file():
+            raise UsageError(f"--{role} {name}: not a model directory (no config.json there)")
+        return path
+    hub = _HUB.fullmatch(name)
+    if hub is None:
+        raise UsageError(
+            f"--{role} {name}: neither a directory nor a hub model (org/name@revision, the commit's 40 hex digits)"
+        )
+    return fetch(hub["source"], hub["revision"])
+
+
+def _saved_dtype(path: Path) -> str:
+    config = read_model_config(path)
+    saved = str(config.get("dtype") or config.get("torch_dtype") or "float32")
+    return saved if saved in ("float32", "bfloat16", "float16") else "float32"
