@@ -107,15 +107,21 @@ def decoded_starts(completion: Completion) -> list[int]:
 
 
 def _text_difference(target: Any, item: Stored, own: _Decoded, vocabulary: int) -> list[dict[str, Any]]:
-    """The first token where the decode left the stored text, with the gap between the two logits."""
-    stored = item.tokens[: len(own.tokens)]
-    unequal = np.flatnonzero(stored != own.tokens)
-    if not len(unequal):
-        return []
-    position = int(unequal[0])
-    logits_V = _logits_at(target, own, position, vocabulary)
-    gap = float((logits_V[int(stored[position])] - logits_V[int(own.tokens[position])]).abs())
-    return [{"prompt": item.id, "position": position, "of": "target", "gap": gap}]
+    stored = item.tokens[: len(own.tokens)].tolist()
+    found = first_divergence(target, item.prompt.tolist(), stored, own.tokens.tolist(), vocabulary)
+    return [] if found is None else [{"prompt": item.id, "position": found[0], "of": "target", "gap": found[1]}]
+
+
+def first_divergence(
+    target: Any, prompt: Sequence[int], one: Sequence[int], other: Sequence[int], vocabulary: int
+) -> tuple[int, float] | None:
+    """The first token at which two greedy texts of one length part, and the gap between its two logits in the target's
+    own forward; None where they are equal."""
+    position = next((at for at, (mine, yours) in enumerate(zip(one, other, strict=True)) if mine != yours), None)
+    if position is None:
+        return None
+    logits_V = _logits_at(target, [*prompt, *one[:position]], vocabulary)
+    return position, float((logits_V[one[position]] - logits_V[other[position]]).abs())
 
 
 def _trace_difference(
@@ -127,7 +133,8 @@ def _trace_difference(
     for before, (one, other) in enumerate(zip_longest(trace, actual, fillvalue=len(own.tokens))):
         if one != other:
             position = min(one, other) - 1
-            best = _logits_at(draft, own, position, vocabulary).topk(2).values
+            before_it = [*own.prompt.tolist(), *own.tokens[:position].tolist()]
+            best = _logits_at(draft, before_it, vocabulary).topk(2).values
             return [
                 {
                     "prompt": item.id,
@@ -141,11 +148,10 @@ def _trace_difference(
 
 
 @torch.inference_mode()
-def _logits_at(model: Any, own: _Decoded, position: int, vocabulary: int) -> torch.Tensor:
-    ids = np.concatenate([own.prompt, own.tokens[:position]]).astype(np.int64)
-    output = model(input_ids=torch.from_numpy(ids)[None].to(model.device), use_cache=False, logits_to_keep=1)
-    logits: torch.Tensor = output.logits[0, -1, :vocabulary].float()
-    return logits
+def _logits_at(model: Any, ids: Sequence[int], vocabulary: int) -> torch.Tensor:
+    output = model(input_ids=torch.tensor([list(ids)], device=model.device), use_cache=False, logits_to_keep=1)
+    logits: torch.Tensor = output.logits[0, -1, :vocabulary]
+    return logits if logits.dtype == torch.float64 else logits.float()
 
 
 def _is_fp32(model: Any) -> bool:

@@ -2,6 +2,8 @@
 
 import sys
 import tempfile
+from collections.abc import Iterator
+from typing import Any
 
 from tests.benchmarks.figures import UNDERSTUDY, seconds, write
 
@@ -18,3 +20,14 @@ def main() -> None:
             "understudy show": seconds([UNDERSTUDY, "show", "--store", store], 5),
         }
     write("light_paths", "python -m tests.benchmarks light_paths", figure)
+
+
+def section(figure: dict[str, Any]) -> Iterator[str]:
+    """What BENCHMARKS.md says of it."""
+    torch = figure["python -c 'import torch'"]["median"]
+    yield "## What must stay light\n"
+    yield "| command | median s | lowest, highest | of `import torch` |"
+    yield "|---|---|---|---|"
+    for name, times in figure.items():
+        spread = f"{times['lowest']:.2f}, {times['highest']:.2f}"
+        yield f"| `{name}` | {times['median']:.2f} | {spread} | {times['median'] / torch:.2f} |"

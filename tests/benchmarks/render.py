@@ -1,7 +1,8 @@
 """BENCHMARKS.md from the JSON files in results/."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import ModuleType
 from typing import Any
 
 from tests.benchmarks.figures import RESULTS, ROOT
@@ -13,14 +14,14 @@ the machine is small and shared. Nothing else ran beside a measurement.
 """
 
 
-def render() -> None:
-    """Write the page from whatever figures there are."""
+def render(figures: Mapping[str, ModuleType]) -> None:
+    """Write the page from whatever figures there are; each module's `section` says its own."""
     parts = [_HEAD]
-    for name, section in (("quickstart", _quickstart), ("light_paths", _light_paths)):
+    for name, module in figures.items():
         path = RESULTS / f"{name}.json"
         if path.exists():
             content = json.loads(path.read_text())
-            parts.append("\n".join([*section(content["figure"]), "", *_conditions(content), ""]))
+            parts.append("\n".join([*module.section(content["figure"]), "", *_conditions(content), ""]))
     (ROOT / "BENCHMARKS.md").write_text("\n".join(parts))
 
 
@@ -31,31 +32,3 @@ def _conditions(content: dict[str, Any]) -> Iterator[str]:
         + ", ".join(f"{name} {version}" for name, version in versions.items())
         + "."
     )
-
-
-def _quickstart(figure: dict[str, Any]) -> Iterator[str]:
-    yield "## The quickstart, from an empty store\n"
-    yield f"{figure['seconds']:.0f} s in all (at most 480, aim 300), {figure['peak_gibibytes']:.1f} GiB at most (limit 4).\n"
-    yield "Temperature 1, unseen prompts, 95% intervals by prompt:\n"
-    yield f"| draft | acceptance rate | tokens per target call, gamma {figure['gamma']} | at temperature 0 | MB |"
-    yield "|---|---|---|---|---|"
-    for draft in figure["drafts"]:
-        if draft["broken"]:
-            continue
-        alpha, omega = draft["acceptance_rate"], draft["tokens_per_target_call"]
-        yield (
-            f"| {draft['name']} | {alpha['value']:.3f} [{alpha['low']:.3f}, {alpha['high']:.3f}] "
-            f"| {omega['value']:.2f} [{omega['low']:.2f}, {omega['high']:.2f}] "
-            f"| {draft['acceptance_rate_greedy']:.3f} | {draft['megabytes']:.2f} |"
-        )
-    yield "\nSeconds by stage: " + ", ".join(f"{name} {value:.1f}" for name, value in figure["stages"].items()) + "."
-
-
-def _light_paths(figure: dict[str, Any]) -> Iterator[str]:
-    torch = figure["python -c 'import torch'"]["median"]
-    yield "## What must stay light\n"
-    yield "| command | median s | lowest, highest | of `import torch` |"
-    yield "|---|---|---|---|"
-    for name, times in figure.items():
-        spread = f"{times['lowest']:.2f}, {times['highest']:.2f}"
-        yield f"| `{name}` | {times['median']:.2f} | {spread} | {times['median'] / torch:.2f} |"

@@ -1,0 +1,89 @@
+"""The decoder at real sizes: efficiency against forward times, and speedup, at an imposed acceptance of 0.8."""
+
+from collections.abc import Iterator
+from statistics import median
+from typing import Any
+
+from tests.benchmarks.figures import write
+
+ACCEPTANCE, GAMMAS, PROMPT, TOKENS, REPEATS = 0.8, (3, 5, 7), 64, 128, 5
+
+
+def main() -> None:
+    write("decoder_real", "python -m tests.benchmarks decoder_real", _measure())
+
+
+def _measure() -> dict[str, Any]:
+    from pipeline.latency.speedup import ideal_speedup
+    from pipeline.latency.times import measure_times
+    from pipeline.speculation.decoder import Decoder
+    from pipeline.speculation.sampling import Sampling
+    from tests.benchmarks.realpair import VOCABULARY, real_pair
+    from tests.benchmarks.timing import seconds_per_token
+
+    target, draft = real_pair()
+    decoders = {
+        gamma: Decoder(
+            target,
+            draft if gamma else None,
+            sampling=Sampling(),
+            vocabulary=VOCABULARY,
+            gamma=gamma,
+            imposed_acceptance=[ACCEPTANCE] * gamma,
+        )
+        for gamma in (0, *GAMMAS)
+    }
+    turns: list[dict[str, Any]] = []
+    for number in range(REPEATS + 1):
+        # Forward times of the same minute: the machine drifts by more than the figure is allowed to miss.
+        times = measure_times(
+            target, draft, VOCABULARY, [gamma + 1 for gamma in GAMMAS], context=PROMPT + TOKENS // 2, repeats=7
+        )
+        took = {gamma: seconds_per_token(one, PROMPT, TOKENS, seed=number) for gamma, one in decoders.items()}
+        turn = {
+            gamma: {
+                "omega": took[gamma].omega,
+                "speedup": took[0].seconds / took[gamma].seconds,
+                "ideal": ideal_speedup(took[gamma].omega, gamma, times),
+            }
+            for gamma in GAMMAS
+        }
+        if number:
+            turns.append({"gammas": turn, "draft": times.draft, "target": dict(times.target)})
+    return {
+        "acceptance": ACCEPTANCE,
+        "repeats": REPEATS,
+        "milliseconds": {
+            "draft": 1000 * median(turn["draft"] for turn in turns),
+            "target": {width: 1000 * median(turn["target"][width] for turn in turns) for width in turns[0]["target"]},
+        },
+        "gammas": {
+            gamma: {
+                **{
+                    name: median(turn["gammas"][gamma][name] for turn in turns)
+                    for name in ("omega", "speedup", "ideal")
+                },
+                "efficiency": median(
+                    turn["gammas"][gamma]["speedup"] / turn["gammas"][gamma]["ideal"] for turn in turns
+                ),
+            }
+            for gamma in GAMMAS
+        },
+    }
+
+
+def section(figure: dict[str, Any]) -> Iterator[str]:
+    """What BENCHMARKS.md says of it."""
+    times = figure["milliseconds"]
+    yield "## The decoder, real sizes\n"
+    yield (
+        f"An untied 853 M target and 99 M draft with random weights in bf16, batch 1, acceptance imposed at "
+        f"{figure['acceptance']}; efficiency is the speedup over the ideal from forward times measured alone in the same "
+        f"turn, median of {figure['repeats']} turns. Aims: efficiency 0.95, speedup 2.2 at gamma 5.\n"
+    )
+    yield "| gamma | tokens per target call | speedup | ideal | efficiency |"
+    yield "|---|---|---|---|---|"
+    for gamma, row in figure["gammas"].items():
+        yield f"| {gamma} | {row['omega']:.2f} | **{row['speedup']:.2f}** | {row['ideal']:.2f} | **{row['efficiency']:.3f}** |"
+    widths = ", ".join(f"{value:.0f} over {width}" for width, value in times["target"].items())
+    yield f"\nForward passes alone, ms: draft {times['draft']:.1f}; target {widths} tokens."

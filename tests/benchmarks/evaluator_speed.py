@@ -1,0 +1,84 @@
+"""The examination at sixteen draft lengths against examining by assisted generation at one: same prompts, same figures."""
+
+import time
+from collections.abc import Iterator
+from statistics import median
+from typing import Any
+
+from tests.benchmarks.figures import write
+
+PROMPTS, GAMMA, REPEATS = 64, 5, 3
+
+
+def main() -> None:
+    write("evaluator_speed", "python -m tests.benchmarks evaluator_speed", _measure())
+
+
+def _measure() -> dict[str, Any]:
+    """Both examine a draft on PROMPTS prompts at temperature 0, where the figures must agree: target calls at GAMMA."""
+    from itertools import islice
+
+    from pipeline.acceptance.figures import Tally
+
+    from pipeline.config.evaluate import EvaluateConfig
+    from pipeline.generation.examination import examine_draft
+    from pipeline.generation.store import read_completions
+    from pipeline.speculation.sampling import GREEDY
+    from tests.benchmarks import assisted
+    from tests.benchmarks.refpair import counted_calls, find_pair
+
+    pair, settings = find_pair(), EvaluateConfig(convention="transformers")
+    target, draft = pair.load("float32")
+    stored = list(islice(read_completions(pair.completions, {"examination"}, GREEDY), PROMPTS))
+    tokens = sum(item.length for item in stored)
+
+    def examined() -> Tally:
+        tally = Tally(settings.max_gamma)
+        for counts in examine_draft(draft, stored, GREEDY, settings, pair.vocabulary):
+            tally.add(counts)
+        return tally
+
+    def generated() -> int:
+        with counted_calls(target) as calls:
+            for item in stored:
+                assisted.generate(target, draft, GAMMA, item.prompt.tolist(), item.length, sample=False)
+        return len(calls)
+
+    examined()
+    ratios, ours, theirs = [], [], []
+    for _ in range(REPEATS):
+        began = time.perf_counter()
+        calls = generated()
+        middle = time.perf_counter()
+        repeats = 10
+        for _ in range(repeats):
+            tally = examined()
+        ours.append((time.perf_counter() - middle) / repeats)
+        theirs.append(middle - began)
+        ratios.append(theirs[-1] / ours[-1])
+    figures = tally.figures(settings.confidence)
+    return {
+        "prompts": len(stored),
+        "tokens": tokens,
+        "gamma": GAMMA,
+        "gammas_examined": settings.max_gamma,
+        "seconds": {"assisted generation": median(theirs), "examination": median(ours)},
+        "ratio": median(ratios),
+        "tokens_per_target_call": {
+            "assisted generation": tokens / calls,
+            "examination": figures["tokens_per_target_call"][str(GAMMA)]["value"],
+        },
+    }
+
+
+def section(figure: dict[str, Any]) -> Iterator[str]:
+    """What BENCHMARKS.md says of it."""
+    seconds, omega = figure["seconds"], figure["tokens_per_target_call"]
+    yield "## The evaluator against examining by decoding\n"
+    yield (
+        f"{figure['prompts']} prompts, {figure['tokens']:,} tokens of the reference pair, temperature 0, fp32. "
+        f"Assisted generation at gamma {figure['gamma']} alone: {seconds['assisted generation']:.1f} s, "
+        f"{omega['assisted generation']:.4f} tokens per target call. The examination, gamma 1 to "
+        f"{figure['gammas_examined']} with second moments: {1000 * seconds['examination']:.0f} ms, "
+        f"{omega['examination']:.4f}. **{figure['ratio']:.0f} times faster** (aim 100).\n"
+    )

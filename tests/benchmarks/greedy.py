@@ -1,0 +1,61 @@
+"""Losslessness at temperature 0: 10,000 prompts x 64 tokens, speculative against plain, in fp64 and in fp32."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from tests.benchmarks.figures import write
+
+PROMPTS, TOKENS, GAMMA, BATCH = 10_000, 64, 5, 200
+
+
+def main() -> None:
+    from pipeline.speculation.crosscheck import NEAR_TIE
+
+    figure = {dtype: _compare(dtype) for dtype in ("float64", "float32")}
+    settings = {"prompts": PROMPTS, "tokens": TOKENS, "gamma": GAMMA, "near_tie": NEAR_TIE}
+    write("greedy", "python -m tests.benchmarks greedy", {**figure, "settings": settings})
+
+
+def _compare(dtype: str) -> dict[str, Any]:
+    """How many texts are equal; of the others, where they part and how far apart the two logits are there."""
+    import torch
+
+    from pipeline.speculation.batch import Request
+    from pipeline.speculation.crosscheck import first_divergence
+    from pipeline.speculation.decoder import Decoder
+    from pipeline.speculation.sampling import GREEDY
+    from tests.benchmarks.refpair import find_pair, windows
+
+    pair = find_pair()
+    target, draft = (model.to(getattr(torch, dtype)) for model in pair.load("float32"))
+    plain, speculative = (
+        Decoder(target, draft if gamma else None, sampling=GREEDY, vocabulary=pair.vocabulary, gamma=gamma)
+        for gamma in (0, GAMMA)
+    )
+    prompts, equal, rounds, partings = windows(pair, PROMPTS, 24, seed=2), 0, 0, []
+    for begin in range(0, PROMPTS, BATCH):
+        requests = [Request(prompt, TOKENS, 0) for prompt in prompts[begin : begin + BATCH]]
+        for request, one, other in zip(requests, plain.decode(requests), speculative.decode(requests), strict=True):
+            rounds += other.rounds
+            found = first_divergence(target, request.prompt, one.tokens, other.tokens, pair.vocabulary)
+            equal += found is None
+            if found is not None:
+                partings.append({"prompt": begin, "position": found[0], "gap": found[1]})
+    return {"equal": equal, "partings": partings, "tokens_per_target_call": PROMPTS * TOKENS / rounds}
+
+
+def section(figure: dict[str, Any]) -> Iterator[str]:
+    """What BENCHMARKS.md says of it."""
+    settings = figure["settings"]
+    yield "## Lossless at temperature 0\n"
+    yield (
+        f"{settings['prompts']:,} prompts of the reference pair x {settings['tokens']} tokens, speculative at gamma "
+        f"{settings['gamma']} against plain. In fp32 a text may part where two logits nearly tie (gap below "
+        f"{settings['near_tie']:g}): a block and a single token round differently.\n"
+    )
+    yield "| | equal | tokens per target call | where they part: position (gap of the two logits) |"
+    yield "|---|---|---|---|"
+    for dtype in ("float64", "float32"):
+        row = figure[dtype]
+        partings = ", ".join(f"{item['position']} ({item['gap']:.1e})" for item in row["partings"]) or "-"
+        yield f"| {dtype} | {row['equal']:,} of {settings['prompts']:,} | {row['tokens_per_target_call']:.2f} | {partings} |"

@@ -1,0 +1,35 @@
+"""A pair of real size with random weights: an untied 853 M target and a 99 M draft, Llama-shaped, bf16."""
+
+from typing import Any
+
+import torch
+
+VOCABULARY = 32_000
+
+
+def real_pair() -> tuple[Any, Any]:
+    """Target and draft. What they say is noise; how long they take is not."""
+    target = _model(hidden=2048, layers=16, intermediate=5632, heads=32, key_heads=8)
+    return target, _model(hidden=768, layers=8, intermediate=2048, heads=12, key_heads=3)
+
+
+def _model(*, hidden: int, layers: int, intermediate: int, heads: int, key_heads: int) -> Any:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=hidden,
+        num_hidden_layers=layers,
+        intermediate_size=intermediate,
+        num_attention_heads=heads,
+        num_key_value_heads=key_heads,
+        max_position_embeddings=1024,
+        tie_word_embeddings=False,
+    )
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        torch.manual_seed(0)
+        return LlamaForCausalLM(config).eval()
+    finally:
+        torch.set_default_dtype(before)

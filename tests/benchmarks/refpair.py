@@ -1,0 +1,86 @@
+"""The reference pair that benchmarks run on: the target and candidate of a finished quickstart run.
+
+`UNDERSTUDY_BENCH_STORE` names its store; without it, `.understudy`, where `make quickstart` leaves it.
+"""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.figures import ROOT, UNDERSTUDY
+
+
+@dataclass(frozen=True)
+class ReferencePair:
+    """Where things lie."""
+
+    target: Path
+    draft: Path  # the distilled candidate
+    tokenizer: Path
+    completions: Path
+    vocabulary: int
+
+    def load(self, dtype: str) -> tuple[Any, Any]:
+        """Target and draft on the CPU."""
+        import torch
+
+        from pipeline.models import load_model
+
+        return tuple(load_model(path, dtype, torch.device("cpu")) for path in (self.target, self.draft))  # type: ignore[return-value]
+
+
+def find_pair() -> ReferencePair:
+    """The pair of the store's latest run; the quickstart is run where there is none."""
+    from pipeline.artifacts import Store
+    from pipeline.config.loading import parse_config
+    from pipeline.pairfile import read_pair
+    from pipeline.runs import find_built, list_runs, require_run
+
+    root = Path(os.environ.get("UNDERSTUDY_BENCH_STORE", ROOT / ".understudy"))
+    if not list_runs(store := Store(root)):
+        subprocess.run([UNDERSTUDY, "run", "configs/quickstart.yaml", "--store", str(root)], check=True, cwd=ROOT)
+    record = require_run(store, None)
+    pair = read_pair(find_built(store, record, "pair").path, parse_config(record.config, record.id).pair)
+    return ReferencePair(
+        pair.path("target"),
+        find_built(store, record, "distill").path / "draft",
+        pair.tokenizer,
+        find_built(store, record, "generate").path,
+        pair.vocabulary,
+    )
+
+
+def windows(pair: ReferencePair, count: int, tokens: int, seed: int) -> list[list[int]]:
+    """`count` different prompts of `tokens` tokens, cut from the library's source at places that `seed` chooses."""
+    import sysconfig
+
+    import numpy as np
+
+    from pipeline.models import load_tokenizer
+    from pipeline.reference.text import read_flavours
+
+    flavours = read_flavours(Path(sysconfig.get_paths()["stdlib"]), 5.0)
+    documents = [document.text for document in (*flavours.modules, *flavours.tests)]
+    ids = load_tokenizer(pair.tokenizer)(documents, add_special_tokens=False)["input_ids"]
+    generator, chosen = np.random.default_rng(seed), set[tuple[int, ...]]()
+    while len(chosen) < count:
+        own = ids[int(generator.integers(len(ids)))]
+        if len(own) > tokens:
+            begin = int(generator.integers(len(own) - tokens))
+            chosen.add(tuple(own[begin : begin + tokens]))
+    return [list(prompt) for prompt in sorted(chosen)]
+
+
+@contextmanager
+def counted_calls(model: Any) -> Iterator[list[int]]:
+    """Counts forward passes of `model` while it is used: the list grows by one a pass."""
+    calls: list[int] = []
+    handle = model.register_forward_hook(lambda *_: calls.append(1))
+    try:
+        yield calls
+    finally:
+        handle.remove()

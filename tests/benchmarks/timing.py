@@ -1,0 +1,27 @@
+"""Seconds a token of a decoder, prefill left out."""
+
+import time
+from typing import Any, NamedTuple
+
+from pipeline.speculation.batch import Request
+from pipeline.speculation.statistics import count
+
+
+class Pace(NamedTuple):
+    """What one decode took."""
+
+    seconds: float  # a token
+    omega: float  # tokens per target call
+
+
+def seconds_per_token(decoder: Any, prompt: int, tokens: int, seed: int, batch: int = 1) -> Pace:
+    """Decode `batch` made-up prompts of `prompt` tokens for `tokens` tokens each."""
+    requests = [
+        Request([(7 * row + 13 * at + seed) % decoder.vocabulary for at in range(prompt)], tokens, seed * batch + row)
+        for row in range(batch)
+    ]
+    began = time.perf_counter()
+    done = decoder.decode(requests)
+    took = time.perf_counter() - began - done[0].seconds.prefill
+    found = count(done)
+    return Pace(took / found.tokens, found.tokens_per_target_call)

@@ -1,0 +1,113 @@
+"""The examination against the decoder's own decodes: round by round at temperature 0, in exact standard errors at 1."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.benchmarks.figures import write
+
+PROMPTS, TOKENS, GAMMA, BATCH = 8_192, 64, 5, 256
+GREEDY_PROMPTS, GREEDY_TOKENS, GAMMAS = 64, 96, range(1, 17)
+
+
+def main() -> None:
+    figure = {"greedy": _greedy(), "sampled": _sampled(), "prompts": PROMPTS, "tokens": TOKENS, "gamma": GAMMA}
+    write("trace", "python -m tests.benchmarks trace", figure)
+
+
+def _greedy() -> list[dict[str, Any]]:
+    """At every gamma: rounds decoded and predicted, and the differences that near-ties explain."""
+    from itertools import islice
+
+    from pipeline.generation.store import read_completions
+    from pipeline.speculation.crosscheck import cross_check
+    from pipeline.speculation.sampling import GREEDY
+    from tests.benchmarks.refpair import find_pair
+
+    pair = find_pair()
+    target, draft = pair.load("float32")
+    stored = list(islice(read_completions(pair.completions, {"examination"}, GREEDY), GREEDY_PROMPTS))
+    return [cross_check(target, draft, stored, gamma, GREEDY_TOKENS, pair.vocabulary, ()) for gamma in GAMMAS]
+
+
+@dataclass
+class _Spoken:
+    """What a decode said, in the form the examination reads."""
+
+    prompt: Any
+    tokens: Any = None
+    log_p: Any = None
+    said: list[float] = field(default_factory=list)
+
+
+def _sampled() -> dict[str, Any]:
+    """Counts of a decode at temperature 1, and what the examination of its own text expects, with exact deviations."""
+    import numpy as np
+    from pipeline.acceptance.moments import round_moments
+
+    from pipeline.acceptance.examine import acceptance_probabilities
+    from pipeline.acceptance.rounds import CONVENTIONS
+    from pipeline.speculation.batch import Request, Round
+    from pipeline.speculation.decoder import Decoder
+    from pipeline.speculation.sampling import Sampling
+    from pipeline.speculation.statistics import count
+    from tests.benchmarks.refpair import find_pair, windows
+
+    pair = find_pair()
+    target, draft = pair.load("float32")
+    decoder = Decoder(target, draft, sampling=Sampling(), vocabulary=pair.vocabulary, gamma=GAMMA)
+    prompts, names = windows(pair, PROMPTS, 24, seed=3), ["rounds", "accepted"]
+    seen, mean, variance = np.zeros(2 + GAMMA), np.zeros(2 + GAMMA), np.zeros(2 + GAMMA)
+    for begin in range(0, PROMPTS, BATCH):
+        requests = [Request(prompt, TOKENS, begin + row) for row, prompt in enumerate(prompts[begin : begin + BATCH])]
+        spoken = [_Spoken(np.array(request.prompt, np.int32)) for request in requests]
+
+        def hear(round_: Round, spoken: list[_Spoken] = spoken) -> None:
+            log_p_BTV = round_.logits_BTV.log_softmax(-1)
+            for row, number in enumerate(round_.numbers):
+                said = zip(range(len(round_.emitted[row])), round_.emitted[row], strict=True)
+                spoken[number].said += [float(log_p_BTV[row, at, token]) for at, token in said]
+
+        done = decoder.decode(requests, hear)
+        for item, completion in zip(spoken, done, strict=True):
+            item.tokens, item.log_p = np.array(completion.tokens, np.int32), np.array(item.said, np.float32)
+        found = count(done)
+        seen += [found.rounds, found.accepted, *found.accepted_at]
+        a = acceptance_probabilities(draft, spoken, Sampling(), Sampling(), pair.vocabulary, batch_tokens=8192)
+        lengths_B = np.full(len(a), TOKENS)
+        moments = round_moments(np.stack(a), lengths_B, GAMMA, CONVENTIONS["transformers"])
+        for total, part in ((mean, "mean"), (variance, "variance")):
+            counts = [getattr(each, part) for each in (moments.rounds, moments.accepted, moments.per_position)]
+            total += [counts[0].sum(), counts[1].sum(), *counts[2].sum(0)]
+    names += [f"accepted at position {index + 1}" for index in range(GAMMA)]
+    return {
+        name: {
+            "decoded": seen[at],
+            "predicted": mean[at],
+            "standard_errors": (seen[at] - mean[at]) / variance[at] ** 0.5,
+        }
+        for at, name in enumerate(names)
+    }
+
+
+def section(figure: dict[str, Any]) -> Iterator[str]:
+    """What BENCHMARKS.md says of it."""
+    yield "## Examined is what is decoded\n"
+    greedy = figure["greedy"]
+    ties = [tie for row in greedy for tie in row["differences"]]
+    gaps = (
+        ", ".join(f"gamma {row['gamma']}: {tie['gap']:.1e}" for row in greedy for tie in row["differences"]) or "none"
+    )
+    same = sum(row["rounds_predicted"] == row["rounds_decoded"] and not row["differences"] for row in greedy)
+    yield (
+        f"Temperature 0, {greedy[0]['prompts']} prompts, {greedy[0]['tokens']:,} tokens at each gamma 1 to 16, fp32: "
+        f"rounds are where the examination puts them, one by one, at {same} of {len(greedy)} gammas; near-ties: {len(ties)} ({gaps}).\n"
+    )
+    yield (
+        f"Temperature 1, gamma {figure['gamma']}, {figure['prompts'] * figure['tokens']:,} tokens of the decoder's own text; "
+        "deviation in exact standard errors (at most 3):\n"
+    )
+    yield "| | decoded | predicted | standard errors |"
+    yield "|---|---|---|---|"
+    for name, row in figure["sampled"].items():
+        yield f"| {name} | {row['decoded']:,.0f} | {row['predicted']:,.1f} | {row['standard_errors']:+.2f} |"
