@@ -11,6 +11,7 @@ from pipeline.latency.speedup import ForwardTimes
 from pipeline.speculation.forward import Side, choose_body
 
 
+@torch.inference_mode()
 def measure_times(
     target: Any,
     draft: Any,

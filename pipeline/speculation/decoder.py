@@ -16,7 +16,7 @@ from pipeline.errors import UsageError
 from pipeline.speculation.batch import Batch, Completion, Request, Round, Seconds
 from pipeline.speculation.draftlength import DraftLength, Fixed
 from pipeline.speculation.forward import Side, choose_body
-from pipeline.speculation.sampling import Sampling, Streams, check_drawn, draw, probabilities
+from pipeline.speculation.sampling import Sampling, Streams, check_drawn, draw, probabilities, soundness
 from pipeline.speculation.verification import Verdict, verify_block, verify_greedy, verify_imposed, verify_tokens
 
 Verify = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], Verdict]
@@ -159,7 +159,7 @@ class Decoding:
             q_BV = None if rules.sampling.greedy else torch.zeros_like(logits_BV, dtype=torch.float32)
             if q_BV is not None:
                 q_BV.scatter_(1, best.indices.unsqueeze(1), 1.0)
-            return best.indices, q_BV, torch.isfinite(best.values).double()
+            return best.indices, q_BV, soundness(best.values)
         q_BV = probabilities(logits_BV, rules.draft_sampling)
         token_B, sum_B = draw(q_BV, uniform_B)
         return token_B, q_BV, sum_B
@@ -169,7 +169,7 @@ class Decoding:
         if self.rules.sampling.greedy:
             best = logits_BTV.max(-1)
             verdict = verify_greedy(best.indices, drafts.tokens_BG, drafted_B)
-            return verdict._replace(sums_B=torch.isfinite(best.values).all(-1))
+            return verdict._replace(sums_B=soundness(best.values).amin(-1))
         p_BTV = probabilities(logits_BTV, self.rules.sampling)
         q_BGV = p_BTV[:, :0] if drafts.q_BGV is None else drafts.q_BGV.to(p_BTV.dtype)
         width = p_BTV.shape[1]
@@ -183,7 +183,7 @@ class Decoding:
         batch = self.batch
         block_BT = torch.cat([drafts.tokens_BG, verdict.next_B.unsqueeze(1)], dim=1)
         block_BT.scatter_(1, verdict.accepted_B.unsqueeze(1), verdict.next_B.unsqueeze(1))
-        check_drawn(torch.cat([verdict.sums_B.double(), drafts.sums.flatten()]))
+        check_drawn(torch.cat([verdict.sums_B.double(), drafts.sums.flatten().double()]))
         host = torch.cat([verdict.accepted_B.unsqueeze(1), block_BT], dim=1).tolist()  # all the host needs, in one go
         accepted, block = [row[0] for row in host], [row[1:] for row in host]
         numbers = list(batch.running)

@@ -21,7 +21,6 @@ class Side:
         self.state = model.allocate(rows, capacity)
         self.seen = [0] * rows  # slots of each row that hold what the sequence says, from slot 0 on
 
-    @torch.inference_mode()
     def logits(self, ids_BT: torch.Tensor, first: Sequence[int], keep: int) -> torch.Tensor:
         """Feed `ids_BT` at slots first[b]..first[b] + T - 1; logits of the last `keep` positions, (B, keep, V), on the
         ids' device."""

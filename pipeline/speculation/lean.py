@@ -77,6 +77,18 @@ class Caches:
 
     def __init__(self, layers: list[torch.Tensor], cos: torch.Tensor, sin: torch.Tensor) -> None:
         self.layers, self.cos_SHD, self.sin_SHD = layers, cos, sin
+        self._masks: dict[int, torch.Tensor] = {}
+
+    def mask(self, first: int, count: int, group: int) -> torch.Tensor:
+        """What `count` queries from slot `first` on may see, (group * count, first + count): a slice of one triangle, which
+        is kept, because every round of a batch of one asks for another `first`."""
+        capacity = len(self.cos_SHD)
+        if count not in self._masks:
+            self._masks.clear()  # the prefill's, or that of another draft length
+            ahead = self.cos_SHD.new_full((count, count), -torch.inf).triu_(1)
+            mask = torch.cat([self.cos_SHD.new_zeros(count, capacity), ahead], dim=1)
+            self._masks[count] = mask.repeat(group, 1)
+        return self._masks[count][:, capacity - first :]
 
 
 class LeanModel:
@@ -87,7 +99,10 @@ class LeanModel:
         self.device, self.vocabulary = model.device, vocabulary
         self.heads, self.key_heads = config.num_attention_heads, config.num_key_value_heads
         self.width = getattr(config, "head_dim", None) or config.hidden_size // self.heads
-        self.epsilon, self.inner = config.rms_norm_eps, config.intermediate_size
+        self.inner = config.intermediate_size
+        self.epsilon = torch.tensor(
+            config.rms_norm_eps, device=self.device, dtype=torch.promote_types(model.dtype, torch.float32)
+        )
         self.embedding, self.rotary = model.model.embed_tokens.weight.detach(), model.model.rotary_emb
         self.norm, self.head = model.model.norm.weight.detach(), _product(model.lm_head)
         self.layers = [self._layer(layer) for layer in model.model.layers]
@@ -155,7 +170,7 @@ class LeanModel:
 
     def forward(self, ids_BT: torch.Tensor, first: Sequence[int], state: Caches, keep: int) -> torch.Tensor:
         batch, count = ids_BT.shape
-        place = _Place(ids_BT, first, self.heads // self.key_heads, self.embedding.dtype)
+        place = _Place(ids_BT, first, state, self.heads // self.key_heads)
         cos, sin = state.cos_SHD[place.slots], state.sin_SHD[place.slots]
         x_NI = F.embedding(ids_BT, self.embedding).view(batch * count, -1)
         for layer, cache in zip(self.layers, state.layers, strict=True):
@@ -182,8 +197,12 @@ class LeanModel:
         out = F.scaled_dot_product_attention(query, keys, values, attn_mask=place.mask)
         return out.view(len(qkv), self.key_heads, group, count, self.width).permute(0, 3, 1, 2, 4)
 
-    def _normed(self, x_NI: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return F.rms_norm(x_NI, (x_NI.shape[-1],), weight, self.epsilon)
+    def _normed(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """RMSNorm over the last axis, in fp32 as the library has it. On a CPU its own function takes twice as long."""
+        wide = x if x.dtype in (torch.float32, torch.float64) else x.float()
+        norm = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+        scale = torch.addcmul(self.epsilon, norm, norm, value=1 / x.shape[-1]).rsqrt_()
+        return (wide * scale).to(x.dtype) * weight
 
     def _norm_heads(self, qkv: torch.Tensor, norms: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         query, key, value = qkv.tensor_split([self.heads, self.heads + self.key_heads], dim=2)
@@ -196,23 +215,21 @@ class _Place:
     Where every row is at the same slot, as in a batch of one, it is a slice; else an index a row.
     """
 
-    def __init__(self, ids_BT: torch.Tensor, first: Sequence[int], group: int, dtype: torch.dtype) -> None:
+    def __init__(self, ids_BT: torch.Tensor, first: Sequence[int], state: Caches, group: int) -> None:
         count, device = ids_BT.shape[1], ids_BT.device
         self.visible = max(first) + count
         self.slots: slice | torch.Tensor
         self.written: tuple[slice | torch.Tensor, slice | torch.Tensor]
-        self.mask: torch.Tensor | None
-        seen_S = torch.arange(self.visible, device=device)
+        self.mask: torch.Tensor | None = (
+            None  # added to the scores: truth values would be turned into this in each layer
+        )
         if min(first) == max(first):
             self.slots = slice(first[0], self.visible)
             self.written = (slice(None), self.slots)
-            allowed = seen_S <= seen_S[first[0] :, None] if count > 1 else None
+            self.mask = state.mask(first[0], count, group) if count > 1 else None
         else:
             self.slots = torch.tensor(first, device=device)[:, None] + torch.arange(count, device=device)
             self.written = (torch.arange(len(first), device=device)[:, None], self.slots)
-            allowed = (seen_S <= self.slots[..., None]).unsqueeze(1)
-        self.mask = None
-        if allowed is not None:
-            # Added to the scores; as truth values the kernel would turn them into this in every layer.
-            mask = torch.zeros(allowed.shape, dtype=dtype, device=device).masked_fill_(~allowed, -torch.inf)
-            self.mask = mask.repeat(*[1] * (mask.dim() - 2), group, 1) if group > 1 else mask
+            ahead = torch.arange(self.visible, device=device) > self.slots[..., None]
+            mask = ahead.new_zeros(ahead.shape, dtype=state.cos_SHD.dtype).masked_fill_(ahead, -torch.inf)
+            self.mask = mask.repeat(1, group, 1).unsqueeze(1)

@@ -95,6 +95,11 @@ def draw(weights_V: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, 
     return chosen.clamp(max=weights_V.shape[-1] - 1), total.squeeze(-1)
 
 
+def soundness(best: torch.Tensor) -> torch.Tensor:
+    """For `check_drawn`: 1 where the best logit is a number, NaN where it is not."""
+    return best - best + 1
+
+
 def check_drawn(sums: torch.Tensor) -> None:
     """Raise UnderstudyError unless what was drawn from were distributions: finite, positive sums."""
     if not bool((torch.isfinite(sums) & (sums > 0)).all()):

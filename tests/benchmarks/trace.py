@@ -100,8 +100,9 @@ def section(figure: dict[str, Any]) -> Iterator[str]:
     )
     same = sum(row["rounds_predicted"] == row["rounds_decoded"] and not row["differences"] for row in greedy)
     yield (
-        f"Temperature 0, {greedy[0]['prompts']} prompts, {greedy[0]['tokens']:,} tokens at each gamma 1 to 16, fp32: "
-        f"rounds are where the examination puts them, one by one, at {same} of {len(greedy)} gammas; near-ties: {len(ties)} ({gaps}).\n"
+        f"Temperature 0, {greedy[0]['prompts']} prompts, {greedy[0]['tokens']:,} tokens at each gamma 1 to 16, fp32: rounds "
+        f"are where the examination puts them, one by one, at {same} of {len(greedy)} gammas; near-ties: {len(ties)} "
+        f"({gaps}).\n"
     )
     yield (
         f"Temperature 1, gamma {figure['gamma']}, {figure['prompts'] * figure['tokens']:,} tokens of the decoder's own text; "
