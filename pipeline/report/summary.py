@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline.acceptance.schema import checked_profile
 from pipeline.artifacts import Artifact, Store, read_json
 from pipeline.config.loading import parse_config
 from pipeline.jobs import expand
@@ -79,7 +80,8 @@ def summarise(store: Store, record: RunRecord) -> Summary:
 
 
 def _draft(artifact: Artifact, name: str, gamma: int) -> DraftLine:
-    profile = read_json(artifact.path / "acceptance.json")
+    path = artifact.path / "acceptance.json"
+    profile = checked_profile(read_json(path), str(path))
     megabytes = profile["draft"]["bytes"] / 1e6
     if "broken" in profile:
         return DraftLine(name, megabytes, profile["broken"])

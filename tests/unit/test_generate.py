@@ -46,12 +46,12 @@ def _generate(model: Any, prompts: list[Prompt], out: Path, settings: Settings =
 
 def test_every_prompt_gets_a_completion_and_examination_prompts_two(prompts: list[Prompt]) -> None:
     """One at the deployment's settings each, a greedy one more for the examination; at temperature 0 they are one."""
-    wanted = [(item.prompt.id, item.greedy) for item in plan_completions(prompts, SAMPLED)]
+    wanted = [(item.prompt.id, item.sampling.greedy) for item in plan_completions(prompts, SAMPLED)]
     examined = [(prompt.id, True) for prompt in prompts if prompt.split == "examination"]
 
     assert sorted([(prompt.id, False) for prompt in prompts] + examined) == sorted(wanted)
     assert sorted((prompt.id, True) for prompt in prompts) == sorted(
-        (item.prompt.id, item.greedy) for item in plan_completions(prompts, GREEDY)
+        (item.prompt.id, item.sampling.greedy) for item in plan_completions(prompts, GREEDY)
     )
 
 

@@ -1,6 +1,7 @@
 """From counts to figures, to JSON and back."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -8,20 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pipeline.acceptance.figures import Tally
 from pipeline.acceptance.profile import (
+    Completions,
     PromptCounts,
     acceptance_gain,
-    by_domain,
     count_completions,
     counts_from_json,
     counts_json,
-    figures,
     omega_gain,
 )
 from pipeline.acceptance.rounds import CONVENTIONS, expected_rounds, iid_tokens_per_call
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.errors import UnderstudyError
-from pipeline.generation.examination import acceptance_rate, examine_stored, look_up_stored
+from pipeline.generation.examination import acceptance_rate, examine_draft, look_up_stored
 from pipeline.speculation.sampling import Sampling
 from tests.fakes import counted, spoken, table_model
 
@@ -31,9 +32,27 @@ LENGTHS, EXTRA, GAMMAS = [9, 4, 12, 7], 3, 4
 def _counts(convention: str = "user", extra: int = EXTRA) -> list[PromptCounts]:
     generator = np.random.default_rng(3)
     a = [generator.random(length + extra) for length in LENGTHS]
+    return count_completions(_completions(), a, GAMMAS, CONVENTIONS[convention])
+
+
+def _completions() -> Completions:
     loops = [np.arange(length) < 2 for length in LENGTHS]
     domains = ["chat", "code", "chat", "code"]
-    return count_completions(list("abcd"), domains, a, LENGTHS, loops, GAMMAS, CONVENTIONS[convention])
+    return Completions(list("abcd"), domains, np.array([14, 1, 40, 9]), np.array(LENGTHS), loops)
+
+
+def figures(counts: Sequence[PromptCounts], confidence: float) -> dict[str, Any]:
+    return _tally(counts).figures(confidence)
+
+
+def by_domain(counts: Sequence[PromptCounts], gamma: int, confidence: float) -> dict[str, Any]:
+    return _tally(counts).domains(gamma, confidence)
+
+
+def _tally(counts: Sequence[PromptCounts]) -> Tally:
+    tally = Tally(len(counts[0].rounds))
+    tally.add(counts)
+    return tally
 
 
 @pytest.mark.parametrize("convention", CONVENTIONS)
@@ -131,12 +150,17 @@ def test_a_lookahead_too_short_for_vllm_names_the_key_to_raise() -> None:
 def test_nothing_to_examine_is_an_error() -> None:
     """No completion, no profile."""
     with pytest.raises(UnderstudyError, match="no completion"):
-        count_completions([], [], [], [], [], 2, CONVENTIONS["user"])
+        count_completions(Completions([], [], np.zeros(0), np.zeros(0), []), [], 2, CONVENTIONS["user"])
+    with pytest.raises(UnderstudyError, match="no completion"):
+        Tally(2).figures(0.95)
 
 
 def test_one_token_completions_have_no_round_under_vllm() -> None:
     """Where the prefill emits all there is, nothing is drafted, and the mean acceptance length is 1."""
-    counts = [replace(item, rounds=[0.0], accepted_drafts=[0.0], per_position=[0.0], calls=[1.0]) for item in _counts()]
+    counts = [
+        replace(item, rounds=[0.0], rounds_variance=[0.0], accepted_drafts=[0.0], per_position=[0.0], calls=[1.0])
+        for item in _counts()
+    ]
     found = figures(counts, 0.95)
 
     assert {"1": 1.0} == found["mean_acceptance_length"]
@@ -152,8 +176,8 @@ def test_stored_completions_are_examined_and_looked_up() -> None:
         for i in range(5)
     ]
     settings = EvaluateConfig(max_gamma=6, gamma=3, convention="vllm")
-    drafted = examine_stored(model, rows, Sampling(), settings, 8)
-    looked_up = look_up_stored(rows, settings)
+    (drafted,) = examine_draft(model, rows, Sampling(), settings, 8)
+    (looked_up,) = look_up_stored(rows, settings)
 
     rate: dict[str, Any] = figures(drafted, 0.95)["acceptance_rate"]
     assert rate["value"] == pytest.approx(acceptance_rate(model, rows, Sampling(), settings, 8))
@@ -165,7 +189,7 @@ def test_stored_completions_are_examined_and_looked_up() -> None:
 def test_prompt_lookup_that_finds_nothing_has_a_rate_of_zero() -> None:
     """No n-gram came twice: nothing was examined, so the rate is 0 with unknown bounds, in every domain."""
     rows = [spoken([1, 2], [3, 4, 5, 6], name="a"), spoken([1], [2, 3], name="b", domain="chat")]
-    counts = look_up_stored(rows, EvaluateConfig())
+    (counts,) = look_up_stored(rows, EvaluateConfig())
 
     for entry in (figures(counts, 0.95), *by_domain(counts, 5, 0.95).values()):
         assert (0.0, None, None) == tuple(entry["acceptance_rate"][name] for name in ("value", "low", "high"))
@@ -174,7 +198,7 @@ def test_prompt_lookup_that_finds_nothing_has_a_rate_of_zero() -> None:
 def test_prompt_lookup_has_no_rate_without_loops() -> None:
     """It does not examine every token, so the share of its loops is not known; a quotient of the two would exceed 1."""
     looping, wrong = [*range(8)] * 3, [token for new in range(10, 28) for token in (9, new)]
-    counts = look_up_stored([spoken([30], looping), spoken([30], wrong, name="p1")], EvaluateConfig())
+    (counts,) = look_up_stored([spoken([30], looping), spoken([30], wrong, name="p1")], EvaluateConfig())
     accepted, examined, loops = (
         sum(getattr(item, name) for item in counts) for name in ("accepted", "examined", "loop_tokens")
     )

@@ -9,6 +9,7 @@ import pytest
 
 from pipeline.errors import UnderstudyError
 from pipeline.generation.store import Spoken, read_completions, shard_exists, write_shard
+from pipeline.speculation.sampling import GREEDY, Sampling
 from tests.fakes import spoken
 
 
@@ -42,8 +43,8 @@ def test_reading_can_choose_splits_and_kind(tmp_path: Path) -> None:
     write_shard(tmp_path, "shard-00000", _rows())
 
     assert ["a"] == [item.id for item in read_completions(tmp_path, {"train", "dev"})]
-    assert [(4, False)] == [(len(i.tokens), i.greedy) for i in read_completions(tmp_path, {"examination"}, False)]
-    assert [(1, True)] == [(len(i.tokens), i.greedy) for i in read_completions(tmp_path, greedy=True)]
+    assert [(4, False)] == [(len(i.tokens), i.greedy) for i in read_completions(tmp_path, {"examination"}, Sampling())]
+    assert [(1, True)] == [(len(i.tokens), i.greedy) for i in read_completions(tmp_path, sampling=GREEDY)]
 
 
 def test_the_same_completions_give_the_same_bytes(tmp_path: Path) -> None:
