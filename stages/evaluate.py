@@ -1,7 +1,7 @@
 """evaluate: the examination of one draft. Writes its acceptance profile."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 
 from pipeline.acceptance.figures import Tally
-from pipeline.acceptance.profile import PromptCounts, counts_json
 from pipeline.acceptance.schema import SCHEMA
 from pipeline.context import Outcome, StageContext
 from pipeline.drafts import find_draft
 from pipeline.errors import BrokenDraft, UnderstudyError
-from pipeline.generation.examination import examine_draft, look_up_stored
+from pipeline.generation.examination import examine_draft, look_up_stored, tallied
 from pipeline.generation.store import Spoken, canonical, read_completions, stored_samplings
 from pipeline.models import check_same_family, choose_device, load_model, load_tokenizer, measure_weights
 from pipeline.pairfile import Pair, read_pair
@@ -73,19 +72,10 @@ def _said(context: StageContext, sampling: Sampling) -> Iterator[Spoken]:
     return read_completions(context.inputs["completions"], {"examination"}, sampling)
 
 
-def _tally(context: StageContext, counted: Iterable[list[PromptCounts]], spools: Spools, name: str) -> Tally:
-    """Figures and rows of one set, as its windows come in."""
-    tally = Tally(context.config.evaluate.max_gamma)
-    for counts in counted:
-        tally.add(counts)
-        spools.add(name, counts_json(counts))
-    return tally
-
-
 def _look_up(context: StageContext, sets: dict[str, _Set], spools: Spools) -> dict[str, Any]:
     settings = context.config.evaluate
     tallies = {
-        name: _tally(context, look_up_stored(_said(context, item.sampling), settings), spools, name)
+        name: tallied(look_up_stored(_said(context, item.sampling), settings), settings.max_gamma, spools, name)
         for name, item in sets.items()
     }
     return _figures(context, sets, tallies) | {"crosscheck": None}
@@ -101,7 +91,7 @@ def _examine(context: StageContext, path: Path, sets: dict[str, _Set], spools: S
         for name, item in sets.items():
             said = _said(context, item.sampling)
             counted = examine_draft(model, said, item.sampling, settings, pair.vocabulary, track.advance)
-            tallies[name] = _tally(context, counted, spools, name)
+            tallies[name] = tallied(counted, settings.max_gamma, spools, name)
     return _figures(context, sets, tallies) | {"crosscheck": _cross_check(context, pair, model)}
 
 

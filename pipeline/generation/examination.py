@@ -11,14 +11,16 @@ from typing import Any
 import numpy as np
 
 from pipeline.acceptance.examine import acceptance_probabilities, engine_sampling, examine
+from pipeline.acceptance.figures import Tally
 from pipeline.acceptance.lookup import walk_all
 from pipeline.acceptance.loops import in_loop
-from pipeline.acceptance.profile import Completions, PromptCounts, count_completions
+from pipeline.acceptance.profile import Completions, PromptCounts, count_completions, counts_json
 from pipeline.acceptance.rounds import CONVENTIONS
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.errors import BrokenDraft, UnderstudyError
 from pipeline.generation.store import Spoken
 from pipeline.speculation.sampling import Sampling
+from pipeline.spool import Spools
 
 WINDOW = 1024  # completions in memory at once
 
@@ -85,6 +87,15 @@ def examine_draft(
         if isinstance(counts, BrokenDraft):
             raise counts
         yield counts
+
+
+def tallied(counted: Iterable[list[PromptCounts]], max_gamma: int, spools: Spools, name: str) -> Tally:
+    """The figures of windows as they come in; their rows go to the spool `name`."""
+    tally = Tally(max_gamma)
+    for counts in counted:
+        tally.add(counts)
+        spools.add(name, counts_json(counts))
+    return tally
 
 
 def _completions(window: Sequence[Spoken]) -> Completions:

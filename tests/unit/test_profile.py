@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from pipeline.acceptance.figures import Tally
+from pipeline.acceptance.moments import round_moments
 from pipeline.acceptance.profile import (
     Completions,
     PromptCounts,
@@ -20,6 +21,7 @@ from pipeline.acceptance.profile import (
     omega_gain,
 )
 from pipeline.acceptance.rounds import CONVENTIONS, expected_rounds, iid_tokens_per_call
+from pipeline.acceptance.schema import SCHEMA, checked_profile
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.errors import UnderstudyError
 from pipeline.generation.examination import acceptance_rate, examine_draft, look_up_stored
@@ -68,6 +70,8 @@ def test_counts_are_those_of_each_completion_alone(convention: str) -> None:
             assert alone.rounds_B[0] == pytest.approx(item.rounds[gamma - 1])
             assert alone.calls_B[0] == pytest.approx(item.calls[gamma - 1])
             assert alone.accepted_BG.sum() == pytest.approx(item.accepted_drafts[gamma - 1])
+            moments = round_moments(a_T[None], np.array([length]), gamma, CONVENTIONS[convention])
+            assert moments.rounds.variance[0] == pytest.approx(item.rounds_variance[gamma - 1])
         assert alone.accepted_BG[0].tolist() == pytest.approx(item.per_position)
 
 
@@ -89,10 +93,34 @@ def test_figures_are_ratios_of_sums() -> None:
     assert iid_tokens_per_call(alpha, 4) - omega == pytest.approx(found["iid_error"]["4"])
     assert places == pytest.approx(found["per_position_acceptance"])
     assert [places[0], *(b / a for a, b in pairwise(places))] == pytest.approx(found["conditional_acceptance"])
+    assert {
+        "expected": pytest.approx(rounds),
+        "standard_deviation": pytest.approx(sum(item.rounds_variance[3] for item in counts) ** 0.5),
+    } == found["rounds"]["4"]
     assert 8 / tokens == pytest.approx(found["loop_share"])
     assert (alpha * tokens - sum(item.loop_accepted for item in counts)) / (tokens - 8) == pytest.approx(
         found["acceptance_rate_without_loops"]
     )
+
+
+def test_figures_do_not_depend_on_how_prompts_come_in() -> None:
+    """One by one, or all at once: the same figures, but for rounding."""
+    counts = _counts()
+    tally = Tally(GAMMAS)
+    for item in counts:
+        tally.add([item])
+    tally.add([])
+
+    assert _flat(figures(counts, 0.95)) == pytest.approx(_flat(tally.figures(0.95)), rel=1e-9)
+    assert _flat(by_domain(counts, 2, 0.9)) == pytest.approx(_flat(tally.domains(2, 0.9)), rel=1e-9)
+
+
+def _flat(value: Any, path: str = "") -> dict[str, float]:
+    """Every number of nested JSON by its path; null becomes infinity."""
+    if isinstance(value, dict | list):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        return {name: number for key, part in items for name, number in _flat(part, f"{path}/{key}").items()}
+    return {path: float("inf") if value is None else float(value)}
 
 
 def test_domains_have_their_own_figures() -> None:
@@ -165,6 +193,22 @@ def test_one_token_completions_have_no_round_under_vllm() -> None:
 
     assert {"1": 1.0} == found["mean_acceptance_length"]
     assert [0.0] == found["per_position_acceptance"]
+
+
+@pytest.mark.parametrize("raw", [None, [], {}, {"schema": 1}, {"schema": 3}, {"schema": "2"}])
+def test_a_profile_of_another_schema_is_refused_in_one_line(raw: Any) -> None:
+    """Both schemas, the file and the remedy are named; nothing is guessed."""
+    with pytest.raises(
+        UnderstudyError, match=r"^a\.json: an examination of schema .*, .* reads schema 2; examine .* again"
+    ):
+        checked_profile(raw, "a.json")
+    assert {"schema": SCHEMA, "draft": {}} == checked_profile({"schema": SCHEMA, "draft": {}}, "a.json")
+
+
+def test_gamma_zero_is_an_error() -> None:
+    """There is no draft of no token."""
+    with pytest.raises(UnderstudyError, match="max_gamma is 0"):
+        count_completions(_completions(), [np.ones(length) for length in LENGTHS], 0, CONVENTIONS["user"])
 
 
 def test_stored_completions_are_examined_and_looked_up() -> None:
