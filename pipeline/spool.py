@@ -7,6 +7,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from pipeline.errors import UnderstudyError
+
 
 class Spools:
     """Named lists of rows, and the JSON file that ends in them: `with Spools(path, names) as spools`.
@@ -60,3 +62,23 @@ class Spools:
             out.flush()
             os.fsync(out.fileno())
         partial.replace(self._path)
+
+
+def read_head(path: Path, key: str) -> Any:
+    """What stands above `key` in a file that `Spools` wrote; the lists are not read. All of any other JSON file.
+
+    Raises UnderstudyError naming a file that is missing or damaged.
+    """
+    text = ""
+    try:
+        with path.open(encoding="utf-8") as stream:
+            for line in stream:
+                if line.rstrip("\n") == f" {json.dumps(key)}: {{":
+                    text = text.rstrip().removesuffix(",") + "}"
+                    break
+                text += line
+        return json.loads(text)
+    except FileNotFoundError:
+        raise UnderstudyError(f"{path}: no such file") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UnderstudyError(f"{path}: damaged ({error}); delete it and run again") from None

@@ -58,10 +58,10 @@ def _sets(context: StageContext) -> dict[str, _Set]:
     stored = stored_samplings(context.inputs["completions"], {"examination"})
     deployed = canonical(Sampling(**context.config.sampling.model_dump()))
     names = {deployed: "deployed"} | ({} if deployed.greedy else {GREEDY: "greedy"})
-    if missing := names.keys() - stored.keys():
+    if missing := [name for sampling, name in names.items() if sampling not in stored]:
         raise UnderstudyError(
-            f"{context.inputs['completions']}: no examination completion at {sorted(map(str, missing))}; "
-            "give corpus.splits.examination a share of the prompts"
+            f"{context.inputs['completions']}: there is no {' and no '.join(missing)} completion to examine; give "
+            "corpus.splits.examination a share of the prompts"
         )
     further = [sampling for sampling in stored if sampling not in names]
     names |= {sampling: f"also_{number}" for number, sampling in enumerate(further, 1)}

@@ -5,7 +5,7 @@ interval follows from them, so a gate or a regression check needs nothing else.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -144,7 +144,7 @@ def omega_gain(draft: Sequence[PromptCounts], base: Sequence[PromptCounts], gamm
 
 
 def counts_json(counts: Sequence[PromptCounts]) -> list[dict[str, Any]]:
-    return [asdict(item) for item in counts]
+    return [dict(vars(item)) for item in counts]
 
 
 def counts_from_json(rows: Sequence[Mapping[str, Any]]) -> list[PromptCounts]:

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.acceptance.schema import checked_profile
-from pipeline.artifacts import Artifact, Store, read_json
+from pipeline.artifacts import Artifact, Store
 from pipeline.config.loading import parse_config
 from pipeline.jobs import expand
 from pipeline.runs import RunRecord
+from pipeline.spool import read_head
 from pipeline.tracking import ui_link
 
 
@@ -81,7 +82,7 @@ def summarise(store: Store, record: RunRecord) -> Summary:
 
 def _draft(artifact: Artifact, name: str, gamma: int) -> DraftLine:
     path = artifact.path / "acceptance.json"
-    profile = checked_profile(read_json(path), str(path))
+    profile = checked_profile(read_head(path, "prompts"), str(path))
     megabytes = profile["draft"]["bytes"] / 1e6
     if "broken" in profile:
         return DraftLine(name, megabytes, profile["broken"])

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.spool import Spools
+from pipeline.errors import UnderstudyError
+from pipeline.spool import Spools, read_head
 
 
 def test_the_file_is_plain_json_with_a_row_a_line(tmp_path: Path) -> None:
@@ -48,3 +49,26 @@ def test_waiting_rows_look_like_the_remains_of_a_killed_run(tmp_path: Path) -> N
     """A run killed in between leaves names that the store clears away before it commits."""
     with Spools(tmp_path / "a.json", ["one"]):
         assert 1 == len(list(tmp_path.rglob(".*.partial"))) == len(list(tmp_path.iterdir()))
+
+
+def test_the_head_is_read_without_the_rows(tmp_path: Path) -> None:
+    """What stands above the lists comes back, even if the rows are damaged; other JSON is read whole."""
+    head = {"schema": 2, "nested": {"rows": {"a": 1}}}
+    with Spools(tmp_path / "a.json", ["one"]) as spools:
+        spools.add("one", [{"id": "b"}])
+        spools.write(head, "rows")
+    (tmp_path / "a.json").write_text((tmp_path / "a.json").read_text()[:-12])
+    (tmp_path / "other.json").write_text(json.dumps({"rows": {}}, indent=2))
+
+    assert head == read_head(tmp_path / "a.json", "rows")
+    assert {"rows": {}} == read_head(tmp_path / "other.json", "rows")
+
+
+@pytest.mark.parametrize("text", ["", "{", '{\n "a": ,\n "rows": {\n'])
+def test_a_damaged_head_is_named(tmp_path: Path, text: str) -> None:
+    """Not JSON, or not there at all: one line with the file."""
+    with pytest.raises(UnderstudyError, match=r"a\.json: no such file"):
+        read_head(tmp_path / "a.json", "rows")
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(UnderstudyError, match=r"a\.json: damaged"):
+        read_head(tmp_path / "a.json", "rows")
