@@ -1,8 +1,10 @@
 """The examination over a store: windows, several drafts at once, and what cannot be examined."""
 
 import math
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,9 +15,10 @@ from pipeline.acceptance.profile import PromptCounts
 from pipeline.acceptance.rounds import CONVENTIONS
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.errors import BrokenDraft, UnderstudyError
-from pipeline.generation.examination import examine_draft, examine_stored, look_up_stored
+from pipeline.generation.examination import examine_draft, examine_stored, look_up_stored, tallied
 from pipeline.generation.store import Spoken
 from pipeline.speculation.sampling import Sampling
+from pipeline.spool import Spools
 from tests.fakes import spoken, table_model
 
 SETTINGS = EvaluateConfig(max_gamma=5, gamma=3, convention="vllm")
@@ -104,3 +107,26 @@ def test_prompt_lookup_is_given_the_overrun(rows: list[Spoken]) -> None:
         assert expected[2].accepted + expected[2].rejected == counts.examined
     blind = [replace(item, tokens=item.tokens[: item.length]) for item in rows]
     assert _all(look_up_stored(blind, SETTINGS)) != _all(look_up_stored(rows, SETTINGS))
+
+
+def test_memory_does_not_grow_with_the_completions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What is allocated at most, numpy's arrays included, is the same for 40 windows as for 5, within a tenth."""
+    monkeypatch.setattr("pipeline.generation.examination.WINDOW", 8)
+    model = table_model(8, 1)
+
+    def said(count: int) -> Iterator[Spoken]:
+        for number in range(count):
+            yield spoken([1, 2], [number % 8, 3, 4, 5, 6, 7] * 4, name=f"p{number:04d}", length=20, vocabulary=8)
+
+    def peak(windows: int) -> int:
+        tracemalloc.start()
+        with Spools(tmp_path / "a.json", ["drafted", "looked up"]) as spools:
+            drafted = tallied(examine_draft(model, said(8 * windows), Sampling(), SETTINGS, 8), 5, spools, "drafted")
+            tallied(look_up_stored(said(8 * windows), SETTINGS), 5, spools, "looked up")
+            spools.write(drafted.figures(0.95), "prompts")
+        found = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return found
+
+    peak(2)  # what is set up once
+    assert 1.1 * peak(5) > peak(40)
