@@ -146,7 +146,6 @@ def read_completions(
         if batch.num_rows:
             tokens = _Columns(path.with_name(path.name.replace(".completions.", ".tokens.")))
             yield from map(tokens.completion, batch.to_pylist())
-            del tokens
 
 
 def stored_samplings(directory: Path, splits: Collection[str] | None = None) -> dict[Sampling, int]:

@@ -135,6 +135,8 @@ def test_a_draft_that_does_not_fit_is_named(rows: list[Spoken]) -> None:
     rows = [spoken(row.prompt % 30, row.tokens % 30) for row in rows]
     with pytest.raises(BrokenDraft, match=r"17 tokens long and the draft's context is 16: lower .* \(completion 3\)"):
         acceptance_probabilities(short, rows, Sampling(), Sampling(), VOCABULARY, 10_000)
+    found = examine({"short": short, "good": tiny_llama(1)}, rows, Sampling(), Sampling(), VOCABULARY, 10_000)
+    assert [BrokenDraft, list] == [type(found[name]) for name in ("short", "good")]
     with pytest.raises(BrokenDraft, match="logits for 31 tokens and the pair shares 32: take a draft of"):
         acceptance_probabilities(narrow, rows, Sampling(), Sampling(), VOCABULARY, 10_000)
 
