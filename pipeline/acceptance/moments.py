@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.acceptance.rounds import Convention, Floats, Lengths, drafted, judged
+from pipeline.acceptance.rounds import Convention, Floats, Judged, Lengths, drafted, judged
 
 
 @dataclass(frozen=True)
@@ -39,18 +39,18 @@ class RoundMoments:
 
 def round_moments(a_BT: Floats, lengths_B: Lengths, gamma: int, convention: Convention) -> RoundMoments:
     """Mean and variance of rounds, drafted and accepted tokens. Arguments and errors as `expected_rounds`."""
-    a_TB = judged(a_BT, lengths_B, gamma, convention)
+    rows = judged(a_BT, lengths_B, gamma, convention)
 
-    def block(t: int) -> Lengths:
-        return drafted(t, lengths_B, gamma, convention)
+    def block(t: int, own_B: Lengths) -> Lengths:
+        return drafted(t, own_B, gamma, convention)
 
     def accepted(rewards_G: Floats) -> Moments:
-        return _backward(a_TB, lengths_B, gamma, convention.start, lambda t: 0, rewards_G)
+        return _backward(rows, gamma, convention.start, lambda t, own_B: 0, rewards_G)
 
     places = [accepted(row) for row in np.eye(gamma)]
     return RoundMoments(
-        rounds=_backward(a_TB, lengths_B, gamma, convention.start, lambda t: 1),
-        drafted=_backward(a_TB, lengths_B, gamma, convention.start, block),
+        rounds=_backward(rows, gamma, convention.start, lambda t, own_B: 1),
+        drafted=_backward(rows, gamma, convention.start, block),
         accepted=accepted(np.ones(gamma)),
         per_position=Moments(
             np.stack([place.mean for place in places], axis=1), np.stack([place.variance for place in places], axis=1)
@@ -60,39 +60,39 @@ def round_moments(a_BT: Floats, lengths_B: Lengths, gamma: int, convention: Conv
 
 def rounds_variance(a_BT: Floats, lengths_B: Lengths, gamma: int, convention: Convention) -> Floats:
     """Variance of the number of rounds of each completion, (B,): `round_moments` has it too, at a higher price."""
-    a_TB = judged(a_BT, lengths_B, gamma, convention)
-    return _backward(a_TB, lengths_B, gamma, convention.start, lambda t: 1).variance
+    rows = judged(a_BT, lengths_B, gamma, convention)
+    return _backward(rows, gamma, convention.start, lambda t, own_B: 1).variance
 
 
 def _backward(
-    a_TB: Floats,
-    lengths_B: Lengths,
+    rows: Judged,
     gamma: int,
     start: int,
-    at_start: Callable[[int], Lengths | int],
+    at_start: Callable[[int, Lengths], Lengths | int],
     rewards_G: Floats | None = None,
 ) -> Moments:
-    """Moments of the sum of `at_start(t)` for every round, started at t, and `rewards_G[j]` for every drafted token of
-    place j that stands."""
-    batch = a_TB.shape[1]
+    """Moments of the sum of `at_start(t, lengths)` for every round, started at t, and `rewards_G[j]` for every drafted
+    token of place j that stands."""
+    batch = len(rows.lengths_B)
     mean_JB, variance_JB = np.zeros((gamma + 1, batch)), np.zeros((gamma + 1, batch))
     mean_B, variance_B = np.zeros(batch), np.zeros(batch)  # S(t + 1) and its variance
-    gap_GB, square_GB = np.empty((gamma, batch)), np.empty((gamma, batch))
-    for t in range(len(a_TB) - 1, start - 1, -1):
-        a_B = a_TB[t]
-        np.subtract(mean_JB[1:], mean_B, out=gap_GB)  # what accepting token t is worth
+    gap_buffer_GB, square_buffer_GB = np.empty((gamma, batch)), np.empty((gamma, batch))
+    for t in range(len(rows.a_TB) - 1, start - 1, -1):
+        n = rows.running_T[t]
+        a_B, own_B, next_B, spread_B = rows.a_TB[t, :n], rows.lengths_B[:n], mean_B[:n], variance_B[:n]
+        gap_GB, square_GB, variance_GB = gap_buffer_GB[:, :n], square_buffer_GB[:, :n], variance_JB[:-1, :n]
+        np.subtract(mean_JB[1:, :n], next_B, out=gap_GB)  # what accepting token t is worth
         if rewards_G is not None:
             gap_GB += rewards_G[:, None]
         np.multiply(gap_GB, gap_GB, out=square_GB)
         square_GB *= a_B * (1 - a_B)
         gap_GB *= a_B
-        variance_GB = variance_JB[:-1]
-        np.subtract(variance_JB[1:], variance_B, out=variance_GB)
+        np.subtract(variance_JB[1:, :n], spread_B, out=variance_GB)
         variance_GB *= a_B
-        variance_GB += variance_B
+        variance_GB += spread_B
         variance_GB += square_GB
-        np.add(gap_GB, mean_B, out=mean_JB[:-1])
-        mean_JB[-1], variance_JB[-1] = mean_B, variance_B
-        mean_B = np.where(t < lengths_B, at_start(t) + mean_JB[0], 0.0)
-        variance_B = np.where(t < lengths_B, variance_JB[0], 0.0)
-    return Moments(mean_B, variance_B)
+        np.add(gap_GB, next_B, out=mean_JB[:-1, :n])
+        mean_JB[-1, :n], variance_JB[-1, :n] = next_B, spread_B
+        mean_B[:n] = np.where(t < own_B, at_start(t, own_B) + mean_JB[0, :n], 0.0)
+        variance_B[:n] = np.where(t < own_B, variance_JB[0, :n], 0.0)
+    return Moments(rows.as_given(mean_B), rows.as_given(variance_B))

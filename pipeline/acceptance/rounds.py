@@ -54,36 +54,60 @@ def expected_rounds(a_BT: Floats, lengths_B: Lengths, gamma: int, convention: Co
     unclipped convention needs T >= length + gamma - 1: the engine drafts past the end, and counts what stands there.
     Raises ValueError for gamma < 1, an empty row, or rows too short for the convention.
     """
-    a_TB = judged(a_BT, lengths_B, gamma, convention)
+    rows = judged(a_BT, lengths_B, gamma, convention)
     batch = len(lengths_B)
     rounds_B, proposed_B, accepted_GB = np.zeros(batch), np.zeros(batch), np.zeros((gamma, batch))
     # under_way_JB[j]: probability that token t is looked at by a round whose first j drafted tokens stand. A round that
     # has all gamma of them makes token t itself.
     under_way_JB = np.zeros((gamma + 1, batch))
-    under_way_JB[0] = convention.start < lengths_B
-    for t in range(convention.start, len(a_TB)):
-        rounds_B += under_way_JB[0]
-        proposed_B += under_way_JB[0] * drafted(t, lengths_B, gamma, convention)
-        ends_B = under_way_JB[:-1].sum(0) * (1 - a_TB[t]) + under_way_JB[-1]
-        under_way_JB[1:] = under_way_JB[:-1] * a_TB[t]
-        accepted_GB += under_way_JB[1:]
-        under_way_JB[0] = np.where(t + 1 < lengths_B, ends_B, 0.0)
-    return Rounds(rounds_B, rounds_B + convention.prefill_call, proposed_B, np.ascontiguousarray(accepted_GB.T))
+    under_way_JB[0] = convention.start < rows.lengths_B
+    for t in range(convention.start, len(rows.a_TB)):
+        n = rows.running_T[t]
+        under_JB, own_B, a_B = under_way_JB[:, :n], rows.lengths_B[:n], rows.a_TB[t, :n]
+        rounds_B[:n] += under_JB[0]
+        proposed_B[:n] += under_JB[0] * drafted(t, own_B, gamma, convention)
+        ends_B = under_JB[:-1].sum(0) * (1 - a_B) + under_JB[-1]
+        under_JB[1:] = under_JB[:-1] * a_B
+        accepted_GB[:, :n] += under_JB[1:]
+        under_JB[0] = np.where(t + 1 < own_B, ends_B, 0.0)
+    rounds_B = rows.as_given(rounds_B)
+    return Rounds(
+        rounds_B, rounds_B + convention.prefill_call, rows.as_given(proposed_B), rows.as_given(accepted_GB).T.copy()
+    )
 
 
-def judged(a_BT: Floats, lengths_B: Lengths, gamma: int, convention: Convention) -> Floats:
-    """Acceptance probabilities as the programmes read them, (T, B): 0 at every token that no round may draft, which is
-    the last one under a clipped convention and what lies gamma - 1 past the end under another. Errors as
-    `expected_rounds`."""
+@dataclass(frozen=True)
+class Judged:
+    """Completions as the programmes read them: longest first, so that those which still run are the leading columns."""
+
+    a_TB: Floats  # 0 at every token that no round may draft
+    lengths_B: Lengths
+    running_T: list[int]  # how many completions a round may look at token t of
+    order_B: Lengths  # where each column stood in what was given
+
+    def as_given(self, values_B: Floats) -> Floats:
+        """Values by column (the last axis) in the order of the completions given."""
+        found_B = np.empty_like(values_B)
+        found_B[..., self.order_B] = values_B
+        return found_B
+
+
+def judged(a_BT: Floats, lengths_B: Lengths, gamma: int, convention: Convention) -> Judged:
+    """What no round may draft is the last token under a clipped convention, and what lies gamma - 1 past the end under
+    another. Arguments and errors as `expected_rounds`."""
     batch, width = a_BT.shape
     if gamma < 1 or batch == 0 or int(lengths_B.min(initial=1)) < 1:
         raise ValueError("gamma must be at least 1, and every completion at least one token long")
     reach = int(lengths_B.max()) + (0 if convention.clipped else gamma - 1)
     if width < reach:
         raise ValueError(f"{width} tokens are given and {reach} are needed under the convention '{convention.name}'")
-    end_B = lengths_B + (-1 if convention.clipped else gamma - 1)
-    a_TB: Floats = np.where(np.arange(reach)[:, None] < end_B, a_BT[:, :reach].T, 0.0)
-    return a_TB
+    order_B = np.argsort(-lengths_B, kind="stable")
+    sorted_B = lengths_B[order_B]
+    end_B = sorted_B + (-1 if convention.clipped else gamma - 1)
+    places_T1 = np.arange(reach)[:, None]
+    a_TB: Floats = np.where(places_T1 < end_B, a_BT[order_B, :reach].T, 0.0)
+    running_T = (places_T1 < np.maximum(end_B, sorted_B)).sum(1)
+    return Judged(a_TB, sorted_B, running_T.tolist(), order_B)
 
 
 def drafted(t: int, lengths_B: Lengths, gamma: int, convention: Convention) -> Lengths:
