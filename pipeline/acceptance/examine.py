@@ -161,8 +161,8 @@ def _context(model: Any) -> float:
 def _score(
     logits_BTV: torch.Tensor, next_BT: torch.Tensor, sampling: Sampling, draft_sampling: Sampling
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """log q of each next token and the draft's argmax (-1 where a logit is NaN), a few positions at a time so that
-    memory stays bounded."""
+    """log q of each next token (NaN where any logit is), or where a side is greedy the draft's argmax (-1 there); a few
+    positions at a time so that memory stays bounded."""
     batch, positions, vocabulary = logits_BTV.shape
     log_q_BT, best_BT = torch.zeros(batch, positions), torch.zeros(batch, positions, dtype=torch.long)
     greedy = sampling.greedy or draft_sampling.greedy
@@ -170,11 +170,12 @@ def _score(
     for begin in range(0, positions, step):
         chunk = slice(begin, begin + step)
         part_BTV = logits_BTV[:, chunk]
-        best_BT[:, chunk] = torch.where(torch.isnan(part_BTV).any(-1), -1, part_BTV.argmax(-1)).cpu()
         if greedy:
-            continue
-        log_q_BTV = log_probabilities(part_BTV, draft_sampling)
-        log_q_BT[:, chunk] = log_q_BTV.gather(-1, next_BT[:, chunk].unsqueeze(-1)).squeeze(-1).cpu()
+            largest = part_BTV.max(-1)  # NaN if any is; the lowest id among equals
+            best_BT[:, chunk] = torch.where(torch.isnan(largest.values), -1, largest.indices).cpu()
+        else:
+            log_q_BTV = log_probabilities(part_BTV, draft_sampling)
+            log_q_BT[:, chunk] = log_q_BTV.gather(-1, next_BT[:, chunk].unsqueeze(-1)).squeeze(-1).cpu()
     return log_q_BT.numpy(), best_BT.numpy()
 
 

@@ -94,11 +94,11 @@ def test_long_completions_are_scored_piece_by_piece(
         np.testing.assert_allclose(one, other, atol=1e-12)
 
 
-@pytest.mark.parametrize("draft_sampling", [Sampling(), GREEDY], ids=str)
+@pytest.mark.parametrize("draft_sampling", [Sampling(), GREEDY, FILTERED, Sampling(min_p=0.1)], ids=str)
 def test_a_damaged_draft_is_named_with_the_completion(draft_sampling: Sampling) -> None:
     """NaN logits raise and say at which completion, also for a greedy draft, where argmax would return a token."""
     model = table_model(VOCABULARY, 0)
-    model.table_PVW[:, 7] = math.nan
+    model.table_PVW[:, 7, 0] = math.nan  # one logit is enough
     completions = [spoken([1], [2, 3]), spoken([1], [7, 3]), spoken([4], [5, 6])]
 
     with pytest.raises(UnderstudyError, match="completion 1"):
@@ -139,6 +139,15 @@ def test_a_draft_that_does_not_fit_is_named(rows: list[Spoken]) -> None:
     assert [BrokenDraft, list] == [type(found[name]) for name in ("short", "good")]
     with pytest.raises(BrokenDraft, match="logits for 31 tokens and the pair shares 32: take a draft of"):
         acceptance_probabilities(narrow, rows, Sampling(), Sampling(), VOCABULARY, 10_000)
+
+
+def test_among_equals_the_lowest_id_is_the_drafts_choice() -> None:
+    """Ties are broken as greedy decoding breaks them."""
+    model = table_model(VOCABULARY, 0)
+    model.table_PVW[..., [5, 9, 20]] = 60.0
+    (a_T,) = acceptance_probabilities(model, [spoken([1], [5, 9, 20, 5])], GREEDY, GREEDY, VOCABULARY, 100)
+
+    assert [1, 0, 0, 1] == a_T.tolist()
 
 
 def test_a_token_the_draft_rules_out_is_never_accepted() -> None:
