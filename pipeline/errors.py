@@ -33,4 +33,5 @@ class RegistryUnavailable(UnderstudyError):
 
 
 class BrokenDraft(UnderstudyError):
-    """A draft's logits are not numbers. An examination writes it down, and the gate refuses it."""
+    """A draft cannot be examined: its logits are no numbers, or it does not fit the pair. An examination writes it down,
+    and the gate refuses it."""

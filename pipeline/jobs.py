@@ -84,7 +84,11 @@ def _corpus(config: Config) -> Job:
 
 
 def _generations(config: Config) -> list[Job]:
-    common = {"sampling": config.sampling.model_dump(), "generate": config.generate.model_dump(), "seed": config.seed}
+    common = {
+        "sampling": config.sampling.model_dump(),
+        "generate": config.generate.model_dump(mode="json"),
+        "seed": config.seed,
+    }
     jobs = [
         Job(
             "generate",

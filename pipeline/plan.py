@@ -19,10 +19,10 @@ class Stage(NamedTuple):
 STAGES: tuple[Stage, ...] = (
     Stage("pair", 1, "pins who plays"),
     Stage("corpus", 1, "a representative workload"),
-    Stage("generate", 1, "the target plays its part"),
+    Stage("generate", 2, "the target plays its part"),
     Stage("distill", 1, "the understudy learns"),
     Stage("quantize", 1, "lighter costumes"),
-    Stage("evaluate", 1, "the examination"),
+    Stage("evaluate", 2, "the examination"),
     Stage("gate", 1, "pass or fail, never silently"),
     Stage("promote", 1, "goes on stage", cached=False),
 )

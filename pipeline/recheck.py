@@ -8,8 +8,8 @@ from pipeline.artifacts import MANIFEST, Store, read_json
 from pipeline.config.loading import parse_config
 from pipeline.drafts import find_draft
 from pipeline.errors import UsageError
-from pipeline.generation.examination import examine_stored
-from pipeline.generation.store import read_completions
+from pipeline.generation.examination import examine_draft
+from pipeline.generation.store import canonical, read_completions, stored_samplings
 from pipeline.models import check_same_family, choose_device, load_model, load_tokenizer
 from pipeline.pairfile import read_pair
 from pipeline.runs import RunRecord, find_built
@@ -36,15 +36,16 @@ def examine_again(
                 f"--completions {completions}: sampled at {made}, and run {record.id} is about {config.sampling!r}"
             )
     sampling = Sampling(**config.sampling.model_dump())
-    spoken = list(read_completions(completions, {"examination"}, greedy=sampling.greedy))
-    if not spoken:
+    if canonical(sampling) not in stored_samplings(completions, {"examination"}):
         raise UsageError(
             f"--completions {completions}: holds no examination completions at this run's sampling settings"
         )
     path = find_draft(draft, config.pair)
     check_same_family(load_tokenizer(pair.tokenizer), load_tokenizer(path, config.pair.trust_remote_code))
     model = load_model(path, config.pair.draft.dtype, choose_device(config.device), config.pair.trust_remote_code)
-    counts = examine_stored(model, spoken, sampling, config.evaluate, pair.vocabulary)
+    spoken = read_completions(completions, {"examination"}, sampling)
+    windows = examine_draft(model, spoken, sampling, config.evaluate, pair.vocabulary)
+    counts = [item for window in windows for item in window]  # the baseline it is paired with is a list of them too
     settings = config.evaluate
     return counts, {
         "completions": completions.name,

@@ -20,7 +20,7 @@ def run(context: StageContext) -> Outcome:
     config, pair = context.config, read_pair(context.inputs["draft"], context.config.pair)
     sampling = Sampling(**config.sampling.model_dump())
     train = list(read_completions(context.inputs["completions"], {"train"}))
-    dev = list(read_completions(context.inputs["completions"], {"dev"}, greedy=sampling.greedy))
+    dev = list(read_completions(context.inputs["completions"], {"dev"}, sampling))
     # Trained in fp32 whatever the draft is served in: small updates vanish in bf16 weights.
     model = load_model(pair.path("draft"), "float32", choose_device(config.device), config.pair.trust_remote_code)
     tokenizer = load_tokenizer(pair.tokenizer, config.pair.trust_remote_code)

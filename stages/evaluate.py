@@ -1,65 +1,98 @@
 """evaluate: the examination of one draft. Writes its acceptance profile."""
 
 import dataclasses
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pipeline.acceptance.profile import SCHEMA, PromptCounts, by_domain, counts_json, figures
-from pipeline.artifacts import write_json
+from pipeline.acceptance.figures import Tally
+from pipeline.acceptance.schema import SCHEMA
 from pipeline.context import Outcome, StageContext
 from pipeline.drafts import find_draft
 from pipeline.errors import BrokenDraft, UnderstudyError
-from pipeline.generation.examination import examine_stored, look_up_stored
-from pipeline.generation.store import Spoken, read_completions
+from pipeline.generation.examination import examine_draft, look_up_stored, tallied
+from pipeline.generation.store import Spoken, canonical, read_completions, stored_samplings
 from pipeline.models import check_same_family, choose_device, load_model, load_tokenizer, measure_weights
 from pipeline.pairfile import Pair, read_pair
 from pipeline.speculation.crosscheck import cross_check
 from pipeline.speculation.sampling import GREEDY, Sampling
+from pipeline.spool import Spools
 
 
 def run(context: StageContext) -> Outcome:
-    config, completions = context.config, context.inputs["completions"]
-    deployed = Sampling(**config.sampling.model_dump())
-    spoken = {
-        "deployed": list(read_completions(completions, {"examination"}, greedy=deployed.greedy)),
-        "greedy": list(read_completions(completions, {"examination"}, greedy=True)),
-    }
-    if context.part == "prompt-lookup":
-        counts = {name: look_up_stored(rows, config.evaluate) for name, rows in spoken.items()}
-        draft: dict[str, Any] = {"kind": "prompt-lookup", "bytes": 0, "parameters": 0}
-        found = _figures(context, counts) | {"crosscheck": None}
-    else:
-        path = find_draft(context.inputs["draft"], config.pair)
-        weights = measure_weights(path)
-        draft = {"kind": "model", "digest": context.digests["draft"], **dataclasses.asdict(weights)}
-        try:
-            found = _examine(context, path, spoken, {"deployed": deployed, "greedy": GREEDY})
-        except BrokenDraft as error:
-            # A variant that cannot be computed must not take the run down with it: it has no figures, and no gate lets
-            # a draft without figures pass.
-            found = {"broken": str(error), "prompts": {"deployed": [], "greedy": []}}
-    profile = {"schema": SCHEMA, "draft": draft, "conditions": _conditions(context), **found}
-    write_json(context.out / "acceptance.json", profile)
+    sets = _sets(context)
+    with Spools(context.out / "acceptance.json", list(sets)) as spools:
+        if context.part == "prompt-lookup":
+            draft: dict[str, Any] = {"kind": "prompt-lookup", "bytes": 0, "parameters": 0}
+            found = _look_up(context, sets, spools)
+        else:
+            path = find_draft(context.inputs["draft"], context.config.pair)
+            weights = measure_weights(path)
+            draft = {"kind": "model", "digest": context.digests["draft"], **dataclasses.asdict(weights)}
+            try:
+                found = _examine(context, path, sets, spools)
+            except BrokenDraft as error:
+                # A variant that cannot be computed must not take the run down with it: it has no figures, and no gate
+                # lets a draft without figures pass.
+                spools.clear()
+                found = {"broken": str(error)}
+        profile = {"schema": SCHEMA, "draft": draft, "conditions": _conditions(context), **found}
+        spools.write(profile, "prompts")
     notes: dict[str, Any] = {name: profile[name] for name in ("crosscheck", "broken") if name in profile}
     return Outcome({} if "broken" in profile else _headline(context, profile), notes=notes)
 
 
-def _examine(
-    context: StageContext, path: Path, spoken: dict[str, list[Spoken]], samplings: dict[str, Sampling]
-) -> dict[str, Any]:
+@dataclasses.dataclass(frozen=True)
+class _Set:
+    """The examination completions of one sampling tuple."""
+
+    sampling: Sampling
+    completions: int
+
+
+def _sets(context: StageContext) -> dict[str, _Set]:
+    """Every tuple there is: `deployed`, `greedy` (unless that is what is deployed), and `also_1`, `also_2`, ..."""
+    stored = stored_samplings(context.inputs["completions"], {"examination"})
+    deployed = canonical(Sampling(**context.config.sampling.model_dump()))
+    names = {deployed: "deployed"} | ({} if deployed.greedy else {GREEDY: "greedy"})
+    if missing := [name for sampling, name in names.items() if sampling not in stored]:
+        raise UnderstudyError(
+            f"{context.inputs['completions']}: there is no {' and no '.join(missing)} completion to examine; give "
+            "corpus.splits.examination a share of the prompts"
+        )
+    further = [sampling for sampling in stored if sampling not in names]
+    names |= {sampling: f"also_{number}" for number, sampling in enumerate(further, 1)}
+    return {name: _Set(sampling, stored[sampling]) for sampling, name in names.items()}
+
+
+def _said(context: StageContext, sampling: Sampling) -> Iterator[Spoken]:
+    return read_completions(context.inputs["completions"], {"examination"}, sampling)
+
+
+def _look_up(context: StageContext, sets: dict[str, _Set], spools: Spools) -> dict[str, Any]:
+    settings = context.config.evaluate
+    tallies = {
+        name: tallied(look_up_stored(_said(context, item.sampling), settings), settings.max_gamma, spools, name)
+        for name, item in sets.items()
+    }
+    return _figures(context, sets, tallies) | {"crosscheck": None}
+
+
+def _examine(context: StageContext, path: Path, sets: dict[str, _Set], spools: Spools) -> dict[str, Any]:
     settings, pair = context.config.evaluate, read_pair(context.inputs["target"], context.config.pair)
     _check_family(context, pair, path)
     device = choose_device(context.config.device)
     model = load_model(path, context.config.pair.draft.dtype, device, context.config.pair.trust_remote_code)
-    total = sum(len(rows) for rows in spoken.values())
+    tallies, total = {}, sum(item.completions for item in sets.values())
     with context.progress.track(f"examine {context.part}", total, "completions") as track:
-        counts = {
-            name: examine_stored(model, rows, samplings[name], settings, pair.vocabulary, track.advance)
-            for name, rows in spoken.items()
-        }
-    return _figures(context, counts) | {"crosscheck": _cross_check(context, pair, model, spoken["greedy"])}
+        for name, item in sets.items():
+            said = _said(context, item.sampling)
+            counted = examine_draft(model, said, item.sampling, settings, pair.vocabulary, track.advance)
+            tallies[name] = tallied(counted, settings.max_gamma, spools, name)
+    return _figures(context, sets, tallies) | {"crosscheck": _cross_check(context, pair, model)}
 
 
 def _check_family(context: StageContext, pair: Pair, path: Path) -> None:
@@ -74,7 +107,7 @@ def _check_family(context: StageContext, pair: Pair, path: Path) -> None:
             ) from error
 
 
-def _cross_check(context: StageContext, pair: Pair, draft: Any, spoken: list[Spoken]) -> dict[str, Any] | None:
+def _cross_check(context: StageContext, pair: Pair, draft: Any) -> dict[str, Any] | None:
     """A real greedy decode of a few prompts, compared round by round with what the examination predicts for them."""
     settings = context.config.evaluate
     if settings.crosscheck_prompts == 0:
@@ -86,7 +119,7 @@ def _cross_check(context: StageContext, pair: Pair, draft: Any, spoken: list[Spo
     return cross_check(
         target,
         draft,
-        spoken[: settings.crosscheck_prompts],
+        list(islice(_said(context, GREEDY), settings.crosscheck_prompts)),
         settings.crosscheck_gamma,
         settings.crosscheck_tokens,
         pair.vocabulary,
@@ -103,17 +136,24 @@ def _conditions(context: StageContext) -> dict[str, Any]:
         "sampling": config.sampling.model_dump(),
         "dtype": config.pair.draft.dtype,
         "confidence": settings.confidence,
+        "gamma": settings.gamma,
         "max_gamma": settings.max_gamma,
+        "batch_tokens": settings.batch_tokens,
     }
 
 
-def _figures(context: StageContext, counts: dict[str, list[PromptCounts]]) -> dict[str, Any]:
+def _figures(context: StageContext, sets: dict[str, _Set], tallies: dict[str, Tally]) -> dict[str, Any]:
     settings = context.config.evaluate
+    figures = {name: tally.figures(settings.confidence) for name, tally in tallies.items()}
     return {
-        "headline": figures(counts["deployed"], settings.confidence),
-        "greedy": figures(counts["greedy"], settings.confidence),
-        "domains": by_domain(counts["deployed"], settings.gamma, settings.confidence),
-        "prompts": {name: counts_json(rows) for name, rows in counts.items()},
+        "headline": figures["deployed"],
+        "greedy": figures.get("greedy", figures["deployed"]),
+        "samplings": [
+            {"prompts_as": name, "sampling": dataclasses.asdict(sets[name].sampling), **figures[name]}
+            for name in sets
+            if name.startswith("also_")
+        ],
+        "domains": tallies["deployed"].domains(settings.gamma, settings.confidence),
     }
 
 

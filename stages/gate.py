@@ -3,6 +3,7 @@
 from typing import Any
 
 from pipeline.acceptance.profile import counts_from_json
+from pipeline.acceptance.schema import checked_profile
 from pipeline.artifacts import read_json, write_json
 from pipeline.context import Outcome, StageContext
 from pipeline.drafts import find_draft, trained_on
@@ -43,9 +44,10 @@ def run(context: StageContext) -> Outcome:
 
 
 def _case(context: StageContext, baseline: str) -> Case:
-    profiles = {
-        name: read_json(context.inputs[name] / "acceptance.json") for name in ("candidate", baseline, "prompt-lookup")
-    }
+    profiles = {}
+    for name in ("candidate", baseline, "prompt-lookup"):
+        path = context.inputs[name] / "acceptance.json"
+        profiles[name] = checked_profile(read_json(path), str(path))
     counts = {name: counts_from_json(profile["prompts"]["deployed"]) for name, profile in profiles.items()}
     check = profiles["candidate"].get("crosscheck")
     return Case(

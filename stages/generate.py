@@ -17,7 +17,8 @@ def run(context: StageContext) -> Outcome:
     role = "target_before" if context.part == "before" else "target"
     splits = {"examination"} if context.part == "before" else None
     sampling = Sampling(**config.sampling.model_dump())
-    wanted = plan_completions(read_prompts(context.inputs["corpus"], splits), sampling)
+    also_at = [Sampling(**further.model_dump()) for further in config.generate.also_at]
+    wanted = plan_completions(read_prompts(context.inputs["corpus"], splits), sampling, also_at)
     new_tokens = config.generate.max_new_tokens + config.generate.lookahead
     _check_limits(pair, wanted, new_tokens, config.generate.top_k_stored)
     settings = Settings(

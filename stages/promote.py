@@ -11,6 +11,7 @@ from pipeline.errors import Refused, UnderstudyError
 from pipeline.pairfile import read_pair
 from pipeline.registry import RegisteredDraft, Registry, registry_for
 from pipeline.report.card import card, examined, flat_figures
+from pipeline.spool import read_head
 
 
 def run(context: StageContext) -> Outcome:
@@ -75,7 +76,9 @@ def _facts(context: StageContext, name: str, decision: Mapping[str, Any]) -> dic
         "target": pair["target"],
         "base": pair["draft"],
         "license": context.config.promote.license or pair["draft"]["license"],
-        "examined": examined(read_json(context.inputs["profile"] / "acceptance.json"), context.config.evaluate.gamma),
+        "examined": examined(
+            read_head(context.inputs["profile"] / "acceptance.json", "prompts"), context.config.evaluate.gamma
+        ),
         "train_prompts": corpus.figures["train"],
         "decision": decision,
         "provenance": provenance,

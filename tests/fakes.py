@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from pipeline.acceptance.profile import PromptCounts
 from pipeline.generation.store import Spoken
 from pipeline.progress import Progress
+from pipeline.speculation.sampling import GREEDY, Sampling
 
 torch.set_num_threads(1)  # tensors of a few hundred numbers: threads only wait for each other
 
@@ -117,6 +118,7 @@ def spoken(
     domain: str = "code",
     split: str = "train",
     greedy: bool = False,
+    sampling: Sampling = Sampling(),  # noqa: B008
     length: int | None = None,
     log_p: ArrayLike | None = None,
     vocabulary: int = 32,
@@ -133,7 +135,7 @@ def spoken(
         name,
         split,
         domain,
-        greedy,
+        GREEDY if greedy else sampling,
         np.array(prompt, dtype=np.int32),
         count if length is None else length,
         False,
@@ -157,6 +159,7 @@ def counted(
         float(tokens),
         [calls] * gammas,
         [calls] * gammas,
+        [1.0] * gammas,
         [accepted / 2] * gammas,
         [accepted / 4] * gammas,
     )

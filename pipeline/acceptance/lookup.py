@@ -23,21 +23,35 @@ class Walk:
 
 
 def walk(
-    prompt: Sequence[int], completion: Sequence[int], gamma: int, longest_ngram: int, convention: Convention
+    prompt: Sequence[int],
+    completion: Sequence[int],
+    gamma: int,
+    longest_ngram: int,
+    convention: Convention,
+    overrun: Sequence[int] = (),
 ) -> Walk:
-    """Count the rounds that produce `completion` after `prompt`. ValueError for an empty completion or gamma < 1."""
-    return walk_all(prompt, completion, [gamma], longest_ngram, convention)[0]
+    """Count the rounds that produce `completion` after `prompt`. ValueError for an empty completion or gamma < 1.
+
+    `overrun` is what the target would say next: an unclipped convention counts what of it a block gets right.
+    """
+    return walk_all(prompt, completion, [gamma], longest_ngram, convention, overrun)[0]
 
 
 def walk_all(
-    prompt: Sequence[int], completion: Sequence[int], gammas: Sequence[int], longest_ngram: int, convention: Convention
+    prompt: Sequence[int],
+    completion: Sequence[int],
+    gammas: Sequence[int],
+    longest_ngram: int,
+    convention: Convention,
+    overrun: Sequence[int] = (),
 ) -> list[Walk]:
     """`walk` for several gammas; the matches are searched once."""
     if not completion or min(gammas) < 1:
         raise ValueError("prompt-lookup needs a completion of at least one token and gamma of at least 1")
     text = [*prompt, *completion]
     matches = _matches(text, len(prompt), longest_ngram)
-    return [_walk(text, len(prompt), matches, gamma, convention) for gamma in gammas]
+    known = text if convention.clipped else [*text, *overrun]
+    return [_walk(known, len(prompt), len(text), matches, gamma, convention) for gamma in gammas]
 
 
 def _matches(text: Sequence[int], first: int, longest: int) -> list[int]:
@@ -55,8 +69,11 @@ def _matches(text: Sequence[int], first: int, longest: int) -> list[int]:
     return found if first > 0 else [-1, *found]
 
 
-def _walk(text: Sequence[int], first: int, matches: Sequence[int], gamma: int, convention: Convention) -> Walk:
-    position, end = first + convention.start, len(text)
+def _walk(
+    text: Sequence[int], first: int, end: int, matches: Sequence[int], gamma: int, convention: Convention
+) -> Walk:
+    """`text` reaches past `end`, the first position that no round starts at, as far as the target is known to go."""
+    position, known = first + convention.start, len(text)
     rounds = proposed = accepted = rejected = 0
     per_position = [0] * gamma
     while position < end:
@@ -64,12 +81,12 @@ def _walk(text: Sequence[int], first: int, matches: Sequence[int], gamma: int, c
         room = min(gamma, end - position - 1) if convention.clipped else gamma
         size = min(room, position - match) if match >= 0 else 0
         stood = 0
-        while stood < size and position + stood < end and text[match + stood] == text[position + stood]:
+        while stood < size and position + stood < known and text[match + stood] == text[position + stood]:
             stood += 1
         rounds += 1
         proposed += size
         accepted += stood
-        rejected += stood < size and position + stood < end  # what is drafted past the end is judged by nobody
+        rejected += stood < size and position + stood < known  # what lies further is judged by nobody
         for index in range(stood):
             per_position[index] += 1
         position += stood + 1

@@ -1,22 +1,21 @@
-"""A draft's acceptance profile: from per-prompt counts to figures with intervals, and to JSON and back. No I/O, no model.
+"""A draft's acceptance profile: what each prompt adds to its figures, to JSON and back. No I/O, no model.
 
-The per-prompt counts are the sufficient statistics: every figure, gain and paired interval follows from them, so a gate or
-a regression check needs nothing else.
+The per-prompt counts are the sufficient statistics: every figure (`pipeline/acceptance/figures.py`), gain and paired
+interval follows from them, so a gate or a regression check needs nothing else.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.acceptance.intervals import Interval, ratio_gain, ratio_interval
-from pipeline.acceptance.rounds import Convention, expected_rounds, iid_tokens_per_call
+from pipeline.acceptance.decay import accepted_by_bin, places_by_bin
+from pipeline.acceptance.intervals import Interval, ratio_gain
+from pipeline.acceptance.moments import rounds_variance
+from pipeline.acceptance.rounds import Convention, Floats, Lengths, expected_rounds
 from pipeline.errors import UnderstudyError
-
-SCHEMA = 1
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -30,102 +29,92 @@ class PromptCounts:
     examined: float  # its denominator: tokens, or tokens accepted plus first rejections
     rounds: list[float]
     calls: list[float]
+    rounds_variance: list[float]  # of one decode of this completion
     accepted_drafts: list[float]
     per_position: list[float]  # at the largest gamma: rounds whose drafted token i was accepted
     loop_tokens: int = 0
     loop_accepted: float = 0.0  # sum of a_t over tokens inside a loop
+    prompt_tokens: int = 0
+    accepted_by_output: list[float] = field(default_factory=list)  # sum of a_t by bin of `pipeline/acceptance/decay.py`
+    accepted_by_context: list[float] = field(default_factory=list)  # the same by prompt and position
+
+
+@dataclass(frozen=True)
+class Completions:
+    """What of B examined completions does not depend on the draft."""
+
+    ids: Sequence[str]
+    domains: Sequence[str]
+    prompt_tokens_B: Lengths
+    lengths_B: Lengths  # overrun not included
+    loops: Sequence[NDArray[np.bool_]]  # which tokens stand inside a loop
 
 
 def count_completions(
-    ids: Sequence[str],
-    domains: Sequence[str],
-    a: Sequence[Floats],
-    lengths: Sequence[int],
-    loops: Sequence[NDArray[np.bool_]],
-    max_gamma: int,
-    convention: Convention,
+    completions: Completions, a: Sequence[Floats], max_gamma: int, convention: Convention
 ) -> list[PromptCounts]:
-    """Counts of every completion for gamma 1..max_gamma. `a` holds a_t, overrun included; `loops` marks looping tokens."""
-    if not ids:
-        raise UnderstudyError("there is no completion to examine")
-    lengths_B = np.asarray(lengths, dtype=np.int64)
-    width = int(lengths_B.max()) + (0 if convention.clipped else max_gamma - 1)
-    a_BT = np.zeros((len(ids), width))
-    for row, values in enumerate(a):
-        a_BT[row, : min(len(values), width)] = values[:width]
-        needed = lengths[row] + (0 if convention.clipped else max_gamma - 1)
-        if len(values) < needed:
-            raise UnderstudyError(
-                f"prompt {ids[row]}: convention '{convention.name}' needs {needed - lengths[row]} target tokens "
-                f"past the end and {len(values) - lengths[row]} are stored; raise generate.lookahead"
-            )
-    by_gamma = [expected_rounds(a_BT, lengths_B, gamma, convention) for gamma in range(1, max_gamma + 1)]
-    counts = []
-    for row, (prompt, domain, length) in enumerate(zip(ids, domains, lengths, strict=True)):
-        own_T, loop_T = a_BT[row, :length], loops[row][:length]
-        counts.append(
-            PromptCounts(
-                prompt,
-                domain,
-                length,
-                float(own_T.sum()),
-                float(length),
-                [float(rounds.rounds_B[row]) for rounds in by_gamma],
-                [float(rounds.calls_B[row]) for rounds in by_gamma],
-                [float(rounds.accepted_BG[row].sum()) for rounds in by_gamma],
-                [float(value) for value in by_gamma[-1].accepted_BG[row]],
-                int(loop_T.sum()),
-                float(own_T[loop_T].sum()),
-            )
+    """Counts of every completion for gamma 1..max_gamma. `a` holds a_t of each, overrun included.
+
+    Raises UnderstudyError without a completion, for max_gamma < 1, and where the convention needs more tokens past the
+    end than there are.
+    """
+    if not completions.ids or max_gamma < 1:
+        raise UnderstudyError(
+            f"max_gamma is {max_gamma}; examine at least gamma 1"
+            if completions.ids
+            else "there is no completion to examine"
         )
-    return counts
+    lengths_B = completions.lengths_B
+    a_BT = _padded(completions, a, max_gamma, convention)
+    said_BT = np.where(np.arange(a_BT.shape[1]) < lengths_B[:, None], a_BT, 0.0)
+    loops_BT = np.zeros(a_BT.shape, dtype=bool)
+    for row, loop_T in enumerate(completions.loops):
+        loops_BT[row, : len(loop_T)] = loop_T
+    by_gamma = [expected_rounds(a_BT, lengths_B, gamma, convention) for gamma in range(1, max_gamma + 1)]
+    output_BE = places_by_bin(np.zeros_like(lengths_B), lengths_B)
+    context_BE = places_by_bin(completions.prompt_tokens_B, lengths_B)
+    columns = zip(
+        completions.ids,
+        completions.domains,
+        lengths_B.tolist(),
+        said_BT.sum(1).tolist(),
+        lengths_B.astype(np.float64).tolist(),
+        np.stack([rounds.rounds_B for rounds in by_gamma], axis=1).tolist(),
+        np.stack([rounds.calls_B for rounds in by_gamma], axis=1).tolist(),
+        np.stack(
+            [rounds_variance(a_BT, lengths_B, gamma, convention) for gamma in range(1, max_gamma + 1)], axis=1
+        ).tolist(),
+        np.stack([rounds.accepted_BG.sum(1) for rounds in by_gamma], axis=1).tolist(),
+        by_gamma[-1].accepted_BG.tolist(),
+        loops_BT.sum(1).tolist(),
+        (said_BT * loops_BT).sum(1).tolist(),
+        completions.prompt_tokens_B.tolist(),
+        _used(accepted_by_bin(said_BT, output_BE), output_BE),
+        _used(accepted_by_bin(said_BT, context_BE), context_BE),
+        strict=True,
+    )
+    return [PromptCounts(*values) for values in columns]
 
 
-def figures(counts: Sequence[PromptCounts], confidence: float) -> dict[str, Any]:
-    """All figures of one set of completions, with intervals by prompt, stratified by domain."""
-    strata = [item.domain for item in counts]
-    tokens_N = _column(counts, "tokens")
-    gammas = range(1, len(counts[0].rounds) + 1)
-    alpha = _acceptance(counts, confidence)
-    omega = {g: ratio_interval(tokens_N, _listed(counts, "calls", g), strata, confidence) for g in gammas}
-    rounds = {g: _listed(counts, "rounds", g) for g in gammas}
-    last = len(gammas)
-    position_N = [np.array([item.per_position[index] for item in counts]) for index in range(last)]
-    total = rounds[last].sum()
-    per_position = [float(values.sum() / total) if total else 0.0 for values in position_N]
-    return {
-        "prompts": len(counts),
-        "tokens": int(tokens_N.sum()),
-        "acceptance_rate": interval_json(alpha),
-        "tokens_per_target_call": {str(g): interval_json(omega[g]) for g in gammas},
-        "mean_acceptance_length": {str(g): _acceptance_length(counts, g) for g in gammas},
-        "iid_error": {str(g): iid_tokens_per_call(alpha.value, g) - omega[g].value for g in gammas},
-        "per_position_acceptance": per_position,
-        "conditional_acceptance": [
-            value / before if before > 0 else 0.0
-            for value, before in zip(per_position, [1.0, *per_position], strict=False)
-        ],
-        "loop_share": float(_column(counts, "loop_tokens").sum() / tokens_N.sum()),
-        "acceptance_rate_without_loops": _without_loops(counts),
-    }
+def _padded(completions: Completions, a: Sequence[Floats], max_gamma: int, convention: Convention) -> Floats:
+    """a_t as one array, (B, T), with as much of the overrun as the convention looks at."""
+    overrun = 0 if convention.clipped else max_gamma - 1
+    width = int(completions.lengths_B.max()) + overrun
+    a_BT = np.zeros((len(a), width))
+    for row, (values, length) in enumerate(zip(a, completions.lengths_B, strict=True)):
+        if len(values) < length + overrun:
+            raise UnderstudyError(
+                f"prompt {completions.ids[row]}: convention '{convention.name}' needs {overrun} target tokens "
+                f"past the end and {len(values) - length} are stored; raise generate.lookahead"
+            )
+        a_BT[row, : min(len(values), width)] = values[:width]
+    return a_BT
 
 
-def by_domain(counts: Sequence[PromptCounts], gamma: int, confidence: float) -> dict[str, Any]:
-    """Acceptance rate and Omega of each domain."""
-    found = {}
-    for domain in sorted({item.domain for item in counts}):
-        own = [item for item in counts if item.domain == domain]
-        strata = [domain] * len(own)
-        found[domain] = {
-            "prompts": len(own),
-            "acceptance_rate": interval_json(_acceptance(own, confidence)),
-            "tokens_per_target_call": {
-                str(gamma): interval_json(
-                    ratio_interval(_column(own, "tokens"), _listed(own, "calls", gamma), strata, confidence)
-                )
-            },
-        }
-    return found
+def _used(values_BE: Floats, places_BE: NDArray[np.int64]) -> list[list[float]]:
+    """Without the bins behind a completion's last token."""
+    used_B = (places_BE[:, :-1] < places_BE[:, -1:]).sum(1)
+    return [row[:used] for row, used in zip(values_BE.tolist(), used_B.tolist(), strict=True)]
 
 
 def acceptance_gain(draft: Sequence[PromptCounts], base: Sequence[PromptCounts], confidence: float) -> Interval:
@@ -155,21 +144,11 @@ def omega_gain(draft: Sequence[PromptCounts], base: Sequence[PromptCounts], gamm
 
 
 def counts_json(counts: Sequence[PromptCounts]) -> list[dict[str, Any]]:
-    return [asdict(item) for item in counts]
+    return [dict(vars(item)) for item in counts]
 
 
 def counts_from_json(rows: Sequence[Mapping[str, Any]]) -> list[PromptCounts]:
     return [PromptCounts(**row) for row in rows]
-
-
-def interval_json(interval: Interval) -> dict[str, Any]:
-    """JSON has no infinity: unknown bounds are null."""
-    bounds = {"low": interval.low, "high": interval.high}
-    return {
-        "value": interval.value,
-        "prompts": interval.prompts,
-        **{name: bound if np.isfinite(bound) else None for name, bound in bounds.items()},
-    }
 
 
 def _same_prompts(draft: Sequence[PromptCounts], base: Sequence[PromptCounts]) -> None:
@@ -185,27 +164,3 @@ def _column(counts: Sequence[PromptCounts], name: str) -> Floats:
 
 def _listed(counts: Sequence[PromptCounts], name: str, gamma: int) -> Floats:
     return np.array([getattr(item, name)[gamma - 1] for item in counts], dtype=np.float64)
-
-
-def _acceptance(counts: Sequence[PromptCounts], confidence: float) -> Interval:
-    """Prompt-lookup may find nothing to propose: then nothing was accepted, and nothing is known of the spread."""
-    examined_N = _column(counts, "examined")
-    if counts and not examined_N.any():
-        return Interval(0.0, float("-inf"), float("inf"), len(counts))
-    return ratio_interval(_column(counts, "accepted"), examined_N, [item.domain for item in counts], confidence)
-
-
-def _acceptance_length(counts: Sequence[PromptCounts], gamma: int) -> float:
-    """1 + accepted / rounds, as vLLM logs it. A completion of one token may have no round at all."""
-    rounds = _listed(counts, "rounds", gamma).sum()
-    return float(1 + _listed(counts, "accepted_drafts", gamma).sum() / rounds) if rounds else 1.0
-
-
-def _without_loops(counts: Sequence[PromptCounts]) -> float | None:
-    """None where every token loops, and for prompt-lookup, which does not examine every token: a loop's share of what it
-    examined is not counted."""
-    if (_column(counts, "examined") != _column(counts, "tokens")).any():
-        return None
-    tokens = _column(counts, "examined").sum() - _column(counts, "loop_tokens").sum()
-    accepted = _column(counts, "accepted").sum() - _column(counts, "loop_accepted").sum()
-    return float(accepted / tokens) if tokens > 0 else None

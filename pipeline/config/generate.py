@@ -38,3 +38,8 @@ class GenerateConfig(Section):
     shard: int = Field(
         default=128, gt=0, description="Completions of a shard; a resumed run repeats no finished shard."
     )
+    also_at: tuple[SamplingConfig, ...] = Field(
+        default=(),
+        description="Further sampling settings at which examination prompts are completed and drafts examined; "
+        "temperature 0 always is.",
+    )

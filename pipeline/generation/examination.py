@@ -1,39 +1,110 @@
-"""The examination over stored completions: what evaluate, distillation's dev figure and the regression check share."""
+"""The examination over stored completions: what evaluate, distillation's dev figure and the regression check share.
 
-from collections.abc import Callable, Sequence
+Completions are read in windows, so that memory does not grow with their number. A window is a function of the store
+alone: figures do not depend on what else a machine had to do.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from pipeline.acceptance.examine import acceptance_probabilities, engine_sampling
+from pipeline.acceptance.examine import acceptance_probabilities, engine_sampling, examine
+from pipeline.acceptance.figures import Tally
 from pipeline.acceptance.lookup import walk_all
 from pipeline.acceptance.loops import in_loop
-from pipeline.acceptance.profile import PromptCounts, count_completions
+from pipeline.acceptance.profile import Completions, PromptCounts, count_completions, counts_json
 from pipeline.acceptance.rounds import CONVENTIONS
 from pipeline.config.evaluate import EvaluateConfig
+from pipeline.errors import BrokenDraft, UnderstudyError
 from pipeline.generation.store import Spoken
 from pipeline.speculation.sampling import Sampling
+from pipeline.spool import Spools
+
+WINDOW = 1024  # completions in memory at once
+
+
+def windows(spoken: Iterable[Spoken]) -> Iterator[list[Spoken]]:
+    """Consecutive completions, WINDOW at a time. UnderstudyError for one without a prompt or without a token."""
+    source = iter(spoken)
+    while window := list(islice(source, WINDOW)):
+        for item in window:
+            if item.length < 1 or len(item.prompt) < 1:
+                what = "completion" if item.length < 1 else "prompt"
+                raise UnderstudyError(
+                    f"prompt {item.id}: its stored {what} has no token; delete the generate artifact and run again"
+                )
+        yield window
 
 
 def examine_stored(
-    model: Any,
-    spoken: Sequence[Spoken],
+    models: Mapping[str, Any],
+    spoken: Iterable[Spoken],
     sampling: Sampling,
     settings: EvaluateConfig,
     vocabulary: int,
     on_done: Callable[[int], None] = lambda count: None,
-) -> list[PromptCounts]:
-    """Per-prompt counts of a draft over completions that the target produced under `sampling`."""
+) -> Iterator[dict[str, list[PromptCounts] | BrokenDraft]]:
+    """Per-prompt counts of each draft over completions that the target produced under `sampling`, window by window.
+
+    Completions are read, padded and searched for loops once for all drafts. A draft that cannot be examined gets the
+    reason in place of its counts, in one window, and is not examined further.
+    """
     draft_sampling = engine_sampling(settings.convention, sampling, settings.draft_sampling)
-    a = acceptance_probabilities(model, spoken, sampling, draft_sampling, vocabulary, settings.batch_tokens, on_done)
-    return count_completions(
-        [item.id for item in spoken],
-        [item.domain for item in spoken],
-        a,
-        [item.length for item in spoken],
-        [in_loop(item.tokens[: item.length].tolist()) for item in spoken],
-        settings.max_gamma,
-        CONVENTIONS[settings.convention],
+    whole, seen = dict(models), 0
+    for window in windows(spoken):
+        completions = _completions(window)
+        a = examine(
+            whole, window, sampling, draft_sampling, vocabulary, settings.batch_tokens, on_done, first_number=seen
+        )
+        seen += len(window)
+        found: dict[str, list[PromptCounts] | BrokenDraft] = {}
+        for name, values in a.items():
+            if isinstance(values, BrokenDraft):
+                found[name] = values
+                del whole[name]
+            else:
+                found[name] = count_completions(
+                    completions, values, settings.max_gamma, CONVENTIONS[settings.convention]
+                )
+        yield found
+        if not whole:
+            return
+
+
+def examine_draft(
+    model: Any,
+    spoken: Iterable[Spoken],
+    sampling: Sampling,
+    settings: EvaluateConfig,
+    vocabulary: int,
+    on_done: Callable[[int], None] = lambda count: None,
+) -> Iterator[list[PromptCounts]]:
+    """`examine_stored` of one draft. Raises BrokenDraft if it cannot be examined."""
+    for found in examine_stored({"draft": model}, spoken, sampling, settings, vocabulary, on_done):
+        counts = found["draft"]
+        if isinstance(counts, BrokenDraft):
+            raise counts
+        yield counts
+
+
+def tallied(counted: Iterable[list[PromptCounts]], max_gamma: int, spools: Spools, name: str) -> Tally:
+    """The figures of windows as they come in; their rows go to the spool `name`."""
+    tally = Tally(max_gamma)
+    for counts in counted:
+        tally.add(counts)
+        spools.add(name, counts_json(counts))
+    return tally
+
+
+def _completions(window: Sequence[Spoken]) -> Completions:
+    return Completions(
+        [item.id for item in window],
+        [item.domain for item in window],
+        np.array([len(item.prompt) for item in window], dtype=np.int64),
+        np.array([item.length for item in window], dtype=np.int64),
+        [in_loop(item.tokens[: item.length].tolist()) for item in window],
     )
 
 
@@ -46,31 +117,35 @@ def acceptance_rate(
     return float(np.concatenate([a_T[: item.length] for a_T, item in zip(a, spoken, strict=True)]).mean())
 
 
-def look_up_stored(spoken: Sequence[Spoken], settings: EvaluateConfig) -> list[PromptCounts]:
-    """Per-prompt counts of prompt-lookup. Which tokens are examined depends on gamma; settings.gamma speaks for the rate."""
-    counts = []
-    for item in spoken:
-        tokens = item.tokens[: item.length].tolist()
-        walks = walk_all(
-            item.prompt.tolist(),
-            tokens,
-            range(1, settings.max_gamma + 1),
-            settings.lookup_ngram,
-            CONVENTIONS[settings.convention],
-        )
-        decisive = walks[settings.gamma - 1]
-        counts.append(
-            PromptCounts(
-                item.id,
-                item.domain,
-                item.length,
-                float(decisive.accepted),
-                float(decisive.accepted + decisive.rejected),
-                [float(walk.rounds) for walk in walks],
-                [float(walk.calls) for walk in walks],
-                [float(walk.accepted) for walk in walks],
-                [float(value) for value in walks[-1].per_position],
-                int(in_loop(tokens).sum()),
-            )
-        )
-    return counts
+def look_up_stored(spoken: Iterable[Spoken], settings: EvaluateConfig) -> Iterator[list[PromptCounts]]:
+    """Per-prompt counts of prompt-lookup, window by window. Which tokens are examined depends on gamma; settings.gamma
+    speaks for the rate."""
+    for window in windows(spoken):
+        yield [_looked_up(item, settings) for item in window]
+
+
+def _looked_up(item: Spoken, settings: EvaluateConfig) -> PromptCounts:
+    tokens = item.tokens[: item.length].tolist()
+    walks = walk_all(
+        item.prompt.tolist(),
+        tokens,
+        range(1, settings.max_gamma + 1),
+        settings.lookup_ngram,
+        CONVENTIONS[settings.convention],
+        item.tokens[item.length :].tolist(),
+    )
+    decisive = walks[settings.gamma - 1]
+    return PromptCounts(
+        item.id,
+        item.domain,
+        item.length,
+        float(decisive.accepted),
+        float(decisive.accepted + decisive.rejected),
+        [float(walk.rounds) for walk in walks],
+        [float(walk.calls) for walk in walks],
+        [0.0] * len(walks),  # given the completion, nothing is left to chance
+        [float(walk.accepted) for walk in walks],
+        [float(value) for value in walks[-1].per_position],
+        int(in_loop(tokens).sum()),
+        prompt_tokens=len(item.prompt),
+    )

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from pipeline.corpus.store import Prompt
-from pipeline.generation.store import Spoken, shard_exists, write_shard
+from pipeline.generation.store import Spoken, canonical, shard_exists, write_shard
 from pipeline.progress import Progress
 from pipeline.speculation.batch import Completion, Request, Round
 from pipeline.speculation.decoder import Decoder
@@ -26,14 +26,14 @@ class Wanted:
     """One completion to generate."""
 
     prompt: Prompt
-    greedy: bool
+    sampling: Sampling
 
 
 @dataclass(frozen=True)
 class Settings:
     """What is asked of the target and what is kept."""
 
-    sampling: Sampling
+    sampling: Sampling  # the deployment's
     max_new_tokens: int
     lookahead: int  # target tokens past the end, on examination prompts
     top_k: int
@@ -42,17 +42,27 @@ class Settings:
     seed: int
 
 
-def plan_completions(prompts: Sequence[Prompt], sampling: Sampling) -> list[Wanted]:
-    """One completion a prompt at the deployment's settings, and a greedy one for each examination prompt.
+def plan_completions(prompts: Sequence[Prompt], deployed: Sampling, also_at: Sequence[Sampling] = ()) -> list[Wanted]:
+    """One completion a prompt at the deployment's settings; for each examination prompt a greedy one and one at each
+    further tuple.
 
     Sorted by kind, then length, so that sequences of a batch end their prefill together and little is padded.
     """
-    wanted = [Wanted(prompt, sampling.greedy) for prompt in prompts]
-    if not sampling.greedy:
-        wanted += [Wanted(prompt, True) for prompt in prompts if prompt.split == "examination"]
+    kinds = list(dict.fromkeys(map(canonical, (deployed, GREEDY, *also_at))))
+    wanted = [
+        Wanted(prompt, sampling)
+        for number, sampling in enumerate(kinds)
+        for prompt in prompts
+        if number == 0 or prompt.split == "examination"
+    ]
     return sorted(
         wanted,
-        key=lambda item: (item.greedy, item.prompt.split != "examination", len(item.prompt.tokens), item.prompt.id),
+        key=lambda item: (
+            kinds.index(item.sampling),
+            item.prompt.split != "examination",
+            len(item.prompt.tokens),
+            item.prompt.id,
+        ),
     )
 
 
@@ -67,7 +77,7 @@ def generate(
 ) -> None:
     """Write all shards that are not there yet.
 
-    A shard never mixes greedy with sampled completions. Progress is in tokens of the longest possible output.
+    A shard never mixes sampling tuples. Progress is in tokens of the longest possible output.
     """
     shards = _shards(wanted, settings.shard)
     most = settings.max_new_tokens
@@ -77,8 +87,7 @@ def generate(
             if shard_exists(out, name):
                 continue
             # Made once a shard: it packs the model's small weights.
-            sampling = GREEDY if shard[0].greedy else settings.sampling
-            decoder = Decoder(model, None, sampling=sampling, vocabulary=vocabulary, stop_tokens=stop_tokens)
+            decoder = Decoder(model, None, sampling=shard[0].sampling, vocabulary=vocabulary, stop_tokens=stop_tokens)
             spoken: list[Spoken] = []
             for begin in range(0, len(shard), settings.batch):
                 spoken += _complete(decoder, shard[begin : begin + settings.batch], settings)
@@ -87,7 +96,8 @@ def generate(
 
 
 def _shards(wanted: Sequence[Wanted], size: int) -> list[tuple[str, list[Wanted]]]:
-    kinds = [[item for item in wanted if item.greedy == greedy] for greedy in (False, True)]
+    samplings = dict.fromkeys(item.sampling for item in wanted)
+    kinds = [[item for item in wanted if item.sampling == sampling] for sampling in samplings]
     parts = [kind[begin : begin + size] for kind in kinds for begin in range(0, len(kind), size)]
     return [(f"shard-{number:05d}", part) for number, part in enumerate(parts)]
 
@@ -97,7 +107,7 @@ def _complete(decoder: Decoder, wanted: Sequence[Wanted], settings: Settings) ->
         Request(
             item.prompt.tokens,
             settings.max_new_tokens,
-            _seed(settings.seed, item),
+            _seed(settings, item),
             settings.lookahead if item.prompt.split == "examination" else 0,
         )
         for item in wanted
@@ -110,9 +120,14 @@ def _complete(decoder: Decoder, wanted: Sequence[Wanted], settings: Settings) ->
     ]
 
 
-def _seed(seed: int, item: Wanted) -> int:
+def _seed(settings: Settings, item: Wanted) -> int:
     """The stream of a completion: its own, whatever batch it is decoded in."""
-    digest = hashlib.sha256(f"{seed}/{item.prompt.id}/{item.greedy}".encode()).digest()
+    sampling = item.sampling
+    if sampling in (GREEDY, settings.sampling):  # which of the two, so that another deployment draws the same numbers
+        kind = str(sampling.greedy)
+    else:
+        kind = f"{sampling.temperature!r}/{sampling.top_k}/{sampling.top_p!r}/{sampling.min_p!r}"
+    digest = hashlib.sha256(f"{settings.seed}/{item.prompt.id}/{kind}".encode()).digest()
     return int.from_bytes(digest[:8], "big")
 
 
@@ -153,7 +168,7 @@ class _Recorder:
             item.prompt.id,
             item.prompt.split,
             item.prompt.domain,
-            item.greedy,
+            item.sampling,
             np.array(item.prompt.tokens, dtype=np.int32),
             completion.length,
             completion.stopped,

@@ -2,9 +2,11 @@
 
 A shard is two files. `NAME.tokens.arrow` has a row a token: its id, its log p at the sampling settings, and the target's
 top-k at temperature 1 (ids, log p) with the log of the tail's mass. `NAME.completions.arrow` has a row a completion and
-says which token rows are its own. The second file is written last: a shard without it does not exist.
+says at which sampling tuple it was drawn and which token rows are its own. The second file is written last: a shard
+without it does not exist.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +17,18 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.errors import UnderstudyError
+from pipeline.speculation.sampling import GREEDY, Sampling
 
+_TUPLE = ["temperature", "top_k", "top_p", "min_p"]
 _COMPLETIONS = pa.schema(
     [
         ("id", pa.string()),
         ("split", pa.string()),
         ("domain", pa.string()),
-        ("greedy", pa.bool_()),
+        ("temperature", pa.float64()),
+        ("top_k", pa.int32()),
+        ("top_p", pa.float64()),
+        ("min_p", pa.float64()),
         ("prompt", pa.list_(pa.int32())),
         ("first", pa.int64()),
         ("total", pa.int32()),
@@ -38,7 +45,7 @@ class Spoken:
     id: str  # of the prompt
     split: str
     domain: str
-    greedy: bool
+    sampling: Sampling  # that it was drawn at, and that log_p is under
     prompt: NDArray[np.int32]
     length: int  # tokens without the overrun past the limit or past EOS
     stopped: bool  # by a stop token rather than the limit
@@ -47,6 +54,10 @@ class Spoken:
     top_ids: NDArray[np.int32]  # (N, k)
     top_log_p: NDArray[np.float16]  # (N, k), at temperature 1
     tail_log_p: NDArray[np.float16]  # (N,), log of the mass outside the top k
+
+    @property
+    def greedy(self) -> bool:
+        return self.sampling.greedy
 
 
 def token_schema(top_k: int) -> Any:
@@ -89,7 +100,7 @@ def write_shard(directory: Path, name: str, spoken: Sequence[Spoken]) -> None:
             [item.id for item in spoken],
             [item.split for item in spoken],
             [item.domain for item in spoken],
-            [item.greedy for item in spoken],
+            *_columns([item.sampling for item in spoken]),
             [item.prompt for item in spoken],
             np.concatenate([[0], np.cumsum(totals)[:-1]]).astype(np.int64),
             pa.array(totals, pa.int32()),
@@ -100,6 +111,16 @@ def write_shard(directory: Path, name: str, spoken: Sequence[Spoken]) -> None:
     )
     _write(directory / f"{name}.tokens.arrow", tokens)
     _write(directory / f"{name}.completions.arrow", completions)
+
+
+def canonical(sampling: Sampling) -> Sampling:
+    """The one tuple that is stored for `sampling`: at temperature 0 the filters change nothing."""
+    return GREEDY if sampling.greedy else sampling
+
+
+def _columns(samplings: Sequence[Sampling]) -> list[Any]:
+    kept = [canonical(sampling) for sampling in samplings]
+    return [pa.array([getattr(item, name) for item in kept], _COMPLETIONS.field(name).type) for name in _TUPLE]
 
 
 def _write(path: Path, batch: Any) -> None:
@@ -114,17 +135,46 @@ def shard_exists(directory: Path, name: str) -> bool:
 
 
 def read_completions(
-    directory: Path, splits: Collection[str] | None = None, greedy: bool | None = None
+    directory: Path, splits: Collection[str] | None = None, sampling: Sampling | None = None
 ) -> Iterator[Spoken]:
-    """Every stored completion of these splits, in the order written; arrays are views of mapped memory.
+    """Every stored completion of these splits, drawn at `sampling`, in the order written; arrays are views of mapped
+    memory. A shard's mapping goes when the last of its completions does, so keep few of them.
 
     Raises UnderstudyError naming a file that is not whole.
     """
+    for path, batch in _shards(directory, splits, sampling):
+        if batch.num_rows:
+            tokens = _Columns(path.with_name(path.name.replace(".completions.", ".tokens.")))
+            yield from map(tokens.completion, batch.to_pylist())
+
+
+def stored_samplings(directory: Path, splits: Collection[str] | None = None) -> dict[Sampling, int]:
+    """How many completions of these splits there are at each sampling tuple, in the order written."""
+    found: Counter[Sampling] = Counter()
+    for _, batch in _shards(directory, splits):
+        found.update(map(_sampling, batch.select(_TUPLE).to_pylist()))
+    return dict(found)
+
+
+def _shards(
+    directory: Path, splits: Collection[str] | None, sampling: Sampling | None = None
+) -> Iterator[tuple[Path, Any]]:
+    """Each shard's file of completions, with its rows that were asked for."""
     for path in sorted(directory.glob("*.completions.arrow")):
-        tokens = _Columns(path.with_name(path.name.replace(".completions.", ".tokens.")))
-        for row in _open(path).to_pylist():
-            if (splits is None or row["split"] in splits) and (greedy is None or row["greedy"] == greedy):
-                yield tokens.completion(row)
+        batch = _open(path)
+        if batch.schema != _COMPLETIONS:
+            raise UnderstudyError(f"{path}: written by another version; delete its directory and run again")
+        chosen_N = np.ones(batch.num_rows, dtype=bool)
+        if splits is not None:
+            chosen_N &= np.isin(batch["split"].to_pylist(), list(splits))
+        if sampling is not None:
+            for name in _TUPLE:
+                chosen_N &= batch[name].to_numpy() == getattr(canonical(sampling), name)
+        yield path, batch.filter(pa.array(chosen_N))
+
+
+def _sampling(row: dict[str, Any]) -> Sampling:
+    return Sampling(*(row[name] for name in _TUPLE))
 
 
 class _Columns:
@@ -145,7 +195,7 @@ class _Columns:
             row["id"],
             row["split"],
             row["domain"],
-            row["greedy"],
+            _sampling(row),
             np.array(row["prompt"], dtype=np.int32),
             row["length"],
             row["stopped"],

@@ -12,7 +12,7 @@ from pipeline.acceptance.intervals import Interval
 from pipeline.acceptance.profile import PromptCounts, acceptance_gain, counts_from_json, counts_json
 from pipeline.errors import UsageError
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,12 @@ def baseline_json(counts: Sequence[PromptCounts], conditions: Mapping[str, Any])
 
 def read_baseline(raw: Any, where: str) -> tuple[dict[str, Any], list[PromptCounts]]:
     """Conditions and counts of a baseline file; UsageError naming `where` if it is not one."""
-    if not isinstance(raw, dict) or raw.get("schema") != SCHEMA:
-        raise UsageError(f"{where}: not a baseline of schema {SCHEMA}; write one with --update-baseline")
+    found = raw.get("schema") if isinstance(raw, dict) else None
+    if not isinstance(raw, dict) or found != SCHEMA:
+        raise UsageError(
+            f"{where}: a baseline of schema {found}, and this version reads schema {SCHEMA}; "
+            "examine the draft again and write it anew with --update-baseline"
+        )
     try:
         return dict(raw["conditions"]), counts_from_json(raw["prompts"])
     except (KeyError, TypeError) as error:

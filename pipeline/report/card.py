@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from pipeline.acceptance.schema import checked_profile
 from pipeline.errors import UnderstudyError
 
 
@@ -16,6 +17,7 @@ def examined(profile: Mapping[str, Any], gamma: int) -> dict[str, Any]:
 
     Raises UnderstudyError naming what is missing.
     """
+    profile = checked_profile(profile, "acceptance.json")
     try:
         headline, conditions = profile["headline"], profile["conditions"]
         omega = headline["tokens_per_target_call"]

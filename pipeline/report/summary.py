@@ -4,10 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.artifacts import Artifact, Store, read_json
+from pipeline.acceptance.schema import checked_profile
+from pipeline.artifacts import Artifact, Store
 from pipeline.config.loading import parse_config
 from pipeline.jobs import expand
 from pipeline.runs import RunRecord
+from pipeline.spool import read_head
 from pipeline.tracking import ui_link
 
 
@@ -79,7 +81,8 @@ def summarise(store: Store, record: RunRecord) -> Summary:
 
 
 def _draft(artifact: Artifact, name: str, gamma: int) -> DraftLine:
-    profile = read_json(artifact.path / "acceptance.json")
+    path = artifact.path / "acceptance.json"
+    profile = checked_profile(read_head(path, "prompts"), str(path))
     megabytes = profile["draft"]["bytes"] / 1e6
     if "broken" in profile:
         return DraftLine(name, megabytes, profile["broken"])

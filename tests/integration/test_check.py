@@ -64,7 +64,10 @@ def test_file_that_is_no_baseline_is_named(smoke: Smoke, tmp_path: Path) -> None
     (tmp_path / "other.json").write_text('{"schema": 99}')
     ended = _check(smoke.place, smoke.place.artifact("distill"), tmp_path / "other.json")
     assert 2 == ended.code, ended.err
-    assert f"{tmp_path}/other.json: not a baseline of schema 1; write one with --update-baseline" == ended.complaint
+    assert (
+        f"{tmp_path}/other.json: a baseline of schema 99, and this version reads schema 2; "
+        "examine the draft again and write it anew with --update-baseline"
+    ) == ended.complaint
 
 
 def test_draft_of_another_family_is_named(smoke: Smoke, baseline: tuple[Path, Ended], tmp_path: Path) -> None:

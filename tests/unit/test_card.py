@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.acceptance.schema import SCHEMA
 from pipeline.errors import UnderstudyError
 from pipeline.report.card import card, examined, flat_figures
 
@@ -15,6 +16,7 @@ def interval(value: float) -> dict[str, Any]:
 
 def profile() -> dict[str, Any]:
     return {
+        "schema": SCHEMA,
         "draft": {"kind": "model", "bytes": 2_500_000, "parameters": 640_000},
         "conditions": {
             "sampling": {"temperature": 1.0},

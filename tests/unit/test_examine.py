@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.acceptance.examine import acceptance_probabilities, batches, engine_sampling
-from pipeline.errors import UnderstudyError
+from pipeline.acceptance.examine import acceptance_probabilities, batches, engine_sampling, examine
+from pipeline.errors import BrokenDraft, UnderstudyError
 from pipeline.generation.store import Spoken
 from pipeline.speculation.sampling import GREEDY, Sampling, log_probabilities
 from tests.fakes import full_logits, spoken, table_model, tiny_llama
@@ -94,15 +94,60 @@ def test_long_completions_are_scored_piece_by_piece(
         np.testing.assert_allclose(one, other, atol=1e-12)
 
 
-@pytest.mark.parametrize("draft_sampling", [Sampling(), GREEDY], ids=str)
+@pytest.mark.parametrize("draft_sampling", [Sampling(), GREEDY, FILTERED, Sampling(min_p=0.1)], ids=str)
 def test_a_damaged_draft_is_named_with_the_completion(draft_sampling: Sampling) -> None:
     """NaN logits raise and say at which completion, also for a greedy draft, where argmax would return a token."""
     model = table_model(VOCABULARY, 0)
-    model.table_PVW[:, 7] = math.nan
+    model.table_PVW[:, 7, 0] = math.nan  # one logit is enough
     completions = [spoken([1], [2, 3]), spoken([1], [7, 3]), spoken([4], [5, 6])]
 
     with pytest.raises(UnderstudyError, match="completion 1"):
         acceptance_probabilities(model, completions, Sampling(), draft_sampling, VOCABULARY, 100)
+
+
+def test_many_drafts_are_examined_as_each_alone(draft: Any, rows: list[Spoken]) -> None:
+    """Any number of drafts in one pass over the batches: every one gets, to the bit, what it gets alone."""
+    models = {"one": draft, "two": tiny_llama(5), "table": table_model(VOCABULARY, 3)}
+    found = examine(models, rows, FILTERED, FILTERED, VOCABULARY, 30)
+
+    assert list(models) == list(found)
+    for name, model in models.items():
+        alone = acceptance_probabilities(model, rows, FILTERED, FILTERED, VOCABULARY, 30)
+        assert [a_T.tolist() for a_T in alone] == [a_T.tolist() for a_T in found[name]]
+
+
+def test_a_damaged_draft_spoils_no_other(draft: Any, rows: list[Spoken]) -> None:
+    """It gets the reason in place of figures, counted from where its caller says, and the others theirs."""
+    damaged = table_model(VOCABULARY, 0)
+    damaged.table_PVW[:] = math.nan
+    found = examine({"bad": damaged, "good": draft}, rows, Sampling(), Sampling(), VOCABULARY, 20, first_number=100)
+
+    assert isinstance(found["bad"], BrokenDraft)
+    assert "not numbers on completion 104" in str(found["bad"])  # the shortest is examined first
+    alone = acceptance_probabilities(draft, rows, Sampling(), Sampling(), VOCABULARY, 20)
+    assert [a_T.tolist() for a_T in alone] == [a_T.tolist() for a_T in found["good"]]
+
+
+def test_a_draft_that_does_not_fit_is_named(rows: list[Spoken]) -> None:
+    """A context too short for prompt and completion, and fewer logits than the pair has tokens: one line each."""
+    short, narrow = tiny_llama(1), tiny_llama(1, vocabulary=VOCABULARY - 1)
+    short.config.max_position_embeddings = 16
+    rows = [spoken(row.prompt % 30, row.tokens % 30) for row in rows]
+    with pytest.raises(BrokenDraft, match=r"17 tokens long and the draft's context is 16: lower .* \(completion 3\)"):
+        acceptance_probabilities(short, rows, Sampling(), Sampling(), VOCABULARY, 10_000)
+    found = examine({"short": short, "good": tiny_llama(1)}, rows, Sampling(), Sampling(), VOCABULARY, 10_000)
+    assert [BrokenDraft, list] == [type(found[name]) for name in ("short", "good")]
+    with pytest.raises(BrokenDraft, match="logits for 31 tokens and the pair shares 32: take a draft of"):
+        acceptance_probabilities(narrow, rows, Sampling(), Sampling(), VOCABULARY, 10_000)
+
+
+def test_among_equals_the_lowest_id_is_the_drafts_choice() -> None:
+    """Ties are broken as greedy decoding breaks them."""
+    model = table_model(VOCABULARY, 0)
+    model.table_PVW[..., [5, 9, 20]] = 60.0
+    (a_T,) = acceptance_probabilities(model, [spoken([1], [5, 9, 20, 5])], GREEDY, GREEDY, VOCABULARY, 100)
+
+    assert [1, 0, 0, 1] == a_T.tolist()
 
 
 def test_a_token_the_draft_rules_out_is_never_accepted() -> None:

@@ -1,5 +1,6 @@
 """The target plays its part: what is generated, stored, and left alone when a run is resumed."""
 
+import hashlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,8 @@ import pytest
 import torch
 
 from pipeline.corpus.store import Prompt
-from pipeline.generation.generate import Settings, generate, plan_completions
-from pipeline.generation.store import Spoken, read_completions
+from pipeline.generation.generate import Settings, Wanted, _seed, generate, plan_completions
+from pipeline.generation.store import Spoken, read_completions, stored_samplings
 from pipeline.speculation.sampling import GREEDY, Sampling, log_probabilities
 from tests.fakes import full_logits, greedy_text, quiet, tiny_llama
 
@@ -46,13 +47,43 @@ def _generate(model: Any, prompts: list[Prompt], out: Path, settings: Settings =
 
 def test_every_prompt_gets_a_completion_and_examination_prompts_two(prompts: list[Prompt]) -> None:
     """One at the deployment's settings each, a greedy one more for the examination; at temperature 0 they are one."""
-    wanted = [(item.prompt.id, item.greedy) for item in plan_completions(prompts, SAMPLED)]
+    wanted = [(item.prompt.id, item.sampling.greedy) for item in plan_completions(prompts, SAMPLED)]
     examined = [(prompt.id, True) for prompt in prompts if prompt.split == "examination"]
 
     assert sorted([(prompt.id, False) for prompt in prompts] + examined) == sorted(wanted)
     assert sorted((prompt.id, True) for prompt in prompts) == sorted(
-        (item.prompt.id, item.greedy) for item in plan_completions(prompts, GREEDY)
+        (item.prompt.id, item.sampling.greedy) for item in plan_completions(prompts, GREEDY)
     )
+
+
+def test_further_tuples_are_for_the_examination_alone(
+    model: Any, prompts: list[Prompt], stored: tuple[Path, list[Spoken]], tmp_path: Path
+) -> None:
+    """Asked for at other settings too, examination prompts get one completion more at each; what was there stays as it
+    was, byte by byte; naming the deployment's or temperature 0 again adds nothing."""
+    warm, hot = Sampling(0.5), Sampling(1.3, top_p=0.9)
+    wanted = plan_completions(prompts, SAMPLED, [warm, SAMPLED, Sampling(0.0, 9), hot])
+    generate(model, wanted, SETTINGS, 32, [0, 1], tmp_path, quiet())
+    found = list(read_completions(tmp_path))
+
+    for path in stored[0].iterdir():
+        assert path.read_bytes() == (tmp_path / path.name).read_bytes()
+    assert {SAMPLED: 8, GREEDY: 3, warm: 3, hot: 3} == stored_samplings(tmp_path)
+    assert {"examination"} == {item.split for item in found if item.sampling in (warm, hot)}
+    drawn = {sampling: [i.tokens.tolist() for i in found if i.sampling == sampling] for sampling in (warm, hot)}
+    assert drawn[warm] != drawn[hot]
+
+
+def test_streams_are_those_of_the_first_version(prompts: list[Prompt]) -> None:
+    """A completion at the deployment's settings or at temperature 0 keeps the stream it always had; further tuples
+    have streams of their own."""
+
+    def digest(kind: str) -> int:
+        return int.from_bytes(hashlib.sha256(f"7/{prompts[1].id}/{kind}".encode()).digest()[:8], "big")
+
+    samplings = [SAMPLED, GREEDY, Sampling(0.5, 0, 0.9)]
+    found = [_seed(SETTINGS, Wanted(prompts[1], sampling)) for sampling in samplings]
+    assert [digest("False"), digest("True"), digest("0.5/0/0.9/0.0")] == found
 
 
 def test_the_plan_does_not_depend_on_the_order_of_prompts(prompts: list[Prompt]) -> None:

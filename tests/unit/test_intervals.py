@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pipeline.acceptance.intervals import Interval, ratio_gain, ratio_interval
+from pipeline.acceptance.intervals import Interval, RatioSums, ratio_gain, ratio_interval
 
 
 def test_a_mean_has_student_t_bounds() -> None:
@@ -73,6 +73,47 @@ def test_bounds_cover_the_truth_as_often_as_they_say() -> None:
         covered += found.low <= 0.7 <= found.high
 
     assert 0.95 == pytest.approx(covered / repeats, abs=0.03)
+
+
+@pytest.mark.parametrize("block", [1, 7, 64, 1000])
+def test_prompts_added_block_by_block_give_the_interval_of_all_at_once(block: int) -> None:
+    """Two ratios over 300 prompts of three domains, far from 0: any blocks give the whole-array formula to 1e-9 of the
+    width, and so does a domain alone."""
+    generator = np.random.default_rng(6)
+    y = generator.integers(5, 300, (300, 2)).astype(float)
+    x = y * generator.uniform(0.5, 0.9, (300, 2)) + 1e4
+    strata = [f"d{n}" for n in generator.integers(0, 3, 300)]
+    sums = RatioSums(2)
+    for begin in range(0, 300, block):
+        part = slice(begin, begin + block)
+        sums.add(x[part], y[part], strata[part])
+
+    for ratio in range(2):
+        for domain in (None, "d1"):
+            kept = np.array([domain in (None, label) for label in strata])
+            own = [label for label in strata if domain in (None, label)]
+            nothing = np.zeros(kept.sum()), np.ones(kept.sum())
+            whole = ratio_gain(x[kept, ratio], y[kept, ratio], *nothing, own, 0.95)
+            found = sums.interval(ratio, 0.95, domain)
+            assert (len(own), pytest.approx(whole.value, rel=1e-12)) == (found.prompts, found.value)
+            assert whole.high - whole.low == pytest.approx(found.high - found.low, rel=1e-9)
+            assert y[kept, ratio].sum() == sums.denominator(ratio, domain)
+
+
+def test_a_prompt_without_a_say_is_no_unit_of_a_ratio() -> None:
+    """Where a prompt is absent the interval is that of the others, over as many blocks as one likes."""
+    generator = np.random.default_rng(7)
+    x, y, present = generator.random((40, 1)), generator.random((40, 1)) + 1, generator.random((40, 1)) < 0.4
+    sums = RatioSums(1)
+    for begin in range(0, 40, 9):
+        part = slice(begin, begin + 9)
+        sums.add(x[part], y[part], ["a"] * len(x[part]), present[part])
+    kept = present[:, 0]
+    expected = ratio_interval(x[kept, 0], y[kept, 0], ["a"] * int(kept.sum()), 0.9)
+    found = sums.interval(0, 0.9)
+
+    assert (expected.prompts, pytest.approx(expected.value)) == (found.prompts, found.value)
+    assert (pytest.approx(expected.low), pytest.approx(expected.high)) == (found.low, found.high)
 
 
 @pytest.mark.parametrize("strata", [["a"], ["a", "b"], ["a", "a", "b"]])

@@ -52,6 +52,7 @@ def test_jobs_cover_every_stage_in_order() -> None:
         ("gate.min_gain=0.1", "gate"),
         ("generate.max_new_tokens=8", "generate"),
         ("sampling.temperature=0.5", "generate"),
+        ("generate.also_at=[{temperature: 0.5}]", "generate"),
         ("corpus.max_prompt_tokens=9", "corpus"),
         ("seed=3", "pair"),
     ],

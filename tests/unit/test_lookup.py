@@ -8,7 +8,9 @@ from pipeline.acceptance.lookup import Walk, walk, walk_all
 from pipeline.acceptance.rounds import CONVENTIONS, Convention
 
 
-def _naive(prompt: list[int], said: list[int], gamma: int, longest: int, convention: Convention) -> Walk:
+def _naive(
+    prompt: list[int], said: list[int], gamma: int, longest: int, convention: Convention, overrun: list[int]
+) -> Walk:
     text, rounds, proposed, accepted, rejected = prompt + said, 0, 0, 0, 0
     places = [0] * gamma
     position = len(prompt) + convention.start
@@ -25,9 +27,10 @@ def _naive(prompt: list[int], said: list[int], gamma: int, longest: int, convent
             block = block[: len(text) - position - 1]
         rounds, proposed, stood = rounds + 1, proposed + len(block), 0
         for index, token in enumerate(block):
-            if position + index == len(text):
-                break  # past the end nobody knows
-            if token != text[position + index]:
+            known = text + ([] if convention.clipped else overrun)
+            if position + index == len(known):
+                break  # further on nobody knows
+            if token != known[position + index]:
                 rejected += 1
                 break
             accepted, stood = accepted + 1, stood + 1
@@ -45,9 +48,21 @@ def test_walk_equals_a_fresh_search_in_every_round(convention: Convention, longe
         prompt = [generator.randrange(3) for _ in range(generator.randrange(1, 8))]
         said = [generator.randrange(3) for _ in range(generator.randrange(1, 25))]
 
-        assert [_naive(prompt, said, gamma, longest, convention) for gamma in (1, 2, 3, 7)] == walk_all(
-            prompt, said, [1, 2, 3, 7], longest, convention
+        overrun = [generator.randrange(3) for _ in range(generator.randrange(8))]
+
+        assert [_naive(prompt, said, gamma, longest, convention, overrun) for gamma in (1, 2, 3, 7)] == walk_all(
+            prompt, said, [1, 2, 3, 7], longest, convention, overrun
         )
+
+
+def test_what_stands_past_the_end_counts_where_the_engine_never_clips() -> None:
+    """vLLM counts accepted tokens past the end, and judges a wrong one there; others have drafted nothing there."""
+    prompt, said = [1, 2, 3, 4, 5, 6], [9, 1, 2, 3]
+    free, clipped = Convention("free", 2, False, False), Convention("clipped", 2, True, False)
+
+    assert Walk(1, 1, 4, 4, 0, (1, 1, 1, 1)) == walk(prompt, said, 4, 2, free, [4, 5, 7])
+    assert Walk(1, 1, 4, 3, 1, (1, 1, 1, 0)) == walk(prompt, said, 4, 2, free, [4, 8])
+    assert Walk(1, 1, 1, 1, 0, (1, 0, 0, 0)) == walk(prompt, said, 4, 2, clipped, [4, 5, 7])
 
 
 def test_a_suffix_does_not_match_itself() -> None:

@@ -1,6 +1,7 @@
 """From counts to figures, to JSON and back."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -8,20 +9,22 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pipeline.acceptance.figures import Tally
+from pipeline.acceptance.moments import round_moments
 from pipeline.acceptance.profile import (
+    Completions,
     PromptCounts,
     acceptance_gain,
-    by_domain,
     count_completions,
     counts_from_json,
     counts_json,
-    figures,
     omega_gain,
 )
 from pipeline.acceptance.rounds import CONVENTIONS, expected_rounds, iid_tokens_per_call
+from pipeline.acceptance.schema import SCHEMA, checked_profile
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.errors import UnderstudyError
-from pipeline.generation.examination import acceptance_rate, examine_stored, look_up_stored
+from pipeline.generation.examination import acceptance_rate, examine_draft, look_up_stored
 from pipeline.speculation.sampling import Sampling
 from tests.fakes import counted, spoken, table_model
 
@@ -31,9 +34,27 @@ LENGTHS, EXTRA, GAMMAS = [9, 4, 12, 7], 3, 4
 def _counts(convention: str = "user", extra: int = EXTRA) -> list[PromptCounts]:
     generator = np.random.default_rng(3)
     a = [generator.random(length + extra) for length in LENGTHS]
+    return count_completions(_completions(), a, GAMMAS, CONVENTIONS[convention])
+
+
+def _completions() -> Completions:
     loops = [np.arange(length) < 2 for length in LENGTHS]
     domains = ["chat", "code", "chat", "code"]
-    return count_completions(list("abcd"), domains, a, LENGTHS, loops, GAMMAS, CONVENTIONS[convention])
+    return Completions(list("abcd"), domains, np.array([14, 1, 40, 9]), np.array(LENGTHS), loops)
+
+
+def figures(counts: Sequence[PromptCounts], confidence: float) -> dict[str, Any]:
+    return _tally(counts).figures(confidence)
+
+
+def by_domain(counts: Sequence[PromptCounts], gamma: int, confidence: float) -> dict[str, Any]:
+    return _tally(counts).domains(gamma, confidence)
+
+
+def _tally(counts: Sequence[PromptCounts]) -> Tally:
+    tally = Tally(len(counts[0].rounds))
+    tally.add(counts)
+    return tally
 
 
 @pytest.mark.parametrize("convention", CONVENTIONS)
@@ -49,6 +70,8 @@ def test_counts_are_those_of_each_completion_alone(convention: str) -> None:
             assert alone.rounds_B[0] == pytest.approx(item.rounds[gamma - 1])
             assert alone.calls_B[0] == pytest.approx(item.calls[gamma - 1])
             assert alone.accepted_BG.sum() == pytest.approx(item.accepted_drafts[gamma - 1])
+            moments = round_moments(a_T[None], np.array([length]), gamma, CONVENTIONS[convention])
+            assert moments.rounds.variance[0] == pytest.approx(item.rounds_variance[gamma - 1])
         assert alone.accepted_BG[0].tolist() == pytest.approx(item.per_position)
 
 
@@ -70,10 +93,34 @@ def test_figures_are_ratios_of_sums() -> None:
     assert iid_tokens_per_call(alpha, 4) - omega == pytest.approx(found["iid_error"]["4"])
     assert places == pytest.approx(found["per_position_acceptance"])
     assert [places[0], *(b / a for a, b in pairwise(places))] == pytest.approx(found["conditional_acceptance"])
+    assert {
+        "expected": pytest.approx(rounds),
+        "standard_deviation": pytest.approx(sum(item.rounds_variance[3] for item in counts) ** 0.5),
+    } == found["rounds"]["4"]
     assert 8 / tokens == pytest.approx(found["loop_share"])
     assert (alpha * tokens - sum(item.loop_accepted for item in counts)) / (tokens - 8) == pytest.approx(
         found["acceptance_rate_without_loops"]
     )
+
+
+def test_figures_do_not_depend_on_how_prompts_come_in() -> None:
+    """One by one, or all at once: the same figures, but for rounding."""
+    counts = _counts()
+    tally = Tally(GAMMAS)
+    for item in counts:
+        tally.add([item])
+    tally.add([])
+
+    assert _flat(figures(counts, 0.95)) == pytest.approx(_flat(tally.figures(0.95)), rel=1e-9)
+    assert _flat(by_domain(counts, 2, 0.9)) == pytest.approx(_flat(tally.domains(2, 0.9)), rel=1e-9)
+
+
+def _flat(value: Any, path: str = "") -> dict[str, float]:
+    """Every number of nested JSON by its path; null becomes infinity."""
+    if isinstance(value, dict | list):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        return {name: number for key, part in items for name, number in _flat(part, f"{path}/{key}").items()}
+    return {path: float("inf") if value is None else float(value)}
 
 
 def test_domains_have_their_own_figures() -> None:
@@ -131,16 +178,37 @@ def test_a_lookahead_too_short_for_vllm_names_the_key_to_raise() -> None:
 def test_nothing_to_examine_is_an_error() -> None:
     """No completion, no profile."""
     with pytest.raises(UnderstudyError, match="no completion"):
-        count_completions([], [], [], [], [], 2, CONVENTIONS["user"])
+        count_completions(Completions([], [], np.zeros(0), np.zeros(0), []), [], 2, CONVENTIONS["user"])
+    with pytest.raises(UnderstudyError, match="no completion"):
+        Tally(2).figures(0.95)
 
 
 def test_one_token_completions_have_no_round_under_vllm() -> None:
     """Where the prefill emits all there is, nothing is drafted, and the mean acceptance length is 1."""
-    counts = [replace(item, rounds=[0.0], accepted_drafts=[0.0], per_position=[0.0], calls=[1.0]) for item in _counts()]
+    counts = [
+        replace(item, rounds=[0.0], rounds_variance=[0.0], accepted_drafts=[0.0], per_position=[0.0], calls=[1.0])
+        for item in _counts()
+    ]
     found = figures(counts, 0.95)
 
     assert {"1": 1.0} == found["mean_acceptance_length"]
     assert [0.0] == found["per_position_acceptance"]
+
+
+@pytest.mark.parametrize("raw", [None, [], {}, {"schema": 1}, {"schema": 3}, {"schema": "2"}])
+def test_a_profile_of_another_schema_is_refused_in_one_line(raw: Any) -> None:
+    """Both schemas, the file and the remedy are named; nothing is guessed."""
+    with pytest.raises(
+        UnderstudyError, match=r"^a\.json: an examination of schema .*, .* reads schema 2; examine .* again"
+    ):
+        checked_profile(raw, "a.json")
+    assert {"schema": SCHEMA, "draft": {}} == checked_profile({"schema": SCHEMA, "draft": {}}, "a.json")
+
+
+def test_gamma_zero_is_an_error() -> None:
+    """There is no draft of no token."""
+    with pytest.raises(UnderstudyError, match="max_gamma is 0"):
+        count_completions(_completions(), [np.ones(length) for length in LENGTHS], 0, CONVENTIONS["user"])
 
 
 def test_stored_completions_are_examined_and_looked_up() -> None:
@@ -152,8 +220,8 @@ def test_stored_completions_are_examined_and_looked_up() -> None:
         for i in range(5)
     ]
     settings = EvaluateConfig(max_gamma=6, gamma=3, convention="vllm")
-    drafted = examine_stored(model, rows, Sampling(), settings, 8)
-    looked_up = look_up_stored(rows, settings)
+    (drafted,) = examine_draft(model, rows, Sampling(), settings, 8)
+    (looked_up,) = look_up_stored(rows, settings)
 
     rate: dict[str, Any] = figures(drafted, 0.95)["acceptance_rate"]
     assert rate["value"] == pytest.approx(acceptance_rate(model, rows, Sampling(), settings, 8))
@@ -165,7 +233,7 @@ def test_stored_completions_are_examined_and_looked_up() -> None:
 def test_prompt_lookup_that_finds_nothing_has_a_rate_of_zero() -> None:
     """No n-gram came twice: nothing was examined, so the rate is 0 with unknown bounds, in every domain."""
     rows = [spoken([1, 2], [3, 4, 5, 6], name="a"), spoken([1], [2, 3], name="b", domain="chat")]
-    counts = look_up_stored(rows, EvaluateConfig())
+    (counts,) = look_up_stored(rows, EvaluateConfig())
 
     for entry in (figures(counts, 0.95), *by_domain(counts, 5, 0.95).values()):
         assert (0.0, None, None) == tuple(entry["acceptance_rate"][name] for name in ("value", "low", "high"))
@@ -174,7 +242,7 @@ def test_prompt_lookup_that_finds_nothing_has_a_rate_of_zero() -> None:
 def test_prompt_lookup_has_no_rate_without_loops() -> None:
     """It does not examine every token, so the share of its loops is not known; a quotient of the two would exceed 1."""
     looping, wrong = [*range(8)] * 3, [token for new in range(10, 28) for token in (9, new)]
-    counts = look_up_stored([spoken([30], looping), spoken([30], wrong, name="p1")], EvaluateConfig())
+    (counts,) = look_up_stored([spoken([30], looping), spoken([30], wrong, name="p1")], EvaluateConfig())
     accepted, examined, loops = (
         sum(getattr(item, name) for item in counts) for name in ("accepted", "examined", "loop_tokens")
     )

@@ -66,11 +66,11 @@ def test_a_baseline_survives_its_file() -> None:
         None,
         [],
         {},
-        {"schema": 99, "conditions": {}, "prompts": []},
-        {"schema": 1, "prompts": []},
-        {"schema": 1, "conditions": None, "prompts": []},
-        {"schema": 1, "conditions": {}, "prompts": [{"id": "a"}]},
-        {"schema": 1, "conditions": {}, "prompts": ["a"]},
+        {"schema": 1, "conditions": {}, "prompts": []},
+        {"schema": 2, "prompts": []},
+        {"schema": 2, "conditions": None, "prompts": []},
+        {"schema": 2, "conditions": {}, "prompts": [{"id": "a"}]},
+        {"schema": 2, "conditions": {}, "prompts": ["a"]},
     ],
 )
 def test_what_is_not_a_baseline_is_a_usage_error(raw: object) -> None:

@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from pipeline.errors import UnderstudyError
-from pipeline.generation.store import Spoken, read_completions, shard_exists, write_shard
+from pipeline.generation.store import Spoken, read_completions, shard_exists, stored_samplings, write_shard
+from pipeline.speculation.sampling import GREEDY, Sampling
 from tests.fakes import spoken
 
 
@@ -42,8 +44,49 @@ def test_reading_can_choose_splits_and_kind(tmp_path: Path) -> None:
     write_shard(tmp_path, "shard-00000", _rows())
 
     assert ["a"] == [item.id for item in read_completions(tmp_path, {"train", "dev"})]
-    assert [(4, False)] == [(len(i.tokens), i.greedy) for i in read_completions(tmp_path, {"examination"}, False)]
-    assert [(1, True)] == [(len(i.tokens), i.greedy) for i in read_completions(tmp_path, greedy=True)]
+    assert [(4, False)] == [(len(i.tokens), i.greedy) for i in read_completions(tmp_path, {"examination"}, Sampling())]
+    assert [(1, True)] == [(len(i.tokens), i.greedy) for i in read_completions(tmp_path, sampling=GREEDY)]
+
+
+def test_every_completion_carries_its_sampling_tuple(tmp_path: Path) -> None:
+    """All four numbers survive and can be asked for; at temperature 0 the filters are forgotten, for they do nothing."""
+    tuples = [Sampling(0.7, 20, 0.9, 0.05), Sampling(), Sampling(0.0, 5, 0.5), Sampling(0.7, 20, 0.9)]
+    rows = [spoken([1], [2], name=f"p{n}", split="examination", sampling=item) for n, item in enumerate(tuples)]
+    write_shard(tmp_path, "shard-00000", [*rows, spoken([1], [2], name="t", sampling=tuples[0])])
+    write_shard(tmp_path, "shard-00001", [spoken([1], [2], name="p4", split="examination", sampling=tuples[0])])
+
+    assert {tuples[0]: 2, Sampling(): 1, GREEDY: 1, tuples[3]: 1} == stored_samplings(tmp_path, {"examination"})
+    assert ["p0", "t", "p4"] == [item.id for item in read_completions(tmp_path, sampling=tuples[0])]
+    assert ["p2"] == [item.id for item in read_completions(tmp_path, sampling=tuples[2])]
+    assert [False, False, True, False] == [item.greedy for item in list(read_completions(tmp_path))[:4]]
+    assert [] == list(read_completions(tmp_path, {"dev"}, Sampling()))
+
+
+def test_a_shard_of_another_version_is_named(tmp_path: Path) -> None:
+    """A file whose columns are others is not read by position or guessed at."""
+    write_shard(tmp_path, "shard-00000", _rows())
+    path = tmp_path / "shard-00000.completions.arrow"
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema := pa.schema([("id", pa.string())])) as out:
+        out.write_batch(pa.record_batch([pa.array(["a"])], schema=schema))
+
+    with pytest.raises(UnderstudyError, match=r"shard-00000\.completions\.arrow: written by another version"):
+        list(read_completions(tmp_path))
+
+
+def test_a_shard_is_let_go_with_its_last_completion(tmp_path: Path) -> None:
+    """Reading on unmaps what lies behind: one token file is mapped at any time."""
+    maps = Path("/proc/self/maps")
+    if not maps.exists():
+        pytest.skip("no /proc")
+    for number in range(6):
+        write_shard(tmp_path, f"shard-{number:05d}", _rows())
+    most = 0
+    for item in read_completions(tmp_path):
+        most = max(most, maps.read_text().count(".tokens.arrow"))
+        del item
+
+    assert 1 == most
+    assert str(tmp_path) not in maps.read_text()
 
 
 def test_the_same_completions_give_the_same_bytes(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 # DESIGN section 4, left to right: a module may import from its own group and from groups before it.
 ORDER: tuple[tuple[str, ...], ...] = (
     ("errors", "plan"),
-    ("artifacts", "config", "progress", "context", "modelfiles", "hub", "pairfile", "drafts"),
+    ("artifacts", "spool", "config", "progress", "context", "modelfiles", "hub", "pairfile", "drafts"),
     ("speculation.sampling",),
     ("acceptance",),
     ("models", "corpus"),
@@ -108,7 +108,8 @@ HEAVY = ("torch", "transformers", "trl", "datasets", "mlflow", "bitsandbytes", "
         ("import pipeline.jobs, pipeline.outside, pipeline.runs", ()),
         ("import pipeline.runner, pipeline.report.summary, pipeline.report.terminal", ()),
         ("import stages.gate", ("scipy",)),
-        ("import pipeline.acceptance.rounds, pipeline.acceptance.lookup, pipeline.acceptance.loops", ()),
+        ("import pipeline.acceptance.rounds, pipeline.acceptance.moments, pipeline.acceptance.decay", ()),
+        ("import pipeline.acceptance.lookup, pipeline.acceptance.loops, pipeline.spool", ()),
         ("import pipeline.speculation.decoder, pipeline.acceptance.examine", ("torch", "transformers", "scipy")),
     ],
 )

@@ -1,0 +1,29 @@
+"""Where acceptance decays: bins of positions at powers of two, [0, 16), [16, 32), [32, 64) and so on. numpy only."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.acceptance.rounds import Floats, Lengths
+
+BINS = 28  # the last begins at 2^30: more tokens than any context holds
+EDGES = np.array([0, *(16 << power for power in range(BINS - 1)), np.iinfo(np.int64).max])
+
+
+def places_by_bin(before_B: Lengths, lengths_B: Lengths) -> NDArray[np.int64]:
+    """How many tokens of each completion come before each edge, (B, BINS + 1), if its first one stands at `before`."""
+    found_BE: NDArray[np.int64] = np.clip(EDGES - before_B[:, None], 0, lengths_B[:, None])
+    return found_BE
+
+
+def accepted_by_bin(a_BT: Floats, places_BE: NDArray[np.int64]) -> Floats:
+    """Sum of a_t of each completion within each bin, (B, BINS)."""
+    sums_BT = np.zeros((len(a_BT), a_BT.shape[1] + 1))
+    a_BT.cumsum(1, out=sums_BT[:, 1:])
+    found_BE: Floats = np.diff(np.take_along_axis(sums_BT, places_BE, axis=1), axis=1)
+    return found_BE
+
+
+def bin_json(number: int) -> dict[str, int | None]:
+    """From which position a bin begins, and the first one past it."""
+    last = number == BINS - 1
+    return {"from": int(EDGES[number]), "to": None if last else int(EDGES[number + 1])}

@@ -1,0 +1,143 @@
+"""From per-prompt counts to figures with intervals, block by block, in memory that does not grow with the prompts."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.acceptance.decay import BINS, bin_json, places_by_bin
+from pipeline.acceptance.intervals import Interval, RatioSums
+from pipeline.acceptance.profile import PromptCounts
+from pipeline.acceptance.rounds import Floats, iid_tokens_per_call
+from pipeline.errors import UnderstudyError
+
+_RATE = 0  # the ratios of a tally: the acceptance rate, Omega by gamma, the rate by output position and by context
+
+
+class Tally:
+    """Everything the figures of one set of completions need; prompts are added and forgotten."""
+
+    def __init__(self, max_gamma: int) -> None:
+        self._max_gamma = max_gamma
+        self._output, self._context = 1 + max_gamma, 1 + max_gamma + BINS
+        self._ratios = RatioSums(1 + max_gamma + 2 * BINS)
+        self._prompts = self._tokens = self._loop_tokens = 0
+        self._accepted = self._examined = self._loop_accepted = 0.0
+        self._lists_4G = np.zeros((4, max_gamma))  # rounds, their variance, accepted drafts, accepted by place
+        self._examines_all = True  # prompt-lookup does not
+
+    def add(self, counts: Sequence[PromptCounts]) -> None:
+        """Add prompts. ValueError for counts that are NaN or infinite."""
+        if not counts:
+            return
+        tokens_N, accepted_N, examined_N = (
+            np.array([getattr(item, name) for item in counts], dtype=np.float64)
+            for name in ("tokens", "accepted", "examined")
+        )
+        calls_NG = np.array([item.calls for item in counts])
+        binned, bins, present = self._bins(counts)
+        shape = (len(counts), 1 + self._max_gamma)
+        self._ratios.add(
+            np.column_stack([accepted_N, np.broadcast_to(tokens_N[:, None], calls_NG.shape), binned]),
+            np.column_stack([examined_N, calls_NG, bins]),
+            [item.domain for item in counts],
+            np.column_stack([np.ones(shape, dtype=bool), present]),
+        )
+        for row, name in enumerate(("rounds", "rounds_variance", "accepted_drafts", "per_position")):
+            self._lists_4G[row] += np.array([getattr(item, name) for item in counts]).sum(0)
+        self._prompts += len(counts)
+        self._tokens += int(tokens_N.sum())
+        self._accepted += float(accepted_N.sum())
+        self._examined += float(examined_N.sum())
+        self._loop_tokens += sum(item.loop_tokens for item in counts)
+        self._loop_accepted += sum(item.loop_accepted for item in counts)
+        self._examines_all &= bool((examined_N == tokens_N).all())
+
+    def _bins(self, counts: Sequence[PromptCounts]) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+        """Accepted mass, tokens, and whether there are any, of each prompt in each bin; output position, then context.
+        Of a prompt whose tokens were not all examined nothing is known by position."""
+        lengths_N = np.array([item.tokens if item.accepted_by_output else 0 for item in counts])
+        prompts_N = np.array([item.prompt_tokens for item in counts])
+        tokens = [
+            np.diff(places_by_bin(before_N, lengths_N), axis=1) for before_N in (np.zeros_like(prompts_N), prompts_N)
+        ]
+        accepted = np.zeros((len(counts), 2 * BINS))
+        for row, item in enumerate(counts):
+            accepted[row, : len(item.accepted_by_output)] = item.accepted_by_output
+            accepted[row, BINS : BINS + len(item.accepted_by_context)] = item.accepted_by_context
+        tokens_NK = np.concatenate(tokens, axis=1)
+        return accepted, tokens_NK.astype(np.float64), tokens_NK > 0
+
+    def figures(self, confidence: float) -> dict[str, Any]:
+        """All figures, with intervals by prompt, stratified by domain. UnderstudyError if no prompt was added."""
+        if not self._prompts:
+            raise UnderstudyError("there is no completion to examine")
+        gammas = range(1, self._max_gamma + 1)
+        alpha = self._acceptance(confidence)
+        omega = {gamma: self._ratios.interval(gamma, confidence) for gamma in gammas}
+        rounds_G, variance_G, _, places_G = self._lists_4G
+        per_position = (places_G / rounds_G[-1]).tolist() if rounds_G[-1] else [0.0] * self._max_gamma
+        return {
+            "prompts": self._prompts,
+            "tokens": self._tokens,
+            "acceptance_rate": alpha.json(),
+            "tokens_per_target_call": {str(g): omega[g].json() for g in gammas},
+            "mean_acceptance_length": {str(g): self._acceptance_length(g) for g in gammas},
+            "rounds": {
+                str(g): {"expected": float(rounds_G[g - 1]), "standard_deviation": float(variance_G[g - 1] ** 0.5)}
+                for g in gammas
+            },
+            "iid_error": {str(g): iid_tokens_per_call(alpha.value, g) - omega[g].value for g in gammas},
+            "per_position_acceptance": per_position,
+            "conditional_acceptance": [
+                value / before if before > 0 else 0.0
+                for value, before in zip(per_position, [1.0, *per_position], strict=False)
+            ],
+            "loop_share": self._loop_tokens / self._tokens,
+            "acceptance_rate_without_loops": self._without_loops(),
+            "by_output_position": self._by_bin(self._output, confidence),
+            "by_context_length": self._by_bin(self._context, confidence),
+        }
+
+    def domains(self, gamma: int, confidence: float) -> dict[str, Any]:
+        """Acceptance rate and Omega of each domain."""
+        return {
+            domain: {
+                "prompts": self._ratios.prompts(_RATE, domain),
+                "acceptance_rate": self._acceptance(confidence, domain).json(),
+                "tokens_per_target_call": {str(gamma): self._ratios.interval(gamma, confidence, domain).json()},
+            }
+            for domain in self._ratios.strata
+        }
+
+    def _acceptance(self, confidence: float, domain: str | None = None) -> Interval:
+        """Prompt-lookup may find nothing to propose: then nothing was accepted, and nothing is known of the spread."""
+        if self._ratios.denominator(_RATE, domain) == 0:
+            return Interval(0.0, float("-inf"), float("inf"), self._ratios.prompts(_RATE, domain))
+        return self._ratios.interval(_RATE, confidence, domain)
+
+    def _acceptance_length(self, gamma: int) -> float:
+        """1 + accepted / rounds, as vLLM logs it. A completion of one token may have no round at all."""
+        rounds, accepted = self._lists_4G[0, gamma - 1], self._lists_4G[2, gamma - 1]
+        return float(1 + accepted / rounds) if rounds else 1.0
+
+    def _without_loops(self) -> float | None:
+        """None where every token loops, and for prompt-lookup, which does not examine every token: a loop's share of
+        what it examined is not counted."""
+        tokens = self._tokens - self._loop_tokens
+        return (self._accepted - self._loop_accepted) / tokens if self._examines_all and tokens > 0 else None
+
+    def _by_bin(self, first: int, confidence: float) -> list[Mapping[str, Any]] | None:
+        """Acceptance by position, of the bins that hold any token; None for prompt-lookup."""
+        if not self._examines_all:
+            return None
+        return [
+            {
+                **bin_json(number),
+                "tokens": int(self._ratios.denominator(first + number)),
+                "acceptance_rate": self._ratios.interval(first + number, confidence).json(),
+            }
+            for number in range(BINS)
+            if self._ratios.prompts(first + number)
+        ]

@@ -1,0 +1,112 @@
+"""Peak memory of an examination of 1,000, 10,000 and 100,000 completions: it must not grow with their number.
+
+`peak_mib` is the child's largest resident set (VmHWM: ru_maxrss would count the parent's too), which holds the libraries
+and whatever of the mapped store was touched; `anonymous_mib` the largest anonymous memory seen after a window, which is
+what the evaluator itself holds.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.benchmarks.figures import ROOT, write
+
+COUNTS = (1_000, 10_000, 100_000)
+SHARD, TOKENS, OVERRUN, TOP_K, VOCABULARY = 128, 64, 16, 4, 64
+
+
+def main() -> None:
+    write("evaluator_memory", "python -m tests.benchmarks evaluator_memory", measure())
+
+
+def measure(counts: tuple[int, ...] = COUNTS) -> dict[str, Any]:
+    """By number of completions: MiB, seconds, and completion tokens examined a second."""
+    found = {}
+    for count in counts:
+        with tempfile.TemporaryDirectory() as place:
+            _build(Path(place), count)
+            command = [sys.executable, "-m", "tests.benchmarks.evaluator_memory", place]
+            ended = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+        found[str(count)] = json.loads(ended.stdout)
+    return found
+
+
+def _build(directory: Path, count: int) -> None:
+    """A store of random completions of about TOKENS tokens, shard by shard."""
+    from pipeline.generation.store import Spoken, write_shard
+    from pipeline.speculation.sampling import Sampling
+
+    generator = np.random.default_rng(0)
+    for number, first in enumerate(range(0, count, SHARD)):
+        rows = []
+        for index in range(first, min(first + SHARD, count)):
+            length = int(generator.integers(TOKENS - 16, TOKENS + 17))
+            total = length + OVERRUN
+            rows.append(
+                Spoken(
+                    f"{index:016x}",
+                    "examination",
+                    f"domain-{index % 4}",
+                    Sampling(),
+                    generator.integers(0, VOCABULARY, 16, dtype=np.int32),
+                    length,
+                    False,
+                    generator.integers(0, VOCABULARY, total, dtype=np.int32),
+                    np.log(generator.uniform(0.01, 0.2, total)).astype(np.float32),
+                    np.zeros((total, TOP_K), np.int32),
+                    np.zeros((total, TOP_K), np.float16),
+                    np.zeros(total, np.float16),
+                )
+            )
+        write_shard(directory, f"shard-{number:05d}", rows)
+
+
+def _examine(directory: Path) -> dict[str, float]:
+    """What the stage does with one set of completions, in this process."""
+    from pipeline.config.evaluate import EvaluateConfig
+    from pipeline.generation.examination import examine_draft, tallied
+    from pipeline.generation.store import read_completions
+    from pipeline.speculation.sampling import Sampling
+    from pipeline.spool import Spools
+    from tests.fakes import tiny_llama
+
+    settings = EvaluateConfig()
+    model = tiny_llama(0, vocabulary=VOCABULARY, layers=1).float()
+    before, began, anonymous = _mib("status", "VmRSS"), time.perf_counter(), 0.0
+    spoken = read_completions(directory, {"examination"}, Sampling())
+    with Spools(directory / "acceptance.json", ["deployed"]) as spools:
+
+        def counted() -> Any:
+            nonlocal anonymous
+            for counts in examine_draft(model, spoken, Sampling(), settings, VOCABULARY):
+                yield counts
+                anonymous = max(anonymous, _mib("smaps_rollup", "Anonymous"))
+
+        tally = tallied(counted(), settings.max_gamma, spools, "deployed")
+        figures = tally.figures(settings.confidence)
+        spools.write(figures, "prompts")
+    seconds = time.perf_counter() - began
+    return {
+        "before_mib": before,
+        "peak_mib": _mib("status", "VmHWM"),
+        "anonymous_mib": anonymous,
+        "seconds": seconds,
+        "tokens_per_second": figures["tokens"] / seconds,
+    }
+
+
+def _mib(file: str, name: str) -> float:
+    """A line of /proc/self/<file>, which is in kB; 0 where there is no such thing."""
+    path = Path("/proc/self") / file
+    lines = path.read_text().splitlines() if path.exists() else []
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{name}:")), 0.0)
+
+
+if __name__ == "__main__":
+    print(json.dumps(_examine(Path(sys.argv[1]))))

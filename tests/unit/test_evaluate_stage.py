@@ -1,0 +1,150 @@
+"""The evaluate stage over a small store: every tuple, row by row, in memory that is bounded."""
+
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import stages.evaluate
+from pipeline.acceptance.figures import Tally
+from pipeline.acceptance.profile import counts_from_json
+from pipeline.acceptance.schema import SCHEMA
+from pipeline.config.loading import parse_config
+from pipeline.context import Outcome, StageContext
+from pipeline.errors import UnderstudyError
+from pipeline.generation.store import write_shard
+from pipeline.models import Weights
+from pipeline.speculation.sampling import GREEDY, Sampling
+from tests.fakes import TableModel, quiet, spoken, table_model
+
+WARM = Sampling(0.5, 0, 0.9)
+
+
+def _store(directory: Path, samplings: list[Sampling]) -> None:
+    """Six examination prompts at each tuple, in shards of four, and a training prompt that is nobody's business."""
+    generator = np.random.default_rng(4)
+    rows = [spoken([1], [2, 3], name="train", split="train", vocabulary=8)]
+    for sampling in samplings:
+        for number in range(6):
+            length = int(generator.integers(3, 25))
+            ids = generator.integers(0, 8, 3 + length + 16)
+            rows.append(
+                spoken(
+                    ids[:3],
+                    ids[3:],
+                    name=f"p{number}",
+                    split="examination",
+                    domain="ab"[number % 2],
+                    sampling=sampling,
+                    length=length,
+                    vocabulary=8,
+                )
+            )
+    for begin in range(0, len(rows), 4):
+        write_shard(directory, f"shard-{begin:05d}", rows[begin : begin + 4])
+
+
+def _run(tmp_path: Path, part: str, **sections: Any) -> tuple[Outcome, dict[str, Any]]:
+    reference = {"target": {"source": "reference"}, "draft": {"source": "reference"}}
+    base = {"name": "t", "pair": reference, "corpus": {"sources": [{"path": "reference"}]}}
+    settings = {"max_gamma": 4, "gamma": 3, "crosscheck_prompts": 0, "convention": "vllm"}
+    inputs = dict.fromkeys(("completions", "draft", "target"), tmp_path / "store")
+    context = StageContext(
+        parse_config({**base, "evaluate": settings, **sections}, "test"),
+        part,
+        inputs,
+        {"completions": "c0", "draft": "d0"},
+        {},
+        tmp_path / "out",
+        tmp_path,
+        "run",
+        quiet(),
+    )
+    outcome = stages.evaluate.run(context)
+    assert ["acceptance.json"] == [path.name for path in (tmp_path / "out").iterdir()]
+    return outcome, json.loads((tmp_path / "out" / "acceptance.json").read_text())
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A store at three tuples, and a stage whose draft is a table."""
+    for name in ("store", "out"):
+        (tmp_path / name).mkdir()
+    pair = SimpleNamespace(vocabulary=8, stop_tokens=[], tokenizer=tmp_path)
+    monkeypatch.setattr(stages.evaluate, "read_pair", lambda *_: pair)
+    monkeypatch.setattr(stages.evaluate, "find_draft", lambda *_: tmp_path)
+    monkeypatch.setattr(stages.evaluate, "measure_weights", lambda _: Weights(10, 40))
+    monkeypatch.setattr(stages.evaluate, "load_model", lambda *_: table_model(8, 1))
+    return tmp_path
+
+
+@pytest.mark.parametrize("part", ["candidate", "prompt-lookup"])
+def test_every_tuple_stored_is_examined(place: Path, part: str) -> None:
+    """Headline, temperature 0 and further tuples have figures of their own, which follow from the rows below them."""
+    _store(place / "store", [Sampling(), GREEDY, WARM])
+    outcome, profile = _run(place, part)
+
+    assert (SCHEMA, ["deployed", "greedy", "also_1"]) == (profile["schema"], list(profile["prompts"]))
+    assert [6, 6, 6] == [len(rows) for rows in profile["prompts"].values()]
+    assert [("also_1", {"temperature": 0.5, "top_k": 0, "top_p": 0.9, "min_p": 0.0})] == [
+        (entry["prompts_as"], entry["sampling"]) for entry in profile["samplings"]
+    ]
+    for name, found in (
+        ("deployed", profile["headline"]),
+        ("greedy", profile["greedy"]),
+        ("also_1", profile["samplings"][0]),
+    ):
+        tally = Tally(4)
+        tally.add(counts_from_json(profile["prompts"][name]))
+        figures = tally.figures(0.95)
+        assert figures == {key: found[key] for key in figures}
+    assert profile["headline"]["acceptance_rate"]["value"] == outcome.figures["acceptance_rate"]
+    assert {"vllm", "probabilistic", 4, 3, 8192} <= {
+        value for value in profile["conditions"].values() if not isinstance(value, dict)
+    }
+    assert "prompts" == list(profile)[-1]
+
+
+def test_a_greedy_deployment_is_examined_once(place: Path) -> None:
+    """Where temperature 0 is deployed, its figures are the headline's and its rows stand there once."""
+    _store(place / "store", [GREEDY])
+    _, profile = _run(place, "candidate", sampling={"temperature": 0.0, "top_p": 0.5})
+
+    assert (["deployed"], []) == (list(profile["prompts"]), profile["samplings"])
+    assert profile["headline"] == profile["greedy"]
+
+
+class _BreaksLate(TableModel):
+    """Its third batch and those after it are no numbers."""
+
+    calls = 0
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        output = super().__call__(*arguments, **named)
+        self.calls += 1
+        if self.calls > 2:
+            output.logits = output.logits * math.nan
+        return output
+
+
+def test_a_broken_draft_has_a_reason_and_no_rows(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it breaks late, after rows of an earlier window were written."""
+    _store(place / "store", [Sampling(), GREEDY])
+    monkeypatch.setattr(stages.evaluate, "load_model", lambda *_: _BreaksLate(table_model(8, 1).table_PVW))
+    monkeypatch.setattr("pipeline.generation.examination.WINDOW", 2)
+    outcome, profile = _run(place, "candidate")
+
+    assert {"deployed": [], "greedy": []} == profile["prompts"]
+    assert "not numbers on completion 4" in profile["broken"]
+    assert ({}, {"broken": profile["broken"]}) == (outcome.figures, outcome.notes)
+
+
+def test_nothing_to_examine_is_an_error(place: Path) -> None:
+    """A store without examination completions: one line that says what is missing and what to set."""
+    _store(place / "store", [])
+    with pytest.raises(UnderstudyError, match=r"no deployed and no greedy completion .* corpus\.splits\.examination"):
+        _run(place, "candidate")
