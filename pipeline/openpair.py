@@ -26,7 +26,7 @@ class OpenPair:
     """One target, any number of drafts of its family, ready to run."""
 
     target: Any
-    drafts: dict[str, Any]  # by the name they were given under
+    drafts: dict[str, Any]  # in the order given, by the end of their names
     tokenizer: Any
     vocabulary: int  # tokens that every model's logits have a column for
     context: int  # most tokens of a sequence that every model can see
@@ -41,7 +41,8 @@ def open_pair(
     `dtype` None loads each model as it was saved. Raises UsageError for a name that is neither, UnderstudyError for a
     draft of another family or weights that do not load.
     """
-    paths = {name: _locate(name, "draft") for name in dict.fromkeys(drafts)}
+    names = short_names(list(dict.fromkeys(drafts)))
+    paths = {short: _locate(name, "draft") for name, short in names.items()}
     target_path, where = _locate(target, "target"), choose_device(device)
     tokenizer = load_tokenizer(target_path, trust_remote_code)
     for path in paths.values():
@@ -62,6 +63,16 @@ def open_pair(
         min(shape.context for shape in shapes),
         stop_token_ids(target_path, tokenizer),
     )
+
+
+def short_names(names: Sequence[str]) -> dict[str, str]:
+    """For each of `names` as many of its last path components as tell it from the others."""
+    parts = {name: Path(name).parts for name in names}
+    for kept in range(1, max(map(len, parts.values()), default=0) + 1):
+        short = {name: "/".join(own[-kept:]) for name, own in parts.items()}
+        if len(set(short.values())) == len(names):
+            return short
+    return {name: name for name in names}
 
 
 def _locate(name: str, role: str) -> Path:

@@ -63,7 +63,7 @@ def decode(
     def decoder(length: "int | DraftLength") -> Decoder:
         return Decoder(
             pair.target,
-            pair.drafts[draft] if length else None,
+            next(iter(pair.drafts.values())) if length else None,
             sampling=sampling,
             draft_sampling=GREEDY if draft_sampling == "greedy" else None,
             vocabulary=pair.vocabulary,

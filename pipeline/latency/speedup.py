@@ -4,7 +4,7 @@ Times are of one forward pass of a batch at a context, in any one unit: target o
 over 1 (Leviathan et al. 2023, theorem 3.8, with measured times in the place of its cost ratio c).
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from pipeline.acceptance.rounds import iid_tokens_per_call
@@ -44,12 +44,13 @@ def best_gamma(tokens_per_call: Mapping[int, float], times: ForwardTimes) -> tup
     return gamma, speedups[gamma]
 
 
-def break_even_acceptance(times: ForwardTimes, max_gamma: int) -> float | None:
-    """The acceptance rate at which the best gamma's speedup is 1, were acceptance the same and independent everywhere;
-    None where not even a draft that is always right would pay."""
+def break_even_acceptance(times: ForwardTimes, gammas: Collection[int]) -> float | None:
+    """The acceptance rate at which the speedup at the best of `gammas` is 1, were acceptance the same and independent everywhere;
+    None where not
+    even a draft that is always right would pay."""
 
     def best(alpha: float) -> float:
-        return best_gamma({g: iid_tokens_per_call(alpha, g) for g in range(1, max_gamma + 1)}, times)[1]
+        return best_gamma({gamma: iid_tokens_per_call(alpha, gamma) for gamma in gammas}, times)[1]
 
     if best(1.0) < 1:
         return None
