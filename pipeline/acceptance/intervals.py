@@ -130,13 +130,6 @@ class RatioSums:
         return [self._strata[label] for label in self.strata] if stratum is None else [self._strata[stratum]]
 
 
-def ratio_interval(numerators_N: Floats, denominators_N: Floats, strata: Sequence[str], confidence: float) -> Interval:
-    """Interval of sum(numerators) / sum(denominators) over N prompts, stratified: `RatioSums` of one block."""
-    sums = RatioSums(1)
-    sums.add(numerators_N[:, None], denominators_N[:, None], strata)
-    return sums.interval(0, confidence)
-
-
 def ratio_gain(
     numerators_N: Floats,
     denominators_N: Floats,

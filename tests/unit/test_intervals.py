@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pipeline.acceptance.intervals import Interval, RatioSums, ratio_gain, ratio_interval
+from pipeline.acceptance.intervals import Interval, RatioSums, ratio_gain
+
+
+def ratio_interval(x: np.ndarray, y: np.ndarray, strata: list[str], confidence: float) -> Interval:
+    """One ratio, all prompts in one block."""
+    sums = RatioSums(1)
+    sums.add(x.reshape(-1, 1), y.reshape(-1, 1), strata)
+    return sums.interval(0, confidence)
 
 
 def test_a_mean_has_student_t_bounds() -> None:
