@@ -36,7 +36,11 @@ class Side:
         if behind and (end := max(lengths[row] for row in behind) - 1) > 0:
             begin = min(self.seen[row] for row in behind)
             self.logits(ids_BS[:, begin:end], [begin] * len(lengths), keep=1)
-            self.seen = [max(seen, min(end, length - 1)) for seen, length in zip(self.seen, lengths, strict=True)]
+            # A row that was left alone because it lacks only one token may lack it before `begin`: it still does.
+            self.seen = [
+                max(seen, min(end, length - 1)) if seen >= begin else seen
+                for seen, length in zip(self.seen, lengths, strict=True)
+            ]
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep only these rows, in this order."""
