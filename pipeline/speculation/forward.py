@@ -9,7 +9,8 @@ from typing import Any, Protocol
 
 import torch
 
-from pipeline.speculation.cache import RaggedCache
+from pipeline.errors import UsageError
+from pipeline.speculation.cache import RaggedCache, attention_window
 from pipeline.speculation.lean import LeanModel
 
 
@@ -17,6 +18,12 @@ class Side:
     """Target or draft of one decode. Slot s of a row holds position s of that row's sequence, always."""
 
     def __init__(self, model: "Body", rows: int, capacity: int) -> None:
+        """Raises UsageError where the model would stop seeing the first tokens: both forwards show it all of them."""
+        if model.window is not None and capacity > model.window:
+            raise UsageError(
+                f"{capacity} slots are needed (prompt, limit and drafted tokens), but this model looks back only "
+                f"{model.window}; shorten the prompts or the limit"
+            )
         self.body, self.device = model, model.device
         self.state = model.allocate(rows, capacity)
         self.seen = [0] * rows  # slots of each row that hold what the sequence says, from slot 0 on
@@ -52,6 +59,7 @@ class Body(Protocol):
     """Weights that many decodes share; the caches belong to each decode."""
 
     device: torch.device
+    window: int | None  # how far a token looks back; None: to the first
 
     def allocate(self, rows: int, capacity: int) -> Any:
         """Empty caches."""
@@ -68,6 +76,7 @@ class OwnForward:
 
     def __init__(self, model: Any, vocabulary: int) -> None:
         self.model, self.vocabulary, self.device = model, vocabulary, model.device
+        self.window = attention_window(getattr(model, "config", None))
         self.adds_mask = getattr(getattr(model, "config", None), "_attn_implementation", None) == "eager"
 
     def allocate(self, rows: int, capacity: int) -> RaggedCache:

@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from pipeline.speculation.cache import attention_window
+
 _MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 _ROPE_TYPES = ("default", "linear", "llama3", "yarn")  # cosines that depend on the position alone
 _PACKED_BYTES = 1 << 23  # products over more weights than this are bound by memory, where packing gains nothing
@@ -84,7 +86,7 @@ class LeanModel:
 
     def __init__(self, model: Any, vocabulary: int) -> None:
         config = model.config
-        self.device, self.vocabulary = model.device, vocabulary
+        self.device, self.vocabulary, self.window = model.device, vocabulary, attention_window(config)
         self.heads, self.key_heads = config.num_attention_heads, config.num_key_value_heads
         self.width = getattr(config, "head_dim", None) or config.hidden_size // self.heads
         self.epsilon, self.inner = config.rms_norm_eps, config.intermediate_size
@@ -101,7 +103,8 @@ class LeanModel:
         if len(set((getattr(model, "hf_device_map", None) or {}).values())) > 1:
             return None  # spread over devices: its own forward knows where its parts are
         rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
-        if config.hidden_act != "silu" or rope not in _ROPE_TYPES or type(model.model).__name__.startswith("Peft"):
+        wrapped = not hasattr(getattr(model, "model", None), "embed_tokens")  # by peft, say
+        if wrapped or config.hidden_act != "silu" or rope not in _ROPE_TYPES:
             return None
         lean = cls(model, vocabulary)
         return lean if lean.reproduces(model) else None
