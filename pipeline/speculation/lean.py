@@ -186,7 +186,12 @@ class LeanModel:
         return out.view(len(qkv), self.key_heads, group, count, self.width).permute(0, 3, 1, 2, 4)
 
     def _normed(self, x_NI: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return F.rms_norm(x_NI, (x_NI.shape[-1],), weight, self.epsilon)
+        if x_NI.dtype != torch.float64:
+            return F.rms_norm(x_NI, (x_NI.shape[-1],), weight, self.epsilon)
+        # The library norms in fp32, whatever the model; in fp64, where exactness is the point, so must we.
+        single_NI = x_NI.float()
+        scale_N1 = torch.rsqrt(single_NI.pow(2).mean(-1, keepdim=True) + self.epsilon)
+        return weight * (single_NI * scale_N1).double()
 
     def _norm_heads(self, qkv: torch.Tensor, norms: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         query, key, value = qkv.tensor_split([self.heads, self.heads + self.key_heads], dim=2)
