@@ -11,6 +11,14 @@ import torch
 from transformers import Cache
 
 
+def attention_window(config: Any) -> int | None:
+    """How many tokens a query sees, its own included, where a layer of the model has a sliding window; else None."""
+    window: int | None = getattr(config, "sliding_window", None)
+    layers = getattr(config, "layer_types", None) or ["sliding_attention"]
+    slides = getattr(config, "use_sliding_window", True) and "sliding_attention" in layers
+    return window if slides else None
+
+
 class RaggedCache(Cache):  # type: ignore[misc]
     """Preallocated keys and values, (B, S, heads, head width) a layer, allocated at the first write."""
 

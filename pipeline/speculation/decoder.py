@@ -95,7 +95,7 @@ class Decoding:
         if self.draft is not None and self.rules.length.tokens(len(self.batch.running)):
             self.draft.catch_up(self.batch.ids_BS, self.batch.lengths)
         for completion in self.completions:
-            completion.seconds.prefill = perf_counter() - began
+            completion.seconds.prefill += perf_counter() - began
         while self.batch.running:
             yield self._round()
 
@@ -136,7 +136,7 @@ class Decoding:
             q_GBV.append(q_BV)
             sums_GB.append(sum_B)
             ids_BT, first = token_B.unsqueeze(1), [length + position for length in batch.lengths]
-            going_B = rules.length.go_on(logits_BV)
+            going_B = rules.length.go_on(logits_BV) if position + 1 < count else None
             if going_B is not None:
                 going_GB.append(going_B if not going_GB else going_GB[-1] & going_B)
                 if not bool(going_GB[-1].any()):
@@ -199,8 +199,9 @@ class Decoding:
 
     def _account(self, round_: Round, clock: list[float]) -> None:
         draft, verify, rest = (end - begin for begin, end in pairwise(clock))
-        for number in round_.numbers:
-            self.completions[number].seconds.add(Seconds(0.0, draft, verify, rest))
+        for number, emitted in zip(round_.numbers, round_.emitted, strict=True):
+            if emitted:  # a finished row that is still in place has no part in this round
+                self.completions[number].seconds.add(Seconds(0.0, draft, verify, rest))
         keep = self.batch.retire()
         if keep:
             self.streams.select(keep)

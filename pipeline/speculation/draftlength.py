@@ -126,7 +126,11 @@ class Fallback:
     on_change: Callable[[str], None] = lambda message: None
     level: int = 0  # 0 full, 1 half, 2 off
     _rounds: list[tuple[int, int]] = field(default_factory=list)  # (accepted, examined) of the rounds in the window
-    _idle: int = 0
+    _idle: int = 0  # rounds since the last one that drafted
+
+    def __post_init__(self) -> None:
+        if self.window < 1 or self.patience < 1 or self.margin < 0:
+            raise UsageError("fallback: window and patience must be 1 or more, margin 0 or more")
 
     @property
     def most(self) -> int:
@@ -142,17 +146,15 @@ class Fallback:
         full = self.inner.tokens(running)
         if self.level == 0 or full == 0:
             return full
-        half = max(1, full // 2)
-        if self.level == 2:
-            self._idle = (self._idle + 1) % self.patience
-            return half if self._idle == 0 else 0
-        return half
+        off = self.level == 2 and self._idle < self.patience - 1
+        return 0 if off else max(1, full // 2)
 
     def go_on(self, logits_BV: torch.Tensor) -> torch.Tensor | None:
         return self.inner.go_on(logits_BV)
 
     def learn(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
         self.inner.learn(drafted, accepted)
+        self._idle = 0 if any(drafted) else self._idle + 1
         examined = sum(stood + (stood < count) for count, stood in zip(drafted, accepted, strict=True))
         if examined:
             self._rounds.append((sum(accepted), examined))

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 
 import torch
 
-from pipeline.speculation.cache import RaggedCache
+from pipeline.errors import UsageError
+from pipeline.speculation.cache import RaggedCache, attention_window
 from pipeline.speculation.lean import LeanModel
 
 
@@ -17,6 +18,12 @@ class Side:
     """Target or draft of one decode. Slot s of a row holds position s of that row's sequence, always."""
 
     def __init__(self, model: "Body", rows: int, capacity: int) -> None:
+        """Raises UsageError where the model would stop seeing the first tokens: both forwards show it all of them."""
+        if model.window is not None and capacity > model.window:
+            raise UsageError(
+                f"{capacity} slots are needed (prompt, limit and drafted tokens), but this model looks back only "
+                f"{model.window}; shorten the prompts or the limit"
+            )
         self.body, self.device = model, model.device
         self.state = model.allocate(rows, capacity)
         self.seen = [0] * rows  # slots of each row that hold what the sequence says, from slot 0 on
@@ -35,7 +42,11 @@ class Side:
         if behind and (end := max(lengths[row] for row in behind) - 1) > 0:
             begin = min(self.seen[row] for row in behind)
             self.logits(ids_BS[:, begin:end], [begin] * len(lengths), keep=1)
-            self.seen = [max(seen, min(end, length - 1)) for seen, length in zip(self.seen, lengths, strict=True)]
+            # A row that was left alone because it lacks only one token may lack it before `begin`: it still does.
+            self.seen = [
+                max(seen, min(end, length - 1)) if seen >= begin else seen
+                for seen, length in zip(self.seen, lengths, strict=True)
+            ]
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep only these rows, in this order."""
@@ -47,6 +58,7 @@ class Body(Protocol):
     """Weights that many decodes share; the caches belong to each decode."""
 
     device: torch.device
+    window: int | None  # how far a token looks back; None: to the first
 
     def allocate(self, rows: int, capacity: int) -> Any:
         """Empty caches."""
@@ -63,6 +75,7 @@ class OwnForward:
 
     def __init__(self, model: Any, vocabulary: int) -> None:
         self.model, self.vocabulary, self.device = model, vocabulary, model.device
+        self.window = attention_window(getattr(model, "config", None))
         self.adds_mask = getattr(getattr(model, "config", None), "_attn_implementation", None) == "eager"
 
     def allocate(self, rows: int, capacity: int) -> RaggedCache:

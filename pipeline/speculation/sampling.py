@@ -12,7 +12,6 @@ import torch
 from pipeline.errors import UnderstudyError
 
 _STREAM_CHUNK = 4096
-_BELOW_ONE = 1 - 2.0**-52
 
 
 @dataclass(frozen=True)
@@ -88,9 +87,9 @@ def draw(weights_V: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, 
     """
     sums_V = weights_V.cumsum(-1, dtype=torch.float64)
     total = sums_V[..., -1:]
-    # Strictly below the total even after rounding; right=True then skips tokens of weight 0, whose cumulative sum equals
-    # their predecessor's.
-    at = uniform.double().clamp(max=_BELOW_ONE).unsqueeze(-1) * total
+    # Strictly below the total even after rounding, however small it is; right=True then skips tokens of weight 0, whose
+    # cumulative sum equals their predecessor's.
+    at = torch.minimum(uniform.double().unsqueeze(-1) * total, total.nextafter(torch.zeros_like(total)))
     chosen = torch.searchsorted(sums_V, at, right=True).squeeze(-1)
     return chosen.clamp(max=weights_V.shape[-1] - 1), total.squeeze(-1)
 

@@ -1,10 +1,15 @@
 """The ragged cache: what a model computes with it equals full passes without one."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 
-from pipeline.speculation.cache import RaggedCache
-from pipeline.speculation.decoder import Side
+from pipeline.errors import UsageError
+from pipeline.speculation.cache import RaggedCache, attention_window
+from pipeline.speculation.forward import OwnForward, Side, choose_body
+from pipeline.speculation.lean import LeanModel
 from tests.fakes import full_logits, tiny_llama
 
 VOCABULARY = 32
@@ -15,60 +20,69 @@ def _rows(lengths: list[int], seed: int = 1) -> list[list[int]]:
     return [torch.randint(VOCABULARY, (length,), generator=generator).tolist() for length in lengths]
 
 
+def _side(model: Any, rows: int, capacity: int, lean: bool = False) -> Side:
+    body = choose_body(model, VOCABULARY, lean)
+    assert isinstance(body, LeanModel if lean else OwnForward)
+    return Side(body, rows, capacity)
+
+
 def _prefill(side: Side, texts: list[list[int]]) -> None:
     """As the decoder does: everything but each prompt's last token, short rows running into zeros."""
     width = max(len(text) for text in texts) - 1
     ids_BT = torch.zeros(len(texts), width, dtype=torch.long)
     for row, text in enumerate(texts):
         ids_BT[row, : min(len(text), width)] = torch.tensor(text[:width])
-    side.logits(ids_BT, torch.zeros(len(texts), dtype=torch.long), keep=1)
+    side.logits(ids_BT, [0] * len(texts), keep=1)
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_decoding_with_the_cache_equals_full_passes(attention: str) -> None:
+@pytest.mark.parametrize(("attention", "lean"), [("sdpa", False), ("eager", False), ("sdpa", True)])
+def test_decoding_with_the_cache_equals_full_passes(attention: str, lean: bool) -> None:
     """Prompts of 7, 1 and 4 tokens: token by token and in blocks, the logits are those of full forward passes."""
     model = tiny_llama(3, attention=attention)
     texts, more = _rows([7, 1, 4]), _rows([9, 9, 9], seed=2)
-    side = Side(model, 3, 32, VOCABULARY)
+    side = _side(model, 3, 32, lean)
     _prefill(side, texts)
     fed = [len(text) - 1 for text in texts]
     whole = [text + extra for text, extra in zip(texts, more, strict=True)]
     for width in (1, 1, 3, 2, 1):
         block_BT = torch.tensor([row[at : at + width] for row, at in zip(whole, fed, strict=True)])
-        logits_BTV = side.logits(block_BT, torch.tensor(fed), keep=width)
+        logits_BTV = side.logits(block_BT, fed, keep=width)
         for row, at in enumerate(fed):
             expected_TV = full_logits(model, whole[row][: at + width])[-width:]
             torch.testing.assert_close(expected_TV, logits_BTV[row], atol=1e-12, rtol=0)
         fed = [at + width for at in fed]
 
 
-def test_rejected_tokens_leave_no_trace() -> None:
+@pytest.mark.parametrize("lean", [False, True])
+def test_rejected_tokens_leave_no_trace(lean: bool) -> None:
     """Blocks of wrong tokens, each row cut back by another amount, are overwritten before anything sees them."""
     model = tiny_llama(4)
     texts, wrong = _rows([5, 2, 3]), _rows([6, 6, 6], seed=9)
-    side = Side(model, 3, 40, VOCABULARY)
+    side = _side(model, 3, 40, lean)
     _prefill(side, texts)
     lengths = [len(text) for text in texts]
     for kept in ([0, 3, 1], [2, 0, 4]):
         blocks = [[text[-1], *row[:5]] for text, row in zip(texts, wrong, strict=True)]
-        side.logits(torch.tensor(blocks), torch.tensor(lengths) - 1, keep=6)
+        side.logits(torch.tensor(blocks), [length - 1 for length in lengths], keep=6)
         texts = [text + row[:count] + [1] for text, row, count in zip(texts, wrong, kept, strict=True)]
         lengths = [len(text) for text in texts]
-    logits_BTV = side.logits(torch.tensor([[text[-1]] for text in texts]), torch.tensor(lengths) - 1, keep=1)
+    last_B1 = torch.tensor([[text[-1]] for text in texts])
+    logits_BTV = side.logits(last_B1, [length - 1 for length in lengths], keep=1)
 
     for row, text in enumerate(texts):
         torch.testing.assert_close(full_logits(model, text)[-1], logits_BTV[row, 0], atol=1e-12, rtol=0)
 
 
-def test_selected_rows_keep_their_own_past() -> None:
+@pytest.mark.parametrize("lean", [False, True])
+def test_selected_rows_keep_their_own_past(lean: bool) -> None:
     """After rows were dropped and reordered, each goes on from its own keys and values."""
     model, texts = tiny_llama(5), _rows([4, 6, 3])
-    side = Side(model, 3, 16, VOCABULARY)
+    side = _side(model, 3, 16, lean)
     _prefill(side, texts)
-    side.cache.select([2, 0])
+    side.select([2, 0])
     chosen = [texts[2], texts[0]]
     last = torch.tensor([[text[-1]] for text in chosen])
-    logits_BTV = side.logits(last, torch.tensor([len(text) - 1 for text in chosen]), keep=1)
+    logits_BTV = side.logits(last, [len(text) - 1 for text in chosen], keep=1)
 
     for row, text in enumerate(chosen):
         torch.testing.assert_close(full_logits(model, text)[-1], logits_BTV[row, 0], atol=1e-12, rtol=0)
@@ -85,3 +99,58 @@ def test_mask_shows_a_query_its_own_slot_and_what_precedes_it() -> None:
     mask = RaggedCache(2, 8).place(torch.tensor([[0, 1], [2, 3]]), 4)
 
     assert [[[1, 0, 0, 0], [1, 1, 0, 0]], [[1, 1, 1, 0], [1, 1, 1, 1]]] == mask[:, 0].int().tolist()
+
+
+@pytest.mark.parametrize("lean", [False, True])
+@pytest.mark.parametrize(
+    "seen",
+    [[0, 0, 0, 0], [1, 0, 5, 2], [2, 9, 3, 5], [2, 10, 4, 6], [1, 8, 4, 7], [2, 11, 5, 7]],
+    ids=str,
+)
+def test_catching_up_leaves_what_full_passes_leave(lean: bool, seen: list[int]) -> None:
+    """Rows that lack one, two or many tokens, the short one less than the long one has: afterwards every row that claims
+    to have seen a slot has, and the next logits are those of full passes."""
+    model, texts = tiny_llama(6), _rows([3, 12, 6, 8])
+    side = _side(model, 4, 20, lean)
+    ids_BS, lengths = torch.full((4, 20), 7), [len(text) for text in texts]
+    for row, text in enumerate(texts):
+        ids_BS[row, : len(text)] = torch.tensor(text)
+    for row, count in enumerate(seen):  # each row to its own slot; what the others get is written over or unseen
+        if count:
+            first = [0 if other == row else 19 - count for other in range(4)]
+            side.logits(ids_BS[row : row + 1, :count].expand(4, count), first, keep=1)
+    side.seen = list(seen)
+    side.catch_up(ids_BS, lengths)
+
+    assert all(length - 2 <= held <= length - 1 for length, held in zip(lengths, side.seen, strict=True))
+    for row, (text, held) in enumerate(zip(texts, side.seen, strict=True)):
+        count = len(text) - held
+        fed_BT = torch.tensor(text[held:]).expand(4, count)
+        first = [held if other == row else 19 - count for other in range(4)]
+        logits_V = side.logits(fed_BT, first, keep=1)[row, 0]
+        torch.testing.assert_close(full_logits(model, text)[-1], logits_V, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("lean", [False, True])
+def test_a_sliding_window_is_refused_where_it_would_bite(lean: bool) -> None:
+    """Both forwards show a token everything before it; a model that looks back less far is decoded up to there only."""
+    model = tiny_llama(6)
+    model.config.sliding_window = 16
+    _side(model, 1, 16, lean)
+    with pytest.raises(UsageError, match=r"17 slots are needed .* looks back only 16"):
+        _side(model, 1, 17, lean)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, None),
+        ({"sliding_window": 8}, 8),
+        ({"sliding_window": 8, "use_sliding_window": False}, None),
+        ({"sliding_window": 8, "layer_types": ["full_attention"]}, None),
+        ({"sliding_window": 8, "layer_types": ["full_attention", "sliding_attention"]}, 8),
+    ],
+)
+def test_how_far_a_model_looks_back(settings: dict[str, Any], expected: int | None) -> None:
+    """A window counts where a layer uses it: families say so in three ways."""
+    assert expected == attention_window(SimpleNamespace(**settings))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pipeline.errors import UnderstudyError
-from pipeline.speculation.sampling import GREEDY, Sampling, Streams, draw, log_probabilities
+from pipeline.speculation.sampling import GREEDY, Sampling, Streams, check_drawn, draw, log_probabilities, probabilities
 
 BELOW_ONE = math.nextafter(1.0, 0.0)
 
@@ -50,6 +50,34 @@ def test_filters_equal_brute_force(sampling: Sampling) -> None:
     np.testing.assert_allclose(log_probabilities(logits_BV, sampling).exp().numpy(), expected, atol=1e-12)
 
 
+@pytest.mark.parametrize("sampling", [*SETTINGS, GREEDY], ids=str)
+def test_probabilities_are_those_of_the_logarithms(sampling: Sampling) -> None:
+    """Both ways to the distribution agree, in fp64 to rounding, and sum to 1."""
+    logits_BV = _random_logits()
+    p_BV = probabilities(logits_BV, sampling)
+
+    torch.testing.assert_close(log_probabilities(logits_BV, sampling).exp(), p_BV, atol=1e-14, rtol=0)
+    torch.testing.assert_close(torch.ones(len(p_BV), dtype=torch.float64), p_BV.sum(-1), atol=1e-14, rtol=0)
+
+
+def test_tokens_that_tie_share_their_fate() -> None:
+    """Ties at top-k's edge all stay, as in transformers; top-p keeps as many of them as its mass needs."""
+    tied = torch.tensor([[2.0, 2.0, 2.0, 0.0]], dtype=torch.float64)
+
+    assert [[True, True, True, False]] == (probabilities(tied, Sampling(top_k=2)) > 0).tolist()
+    assert [[True, True, True, False]] == (probabilities(tied, Sampling(min_p=1.0)) > 0).tolist()
+    assert 1 == int((probabilities(tied, Sampling(top_p=0.3)) > 0).sum())
+    assert [[1, 0, 0, 0]] == probabilities(tied, GREEDY).tolist()
+
+
+@pytest.mark.parametrize("sums", [[1.0, math.nan], [math.inf, 1.0], [0.0, 1.0], [-1.0, 1.0]])
+def test_only_positive_finite_sums_are_distributions(sums: list[float]) -> None:
+    """One unsound row among sound ones is enough."""
+    check_drawn(torch.tensor([1.0, 1e-300], dtype=torch.float64))
+    with pytest.raises(UnderstudyError, match="check its weights and dtype"):
+        check_drawn(torch.tensor(sums))
+
+
 def test_temperature_zero_is_the_lowest_of_equal_maxima() -> None:
     """Argmax, not a small temperature: one-hot, and the lowest id where logits tie."""
     found = log_probabilities(torch.tensor([[1.0, 3.0, 3.0, 3.0], [0.0, 0.0, -1.0, 0.0]]), GREEDY)
@@ -88,13 +116,13 @@ def test_logits_that_are_not_numbers_are_an_error(sampling: Sampling, damage: fl
     p_BV = log_probabilities(torch.tensor([[0.0, 1.0, 0.0], [0.0, damage, 0.0]]), sampling).exp()
 
     with pytest.raises(UnderstudyError, match="not numbers"):
-        draw(p_BV, torch.tensor([0.5, 0.5]))
+        check_drawn(draw(p_BV, torch.tensor([0.5, 0.5]))[1])
 
 
 def test_no_weight_at_all_is_an_error() -> None:
     """Weights that sum to 0 have no token to draw."""
     with pytest.raises(UnderstudyError, match="not numbers"):
-        draw(torch.zeros(1, 4), torch.tensor([0.3]))
+        check_drawn(draw(torch.zeros(1, 4), torch.tensor([0.3]))[1])
 
 
 @pytest.mark.parametrize("uniform", [0.0, 1e-300, 0.5, BELOW_ONE])
@@ -104,8 +132,9 @@ def test_a_token_of_weight_zero_is_never_drawn(uniform: float, scale: float) -> 
     tokens of positive weight come."""
     patterns = [list(bits) for bits in itertools.product((0.0, 0.1, 0.7), repeat=4) if any(bits)]
     p_BV = torch.tensor(patterns, dtype=torch.float64) * scale
-    tokens = draw(p_BV, torch.full((len(patterns),), uniform, dtype=torch.float64))
+    tokens, sums = draw(p_BV, torch.full((len(patterns),), uniform, dtype=torch.float64))
 
+    check_drawn(sums)
     assert bool((p_BV.gather(1, tokens.unsqueeze(1)) > 0).all())
 
 
@@ -114,7 +143,7 @@ def test_draw_inverts_the_cumulative_sum() -> None:
     p_V = torch.tensor([2.0, 0.0, 1.0, 1.0], dtype=torch.float64)
     uniform = torch.tensor([0.0, 0.499999, 0.5, 0.749999, 0.75, BELOW_ONE], dtype=torch.float64)
 
-    assert [0, 0, 2, 2, 3, 3] == draw(p_V.expand(len(uniform), 4).contiguous(), uniform).tolist()
+    assert [0, 0, 2, 2, 3, 3] == draw(p_V.expand(len(uniform), 4).contiguous(), uniform)[0].tolist()
 
 
 def test_a_stream_depends_on_its_seed_alone() -> None:
