@@ -1,0 +1,57 @@
+"""An engine nobody here wrote: transformers' assisted generation makes exactly the target calls that are predicted."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.acceptance.examine import acceptance_probabilities
+from pipeline.acceptance.rounds import CONVENTIONS, expected_rounds
+from pipeline.speculation.batch import Request
+from pipeline.speculation.decoder import Decoder
+from pipeline.speculation.sampling import GREEDY
+from tests.benchmarks import assisted
+from tests.benchmarks.refpair import counted_calls
+from tests.fakes import spoken, tiny_llama
+
+PROMPTS, TOKENS, VOCABULARY = [[3, 1, 4, 1, 5], [9, 2], [6, 5, 3, 5]], 40, 32
+
+
+@pytest.fixture(scope="module")
+def pair() -> tuple[Any, Any]:
+    """A target in fp64, and a draft that is right often enough and wrong often enough."""
+    target, draft = (tiny_llama(11, layers=1) for _ in range(2))
+    with torch.no_grad():
+        draft.lm_head.weight += 0.08 * torch.randn(
+            draft.lm_head.weight.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+        )
+    return target, draft
+
+
+@pytest.mark.parametrize("gamma", [1, 2, 3, 5, 8])
+def test_target_calls_equal_assisted_generation(pair: tuple[Any, Any], gamma: int) -> None:
+    """Greedy, fp64: its forward passes, ours, and those the examination expects are one number, on the same text."""
+    target, draft = pair
+    for prompt in PROMPTS:
+        with counted_calls(target) as calls:
+            text = assisted.generate(target, draft, gamma, prompt, TOKENS, sample=False)
+        decoder = Decoder(target, draft, sampling=GREEDY, vocabulary=VOCABULARY, gamma=gamma)
+        (completion,) = decoder.decode([Request(prompt, TOKENS, 0)])
+        said = spoken(prompt, text, greedy=True)
+        (a_T,) = acceptance_probabilities(draft, [said], GREEDY, GREEDY, VOCABULARY, batch_tokens=4096)
+        expected = expected_rounds(a_T[None], np.array([TOKENS]), gamma, CONVENTIONS["transformers"])
+
+        assert text == completion.tokens
+        assert len(calls) == completion.rounds == expected.calls_B[0]
+        assert 1 < len(calls) < TOKENS
+
+
+def test_the_peers_settings_hold(pair: tuple[Any, Any]) -> None:
+    """A perfect draft is used to the full: assisted generation drafts gamma tokens, however unsure the draft is."""
+    target, _ = pair
+    perfect = tiny_llama(11, layers=1)
+    with counted_calls(target) as calls:
+        assisted.generate(target, perfect, 4, PROMPTS[0], 40, sample=False)
+
+    assert 8 == len(calls)
