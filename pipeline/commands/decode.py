@@ -18,7 +18,7 @@ def decode(
     prompt: Annotated[str, typer.Argument(help="What to continue; `-` reads it from standard input.")],
     target: Annotated[str, typer.Option("--target", metavar="T", help="Model directory or org/name@revision.")],
     draft: Annotated[str, typer.Option("--draft", metavar="D", help="The same, for the draft.")],
-    gamma: Annotated[int, typer.Option(min=1, max=64, help="Tokens to draft a round.")] = 5,
+    gamma: Annotated[int, typer.Option(help="Tokens to draft a round.")] = 5,
     stop_drafting: Annotated[
         Literal["never", "confidence", "entropy"],
         typer.Option(help="End a block early where the draft is unsure (top probability below 0.4; SVIP)."),
@@ -50,6 +50,8 @@ def decode(
     text = sys.stdin.read() if prompt == "-" else prompt
     if not text:
         raise UsageError("the prompt is empty; there is nothing to continue")
+    if gamma < 1:
+        raise UsageError(f"--gamma {gamma}: draft at least 1 token a round; --compare shows the target alone")
     from pipeline.openpair import open_pair
     from pipeline.report.decoded import Painter, print_statistics
     from pipeline.speculation.batch import Request

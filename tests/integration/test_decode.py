@@ -1,0 +1,116 @@
+"""`understudy decode` on the smoke pair: text, statistics, comparison, and one line for what cannot be done."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.fakes import tiny_llama, tiny_tokenizer
+from tests.integration.conftest import Ended, Place, Smoke, replace_bytes
+
+PROMPT = "def main(argv):\n    "
+
+
+def _decode(smoke: Smoke, *more: object, prompt: str = PROMPT, draft: Path | None = None) -> Ended:
+    place: Place = smoke.place
+    target, own = place.artifact("pair"), draft or place.artifact("distill")
+    return place.understudy("decode", "--target", target, "--draft", own, "--no-chat", prompt, *more, store=False)
+
+
+def _number(ended: Ended, name: str) -> float:
+    return float(re.search(rf"^{name} +([0-9.]+)", ended.out, re.MULTILINE)[1])  # type: ignore[index]
+
+
+def test_greedy_text_is_the_targets_own(smoke: Smoke) -> None:
+    """Compared with the target alone: one text, fewer calls, every token accounted for."""
+    ended = _decode(smoke, "--temperature", 0, "--max-new-tokens", 24, "--compare", "--dtype", "float32")
+
+    assert (0, "") == (ended.code, ended.err)
+    assert "the target alone (" not in ended.out
+    assert 24 == _number(ended, "tokens")
+    calls, accepted = _number(ended, "target calls after the prefill"), re.search(r"(\d+) / (\d+)", ended.out)
+    assert accepted is not None
+    assert 24 == calls + int(accepted[2])
+    assert "speedup" in ended.out
+    assert "target alone" in ended.out
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--verification", "block"),
+        ("--draft-sampling", "greedy"),
+        ("--stop-drafting", "confidence"),
+        ("--stop-drafting", "entropy"),
+        ("--top-k", 20, "--top-p", 0.9, "--min-p", 0.02, "--temperature", 0.8),
+    ],
+    ids=str,
+)
+def test_every_way_of_sampling_says_what_it_did(smoke: Smoke, options: tuple[object, ...]) -> None:
+    """Twenty tokens, each an accepted one or the one after them."""
+    ended = _decode(smoke, "--max-new-tokens", 20, *options)
+
+    assert (0, "") == (ended.code, ended.err)
+    assert 20 == _number(ended, "tokens")
+
+
+def test_one_seed_is_one_text(smoke: Smoke) -> None:
+    """Two calls with one seed print the same, a third with another something else."""
+    ended = [_decode(smoke, "--max-new-tokens", 20, "--seed", seed) for seed in (3, 3, 4)]
+    one, again, other = (each.out.partition("accepted corrected bonus")[0] for each in ended)
+
+    assert one == again
+    assert one != other
+
+
+def test_the_prompt_may_come_from_standard_input(smoke: Smoke) -> None:
+    """`-` reads it there; nothing there is one clear line."""
+    ended = _decode(smoke, prompt="-")
+
+    assert (2, "the prompt is empty; there is nothing to continue") == (ended.code, ended.complaint)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (("--gamma", 0), "--gamma 0: draft at least 1 token a round; --compare shows the target alone"),
+        (("--max-new-tokens", 5000), "exceed the pair's context of 128; lower --max-new-tokens or shorten the prompt"),
+        (("--target", "nowhere"), "--target nowhere: neither a directory nor a hub model"),
+    ],
+    ids=str,
+)
+def test_bad_usage_is_one_line(smoke: Smoke, options: tuple[object, ...], complaint: str) -> None:
+    """What cannot be decoded exits 2 with what, where and what to do."""
+    ended = _decode(smoke, *options)
+
+    assert 2 == ended.code, ended.err
+    assert complaint in ended.complaint
+
+
+def test_an_empty_prompt_is_bad_usage(smoke: Smoke) -> None:
+    """Nothing to continue is one line."""
+    ended = _decode(smoke, prompt="")
+
+    assert (2, "the prompt is empty; there is nothing to continue") == (ended.code, ended.complaint)
+
+
+def test_a_draft_of_another_vocabulary_is_refused(smoke: Smoke, tmp_path: Path) -> None:
+    """One line that names a token."""
+    tiny_llama(dtype=torch.float32).save_pretrained(tmp_path / "other")
+    tiny_tokenizer().save_pretrained(tmp_path / "other")
+    ended = _decode(smoke, draft=tmp_path / "other")
+
+    assert 1 == ended.code
+    assert "draft and target are not of one family: token" in ended.complaint
+
+
+def test_damaged_weights_are_one_line(smoke: Smoke, tmp_path: Path) -> None:
+    """A draft of NaN stops the decode with a cause and a remedy."""
+    shutil.copytree(smoke.place.artifact("distill") / "draft", tmp_path / "nan")
+    replace_bytes(tmp_path / "nan" / "model.safetensors", lambda data: data[:-4096] + b"\xff" * 4096)
+    ended = _decode(smoke, "--max-new-tokens", 20, draft=tmp_path / "nan")
+
+    assert 1 == ended.code
+    assert "probabilities are not numbers (NaN or infinite logits); check its weights and dtype" in ended.complaint

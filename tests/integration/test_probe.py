@@ -1,0 +1,107 @@
+"""`understudy probe` on the smoke pair: figures, verdicts, and one line for what cannot be probed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.conftest import Ended, Smoke
+
+
+def _probe(smoke: Smoke, *more: object) -> Ended:
+    place = smoke.place
+    target, drafts = place.artifact("pair"), (place.artifact("distill"), place.artifact("pair") / "draft")
+    named = [part for draft in drafts for part in ("--draft", draft)]
+    return place.understudy("probe", "--target", target, *named, "--max-new-tokens", 16, *more, store=False)
+
+
+@pytest.fixture(scope="module")
+def found(smoke: Smoke) -> dict[str, dict[str, Any]]:
+    """What stored completions say of the candidate, the stock draft and prompt-lookup, at a stated cost ratio."""
+    ended = _probe(smoke, "--completions", smoke.place.artifact("generate"), "--cost-ratio", 0.1, "--json")
+    assert (0, "") == (ended.code, ended.err)
+    return {finding["name"]: finding for finding in json.loads(ended.out)}
+
+
+def test_figures_are_those_of_the_run(smoke: Smoke, found: dict[str, dict[str, Any]]) -> None:
+    """On the completions of a run, every draft's acceptance is what its examination said."""
+    stored = {
+        "draft": json.loads((smoke.place.artifact("evaluate/stock") / "acceptance.json").read_text()),
+        smoke.place.artifact("distill").name: json.loads(
+            (smoke.place.artifact("evaluate/candidate") / "acceptance.json").read_text()
+        ),
+        "prompt-lookup": json.loads((smoke.place.artifact("evaluate/prompt-lookup") / "acceptance.json").read_text()),
+    }
+
+    assert set(stored) == set(found)
+    for name, profile in stored.items():
+        expected = profile["headline"]["tokens_per_target_call"]["5"]["value"]
+        assert pytest.approx(expected, rel=1e-9) == found[name]["figures"]["tokens_per_target_call"]["5"]["value"]
+
+
+def test_speed_follows_from_the_cost_ratio(found: dict[str, dict[str, Any]]) -> None:
+    """Omega at the best draft length over (gamma c + 1), and no other length is better; looking up costs nothing."""
+    for name, finding in found.items():
+        cost = 0.0 if name == "prompt-lookup" else 0.1
+        omegas = {int(g): entry["value"] for g, entry in finding["figures"]["tokens_per_target_call"].items()}
+        speeds = {g: omega / (g * cost + 1) for g, omega in omegas.items() if g in (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)}
+
+        assert pytest.approx(max(speeds.values())) == finding["speedup"]["value"]
+        assert pytest.approx(speeds[finding["gamma"]]) == finding["speedup"]["value"]
+
+
+def test_verdicts_are_plain(smoke: Smoke) -> None:
+    """A table, acceptance by domain and position, and a sentence a draft; a costly draft does not pay."""
+    ended = _probe(smoke, "--completions", smoke.place.artifact("generate"), "--cost-ratio", 5)
+
+    assert (0, "") == (ended.code, ended.err)
+    assert f"{smoke.place.artifact('distill').name} does not pay here: at its best draft length (1)" in ended.out
+    assert "by domain: modules 0." in ended.out
+    assert "by position in the output: 0+ 0." in ended.out
+
+
+def test_prompts_are_completed_and_times_measured(smoke: Smoke) -> None:
+    """From a prompt file: the target speaks, costs are measured here, and too few prompts are no verdict."""
+    ended = _probe(
+        smoke, "--prompts", smoke.place.artifact("pair") / "prompts.jsonl", "--no-chat", "--count", 12, "--json"
+    )
+    assert 0 == ended.code, ended.err
+    finding = json.loads(ended.out)[0]
+
+    assert (12, None) == (finding["figures"]["prompts"], finding["pays"])
+    assert "12 prompts are too few for a verdict; give at least 40" in finding["verdict"]
+    assert finding["cost_ratio"] > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ((), "give either --prompts, which the target completes, or --completions, a generate artifact"),
+        (("--prompts", "none.jsonl"), "--prompts none.jsonl: no such file or directory"),
+        (("--completions", "none"), "--completions none: no such directory"),
+    ],
+    ids=str,
+)
+def test_bad_usage_is_one_line(smoke: Smoke, options: tuple[object, ...], complaint: str) -> None:
+    """Nothing to examine exits 2 and says what to give."""
+    ended = _probe(smoke, *options)
+
+    assert (2, complaint) == (ended.code, ended.complaint)
+
+
+def test_other_settings_than_stored_are_named(smoke: Smoke) -> None:
+    """Completions at another temperature cannot speak for this one; the line says what there is."""
+    ended = _probe(smoke, "--completions", smoke.place.artifact("generate"), "--temperature", 0.3)
+
+    assert 2 == ended.code
+    assert "set --temperature and the filters" in ended.complaint
+
+
+def test_prompts_longer_than_the_context_are_one_line(smoke: Smoke, tmp_path: Path) -> None:
+    """Where no prompt fits, the line says how many tokens would."""
+    (tmp_path / "long.jsonl").write_text(json.dumps({"prompt": "word " * 500}) + "\n")
+    ended = _probe(smoke, "--prompts", tmp_path / "long.jsonl", "--no-chat")
+
+    assert 2 == ended.code
+    assert "1 have no token or more than 112, all that the context leaves" in ended.complaint
