@@ -1,0 +1,48 @@
+"""What a draft is worth in time: closed forms."""
+
+import pytest
+
+from pipeline.latency.speedup import (
+    ForwardTimes,
+    best_gamma,
+    break_even_acceptance,
+    from_cost_ratio,
+    ideal_speedup,
+)
+
+
+def test_the_textbook_example() -> None:
+    """Acceptance 0.8, gamma 5, 50 ms a token, 60 ms to verify six, 5 ms a draft token: 3.69 tokens in 85 ms."""
+    times = ForwardTimes({1: 50.0, 6: 60.0}, 5.0)
+    omega = (1 - 0.8**6) / (1 - 0.8)
+
+    assert pytest.approx(omega * 50 / 85) == ideal_speedup(omega, 5, times)
+    assert pytest.approx(0.1) == times.cost_ratio
+    assert 85 == times.round(5)
+
+
+def test_leviathans_improvement_factor() -> None:
+    """With free verification the speedup is Omega / (gamma c + 1), theorem 3.8."""
+    times = from_cost_ratio(0.05, gammas=8)
+
+    assert pytest.approx(3.2 / (7 * 0.05 + 1)) == ideal_speedup(3.2, 7, times)
+
+
+def test_the_best_draft_length_is_the_fastest_and_the_shorter_of_equals() -> None:
+    """A free draft that is never right gains nothing at any length."""
+    assert (2, pytest.approx(2.0)) == best_gamma({1: 1.5, 2: 2.4, 3: 2.5}, from_cost_ratio(0.1, 3))
+    assert (1, 1.0) == best_gamma({1: 1.0, 2: 1.0}, from_cost_ratio(0.0, 2))
+
+
+@pytest.mark.parametrize("ratio", [0.02, 0.1, 0.3, 0.9])
+def test_break_even_is_the_cost_ratio_at_gamma_one(ratio: float) -> None:
+    """At gamma 1 and free verification speculation pays iff alpha > c, and no longer block pays below that."""
+    times = from_cost_ratio(ratio, 5)
+
+    assert pytest.approx(ratio, abs=1e-5) == break_even_acceptance(times, [1])
+    assert pytest.approx(ratio, abs=1e-5) == break_even_acceptance(times, range(1, 6))
+
+
+def test_some_pairs_never_pay() -> None:
+    """A draft as slow as its target has no break-even."""
+    assert break_even_acceptance(from_cost_ratio(1.5, 5), range(1, 6)) is None
