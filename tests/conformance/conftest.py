@@ -1,0 +1,47 @@
+"""The engines' interpreters, the subject, and the rows that become `tests/benchmarks/results/conformance.json`.
+
+`make conformance` sets the environment variables read here. Rows are written when a whole session has passed.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.benchmarks.figures import write
+from tests.conformance.engines import Engine
+from tests.conformance.subject import Subject, read_subject
+
+_ROWS = pytest.StashKey[list[dict[str, Any]]]()
+
+
+def _interpreter(variable: str) -> Path:
+    if variable not in os.environ:
+        pytest.skip(f"{variable} is not set: it names the engine's Python; `make conformance` sets it")
+    return Path(os.environ[variable])
+
+
+@pytest.fixture(scope="session")
+def subject() -> Subject:
+    """The pair, the candidate and the prompts of the latest run in CONFORMANCE_STORE."""
+    return read_subject(Path(os.environ.get("CONFORMANCE_STORE", ".understudy")))
+
+
+@pytest.fixture(scope="session")
+def vllm() -> Engine:
+    """vLLM in its own environment."""
+    return Engine("engine_vllm.py", _interpreter("VLLM_PYTHON"))
+
+
+@pytest.fixture(scope="session")
+def rows(pytestconfig: pytest.Config) -> list[dict[str, Any]]:
+    """Where tests leave what they found."""
+    return pytestconfig.stash.setdefault(_ROWS, [])
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Only a whole session that passed is a result."""
+    found = session.config.stash.get(_ROWS, [])
+    if found and exitstatus == 0 and not session.config.option.keyword and "::" not in " ".join(session.config.args):
+        write("conformance", "make conformance", {"rows": found})

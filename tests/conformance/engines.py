@@ -1,0 +1,60 @@
+"""Running an engine in its own environment: a job file in, a result file out."""
+
+import json
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A script of this directory and the interpreter that can run it."""
+
+    script: str
+    interpreter: Path
+
+    def run(self, job: dict[str, Any]) -> dict[str, Any]:
+        """What the engine answers; AssertionError with the end of its log if it dies."""
+        with tempfile.TemporaryDirectory() as scratch:
+            asked, answered = Path(scratch) / "job.json", Path(scratch) / "result.json"
+            asked.write_text(json.dumps(job))
+            done = subprocess.run(
+                [self.interpreter, HERE / self.script, asked, answered],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            assert done.returncode == 0, f"{self.script} exited {done.returncode}:\n{done.stdout[-4000:]}"
+            result: dict[str, Any] = json.loads(answered.read_text())
+        return result
+
+
+def vllm_job(
+    target: Path,
+    draft: Path | None,
+    prompts: Sequence[Sequence[int]],
+    max_tokens: int,
+    calls: Sequence[tuple[float, int]],
+    *,
+    gamma: int = 0,
+    draft_sampling: str = "greedy",
+    repaired: bool = True,
+    batch: int = 64,
+) -> dict[str, Any]:
+    """A job of engine_vllm.py; `calls` are (temperature, seed)."""
+    return {
+        "target": str(target),
+        "draft": str(draft) if draft else None,
+        "prompts": [[int(token) for token in prompt] for prompt in prompts],
+        "max_tokens": max_tokens,
+        "calls": [{"temperature": temperature, "seed": seed} for temperature, seed in calls],
+        "gamma": gamma,
+        "draft_sampling": draft_sampling,
+        "repaired": repaired,
+        "batch": batch,
+    }
