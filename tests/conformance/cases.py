@@ -9,13 +9,13 @@ from scipy.special import stdtrit
 
 from pipeline.acceptance.examine import acceptance_probabilities
 from pipeline.acceptance.intervals import ratio_gain
-from pipeline.acceptance.rounds import CONVENTIONS, expected_rounds
+from pipeline.acceptance.rounds import CONVENTIONS, Convention, expected_rounds
 from pipeline.speculation.sampling import GREEDY, Sampling
 from tests.conformance.moments import TIE, Floats, count_moments, explain
-from tests.conformance.subject import Subject
+from tests.conformance.subject import TOKENS, Subject
 from tests.conformance.texts import BATCH_TOKENS, Text, go_on, judge, surprise, text, with_log_p
 
-VLLM = CONVENTIONS["vllm"]
+VLLM, OPENVINO = CONVENTIONS["vllm"], CONVENTIONS["openvino"]
 CONTINUATIONS = 2  # of every sampled text: what the target may say past its end
 Call = dict[str, Any]
 
@@ -35,7 +35,8 @@ def exact_row(subject: Subject, call: Call, gamma: int) -> dict[str, Any]:
     found = expected_rounds(_stack(a, lengths_B, gamma), lengths_B, gamma, VLLM)
     predicted = _counts(found.rounds_B.sum(), found.accepted_BG.sum(0))
     assert predicted == _whole(predicted), "a_t is 0 or 1, and yet the counts are not whole"
-    ties = _draft_ties(subject, texts, a, gamma, call)
+    seen = [[stood + 1 for stood in _rounds(steps)] for steps in call["steps"]]
+    ties = _draft_ties(subject, texts, a, gamma, VLLM, seen)
     return {
         "predicted": _whole(predicted),
         "counted": call["counters"],
@@ -47,14 +48,40 @@ def exact_row(subject: Subject, call: Call, gamma: int) -> dict[str, Any]:
     }
 
 
+def openvino_row(subject: Subject, call: Call, gamma: int) -> dict[str, Any]:
+    """openvino-genai at temperature 0: its target calls, prefill included, and what each of them emitted."""
+    own = [text(prompt, tokens, len(tokens)) for prompt, tokens in zip(subject.prompts, call["tokens"], strict=True)]
+    texts = go_on(subject.target_model, own, gamma, GREEDY, subject.vocabulary, 0)
+    a = acceptance_probabilities(subject.draft_model, texts, GREEDY, GREEDY, subject.vocabulary, BATCH_TOKENS)
+    lengths_B = np.array([item.length for item in texts])
+    found = expected_rounds(_stack(a, lengths_B, 0), lengths_B, gamma, OPENVINO)
+    predicted, counted = float(found.calls_B.sum()), sum(len(steps) for steps in call["steps"])
+    return {
+        "predicted": {"target_calls": round(predicted)},
+        "counted": {"target_calls": counted},
+        "identical": predicted == counted,
+        "near_ties_of_the_draft": _draft_ties(
+            subject, texts, a, gamma, OPENVINO, [steps[1:] for steps in call["steps"]]
+        ),
+        **_of_the_text(subject, own, greedy=True),
+        "tokens": int(lengths_B.sum()),
+        "stopped": int((lengths_B < lengths_B.max()).sum()),
+    }
+
+
 def _draft_ties(
-    subject: Subject, texts: Sequence[Text], a: Sequence[Floats], gamma: int, call: Call
+    subject: Subject,
+    texts: Sequence[Text],
+    a: Sequence[Floats],
+    gamma: int,
+    convention: Convention,
+    seen: Sequence[Sequence[int]],
 ) -> list[dict[str, Any]]:
-    """Every round the engine took is the one that a_t demands, but for these."""
+    """Every round emitted what a_t demands, but for these."""
     ties = []
-    for number, (item, a_T, steps) in enumerate(zip(texts, a, call["steps"], strict=True)):
-        padded_T = np.concatenate([a_T, np.zeros(gamma)])
-        found = explain(padded_T, item.length, gamma, VLLM.start, _rounds(steps), _Gap(subject.draft_model, item))
+    for number, (item, a_T, emitted) in enumerate(zip(texts, a, seen, strict=True)):
+        padded_T, gap_at = np.concatenate([a_T, np.zeros(gamma)]), _Gap(subject.draft_model, item)
+        found = explain(padded_T, item.length, gamma, convention, TOKENS, emitted, gap_at)
         ties += [{"prompt": number, **asdict(tie)} for tie in found]
     return ties
 

@@ -35,6 +35,12 @@ def vllm() -> Engine:
 
 
 @pytest.fixture(scope="session")
+def openvino() -> Engine:
+    """openvino-genai in its own environment."""
+    return Engine("engine_openvino.py", _interpreter("OPENVINO_PYTHON"))
+
+
+@pytest.fixture(scope="session")
 def rows(pytestconfig: pytest.Config) -> list[dict[str, Any]]:
     """Where tests leave what they found."""
     return pytestconfig.stash.setdefault(_ROWS, [])
@@ -42,6 +48,7 @@ def rows(pytestconfig: pytest.Config) -> list[dict[str, Any]]:
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Only a whole session that passed is a result."""
-    found = session.config.stash.get(_ROWS, [])
-    if found and exitstatus == 0 and not session.config.option.keyword and "::" not in " ".join(session.config.args):
+    config, found = session.config, session.config.stash.get(_ROWS, [])
+    whole = [Path(__file__).parent] == [Path(argument).resolve() for argument in config.args]
+    if found and exitstatus == 0 and whole and not (config.option.keyword or config.option.markexpr):
         write("conformance", "make conformance", {"rows": found})

@@ -58,3 +58,25 @@ def vllm_job(
         "repaired": repaired,
         "batch": batch,
     }
+
+
+def openvino_job(
+    target: Path,
+    draft: Path | None,
+    prompts: Sequence[Sequence[int]],
+    max_tokens: int,
+    work: Path,
+    *,
+    stop_token: int,
+    gamma: int = 0,
+) -> dict[str, Any]:
+    """A job of engine_openvino.py, which keeps exported models in `work`."""
+    return {
+        "target": str(target),
+        "draft": str(draft) if draft else None,
+        "prompts": [[int(token) for token in prompt] for prompt in prompts],
+        "max_tokens": max_tokens,
+        "work": str(work),
+        "stop_token": stop_token,
+        "gamma": gamma,
+    }

@@ -57,31 +57,39 @@ class Unexplained(AssertionError):
     """The engine took a round that no near-tie explains."""
 
 
-def walk(a_T: Floats, length: int, gamma: int, start: int) -> list[int]:
-    """Accepted tokens of each round, where every a_t is 0 or 1."""
-    accepted, position = [], start
+def walk(a_T: Floats, length: int, gamma: int, convention: Convention, limit: int) -> list[int]:
+    """Tokens that each round emits, where every a_t is 0 or 1. A clipped convention drafts no further than `limit`, the
+    most tokens that were asked for, and what a round says past the end is cut."""
+    emitted, position = [], convention.start
     while position < length:
-        block_G = a_T[position : position + gamma]
-        stood = gamma if block_G.all() and len(block_G) == gamma else int(np.argmin(block_G))
-        accepted.append(stood)
+        block = min(gamma, limit - position - 1) if convention.clipped else gamma
+        stands = a_T[position : position + block] > 0
+        stood = block if stands.all() else int(np.argmin(stands))
+        emitted.append(min(stood + 1, length - position) if convention.clipped else stood + 1)
         position += stood + 1
-    return accepted
+    return emitted
 
 
 def explain(
-    a_T: Floats, length: int, gamma: int, start: int, seen: Sequence[int], gap_at: Callable[[int], float]
+    a_T: Floats,
+    length: int,
+    gamma: int,
+    convention: Convention,
+    limit: int,
+    seen: Sequence[int],
+    gap_at: Callable[[int], float],
 ) -> list[NearTie]:
-    """The near-ties at which a_t must be turned over for the rounds to be those `seen`; none where they agree at once.
+    """The near-ties at which a_t must be turned over for rounds to emit as many tokens as were `seen`; none where they do.
 
-    Raises Unexplained where the first difference is no near-tie.
+    Raises Unexplained where the first difference is no near-tie. `a_T` must reach gamma tokens past the end.
     """
     turned_T, ties = a_T.copy(), []
-    while (expected := walk(turned_T, length, gamma, start)) != list(seen):
+    while (expected := walk(turned_T, length, gamma, convention, limit)) != list(seen):
         pairs = list(zip(expected, seen, strict=False))
         first = next((number for number, (one, other) in enumerate(pairs) if one != other), None)
         if first is None:
             raise Unexplained(f"{len(seen)} rounds seen and {len(expected)} expected, though none of them differ")
-        position = start + sum(seen[:first]) + first + min(pairs[first])
+        position = convention.start + sum(seen[:first]) + min(pairs[first]) - 1
         gap = gap_at(position)
         if gap >= TIE or any(tie.position == position for tie in ties):
             raise Unexplained(f"at position {position} the engine took another turn, and the gap is {gap:.2g}")
