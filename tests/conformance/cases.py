@@ -11,7 +11,7 @@ from pipeline.acceptance.examine import acceptance_probabilities
 from pipeline.acceptance.intervals import ratio_gain
 from pipeline.acceptance.rounds import CONVENTIONS, Convention, expected_rounds
 from pipeline.speculation.sampling import GREEDY, Sampling
-from tests.conformance.moments import TIE, Floats, count_moments, explain
+from tests.conformance.moments import TIE, Floats, Unexplained, count_moments, explain
 from tests.conformance.subject import TOKENS, Subject
 from tests.conformance.texts import BATCH_TOKENS, Text, go_on, judge, surprise, text, with_log_p
 
@@ -36,12 +36,11 @@ def exact_row(subject: Subject, call: Call, gamma: int) -> dict[str, Any]:
     predicted = _counts(found.rounds_B.sum(), found.accepted_BG.sum(0))
     assert predicted == _whole(predicted), "a_t is 0 or 1, and yet the counts are not whole"
     seen = [[stood + 1 for stood in _rounds(steps)] for steps in call["steps"]]
-    ties = _draft_ties(subject, texts, a, gamma, VLLM, seen)
     return {
         "predicted": _whole(predicted),
         "counted": call["counters"],
         "identical": _whole(predicted) == _compared(call["counters"]),
-        "near_ties_of_the_draft": ties,
+        **_rounds_explained(subject, texts, a, gamma, VLLM, seen),
         **_of_the_text(subject, own, greedy),
         "tokens": int(lengths_B.sum()),
         "stopped": int((lengths_B < lengths_B.max()).sum()),
@@ -60,30 +59,32 @@ def openvino_row(subject: Subject, call: Call, gamma: int) -> dict[str, Any]:
         "predicted": {"target_calls": round(predicted)},
         "counted": {"target_calls": counted},
         "identical": predicted == counted,
-        "near_ties_of_the_draft": _draft_ties(
-            subject, texts, a, gamma, OPENVINO, [steps[1:] for steps in call["steps"]]
-        ),
+        **_rounds_explained(subject, texts, a, gamma, OPENVINO, [steps[1:] for steps in call["steps"]]),
         **_of_the_text(subject, own, greedy=True),
         "tokens": int(lengths_B.sum()),
         "stopped": int((lengths_B < lengths_B.max()).sum()),
     }
 
 
-def _draft_ties(
+def _rounds_explained(
     subject: Subject,
     texts: Sequence[Text],
     a: Sequence[Floats],
     gamma: int,
     convention: Convention,
     seen: Sequence[Sequence[int]],
-) -> list[dict[str, Any]]:
-    """Every round emitted what a_t demands, but for these."""
-    ties = []
+) -> dict[str, list[Any]]:
+    """Every round emitted what a_t demands, but for near-ties of the draft; prompts where even those do not explain it."""
+    ties: list[dict[str, Any]] = []
+    unexplained: list[str] = []
     for number, (item, a_T, emitted) in enumerate(zip(texts, a, seen, strict=True)):
         padded_T, gap_at = np.concatenate([a_T, np.zeros(gamma)]), _Gap(subject.draft_model, item)
-        found = explain(padded_T, item.length, gamma, convention, TOKENS, emitted, gap_at)
-        ties += [{"prompt": number, **asdict(tie)} for tie in found]
-    return ties
+        try:
+            found = explain(padded_T, item.length, gamma, convention, TOKENS, emitted, gap_at)
+            ties += [{"prompt": number, **asdict(tie)} for tie in found]
+        except Unexplained as reason:
+            unexplained.append(f"prompt {number}: {reason}")
+    return {"near_ties_of_the_draft": ties, "unexplained": unexplained}
 
 
 class _Gap:

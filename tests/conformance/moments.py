@@ -53,7 +53,7 @@ class NearTie:
     gap: float
 
 
-class Unexplained(AssertionError):
+class Unexplained(Exception):
     """The engine took a round that no near-tie explains."""
 
 

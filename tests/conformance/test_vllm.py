@@ -59,6 +59,7 @@ def test_a_greedy_draft_is_predicted_to_the_last_digit(
     for call in result["calls"]:
         row = _label(result, "repaired", call["temperature"], "greedy", gamma) | exact_row(subject, call, gamma)
         rows.append(row)
+        assert [] == row["unexplained"]
         assert row["near_ties_of_the_draft"] or row["identical"]
         if call["temperature"] == 0:
             assert [] == row["not_the_target"]
@@ -87,6 +88,7 @@ def test_the_shipped_build_is_right_at_temperature_0(vllm: Engine, subject: Subj
     result = _ask(vllm, subject, 5, [(0.0, 0)], repaired=False)
     row = _label(result, "shipped", 0.0, "greedy", 5) | exact_row(subject, result["calls"][0], 5)
     rows.append(row)
+    assert [] == row["unexplained"]
     assert row["near_ties_of_the_draft"] or row["identical"]
     assert [] == row["not_the_target"]
 
@@ -94,23 +96,21 @@ def test_the_shipped_build_is_right_at_temperature_0(vllm: Engine, subject: Subj
 def test_the_shipped_build_is_found_out_at_temperature_1_with_a_greedy_draft(
     vllm: Engine, subject: Subject, spoken: list[Text], rows: Rows
 ) -> None:
-    """The shipped build does not sample from the target: its text is too unlikely, its counters far from the target's.
-
-    On its own text the counters still agree: a greedy draft's token is accepted exactly where it is what was emitted,
-    whatever the emitted tokens were drawn from. So an engine is to be examined on the target's text, or its text as well.
-    """
+    """The shipped build does not sample from the target: its text is not the target's, and it rejects tokens only to emit
+    them, so that its rounds are not even those of its own text. What it divides by is memory nobody wrote: only orders of
+    magnitude can be held."""
     result = _ask(vllm, subject, 5, [(1.0, 0)], repaired=False)
     row = _label(result, "shipped", 1.0, "greedy", 5) | exact_row(subject, result["calls"][0], 5)
     row["on_the_targets_text"] = against_the_target(subject, spoken, COPIES, result["calls"], 5, "greedy")
     rows.append(row)
+    assert len(row["unexplained"]) > 10
     assert abs(row["text"]["standard_errors"]) > 10
-    assert row["on_the_targets_text"]["difference_in_standard_errors"] < -10
 
 
 def test_the_shipped_build_is_found_out_at_temperature_1_with_a_sampled_draft(
     vllm: Engine, subject: Subject, spoken: list[Text], rows: Rows
 ) -> None:
-    """Here the counters are far off on the engine's own text too."""
+    """Each of the three views finds it: the text, the counters on that text, the counters on the target's text."""
     result = _ask(vllm, subject, 5, [(1.0, 0), (1.0, 1)], repaired=False, draft_sampling="probabilistic")
     row = _label(result, "shipped", 1.0, "probabilistic", 5) | pooled_row(subject, result["calls"], 5)
     row["on_the_targets_text"] = against_the_target(subject, spoken, COPIES, result["calls"], 5, "probabilistic")
