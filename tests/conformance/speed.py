@@ -26,7 +26,7 @@ PROMPTS_BY_BATCH = {1: 16, 16: 64}
 def measure(store: Path) -> dict[str, Any]:
     """Rows of engine, batch, gamma, tokens and tokens per second."""
     subject = read_subject(store)
-    vllm = Engine("engine_vllm.py", _interpreter("VLLM_PYTHON", ".venv-engines"))
+    vllm = Engine("engine_vllm.py", _interpreter("VLLM_PYTHON", ".venv-engines"), "libiomp5.so")
     openvino = Engine("engine_openvino.py", _interpreter("OPENVINO_PYTHON", ".venv-openvino"))
     rows: list[dict[str, Any]] = []
     if vllm.interpreter.exists():
