@@ -11,7 +11,7 @@ from pipeline.acceptance.examine import acceptance_probabilities
 from pipeline.acceptance.intervals import ratio_gain
 from pipeline.acceptance.rounds import CONVENTIONS, Convention, expected_rounds
 from pipeline.speculation.sampling import GREEDY, Sampling
-from tests.conformance.moments import TIE, Floats, Unexplained, count_moments, explain
+from tests.conformance.moments import TIE, Floats, Unexplained, count_moments, explain, walk
 from tests.conformance.subject import TOKENS, Subject
 from tests.conformance.texts import BATCH_TOKENS, Text, go_on, judge, surprise, text, with_log_p
 
@@ -48,16 +48,23 @@ def exact_row(subject: Subject, call: Call, gamma: int) -> dict[str, Any]:
 
 
 def openvino_row(subject: Subject, call: Call, gamma: int) -> dict[str, Any]:
-    """openvino-genai at temperature 0: its target calls, prefill included, and what each of them emitted."""
+    """openvino-genai at temperature 0: its target calls, prefill included, and what each of them emitted. The accepted
+    tokens that it reports are those of all rounds of a text but the last."""
     own = [text(prompt, tokens, len(tokens)) for prompt, tokens in zip(subject.prompts, call["tokens"], strict=True)]
     texts = go_on(subject.target_model, own, gamma, GREEDY, subject.vocabulary, 0)
     a = acceptance_probabilities(subject.draft_model, texts, GREEDY, GREEDY, subject.vocabulary, BATCH_TOKENS)
     lengths_B = np.array([item.length for item in texts])
     found = expected_rounds(_stack(a, lengths_B, 0), lengths_B, gamma, OPENVINO)
-    predicted, counted = float(found.calls_B.sum()), sum(len(steps) for steps in call["steps"])
+    rounds = [walk(a_T, item.length, gamma, OPENVINO, TOKENS) for a_T, item in zip(a, texts, strict=True)]
+    before_last = sum(emitted - 1 for prompt in rounds for emitted in prompt[:-1])
+    predicted = {"target_calls": round(found.calls_B.sum()), "accepted_before_last": before_last}
+    counted = {
+        "target_calls": sum(len(steps) for steps in call["steps"]),
+        "accepted_before_last": sum(call["accepted"]),
+    }
     return {
-        "predicted": {"target_calls": round(predicted)},
-        "counted": {"target_calls": counted},
+        "predicted": predicted,
+        "counted": counted,
         "identical": predicted == counted,
         **_rounds_explained(subject, texts, a, gamma, OPENVINO, [steps[1:] for steps in call["steps"]]),
         **_of_the_text(subject, own, greedy=True),

@@ -4,8 +4,8 @@
 
 A job names `target` and `draft` (model directories; null: no speculation), `gamma`, `prompts` (token ids), `max_tokens` and
 `work`, a directory where the models lie once they are exported to OpenVINO's format, in fp32. Temperature 0 only, a prompt
-at a time: sampling with speculation is not to be had here. The result holds the emitted token ids, what each target call
-of each prompt emitted (the engine's own raw metrics), and the seconds of generation.
+at a time: sampling with speculation is not to be had here. The result holds, prompt by prompt, the emitted token ids, what
+each target call emitted and how many tokens were accepted (the engine's own metrics), and the seconds of all.
 
 Imports nothing of Understudy.
 """
@@ -54,19 +54,27 @@ def decode(pipe: Any, job: dict[str, Any]) -> dict[str, Any]:
     config.set_eos_token_id(job["stop_token"])
     if job["draft"]:
         config.num_assistant_tokens = job["gamma"]
-    tokens, steps, seconds = [], [], 0.0
+    tokens, steps, accepted, seconds = [], [], [], 0.0
     for prompt in [job["prompts"][0], *job["prompts"]]:
         ids_1T = np.array([prompt], dtype=np.int64)
         inputs = openvino_genai.TokenizedInputs(openvino.Tensor(ids_1T), openvino.Tensor(np.ones_like(ids_1T)))
         began = time.perf_counter()
         found = pipe.generate(inputs, config)
         seconds += time.perf_counter() - began
-        metrics = found.extended_perf_metrics.main_model_metrics if job["draft"] else found.perf_metrics
+        speculating = found.extended_perf_metrics if job["draft"] else None
+        metrics = speculating.main_model_metrics if speculating else found.perf_metrics
+        accepted.append(speculating.get_num_accepted_tokens() if speculating else 0)
         tokens.append([int(token) for token in found.tokens[0]])
         steps.append([int(size) for size in metrics.raw_metrics.m_batch_sizes])
         if len(tokens) == 1:
             warm = seconds
-    return {"temperature": 0.0, "tokens": tokens[1:], "steps": steps[1:], "seconds": seconds - warm}
+    return {
+        "temperature": 0.0,
+        "tokens": tokens[1:],
+        "steps": steps[1:],
+        "accepted": accepted[1:],
+        "seconds": seconds - warm,
+    }
 
 
 if __name__ == "__main__":
