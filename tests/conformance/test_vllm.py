@@ -104,7 +104,7 @@ def test_the_shipped_build_is_found_out_at_temperature_1_with_a_greedy_draft(
     row["on_the_targets_text"] = against_the_target(subject, spoken, COPIES, result["calls"], 5, "greedy")
     rows.append(row)
     assert len(row["unexplained"]) > 10
-    assert abs(row["text"]["standard_errors"]) > 10
+    assert abs(row["text"]["standard_errors"]) > 5  # seen: 11 to 33
 
 
 def test_the_shipped_build_is_found_out_at_temperature_1_with_a_sampled_draft(
@@ -116,5 +116,5 @@ def test_the_shipped_build_is_found_out_at_temperature_1_with_a_sampled_draft(
     row["on_the_targets_text"] = against_the_target(subject, spoken, COPIES, result["calls"], 5, "probabilistic")
     rows.append(row)
     assert row["largest_difference"] > 10
-    assert abs(row["text"]["standard_errors"]) > 10
+    assert abs(row["text"]["standard_errors"]) > 5  # seen: 11 to 33
     assert row["on_the_targets_text"]["difference_in_standard_errors"] < -10
