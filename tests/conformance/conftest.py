@@ -1,0 +1,54 @@
+"""The engines' interpreters, the subject, and the rows that become `tests/benchmarks/results/conformance.json`.
+
+`make conformance` sets the environment variables read here. Rows are written when a whole session has passed.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.benchmarks.figures import write
+from tests.conformance.engines import Engine
+from tests.conformance.subject import Subject, read_subject
+
+_ROWS = pytest.StashKey[list[dict[str, Any]]]()
+
+
+def _interpreter(variable: str) -> Path:
+    if variable not in os.environ:
+        pytest.skip(f"{variable} is not set: it names the engine's Python; `make conformance` sets it")
+    return Path(os.environ[variable])
+
+
+@pytest.fixture(scope="session")
+def subject() -> Subject:
+    """The pair, the candidate and the prompts of the latest run in CONFORMANCE_STORE."""
+    return read_subject(Path(os.environ.get("CONFORMANCE_STORE", ".understudy")))
+
+
+@pytest.fixture(scope="session")
+def vllm() -> Engine:
+    """vLLM in its own environment."""
+    return Engine("engine_vllm.py", _interpreter("VLLM_PYTHON"))
+
+
+@pytest.fixture(scope="session")
+def openvino() -> Engine:
+    """openvino-genai in its own environment."""
+    return Engine("engine_openvino.py", _interpreter("OPENVINO_PYTHON"))
+
+
+@pytest.fixture(scope="session")
+def rows(pytestconfig: pytest.Config) -> list[dict[str, Any]]:
+    """Where tests leave what they found."""
+    return pytestconfig.stash.setdefault(_ROWS, [])
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Only a whole session that passed is a result."""
+    config, found = session.config, session.config.stash.get(_ROWS, [])
+    whole = [Path(__file__).parent] == [Path(argument).resolve() for argument in config.args]
+    if found and exitstatus == 0 and whole and not (config.option.keyword or config.option.markexpr):
+        write("conformance", "make conformance", {"rows": found})

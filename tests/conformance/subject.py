@@ -1,0 +1,57 @@
+"""Whom the engines are asked to play: the pair and the candidate of the latest run of a store, and prompts no draft saw."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pipeline.artifacts import Store
+from pipeline.config.loading import parse_config
+from pipeline.drafts import find_draft
+from pipeline.generation.store import read_completions
+from pipeline.models import load_model
+from pipeline.pairfile import read_pair
+from pipeline.runs import find_built, require_run
+
+PROMPTS = 64
+TOKENS = 128
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A target, a draft of its family, and prompts as token ids."""
+
+    run: str
+    target: Path
+    draft: Path
+    tokenizer: Path
+    vocabulary: int
+    stop_tokens: Sequence[int]
+    prompts: Sequence[NDArray[np.int32]]
+
+    @cached_property
+    def target_model(self) -> Any:
+        return load_model(self.target, "float32", torch.device("cpu"))
+
+    @cached_property
+    def draft_model(self) -> Any:
+        return load_model(self.draft, "float32", torch.device("cpu"))
+
+
+def read_subject(root: Path) -> Subject:
+    """The subject of the latest run in the store at `root`; UsageError or UnderstudyError if it has no finished one."""
+    store = Store(root)
+    record = require_run(store, None)
+    config = parse_config(record.config, f"run {record.id}")
+    pair = read_pair(find_built(store, record, "pair").path, config.pair)
+    draft = find_draft(find_built(store, record, "distill").path, config.pair)
+    stored = read_completions(find_built(store, record, "generate").path, {"examination"}, greedy=False)
+    prompts = [item.prompt for item in sorted(stored, key=lambda item: item.id)][:PROMPTS]
+    assert len(prompts) == PROMPTS, f"{root}: {len(prompts)} examination prompts, and {PROMPTS} are needed"
+    paths = (path.resolve() for path in (pair.path("target"), draft, pair.tokenizer))
+    return Subject(record.id, *paths, pair.vocabulary, pair.stop_tokens, prompts)

@@ -1,0 +1,120 @@
+"""The examination against vLLM's own counters, on texts that vLLM itself produced, and against vLLM when it is broken.
+
+Chance of a false alarm with fresh seeds: 15 counts within 3 standard errors and 10 texts within 4, so below 5 in 100.
+Seeds are fixed, so that one machine sees one result.
+"""
+
+from typing import Any
+
+import pytest
+
+from tests.conformance.cases import against_the_target, check_trace, exact_row, pooled_row
+from tests.conformance.engines import Engine, vllm_job
+from tests.conformance.subject import TOKENS, Subject
+from tests.conformance.texts import Text, speak
+
+GAMMAS = [1, 3, 5]
+SEEDS = range(8)
+COPIES = 4
+Rows = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="session")
+def spoken(subject: Subject) -> list[Text]:
+    """What the target itself says to the prompts at temperature 1, several times."""
+    said = []
+    for seed in range(COPIES):
+        model, stop = subject.target_model, subject.stop_tokens
+        said += speak(model, subject.prompts, TOKENS, max(GAMMAS) - 1, stop, subject.vocabulary, seed)
+    return said
+
+
+def _ask(vllm: Engine, subject: Subject, gamma: int, calls: list[tuple[float, int]], **more: Any) -> dict[str, Any]:
+    job = vllm_job(subject.target, subject.draft, subject.prompts, TOKENS, calls, gamma=gamma, **more)
+    result = vllm.run(job)
+    for call in result["calls"]:
+        check_trace(call)
+    return result
+
+
+def _label(result: dict[str, Any], build: str, temperature: float, draft_sampling: str, gamma: int) -> dict[str, Any]:
+    return {
+        "engine": result["engine"],
+        "version": result["version"],
+        "torch": result["torch"],
+        "build": build,
+        "temperature": temperature,
+        "draft_sampling": draft_sampling,
+        "gamma": gamma,
+        "prompts": len(result["calls"][0]["tokens"]),
+    }
+
+
+@pytest.mark.parametrize("gamma", GAMMAS)
+def test_a_greedy_draft_is_predicted_to_the_last_digit(
+    vllm: Engine, subject: Subject, spoken: list[Text], rows: Rows, gamma: int
+) -> None:
+    """Drafts, accepted and per-position counts are identical at temperature 0 and 1, but for near-ties that are listed."""
+    result = _ask(vllm, subject, gamma, [(0.0, 0), (1.0, 0)])
+    for call in result["calls"]:
+        row = _label(result, "repaired", call["temperature"], "greedy", gamma) | exact_row(subject, call, gamma)
+        rows.append(row)
+        assert [] == row["unexplained"]
+        assert row["near_ties_of_the_draft"] or row["identical"]
+        if call["temperature"] == 0:
+            assert [] == row["not_the_target"]
+        else:
+            row["on_the_targets_text"] = against_the_target(subject, spoken, COPIES, [call], gamma, "greedy")
+            assert abs(row["text"]["standard_errors"]) < 4
+            assert abs(row["on_the_targets_text"]["difference_in_standard_errors"]) < 4
+
+
+@pytest.mark.parametrize("gamma", GAMMAS)
+def test_a_sampled_draft_is_predicted_within_three_standard_errors(
+    vllm: Engine, subject: Subject, spoken: list[Text], rows: Rows, gamma: int
+) -> None:
+    """Pooled over eight seeds at temperature 1, every counter is where the examination of the same texts puts it."""
+    result = _ask(vllm, subject, gamma, [(1.0, seed) for seed in SEEDS], draft_sampling="probabilistic")
+    row = _label(result, "repaired", 1.0, "probabilistic", gamma) | pooled_row(subject, result["calls"], gamma)
+    row["on_the_targets_text"] = against_the_target(subject, spoken, COPIES, result["calls"], gamma, "probabilistic")
+    rows.append(row)
+    assert row["largest_difference"] < 3
+    assert abs(row["text"]["standard_errors"]) < 4
+    assert abs(row["on_the_targets_text"]["difference_in_standard_errors"]) < 4
+
+
+def test_the_shipped_build_is_right_at_temperature_0(vllm: Engine, subject: Subject, rows: Rows) -> None:
+    """Without our repair, greedy decoding is the target's and its counters are the predicted ones."""
+    result = _ask(vllm, subject, 5, [(0.0, 0)], repaired=False)
+    row = _label(result, "shipped", 0.0, "greedy", 5) | exact_row(subject, result["calls"][0], 5)
+    rows.append(row)
+    assert [] == row["unexplained"]
+    assert row["near_ties_of_the_draft"] or row["identical"]
+    assert [] == row["not_the_target"]
+
+
+def test_the_shipped_build_is_found_out_at_temperature_1_with_a_greedy_draft(
+    vllm: Engine, subject: Subject, spoken: list[Text], rows: Rows
+) -> None:
+    """The shipped build does not sample from the target: its text is not the target's, and it rejects tokens only to emit
+    them, so that its rounds are not even those of its own text. What it divides by is memory nobody wrote: only orders of
+    magnitude can be held."""
+    result = _ask(vllm, subject, 5, [(1.0, 0)], repaired=False)
+    row = _label(result, "shipped", 1.0, "greedy", 5) | exact_row(subject, result["calls"][0], 5)
+    row["on_the_targets_text"] = against_the_target(subject, spoken, COPIES, result["calls"], 5, "greedy")
+    rows.append(row)
+    assert len(row["unexplained"]) > 10
+    assert abs(row["text"]["standard_errors"]) > 5  # seen: 11 to 33
+
+
+def test_the_shipped_build_is_found_out_at_temperature_1_with_a_sampled_draft(
+    vllm: Engine, subject: Subject, spoken: list[Text], rows: Rows
+) -> None:
+    """Each of the three views finds it: the text, the counters on that text, the counters on the target's text."""
+    result = _ask(vllm, subject, 5, [(1.0, 0), (1.0, 1)], repaired=False, draft_sampling="probabilistic")
+    row = _label(result, "shipped", 1.0, "probabilistic", 5) | pooled_row(subject, result["calls"], 5)
+    row["on_the_targets_text"] = against_the_target(subject, spoken, COPIES, result["calls"], 5, "probabilistic")
+    rows.append(row)
+    assert row["largest_difference"] > 10
+    assert abs(row["text"]["standard_errors"]) > 5  # seen: 11 to 33
+    assert row["on_the_targets_text"]["difference_in_standard_errors"] < -10
