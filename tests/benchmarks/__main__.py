@@ -3,9 +3,12 @@
 import sys
 
 from tests.benchmarks import (
+    conformance,
     decoder_batch,
     decoder_real,
     decoder_small,
+    engines,
+    evaluator_memory,
     evaluator_speed,
     greedy,
     light_paths,
@@ -17,11 +20,14 @@ from tests.benchmarks.render import render
 FIGURES = {
     "quickstart": quickstart,
     "evaluator_speed": evaluator_speed,
+    "evaluator_memory": evaluator_memory,
     "decoder_small": decoder_small,
+    "engines": engines,
     "decoder_real": decoder_real,
     "decoder_batch": decoder_batch,
     "greedy": greedy,
     "trace": trace,
+    "conformance": conformance,
     "light_paths": light_paths,
 }
 

@@ -16,13 +16,16 @@ from tests.benchmarks.figures import ROOT, UNDERSTUDY
 
 @dataclass(frozen=True)
 class ReferencePair:
-    """Where things lie."""
+    """Where things lie, and what both models share."""
 
+    root: Path  # the store
+    run: str
     target: Path
     draft: Path  # the distilled candidate
     tokenizer: Path
     completions: Path
     vocabulary: int
+    stop_tokens: list[int]
 
     def load(self, dtype: str) -> tuple[Any, Any]:
         """Target and draft on the CPU."""
@@ -33,24 +36,27 @@ class ReferencePair:
         return tuple(load_model(path, dtype, torch.device("cpu")) for path in (self.target, self.draft))  # type: ignore[return-value]
 
 
-def find_pair() -> ReferencePair:
-    """The pair of the store's latest run; the quickstart is run where there is none."""
+def find_pair(root: Path | None = None) -> ReferencePair:
+    """The pair of the latest run in the store at `root`; the quickstart is run where there is none."""
     from pipeline.artifacts import Store
     from pipeline.config.loading import parse_config
     from pipeline.pairfile import read_pair
     from pipeline.runs import find_built, list_runs, require_run
 
-    root = Path(os.environ.get("UNDERSTUDY_BENCH_STORE", ROOT / ".understudy"))
+    root = root or Path(os.environ.get("UNDERSTUDY_BENCH_STORE", ROOT / ".understudy"))
     if not list_runs(store := Store(root)):
         subprocess.run([UNDERSTUDY, "run", "configs/quickstart.yaml", "--store", str(root)], check=True, cwd=ROOT)
     record = require_run(store, None)
     pair = read_pair(find_built(store, record, "pair").path, parse_config(record.config, record.id).pair)
     return ReferencePair(
+        root,
+        record.id,
         pair.path("target"),
         find_built(store, record, "distill").path / "draft",
         pair.tokenizer,
         find_built(store, record, "generate").path,
         pair.vocabulary,
+        pair.stop_tokens,
     )
 
 

@@ -9,11 +9,12 @@ from scipy.special import stdtrit
 
 from pipeline.acceptance.examine import acceptance_probabilities
 from pipeline.acceptance.intervals import ratio_gain
+from pipeline.acceptance.moments import RoundMoments, round_moments
 from pipeline.acceptance.rounds import CONVENTIONS, Convention, expected_rounds
 from pipeline.speculation.sampling import GREEDY, Sampling
-from tests.conformance.moments import TIE, Floats, Unexplained, count_moments, explain, walk
 from tests.conformance.subject import TOKENS, Subject
 from tests.conformance.texts import BATCH_TOKENS, Text, go_on, judge, surprise, text, with_log_p
+from tests.conformance.walks import TIE, Floats, Unexplained, explain, walk
 
 VLLM, OPENVINO = CONVENTIONS["vllm"], CONVENTIONS["openvino"]
 CONTINUATIONS = 2  # of every sampled text: what the target may say past its end
@@ -154,15 +155,22 @@ def pooled_row(subject: Subject, calls: Sequence[Call], gamma: int) -> dict[str,
     }
 
 
-def _moments(subject: Subject, own: Sequence[Text], gamma: int, call: Call) -> list[tuple[Floats, Floats]]:
+def _moments(subject: Subject, own: Sequence[Text], gamma: int, call: Call) -> list[tuple[Floats, ...]]:
     lengths_B = np.array([item.length for item in own])
     found = []
     for number in range(CONTINUATIONS):
         seed = call["seed"] * CONTINUATIONS + number
         longer = go_on(subject.target_model, own, gamma - 1, Sampling(), subject.vocabulary, seed)
         a = _sampled_acceptance(subject, longer)
-        found.append(count_moments(_stack(a, lengths_B, gamma), lengths_B, gamma, VLLM))
+        moments = round_moments(_stack(a, lengths_B, gamma), lengths_B, gamma, VLLM)
+        found.append(tuple(_columns(moments, part) for part in ("mean", "variance")))
     return found
+
+
+def _columns(moments: RoundMoments, part: str) -> Floats:
+    """Drafts, accepted, accepted by place: one column each, (B, 2 + gamma)."""
+    counts = (moments.rounds, moments.accepted, moments.per_position)
+    return np.column_stack([getattr(count, part) for count in counts])
 
 
 def _sampled_acceptance(subject: Subject, texts: Sequence[Text]) -> list[Floats]:

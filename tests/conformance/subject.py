@@ -10,13 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pipeline.artifacts import Store
-from pipeline.config.loading import parse_config
-from pipeline.drafts import find_draft
 from pipeline.generation.store import read_completions
 from pipeline.models import load_model
-from pipeline.pairfile import read_pair
-from pipeline.runs import find_built, require_run
+from pipeline.speculation.sampling import Sampling
+from tests.benchmarks.refpair import find_pair
 
 PROMPTS = 64
 TOKENS = 128
@@ -45,13 +42,9 @@ class Subject:
 
 def read_subject(root: Path) -> Subject:
     """The subject of the latest run in the store at `root`; UsageError or UnderstudyError if it has no finished one."""
-    store = Store(root)
-    record = require_run(store, None)
-    config = parse_config(record.config, f"run {record.id}")
-    pair = read_pair(find_built(store, record, "pair").path, config.pair)
-    draft = find_draft(find_built(store, record, "distill").path, config.pair)
-    stored = read_completions(find_built(store, record, "generate").path, {"examination"}, greedy=False)
+    pair = find_pair(root)
+    stored = read_completions(pair.completions, {"examination"}, Sampling())
     prompts = [item.prompt for item in sorted(stored, key=lambda item: item.id)][:PROMPTS]
     assert len(prompts) == PROMPTS, f"{root}: {len(prompts)} examination prompts, and {PROMPTS} are needed"
-    paths = (path.resolve() for path in (pair.path("target"), draft, pair.tokenizer))
-    return Subject(record.id, *paths, pair.vocabulary, pair.stop_tokens, prompts)
+    paths = (path.resolve() for path in (pair.target, pair.draft, pair.tokenizer))
+    return Subject(pair.run, *paths, pair.vocabulary, pair.stop_tokens, prompts)

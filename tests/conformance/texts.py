@@ -12,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from pipeline.acceptance.examine import batches
-from pipeline.speculation.decoder import Decoder, Request
+from pipeline.speculation.batch import Request
+from pipeline.speculation.decoder import Decoder
 from pipeline.speculation.sampling import Sampling
 
 BATCH_TOKENS = 8192

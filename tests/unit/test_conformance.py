@@ -1,54 +1,16 @@
-"""What of the conformance suite needs no engine: moments of the counters, near-ties, the likelihood of a text, the repair."""
-
-import itertools
+"""What of the conformance suite needs no engine: rounds, near-ties, the likelihood of a text, the repair."""
 
 import numpy as np
 import pytest
 import torch
 
 from pipeline.acceptance.rounds import CONVENTIONS, Convention, expected_rounds
-from tests.conformance.moments import NearTie, Unexplained, count_moments, explain, walk
 from tests.conformance.texts import judge, surprise, text
 from tests.conformance.vllm_repair import repeat_for_tokens
+from tests.conformance.walks import NearTie, Unexplained, explain, walk
 from tests.fakes import tiny_llama
 
 VLLM, OPENVINO = CONVENTIONS["vllm"], CONVENTIONS["openvino"]
-
-
-def _enumerated(a: np.ndarray, length: int, gamma: int) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and variance of the counters over all outcomes of every single acceptance."""
-    mean, second = np.zeros(2 + gamma), np.zeros(2 + gamma)
-    for stands in itertools.product((0.0, 1.0), repeat=length + gamma - 1):
-        weight = float(np.prod(np.where(stands, a, 1 - a)))
-        accepted = [emitted - 1 for emitted in walk(np.array([*stands, 0.0]), length, gamma, VLLM, length)]
-        places = [sum(stood > place for stood in accepted) for place in range(gamma)]
-        counts = np.array([len(accepted), sum(accepted), *places])
-        mean, second = mean + weight * counts, second + weight * counts**2
-    return mean, second - mean**2
-
-
-@pytest.mark.parametrize("gamma", [1, 2, 3])
-def test_moments_equal_enumeration_over_all_outcomes(gamma: int) -> None:
-    """Ragged completions: mean and variance of drafts, accepted and per-position counts are exact."""
-    lengths_B = np.array([6, 1, 4])
-    a_BT = np.random.default_rng(gamma).random((3, 6 + gamma))
-    mean_BR, variance_BR = count_moments(a_BT, lengths_B, gamma, VLLM)
-
-    for row, length in enumerate(lengths_B):
-        mean, variance = _enumerated(a_BT[row, : length + gamma - 1], length, gamma)
-        np.testing.assert_allclose(mean, mean_BR[row], atol=1e-12)
-        np.testing.assert_allclose(variance, variance_BR[row], atol=1e-12)
-
-
-def test_moments_have_the_mean_of_expected_rounds() -> None:
-    """The backward recursion and the forward one of the library agree."""
-    lengths_B = np.array([40, 17, 2])
-    a_BT = np.random.default_rng(0).random((3, 45))
-    mean_BR, _ = count_moments(a_BT, lengths_B, 5, VLLM)
-    found = expected_rounds(a_BT, lengths_B, 5, VLLM)
-
-    np.testing.assert_allclose(found.rounds_B, mean_BR[:, 0])
-    np.testing.assert_allclose(found.accepted_BG, mean_BR[:, 2:])
 
 
 @pytest.mark.parametrize("convention", [VLLM, OPENVINO], ids=lambda convention: convention.name)

@@ -1,8 +1,4 @@
-"""Mean and variance of an engine's counters over given texts, and the very rounds it must take where nothing is left to
-chance. numpy only.
-
-Stands in for second moments in `pipeline.acceptance`: when those are there, `count_moments` should give way to them.
-"""
+"""The very rounds an engine must take where nothing is left to chance, and near-ties where it took others. numpy only."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,35 +10,6 @@ from pipeline.acceptance.rounds import Convention
 
 Floats = NDArray[np.float64]
 TIE = 2e-5  # logits closer than this may be ordered otherwise by another order of fp32 sums (DESIGN section 2)
-
-
-def count_moments(
-    a_BT: Floats, lengths_B: NDArray[np.int64], gamma: int, convention: Convention
-) -> tuple[Floats, Floats]:
-    """Mean and variance, both (B, 2 + gamma), of each completion's drafts, accepted tokens, and accepted tokens by place.
-
-    Backwards from the end: a round at t has outcomes k = 0..gamma of weight w_k and pays r_k, so that
-    V[t] = sum_k w_k (r_k + V[t+k+1]) and the second moment S[t] = sum_k w_k (r_k^2 + 2 r_k V[t+k+1] + S[t+k+1]).
-    For unclipped conventions only: a_BT reaches gamma - 1 tokens past the longest end.
-    """
-    assert not convention.clipped
-    batch, longest = len(a_BT), int(lengths_B.max())
-    outcome_K, place_G = np.arange(gamma + 1), np.arange(gamma)
-    pay_KR = np.column_stack([np.ones(gamma + 1), outcome_K, outcome_K[:, None] > place_G])
-    mean_BTR = np.zeros((batch, longest + gamma + 1, pay_KR.shape[1]))
-    second_BTR = np.zeros_like(mean_BTR)
-    for t in range(longest - 1, convention.start - 1, -1):
-        stand_BG = a_BT[:, t : t + gamma].cumprod(1)
-        reached_BK = np.concatenate([np.ones((batch, 1)), stand_BG], axis=1)
-        weight_BK = reached_BK - np.concatenate([stand_BG, np.zeros((batch, 1))], axis=1)
-        after_BKR = mean_BTR[:, t + 1 : t + gamma + 2]
-        value_BR = (weight_BK[..., None] * (pay_KR + after_BKR)).sum(1)
-        square_BKR = pay_KR**2 + 2 * pay_KR * after_BKR + second_BTR[:, t + 1 : t + gamma + 2]
-        inside_B1 = (t < lengths_B)[:, None]
-        mean_BTR[:, t] = np.where(inside_B1, value_BR, 0.0)
-        second_BTR[:, t] = np.where(inside_B1, (weight_BK[..., None] * square_BKR).sum(1), 0.0)
-    mean_BR = mean_BTR[:, convention.start]
-    return mean_BR, np.maximum(second_BTR[:, convention.start] - mean_BR**2, 0.0)
 
 
 @dataclass(frozen=True)
