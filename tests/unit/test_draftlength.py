@@ -185,6 +185,9 @@ def test_the_window_counts_examined_tokens() -> None:
     assert 7 / 9 == fallback.rate
     fallback.learn([4, 4, 4], [3, 3, 0])
     assert 6 / 10 == fallback.rate
+    for _ in range(1000):
+        fallback.learn([5], [1])
+    assert 5 == len(fallback._rounds)  # of two examined tokens each: nothing grows
 
 
 def test_asking_costs_no_probe() -> None:

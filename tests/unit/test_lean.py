@@ -193,6 +193,15 @@ def test_a_wrapped_model_keeps_its_own_forward() -> None:
     assert isinstance(choose_body(wrapped.merge_and_unload(), 40), LeanModel)
 
 
+def test_a_model_spread_over_devices_keeps_its_own_forward() -> None:
+    """Only its own forward knows where its parts are; on one device the map says nothing."""
+    model = _model("Llama")
+    model.hf_device_map = {"model": "cpu", "lm_head": "cpu"}
+    assert isinstance(choose_body(model, 40), LeanModel)
+    model.hf_device_map = {"model": "cpu", "lm_head": "disk"}
+    assert isinstance(choose_body(model, 40), OwnForward)
+
+
 def test_damaged_weights_go_through_to_be_reported() -> None:
     """NaN is neither equal nor different: the lean form is taken, and the decoder says that these are no numbers."""
     model = tiny_llama(1)
