@@ -41,10 +41,18 @@ class _Walk:
     """All paths at once, one a row of `paths`: the choice of every column of every round."""
 
     def __init__(self, paths: Sequence[Sequence[Sequence[int]]]) -> None:
-        self.paths = paths
         self.weights = torch.ones(len(paths), dtype=torch.float64)
-        self.used: set[tuple[int, int, int]] = set()  # (path, round, column): a number may decide one thing only
-        self.rounds = [0] * len(paths)
+        self.codes = torch.tensor(paths)  # (path, round, column)
+        count, _, columns = self.codes.shape
+        self.codes += (torch.arange(count)[:, None, None] * _COLUMNS + torch.arange(columns)) * _CHOICES
+        self.used = torch.zeros(count, _COLUMNS, dtype=torch.bool)  # this round: a number may decide one thing only
+        self.round = torch.zeros(count, dtype=torch.long)
+
+    def take(self, numbers: torch.Tensor) -> torch.Tensor:
+        codes_BN = self.codes[numbers, self.round[numbers]]
+        self.round[numbers] += 1
+        self.used[numbers] = False
+        return codes_BN
 
     def draw(self, weights_V: torch.Tensor, codes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         path, choice = self._read(codes)
@@ -63,10 +71,8 @@ class _Walk:
     def _read(self, codes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         plain = codes.as_subclass(torch.Tensor)
         path, column, choice = plain // (_COLUMNS * _CHOICES), plain // _CHOICES % _COLUMNS, plain % _CHOICES
-        for number, place in zip(path.flatten().tolist(), column.flatten().tolist(), strict=True):
-            use = (number, self.rounds[number], place)
-            assert use not in self.used, "one number decided twice"
-            self.used.add(use)
+        assert not self.used[path, column].any(), "one number decided twice"
+        self.used[path, column] = True
         return path, choice
 
 
@@ -77,13 +83,8 @@ class _Streams:
         self.paths = seeds
 
     def take(self, count: int) -> torch.Tensor:
-        walk = _Choices.walk
-        codes_BN = torch.zeros(len(self.paths), count, dtype=torch.long)
-        for row, path in enumerate(self.paths):
-            walk.rounds[path] += 1
-            round_ = walk.paths[path][walk.rounds[path] - 1]
-            assert count == len(round_)
-            codes_BN[row] = torch.tensor([(path * _COLUMNS + n) * _CHOICES + choice for n, choice in enumerate(round_)])
+        codes_BN = _Choices.walk.take(torch.tensor(self.paths))
+        assert count == codes_BN.shape[1]
         return codes_BN.as_subclass(_Choices)
 
     def select(self, rows: list[int]) -> None:
