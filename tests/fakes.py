@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from pipeline.acceptance.profile import PromptCounts
 from pipeline.generation.store import Spoken
 from pipeline.progress import Progress
+from pipeline.speculation.batch import Request
 from pipeline.speculation.sampling import GREEDY, Sampling
 
 torch.set_num_threads(1)  # tensors of a few hundred numbers: threads only wait for each other
@@ -82,6 +83,22 @@ def tiny_llama(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return LlamaForCausalLM(config).to(dtype).eval()
+
+
+def tiny_pair(seed: int, noise: float) -> tuple[Any, Any]:
+    """A target in fp64 and a draft that is the target with its head shaken: wrong often enough, and right often enough."""
+    target, draft = tiny_llama(seed, layers=1), tiny_llama(seed, layers=1)
+    with torch.no_grad():
+        weight = draft.lm_head.weight
+        weight += noise * torch.randn(weight.shape, generator=torch.Generator().manual_seed(0))
+    return target, draft
+
+
+def ragged_requests(count: int) -> list[Request]:
+    """Prompts of 1 to 11 tokens of a vocabulary of 32, and limits of 1 to 14; seeds are their numbers."""
+    generator = torch.Generator().manual_seed(0)
+    prompts = [torch.randint(32, (1 + 4 * n % 11,), generator=generator).tolist() for n in range(count)]
+    return [Request(prompt, 1 + (10 + 5 * n) % 14, n) for n, prompt in enumerate(prompts)]
 
 
 def tiny_tokenizer(tokens: int = 32, **special: str) -> Any:

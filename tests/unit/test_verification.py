@@ -277,10 +277,11 @@ def test_no_mass_is_left_where_draft_equals_target() -> None:
 
 
 def test_acceptance_at_its_edges() -> None:
-    """0 where p is 0 (whatever q), 1 where only q is 0 or where p exceeds q, p / q between."""
+    """0 where p is 0 (whatever q), 1 where only q is 0 or where p exceeds q, p / q between; NaN stays NaN."""
     p, q = torch.tensor([0.0, 0.0, 0.3, 0.6, 0.1]), torch.tensor([0.5, 0.0, 0.0, 0.3, 0.4])
 
     torch.testing.assert_close(torch.tensor([0.0, 0.0, 1.0, 1.0, 0.25]), acceptance(p, q))
+    assert bool(acceptance(torch.tensor([torch.nan]), torch.tensor([0.5])).isnan().all())
 
 
 def test_gamma_zero_emits_from_the_target() -> None:
