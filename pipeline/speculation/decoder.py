@@ -56,8 +56,12 @@ class Decoder:
         self.length = Fixed(gamma) if isinstance(gamma, int) else gamma
         if self.length.most and draft is None:
             raise UsageError(f"gamma is {self.length.most} but there is no draft model")
-        if imposed_acceptance and (sampling.greedy or len(imposed_acceptance) < self.length.most):
-            raise UsageError("imposed acceptance needs sampling and one figure for each drafted token")
+        if imposed_acceptance and (
+            sampling.greedy or verification == "block" or len(imposed_acceptance) < self.length.most
+        ):
+            raise UsageError(
+                "imposed acceptance needs sampling, token-level verification and a figure for each drafted token"
+            )
         self.target = choose_body(target, vocabulary, lean)
         self.draft = choose_body(draft, vocabulary, lean) if self.length.most else None
         self.sampling, self.draft_sampling = sampling, draft_sampling or sampling

@@ -13,6 +13,8 @@ from pipeline.errors import UsageError
 from pipeline.speculation.cache import RaggedCache, attention_window
 from pipeline.speculation.lean import LeanModel
 
+_PREFILL = 512  # tokens of a pass over a prompt
+
 
 class Side:
     """Target or draft of one decode. Slot s of a row holds position s of that row's sequence, always."""
@@ -41,7 +43,8 @@ class Side:
         behind = [row for row, length in enumerate(lengths) if length - self.seen[row] > 2 or not self.seen[row]]
         if behind and (end := max(lengths[row] for row in behind) - 1) > 0:
             begin = min(self.seen[row] for row in behind)
-            self.logits(ids_BS[:, begin:end], [begin] * len(lengths), keep=1)
+            for first in range(begin, end, _PREFILL):  # in pieces: attention's mask grows with the square of a pass
+                self.logits(ids_BS[:, first : min(first + _PREFILL, end)], [first] * len(lengths), keep=1)
             # A row that was left alone because it lacks only one token may lack it before `begin`: it still does.
             self.seen = [
                 max(seen, min(end, length - 1)) if seen >= begin else seen

@@ -19,6 +19,7 @@ from pipeline.speculation.cache import attention_window
 _MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 _ROPE_TYPES = ("default", "linear", "llama3", "yarn")  # cosines that depend on the position alone
 _PACKED_BYTES = 1 << 23  # products over more weights than this are bound by memory, where packing gains nothing
+_PROOF = 24  # tokens over which it must agree with the model's own forward
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}  # of the largest logit; 0.05 in lower precision
 
 
@@ -125,11 +126,13 @@ class LeanModel:
     @torch.inference_mode()
     def reproduces(self, model: Any) -> bool:
         """Whether logits of a few tokens, fed in two parts to two rows, are those of the model's own forward."""
-        ids_BT = torch.arange(1, 15, device=self.device).view(2, 7) % min(self.vocabulary, self.embedding.shape[0])
+        ids_BT = torch.arange(1, 2 * _PROOF + 1, device=self.device).view(2, _PROOF)
+        ids_BT = ids_BT % min(self.vocabulary, self.embedding.shape[0])
         own_BTV = model(input_ids=ids_BT, use_cache=False).logits[..., : self.vocabulary]
-        caches = self.allocate(2, 7)
+        caches, half = self.allocate(2, _PROOF), _PROOF // 2
         parts = [
-            self.forward(ids_BT[:, begin:end], [begin] * 2, caches, end - begin) for begin, end in ((0, 4), (4, 7))
+            self.forward(ids_BT[:, begin:end], [begin] * 2, caches, end - begin)
+            for begin, end in ((0, half), (half, _PROOF))
         ]
         gap = (torch.cat(parts, dim=1) - own_BTV).abs().max()
         if not torch.isfinite(gap):

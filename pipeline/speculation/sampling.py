@@ -101,7 +101,8 @@ def soundness(best: torch.Tensor) -> torch.Tensor:
 
 def check_drawn(sums: torch.Tensor) -> None:
     """Raise UnderstudyError unless what was drawn from were distributions: finite, positive sums."""
-    if not bool((torch.isfinite(sums) & (sums > 0)).all()):
+    low, high = torch.aminmax(sums)
+    if not 0 < float(low) <= float(high) < math.inf:  # NaN compares as false
         raise UnderstudyError(
             "the model's probabilities are not numbers (NaN or infinite logits); check its weights and dtype"
         )

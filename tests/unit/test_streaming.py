@@ -108,20 +108,28 @@ def test_decoding_in_waves_leaves_no_trace(target: Any, draft: Any) -> None:
     assert first == decoder.decode(requests)
 
 
-@pytest.mark.parametrize("imposed", [[], [0.5, 0.5]])
-def test_imposed_acceptance_needs_sampling_and_a_figure_a_token(target: Any, draft: Any, imposed: list[float]) -> None:
-    """At temperature 0, or with fewer figures than drafted tokens, it is a usage error."""
-    options = {"vocabulary": VOCABULARY, "gamma": 3, "imposed_acceptance": imposed or [0.5] * 3}
+@pytest.mark.parametrize(
+    ("sampling", "options"),
+    [
+        (GREEDY, {"imposed_acceptance": [0.5] * 3}),
+        (Sampling(), {"imposed_acceptance": [0.5] * 2}),
+        (Sampling(), {"imposed_acceptance": [0.5] * 3, "verification": "block"}),
+    ],
+    ids=str,
+)
+def test_imposed_acceptance_needs_sampling_and_a_figure_a_token(
+    target: Any, draft: Any, sampling: Sampling, options: dict[str, Any]
+) -> None:
+    """At temperature 0, with fewer figures than drafted tokens, or by block it is a usage error."""
     with pytest.raises(UsageError, match="imposed acceptance needs"):
-        Decoder(target, draft, sampling=Sampling() if imposed else GREEDY, **options)
+        Decoder(target, draft, sampling=sampling, vocabulary=VOCABULARY, gamma=3, **options)
 
 
-@pytest.mark.parametrize("verification", ["token", "block"])
-def test_imposed_acceptance_by_position(verification: str) -> None:
+def test_imposed_acceptance_by_position() -> None:
     """Of all rounds that drafted so far, the share that accepted is what was imposed (six standard deviations, each of
     three positions: false alarm below 1e-8), though target and draft have nothing in common."""
     target, draft = table_model(8, 1, scale=4.0), table_model(8, 2, scale=4.0)
-    imposed, options = [0.8, 0.9, 0.4], {"vocabulary": 8, "verification": verification}
+    imposed, options = [0.8, 0.9, 0.4], {"vocabulary": 8}
     requests = [Request([1], 40, seed) for seed in range(200)]
     completions = Decoder(target, draft, gamma=3, sampling=Sampling(), imposed_acceptance=imposed, **options).decode(
         requests
