@@ -19,31 +19,62 @@ from pipeline.speculation.cache import attention_window
 _MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 _ROPE_TYPES = ("default", "linear", "llama3", "yarn")  # cosines that depend on the position alone
 _PACKED_BYTES = 1 << 23  # products over more weights than this are bound by memory, where packing gains nothing
+_FEW_ROWS = 8  # of a bf16 product on a CPU; above, the usual way is the fastest
 _PROOF = 24  # tokens over which it must agree with the model's own forward
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}  # of the largest logit; 0.05 in lower precision
 
 
-class _Packed:
-    """Linear layers of one input as one product."""
+class _Product:
+    """Plain linear layers of one input: side by side in one matrix where they are small, else one after the other over the
+    model's own weights.
+
+    On a CPU the way matters more than the arithmetic. Small fp32 matrices are 2 to 3 times faster stored (in, out); over
+    bf16 ones, a few rows are read a quarter faster as matrix times vector, or as the transposed product.
+    """
 
     def __init__(self, layers: Sequence[nn.Linear]) -> None:
-        weight = torch.cat([layer.weight.detach() for layer in layers])
-        # On a CPU, small fp32 products of a few rows are 2 to 3 times faster over (in, out); bf16 wants (out, in).
-        turned = weight.device.type == "cpu" and weight.dtype == torch.float32
-        self.weight_IO = weight.t().contiguous() if turned else weight.t()
-        biases = [layer.bias for layer in layers]
-        self.bias = None if biases[0] is None else torch.cat([bias.detach() for bias in biases])
+        weights_OI = [layer.weight.detach() for layer in layers]
+        size = sum(weight_OI.numel() * weight_OI.element_size() for weight_OI in weights_OI)
+        has_bias = layers[0].bias is not None
+        self.bias_O = torch.cat([layer.bias.detach() for layer in layers]) if has_bias else None
+        on_cpu, dtype = weights_OI[0].device.type == "cpu", weights_OI[0].dtype
+        self.few_rows = _FEW_ROWS if on_cpu and dtype == torch.bfloat16 else 0
+        if size <= _PACKED_BYTES:
+            weights_OI = [torch.cat(weights_OI)]
+            if on_cpu and dtype == torch.float32:
+                weights_OI = [weights_OI[0].t().contiguous().t()]
+        self.weights_OI = weights_OI
 
     def __call__(self, x_NI: torch.Tensor) -> torch.Tensor:
-        return torch.mm(x_NI, self.weight_IO) if self.bias is None else torch.addmm(self.bias, x_NI, self.weight_IO)
+        outs = [self._times(x_NI, weight_OI) for weight_OI in self.weights_OI]
+        out_NO = outs[0] if len(outs) == 1 else torch.cat(outs, dim=-1)
+        return out_NO if self.bias_O is None else out_NO + self.bias_O
 
     def onto(self, residual_NO: torch.Tensor, x_NI: torch.Tensor) -> torch.Tensor:
-        out = torch.addmm(residual_NO, x_NI, self.weight_IO)
-        return out if self.bias is None else out + self.bias
+        """The product added to `residual`, in one call where that is the fastest way."""
+        if self.bias_O is not None or 1 < len(x_NI) <= self.few_rows:
+            return residual_NO + self(x_NI)
+        (weight_OI,) = self.weights_OI
+        if len(x_NI) <= self.few_rows:
+            return torch.addmv(residual_NO[0], weight_OI, x_NI[0]).unsqueeze(0)
+        return torch.addmm(residual_NO, x_NI, weight_OI.t())
+
+    def halves(self, x_NI: torch.Tensor) -> Sequence[torch.Tensor]:
+        """The product of two layers of one size, apart."""
+        if len(self.weights_OI) == 2 and self.bias_O is None:
+            return [self._times(x_NI, weight_OI) for weight_OI in self.weights_OI]
+        return self(x_NI).chunk(2, dim=-1)
+
+    def _times(self, x_NI: torch.Tensor, weight_OI: torch.Tensor) -> torch.Tensor:
+        if len(x_NI) > self.few_rows:
+            return torch.mm(x_NI, weight_OI.t())
+        if len(x_NI) == 1:
+            return torch.mv(weight_OI, x_NI[0]).unsqueeze(0)
+        return torch.mm(weight_OI, x_NI.t()).t().contiguous()
 
 
-class _Separate:
-    """Linear layers of one input as they are: large, or quantised."""
+class _Modules:
+    """Linear layers of one input that are not plain matrices: quantised ones, say."""
 
     def __init__(self, layers: Sequence[nn.Module]) -> None:
         self.layers = layers
@@ -56,23 +87,30 @@ class _Separate:
         out: torch.Tensor = residual_NO + self(x_NI)
         return out
 
+    def halves(self, x_NI: torch.Tensor) -> Sequence[torch.Tensor]:
+        return [layer(x_NI) for layer in self.layers]
 
-def _product(*layers: nn.Module) -> _Packed | _Separate:
+
+def _product(*layers: nn.Module) -> _Product | _Modules:
     plain = [layer for layer in layers if type(layer) is nn.Linear]
-    size = sum(layer.weight.numel() * layer.weight.element_size() for layer in plain)
-    small = len(plain) == len(layers) and size <= _PACKED_BYTES
-    return _Packed(plain) if small else _Separate(layers)
+    return _Product(plain) if len(plain) == len(layers) else _Modules(layers)
+
+
+def _wide(norm: Any) -> torch.Tensor:
+    """A norm's weight as `_normed` wants it: in fp32, unless the model is wider still."""
+    weight: torch.Tensor = norm.weight.detach()
+    return weight if weight.dtype == torch.float64 else weight.float()
 
 
 @dataclass
 class _Layer:
     norm: torch.Tensor
-    qkv: _Packed | _Separate
+    qkv: _Product | _Modules
     head_norm: tuple[torch.Tensor, torch.Tensor] | None  # of queries and keys (Qwen3)
-    output: _Packed | _Separate
+    output: _Product | _Modules
     mlp_norm: torch.Tensor
-    gate_up: _Packed | _Separate
-    down: _Packed | _Separate
+    gate_up: _Product | _Modules
+    down: _Product | _Modules
 
 
 class Caches:
@@ -102,10 +140,9 @@ class LeanModel:
         self.device, self.vocabulary, self.window = model.device, vocabulary, attention_window(config)
         self.heads, self.key_heads = config.num_attention_heads, config.num_key_value_heads
         self.width = getattr(config, "head_dim", None) or config.hidden_size // self.heads
-        self.inner = config.intermediate_size
         self.epsilon = torch.tensor(config.rms_norm_eps, device=self.device)
         self.embedding, self.rotary = model.model.embed_tokens.weight.detach(), model.model.rotary_emb
-        self.norm, self.head = model.model.norm.weight.detach(), _product(model.lm_head)
+        self.norm, self.head = _wide(model.model.norm), _product(model.lm_head)
         self.layers = [self._layer(layer) for layer in model.model.layers]
 
     @classmethod
@@ -143,13 +180,13 @@ class LeanModel:
         attention, mlp = layer.self_attn, layer.mlp
         norms = None
         if hasattr(attention, "q_norm"):
-            norms = (attention.q_norm.weight.detach(), attention.k_norm.weight.detach())
+            norms = (_wide(attention.q_norm), _wide(attention.k_norm))
         return _Layer(
-            layer.input_layernorm.weight.detach(),
+            _wide(layer.input_layernorm),
             _product(attention.q_proj, attention.k_proj, attention.v_proj),
             norms,
             _product(attention.o_proj),
-            layer.post_attention_layernorm.weight.detach(),
+            _wide(layer.post_attention_layernorm),
             _product(mlp.gate_proj, mlp.up_proj),
             _product(mlp.down_proj),
         )
@@ -183,8 +220,8 @@ class LeanModel:
                 qkv = self._norm_heads(qkv, layer.head_norm)
             qkv = torch.addcmul(qkv * cos, torch.roll(qkv, self.width // 2, -1), sin)
             x_NI = layer.output.onto(x_NI, self._attend(qkv, cache, place).reshape(batch * count, -1))
-            gate_up = layer.gate_up(self._normed(x_NI, layer.mlp_norm))
-            x_NI = layer.down.onto(x_NI, F.silu(gate_up[:, : self.inner]) * gate_up[:, self.inner :])
+            gate_NI, up_NI = layer.gate_up.halves(self._normed(x_NI, layer.mlp_norm))
+            x_NI = layer.down.onto(x_NI, F.silu(gate_NI) * up_NI)
         kept = x_NI.view(batch, count, -1)[:, -keep:].reshape(batch * keep, -1)
         return self.head(self._normed(kept, self.norm)).view(batch, keep, -1)[..., : self.vocabulary]
 
@@ -197,19 +234,22 @@ class LeanModel:
         # The heads that share a key become further queries of it: no copy of the keys, whatever the kernel.
         group = self.heads // self.key_heads
         shape = (len(qkv), count, self.key_heads, group, self.width)
+        if count == 1:  # nothing to turn around
+            query = qkv[:, 0, : self.heads].view(len(qkv), self.key_heads, group, self.width)
+            return F.scaled_dot_product_attention(query, keys, values, attn_mask=place.mask)
         query = qkv[:, :, : self.heads].view(shape).permute(0, 2, 3, 1, 4).flatten(2, 3)
         out = F.scaled_dot_product_attention(query, keys, values, attn_mask=place.mask)
         return out.view(len(qkv), self.key_heads, group, count, self.width).permute(0, 3, 1, 2, 4)
 
     def _normed(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """RMSNorm over the last axis, in fp32 as the library has it whatever the model."""
-        single = x.float()
+        """RMSNorm over the last axis, in fp32 as the library has it whatever the model; `weight` is fp32, or fp64."""
         if x.dtype == torch.float64:  # where exactness is the point: operation by operation
-            scale = torch.rsqrt(single.pow(2).mean(-1, keepdim=True) + self.epsilon)
-        else:  # on a CPU a third of the time that the library's own function takes
-            norm = torch.linalg.vector_norm(single, dim=-1, keepdim=True)
-            scale = torch.addcmul(self.epsilon, norm, norm, value=1 / x.shape[-1]).rsqrt_()
-        return (single * scale).to(x.dtype) * weight
+            single = x.float()
+            return weight * (single * torch.rsqrt(single.pow(2).mean(-1, keepdim=True) + self.epsilon)).to(x.dtype)
+        # On a CPU a third of the time that the library's own function takes.
+        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
+        scale = torch.addcmul(self.epsilon, norm, norm, value=1 / x.shape[-1]).rsqrt_()
+        return torch.mul(x * scale, weight, out=torch.empty_like(x))
 
     def _norm_heads(self, qkv: torch.Tensor, norms: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         query, key, value = qkv.tensor_split([self.heads, self.heads + self.key_heads], dim=2)
