@@ -112,7 +112,7 @@ def judged(a_BT: Floats, lengths_B: Lengths, gamma: int, convention: Convention)
 
 def drafted(t: int, lengths_B: Lengths, gamma: int, convention: Convention) -> Lengths:
     """Tokens that a round drafts which starts at token t, (B,)."""
-    return np.clip(lengths_B - 1 - t, 0, gamma) if convention.clipped else np.full(len(lengths_B), gamma)
+    return np.minimum(np.maximum(lengths_B - 1 - t, 0), gamma) if convention.clipped else np.full(len(lengths_B), gamma)
 
 
 def iid_tokens_per_call(alpha: float, gamma: int) -> float:

@@ -5,6 +5,7 @@ alone: figures do not depend on what else a machine had to do.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -56,7 +57,14 @@ def examine_stored(
     for window in windows(spoken):
         completions = _completions(window)
         a = examine(
-            whole, window, sampling, draft_sampling, vocabulary, settings.batch_tokens, on_done, first_number=seen
+            whole,
+            _judged(window, settings),
+            sampling,
+            draft_sampling,
+            vocabulary,
+            settings.batch_tokens,
+            on_done,
+            first_number=seen,
         )
         seen += len(window)
         found: dict[str, list[PromptCounts] | BrokenDraft] = {}
@@ -71,6 +79,15 @@ def examine_stored(
         yield found
         if not whole:
             return
+
+
+def _judged(window: Sequence[Spoken], settings: EvaluateConfig) -> list[Spoken]:
+    """The completions up to the last token that the convention judges: the draft need not read further."""
+    past = 0 if CONVENTIONS[settings.convention].clipped else settings.max_gamma - 1
+    return [
+        replace(item, tokens=item.tokens[: item.length + past], log_p=item.log_p[: item.length + past])
+        for item in window
+    ]
 
 
 def examine_draft(

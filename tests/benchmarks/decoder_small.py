@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.benchmarks.figures import write
 
-PROMPTS, TOKENS, REPEATS, GAMMAS = 12, 96, 5, (3, 5)
+PROMPTS, TOKENS, REPEATS, GAMMAS = 12, 96, 3, (3, 5)
 
 
 def main() -> None:

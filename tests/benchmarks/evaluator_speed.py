@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.benchmarks.figures import write
 
-PROMPTS, GAMMA, REPEATS = 64, 5, 3
+PROMPTS, GAMMA, REPEATS = 128, 5, 3
 
 
 def main() -> None:
@@ -19,7 +19,6 @@ def _measure() -> dict[str, Any]:
     from itertools import islice
 
     from pipeline.acceptance.figures import Tally
-
     from pipeline.config.evaluate import EvaluateConfig
     from pipeline.generation.examination import examine_draft
     from pipeline.generation.store import read_completions

@@ -25,3 +25,15 @@ def seconds_per_token(decoder: Any, prompt: int, tokens: int, seed: int, batch: 
     took = time.perf_counter() - began - done[0].seconds.prefill
     found = count(done)
     return Pace(took / found.tokens, found.tokens_per_target_call)
+
+
+def plain_transformers(model: Any, prompt: int, tokens: int) -> float:
+    """Seconds a token of transformers' own greedy generation, prefill left out by the difference of two lengths."""
+    from tests.benchmarks import assisted
+
+    ids = [13 * at % 1000 + 1 for at in range(prompt)]
+    marks = [time.perf_counter()]
+    for length in (2, 2 + tokens):
+        assisted.generate(model, None, 0, ids, length, sample=False)
+        marks.append(time.perf_counter())
+    return ((marks[2] - marks[1]) - (marks[1] - marks[0])) / tokens
