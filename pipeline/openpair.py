@@ -41,16 +41,20 @@ def open_pair(
     `dtype` None loads each model as it was saved. Raises UsageError for a name that is neither, UnderstudyError for a
     draft of another family or weights that do not load.
     """
+    where = choose_device(device)  # before anything is fetched
     names = short_names(list(dict.fromkeys(drafts)))
     paths = {short: _locate(name, "draft") for name, short in names.items()}
-    target_path, where = _locate(target, "target"), choose_device(device)
+    target_path = _locate(target, "target")
     tokenizer = load_tokenizer(target_path, trust_remote_code)
     for path in paths.values():
         check_same_family(tokenizer, load_tokenizer(path, trust_remote_code))
-    shapes = [read_shape(path, trust_remote_code) for path in (target_path, *paths.values())]
-    vocabulary = min(shape.logits_width for shape in shapes)
-    if vocabulary < len(tokenizer):
-        raise UsageError(f"a model's logits have {vocabulary} columns and the tokenizer {len(tokenizer)} tokens")
+    shapes = {path: read_shape(path, trust_remote_code) for path in (target_path, *paths.values())}
+    for path, shape in shapes.items():
+        if shape.logits_width < len(tokenizer):
+            raise UsageError(
+                f"{path}: its logits have {shape.logits_width} columns and the target's tokenizer {len(tokenizer)} tokens; "
+                "take a model that knows them all"
+            )
 
     def load(path: Path) -> Any:
         return load_model(path, dtype or _saved_dtype(path), where, trust_remote_code)
@@ -59,8 +63,8 @@ def open_pair(
         load(target_path),
         {name: load(path) for name, path in paths.items()},
         tokenizer,
-        vocabulary,
-        min(shape.context for shape in shapes),
+        min(shape.logits_width for shape in shapes.values()),
+        min(shape.context for shape in shapes.values()),
         stop_token_ids(target_path, tokenizer),
     )
 

@@ -2,15 +2,15 @@
 at this machine's forward times. Works without a config or a store."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pipeline.acceptance.figures import Tally
+from pipeline.artifacts import MANIFEST, read_json
 from pipeline.config.corpus import PromptSource
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.corpus.readers import SourceReader
@@ -20,7 +20,7 @@ from pipeline.corpus.store import Prompt
 from pipeline.errors import BrokenDraft, UsageError
 from pipeline.generation.examination import examine_stored, look_up_stored
 from pipeline.generation.generate import Settings, generate, plan_completions
-from pipeline.generation.store import read_completions, stored_samplings
+from pipeline.generation.store import Spoken, read_completions, stored_samplings
 from pipeline.latency.speedup import ForwardTimes, best_gamma, break_even_acceptance, from_cost_ratio
 from pipeline.latency.times import measure_times
 from pipeline.openpair import OpenPair
@@ -34,41 +34,59 @@ _LEAST_PROMPTS = 40  # below it an interval is not to be trusted with a verdict 
 
 @dataclass(frozen=True)
 class Finding:
-    """What is known of one draft. `speedup` is predicted from forward times alone, at the best draft length."""
+    """What is known of one draft. `speedup` is predicted from forward times alone at the best draft length, prefill left
+    out: an upper bound, because a decoder does more than forward passes."""
 
     name: str
     figures: Mapping[str, Any]  # as in acceptance.json
     domains: Mapping[str, Any]
     cost_ratio: float  # a draft pass over a target pass
     gamma: int
-    speedup: Mapping[str, float | None]  # value, low, high: the interval of tokens per target call carried over
+    speedup: Mapping[
+        str, float | None
+    ]  # value, low, high: the relative interval of tokens per target call carried over
     break_even: float | None  # acceptance rate at which it would pay nothing
     verdict: str
     pays: bool | None  # None: cannot be told
 
 
-def read_prompts(path: Path, pair: OpenPair, chat: bool | None, count: int, most_tokens: int) -> list[Prompt]:
-    """`count` prompts of a JSONL or Parquet file or a `datasets` directory, the same whatever their order, as token ids;
-    too long ones and repetitions are left out. Raises UsageError for an unreadable row, or where no prompt is left."""
-    if not path.exists():
-        raise UsageError(f"--prompts {path}: no such file or directory")
+@dataclass(frozen=True)
+class Probe:
+    """What was found, and what was left out."""
+
+    findings: list[Finding]  # drafts in the order given, prompt-lookup last
+    broken: Mapping[str, str]  # drafts that could not be examined, with the reason
+    stored: int  # completions there are
+    examined: int
+
+
+def read_prompts(
+    path: Path, pair: OpenPair, chat: bool | None, count: int, most_tokens: int
+) -> tuple[list[Prompt], list[str]]:
+    """`count` prompts of a JSONL or Parquet file or a `datasets` directory as token ids, the same whatever their order, and
+    a line for each kind of row that was left out. Raises UsageError where no prompt is left, naming the first bad row."""
     source = PromptSource(path=str(path))
-    renderer, found, longer = Renderer(pair.tokenizer, chat, {}), {}, 0
+    renderer = Renderer(pair.tokenizer, chat, {})
+    found: dict[str, Prompt] = {}
+    longer, bad = 0, list[str]()
     for row in SourceReader(0, source, path):
         try:
             request = parse_row(row.value, source)
             tokens = renderer.token_ids([renderer.text(request)])[0]
-        except BadRow as bad:
-            raise UsageError(f"--prompts {path}: row {row.number}: {bad}") from None
+        except BadRow as reason:
+            bad.append(f"row {row.number}: {reason}")
+            continue
         if not 0 < len(tokens) <= most_tokens:
             longer += 1
             continue
         digest = hashlib.sha256(np.array(tokens, dtype="<i4").tobytes()).hexdigest()[:16]
-        found[digest] = Prompt(digest, "examination", request.domain, 0, tuple(tokens))
+        domain = min(request.domain, found[digest].domain) if digest in found else request.domain
+        found[digest] = Prompt(digest, "examination", domain, 0, tuple(tokens))
+    notes = [f"{longer} prompts left out: no token, or more than {most_tokens} (the context less --max-new-tokens)"]
+    notes = (notes if longer else []) + ([f"{len(bad)} rows are no prompts, the first: {bad[0]}"] if bad else [])
     if not found:
-        left_out = f"; {longer} have no token or more than {most_tokens}, all that the context leaves" if longer else ""
-        raise UsageError(f"--prompts {path}: no prompt to complete{left_out}")
-    return [found[digest] for digest in sorted(found)[:count]]
+        raise UsageError(f"--prompts {path}: no prompt to complete{''.join('; ' + note for note in notes)}")
+    return [found[digest] for digest in sorted(found)[:count]], notes
 
 
 def complete(
@@ -81,10 +99,13 @@ def complete(
 
 
 def check_completions(directory: Path, sampling: Sampling) -> None:
-    """Raise UsageError unless `directory` holds examination completions at `sampling`."""
-    stored = stored_samplings(directory, {"examination"})
+    """Raise UsageError unless `directory` is a generate artifact with examination completions at `sampling`."""
+    stage = read_json(directory / MANIFEST).get("stage") if (directory / MANIFEST).is_file() else "generate"
+    stored = stored_samplings(directory, {"examination"}) if stage == "generate" else {}
+    if not stored:
+        raise UsageError(f"--completions {directory}: no generate artifact with examination completions")
     if sampling not in stored:
-        has = ", ".join(map(str, stored)) or "nothing"
+        has = ", ".join(map(str, stored))
         raise UsageError(
             f"--completions {directory}: holds {has}, and not {sampling}; set --temperature and the filters"
         )
@@ -98,31 +119,41 @@ def probe(
     cost_ratio: float | None,
     count: int,
     progress: Progress,
-) -> list[Finding]:
-    """Every draft on the same completions, prompt-lookup last. `cost_ratio` None measures forward times here."""
-
-    def stored() -> Iterable[Any]:
-        return islice(read_completions(completions, {"examination"}, sampling), count)
-
-    total = sum(1 for _ in stored())
-    tallies, broken = {name: Tally(settings.max_gamma) for name in pair.drafts}, {}
-    with progress.track("examine", total * len(tallies), "completions") as track:
-        for window in examine_stored(pair.drafts, stored(), sampling, settings, pair.vocabulary, track.advance):
+) -> Probe:
+    """Every draft on the same completions. `cost_ratio` None measures forward times here. Raises BrokenDraft if no draft
+    could be examined."""
+    ids = sorted(item.id for item in read_completions(completions, {"examination"}, sampling))
+    chosen = frozenset(ids[:count])  # ids are digests: a fair choice, whatever the store's order
+    tallies, broken = {name: Tally(settings.max_gamma) for name in pair.drafts}, dict[str, str]()
+    with progress.track("examine", len(chosen), "completions") as track:
+        spoken = _chosen(completions, sampling, chosen, pair.vocabulary)
+        for window in examine_stored(pair.drafts, spoken, sampling, settings, pair.vocabulary, track.advance):
             for name, counts in window.items():
                 if isinstance(counts, BrokenDraft):
-                    broken[name] = counts
+                    broken[name] = str(counts)
                 else:
                     tallies[name].add(counts)
-    if broken:
-        name, reason = next(iter(broken.items()))
-        raise BrokenDraft(f"--draft {name}: {reason}")
+    whole = {name: tally for name, tally in tallies.items() if name not in broken}
+    if not whole:
+        raise BrokenDraft("; ".join(f"--draft {name}: {reason}" for name, reason in broken.items()))
     lookup = Tally(settings.max_gamma)
-    for counts in look_up_stored(stored(), settings):
+    for counts in look_up_stored(_chosen(completions, sampling, chosen, pair.vocabulary), settings):
         lookup.add(counts)
-    times = {name: _times(pair, draft, cost_ratio) for name, draft in pair.drafts.items()}
-    found = [_finding(name, tally, times[name], settings) for name, tally in tallies.items()]
+    times = {name: _times(pair, pair.drafts[name], cost_ratio) for name in whole}
+    found = [_finding(name, tally, times[name], settings) for name, tally in whole.items()]
     anyone = next(iter(times.values()))  # looking up costs nothing beside a forward pass
-    return [*found, _finding(LOOKUP, lookup, ForwardTimes(anyone.target, 0.0), settings)]
+    found.append(_finding(LOOKUP, lookup, ForwardTimes(anyone.target, 0.0), settings))
+    return Probe(found, broken, len(ids), len(chosen))
+
+
+def _chosen(directory: Path, sampling: Sampling, chosen: frozenset[str], vocabulary: int) -> Iterator[Spoken]:
+    for item in read_completions(directory, {"examination"}, sampling):
+        if item.id in chosen:
+            if max(int(item.prompt.max(initial=0)), int(item.tokens.max(initial=0))) >= vocabulary:
+                raise UsageError(
+                    f"--completions {directory}: holds tokens that this pair does not have; they are another target's"
+                )
+            yield item
 
 
 def _times(pair: OpenPair, draft: Any, cost_ratio: float | None) -> ForwardTimes:
@@ -136,22 +167,23 @@ def _times(pair: OpenPair, draft: Any, cost_ratio: float | None) -> ForwardTimes
 def _finding(name: str, tally: Tally, times: ForwardTimes, settings: EvaluateConfig) -> Finding:
     figures = tally.figures(settings.confidence)
     gammas = [gamma for gamma in _GAMMAS if gamma <= settings.max_gamma]
-    omega = {gamma: figures["tokens_per_target_call"][str(gamma)] for gamma in gammas}
-    gamma, speedup = best_gamma({gamma: entry["value"] for gamma, entry in omega.items()}, times)
-    bounds = {
-        side: None if omega[gamma][side] is None else speedup * omega[gamma][side] / omega[gamma]["value"]
-        for side in ("low", "high")
-    }
+    # Time is spent by rounds. A convention may count the prefill as a call, which plain decoding pays just as well; what a
+    # round yields is 1 + accepted / rounds under each of them.
+    gamma, speedup = best_gamma({gamma: figures["mean_acceptance_length"][str(gamma)] for gamma in gammas}, times)
+    omega = figures["tokens_per_target_call"][str(gamma)]
+    bounds = {side: None if omega[side] is None else speedup * omega[side] / omega["value"] for side in ("low", "high")}
+    domains = tally.domains(gamma, settings.confidence)
+    alone = next((domain for domain, entry in domains.items() if entry["prompts"] < 2), None)
     pays = _pays(figures["prompts"], bounds["low"], bounds["high"])
     return Finding(
         name,
         figures,
-        tally.domains(gamma, settings.confidence),
+        domains,
         times.cost_ratio,
         gamma,
         {"value": speedup, **bounds},
-        break_even_acceptance(times, gammas),
-        _verdict(name, figures, pays, gamma, speedup),
+        None if name == LOOKUP else break_even_acceptance(times, gammas),
+        f"{name}: {_verdict(figures['prompts'], pays, gamma, speedup, alone)}",
         pays,
     )
 
@@ -162,13 +194,13 @@ def _pays(prompts: int, low: float | None, high: float | None) -> bool | None:
     return True if low > 1 else False if high < 1 else None
 
 
-def _verdict(name: str, figures: Mapping[str, Any], pays: bool | None, gamma: int, speedup: float) -> str:
+def _verdict(prompts: int, pays: bool | None, gamma: int, speedup: float, alone: str | None) -> str:
     if pays:
-        return f"{name} pays here: draft {gamma} tokens a round, about {speedup:.2f} times the target alone"
+        return f"should pay here: {gamma} draft tokens a round, at most about {speedup:.2f} times the target alone"
     if pays is False:
-        return (
-            f"{name} does not pay here: at its best draft length ({gamma}) about {speedup:.2f} times the target alone"
-        )
-    if figures["prompts"] < _LEAST_PROMPTS:
-        return f"{name}: {figures['prompts']} prompts are too few for a verdict; give at least {_LEAST_PROMPTS}"
-    return f"{name}: too close to call, about {speedup:.2f} times the target alone; give more prompts"
+        return f"does not pay here: at its best draft length ({gamma}) at most {speedup:.2f} times the target alone"
+    if prompts < _LEAST_PROMPTS:
+        return f"{prompts} prompts are too few for a verdict; give at least {_LEAST_PROMPTS}"
+    if alone is not None:
+        return f"no interval, because domain '{alone}' has a single prompt; give it more or leave the label out"
+    return f"too close to call, about {speedup:.2f} times the target alone; give more prompts"

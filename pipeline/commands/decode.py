@@ -1,13 +1,15 @@
 """`understudy decode`: speculative decoding in the terminal, drafted tokens in colour."""
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from pipeline.commands.options import DeviceOption, DtypeOption, TrustOption
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pipeline.openpair import OpenPair
     from pipeline.speculation.batch import Completion
     from pipeline.speculation.draftlength import DraftLength
@@ -85,7 +87,7 @@ def decode(
     painter.end()
     alone = plain.decode([request])[0] if compare else None
     if alone is not None and alone.tokens != decoding.completions[0].tokens:
-        painter.plain(alone.tokens, _why_other(decoding.completions[0], alone, sampling))
+        painter.plain(alone.tokens, _why_other(pair, request.prompt, decoding.completions[0], alone, sampling))
     print_statistics(decoding.completions[0], alone, speculating.length.most)
 
 
@@ -96,18 +98,18 @@ def _length(gamma: int, stop_drafting: str) -> "DraftLength":
 
 
 def _tokens(pair: "OpenPair", text: str, chat: bool | None, new: int) -> list[int]:
+    from pipeline.corpus.rendering import Renderer
+    from pipeline.corpus.rows import BadRow, Request
     from pipeline.errors import UsageError
 
-    template = bool(pair.tokenizer.chat_template)
-    if chat and not template:
+    if chat and not pair.tokenizer.chat_template:
         raise UsageError("--chat: the target's tokenizer has no chat template")
-    tokens: list[int]
-    if template if chat is None else chat:
-        message: list[dict[str, Any]] = [{"role": "user", "content": text}]
-        text = pair.tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
-        tokens = pair.tokenizer(text, add_special_tokens=False)["input_ids"]
-    else:
-        tokens = pair.tokenizer(text)["input_ids"]
+    renderer = Renderer(pair.tokenizer, chat, {})
+    try:
+        rendered = renderer.text(Request(({"role": "user", "content": text},), True, "", None))
+    except BadRow as reason:
+        raise UsageError(f"the prompt: {reason}; --no-chat leaves the template out") from None
+    tokens = renderer.token_ids([rendered])[0]
     if not tokens:
         raise UsageError("the prompt is empty; there is nothing to continue")
     if len(tokens) + new > pair.context:
@@ -118,10 +120,18 @@ def _tokens(pair: "OpenPair", text: str, chat: bool | None, new: int) -> list[in
     return tokens
 
 
-def _why_other(speculative: "Completion", alone: "Completion", sampling: "Sampling") -> str:
-    """Why two right texts differ."""
+def _why_other(
+    pair: "OpenPair", prompt: "Sequence[int]", speculative: "Completion", alone: "Completion", sampling: "Sampling"
+) -> str:
+    """Why two texts differ, as far as it is known."""
+    from pipeline.speculation.crosscheck import NEAR_TIE, first_divergence
+
     if not sampling.greedy:
         return "the target alone (another draw from the same distribution)"
-    pairs = zip(speculative.tokens, alone.tokens, strict=False)
-    at = next((index for index, (one, other) in enumerate(pairs) if one != other), 0)
-    return f"the target alone (from token {at} on: two logits nearly tie there, and a block rounds them otherwise)"
+    length = min(len(speculative.tokens), len(alone.tokens))
+    found = first_divergence(pair.target, prompt, alone.tokens[:length], speculative.tokens[:length], pair.vocabulary)
+    if found is None:
+        return "the target alone (of another length)"
+    position, gap = found
+    why = "a tie, which a block rounds otherwise" if gap < NEAR_TIE else "too wide for rounding in fp32, usual below it"
+    return f"the target alone (from token {position} on, where its two best logits are {gap:.1e} apart: {why})"

@@ -35,7 +35,11 @@ def probe(
     ] = "user",
     cost_ratio: Annotated[
         float | None,
-        typer.Option(min=0, help="A draft pass over a target pass on your hardware; measured here by default."),
+        typer.Option(
+            min=0,
+            help="A draft pass over a target pass on your hardware, verification taken as free; by default both are "
+            "measured here.",
+        ),
     ] = None,
     chat: Annotated[
         bool | None, typer.Option("--chat/--no-chat", help="Render plain prompts by the chat template.")
@@ -53,30 +57,63 @@ def probe(
     from pipeline.config.evaluate import EvaluateConfig
     from pipeline.errors import UsageError
 
-    if (prompts is None) == (completions is None):
-        raise UsageError("give either --prompts, which the target completes, or --completions, a generate artifact")
-    if completions is not None and not completions.is_dir():
-        raise UsageError(f"--completions {completions}: no such directory")
+    _check(prompts, completions, cost_ratio, temperature)
     from pipeline.openpair import open_pair
     from pipeline.probe import check_completions, complete, read_prompts
     from pipeline.probe import probe as examine
     from pipeline.progress import Progress
-    from pipeline.report.probed import print_findings
+    from pipeline.report.probed import print_probe
     from pipeline.speculation.sampling import GREEDY, Sampling
 
-    pair, progress = open_pair(target, draft, dtype, device, trust_remote_code), Progress()
     sampling = Sampling(temperature, top_k, top_p, min_p) if temperature else GREEDY
+    if completions is not None:
+        check_completions(completions, sampling)
+    pair, progress = open_pair(target, draft, dtype, device, trust_remote_code), Progress()
+    if chat and not pair.tokenizer.chat_template:
+        raise UsageError("--chat: the target's tokenizer has no chat template")
+    if max_new_tokens >= pair.context:
+        raise UsageError(
+            f"--max-new-tokens {max_new_tokens}: the pair's context is {pair.context}; leave room for a prompt"
+        )
     settings = EvaluateConfig(
         convention=convention, draft_sampling=draft_sampling, gamma=min(5, max_gamma), max_gamma=max_gamma
     )
+    notes: list[str] = []
     with tempfile.TemporaryDirectory() as scratch:
-        stored = completions or Path(scratch)
         if prompts is not None:
-            chosen = read_prompts(prompts, pair, chat, count, pair.context - max_new_tokens)
-            complete(pair, chosen, sampling, max_new_tokens, stored, progress)
-        check_completions(stored, sampling)
-        findings = examine(pair, stored, sampling, settings, cost_ratio, count, progress)
+            chosen, notes = read_prompts(prompts, pair, chat, count, pair.context - max_new_tokens)
+            complete(pair, chosen, sampling, max_new_tokens, Path(scratch), progress)
+        found = examine(pair, completions or Path(scratch), sampling, settings, cost_ratio, count, progress)
+    conditions = {
+        "sampling": dataclasses.asdict(sampling),
+        "draft_sampling": draft_sampling,
+        "convention": convention,
+        "confidence": settings.confidence,
+        "cost_ratio_given": cost_ratio is not None,
+    }
     if as_json:
-        print(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=1, allow_nan=False))
+        print(
+            json.dumps(
+                {"conditions": conditions, "notes": notes, **dataclasses.asdict(found)}, indent=1, allow_nan=False
+            )
+        )
     else:
-        print_findings(findings, temperature, convention)
+        print_probe(found, conditions, notes)
+
+
+def _check(prompts: Path | None, completions: Path | None, cost_ratio: float | None, temperature: float) -> None:
+    """What can be wrong without loading a model."""
+    import math
+
+    from pipeline.errors import UsageError
+
+    if (prompts is None) == (completions is None):
+        raise UsageError("give either --prompts, which the target completes, or --completions, a generate artifact")
+    if completions is not None and not completions.is_dir():
+        raise UsageError(f"--completions {completions}: no such directory")
+    if prompts is not None and not prompts.exists():
+        raise UsageError(f"--prompts {prompts}: no such file or directory")
+    if prompts is not None and prompts.is_file() and prompts.suffix not in (".jsonl", ".parquet"):
+        raise UsageError(f"--prompts {prompts}: give a .jsonl or .parquet file, or a `datasets` directory")
+    if not math.isfinite(temperature) or not math.isfinite(cost_ratio or 0):
+        raise UsageError("--temperature and --cost-ratio must be numbers")

@@ -7,26 +7,29 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from pipeline.probe import LOOKUP, Finding
+from pipeline.probe import LOOKUP, Finding, Probe
 
 _PIPE_WIDTH = 120
 
 
-def print_findings(findings: Sequence[Finding], temperature: float, convention: str) -> None:
+def print_probe(found: Probe, conditions: Mapping[str, Any], notes: Sequence[str]) -> None:
     """To stdout; a pipe gets plain text of a fixed width."""
     console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
-    drafts = [finding for finding in findings if finding.name != LOOKUP]
-    first = drafts[0].figures
+    drafts, greedy = (
+        [item for item in found.findings if item.name != LOOKUP],
+        conditions["sampling"]["temperature"] == 0,
+    )
+    for line in (_headline(found, conditions), *notes):
+        console.print(line, markup=False)
+    console.print(_table(found.findings, greedy))
+    how = "as given, verification taken as free" if conditions["cost_ratio_given"] else "measured here"
     console.print(
-        f"{first['prompts']} prompts, {first['tokens']:,} tokens of the target at temperature {temperature:g}; "
-        f"target calls as counted by '{convention}'",
+        f"tokens / call at the best γ; cost: a draft pass over a target pass, {how}; speedup: from forward times alone, so at "
+        "most that",
         markup=False,
     )
-    console.print(_table(findings))
-    console.print(
-        "tokens / call at the best γ; cost: a draft pass over a target pass; speedup: predicted from forward times alone",
-        markup=False,
-    )
+    if greedy:
+        console.print("Loops flatter drafts at temperature 0: look at the rate without them.", markup=False)
     for finding in drafts:
         console.print(f"{finding.name}, acceptance rate", markup=False)
         if len(finding.domains) > 1:
@@ -36,36 +39,52 @@ def print_findings(findings: Sequence[Finding], temperature: float, convention: 
         )
         console.print("  by context length: " + _list(_bins(finding.figures["by_context_length"])), markup=False)
     console.print()
-    for finding in findings:
+    for name, reason in found.broken.items():
+        console.print(f"{name}: cannot be examined: {reason}", markup=False)
+    for finding in found.findings:
         console.print(finding.verdict, markup=False)
-    best = max(findings, key=lambda finding: finding.speedup["value"] or 0.0)
-    if len(findings) > 1 and best.pays:
-        console.print(f"of these, {best.name}", markup=False)
 
 
-def _table(findings: Sequence[Finding]) -> Table:
+def _headline(found: Probe, conditions: Mapping[str, Any]) -> str:
+    figures, sampling = found.findings[0].figures, conditions["sampling"]
+    filters = "".join(
+        f", {name} {sampling[name]:g}"
+        for name, off in (("top_k", 0), ("top_p", 1), ("min_p", 0))
+        if sampling[name] != off
+    )
+    of = f" of {found.stored:,}" if found.stored > found.examined else ""
+    return (
+        f"{found.examined:,}{of} prompts, {figures['tokens']:,} tokens of the target at temperature "
+        f"{sampling['temperature']:g}{filters}; draft sampled: {conditions['draft_sampling']}; target calls as counted by "
+        f"'{conditions['convention']}'"
+    )
+
+
+def _table(findings: Sequence[Finding], greedy: bool) -> Table:
     table = Table()
     table.add_column("draft", overflow="fold")
-    for title in ("acceptance rate", "break-even", "best γ", "tokens / call", "cost", "speedup"):
+    loops = ("without loops", "loops") if greedy else ()
+    for title in ("acceptance rate", *loops, "break-even", "best γ", "tokens / call", "cost", "speedup"):
         table.add_column(title, justify="right", no_wrap=True)
     for finding in findings:
-        omega = finding.figures["tokens_per_target_call"][str(finding.gamma)]
-        table.add_row(
-            finding.name,
-            _interval(finding.figures["acceptance_rate"], 3),
-            _break_even(finding),
-            str(finding.gamma),
-            _interval(omega, 2),
-            f"{finding.cost_ratio:.3f}",
-            _interval(finding.speedup, 2),
-        )
+        table.add_row(finding.name, _interval(finding.figures["acceptance_rate"], 3), *_cells(finding, greedy))
     return table
 
 
-def _break_even(finding: Finding) -> str:
-    if finding.name == LOOKUP:  # proposes nothing in many rounds: its rate says nothing of the others
-        return "-"
-    return "never" if finding.break_even is None else f"{finding.break_even:.3f}"
+def _cells(finding: Finding, greedy: bool) -> list[str]:
+    figures = finding.figures
+    without = figures["acceptance_rate_without_loops"]
+    loops = ["-" if without is None else f"{without:.3f}", f"{figures['loop_share']:.0%}"] if greedy else []
+    # Prompt-lookup proposes nothing in many rounds: its rate says nothing of the others.
+    never = "-" if finding.name == LOOKUP else "never"
+    return [
+        *loops,
+        never if finding.break_even is None else f"{finding.break_even:.3f}",
+        str(finding.gamma),
+        _interval(figures["tokens_per_target_call"][str(finding.gamma)], 2),
+        f"{finding.cost_ratio:.3f}",
+        _interval(finding.speedup, 2),
+    ]
 
 
 def _domains(finding: Finding) -> list[tuple[str, Mapping[str, Any]]]:

@@ -89,8 +89,9 @@ class Decoding:
         self.batch = Batch(requests, most, decoder.stop_tokens, decoder.target.device)
         self.completions = self.batch.completions
         self.streams = Streams([request.seed for request in requests])
-        self.target = Side(decoder.target, len(requests), self.batch.capacity)
-        self.draft = Side(decoder.draft, len(requests), self.batch.capacity) if decoder.draft else None
+        size = (len(requests), self.batch.capacity, self.batch.longest)
+        self.target = Side(decoder.target, *size)
+        self.draft = Side(decoder.draft, *size) if decoder.draft else None
 
     @torch.inference_mode()
     def __iter__(self) -> Iterator[Round]:

@@ -80,8 +80,9 @@ class Certain(Fixed):
 
 @dataclass(frozen=True)
 class Schedule:
-    """By the number of running sequences: ((1, 4, 5), (5, 16, 2), (17, 64, 0)) drafts 5 tokens for up to 4 sequences, 2
-    for up to 16 and none above. Read like vLLM's `num_speculative_tokens_per_batch_size`; beyond the last row, none."""
+    """By the number of sequences in the batch: ((1, 4, 5), (5, 16, 2), (17, 64, 0)) drafts 5 tokens for up to 4, 2 for up
+    to 16 and none above. Sequences that ended keep their row until half have, and cost as much. Read like vLLM's
+    `num_speculative_tokens_per_batch_size`; beyond the last row, none."""
 
     rows: tuple[tuple[int, int, int], ...]
 

@@ -19,11 +19,12 @@ _PREFILL = 512  # tokens of a pass over a prompt
 class Side:
     """Target or draft of one decode. Slot s of a row holds position s of that row's sequence, always."""
 
-    def __init__(self, model: "Body", rows: int, capacity: int) -> None:
-        """Raises UsageError where the model would stop seeing the first tokens: both forwards show it all of them."""
-        if model.window is not None and capacity > model.window:
+    def __init__(self, model: "Body", rows: int, capacity: int, longest: int | None = None) -> None:
+        """`longest` is the longest sequence that is read, the capacity's slack left out. Raises UsageError where the model
+        would stop seeing its first tokens: both forwards show it all of them."""
+        if model.window is not None and (longest or capacity) > model.window:
             raise UsageError(
-                f"{capacity} slots are needed (prompt, limit and drafted tokens), but this model looks back only "
+                f"a sequence of {longest or capacity} tokens (prompt and limit), but this model looks back only "
                 f"{model.window}; shorten the prompts or the limit"
             )
         self.body, self.device = model, model.device

@@ -9,8 +9,10 @@ from pipeline.speculation.batch import Completion, Seconds
 
 @dataclass(frozen=True)
 class Statistics:
-    """Sums over completions, without overrun. A round is a target call after the prefill; its last token (a correction or
-    bonus) is not a drafted one. Positions count from the first drafted token of a round."""
+    """Sums over completions, without overrun; what a round accepts past a stop token counts, as engines count it.
+
+    A round is a target call after the prefill; its last token (a correction or bonus) is not a drafted one. Positions
+    count from the first drafted token of a round."""
 
     completions: int
     tokens: int

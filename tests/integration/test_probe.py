@@ -1,12 +1,13 @@
 """`understudy probe` on the smoke pair: figures, verdicts, and one line for what cannot be probed."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.integration.conftest import Ended, Smoke
+from tests.integration.conftest import Ended, Smoke, replace_bytes
 
 
 def _probe(smoke: Smoke, *more: object) -> Ended:
@@ -21,7 +22,7 @@ def found(smoke: Smoke) -> dict[str, dict[str, Any]]:
     """What stored completions say of the candidate, the stock draft and prompt-lookup, at a stated cost ratio."""
     ended = _probe(smoke, "--completions", smoke.place.artifact("generate"), "--cost-ratio", 0.1, "--json")
     assert (0, "") == (ended.code, ended.err)
-    return {finding["name"]: finding for finding in json.loads(ended.out)}
+    return {finding["name"]: finding for finding in json.loads(ended.out)["findings"]}
 
 
 def test_figures_are_those_of_the_run(smoke: Smoke, found: dict[str, dict[str, Any]]) -> None:
@@ -41,11 +42,11 @@ def test_figures_are_those_of_the_run(smoke: Smoke, found: dict[str, dict[str, A
 
 
 def test_speed_follows_from_the_cost_ratio(found: dict[str, dict[str, Any]]) -> None:
-    """Omega at the best draft length over (gamma c + 1), and no other length is better; looking up costs nothing."""
+    """What a round yields over (gamma c + 1), and no other draft length is better; looking up costs nothing."""
     for name, finding in found.items():
         cost = 0.0 if name == "prompt-lookup" else 0.1
-        omegas = {int(g): entry["value"] for g, entry in finding["figures"]["tokens_per_target_call"].items()}
-        speeds = {g: omega / (g * cost + 1) for g, omega in omegas.items() if g in (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)}
+        yields = {int(g): value for g, value in finding["figures"]["mean_acceptance_length"].items()}
+        speeds = {g: value / (g * cost + 1) for g, value in yields.items() if g in (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)}
 
         assert pytest.approx(max(speeds.values())) == finding["speedup"]["value"]
         assert pytest.approx(speeds[finding["gamma"]]) == finding["speedup"]["value"]
@@ -56,7 +57,9 @@ def test_verdicts_are_plain(smoke: Smoke) -> None:
     ended = _probe(smoke, "--completions", smoke.place.artifact("generate"), "--cost-ratio", 5)
 
     assert (0, "") == (ended.code, ended.err)
-    assert f"{smoke.place.artifact('distill').name} does not pay here: at its best draft length (1)" in ended.out
+    assert f"{smoke.place.artifact('distill').name}: does not pay here: at its best draft length (1)" in ended.out
+    assert "draft sampled: probabilistic; target calls as counted by 'user'" in ended.out
+    assert "verification taken as free" in ended.out
     assert "by domain: modules 0." in ended.out
     assert "by position in the output: 0+ 0." in ended.out
 
@@ -67,8 +70,10 @@ def test_prompts_are_completed_and_times_measured(smoke: Smoke) -> None:
         smoke, "--prompts", smoke.place.artifact("pair") / "prompts.jsonl", "--no-chat", "--count", 12, "--json"
     )
     assert 0 == ended.code, ended.err
-    finding = json.loads(ended.out)[0]
+    found = json.loads(ended.out)
+    finding = found["findings"][0]
 
+    assert (12, 12, {}) == (found["examined"], found["stored"], found["broken"])
     assert (12, None) == (finding["figures"]["prompts"], finding["pays"])
     assert "12 prompts are too few for a verdict; give at least 40" in finding["verdict"]
     assert finding["cost_ratio"] > 0
@@ -80,6 +85,8 @@ def test_prompts_are_completed_and_times_measured(smoke: Smoke) -> None:
         ((), "give either --prompts, which the target completes, or --completions, a generate artifact"),
         (("--prompts", "none.jsonl"), "--prompts none.jsonl: no such file or directory"),
         (("--completions", "none"), "--completions none: no such directory"),
+        (("--completions", "."), "--completions .: no generate artifact with examination completions"),
+        (("--prompts", "p.txt"), "--prompts p.txt: no such file or directory"),
     ],
     ids=str,
 )
@@ -104,4 +111,28 @@ def test_prompts_longer_than_the_context_are_one_line(smoke: Smoke, tmp_path: Pa
     ended = _probe(smoke, "--prompts", tmp_path / "long.jsonl", "--no-chat")
 
     assert 2 == ended.code
-    assert "1 have no token or more than 112, all that the context leaves" in ended.complaint
+    assert "no prompt to complete; 1 prompts left out: no token, or more than 112" in ended.complaint
+
+
+def test_a_part_of_the_completions_is_a_fair_part(smoke: Smoke, found: dict[str, dict[str, Any]]) -> None:
+    """`--count` takes prompts whatever their place in the store, which is sorted by length, and says of how many."""
+    ended = _probe(
+        smoke, "--completions", smoke.place.artifact("generate"), "--cost-ratio", 0.1, "--count", 40, "--temperature", 0
+    )
+    stored = found["draft"]["figures"]["prompts"]
+
+    assert (0, "") == (ended.code, ended.err)
+    assert f"40 of {stored} prompts, " in ended.out
+    assert "Loops flatter drafts at temperature 0" in ended.out
+
+
+def test_a_broken_draft_leaves_the_others_their_figures(smoke: Smoke, tmp_path: Path) -> None:
+    """NaN weights: the reason is named, and the other draft is examined."""
+    shutil.copytree(smoke.place.artifact("distill") / "draft", tmp_path / "nan")
+    replace_bytes(tmp_path / "nan" / "model.safetensors", lambda data: data[:-4096] + b"\xff" * 4096)
+    completions = ("--completions", smoke.place.artifact("generate"), "--cost-ratio", 0.1)
+    ended = _probe(smoke, "--draft", tmp_path / "nan", *completions)
+
+    assert (0, "") == (ended.code, ended.err)
+    assert "nan: cannot be examined: the draft's logits are not numbers" in ended.out
+    assert "prompt-lookup: " in ended.out
