@@ -20,29 +20,34 @@ def print_probe(found: Probe, conditions: Mapping[str, Any], notes: Sequence[str
         conditions["sampling"]["temperature"] == 0,
     )
     for line in (_headline(found, conditions), *notes):
-        console.print(line, markup=False)
+        console.print(line, markup=False, soft_wrap=True)
     console.print(_table(found.findings, greedy))
     how = "as given, verification taken as free" if conditions["cost_ratio_given"] else "measured here"
     console.print(
         f"tokens / call at the best γ; cost: a draft pass over a target pass, {how}; speedup: from forward times alone, so at "
         "most that",
         markup=False,
+        soft_wrap=True,
     )
     if greedy:
-        console.print("Loops flatter drafts at temperature 0: look at the rate without them.", markup=False)
+        console.print(
+            "Loops flatter drafts at temperature 0: look at the rate without them.", markup=False, soft_wrap=True
+        )
     for finding in drafts:
-        console.print(f"{finding.name}, acceptance rate", markup=False)
+        console.print(f"{finding.name}, acceptance rate", markup=False, soft_wrap=True)
         if len(finding.domains) > 1:
-            console.print("  by domain: " + _list(_domains(finding)), markup=False)
+            console.print("  by domain: " + _list(_domains(finding)), markup=False, soft_wrap=True)
         console.print(
             "  by position in the output: " + _list(_bins(finding.figures["by_output_position"])), markup=False
         )
-        console.print("  by context length: " + _list(_bins(finding.figures["by_context_length"])), markup=False)
+        console.print(
+            "  by context length: " + _list(_bins(finding.figures["by_context_length"])), markup=False, soft_wrap=True
+        )
     console.print()
     for name, reason in found.broken.items():
-        console.print(f"{name}: cannot be examined: {reason}", markup=False)
+        console.print(f"{name}: cannot be examined: {reason}", markup=False, soft_wrap=True)
     for finding in found.findings:
-        console.print(finding.verdict, markup=False)
+        console.print(finding.verdict, markup=False, soft_wrap=True)
 
 
 def _headline(found: Probe, conditions: Mapping[str, Any]) -> str:
