@@ -43,9 +43,9 @@ class _Spoken:
 def _sampled() -> dict[str, Any]:
     """Counts of a decode at temperature 1, and what the examination of its own text expects, with exact deviations."""
     import numpy as np
-    from pipeline.acceptance.moments import round_moments
 
     from pipeline.acceptance.examine import acceptance_probabilities
+    from pipeline.acceptance.moments import round_moments
     from pipeline.acceptance.rounds import CONVENTIONS
     from pipeline.speculation.batch import Request, Round
     from pipeline.speculation.decoder import Decoder
