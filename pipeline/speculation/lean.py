@@ -246,7 +246,7 @@ class LeanModel:
         if x.dtype == torch.float64:  # where exactness is the point: operation by operation
             single = x.float()
             return weight * (single * torch.rsqrt(single.pow(2).mean(-1, keepdim=True) + self.epsilon)).to(x.dtype)
-        # On a CPU a third of the time that the library's own function takes.
+        # On a CPU faster than the library's own function (6 against 12 microseconds, small and warm).
         norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
         scale = torch.addcmul(self.epsilon, norm, norm, value=1 / x.shape[-1]).rsqrt_()
         return torch.mul(x * scale, weight, out=torch.empty_like(x))
