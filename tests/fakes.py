@@ -6,12 +6,15 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from numpy.typing import ArrayLike
+from torch import nn
 
 from pipeline.acceptance.profile import PromptCounts
 from pipeline.generation.store import Spoken
 from pipeline.progress import Progress
 from pipeline.speculation.batch import Request
+from pipeline.speculation.forward import Side
 from pipeline.speculation.sampling import GREEDY, Sampling
 
 torch.set_num_threads(1)  # tensors of a few hundred numbers: threads only wait for each other
@@ -83,6 +86,54 @@ def tiny_llama(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return LlamaForCausalLM(config).to(dtype).eval()
+
+
+_COMMON = {
+    "vocab_size": 40,
+    "hidden_size": 24,
+    "intermediate_size": 36,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.3,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": None,
+}
+
+
+def family_model(family: str, dtype: torch.dtype = torch.float64, **settings: Any) -> Any:
+    """A small random model of one of the library's families, its norms and biases not at their beginning."""
+    config = getattr(transformers, f"{family}Config")(**_COMMON | settings)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        model = transformers.AutoModelForCausalLM.from_config(config)
+        for name, parameter in model.named_parameters():  # which begin as ones and zeros, and hide mistakes
+            if "norm" in name or name.endswith("bias"):
+                nn.init.normal_(parameter, 0.8, 0.2)
+    return model.to(dtype).eval()
+
+
+@torch.inference_mode()
+def largest_gap(model: Any, body: Any, vocabulary: int) -> float:
+    """Between the model's own full passes and what `body` says of ragged rows, fed in blocks, some of them twice."""
+    generator = torch.Generator().manual_seed(1)
+    texts = [torch.randint(vocabulary, (30,), generator=generator).tolist() for _ in range(3)]
+    side, gap = Side(body, 3, 36), 0.0
+    fed = [7, 1, 12]
+    side.logits(torch.tensor([text[:12] for text in texts]), [0, 0, 0], keep=1)
+    expected = [full_logits(model, text)[:, :vocabulary] for text in texts]
+    for width, stood in ((1, 1), (4, 2), (1, 1), (3, 0), (6, 6), (2, 1)):
+        block_BT = torch.tensor([text[at : at + width] for text, at in zip(texts, fed, strict=True)])
+        keep = max(1, width - 1)
+        logits_BTV = side.logits(block_BT, fed, keep)
+        assert (3, keep, vocabulary) == logits_BTV.shape
+        for row, at in enumerate(fed):
+            own_TV = expected[row][at + width - keep : at + width]
+            gap = max(gap, float((own_TV - logits_BTV[row]).abs().max()))
+        fed = [at + stood + (row == 1) * (stood == 6) for row, at in enumerate(fed)]
+    return gap
 
 
 def tiny_pair(seed: int, noise: float) -> tuple[Any, Any]:

@@ -27,7 +27,7 @@ _REQUIREMENT = re.compile(r"^([A-Za-z0-9._-]+)\s*(?:\[[^\]]*\])?\s*\(?([^;)]*)\)
 _FAST_BF16 = ("amx_bf16", "avx512_bf16", "bf16")  # the last is ARM's
 _CPU_FLAGS = (*_FAST_BF16, "amx_int8", "avx512_vnni", "i8mm")
 _TOOLS = {
-    "gcc": "torch.compile falls back to slower code; install gcc (Debian: build-essential)",
+    "gcc": "decoding on the CPU takes a plainer way, about half as fast; install gcc (Debian: build-essential)",
     "cc": "extensions cannot be built; install a C compiler (Debian: build-essential)",
     "nvcc": "CUDA extensions cannot be built; needed on a GPU machine only",
     "ninja": "extensions build slowly or not at all; pip install ninja",

@@ -8,6 +8,7 @@ before it is used. Shapes: B rows, T tokens of a row, N = B * T, S visible slots
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -15,12 +16,14 @@ import torch.nn.functional as F
 from torch import nn
 
 from pipeline.speculation.cache import attention_window
+from pipeline.speculation.native import NativeModel
 
 _MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 _ROPE_TYPES = ("default", "linear", "llama3", "yarn")  # cosines that depend on the position alone
 _PACKED_BYTES = 1 << 23  # products over more weights than this are bound by memory, where packing gains nothing
 _FEW_ROWS = 8  # of a bf16 product on a CPU; above, the usual way is the fastest
 _PROOF = 24  # tokens over which it must agree with the model's own forward
+_FEW = (13, 15, 18)  # where the last of them begin, in parts that the native form takes
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}  # of the largest logit; 0.05 in lower precision
 
 
@@ -118,6 +121,7 @@ class Caches:
 
     def __init__(self, layers: list[torch.Tensor], cos: torch.Tensor, sin: torch.Tensor) -> None:
         self.layers, self.cos_SHD, self.sin_SHD = layers, cos, sin
+        self.cos_SD, self.sin_SD = cos[:, 0].float().contiguous(), sin[:, 0].float().contiguous()  # for the native form
         self._masks: dict[int, torch.Tensor] = {}
 
     def mask(self, first: int, count: int, group: int) -> torch.Tensor:
@@ -144,6 +148,7 @@ class LeanModel:
         self.embedding, self.rotary = model.model.embed_tokens.weight.detach(), model.model.rotary_emb
         self.norm, self.head = _wide(model.model.norm), _product(model.lm_head)
         self.layers = [self._layer(layer) for layer in model.model.layers]
+        self.native: NativeModel | None = None  # of passes of few tokens, where there is such a form
 
     @classmethod
     def of(cls, model: Any, vocabulary: int) -> "LeanModel | None":
@@ -158,18 +163,22 @@ class LeanModel:
         if wrapped or config.hidden_act != "silu" or rope not in _ROPE_TYPES:
             return None
         lean = cls(model, vocabulary)
-        return lean if lean.reproduces(model) else None
+        if not lean.reproduces(model):
+            return None
+        lean.native = NativeModel.of(model, vocabulary)
+        if lean.native is not None and not lean.reproduces(model):
+            lean.native = None
+        return lean
 
     @torch.inference_mode()
     def reproduces(self, model: Any) -> bool:
-        """Whether logits of a few tokens, fed in two parts to two rows, are those of the model's own forward."""
+        """Whether logits of a few tokens, fed to two rows in parts of many and few, are those of the model's own forward."""
         ids_BT = torch.arange(1, 2 * _PROOF + 1, device=self.device).view(2, _PROOF)
         ids_BT = ids_BT % min(self.vocabulary, self.embedding.shape[0])
         own_BTV = model(input_ids=ids_BT, use_cache=False).logits[..., : self.vocabulary]
-        caches, half = self.allocate(2, _PROOF), _PROOF // 2
+        caches = self.allocate(2, _PROOF)
         parts = [
-            self.forward(ids_BT[:, begin:end], [begin] * 2, caches, end - begin)
-            for begin, end in ((0, half), (half, _PROOF))
+            self.forward(ids_BT[:, a:b], [a] * 2, caches, b - a) for a, b in pairwise((0, _PROOF // 2, *_FEW, _PROOF))
         ]
         gap = (torch.cat(parts, dim=1) - own_BTV).abs().max()
         if not torch.isfinite(gap):
@@ -211,6 +220,8 @@ class LeanModel:
 
     def forward(self, ids_BT: torch.Tensor, first: Sequence[int], state: Caches, keep: int) -> torch.Tensor:
         batch, count = ids_BT.shape
+        if self.native is not None and batch * count <= self.native.most_tokens:
+            return self.native.forward(ids_BT, first, state.layers, state.cos_SD, state.sin_SD, keep)
         place = _Place(ids_BT, first, state, self.heads // self.key_heads)
         cos, sin = state.cos_SHD[place.slots], state.sin_SHD[place.slots]
         x_NI = F.embedding(ids_BT, self.embedding).view(batch * count, -1)

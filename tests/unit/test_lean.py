@@ -5,30 +5,16 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from torch import nn
 
 from pipeline.speculation import lean
 from pipeline.speculation.batch import Request
 from pipeline.speculation.decoder import Decoder
-from pipeline.speculation.forward import OwnForward, Side, choose_body
+from pipeline.speculation.forward import OwnForward, choose_body
 from pipeline.speculation.lean import LeanModel
 from pipeline.speculation.sampling import GREEDY
-from tests.fakes import full_logits, greedy_text, ragged_requests, tiny_llama
+from tests.fakes import family_model, full_logits, greedy_text, largest_gap, ragged_requests, tiny_llama
 
-COMMON = {
-    "vocab_size": 40,
-    "hidden_size": 24,
-    "intermediate_size": 36,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-    "initializer_range": 0.3,
-    "bos_token_id": None,
-    "eos_token_id": None,
-    "pad_token_id": None,
-}
 LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
 SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {}),
@@ -47,40 +33,6 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def _model(family: str, dtype: torch.dtype = torch.float64, **settings: Any) -> Any:
-    config = getattr(transformers, f"{family}Config")(**COMMON | settings)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(7)
-        model = transformers.AutoModelForCausalLM.from_config(config)
-        for (
-            name,
-            parameter,
-        ) in model.named_parameters():  # norms and biases begin as ones and zeros, which hide mistakes
-            if "norm" in name or name.endswith("bias"):
-                nn.init.normal_(parameter, 0.8, 0.2)
-    return model.to(dtype).eval()
-
-
-def _largest_gap(model: Any, body: Any, vocabulary: int) -> float:
-    """Between the model's own full passes and what `body` says of ragged rows, fed in blocks, some of them twice."""
-    generator = torch.Generator().manual_seed(1)
-    texts = [torch.randint(vocabulary, (30,), generator=generator).tolist() for _ in range(3)]
-    side, gap = Side(body, 3, 36), 0.0
-    fed = [7, 1, 12]
-    side.logits(torch.tensor([text[:12] for text in texts]), [0, 0, 0], keep=1)
-    expected = [full_logits(model, text)[:, :vocabulary] for text in texts]
-    for width, stood in ((1, 1), (4, 2), (1, 1), (3, 0), (6, 6), (2, 1)):
-        block_BT = torch.tensor([text[at : at + width] for text, at in zip(texts, fed, strict=True)])
-        keep = max(1, width - 1)
-        logits_BTV = side.logits(block_BT, fed, keep)
-        assert (3, keep, vocabulary) == logits_BTV.shape
-        for row, at in enumerate(fed):
-            own_TV = expected[row][at + width - keep : at + width]
-            gap = max(gap, float((own_TV - logits_BTV[row]).abs().max()))
-        fed = [at + stood + (row == 1) * (stood == 6) for row, at in enumerate(fed)]
-    return gap
-
-
 @pytest.mark.parametrize("packed", [True, False], ids=["packed", "separate"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_logits_are_the_models_own(shape: str, packed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,12 +41,12 @@ def test_logits_are_the_models_own(shape: str, packed: bool, monkeypatch: pytest
     if not packed:
         monkeypatch.setattr(lean, "_PACKED_BYTES", 0)
     family, settings = SHAPES[shape]
-    model = _model(family, **settings)
+    model = family_model(family, **settings)
     body = choose_body(model, 37)
 
     assert isinstance(body, LeanModel)
     assert packed == (len(body.layers[0].qkv.weights_OI) == 1)
-    assert _largest_gap(model, body, 37) < 1e-9
+    assert largest_gap(model, body, 37) < 1e-9
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 0.05)], ids=str)
@@ -106,19 +58,19 @@ def test_lower_precision_is_within_its_rounding(
     """fp32 and bf16 models go through, and differ from their own forward by rounding, relative to the largest logit."""
     if not packed:
         monkeypatch.setattr(lean, "_PACKED_BYTES", 0)
-    model = _model(SHAPES[shape][0], dtype, **SHAPES[shape][1])
+    model = family_model(SHAPES[shape][0], dtype, **SHAPES[shape][1])
     body = choose_body(model, 40)
     largest = float(full_logits(model, range(1, 30)).abs().max())
 
     assert isinstance(body, LeanModel)
-    assert _largest_gap(model, body, 40) < tolerance * largest
+    assert largest_gap(model, body, 40) < tolerance * largest
 
 
 def test_both_bodies_say_the_same() -> None:
     """The check above holds for the model's own forward through the ragged cache as well."""
-    model = _model("Llama")
+    model = family_model("Llama")
 
-    assert _largest_gap(model, OwnForward(model, 37), 37) < 1e-9
+    assert largest_gap(model, OwnForward(model, 37), 37) < 1e-9
 
 
 UNKNOWN: dict[str, tuple[str, dict[str, Any]]] = {
@@ -136,7 +88,7 @@ UNKNOWN: dict[str, tuple[str, dict[str, Any]]] = {
 def test_an_unknown_shape_keeps_its_own_forward(shape: str) -> None:
     """It is decoded all the same, and right."""
     family, settings = UNKNOWN[shape]
-    model = _model(family, **settings)
+    model = family_model(family, **settings)
     body = choose_body(model, 40)
     requests = ragged_requests(3)
     completions = Decoder(model, model, sampling=GREEDY, vocabulary=40, gamma=2).decode(requests)
@@ -159,7 +111,7 @@ class _Doubled(nn.Module):
 def test_a_model_whose_logits_differ_keeps_its_own_forward() -> None:
     """A known type is no proof: layers replaced, logits scaled, inputs scaled are noticed by the logits; a layer replaced
     where the lean form calls layers is simply used."""
-    scaled = _model("Llama")
+    scaled = family_model("Llama")
     own = scaled.forward
 
     def forward(**kwargs: Any) -> Any:
@@ -168,15 +120,15 @@ def test_a_model_whose_logits_differ_keeps_its_own_forward() -> None:
         return output
 
     scaled.forward = forward
-    hooked = _model("Llama")
+    hooked = family_model("Llama")
     hooked.model.embed_tokens.register_forward_hook(lambda module, inputs, output: output * 1.1)
-    late = _model("Llama")
+    late = family_model("Llama")
     late.model.layers[1].mlp.register_forward_hook(lambda module, inputs, output: output * 1.1)
-    replaced = _model("Llama")
+    replaced = family_model("Llama")
     replaced.model.layers[1].mlp.down_proj = _Doubled(replaced.model.layers[1].mlp.down_proj)
 
     assert [OwnForward] * 3 + [LeanModel] == [type(choose_body(m, 40)) for m in (scaled, hooked, late, replaced)]
-    assert isinstance(choose_body(_model("Llama"), 40, lean=False), OwnForward)
+    assert isinstance(choose_body(family_model("Llama"), 40, lean=False), OwnForward)
 
 
 def test_a_wrapped_model_keeps_its_own_forward() -> None:
@@ -185,7 +137,7 @@ def test_a_wrapped_model_keeps_its_own_forward() -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         config = peft.LoraConfig(r=2, target_modules=["q_proj", "down_proj"], init_lora_weights=False)
-        wrapped = peft.get_peft_model(_model("Llama"), config).eval()
+        wrapped = peft.get_peft_model(family_model("Llama"), config).eval()
     completions = Decoder(wrapped, None, sampling=GREEDY, vocabulary=40).decode([Request([1, 2], 6, 0)])
 
     assert isinstance(choose_body(wrapped, 40), OwnForward)
@@ -195,7 +147,7 @@ def test_a_wrapped_model_keeps_its_own_forward() -> None:
 
 def test_a_model_spread_over_devices_keeps_its_own_forward() -> None:
     """Only its own forward knows where its parts are; on one device the map says nothing."""
-    model = _model("Llama")
+    model = family_model("Llama")
     model.hf_device_map = {"model": "cpu", "lm_head": "cpu"}
     assert isinstance(choose_body(model, 40), LeanModel)
     model.hf_device_map = {"model": "cpu", "lm_head": "disk"}
@@ -216,7 +168,7 @@ def test_an_int8_model_goes_through(dtype: torch.dtype) -> None:
     """bitsandbytes' layers are called, not copied; greedy speculation with it as its own draft accepts what it drafts and
     keeps its length, and in fp32 its text is that of its own full passes."""
     bitsandbytes = pytest.importorskip("bitsandbytes")
-    model = _model("Llama", dtype, hidden_size=32, intermediate_size=64)
+    model = family_model("Llama", dtype, hidden_size=32, intermediate_size=64)
     for layer in model.model.layers:
         for part in (layer.self_attn, layer.mlp):
             for name, linear in list(part.named_children()):

@@ -1,0 +1,386 @@
+/* One pass of a Llama-shaped model over a few tokens, on a processor. native.py builds and calls it.
+ *
+ * Such a pass is bound by reading the weights once, so everything else must cost next to nothing: one parallel region a
+ * pass, weights fetched ahead by hand, sums in fp32. Each sum is taken in an order that depends on its own row alone, so
+ * the logits of a token are the same bits whatever else is in the pass.
+ *
+ * Built for one dtype of the weights: fp32, or bf16 with -DBF16. Shapes: B rows, T tokens of a row, N = B * T, S slots of a
+ * cache. Sizes that are summed over are multiples of 32 and a product has 16 outputs or more: native.py sees to it.
+ */
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+#ifdef _OPENMP
+#include <omp.h>
+#else
+static int omp_get_thread_num(void) { return 0; }
+#endif
+#if defined __AVX512BF16__ || defined __AMX_BF16__
+#include <immintrin.h>
+#endif
+
+/* ---- numbers -------------------------------------------------------------------------------------------------------- */
+
+#define LANES 16
+typedef float vector __attribute__((vector_size(4 * LANES)));
+typedef float loose __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef int32_t whole __attribute__((vector_size(4 * LANES)));
+typedef uint32_t bits __attribute__((vector_size(4 * LANES)));
+
+static inline vector load(const float *from) { return *(const loose *)from; }
+static inline void store(float *to, vector value) { *(loose *)to = value; }
+static inline vector all(float value) { return (vector){} + value; }
+static inline vector either(whole test, vector yes, vector no) { return (vector)((test & (whole)yes) | (~test & (whole)no)); }
+
+static inline float total(vector value) {
+    float part[LANES];
+    store(part, value);
+    for (int width = LANES / 2; width; width /= 2)
+        for (int lane = 0; lane < width; lane++) part[lane] += part[lane + width];
+    return part[0];
+}
+
+/* e to the power of x to one part in 1e7: a polynomial about the nearest power of two (Cephes, expf). */
+static inline vector exponential(vector x) {
+    x = either(x < -87.0f, all(-87.0f), x);
+    x = either(x > 88.0f, all(88.0f), x);
+    vector shifted = x * 1.44269504088896341f + 12582912.0f; /* the sum's low bits are the nearest whole number */
+    vector power = shifted - 12582912.0f;
+    vector rest = x - power * 0.693359375f + power * 2.12194440e-4f;
+    vector sum = rest * 1.9875691500e-4f + 1.3981999507e-3f;
+    sum = sum * rest + 8.3334519073e-3f;
+    sum = sum * rest + 4.1665795894e-2f;
+    sum = sum * rest + 1.6666665459e-1f;
+    sum = sum * rest + 5.0000001201e-1f;
+    sum = sum * rest * rest + rest + 1.0f;
+    return sum * (vector)(((whole)shifted << 23) + (127 << 23));
+}
+
+#ifdef BF16
+typedef uint16_t weight;
+typedef uint16_t halves __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
+static inline vector widen(const weight *from) {
+    return (vector)(__builtin_convertvector(*(const halves *)from, bits) << 16);
+}
+static inline void narrow(weight *to, vector value) { /* to the nearest, ties to even */
+    bits raw = (bits)value, rounded = (raw + 0x7fff + ((raw >> 16) & 1)) >> 16;
+    whole number = value == value;
+    rounded = ((bits)number & rounded) | (~(bits)number & 0x7fc0);
+    *(halves *)to = __builtin_convertvector(rounded, halves);
+}
+static inline float widen_one(weight value) {
+    uint32_t raw = (uint32_t)value << 16;
+    float wide;
+    memcpy(&wide, &raw, sizeof wide);
+    return wide;
+}
+#else
+typedef float weight;
+static inline vector widen(const weight *from) { return load(from); }
+static inline void narrow(weight *to, vector value) { store(to, value); }
+static inline float widen_one(weight value) { return value; }
+#endif
+
+/* ---- what native.py hands over -------------------------------------------------------------------------------------- */
+
+typedef struct { const weight *weight, *bias; int64_t out; } linear; /* (out, in); no bias: null */
+
+typedef struct {
+    const float *norm, *query_norm, *key_norm, *mlp_norm; /* of queries and keys: null where the family has none */
+    linear query, key, value, output, gate, up, down;
+} layer;
+
+typedef struct {
+    int64_t tokens, layers, hidden, inner, heads, key_heads, width;
+    float epsilon;
+    const weight *embedding;
+    const float *norm;
+    linear head;
+    const layer *layer;
+} model;
+
+typedef struct {
+    int64_t rows, count, keep, capacity;
+    const int64_t *ids, *first;  /* (B, T); (B): the slot of a row's first token */
+    const float *cosine, *sine;  /* (S, head width); sines with the sign of "rotate half" */
+    weight *const *caches;       /* a layer: (B, S, 2 * key heads, head width), keys before values */
+    float *scratch;              /* scratch_floats() of them */
+    float *logits;               /* (B, keep, head.out) */
+    int threads;
+} pass;
+
+/* ---- products ------------------------------------------------------------------------------------------------------- */
+/* `block` multiplies OUTPUTS rows of weights, (outputs, in), with up to INPUTS inputs, which `put` laid down as it wants
+ * them; out is (inputs, OUTPUTS). Weights are fetched ahead: by itself the processor stops at the end of a page. */
+
+#if defined BF16 && defined __AMX_BF16__
+/* By tiles of 16 outputs, 16 inputs and 32 summands: a pass over 16 tokens takes hardly longer than over one. A block of
+ * inputs lies as (in / 2, INPUTS, 2). */
+#include <sys/syscall.h>
+#include <unistd.h>
+#define INPUTS 16
+#define OUTPUTS 16
+#define AHEAD 128 /* summands; farther, what was fetched is gone again when it is needed */
+const int64_t most_tokens = 128; /* above, the library's products are as fast */
+
+int ready(void) { return syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18 /* XTILEDATA */) == 0; }
+
+static void set_up(void) {
+    struct { uint8_t palette, start, unused[14]; uint16_t bytes[16]; uint8_t rows[16]; } shape = {.palette = 1};
+    for (int tile = 0; tile < 3; tile++) shape.bytes[tile] = 64, shape.rows[tile] = 16;
+    _tile_loadconfig(&shape);
+}
+static void tear_down(void) { _tile_release(); }
+
+static inline void put(weight *x, int64_t n, int64_t i, int64_t in, vector value) {
+    uint32_t pairs[LANES / 2], *to = (uint32_t *)x + n / INPUTS * INPUTS * in / 2 + i / 2 * INPUTS + n % INPUTS;
+    narrow((weight *)pairs, value);
+    for (int pair = 0; pair < LANES / 2; pair++) to[pair * INPUTS] = pairs[pair];
+}
+
+static void block(const weight *w, const weight *x, int64_t in, int64_t inputs, float *out) {
+    float sums[OUTPUTS][INPUTS];
+    _tile_zero(0);
+    for (int64_t i = 0; i < in; i += 32) {
+        const weight *next = w + i + AHEAD + (i + AHEAD < in ? 0 : (OUTPUTS - 1) * in);
+        for (int o = 0; o < OUTPUTS; o++) __builtin_prefetch(next + o * in);
+        _tile_loadd(1, w + i, 2 * in);
+        _tile_loadd(2, x + i * INPUTS, 4 * INPUTS);
+        _tile_dpbf16ps(0, 1, 2);
+    }
+    _tile_stored(0, sums, sizeof sums[0]);
+    for (int64_t n = 0; n < inputs; n++)
+        for (int o = 0; o < OUTPUTS; o++) out[n * OUTPUTS + o] = sums[o][n];
+}
+#else
+/* By vectors. Inputs lie as (N, in). */
+#define INPUTS 12
+#define OUTPUTS 4
+const int64_t most_tokens = 2 * INPUTS;
+
+int ready(void) { return 1; }
+static void set_up(void) {}
+static void tear_down(void) {}
+
+static inline void put(weight *x, int64_t n, int64_t i, int64_t in, vector value) { narrow(x + n * in + i, value); }
+
+#if defined BF16 && defined __AVX512BF16__
+#define STEP (2 * LANES)
+static inline vector accumulate(vector sum, const weight *w, const weight *x) {
+    return (vector)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_loadu_si512(w), (__m512bh)_mm512_loadu_si512(x));
+}
+#else
+#define STEP LANES
+static inline vector accumulate(vector sum, const weight *w, const weight *x) { return sum + widen(w) * widen(x); }
+#endif
+
+/* Both counts are constants where this is inlined, and small enough for the sums to stay in registers. */
+static inline __attribute__((always_inline)) void
+vectors(const int outputs, const int inputs, const weight *w, const weight *x, int64_t in, float *out) {
+    vector sums[OUTPUTS][INPUTS] = {};
+    for (int64_t i = 0; i < in; i += STEP) {
+        for (int o = 0; o < outputs; o++) __builtin_prefetch(w + (OUTPUTS + o) * in + i);
+        for (int n = 0; n < inputs; n++)
+            for (int o = 0; o < outputs; o++) sums[o][n] = accumulate(sums[o][n], w + o * in + i, x + n * in + i);
+    }
+    for (int n = 0; n < inputs; n++)
+        for (int o = 0; o < outputs; o++) out[n * OUTPUTS + o] = total(sums[o][n]);
+}
+
+#define FEW(inputs) case inputs: vectors(4, inputs, w, x, in, out); break;
+#define MANY(inputs) case inputs: vectors(2, inputs, w, x, in, out); vectors(2, inputs, w + 2 * in, x, in, out + 2); break;
+static void block(const weight *w, const weight *x, int64_t in, int64_t inputs, float *out) {
+    switch (inputs) {
+        FEW(1) FEW(2) FEW(3) FEW(4) FEW(5) FEW(6) MANY(7) MANY(8) MANY(9) MANY(10) MANY(11) MANY(12)
+    }
+}
+#endif
+
+static inline int64_t padded(int64_t rows) { return (rows + INPUTS - 1) / INPUTS * INPUTS; }
+
+/* y[n][o] = (or += where `add`) x[n] . w[o] + bias[o], this thread's share of the outputs; y has `stride` columns. */
+static void product(const linear *l, const weight *x, int64_t rows, int64_t in, float *y, int64_t stride, int add) {
+    float out[INPUTS * OUTPUTS];
+#pragma omp for schedule(static) nowait
+    for (int64_t number = 0; number < (l->out + OUTPUTS - 1) / OUTPUTS; number++) {
+        int64_t own = number * OUTPUTS, from = own + OUTPUTS <= l->out ? own : l->out - OUTPUTS; /* the last may overlap */
+        for (int64_t row = 0; row < rows; row += INPUTS) {
+            int64_t inputs = rows - row < INPUTS ? rows - row : INPUTS;
+            block(l->weight + from * in, x + row * in, in, inputs, out);
+            for (int64_t n = 0; n < inputs; n++) {
+                float *to = y + (row + n) * stride;
+                for (int64_t o = own; o < from + OUTPUTS; o++)
+                    to[o] = out[n * OUTPUTS + o - from] + (l->bias ? widen_one(l->bias[o]) : 0.0f) + (add ? to[o] : 0.0f);
+            }
+        }
+    }
+}
+
+/* ---- what is between two products ----------------------------------------------------------------------------------- */
+
+static float scale_of(const float *x, int64_t size, float epsilon) {
+    vector squares = {};
+    for (int64_t i = 0; i < size; i += LANES) squares += load(x + i) * load(x + i);
+    return 1.0f / sqrtf(total(squares) / size + epsilon);
+}
+
+/* RMSNorm of the last `keep` tokens of each row, laid down as inputs. */
+static void normalise(const model *m, const pass *p, const float *x, const float *weights, int64_t keep, weight *y) {
+    int64_t size = m->hidden;
+#pragma omp for schedule(static)
+    for (int64_t n = 0; n < p->rows * keep; n++) {
+        const float *from = x + (n / keep * p->count + p->count - keep + n % keep) * size;
+        float scale = scale_of(from, size, m->epsilon);
+        for (int64_t i = 0; i < size; i += LANES) put(y, n, i, size, load(from + i) * scale * load(weights + i));
+    }
+}
+
+/* Turn queries in place, and keys by their slot; keys and values go into the cache. */
+static void turn(const model *m, const layer *l, const pass *p, float *qkv, weight *cache) {
+    int64_t heads = m->heads + 2 * m->key_heads, width = m->width, half = width / 2;
+#pragma omp for schedule(static)
+    for (int64_t job = 0; job < p->rows * p->count * heads; job++) {
+        int64_t n = job / heads, head = job % heads, row = n / p->count, slot = p->first[row] + n % p->count;
+        int is_query = head < m->heads, is_value = head >= m->heads + m->key_heads;
+        float *x = qkv + job * width;
+        const float *norm = is_query ? l->query_norm : is_value ? 0 : l->key_norm;
+        const float *cosine = p->cosine + slot * width, *sine = p->sine + slot * width;
+        float scale = norm ? scale_of(x, width, m->epsilon) : 1.0f;
+        for (int64_t d = 0; norm && d < width; d++) x[d] *= scale * norm[d];
+        for (int64_t d = 0; !is_value && d < half; d++) {
+            float low = x[d], high = x[d + half];
+            x[d] = low * cosine[d] + high * sine[d];
+            x[d + half] = high * cosine[d + half] + low * sine[d + half];
+        }
+        weight *kept = cache + ((row * p->capacity + slot) * 2 * m->key_heads + head - m->heads) * width;
+        for (int64_t d = 0; !is_query && d < width; d += LANES) narrow(kept + d, load(x + d));
+    }
+}
+
+/* The mix of the values for LANES queries at a time of one key head, laid down as inputs; `scores` has room for (S, LANES). */
+#define SLOTS 8 /* scored together */
+static void attend(const model *m, const pass *p, const float *qkv, const weight *cache, weight *out, float *scores) {
+    int64_t group = m->heads / m->key_heads, width = m->width, heads = m->heads + 2 * m->key_heads;
+    int64_t queries = p->count * group, blocks = (queries + LANES - 1) / LANES, stride = 2 * m->key_heads * width;
+    float scale = 1.0f / sqrtf(width);
+#pragma omp for schedule(static)
+    for (int64_t job = 0; job < p->rows * m->key_heads * blocks; job++) {
+        int64_t row = job / (m->key_heads * blocks), key = job / blocks % m->key_heads, begin = job % blocks * LANES;
+        int64_t lanes = queries - begin < LANES ? queries - begin : LANES, first = p->first[row];
+        int64_t seen = first + (begin + lanes - 1) / group + 1;
+        const weight *keys = cache + row * p->capacity * stride + key * width, *values = keys + m->key_heads * width;
+        float asked[width][LANES], kept[SLOTS][width];
+        whole last = {};
+        for (int64_t lane = 0; lane < LANES; lane++) {
+            int64_t query = begin + (lane < lanes ? lane : 0), n = row * p->count + query / group;
+            const float *from = qkv + (n * heads + key * group + query % group) * width;
+            for (int64_t d = 0; d < width; d++) asked[d][lane] = from[d] * scale;
+            last[lane] = first + query / group;
+        }
+        vector highest = all(-INFINITY), sum = {};
+        for (int64_t slot = 0; slot < seen; slot += SLOTS) {
+            int64_t slots = seen - slot < SLOTS ? seen - slot : SLOTS;
+            vector score[SLOTS] = {};
+            for (int64_t s = 0; s < SLOTS; s++) /* beyond the end: the last again, thrown away below */
+                for (int64_t d = 0; d < width; d += LANES)
+                    store(kept[s] + d, widen(keys + (slot + (s < slots ? s : slots - 1)) * stride + d));
+            for (int64_t d = 0; d < width; d++)
+                for (int s = 0; s < SLOTS; s++) score[s] += load(asked[d]) * kept[s][d];
+            for (int64_t s = 0; s < slots; s++) {
+                vector visible = either((whole){} + (int32_t)(slot + s) <= last, score[s], all(-INFINITY));
+                highest = either(visible > highest, visible, highest);
+                store(scores + (slot + s) * LANES, visible);
+            }
+        }
+        for (int64_t slot = 0; slot < seen; slot++) {
+            vector score = load(scores + slot * LANES), share = exponential(score - highest);
+            share = either(score == -INFINITY, (vector){}, share);
+            store(scores + slot * LANES, share);
+            sum += share;
+        }
+        for (int64_t lane = 0; lane < lanes; lane += 4)
+            for (int64_t d = 0; d < width; d += 2 * LANES) {
+                int64_t more = d + LANES < width ? LANES : 0; /* an odd number of vectors: the last one twice */
+                vector mix[4][2] = {};
+                for (int64_t slot = 0; slot < seen; slot++)
+                    for (int k = 0; k < 4; k++) {
+                        float share = scores[slot * LANES + lane + k];
+                        mix[k][0] += widen(values + slot * stride + d) * share;
+                        mix[k][1] += widen(values + slot * stride + d + more) * share;
+                    }
+                for (int64_t k = 0; k < 4 && lane + k < lanes; k++) {
+                    int64_t query = begin + lane + k, n = row * p->count + query / group;
+                    int64_t i = (key * group + query % group) * width + d;
+                    put(out, n, i, m->heads * width, mix[k][0] / sum[lane + k]);
+                    put(out, n, i + more, m->heads * width, mix[k][1] / sum[lane + k]);
+                }
+            }
+    }
+}
+
+/* silu(gate) * up, laid down as inputs. */
+static void activate(const float *gate, const float *up, int64_t rows, int64_t size, weight *y) {
+#pragma omp for schedule(static)
+    for (int64_t job = 0; job < rows * size / LANES; job++) {
+        vector x = load(gate + job * LANES);
+        put(y, job * LANES / size, job * LANES % size, size, x / (1.0f + exponential(-x)) * load(up + job * LANES));
+    }
+}
+
+/* ---- the pass ------------------------------------------------------------------------------------------------------- */
+
+static int64_t visible_slots(const pass *p) {
+    int64_t most = 0;
+    for (int64_t row = 0; row < p->rows; row++) most = p->first[row] > most ? p->first[row] : most;
+    return most + p->count;
+}
+
+int64_t scratch_floats(const model *m, const pass *p) {
+    int64_t size = p->rows * p->count, heads = (m->heads + 2 * m->key_heads) * m->width;
+    int64_t inputs = padded(size) * (m->hidden + m->heads * m->width + m->inner);
+    return size * (m->hidden + heads + 2 * m->inner) + p->threads * visible_slots(p) * LANES + inputs;
+}
+
+/* 0 if all went well, 1 for a token that the model does not have, 2 for a slot that the cache does not have. */
+int forward(const model *m, const pass *p) {
+    int64_t size = p->rows * p->count, hidden = m->hidden, inner = m->inner, visible = visible_slots(p);
+    int64_t query = m->heads * m->width, key = m->key_heads * m->width, stride = query + 2 * key;
+    for (int64_t n = 0; n < size; n++)
+        if (p->ids[n] < 0 || p->ids[n] >= m->tokens) return 1;
+    for (int64_t row = 0; row < p->rows; row++)
+        if (p->first[row] < 0 || p->first[row] + p->count > p->capacity) return 2;
+    float *x = p->scratch, *qkv = x + size * hidden, *gate = qkv + size * stride, *up = gate + size * inner;
+    float *scores = up + size * inner;
+    weight *y = (weight *)(scores + p->threads * visible * LANES), *mixed = y + padded(size) * hidden;
+    weight *act = mixed + padded(size) * query;
+#pragma omp parallel num_threads(p->threads)
+    {
+        set_up();
+#pragma omp for schedule(static)
+        for (int64_t n = 0; n < size; n++)
+            for (int64_t i = 0; i < hidden; i += LANES) store(x + n * hidden + i, widen(m->embedding + p->ids[n] * hidden + i));
+        for (int64_t number = 0; number < m->layers; number++) {
+            const layer *l = m->layer + number;
+            normalise(m, p, x, l->norm, p->count, y);
+            product(&l->query, y, size, hidden, qkv, stride, 0);
+            product(&l->key, y, size, hidden, qkv + query, stride, 0);
+            product(&l->value, y, size, hidden, qkv + query + key, stride, 0);
+#pragma omp barrier
+            turn(m, l, p, qkv, p->caches[number]);
+            attend(m, p, qkv, p->caches[number], mixed, scores + omp_get_thread_num() * visible * LANES);
+            product(&l->output, mixed, size, query, x, hidden, 1);
+#pragma omp barrier
+            normalise(m, p, x, l->mlp_norm, p->count, y);
+            product(&l->gate, y, size, hidden, gate, inner, 0);
+            product(&l->up, y, size, hidden, up, inner, 0);
+#pragma omp barrier
+            activate(gate, up, size, inner, act);
+            product(&l->down, act, size, inner, x, hidden, 1);
+#pragma omp barrier
+        }
+        normalise(m, p, x, m->norm, p->keep, y);
+        product(&m->head, y, p->rows * p->keep, hidden, p->logits, m->head.out, 0);
+        tear_down();
+    }
+    return 0;
+}

@@ -1,0 +1,227 @@
+"""The lean forward in one call of compiled code, for passes of few tokens on a CPU. Knows no decoding rule.
+
+A pass of one or a few tokens takes as long as reading the weights once, if nothing else costs anything: `native.c` says how.
+It is built with the machine's C compiler at first use, a second's work, and kept in the user's cache; where there is no
+compiler, or `UNDERSTUDY_NATIVE=0` is set, `lean.LeanModel` does without. Shapes: B rows, T tokens of a row, V tokens.
+"""
+
+import ctypes
+import hashlib
+import logging
+import os
+import platform
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+_log = logging.getLogger(__name__)
+_SOURCE = Path(__file__).with_suffix(".c")
+_DEFINES = {torch.float32: [], torch.bfloat16: ["-DBF16"]}
+_FLAGS = ["-O3", "-march=native", "-fopenmp", "-fPIC", "-shared"]
+_MULTIPLE, _LEAST = 32, 16  # what native.c asks of sizes that are summed over, and of a product's outputs
+
+_POINTER, _COUNT = ctypes.c_void_p, ctypes.c_int64
+
+
+class _Linear(ctypes.Structure):
+    _fields_ = (("weight", _POINTER), ("bias", _POINTER), ("out", _COUNT))
+
+
+class _Layer(ctypes.Structure):
+    _fields_ = (
+        *((name, _POINTER) for name in ("norm", "query_norm", "key_norm", "mlp_norm")),
+        *((name, _Linear) for name in ("query", "key", "value", "output", "gate", "up", "down")),
+    )
+
+
+class _Model(ctypes.Structure):
+    _fields_ = (
+        *((name, _COUNT) for name in ("tokens", "layers", "hidden", "inner", "heads", "key_heads", "width")),
+        ("epsilon", ctypes.c_float),
+        ("embedding", _POINTER),
+        ("norm", _POINTER),
+        ("head", _Linear),
+        ("layer", ctypes.POINTER(_Layer)),
+    )
+
+
+class _Pass(ctypes.Structure):
+    _fields_ = (
+        *((name, _COUNT) for name in ("rows", "count", "keep", "capacity")),
+        *((name, _POINTER) for name in ("ids", "first", "cosine", "sine", "caches", "scratch", "logits")),
+        ("threads", ctypes.c_int),
+    )
+
+
+class NativeModel:
+    """A Llama-shaped model of plain matrices as `native.c` wants it. The weights are the model's own, not copies."""
+
+    def __init__(self, library: ctypes.CDLL, model: Any, vocabulary: int) -> None:
+        config, self._library = model.config, library
+        self.most_tokens = _COUNT.in_dll(library, "most_tokens").value
+        self._held: list[torch.Tensor] = []  # what the pointers point at
+        self._layers = (_Layer * len(model.model.layers))(*map(self._layer, model.model.layers))
+        head, attention = self._linear(model.lm_head), model.model.layers[0].self_attn
+        head.out = min(head.out, vocabulary)
+        self._dtype, self._vocabulary = model.dtype, head.out
+        self._model = _Model(
+            len(model.model.embed_tokens.weight),
+            len(self._layers),
+            config.hidden_size,
+            config.intermediate_size,
+            config.num_attention_heads,
+            config.num_key_value_heads,
+            attention.q_proj.out_features // config.num_attention_heads,
+            config.rms_norm_eps,
+            self._pointer(model.model.embed_tokens.weight),
+            self._norm(model.model.norm),
+            head,
+            self._layers,
+        )
+
+    @classmethod
+    def of(cls, model: Any, vocabulary: int) -> "NativeModel | None":
+        """The native form of a model whose shape `lean.LeanModel` knows; None where it is not plain fp32 or bf16 matrices
+        of fitting sizes on a CPU, or nothing can be built here."""
+        linears = [module for layer in model.model.layers for module in _linears(layer)] + [model.lm_head]
+        if model.device.type != "cpu" or any(type(module) is not nn.Linear for module in linears):
+            return None
+        tensors = [model.model.embed_tokens.weight, *(module.weight for module in linears)]
+        plain = all(tensor.dtype == model.dtype and tensor.is_contiguous() for tensor in tensors)
+        fits = not any(tensor.shape[1] % _MULTIPLE for tensor in tensors)
+        width = model.model.layers[0].self_attn.q_proj.out_features // model.config.num_attention_heads
+        smallest = min(vocabulary, *(module.out_features for module in linears))
+        if not plain or not fits or width % 16 or smallest < _LEAST:
+            return None
+        library = _library(model.dtype)
+        return cls(library, model, vocabulary) if library is not None else None
+
+    def forward(
+        self,
+        ids_BT: torch.Tensor,
+        first: Sequence[int],
+        caches: Sequence[torch.Tensor],
+        cos_SD: torch.Tensor,
+        sin_SD: torch.Tensor,
+        keep: int,
+    ) -> torch.Tensor:
+        """Logits of the last `keep` positions, (B, keep, V), in the model's dtype; `caches` as in `lean.Caches`, the tables in
+        fp32. Raises IndexError for a token or a slot that is not there."""
+        (batch, count), ids_BT, threads = ids_BT.shape, ids_BT.contiguous(), torch.get_num_threads()
+        slots = (_COUNT * batch)(*first)
+        pointers = (_POINTER * len(caches))(*[cache.data_ptr() for cache in caches])
+        logits_BTV = torch.empty(batch, keep, self._vocabulary)
+        one = _Pass(
+            batch,
+            count,
+            keep,
+            caches[0].shape[1],
+            ids_BT.data_ptr(),
+            ctypes.addressof(slots),
+            cos_SD.data_ptr(),
+            sin_SD.data_ptr(),
+            ctypes.addressof(pointers),
+            None,
+            logits_BTV.data_ptr(),
+            threads,
+        )
+        scratch = torch.empty(self._library.scratch_floats(ctypes.byref(self._model), ctypes.byref(one)))
+        one.scratch = scratch.data_ptr()
+        wrong = self._library.forward(ctypes.byref(self._model), ctypes.byref(one))
+        if wrong:
+            raise IndexError(
+                f"no such {('token', 'slot')[wrong - 1]}: {count} tokens a row from slots {list(first)} on"
+            )
+        return logits_BTV.to(self._dtype)
+
+    def _layer(self, layer: Any) -> _Layer:
+        attention = layer.self_attn
+        head_norms = [self._norm(getattr(attention, name, None)) for name in ("q_norm", "k_norm")]
+        norms = [self._norm(layer.input_layernorm), *head_norms, self._norm(layer.post_attention_layernorm)]
+        return _Layer(*norms, *map(self._linear, _linears(layer)))
+
+    def _linear(self, linear: Any) -> _Linear:
+        bias = self._pointer(linear.bias) if linear.bias is not None else None
+        return _Linear(self._pointer(linear.weight), bias, linear.out_features)
+
+    def _norm(self, norm: Any) -> int | None:
+        return None if norm is None else self._pointer(norm.weight.float())
+
+    def _pointer(self, tensor: torch.Tensor) -> int:
+        self._held.append(tensor.detach())
+        return tensor.data_ptr()
+
+
+def _linears(layer: Any) -> list[nn.Module]:
+    attention, mlp = layer.self_attn, layer.mlp
+    projections = [attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj]
+    return [*projections, mlp.gate_proj, mlp.up_proj, mlp.down_proj]
+
+
+def compiler() -> str | None:
+    """The C compiler that would be used: `CC`, gcc or cc."""
+    return next(filter(None, map(shutil.which, filter(None, (os.environ.get("CC"), "gcc", "cc")))), None)
+
+
+@cache
+def _library(dtype: torch.dtype) -> ctypes.CDLL | None:
+    path = compiler()
+    if os.environ.get("UNDERSTUDY_NATIVE") == "0" or dtype not in _DEFINES or path is None:
+        return None
+    try:
+        library = _built([path, *_FLAGS, *_DEFINES[dtype]])
+    except (OSError, subprocess.SubprocessError) as error:
+        said = getattr(error, "stderr", None) or str(error)
+        _log.info("no native forward, the plain one is used: %s", said.strip().splitlines()[:1])
+        return None
+    library.scratch_floats.restype = _COUNT
+    return library if library.ready() else None
+
+
+def _built(command: list[str]) -> ctypes.CDLL:
+    """The library that `command` makes, from the user's cache if it was made before: by the same source, flags and compiler, for
+    the same processor and torch. Raises OSError or SubprocessError."""
+    source = _SOURCE.read_bytes()
+    identity = repr((source, command, platform.machine(), _processor(), torch.__version__))
+    name = f"native-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.so"
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "understudy")
+    if (home / name).is_file():
+        return ctypes.CDLL(str(home / name))
+    with tempfile.TemporaryDirectory() as scratch:
+        made = Path(scratch, name)
+        command = [*command, str(_SOURCE), *_openmp(), "-lm", "-o", str(made)]
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+        try:
+            home.mkdir(parents=True, exist_ok=True, mode=0o700)
+            kept = Path(tempfile.mkstemp(dir=home)[1])
+            shutil.copyfile(made, kept)
+            kept.replace(home / name)
+        except OSError:
+            return ctypes.CDLL(str(made))  # it stays loaded when its file is gone
+    return ctypes.CDLL(str(home / name))
+
+
+def _processor() -> str:
+    """What `-march=native` looks at: a home may be shared between machines."""
+    try:
+        flags = re.search(r"^(?:flags|Features)\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        flags = None
+    return flags[1] if flags else platform.processor()
+
+
+def _openmp() -> list[str]:
+    """The OpenMP runtime that torch has loaded. With another one of our own, two sets of threads would wait for each other."""
+    try:
+        loaded = re.search(r"\S*/libgomp\S*\.so\S*", Path("/proc/self/maps").read_text())
+    except OSError:
+        loaded = None
+    return [loaded[0]] if loaded else []

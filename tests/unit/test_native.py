@@ -1,0 +1,238 @@
+"""The native forward: the logits of the models' own forward, the same bits in any company, and no trouble where it cannot be."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pipeline.errors import UnderstudyError
+from pipeline.speculation import native
+from pipeline.speculation.decoder import Decoder
+from pipeline.speculation.forward import OwnForward, Side, choose_body
+from pipeline.speculation.lean import LeanModel
+from pipeline.speculation.native import NativeModel
+from pipeline.speculation.sampling import GREEDY
+from tests.fakes import family_model, full_logits, greedy_text, largest_gap, ragged_requests
+
+needs_compiler = pytest.mark.skipif(native.compiler() is None, reason="no C compiler here")
+SIZES: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16, "initializer_range": 0.1}
+SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("Llama", {}),
+    "llama, tied": ("Llama", {"tie_word_embeddings": True}),
+    "llama, biases": ("Llama", {"attention_bias": True, "mlp_bias": True}),
+    "llama, one key for all": ("Llama", {"num_key_value_heads": 1}),
+    "llama, one key a head": ("Llama", {"num_key_value_heads": 4}),
+    "llama, an odd number of vectors a head": ("Llama", {"head_dim": 48, "hidden_size": 96, "num_attention_heads": 6}),
+    "llama, more heads than lanes": (
+        "Llama",
+        {"hidden_size": 160, "num_attention_heads": 20, "num_key_value_heads": 1},
+    ),
+    "mistral": ("Mistral", {"sliding_window": None}),
+    "qwen2": ("Qwen2", {}),
+    "qwen3": ("Qwen3", {"head_dim": 32}),
+}
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 0.03}  # of the largest logit
+BUILDS = {
+    "as for this machine": [],
+    "without tiles": ["-mno-amx-bf16"],
+    "without bf16": ["-mno-amx-bf16", "-mno-avx512bf16"],
+    "for an older machine": ["-march=x86-64-v3", "-Wno-psabi"],
+    "without threads": ["-fno-openmp"],
+}
+
+
+@pytest.fixture(scope="module")
+def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache of built libraries of these tests' own."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def fresh(shared_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Each test looks for a compiler and a library anew."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(shared_cache))
+    native._library.cache_clear()
+    yield
+    native._library.cache_clear()
+
+
+def _body(dtype: torch.dtype = torch.float32, **settings: Any) -> tuple[Any, LeanModel]:
+    model = family_model("Llama", dtype, **SIZES | settings)
+    body = choose_body(model, 37)
+    assert isinstance(body, LeanModel)
+    return model, body
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_logits_are_the_models_own(shape: str, dtype: torch.dtype) -> None:
+    """For ragged rows, single tokens and blocks, rejected tokens written over and a padded vocabulary, to rounding."""
+    family, settings = SHAPES[shape]
+    model = family_model(family, dtype, **SIZES | settings)
+    body = choose_body(model, 37)
+    largest = float(full_logits(model, range(1, 30)).abs().max())
+
+    assert isinstance(body, LeanModel)
+    assert body.native is not None
+    assert largest_gap(model, body, 37) < TOLERANCE[dtype] * largest
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("build", BUILDS)
+def test_every_build_says_the_same(build: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the processor lacks is done another way; a compiler that does not know a flag builds nothing, and no harm is done."""
+    monkeypatch.setattr(native, "_FLAGS", [*native._FLAGS, *BUILDS[build]])
+    model, body = _body(dtype)
+    largest = float(full_logits(model, range(1, 30)).abs().max())
+
+    if body.native is None:
+        pytest.skip(f"the compiler here does not build {build}")
+    assert largest_gap(model, body, 37) < TOLERANCE[dtype] * largest
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_tokens_logits_do_not_depend_on_its_company(dtype: torch.dtype, threads: int) -> None:
+    """One by one, in blocks, or beside other rows at other places: the same bits, so speculation changes nothing at all."""
+    _, body = _body(dtype)
+    generator, before = torch.Generator().manual_seed(3), torch.get_num_threads()
+    ids_BT = torch.randint(37, (4, 30), generator=generator)
+    alone, together = Side(body, 1, 30), Side(body, 4, 40)
+    torch.set_num_threads(threads)
+    try:
+        expected = torch.cat([alone.logits(ids_BT[:1, at : at + 1], [at], 1) for at in range(30)], dim=1)[0]
+        for at, width in ((0, 1), (1, 2), (3, 3), (6, 1), (7, 3), (10, 2), (12, 3), (15, 2), (17, 3)):
+            first = [at, at + 2 * (at > 0), at, at + (at > 3)]
+            actual = together.logits(ids_BT[:, at : at + width], first, width)[0]
+            assert torch.equal(expected[at : at + width], actual)
+    finally:
+        torch.set_num_threads(before)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_greedy_speculation_is_bit_for_bit_plain_decoding(dtype: torch.dtype) -> None:
+    """In bf16 too, where a near-tie elsewhere may fall either way."""
+    model, _ = _body(dtype)
+    draft, _ = _body(dtype, num_hidden_layers=1)
+    requests = ragged_requests(6)
+    plain = [Decoder(model, None, sampling=GREEDY, vocabulary=37).decode([request])[0].tokens for request in requests]
+    decoder = Decoder(model, draft, sampling=GREEDY, vocabulary=37, gamma=2)
+
+    assert plain == [decoder.decode([request])[0].tokens for request in requests]
+    if dtype == torch.float32:
+        assert plain == [greedy_text(model, request.prompt, request.limit, 37) for request in requests]
+
+
+UNFIT: dict[str, dict[str, Any]] = {
+    "sums of another size": {"intermediate_size": 80},
+    "heads of another size": {"head_dim": 24},
+    "fp64": {"dtype": torch.float64},
+    "fp16": {"dtype": torch.float16},
+}
+
+
+@pytest.mark.parametrize("case", UNFIT)
+def test_what_does_not_fit_goes_the_plain_way(case: str) -> None:
+    """Sizes and dtypes that `native.c` does not know."""
+    _, body = _body(**UNFIT[case])
+
+    assert body.native is None
+
+
+def test_few_tokens_only() -> None:
+    """A vocabulary smaller than a block of outputs."""
+    body = choose_body(family_model("Llama", torch.float32, **SIZES), 12)
+
+    assert isinstance(body, LeanModel)
+    assert body.native is None
+
+
+@pytest.mark.parametrize("obstacle", ["no compiler", "a compiler that fails", "switched off"])
+def test_where_nothing_can_be_built_the_plain_form_does(obstacle: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No compiler on a machine is normal."""
+    name, value = {
+        "no compiler": ("PATH", "/nowhere"),
+        "a compiler that fails": ("CC", "false"),
+        "switched off": ("UNDERSTUDY_NATIVE", "0"),
+    }[obstacle]
+    monkeypatch.setenv(name, value)
+    model, body = _body()
+
+    assert body.native is None
+    assert largest_gap(model, body, 37) < 1e-4
+
+
+@needs_compiler
+def test_a_library_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And taken from the cache by the next process, which does not run the compiler."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    _, first = _body()
+    made = [path.stat().st_mtime_ns for path in (tmp_path / "understudy").iterdir()]
+    native._library.cache_clear()
+    monkeypatch.setattr(native.subprocess, "run", lambda *args, **kwargs: pytest.fail("built again"))
+    _, second = _body()
+
+    assert first.native is not None
+    assert second.native is not None
+    assert made == [path.stat().st_mtime_ns for path in (tmp_path / "understudy").iterdir()]
+    assert 1 == len(made)
+
+
+@needs_compiler
+def test_a_cache_that_cannot_be_written_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library is then built for this process alone."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    model, body = _body()
+
+    assert body.native is not None
+    assert largest_gap(model, body, 37) < 1e-4
+
+
+@needs_compiler
+def test_wrong_logits_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library that does not reproduce the model is not used."""
+    own = NativeModel.forward
+    monkeypatch.setattr(NativeModel, "forward", lambda *args: own(*args) * 1.01)
+    _, body = _body()
+
+    assert body.native is None
+
+
+@needs_compiler
+def test_what_is_out_of_range_raises() -> None:
+    """A token or a slot that is not there is an error, not a read of other memory."""
+    _, body = _body()
+    side = Side(body, 1, 8)
+
+    with pytest.raises(IndexError, match="no such token"):
+        side.logits(torch.tensor([[40]]), [0], 1)
+    with pytest.raises(IndexError, match="no such token"):
+        side.logits(torch.tensor([[-1]]), [0], 1)
+    with pytest.raises(IndexError, match="no such slot: 2 tokens a row from slots \\[7\\]"):
+        side.logits(torch.tensor([[1, 2]]), [7], 1)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("damage", [float("nan"), float("inf")])
+def test_damaged_weights_are_reported(dtype: torch.dtype, damage: float) -> None:
+    """They come through as what is no number, and the decoder says so."""
+    model = family_model("Llama", dtype, **SIZES)
+    with torch.no_grad():
+        model.model.layers[1].mlp.down_proj.weight[3, 5] = damage
+    decoder = Decoder(model, None, sampling=GREEDY, vocabulary=37)
+
+    with pytest.raises(UnderstudyError, match="not numbers"):
+        decoder.decode(ragged_requests(1))
+
+
+def test_other_models_are_left_alone() -> None:
+    """A family that the lean form does not know is not asked for its layers."""
+    assert isinstance(choose_body(family_model("GPT2", torch.float32), 40), OwnForward)
