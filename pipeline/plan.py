@@ -19,8 +19,8 @@ class Stage(NamedTuple):
 STAGES: tuple[Stage, ...] = (
     Stage("pair", 1, "pins who plays"),
     Stage("corpus", 1, "a representative workload"),
-    Stage("generate", 2, "the target plays its part"),
-    Stage("distill", 1, "the understudy learns"),
+    Stage("generate", 3, "the target plays its part"),
+    Stage("distill", 2, "the understudy learns"),
     Stage("quantize", 1, "lighter costumes"),
     Stage("evaluate", 2, "the examination"),
     Stage("gate", 1, "pass or fail, never silently"),

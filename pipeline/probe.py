@@ -93,7 +93,7 @@ def complete(
     pair: OpenPair, prompts: list[Prompt], sampling: Sampling, new_tokens: int, out: Path, progress: Progress
 ) -> None:
     """What the target says after each prompt, into `out`."""
-    settings = Settings(sampling, new_tokens, lookahead=0, top_k=1, batch=32, shard=128, seed=0)
+    settings = Settings(sampling, new_tokens, lookahead=0, kept=1, keep="top", batch=32, shard=128, seed=0)
     wanted = [item for item in plan_completions(prompts, sampling) if item.sampling == sampling]
     generate(pair.target, wanted, settings, pair.vocabulary, pair.stop_tokens, out, progress)
 

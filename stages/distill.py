@@ -8,7 +8,7 @@ from pipeline.context import Outcome, StageContext
 from pipeline.distillation.trainer import distill
 from pipeline.drafts import TRAINED_ON, trained_on_before
 from pipeline.errors import UnderstudyError
-from pipeline.generation.examination import acceptance_rate
+from pipeline.generation.examination import DevFigures, dev_figures
 from pipeline.generation.store import read_completions
 from pipeline.modelfiles import model_digest
 from pipeline.models import choose_device, load_model, load_tokenizer
@@ -25,8 +25,8 @@ def run(context: StageContext) -> Outcome:
     model = load_model(pair.path("draft"), "float32", choose_device(config.device), config.pair.trust_remote_code)
     tokenizer = load_tokenizer(pair.tokenizer, config.pair.trust_remote_code)
 
-    def dev_acceptance(draft: Any) -> float:
-        return acceptance_rate(draft, dev, sampling, config.evaluate, pair.vocabulary)
+    def examine(draft: Any) -> DevFigures:
+        return dev_figures(draft, dev, sampling, config.evaluate, pair.vocabulary)
 
     # A base draft that Understudy made has learnt from prompts before; they are seen for good.
     learnt = {item.id for item in train} | trained_on_before(pair.path("draft"))
@@ -39,17 +39,20 @@ def run(context: StageContext) -> Outcome:
         config.seed,
         pair.vocabulary,
         checkpoints,
-        dev_acceptance,
+        examine,
         context.progress,
     )
     _save(context, model, tokenizer, pair.dtype("draft"), pair.stop_tokens, sorted(learnt))
     write_json(context.out / "training.json", log)
     shutil.rmtree(checkpoints, ignore_errors=True)
-    acceptance = [entry["dev_acceptance"] for entry in log if "dev_acceptance" in entry]
+    examined = [entry for entry in log if "dev_omega" in entry]
+    best = max(examined, key=lambda entry: entry["dev_omega"])
     losses = [entry["loss"] for entry in log if "loss" in entry]
     figures = {
-        "dev_acceptance_before": acceptance[0],
-        "dev_acceptance_after": acceptance[-1],
+        "dev_acceptance_before": examined[0]["dev_acceptance"],
+        "dev_acceptance_after": best["dev_acceptance"],
+        "dev_omega_after": best["dev_omega"],
+        "best_step": best["step"],
         "train_completions": float(len(train)),
         "train_tokens": float(sum(item.length for item in train)),
     } | ({"last_loss": losses[-1]} if losses else {})  # the step that dev prompts are examined at logs none

@@ -1,6 +1,7 @@
 """generate: the target plays its part. Completions of the corpus, with the distributions a draft learns from."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pipeline.context import Outcome, StageContext
 from pipeline.corpus.store import read_prompts
@@ -18,14 +19,16 @@ def run(context: StageContext) -> Outcome:
     splits = {"examination"} if context.part == "before" else None
     sampling = Sampling(**config.sampling.model_dump())
     also_at = [Sampling(**further.model_dump()) for further in config.generate.also_at]
-    wanted = plan_completions(read_prompts(context.inputs["corpus"], splits), sampling, also_at)
+    train_at = [replace(sampling, temperature=temperature) for temperature in config.generate.train_temperatures]
+    wanted = plan_completions(read_prompts(context.inputs["corpus"], splits), sampling, also_at, train_at)
     new_tokens = config.generate.max_new_tokens + config.generate.lookahead
-    _check_limits(pair, wanted, new_tokens, config.generate.top_k_stored)
+    _check_limits(pair, wanted, new_tokens, config.generate.kept)
     settings = Settings(
         sampling,
         config.generate.max_new_tokens,
         config.generate.lookahead,
-        config.generate.top_k_stored,
+        config.generate.kept,
+        config.generate.keep,
         config.generate.batch,
         config.generate.shard,
         config.seed,
@@ -35,11 +38,11 @@ def run(context: StageContext) -> Outcome:
     return Outcome(_counts(context))
 
 
-def _check_limits(pair: Pair, wanted: Sequence[Wanted], new_tokens: int, top_k: int) -> None:
+def _check_limits(pair: Pair, wanted: Sequence[Wanted], new_tokens: int, kept: int) -> None:
     longest = max((len(item.prompt.tokens) for item in wanted), default=0)
-    if top_k >= pair.vocabulary:
+    if kept >= pair.vocabulary:
         raise UsageError(
-            f"generate.top_k_stored = {top_k}: the pair has only {pair.vocabulary} tokens, and some must be left for the tail"
+            f"generate.kept = {kept}: the pair has only {pair.vocabulary} tokens, and some must be left for the rest"
         )
     if longest + new_tokens > pair.context:
         raise UsageError(
@@ -54,7 +57,7 @@ def _counts(context: StageContext) -> dict[str, float]:
     for spoken in read_completions(context.out):
         completions, tokens, stopped = completions + 1, tokens + spoken.length, stopped + spoken.stopped
         size += sum(
-            array.nbytes for array in (spoken.tokens, spoken.log_p, spoken.top_ids, spoken.top_log_p, spoken.tail_log_p)
+            array.nbytes for array in (spoken.tokens, spoken.log_p, spoken.entries, spoken.certain, spoken.rest_log_p)
         )
     return {
         "completions": completions,

@@ -11,6 +11,8 @@ from numpy.typing import ArrayLike
 from torch import nn
 
 from pipeline.acceptance.profile import PromptCounts
+from pipeline.generation import distributions
+from pipeline.generation.distributions import Keep
 from pipeline.generation.store import Spoken
 from pipeline.progress import Progress
 from pipeline.speculation.batch import Request
@@ -190,15 +192,15 @@ def spoken(
     length: int | None = None,
     log_p: ArrayLike | None = None,
     vocabulary: int = 32,
-    top_k: int = 3,
+    kept: int = 3,
+    keep: Keep = "top",
     seed: int = 0,
 ) -> Spoken:
-    """A stored completion with made-up distributions: random top-k ids and probabilities, the rest in the tail."""
+    """A stored completion with made-up distributions."""
     tokens_N, generator = np.array(tokens, dtype=np.int32), np.random.default_rng(seed)
     count = len(tokens_N)
     p_NV = generator.dirichlet(np.ones(vocabulary), count)
-    top_ids = np.argsort(-p_NV, axis=1)[:, :top_k]
-    top_p = np.take_along_axis(p_NV, top_ids, axis=1)
+    stored = distributions.keep(torch.from_numpy(p_NV).log(), kept, keep, generator.random(count))
     return Spoken(
         name,
         split,
@@ -209,9 +211,10 @@ def spoken(
         False,
         tokens_N,
         np.log(np.full(count, 0.5)).astype(np.float32) if log_p is None else np.array(log_p, dtype=np.float32),
-        top_ids.astype(np.int32),
-        np.log(top_p).astype(np.float16),
-        np.log(1 - top_p.sum(1)).astype(np.float16),
+        distributions.pack(stored, vocabulary),
+        stored.certain_N,
+        stored.rest_log_p_N,
+        vocabulary,
     )
 
 

@@ -10,9 +10,17 @@ from pipeline.config.base import Section
 class DistillConfig(Section):
     """Offline distillation on stored target distributions."""
 
-    loss: Literal["forward_kl", "cross_entropy"] = Field(
+    loss: Literal[
+        "forward_kl",
+        "reverse_kl",
+        "jensen_shannon",
+        "total_variation",
+        "negative_log_acceptance",
+        "lk_hybrid",
+        "cross_entropy",
+    ] = Field(
         default="forward_kl",
-        description="forward_kl: on the stored distributions; cross_entropy: on the target's tokens alone (plain SFT).",
+        description="On the stored distributions; cross_entropy: on the target's tokens alone (plain SFT).",
     )
     learning_rate: float = Field(default=2e-3, gt=0, description="Peak learning rate (AdamW, warm-up then cosine).")
     max_steps: int = Field(default=300, gt=0, description="Optimiser steps.")
@@ -23,7 +31,14 @@ class DistillConfig(Section):
     max_grad_norm: float = Field(default=1.0, gt=0, description="Gradient clipping.")
     bf16: bool = Field(default=False, description="Train under bfloat16 autocast.")
     gradient_checkpointing: bool = Field(default=False, description="Trade time for memory.")
-    evaluate_every: int = Field(default=100, gt=0, description="Steps between two acceptance figures on dev prompts.")
+    evaluate_every: int = Field(
+        default=100,
+        gt=0,
+        description="Steps between two examinations on dev prompts; the draft that did best by tokens per target call is kept.",
+    )
+    patience: int = Field(
+        default=0, ge=0, description="Examinations without a better draft after which training stops; 0: never."
+    )
     save_every: int = Field(
         default=100, gt=0, description="Steps between two checkpoints that a killed run resumes from."
     )

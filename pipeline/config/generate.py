@@ -1,5 +1,7 @@
 """How the deployment samples, and what of the target's output is stored."""
 
+from typing import Annotated, Literal
+
 from pydantic import Field
 
 from pipeline.config.base import Section
@@ -25,8 +27,17 @@ class GenerateConfig(Section):
     """What the target is asked for, and what is kept of its answers."""
 
     max_new_tokens: int = Field(default=128, ge=2, description="Length limit of a completion.")
-    top_k_stored: int = Field(
-        default=32, ge=1, le=512, description="Target probabilities kept a token, with the tail's mass."
+    kept: int = Field(
+        default=16, ge=1, le=255, description="Tokens kept of each of the target's distributions, 3 bytes each."
+    )
+    keep: Literal["drawn", "top"] = Field(
+        default="drawn",
+        description="top: the likeliest, and the mass of the rest. drawn: the likeliest for certain and the others drawn "
+        "from the rest, so that losses estimate those of the whole distribution without bias.",
+    )
+    train_temperatures: tuple[Annotated[float, Field(ge=0, le=10)], ...] = Field(
+        default=(),
+        description="Temperatures of a train prompt's completions, one each; empty: one, at the deployment's.",
     )
     lookahead: int = Field(
         default=16,

@@ -1,37 +1,142 @@
-"""Losses of distillation, as pure functions of logits and stored targets.
+"""Losses of distillation, as pure functions of what the draft says and what the target said. Knows no model and no store.
 
-Shapes: N positions (already masked: only what the target said), k stored tokens of the target, V shared tokens.
+Every loss compares columns of p and q. From full distributions a column is a token. From stored ones (`Sparse`) it is a
+token kept for certain, a token drawn from the rest, which stands for many, or the whole rest in one bucket.
+Shapes: N positions that the target spoke at, V shared tokens, K stored tokens, M columns. Losses are (N,), in nats.
 """
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch.nn import functional
 
+_LEAST = -1e4  # for log p of what cannot be: exp gives 0, and 0 * -inf is not met
+_SHARPNESS = 3.0  # of `lk_hybrid`, as its authors have it
 
-def forward_kl(
-    logits_NV: torch.Tensor,
-    top_ids_NK: torch.Tensor,
-    top_log_p_NK: torch.Tensor,
-    tail_log_p_N: torch.Tensor,
-    tokens_N: torch.Tensor,
-) -> torch.Tensor:
-    """Mean KL(p || q) from the target's top k, one bucket for its tail, and the token it sampled; up to a constant.
 
-    The KL splits exactly at the tail: KL over (top k, tail's mass) + p_tail * KL of the two tails. The first part is
-    sum_k p_k (log p_k - log q_k) + p_tail (log p_tail - log q_tail). The second is not stored, but where the sampled token
-    x lies in the tail, -log q(x | tail) estimates it without bias, up to the tail's own entropy (at temperature 1). Without
-    it nothing tells the draft how to spend the tail, and a target with a heavy one is distilled to a worse draft.
+class Sparse(NamedTuple):
+    """What is stored of a target's distributions at temperature 1.
+
+    The first `certain` of K tokens are there for certain. The others were drawn from the rest without replacement, with
+    probability in proportion to p, so that each stands for the same share of the rest: sums over the vocabulary are
+    estimated without bias. Where all are certain (top k), the rest is one bucket.
     """
-    log_q_NV = logits_NV.log_softmax(-1)
-    log_q_NK = log_q_NV.gather(-1, top_ids_NK)
-    # The tail's log mass by logsumexp over what is left: 1 - sum(q) cancels to 0 or below in fp32.
-    tail_log_q_N = log_q_NV.scatter(-1, top_ids_NK, -torch.inf).logsumexp(-1)
-    p_NK, tail_p_N = top_log_p_NK.exp(), tail_log_p_N.exp()
-    kl_N = (p_NK * (top_log_p_NK - log_q_NK)).sum(-1) + tail_p_N * (tail_log_p_N - tail_log_q_N)
-    in_tail_N = (top_ids_NK != tokens_N.unsqueeze(-1)).all(-1)
-    within_N = tail_log_q_N - log_q_NV.gather(-1, tokens_N.unsqueeze(-1)).squeeze(-1)
-    return (kl_N + torch.where(in_tail_N, within_N, 0.0)).mean()
+
+    ids_NK: torch.Tensor
+    log_p_NK: torch.Tensor
+    certain_N: torch.Tensor
+    rest_log_p_N: torch.Tensor  # log of the mass outside the certain ones
+    tokens_N: torch.Tensor  # that the target drew
 
 
-def cross_entropy(logits_NV: torch.Tensor, tokens_N: torch.Tensor) -> torch.Tensor:
-    """Mean -log q of the tokens the target sampled: plain SFT on the target's text."""
-    return functional.cross_entropy(logits_NV, tokens_N)
+class Columns(NamedTuple):
+    log_p_NM: torch.Tensor
+    log_q_NM: torch.Tensor
+    log_count_NM: torch.Tensor | float  # log of the number of tokens that a column stands for; -inf for none
+    log_q_within_N: torch.Tensor | float  # log q(the target's token | the rest) where it lies in a bucket, else 0
+
+
+Loss = Callable[[Columns], torch.Tensor]
+
+
+def full_columns(log_q_NV: torch.Tensor, log_p_NV: torch.Tensor) -> Columns:
+    """A column a token, from the target's whole distributions."""
+    return Columns(log_p_NV.clamp(min=_LEAST), log_q_NV.clamp(min=_LEAST), 0.0, 0.0)
+
+
+def sparse_columns(log_q_NV: torch.Tensor, stored: Sparse) -> Columns:
+    """K + 1 columns, the last for the bucket.
+
+    Merging tokens into a bucket can only hide disagreement: every divergence here is at most that of the full
+    distributions, and the acceptance at least. Tokens drawn from the rest do not: sums over them have the full sum as
+    their mean (Horvitz-Thompson), so `forward_kl`, `reverse_kl` and `total_variation` are unbiased, and what is not a
+    sum, such as `-log acceptance`, nearly so.
+    """
+    kept = stored.ids_NK.shape[1]
+    log_q_NK = log_q_NV.gather(-1, stored.ids_NK).clamp(min=_LEAST)
+    place_K = torch.arange(kept, device=log_q_NV.device)
+    drawn_NK = place_K >= stored.certain_N.unsqueeze(-1)
+    drawn_N = (kept - stored.certain_N).clamp(min=1).to(log_q_NV.dtype)
+    share_N = stored.rest_log_p_N - drawn_N.log()
+    log_count_NK = torch.where(drawn_NK, share_N.unsqueeze(-1) - stored.log_p_NK, 0.0)
+    bucket_N = stored.certain_N == kept
+    # The rest's log mass by logsumexp over what is left: 1 - sum(q) cancels to 0 or below in fp32.
+    rest_log_q_N = log_q_NV.scatter(-1, stored.ids_NK, -torch.inf).logsumexp(-1).clamp(min=_LEAST)
+    within_N = log_q_NV.gather(-1, stored.tokens_N.unsqueeze(-1)).squeeze(-1) - rest_log_q_N
+    in_bucket_N = bucket_N & (stored.ids_NK != stored.tokens_N.unsqueeze(-1)).all(-1)
+    return Columns(
+        torch.cat([stored.log_p_NK, stored.rest_log_p_N.unsqueeze(-1)], dim=-1).clamp(min=_LEAST),
+        torch.cat([log_q_NK, rest_log_q_N.unsqueeze(-1)], dim=-1),
+        torch.cat([log_count_NK, torch.where(bucket_N, 0.0, -torch.inf).unsqueeze(-1)], dim=-1),
+        torch.where(in_bucket_N, within_N, 0.0),
+    )
+
+
+def forward_kl(columns: Columns) -> torch.Tensor:
+    """KL(p || q) = sum p (log p - log q): covers all the target says. Up to a constant where there is a bucket.
+
+    The KL splits exactly at the bucket: KL over the columns + p_rest * KL within the rest. The second part is not stored,
+    but where the target drew x from the rest, -log q(x | rest) estimates it without bias, up to the rest's own entropy.
+    Without it nothing tells the draft how to spend the rest, and a target with a heavy one is distilled to a worse draft.
+    """
+    return _sum(columns, columns.log_p_NM.exp() * (columns.log_p_NM - columns.log_q_NM)) - columns.log_q_within_N
+
+
+def reverse_kl(columns: Columns) -> torch.Tensor:
+    """KL(q || p) = sum q (log q - log p): keeps to what the target is likely to say."""
+    return _sum(columns, columns.log_q_NM.exp() * (columns.log_q_NM - columns.log_p_NM))
+
+
+def jensen_shannon(columns: Columns, beta: float = 0.5) -> torch.Tensor:
+    """beta KL(p || m) + (1 - beta) KL(q || m), m = beta p + (1 - beta) q (GKD, arXiv 2306.13649). `beta` within (0, 1)."""
+    log_p_NM, log_q_NM = columns.log_p_NM, columns.log_q_NM
+    parts = torch.stack([log_p_NM + math.log(beta), log_q_NM + math.log(1 - beta)])
+    log_m_NM = parts.logsumexp(0)
+    from_p_NM, from_q_NM = log_p_NM.exp() * (log_p_NM - log_m_NM), log_q_NM.exp() * (log_q_NM - log_m_NM)
+    return _sum(columns, beta * from_p_NM + (1 - beta) * from_q_NM)
+
+
+def log_acceptance(columns: Columns) -> torch.Tensor:
+    """log of sum min(p, q), the chance that rejection sampling accepts a draft token (Leviathan et al. 2023, Cor. 3.6)."""
+    return (torch.minimum(columns.log_p_NM, columns.log_q_NM) + columns.log_count_NM).logsumexp(-1)
+
+
+def total_variation(columns: Columns) -> torch.Tensor:
+    """1 - sum min(p, q): the chance of a rejection itself. Its gradient fades where p and q hardly meet."""
+    return 1 - log_acceptance(columns).exp()
+
+
+def negative_log_acceptance(columns: Columns) -> torch.Tensor:
+    """-log sum min(p, q): as `total_variation`, divided by the acceptance, so that it moves where they hardly meet."""
+    return -log_acceptance(columns)
+
+
+def lk_hybrid(columns: Columns) -> torch.Tensor:
+    """w KL(p || q) + (1 - w) TV, w = exp(-3 acceptance) of the position, held constant (LK losses, arXiv 2602.23881): from
+    far away the KL pulls, near the target the acceptance itself."""
+    variation_N = total_variation(columns)
+    weight_N = torch.exp(-_SHARPNESS * (1 - variation_N.detach()))
+    return weight_N * forward_kl(columns) + (1 - weight_N) * variation_N
+
+
+def cross_entropy(log_q_NV: torch.Tensor, tokens_N: torch.Tensor) -> torch.Tensor:
+    """-log q of the tokens that the target drew: plain SFT on the target's text."""
+    return functional.nll_loss(log_q_NV, tokens_N, reduction="none")
+
+
+def _sum(columns: Columns, terms_NM: torch.Tensor) -> torch.Tensor:
+    if isinstance(columns.log_count_NM, float):
+        return terms_NM.sum(-1)
+    return (terms_NM * columns.log_count_NM.exp()).sum(-1)
+
+
+LOSSES: dict[str, Loss] = {
+    "forward_kl": forward_kl,
+    "reverse_kl": reverse_kl,
+    "jensen_shannon": jensen_shannon,
+    "total_variation": total_variation,
+    "negative_log_acceptance": negative_log_acceptance,
+    "lk_hybrid": lk_hybrid,
+}

@@ -1,6 +1,7 @@
 """The trainer: TRL's SFTTrainer with our loss on stored distributions, and checkpoints that survive a kill.
 
 Knows completions and models, no stage. Training is deterministic under its seed, and a resumed run ends as an unbroken one.
+What is kept is the draft that did best on dev prompts, by tokens per target call: a loss is only a means to that.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,14 +10,17 @@ from typing import Any
 
 import torch
 from datasets import Dataset
+from safetensors.torch import load_model, save_model
 from transformers import PrinterCallback, TrainerCallback, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 from trl import SFTConfig, SFTTrainer
 
 from pipeline.config.distill import DistillConfig
-from pipeline.distillation.dataset import Collator
-from pipeline.distillation.losses import cross_entropy, forward_kl
+from pipeline.distillation.dataset import Documents, stored_targets
+from pipeline.distillation.head import mean_loss, mean_loss_of_logits, plain_head
+from pipeline.distillation.losses import LOSSES, Sparse, cross_entropy, sparse_columns
 from pipeline.errors import UnderstudyError
+from pipeline.generation.examination import DevFigures
 from pipeline.generation.store import Spoken
 from pipeline.progress import Progress, Track
 
@@ -31,32 +35,35 @@ def distill(
     seed: int,
     vocabulary: int,
     work: Path,
-    dev_acceptance: Callable[[Any], float],
+    examine: Callable[[Any], DevFigures],
     progress: Progress,
 ) -> list[dict[str, float]]:
-    """Train `model` in place on `spoken`; `dev_acceptance(model)` is logged as it goes.
+    """Train `model` in place on `spoken` and leave it as it was when `examine(model)` said it was best.
 
-    Checkpoints go to `work` and are picked up again. Returns the log: step with loss or dev_acceptance.
+    Checkpoints go to `work` and are picked up again. Returns the log: step with loss, or with dev_acceptance and dev_omega.
     Raises UnderstudyError naming step and completions if the loss is not finite.
     """
+    documents = Documents(spoken)
     with progress.track("distill", settings.max_steps, "steps") as track:
         trainer = _Trainer(
             model=model,
             args=_arguments(settings, seed, work, torch.device(model.device)),
-            data_collator=Collator(spoken),
-            train_dataset=Dataset.from_dict({"row": list(range(len(spoken)))}),
+            data_collator=documents.collate,
+            train_dataset=Dataset.from_dict({"row": list(range(len(documents.rows)))}),
             processing_class=tokenizer,
         )
-        trainer.prepare(spoken, settings, vocabulary)
+        trainer.prepare(documents, settings, vocabulary)
         trainer.remove_callback(PrinterCallback)  # prints a dictionary a step; progress is ours
-        trainer.add_callback(_Watch(trainer, settings, dev_acceptance, track))
+        watch = _Watch(trainer, settings, examine, track, work / "best.safetensors")
+        trainer.add_callback(watch)
         checkpoint = _last_checkpoint(work)
         if checkpoint is not None and _step(checkpoint) >= settings.max_steps:
             trainer.restore(checkpoint)  # train() would take one step more
             track.advance(settings.max_steps)
         else:
             trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-    kept = ("step", "loss", "dev_acceptance")
+        load_model(model, work / "best.safetensors", device=str(model.device))
+    kept = ("step", "loss", "dev_acceptance", "dev_omega")
     entries = [{name: entry[name] for name in kept if name in entry} for entry in trainer.state.log_history]
     return [entry for entry in entries if len(entry) > 1]
 
@@ -103,33 +110,39 @@ def _log_every(settings: DistillConfig) -> int:
 class _Trainer(SFTTrainer):  # type: ignore[misc]
     """SFTTrainer with a loss of ours: on the positions the target spoke at, and on nothing else."""
 
-    def prepare(self, spoken: Sequence[Spoken], settings: DistillConfig, vocabulary: int) -> None:
-        self._spoken, self._settings, self._vocabulary = spoken, settings, vocabulary
+    def prepare(self, documents: Documents, settings: DistillConfig, vocabulary: int) -> None:
+        self._documents, self._settings, self._vocabulary = documents, settings, vocabulary
+        # With several processes the wrapper's own forward has to run, or gradients are not shared.
+        self._head = plain_head(self.model) if self.accelerator.num_processes == 1 else None
 
     def compute_loss(
         self, model: Any, inputs: dict[str, torch.Tensor], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        # No attention mask: padding lies to the right, where no position that counts can see it.
-        output = model(input_ids=inputs["input_ids"], use_cache=False)
-        predicts_BT = inputs["predicts"]
-        logits_NV = output.logits[..., : self._vocabulary][predicts_BT].float()
-        if self._settings.loss == "cross_entropy":
-            loss = cross_entropy(logits_NV, inputs["next_tokens"][predicts_BT])
-        else:
-            loss = forward_kl(
-                logits_NV,
-                inputs["top_ids"][predicts_BT],
-                inputs["top_log_p"][predicts_BT],
-                inputs["tail_log_p"][predicts_BT],
-                inputs["next_tokens"][predicts_BT],
-            )
+        stored, loss_name = stored_targets(inputs), self._settings.loss
+
+        def loss_of(log_q_NV: torch.Tensor, where: slice) -> torch.Tensor:
+            part = Sparse(*(column[where] for column in stored))
+            if loss_name == "cross_entropy":
+                return cross_entropy(log_q_NV, part.tokens_N)
+            return LOSSES[loss_name](sparse_columns(log_q_NV, part))
+
+        # No attention mask: padding lies to the right, where no position that counts can see it, and positions that begin
+        # anew keep documents apart, without a cache only.
+        feed = {name: inputs[name] for name in ("input_ids", "position_ids") if name in inputs} | {"use_cache": False}
+        with torch.autocast(self.args.device.type, torch.bfloat16, enabled=self._settings.bf16):
+            if self._head is None:
+                logits_NV = model(**feed).logits[..., : self._vocabulary][inputs["predicts"]]
+                loss = mean_loss_of_logits(logits_NV, loss_of)
+            else:
+                hidden_NH = model.get_decoder()(**feed).last_hidden_state[inputs["predicts"]]
+                loss = mean_loss(hidden_NH, self._head, self._vocabulary, loss_of)
         if not torch.isfinite(loss):
-            ids = ", ".join(self._spoken[row].id for row in inputs["rows"].tolist())
+            ids = ", ".join(self._documents.spoken[number].id for number in inputs["documents"].tolist())
             raise UnderstudyError(
                 f"distill: the loss is {loss.item()} at step {self.state.global_step + 1} on the batch of "
                 f"prompts {ids}; lower distill.learning_rate or look at those prompts"
             )
-        return (loss, output) if return_outputs else loss
+        return (loss, None) if return_outputs else loss
 
     def restore(self, checkpoint: Path) -> None:
         """Take the weights and the log of a finished run's last checkpoint."""
@@ -141,37 +154,50 @@ class _Trainer(SFTTrainer):  # type: ignore[misc]
 
 
 class _Watch(TrainerCallback):  # type: ignore[misc]
-    """Progress, acceptance on dev prompts, and the mark that makes a checkpoint valid."""
+    """Progress, figures on dev prompts, the best weights so far, and the mark that makes a checkpoint valid."""
 
     def __init__(
-        self, trainer: _Trainer, settings: DistillConfig, dev_acceptance: Callable[[Any], float], track: Track
+        self, trainer: _Trainer, settings: DistillConfig, examine: Callable[[Any], DevFigures], track: Track, best: Path
     ) -> None:
-        self._trainer, self._settings, self._dev_acceptance, self._track = trainer, settings, dev_acceptance, track
-        self._last = ""
+        self._trainer, self._settings, self._examine_draft, self._track = trainer, settings, examine, track
+        self._best, self._last = best, ""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step:
             self._track.advance(state.global_step)
         else:
-            self._examine()
+            self._examine(control)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step % self._settings.evaluate_every == 0 or state.global_step == state.max_steps:
-            self._examine()
+            self._examine(control)
         self._track.advance(1, self._last)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         (Path(args.output_dir) / f"checkpoint-{state.global_step}" / _COMPLETE).touch()
 
-    def _examine(self) -> None:
-        model = self._trainer.model
+    def _examine(self, control: Any) -> None:
+        """The log is the memory: it comes back with a checkpoint, so a resumed run stops where an unbroken one would. The best
+        weights are on disk and may be of a later step than the checkpoint; they are then reached, and written, again."""
+        model, state = self._trainer.model, self._trainer.state
         model.eval()
-        value = self._dev_acceptance(model)
+        found = self._examine_draft(model)
         model.train()
-        self._last = f"dev acceptance {value:.3f}"
+        self._last = f"dev acceptance {found.acceptance:.3f}"
+        omegas = [entry["dev_omega"] for entry in state.log_history if "dev_omega" in entry]
+        if not omegas or found.omega > max(omegas):
+            partial = self._best.with_suffix(".partial")
+            partial.parent.mkdir(parents=True, exist_ok=True)
+            save_model(model, str(partial))
+            partial.replace(self._best)
         # Not by Trainer.log(): within a step it would take the place of that step's loss.
-        state = self._trainer.state
-        state.log_history.append({"step": state.global_step, "dev_acceptance": value})
+        state.log_history.append(
+            {"step": state.global_step, "dev_acceptance": found.acceptance, "dev_omega": found.omega}
+        )
+        omegas.append(found.omega)
+        since_best = len(omegas) - 1 - omegas.index(max(omegas))
+        if self._settings.patience and since_best >= self._settings.patience:
+            control.should_training_stop = True
 
 
 def _last_checkpoint(work: Path) -> Path | None:

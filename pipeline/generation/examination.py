@@ -7,7 +7,7 @@ alone: figures do not depend on what else a machine had to do.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from pipeline.acceptance.figures import Tally
 from pipeline.acceptance.lookup import walk_all
 from pipeline.acceptance.loops import in_loop
 from pipeline.acceptance.profile import Completions, PromptCounts, count_completions, counts_json
-from pipeline.acceptance.rounds import CONVENTIONS
+from pipeline.acceptance.rounds import CONVENTIONS, expected_rounds
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.errors import BrokenDraft, UnderstudyError
 from pipeline.generation.store import Spoken
@@ -125,13 +125,26 @@ def _completions(window: Sequence[Spoken]) -> Completions:
     )
 
 
-def acceptance_rate(
+class DevFigures(NamedTuple):
+    """What is asked of a draft while it trains."""
+
+    acceptance: float
+    omega: float  # tokens per target call at the gamma that decides
+
+
+def dev_figures(
     model: Any, spoken: Sequence[Spoken], sampling: Sampling, settings: EvaluateConfig, vocabulary: int
-) -> float:
-    """The acceptance rate alone: cheap enough to be asked for while a draft trains."""
+) -> DevFigures:
+    """The examination in two numbers, cheap enough to be asked for while a draft trains. Calls are counted as for a user
+    whatever the convention: dev completions end where they end. Raises BrokenDraft if the draft cannot be examined."""
     draft_sampling = engine_sampling(settings.convention, sampling, settings.draft_sampling)
     a = acceptance_probabilities(model, spoken, sampling, draft_sampling, vocabulary, settings.batch_tokens)
-    return float(np.concatenate([a_T[: item.length] for a_T, item in zip(a, spoken, strict=True)]).mean())
+    lengths_B = np.array([item.length for item in spoken], dtype=np.int64)
+    a_BT = np.zeros((len(spoken), lengths_B.max()))
+    for row, (values_T, length) in enumerate(zip(a, lengths_B, strict=True)):
+        a_BT[row, :length] = values_T[:length]
+    calls_B = expected_rounds(a_BT, lengths_B, settings.gamma, CONVENTIONS["user"]).calls_B
+    return DevFigures(float(a_BT.sum() / lengths_B.sum()), float(lengths_B.sum() / calls_B.sum()))
 
 
 def look_up_stored(spoken: Iterable[Spoken], settings: EvaluateConfig) -> Iterator[list[PromptCounts]]:

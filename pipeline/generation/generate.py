@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from pipeline.corpus.store import Prompt
+from pipeline.generation.distributions import ENTRY_BYTES, Keep, keep, pack
 from pipeline.generation.store import Spoken, canonical, shard_exists, write_shard
 from pipeline.progress import Progress
 from pipeline.speculation.batch import Completion, Request, Round
@@ -27,6 +28,7 @@ class Wanted:
 
     prompt: Prompt
     sampling: Sampling
+    number: int = 0  # of the prompt's completions at this tuple
 
 
 @dataclass(frozen=True)
@@ -36,25 +38,32 @@ class Settings:
     sampling: Sampling  # the deployment's
     max_new_tokens: int
     lookahead: int  # target tokens past the end, on examination prompts
-    top_k: int
+    kept: int  # tokens of each distribution
+    keep: Keep
     batch: int
     shard: int
     seed: int
 
 
-def plan_completions(prompts: Sequence[Prompt], deployed: Sampling, also_at: Sequence[Sampling] = ()) -> list[Wanted]:
-    """One completion a prompt at the deployment's settings; for each examination prompt a greedy one and one at each
-    further tuple.
+def plan_completions(
+    prompts: Sequence[Prompt],
+    deployed: Sampling,
+    also_at: Sequence[Sampling] = (),
+    train_at: Sequence[Sampling] = (),
+) -> list[Wanted]:
+    """A completion for each entry of `train_at` for a train prompt (one at the deployment's settings where that is empty), one
+    at the deployment's for the others, and for each examination prompt a greedy one and one at each further tuple.
 
     Sorted by kind, then length, so that sequences of a batch end their prefill together and little is padded.
     """
-    kinds = list(dict.fromkeys(map(canonical, (deployed, GREEDY, *also_at))))
-    wanted = [
-        Wanted(prompt, sampling)
-        for number, sampling in enumerate(kinds)
-        for prompt in prompts
-        if number == 0 or prompt.split == "examination"
-    ]
+    deployed, train_at = canonical(deployed), [canonical(sampling) for sampling in train_at or (deployed,)]
+    examined = list(dict.fromkeys(map(canonical, (deployed, GREEDY, *also_at))))
+    kinds = list(dict.fromkeys([*examined, *train_at]))
+    asked = {"train": train_at, "examination": examined}
+    wanted = []
+    for prompt in prompts:
+        samplings = asked.get(prompt.split, [deployed])
+        wanted += [Wanted(prompt, one, samplings[:place].count(one)) for place, one in enumerate(samplings)]
     return sorted(
         wanted,
         key=lambda item: (
@@ -62,6 +71,7 @@ def plan_completions(prompts: Sequence[Prompt], deployed: Sampling, also_at: Seq
             item.prompt.split != "examination",
             len(item.prompt.tokens),
             item.prompt.id,
+            item.number,
         ),
     )
 
@@ -112,7 +122,7 @@ def _complete(decoder: Decoder, wanted: Sequence[Wanted], settings: Settings) ->
         )
         for item in wanted
     ]
-    recorder = _Recorder(len(wanted), settings, decoder.sampling)
+    recorder = _Recorder([request.seed for request in requests], settings, decoder)
     completions = decoder.decode(requests, recorder.observe)
     return [
         recorder.spoken(row, item, completion)
@@ -127,21 +137,24 @@ def _seed(settings: Settings, item: Wanted) -> int:
         kind = str(sampling.greedy)
     else:
         kind = f"{sampling.temperature!r}/{sampling.top_k}/{sampling.top_p!r}/{sampling.min_p!r}"
-    digest = hashlib.sha256(f"{settings.seed}/{item.prompt.id}/{kind}".encode()).digest()
+    name = f"{settings.seed}/{item.prompt.id}/{kind}" + (f"/{item.number}" if item.number else "")
+    digest = hashlib.sha256(name.encode()).digest()
     return int.from_bytes(digest[:8], "big")
 
 
 class _Recorder:
     """Keeps, for every emitted token, what the store wants to know of the distribution it came from."""
 
-    def __init__(self, rows: int, settings: Settings, sampling: Sampling) -> None:
-        width, top_k = settings.max_new_tokens + settings.lookahead, settings.top_k
-        self._sampling, self._top_k = sampling, top_k
+    def __init__(self, seeds: Sequence[int], settings: Settings, decoder: Decoder) -> None:
+        rows, width = len(seeds), settings.max_new_tokens + settings.lookahead
+        self._settings, self._sampling, self._vocabulary = settings, decoder.sampling, decoder.vocabulary
+        # Of its own: what is kept must not change what is said.
+        self._uniform = np.stack([np.random.default_rng([seed, 1]).random(width) for seed in seeds])
         self._filled = np.zeros(rows, dtype=np.int64)
         self._log_p = np.zeros((rows, width), dtype=np.float32)
-        self._top_ids = np.zeros((rows, width, top_k), dtype=np.int32)
-        self._top_log_p = np.zeros((rows, width, top_k), dtype=np.float16)
-        self._tail_log_p = np.zeros((rows, width), dtype=np.float16)
+        self._entries = np.zeros((rows, width, settings.kept, ENTRY_BYTES), dtype=np.uint8)
+        self._certain = np.zeros((rows, width), dtype=np.uint8)
+        self._rest_log_p = np.zeros((rows, width), dtype=np.float16)
 
     def observe(self, round_: Round) -> None:
         """Hears of every round of the decoder; with gamma 0 one token a row."""
@@ -153,13 +166,11 @@ class _Recorder:
         log_p1_BV = logits_BV.float().log_softmax(-1)
         tokens_B1 = torch.tensor([round_.emitted[row][:1] for row in rows], device=logits_BV.device)
         log_p_BV = log_p1_BV if self._sampling == Sampling() else log_probabilities(logits_BV, self._sampling)
-        top_BK = log_p1_BV.topk(self._top_k, dim=-1)
-        tail_B = (1 - top_BK.values.double().exp().sum(-1)).clamp(min=1e-7).log()
         at = (numbers, self._filled[numbers])
+        kept = keep(log_p1_BV, self._settings.kept, self._settings.keep, self._uniform[at])
         self._log_p[at] = log_p_BV.gather(1, tokens_B1).squeeze(1).cpu().numpy()
-        self._top_ids[at] = top_BK.indices.cpu().numpy()
-        self._top_log_p[at] = top_BK.values.cpu().numpy().clip(min=-60000)  # fp16 has no -inf to train on
-        self._tail_log_p[at] = tail_B.cpu().numpy()
+        self._entries[at] = pack(kept, self._vocabulary)
+        self._certain[at], self._rest_log_p[at] = kept.certain_N, kept.rest_log_p_N
         self._filled[numbers] += 1
 
     def spoken(self, row: int, item: Wanted, completion: Completion) -> Spoken:
@@ -174,7 +185,8 @@ class _Recorder:
             completion.stopped,
             np.array(completion.tokens, dtype=np.int32),
             self._log_p[row, :count],
-            self._top_ids[row, :count],
-            self._top_log_p[row, :count],
-            self._tail_log_p[row, :count],
+            self._entries[row, :count],
+            self._certain[row, :count],
+            self._rest_log_p[row, :count],
+            self._vocabulary,
         )

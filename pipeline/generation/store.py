@@ -1,7 +1,7 @@
 """The completion store: what the target said, token by token, in fixed-width Arrow files that are memory-mapped.
 
-A shard is two files. `NAME.tokens.arrow` has a row a token: its id, its log p at the sampling settings, and the target's
-top-k at temperature 1 (ids, log p) with the log of the tail's mass. `NAME.completions.arrow` has a row a completion and
+A shard is two files. `NAME.tokens.arrow` has a row a token: its id, its log p at the sampling settings, and what is kept of the
+target's distribution at temperature 1 (`distributions.Kept`, packed). `NAME.completions.arrow` has a row a completion and
 says at which sampling tuple it was drawn and which token rows are its own. The second file is written last: a shard
 without it does not exist.
 """
@@ -17,6 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.errors import UnderstudyError
+from pipeline.generation.distributions import ENTRY_BYTES
 from pipeline.speculation.sampling import GREEDY, Sampling
 
 _TUPLE = ["temperature", "top_k", "top_p", "min_p"]
@@ -40,7 +41,7 @@ _COMPLETIONS = pa.schema(
 
 @dataclass(frozen=True)
 class Spoken:
-    """One completion, its arrays views of the mapped file. N tokens, overrun included; k stored probabilities."""
+    """One completion, its arrays views of the mapped file. N tokens, overrun included; K entries of each distribution."""
 
     id: str  # of the prompt
     split: str
@@ -51,48 +52,47 @@ class Spoken:
     stopped: bool  # by a stop token rather than the limit
     tokens: NDArray[np.int32]  # (N,)
     log_p: NDArray[np.float32]  # (N,), at the sampling settings
-    top_ids: NDArray[np.int32]  # (N, k)
-    top_log_p: NDArray[np.float16]  # (N, k), at temperature 1
-    tail_log_p: NDArray[np.float16]  # (N,), log of the mass outside the top k
+    entries: NDArray[np.uint8]  # (N, K, 3), of the distribution at temperature 1, see `distributions`
+    certain: NDArray[np.uint8]  # (N,), entries that were not drawn
+    rest_log_p: NDArray[np.float16]  # (N,), log of the mass outside the certain ones
+    vocabulary: int  # what an entry is packed for
 
     @property
     def greedy(self) -> bool:
         return self.sampling.greedy
 
 
-def token_schema(top_k: int) -> Any:
+def token_schema(kept: int, vocabulary: int) -> Any:
     """Arrow schema of a token row."""
     return pa.schema(
         [
             ("token", pa.int32()),
             ("log_p", pa.float32()),
-            ("top_ids", pa.list_(pa.int32(), top_k)),
-            ("top_log_p", pa.list_(pa.float16(), top_k)),
-            ("tail_log_p", pa.float16()),
-        ]
+            ("entries", pa.list_(pa.uint8(), kept * ENTRY_BYTES)),
+            ("certain", pa.uint8()),
+            ("rest_log_p", pa.float16()),
+        ],
+        metadata={"vocabulary": str(vocabulary)},
     )
 
 
 def write_shard(directory: Path, name: str, spoken: Sequence[Spoken]) -> None:
     """Write one shard; its second file appears last and in one step. The same completions give the same bytes."""
-    top_k = spoken[0].top_ids.shape[1]
+    schema = token_schema(spoken[0].entries.shape[1], spoken[0].vocabulary)
 
-    def fixed(attribute: str, kind: Any) -> Any:
-        values = np.concatenate([getattr(item, attribute) for item in spoken]).reshape(-1)
-        return pa.FixedSizeListArray.from_arrays(pa.array(values, kind), top_k)
+    def joined(attribute: str) -> Any:
+        return np.concatenate([getattr(item, attribute) for item in spoken])
 
-    def flat(attribute: str, kind: Any) -> Any:
-        return pa.array(np.concatenate([getattr(item, attribute) for item in spoken]), kind)
-
+    entries = pa.array(joined("entries").reshape(-1))
     tokens = pa.record_batch(
         [
-            flat("tokens", pa.int32()),
-            flat("log_p", pa.float32()),
-            fixed("top_ids", pa.int32()),
-            fixed("top_log_p", pa.float16()),
-            flat("tail_log_p", pa.float16()),
+            pa.array(joined("tokens")),
+            pa.array(joined("log_p")),
+            pa.FixedSizeListArray.from_arrays(entries, type=schema.field("entries").type),
+            pa.array(joined("certain")),
+            pa.array(joined("rest_log_p")),
         ],
-        schema=token_schema(top_k),
+        schema=schema,
     )
     totals = [len(item.tokens) for item in spoken]
     completions = pa.record_batch(
@@ -163,7 +163,7 @@ def _shards(
     for path in sorted(directory.glob("*.completions.arrow")):
         batch = _open(path)
         if batch.schema != _COMPLETIONS:
-            raise UnderstudyError(f"{path}: written by another version; delete its directory and run again")
+            raise _other_version(path)
         chosen_N = np.ones(batch.num_rows, dtype=bool)
         if splits is not None:
             chosen_N &= np.isin(batch["split"].to_pylist(), list(splits))
@@ -182,12 +182,14 @@ class _Columns:
 
     def __init__(self, path: Path) -> None:
         batch = _open(path)
+        if "entries" not in batch.schema.names:
+            raise _other_version(path)
         self.token = batch["token"].to_numpy()
         self.log_p = batch["log_p"].to_numpy()
-        self.tail_log_p = batch["tail_log_p"].to_numpy()
-        top_k = batch.schema.field("top_ids").type.list_size
-        self.top_ids = batch["top_ids"].values.to_numpy().reshape(-1, top_k)
-        self.top_log_p = batch["top_log_p"].values.to_numpy().reshape(-1, top_k)
+        self.certain = batch["certain"].to_numpy()
+        self.rest_log_p = batch["rest_log_p"].to_numpy()
+        self.entries = batch["entries"].values.to_numpy().reshape(batch.num_rows, -1, ENTRY_BYTES)
+        self.vocabulary = int(batch.schema.metadata[b"vocabulary"])
 
     def completion(self, row: dict[str, Any]) -> Spoken:
         rows = slice(row["first"], row["first"] + row["total"])
@@ -201,10 +203,15 @@ class _Columns:
             row["stopped"],
             self.token[rows],
             self.log_p[rows],
-            self.top_ids[rows],
-            self.top_log_p[rows],
-            self.tail_log_p[rows],
+            self.entries[rows],
+            self.certain[rows],
+            self.rest_log_p[rows],
+            self.vocabulary,
         )
+
+
+def _other_version(path: Path) -> UnderstudyError:
+    return UnderstudyError(f"{path}: written by another version; delete its directory and run again")
 
 
 def _open(path: Path) -> Any:

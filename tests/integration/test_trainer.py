@@ -11,6 +11,7 @@ import torch
 
 from pipeline.config.distill import DistillConfig
 from pipeline.errors import UnderstudyError
+from pipeline.generation.examination import DevFigures
 from pipeline.generation.store import Spoken
 from tests.fakes import quiet, spoken, tiny_llama, tiny_tokenizer
 
@@ -35,30 +36,41 @@ def _length(model: Any) -> float:
     return float(sum(weight.detach().square().sum() for weight in model.parameters()))
 
 
+def _later_is_better() -> Callable[[Any], DevFigures]:
+    """Figures that depend on every weight, and an omega that rises with each asking."""
+    asked: list[int] = []
+
+    def examine(model: Any) -> DevFigures:
+        asked.append(1)
+        return DevFigures(_length(model), float(len(asked)))
+
+    return examine
+
+
 def _train(
     work: Path,
     settings: DistillConfig = SETTINGS,
-    dev_acceptance: Callable[[Any], float] = _length,
+    examine: Callable[[Any], DevFigures] | None = None,
     rows: list[Spoken] | None = None,
 ) -> tuple[Any, Log]:
     from pipeline.distillation.trainer import distill
 
     model = tiny_llama(51, layers=1, dtype=torch.float32)
     rows = _rows() if rows is None else rows
-    return model, distill(model, tiny_tokenizer(), rows, settings, 3, 32, work, dev_acceptance, quiet())
+    return model, distill(model, tiny_tokenizer(), rows, settings, 3, 32, work, examine or _later_is_better(), quiet())
 
 
 def _killed_at_step_5(work: Path) -> None:
     asked = []
 
-    def dev_acceptance(model: Any) -> float:
+    def examine(model: Any) -> DevFigures:
         asked.append(1)
         if len(asked) == 2:
             raise _Killed
-        return _length(model)
+        return DevFigures(_length(model), 1.0)
 
     with pytest.raises(_Killed):
-        _train(work, dev_acceptance=dev_acceptance)
+        _train(work, examine=examine)
 
 
 def _weights(model: Any) -> dict[str, list[float]]:
@@ -94,11 +106,11 @@ def test_a_killed_run_ends_as_an_unbroken_one(unbroken: tuple[Any, Log], killed:
     work = shutil.copytree(killed, tmp_path / "work")
     asked: list[float] = []
 
-    def dev_acceptance(model: Any) -> float:
+    def examine(model: Any) -> DevFigures:
         asked.append(_length(model))
-        return asked[-1]
+        return DevFigures(asked[-1], 1.0 + len(asked))
 
-    model, log = _train(work, dev_acceptance=dev_acceptance)
+    model, log = _train(work, examine=examine)
 
     assert 2 == len(asked)  # at steps 5 and 6, not at the beginning: it did not start over
     assert _weights(unbroken[0]) == _weights(model)
@@ -120,7 +132,7 @@ def test_a_checkpoint_without_its_mark_is_not_resumed_from(
 
 
 def test_a_finished_run_is_not_trained_again(unbroken: tuple[Any, Log], tmp_path: Path) -> None:
-    """Started again behind its last checkpoint, it returns the weights of that checkpoint."""
+    """Started again behind its last checkpoint, it returns the same weights."""
     first, _ = _train(tmp_path)
     again, log = _train(tmp_path)
 
@@ -128,20 +140,63 @@ def test_a_finished_run_is_not_trained_again(unbroken: tuple[Any, Log], tmp_path
     assert unbroken[1] == log
 
 
-@pytest.mark.parametrize("loss", ["forward_kl", "cross_entropy"])
+def _judged(*omegas: float) -> Callable[[Any], DevFigures]:
+    given = iter(omegas)
+    return lambda model: DevFigures(_length(model), next(given))
+
+
+@pytest.mark.parametrize(("omegas", "best"), [((1.0, 3.0, 2.0), 5), ((3.0, 1.0, 2.0), 0), ((1.0, 2.0, 3.0), 6)])
+def test_the_best_draft_on_dev_is_kept(omegas: tuple[float, ...], best: int, tmp_path: Path) -> None:
+    """By tokens per target call, wherever in the training it was, the base draft included."""
+    model, log = _train(tmp_path, examine=_judged(*omegas))
+    expected = next(entry["dev_acceptance"] for entry in log if entry["step"] == best and "dev_omega" in entry)
+
+    assert list(omegas) == [entry["dev_omega"] for entry in log if "dev_omega" in entry]
+    assert expected == _length(model)
+
+
+def test_patience_stops_a_training_that_gains_nothing(tmp_path: Path) -> None:
+    """After that many examinations without a better draft."""
+    settings = DistillConfig(max_steps=20, batch=2, save_every=2, evaluate_every=2, learning_rate=1e-2, patience=2)
+    model, log = _train(tmp_path, settings, examine=_judged(1.0, 3.0, 2.0, 2.5, 9.0))
+
+    assert [0, 2, 4, 6] == [entry["step"] for entry in log if "dev_omega" in entry]
+    assert _length(model) == next(e["dev_acceptance"] for e in log if e["step"] == 2 and "dev_omega" in e)
+
+
+def test_a_killed_run_keeps_the_best_of_an_unbroken_one(tmp_path: Path) -> None:
+    """Killed after a better draft was written than any before the checkpoint that it resumes from."""
+    whole, _ = _train(tmp_path / "whole", examine=_judged(1.0, 3.0, 2.0))
+    broken = _judged(1.0, 3.0)
+
+    def examine(model: Any) -> DevFigures:
+        try:
+            return broken(model)
+        except StopIteration:
+            raise _Killed from None
+
+    with pytest.raises(_Killed):
+        _train(tmp_path / "work", examine=examine)
+    (tmp_path / "work" / "best.partial").write_bytes(b"half")
+    resumed, _ = _train(tmp_path / "work", examine=_judged(3.0, 2.0))
+
+    assert _weights(whole) == _weights(resumed)
+
+
+@pytest.mark.parametrize("loss", ["forward_kl", "lk_hybrid", "cross_entropy"])
 def test_a_loss_that_is_not_a_number_names_step_and_prompts(loss: Any, tmp_path: Path) -> None:
     """Weights damaged after the second step stop the run at the third, with the prompts of its batch."""
     asked: list[int] = []
 
-    def dev_acceptance(model: Any) -> float:
+    def examine(model: Any) -> DevFigures:
         asked.append(1)
         if len(asked) == 2:
             model.lm_head.weight.data[:] = torch.nan
-        return 0.0
+        return DevFigures(0.0, 0.0)
 
     settings = DistillConfig(max_steps=6, batch=2, save_every=6, evaluate_every=2, loss=loss)
     with pytest.raises(UnderstudyError, match=r"loss is nan at step 3 on .* prompts prompt-\d, prompt-\d;"):
-        _train(tmp_path, settings, dev_acceptance)
+        _train(tmp_path, settings, examine)
 
 
 def test_padding_and_prompts_do_not_enter_the_loss(tmp_path: Path) -> None:
@@ -155,6 +210,6 @@ def test_padding_and_prompts_do_not_enter_the_loss(tmp_path: Path) -> None:
     model = tiny_llama(51, layers=1, dtype=torch.float32)
     logits = torch.cat([full_logits(model, [3, 4, 5, 6, 7])[1:4], full_logits(model, [8, 9])[:1]])
 
-    assert cross_entropy(logits, torch.tensor([5, 6, 7, 9])).item() == pytest.approx(
+    assert cross_entropy(logits.log_softmax(-1), torch.tensor([5, 6, 7, 9])).mean().item() == pytest.approx(
         next(entry["loss"] for entry in log if "loss" in entry), abs=1e-4
     )

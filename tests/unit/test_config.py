@@ -64,7 +64,7 @@ def test_an_ill_typed_value_is_named_with_what_is_allowed(small: Path) -> None:
     """The message holds the path, the value and the rule."""
     assert "distill.max_steps = 'many': input should be a valid integer" in _error(small, "distill.max_steps=many")
     assert "distill.max_steps = 0: input should be greater than 0" in _error(small, "distill.max_steps=0")
-    assert "'forward_kl' or 'cross_entropy'" in _error(small, "distill.loss=kl")
+    assert "'lk_hybrid' or 'cross_entropy'" in _error(small, "distill.loss=kl")
 
 
 def test_one_key_of_the_recipe_can_be_set_alone(small: Path) -> None:

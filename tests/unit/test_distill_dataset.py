@@ -1,63 +1,107 @@
-"""Batches of distillation: every teacher column beside the position that predicts its token."""
+"""Batches of distillation: every teacher column beside the position that predicts its token, documents apart."""
+
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from pipeline.distillation.dataset import Collator
+from pipeline.distillation.dataset import Documents, stored_targets
+from pipeline.generation.distributions import unpack
 from pipeline.generation.store import Spoken
-from tests.fakes import spoken
+from tests.fakes import family_model, full_logits, spoken
 
 
 @pytest.fixture
-def rows() -> list[Spoken]:
-    """Three completions of different lengths; the second has three tokens of overrun."""
+def items() -> list[Spoken]:
+    """Completions of different lengths; the second has three tokens of overrun. The last two share a row."""
     return [
-        spoken([5, 6, 7], [8, 9], name="a", seed=1),
+        spoken([5, 6, 7, 4], [8, 9], name="a", seed=1),
         spoken([11], [12, 13, 14, 15, 16, 17], name="b", length=3, seed=2),
         spoken([21, 22], [23], name="c", seed=3),
+        spoken([24], [25, 26], name="d", seed=4, keep="drawn"),
     ]
 
 
-def test_a_position_predicts_the_token_behind_it(rows: list[Spoken]) -> None:
-    """The first distribution stands at the prompt's last token, the last one before the last token; nowhere else."""
-    batch = Collator(rows)([{"row": 0}, {"row": 2}])
-
-    assert [[5, 6, 7, 8, 9], [21, 22, 23, 0, 0]] == batch["input_ids"].tolist()
-    assert [[0, 0, 1, 1, 0], [0, 1, 0, 0, 0]] == batch["predicts"].int().tolist()
-    assert [8, 9, 23] == batch["next_tokens"][batch["predicts"]].tolist()
-    assert [0, 2] == batch["rows"].tolist()
+def _batch(items: list[Spoken], *rows: int) -> dict[str, torch.Tensor]:
+    return Documents(items).collate([{"row": row} for row in rows])
 
 
-def test_every_marked_position_is_followed_by_its_token(rows: list[Spoken]) -> None:
-    """What `predicts` marks at t is the input at t + 1, in every row."""
-    batch = Collator(rows)([{"row": 0}, {"row": 1}, {"row": 2}])
+def test_a_position_predicts_the_token_behind_it(items: list[Spoken]) -> None:
+    """The first distribution stands at the prompt's last token, the last one before the last token; nowhere else, and no
+    document predicts the next one's first token."""
+    batch = _batch(items, 0, 2)
+
+    assert [[0], [1], [2, 3]] == Documents(items).rows
+    assert [[5, 6, 7, 4, 8, 9], [21, 22, 23, 24, 25, 26]] == batch["input_ids"].tolist()
+    assert [[0, 0, 0, 1, 1, 0], [0, 1, 0, 1, 1, 0]] == batch["predicts"].int().tolist()
+    assert [8, 9, 23, 25, 26] == batch["tokens"].tolist()
+    assert [0, 2, 3] == batch["documents"].tolist()
+
+
+def test_every_marked_position_is_followed_by_its_token(items: list[Spoken]) -> None:
+    """What `predicts` marks at t is the input at t + 1, in every row, in the order of the teacher's columns."""
+    batch = _batch(items, 2, 0, 1)
     row, position = batch["predicts"].nonzero(as_tuple=True)
 
-    assert batch["input_ids"][row, position + 1].tolist() == batch["next_tokens"][row, position].tolist()
+    assert batch["input_ids"][row, position + 1].tolist() == batch["tokens"].tolist()
 
 
-def test_teacher_columns_stand_with_their_tokens(rows: list[Spoken]) -> None:
-    """Read out at the marked positions, each column is the store's, row after row, in the batch's order."""
-    batch = Collator(rows)([{"row": 2}, {"row": 0}])
-    order, marked = [rows[2], rows[0]], batch["predicts"]
+def test_teacher_columns_stand_with_their_tokens(items: list[Spoken]) -> None:
+    """Each column is the store's, document after document, in the batch's order."""
+    stored = stored_targets(_batch(items, 2, 1))
+    order = [items[2], items[3], items[1]]
+    expected = [unpack(i.entries[: i.length], i.certain[: i.length], i.rest_log_p[: i.length], 32) for i in order]
 
-    for name in ("top_ids", "top_log_p", "tail_log_p"):
-        stored = np.concatenate([getattr(row, name) for row in order])
-        np.testing.assert_array_equal(stored, batch[name][marked].numpy())
+    np.testing.assert_array_equal(np.concatenate([ids for ids, _ in expected]), stored.ids_NK.numpy())
+    np.testing.assert_allclose(np.concatenate([log_p for _, log_p in expected]), stored.log_p_NK.numpy())
+    for name, column in (("certain", stored.certain_N), ("rest_log_p", stored.rest_log_p_N)):
+        whole = np.concatenate([getattr(item, name)[: item.length] for item in order])
+        np.testing.assert_array_equal(whole.astype(float), column.double().numpy())
 
 
-def test_the_overrun_is_not_trained_on(rows: list[Spoken]) -> None:
+def test_the_overrun_is_not_trained_on(items: list[Spoken]) -> None:
     """Tokens past the end are for the examination alone."""
-    batch = Collator(rows)([{"row": 1}])
+    batch = _batch(items, 1)
 
     assert [[11, 12, 13, 14]] == batch["input_ids"].tolist()
     assert [[True, True, True, False]] == batch["predicts"].tolist()
 
 
-def test_columns_have_the_types_a_loss_takes(rows: list[Spoken]) -> None:
-    """Ids are int64 and log-probabilities fp32, although the store keeps fp16."""
-    batch = Collator(rows)([{"row": 0}])
+def test_columns_have_the_types_a_loss_takes(items: list[Spoken]) -> None:
+    """Ids are int64 and log-probabilities fp32, however they are kept."""
+    stored = stored_targets(_batch(items, 0))
 
-    assert {torch.int64} == {batch[name].dtype for name in ("input_ids", "next_tokens", "top_ids")}
-    assert {torch.float32} == {batch[name].dtype for name in ("top_log_p", "tail_log_p")}
+    assert {torch.int64} == {column.dtype for column in (stored.ids_NK, stored.certain_N, stored.tokens_N)}
+    assert {torch.float32} == {column.dtype for column in (stored.log_p_NK, stored.rest_log_p_N)}
+
+
+def test_positions_begin_anew_with_each_document(items: list[Spoken]) -> None:
+    """And are left out where every row is one document, so that attention takes its fast way."""
+    assert "position_ids" not in _batch(items, 0, 1)
+    assert [[0, 1, 2, 0, 1, 2], [0, 1, 2, 3, 0, 1]] == _batch(items, 2, 1)["position_ids"].tolist()
+
+
+@pytest.mark.parametrize("family", ["Llama", "Qwen3", "GPT2"])
+def test_documents_of_a_row_do_not_see_each_other(family: str) -> None:
+    """The logits of a packed forward pass, as the trainer runs it, are those of each document by itself."""
+    model: Any = family_model(family, torch.float64)
+    generator = np.random.default_rng(0)
+    items = [
+        spoken(generator.integers(1, 31, 1 + n % 3), generator.integers(1, 31, 3 + n % 7), name=str(n), seed=n)
+        for n in range(12)
+    ]
+    documents = Documents(items)
+    chosen = [{"row": row} for row in range(len(documents.rows))]
+    batch = documents.collate(chosen)
+    feed = {name: batch[name] for name in ("input_ids", "position_ids")}
+    with torch.inference_mode():
+        logits_NV = model(**feed, use_cache=False).logits[batch["predicts"]]
+    expected = []
+    for number in batch["documents"].tolist():
+        item = items[number]
+        said = full_logits(model, [*item.prompt.tolist(), *item.tokens.tolist()])
+        expected.append(said[len(item.prompt) - 1 : -1])
+
+    assert any(len(row) > 1 for row in documents.rows)
+    torch.testing.assert_close(torch.cat(expected), logits_NV, atol=1e-9, rtol=0)

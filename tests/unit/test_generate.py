@@ -10,13 +10,14 @@ import pytest
 import torch
 
 from pipeline.corpus.store import Prompt
+from pipeline.generation.distributions import unpack
 from pipeline.generation.generate import Settings, Wanted, _seed, generate, plan_completions
 from pipeline.generation.store import Spoken, read_completions, stored_samplings
 from pipeline.speculation.sampling import GREEDY, Sampling, log_probabilities
 from tests.fakes import full_logits, greedy_text, quiet, tiny_llama
 
 SAMPLED = Sampling(0.9, top_k=20)
-SETTINGS = Settings(SAMPLED, max_new_tokens=9, lookahead=3, top_k=4, batch=3, shard=4, seed=7)
+SETTINGS = Settings(SAMPLED, max_new_tokens=9, lookahead=3, kept=4, keep="drawn", batch=3, shard=4, seed=7)
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +75,28 @@ def test_further_tuples_are_for_the_examination_alone(
     assert drawn[warm] != drawn[hot]
 
 
+def test_train_prompts_may_have_several_completions(
+    model: Any, prompts: list[Prompt], stored: tuple[Path, list[Spoken]], tmp_path: Path
+) -> None:
+    """One for each temperature asked for, those at one temperature different; other splits stay as they were."""
+    cold = Sampling(0.5, top_k=20)
+    wanted = plan_completions(prompts, SAMPLED, train_at=[SAMPLED, cold, SAMPLED])
+    generate(model, wanted, SETTINGS, 32, [0, 1], tmp_path, quiet())
+    found = list(read_completions(tmp_path))
+    trained = [item for item in found if item.split == "train"]
+    first = next(item.id for item in trained)
+    own = [item.tokens.tolist() for item in trained if item.id == first]
+
+    assert 3 * sum(prompt.split == "train" for prompt in prompts) == len(trained)
+    assert 3 == len({tuple(tokens) for tokens in own})
+    others = [(i.id, i.sampling, i.tokens.tolist()) for i in found if i.split != "train"]
+    before = [(i.id, i.sampling, i.tokens.tolist()) for i in stored[1] if i.split != "train"]
+    assert sorted(before, key=str) == sorted(others, key=str)
+    assert {tuple(i.tokens.tolist()) for i in stored[1] if i.split == "train"} <= {
+        tuple(i.tokens.tolist()) for i in trained
+    }
+
+
 def test_streams_are_those_of_the_first_version(prompts: list[Prompt]) -> None:
     """A completion at the deployment's settings or at temperature 0 keeps the stream it always had; further tuples
     have streams of their own."""
@@ -115,27 +138,23 @@ def test_greedy_completions_are_the_argmax(model: Any, stored: tuple[Path, list[
 
 
 def test_stored_probabilities_are_the_models(model: Any, stored: tuple[Path, list[Spoken]]) -> None:
-    """log p is at the sampling settings, the top k and the tail at temperature 1; each belongs to its token."""
+    """log p is at the sampling settings, the distributions at temperature 1; each belongs to its token."""
     for item in stored[1]:
         if item.greedy:
             continue
         logits_NV = full_logits(model, [*item.prompt.tolist(), *item.tokens.tolist()])[len(item.prompt) - 1 : -1]
         log_p_NV, log_p1_NV = log_probabilities(logits_NV, SAMPLED), logits_NV.log_softmax(-1)
         own = log_p_NV.gather(1, torch.tensor(item.tokens.tolist())[:, None])[:, 0]
-        top = log_p1_NV.topk(4)
+        ids_NK, kept_NK = unpack(item.entries, item.certain, item.rest_log_p, 32)
 
         np.testing.assert_allclose(own.numpy(), item.log_p, atol=1e-4)
-        np.testing.assert_array_equal(top.indices.numpy(), item.top_ids)
-        np.testing.assert_allclose(top.values.numpy(), item.top_log_p, atol=4e-3)
-        tail = np.log(1 - top.values.double().exp().sum(1).numpy())
-        np.testing.assert_allclose(tail, item.tail_log_p.astype(float), atol=2e-2)
-
-
-def test_top_k_and_tail_are_a_distribution(stored: tuple[Path, list[Spoken]]) -> None:
-    """Their masses sum to 1 but for the rounding of fp16."""
-    for item in stored[1]:
-        total = np.exp(item.top_log_p.astype(float)).sum(1) + np.exp(item.tail_log_p.astype(float))
-        np.testing.assert_allclose(total, 1, atol=5e-3)
+        np.testing.assert_allclose(log_p1_NV.gather(1, torch.from_numpy(ids_NK)).numpy(), kept_NK, atol=4e-3)
+        for row, certain in enumerate(item.certain.tolist()):
+            top = log_p1_NV[row].topk(certain)
+            assert top.indices.tolist() == ids_NK[row, :certain].tolist()
+            rest = 1 - float(top.values.double().exp().sum())
+            assert np.log(rest) == pytest.approx(float(item.rest_log_p[row]), abs=2e-2)
+        assert 4 == len(set(ids_NK[0].tolist()))
 
 
 def test_an_empty_tail_is_a_number(tmp_path: Path, prompts: list[Prompt]) -> None:
@@ -146,8 +165,8 @@ def test_an_empty_tail_is_a_number(tmp_path: Path, prompts: list[Prompt]) -> Non
     _generate(sure, prompts, tmp_path)
 
     for item in read_completions(tmp_path):
-        assert np.isfinite(item.tail_log_p).all()
-        assert np.isfinite(item.top_log_p).all()
+        assert np.isfinite(item.rest_log_p).all()
+        assert np.isfinite(unpack(item.entries, item.certain, item.rest_log_p, 32)[1]).all()
 
 
 @pytest.mark.parametrize("lost", ["shard-00002", "shard-00000"])

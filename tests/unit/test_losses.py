@@ -1,103 +1,243 @@
-"""Losses by hand, in expectation, and by finite differences."""
+"""Losses by hand, in expectation, and by finite differences; what truncation does to each."""
 
 import math
+from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 
-from pipeline.distillation.losses import cross_entropy, forward_kl
+from pipeline.distillation.losses import (
+    LOSSES,
+    Columns,
+    Loss,
+    Sparse,
+    cross_entropy,
+    forward_kl,
+    full_columns,
+    jensen_shannon,
+    lk_hybrid,
+    negative_log_acceptance,
+    reverse_kl,
+    sparse_columns,
+    total_variation,
+)
+from pipeline.generation.distributions import keep
+
+DIVERGENCES = [loss for loss in LOSSES.values() if loss is not lk_hybrid]
+SUMS: list[Loss] = [forward_kl, reverse_kl, total_variation]  # of a term a token
 
 
-def _stored(p_NV: torch.Tensor, top_k: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    top = p_NV.topk(top_k, dim=-1)
-    return top.indices, top.values.log(), (1 - top.values.sum(-1)).log()
-
-
-def _pair(rows: int, vocabulary: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+def _pair(rows: int, vocabulary: int, seed: int = 0, scale: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    p_NV = torch.randn(rows, vocabulary, generator=generator, dtype=torch.float64).softmax(-1)
-    return p_NV, torch.randn(rows, vocabulary, generator=generator, dtype=torch.float64)
+    p_NV = (scale * torch.randn(rows, vocabulary, generator=generator, dtype=torch.float64)).softmax(-1)
+    return p_NV, scale * torch.randn(rows, vocabulary, generator=generator, dtype=torch.float64)
 
 
-def _full_kl(p_NV: torch.Tensor, logits_NV: torch.Tensor) -> torch.Tensor:
-    return (p_NV * (p_NV.log() - logits_NV.log_softmax(-1))).sum(-1).mean()
+def _top(p_NV: torch.Tensor, count: int, tokens_N: torch.Tensor | None = None) -> Sparse:
+    top = p_NV.topk(count, dim=-1)
+    rest_N = 1 - top.values.sum(-1)
+    tokens_N = top.indices[:, 0] if tokens_N is None else tokens_N
+    return Sparse(top.indices, top.values.log(), torch.full((len(p_NV),), count), rest_N.log(), tokens_N)
 
 
-def test_one_position_by_hand() -> None:
-    """p = (1/2, 1/4, 1/4), q uniform, k = 1: the top, the tail as one bucket, and -log q of token 2 within it."""
-    p_NV, logits_NV = torch.tensor([[0.5, 0.25, 0.25]]), torch.zeros(1, 3)
-    top = _stored(p_NV, 1)
-    buckets = 0.5 * math.log(0.5 / (1 / 3)) + 0.5 * math.log(0.5 / (2 / 3))
-
-    assert buckets == pytest.approx(forward_kl(logits_NV, *top, torch.tensor([0])).item())
-    assert buckets + math.log(2) == pytest.approx(forward_kl(logits_NV, *top, torch.tensor([2])).item())
+def _drawn(p_NV: torch.Tensor, count: int, uniform: np.ndarray) -> Sparse:
+    kept = keep(p_NV.log(), count, "drawn", uniform)
+    ids_NK = torch.from_numpy(kept.ids_NK.astype(np.int64))
+    exact_N = torch.stack([1 - p[ids[:n]].sum() for p, ids, n in zip(p_NV, ids_NK, kept.certain_N, strict=True)])
+    certain_N = torch.from_numpy(kept.certain_N.astype(np.int64))
+    return Sparse(ids_NK, p_NV.gather(-1, ids_NK).log(), certain_N, exact_N.log(), ids_NK[:, 0])
 
 
-def test_a_tail_of_one_token_leaves_the_whole_divergence() -> None:
-    """With k = V - 1 nothing is truncated, whichever token was sampled."""
+def _log_q(logits_NV: torch.Tensor) -> torch.Tensor:
+    return logits_NV.log_softmax(-1)
+
+
+BY_HAND: list[tuple[Loss, float]] = [
+    (forward_kl, 0.5 * math.log(2) + 0.5 * math.log(2 / 3)),
+    (reverse_kl, 0.25 * math.log(1 / 2) + 0.75 * math.log(3 / 2)),
+    (
+        jensen_shannon,
+        0.5 * (0.5 * math.log(0.5 / 0.375) + 0.5 * math.log(0.5 / 0.625))
+        + 0.5 * (0.25 * math.log(0.25 / 0.375) + 0.75 * math.log(0.75 / 0.625)),
+    ),
+    (total_variation, 0.25),
+    (negative_log_acceptance, -math.log(0.75)),
+    (
+        lk_hybrid,
+        math.exp(-2.25) * (0.5 * math.log(2) + 0.5 * math.log(2 / 3)) + (1 - math.exp(-2.25)) * 0.25,
+    ),
+]
+
+
+@pytest.mark.parametrize(("loss", "expected"), BY_HAND, ids=lambda item: getattr(item, "__name__", ""))
+def test_two_tokens_by_hand(loss: Loss, expected: float) -> None:
+    """p = (1/2, 1/2), q = (1/4, 3/4)."""
+    columns = full_columns(torch.tensor([[0.25, 0.75]]).log(), torch.tensor([[0.5, 0.5]]).log())
+
+    assert expected == pytest.approx(loss(columns).item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("beta", [0.1, 0.5, 0.9])
+def test_jensen_shannon_weighs_its_two_sides(beta: float) -> None:
+    """beta KL(p || m) + (1 - beta) KL(q || m), m = beta p + (1 - beta) q, operation by operation."""
+    p_NV, logits_NV = _pair(3, 5)
+    q_NV = logits_NV.softmax(-1)
+    m_NV = beta * p_NV + (1 - beta) * q_NV
+    expected = beta * (p_NV * (p_NV / m_NV).log()).sum(-1) + (1 - beta) * (q_NV * (q_NV / m_NV).log()).sum(-1)
+
+    torch.testing.assert_close(expected, jensen_shannon(full_columns(_log_q(logits_NV), p_NV.log()), beta))
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+def test_a_perfect_draft_loses_nothing(loss: Loss) -> None:
+    """On whole distributions and on what is kept of them."""
+    p_NV, _ = _pair(4, 9)
+    uniform = np.array([0.1, 0.4, 0.7, 0.9])
+
+    for columns in (
+        full_columns(p_NV.log(), p_NV.log()),
+        sparse_columns(p_NV.log(), _top(p_NV, 3)),
+    ):
+        torch.testing.assert_close(torch.zeros(4, dtype=torch.float64), loss(columns), atol=1e-12, rtol=0)
+    estimated = sparse_columns(p_NV.log(), _drawn(p_NV, 3, uniform))
+    torch.testing.assert_close(torch.zeros(4, dtype=torch.float64), loss(estimated), atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+def test_a_rest_of_one_token_leaves_the_whole_loss(loss: Loss) -> None:
+    """With k = V - 1 nothing is truncated, whichever token was drawn."""
     p_NV, logits_NV = _pair(6, 5)
-    least = p_NV.argmin(-1)
+    expected = loss(full_columns(_log_q(logits_NV), p_NV.log()))
 
-    for tokens_N in (least, p_NV.argmax(-1)):
-        assert _full_kl(p_NV, logits_NV).item() == pytest.approx(
-            forward_kl(logits_NV, *_stored(p_NV, 4), tokens_N).item()
-        )
+    for tokens_N in (p_NV.argmin(-1), p_NV.argmax(-1)):
+        torch.testing.assert_close(expected, loss(sparse_columns(_log_q(logits_NV), _top(p_NV, 4, tokens_N))))
 
 
-@pytest.mark.parametrize("top_k", [1, 2, 4])
-def test_in_expectation_the_gradient_is_that_of_the_whole_divergence(top_k: int) -> None:
-    """Summed over the tokens the target may sample, weighted by p, value (up to a constant) and gradient are the full
-    KL's, although only k of 7 probabilities are stored."""
-    p_NV, logits_NV = _pair(1, 7, seed=top_k)
+@pytest.mark.parametrize("loss", DIVERGENCES, ids=lambda loss: loss.__name__)
+@pytest.mark.parametrize("count", [1, 3, 6])
+def test_a_bucket_only_hides_disagreement(loss: Loss, count: int) -> None:
+    """Where the drawn token is no part of it, every divergence is at most that of the whole distributions."""
+    p_NV, logits_NV = _pair(200, 10, seed=count, scale=2.0)
+    whole = loss(full_columns(_log_q(logits_NV), p_NV.log()))
+    truncated = loss(sparse_columns(_log_q(logits_NV), _top(p_NV, count)))
+
+    assert bool((truncated <= whole + 1e-12).all())
+    assert bool((truncated < whole - 1e-3).any())
+
+
+def _gradient(value: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+    (gradient,) = torch.autograd.grad(value, logits, retain_graph=True)
+    return gradient
+
+
+@pytest.mark.parametrize("loss", SUMS, ids=lambda loss: loss.__name__)
+@pytest.mark.parametrize("count", [1, 3, 5])
+def test_drawn_tokens_estimate_sums_without_bias(loss: Loss, count: int) -> None:
+    """Over all draws, value and gradient have the whole loss's as their mean, although few of 9 tokens are kept."""
+    p_NV, logits_NV = _pair(1, 9, seed=count, scale=1.5)
     logits_NV.requires_grad_()
-    top = _stored(p_NV, top_k)
-    expected = sum(p_NV[0, x] * forward_kl(logits_NV, *top, torch.tensor([x])) for x in range(7))
-    assert isinstance(expected, torch.Tensor)
-    (gradient,) = torch.autograd.grad(expected, logits_NV)
-    (full,) = torch.autograd.grad(_full_kl(p_NV, logits_NV), logits_NV)
+    whole = loss(full_columns(_log_q(logits_NV), p_NV.log())).sum()
+    draws = 40_000
+    uniform = (np.arange(draws) + 0.5) / draws
+    stored = _drawn(p_NV.expand(draws, -1), count, uniform)
+    estimated = loss(sparse_columns(_log_q(logits_NV).expand(draws, -1), stored)).mean()
 
-    torch.testing.assert_close(full, gradient, atol=1e-12, rtol=0)
-    tail_V = p_NV[0].clone()
-    tail_V[top[0][0]] = 0
-    inside_V = tail_V[tail_V > 0] / tail_V.sum()
-    entropy = -(inside_V * inside_V.log()).sum() * tail_V.sum()
-    assert _full_kl(p_NV, logits_NV).item() == pytest.approx((expected - entropy).item())
+    assert whole.item() == pytest.approx(estimated.item(), abs=4e-3)
+    torch.testing.assert_close(_gradient(whole, logits_NV), _gradient(estimated, logits_NV), atol=4e-3, rtol=0)
 
 
-def test_mass_in_the_tail_is_not_free() -> None:
-    """A draft that puts its mass outside the stored tokens pays for it: the tail's bucket is part of the loss."""
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_the_drawn_token_makes_up_for_the_bucket(count: int) -> None:
+    """Summed over the tokens the target may draw, weighted by p, forward KL's value (up to a constant) and gradient are
+    the whole one's, although only k of 7 probabilities are kept."""
+    p_NV, logits_NV = _pair(1, 7, seed=count)
+    logits_NV.requires_grad_()
+    expected = torch.zeros((), dtype=torch.float64)
+    for token in range(7):
+        columns = sparse_columns(_log_q(logits_NV), _top(p_NV, count, torch.tensor([token])))
+        expected = expected + p_NV[0, token] * forward_kl(columns).sum()
+    whole = forward_kl(full_columns(_log_q(logits_NV), p_NV.log())).sum()
+
+    torch.testing.assert_close(_gradient(whole, logits_NV), _gradient(expected, logits_NV), atol=1e-12, rtol=0)
+    rest_V = p_NV[0].clone()
+    rest_V[p_NV[0].topk(count).indices] = 0
+    inside_V = rest_V[rest_V > 0] / rest_V.sum()
+    entropy = -(inside_V * inside_V.log()).sum() * rest_V.sum()
+    assert whole.item() == pytest.approx((expected - entropy).item())
+
+
+def test_mass_in_the_rest_is_not_free() -> None:
+    """A draft that puts its mass outside the kept tokens pays for it: the bucket is part of the loss."""
     p_NV = torch.tensor([[0.6, 0.3, 0.05, 0.05]], dtype=torch.float64)
-    top, said = _stored(p_NV, 2), torch.tensor([0])
-    same, spread = p_NV.log(), torch.tensor([[0.06, 0.03, 0.455, 0.455]], dtype=torch.float64).log()
-
-    assert 0 == pytest.approx(forward_kl(same, *top, said).item(), abs=1e-12)
+    spread = torch.tensor([[0.06, 0.03, 0.455, 0.455]], dtype=torch.float64).log()
     by_hand = 0.9 * math.log(10) + 0.1 * math.log(0.1 / 0.91)
-    assert by_hand == pytest.approx(forward_kl(spread, *top, said).item())
+
+    assert by_hand == pytest.approx(forward_kl(sparse_columns(spread, _top(p_NV, 2))).item())
+    assert 0.81 == pytest.approx(total_variation(sparse_columns(spread, _top(p_NV, 2))).item())
 
 
-def test_gradients_equal_finite_differences() -> None:
-    """Both losses, in double precision, with sampled tokens inside and outside the stored ones."""
+def _stored_both(p_NV: torch.Tensor) -> list[Callable[[torch.Tensor], Columns]]:
+    tokens_N, uniform = torch.arange(len(p_NV)), np.linspace(0.1, 0.9, len(p_NV))
+    return [
+        lambda logits: full_columns(_log_q(logits), p_NV.log()),
+        lambda logits: sparse_columns(_log_q(logits), _top(p_NV, 2, tokens_N)),
+        lambda logits: sparse_columns(_log_q(logits), _drawn(p_NV, 2, uniform)),
+    ]
+
+
+@pytest.mark.parametrize(
+    "loss", [loss for loss in LOSSES.values() if loss is not lk_hybrid], ids=lambda loss: loss.__name__
+)
+@pytest.mark.parametrize("form", [0, 1, 2], ids=["full", "top", "drawn"])
+def test_gradients_equal_finite_differences(loss: Loss, form: int) -> None:
+    """In double precision, with drawn tokens inside and outside the kept ones. (The hybrid holds its weight constant.)"""
     p_NV, logits_NV = _pair(4, 6)
-    logits_NV.requires_grad_()
-    top, tokens_N = _stored(p_NV, 2), torch.tensor([0, 1, 2, 3])
+    columns = _stored_both(p_NV)[form]
 
-    assert torch.autograd.gradcheck(lambda logits: forward_kl(logits, *top, tokens_N), (logits_NV,))
-    assert torch.autograd.gradcheck(lambda logits: cross_entropy(logits, tokens_N), (logits_NV,))
+    assert torch.autograd.gradcheck(lambda logits: loss(columns(logits)), (logits_NV.requires_grad_(),))
 
 
-def test_a_negligible_tail_is_finite_in_single_precision() -> None:
-    """Where the draft is sure of a stored token, 1 - sum(q) would be 0 or less; the loss and its gradient are numbers."""
-    logits_NV = torch.tensor([[40.0, 0.0, 0.0, -40.0]], requires_grad=True)
-    top = (torch.tensor([[0, 1]]), torch.tensor([[-1e-7, -60000.0]]), torch.tensor([math.log(1e-7)]))
-    loss = forward_kl(logits_NV, *top, torch.tensor([3]))
-    (gradient,) = torch.autograd.grad(loss, logits_NV)
+def test_the_hybrid_holds_its_weight_constant() -> None:
+    """Its gradient is that of the two losses at weights that do not move."""
+    p_NV, logits_NV = _pair(4, 6)
+    columns = _stored_both(p_NV)[0](logits_NV.requires_grad_())
+    weight_N = torch.exp(-3 * (1 - total_variation(columns))).detach()
+    expected = (weight_N * forward_kl(columns) + (1 - weight_N) * total_variation(columns)).sum()
 
-    assert torch.isfinite(loss)
-    assert torch.isfinite(gradient).all()
+    torch.testing.assert_close(_gradient(expected, logits_NV), _gradient(lk_hybrid(columns).sum(), logits_NV))
 
 
-def test_cross_entropy_is_the_mean_over_positions() -> None:
-    """-log q of the sampled tokens, by hand."""
-    logits_NV = torch.tensor([[0.0, 0.0], [math.log(3.0), 0.0]])
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+def test_what_cannot_be_is_finite_in_single_precision(loss: Loss) -> None:
+    """A draft sure of one token, a target sure of another, a rest of next to nothing: the loss and its gradient are numbers."""
+    logits_NV = torch.tensor([[90.0, 0.0, 0.0, -90.0]], requires_grad=True)
+    stored = Sparse(
+        torch.tensor([[3, 1]]),
+        torch.tensor([[-1e-7, -20.0]]),
+        torch.tensor([2]),
+        torch.tensor([math.log(1e-7)]),
+        torch.tensor([2]),
+    )
+    log_p_NV = torch.tensor([[-torch.inf, -torch.inf, -torch.inf, 0.0]])
 
-    assert (math.log(2) + math.log(4)) / 2 == pytest.approx(cross_entropy(logits_NV, torch.tensor([1, 1])).item())
+    for columns in (sparse_columns(_log_q(logits_NV), stored), full_columns(_log_q(logits_NV), log_p_NV)):
+        value = loss(columns)
+        assert torch.isfinite(value).all()
+        assert torch.isfinite(_gradient(value.sum(), logits_NV)).all()
+
+
+def test_total_variation_stalls_where_the_logarithm_moves() -> None:
+    """Far from the target the one has next to no gradient, the other a large one: why it is not the first loss of a schedule."""
+    logits_NV = torch.tensor([[12.0, 0.0]], dtype=torch.float64, requires_grad=True)
+    columns = full_columns(_log_q(logits_NV), torch.tensor([[1e-6, 1.0]], dtype=torch.float64).log())
+
+    assert _gradient(total_variation(columns).sum(), logits_NV).abs().max() < 1e-4
+    assert _gradient(negative_log_acceptance(columns).sum(), logits_NV).abs().max() > 0.5
+
+
+def test_cross_entropy_is_that_of_the_drawn_tokens() -> None:
+    """-log q, by hand."""
+    log_q_NV = _log_q(torch.tensor([[0.0, 0.0], [math.log(3.0), 0.0]]))
+
+    torch.testing.assert_close(torch.tensor([math.log(2), math.log(4)]), cross_entropy(log_q_NV, torch.tensor([1, 1])))

@@ -24,7 +24,7 @@ from pipeline.acceptance.rounds import CONVENTIONS, expected_rounds, iid_tokens_
 from pipeline.acceptance.schema import SCHEMA, checked_profile
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.errors import UnderstudyError
-from pipeline.generation.examination import acceptance_rate, examine_draft, look_up_stored
+from pipeline.generation.examination import dev_figures, examine_draft, look_up_stored
 from pipeline.speculation.sampling import Sampling
 from tests.fakes import counted, spoken, table_model
 
@@ -224,7 +224,10 @@ def test_stored_completions_are_examined_and_looked_up() -> None:
     (looked_up,) = look_up_stored(rows, settings)
 
     rate: dict[str, Any] = figures(drafted, 0.95)["acceptance_rate"]
-    assert rate["value"] == pytest.approx(acceptance_rate(model, rows, Sampling(), settings, 8))
+    dev = dev_figures(model, rows, Sampling(), settings, 8)
+    (as_user,) = examine_draft(model, rows, Sampling(), EvaluateConfig(max_gamma=3, gamma=3), 8)
+    assert rate["value"] == pytest.approx(dev.acceptance)
+    assert figures(as_user, 0.95)["tokens_per_target_call"]["3"]["value"] == pytest.approx(dev.omega)
     assert [12] * 5 == [item.tokens for item in looked_up]
     assert all(0 <= item.accepted <= item.examined < item.tokens for item in looked_up)
     assert 6 == len(looked_up[0].per_position)

@@ -1,0 +1,115 @@
+"""What is kept of a distribution: the likeliest for certain, the others drawn without bias, and what three bytes lose."""
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.generation.distributions import Kept, keep, pack, unpack
+
+U = (np.arange(2000) + 0.5) / 2000  # every draw there can be, evenly
+
+
+def _law(weights: list[float]) -> torch.Tensor:
+    p = torch.tensor(weights, dtype=torch.float64)
+    return (p / p.sum()).log()
+
+
+LAWS = {
+    "sure": _law([100, 1, 1, 1, 1, 1, 1]),
+    "two and a tail": _law([0.4, 0.05, 0.35, 0.05, 0.05, 0.04, 0.03, 0.03]),
+    "flat": _law([1.0] * 9),
+    "steep": _law([2.0**-i for i in range(12)]),
+    "unordered": _law([1, 7, 2, 2, 9, 1, 1, 3, 3, 20, 1]),
+}
+
+
+def _estimates(kept: Kept, row: int, vocabulary: int) -> np.ndarray:
+    """What the kept tokens say of every token's probability."""
+    count, certain = kept.ids_NK.shape[1], int(kept.certain_N[row])
+    estimate = np.zeros(vocabulary)
+    np.add.at(estimate, kept.ids_NK[row, :certain], np.exp(kept.log_p_NK[row, :certain].astype(float)))
+    if certain < count:
+        share = np.exp(float(kept.rest_log_p_N[row])) / (count - certain)
+        np.add.at(estimate, kept.ids_NK[row, certain:], share)
+    return estimate
+
+
+@pytest.mark.parametrize("count", [1, 3, 5])
+@pytest.mark.parametrize("law", LAWS)
+def test_drawn_tokens_estimate_every_probability_without_bias(law: str, count: int) -> None:
+    """The mean over all draws is p itself, token by token, and each single estimate has mass 1."""
+    log_p_V = LAWS[law]
+    kept = keep(log_p_V.expand(len(U), -1), count, "drawn", U)
+    estimates = np.stack([_estimates(kept, row, len(log_p_V)) for row in range(len(U))])
+
+    np.testing.assert_allclose(estimates.mean(0), log_p_V.exp(), atol=2e-3)
+    np.testing.assert_allclose(estimates.sum(1), 1, atol=2e-3)
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_no_token_is_kept_twice(law: str) -> None:
+    """Drawn ones are none of the certain ones, nor each other."""
+    kept = keep(LAWS[law].expand(len(U), -1), 4, "drawn", U)
+
+    assert {4} == {len(set(row)) for row in kept.ids_NK.tolist()}
+
+
+def test_what_is_heavier_than_its_share_is_certain() -> None:
+    """By hand: of (0.4, 0.35, 0.05, ...) in four, two are certain, and what is left makes two draws of 0.125."""
+    kept = keep(LAWS["two and a tail"][None], 4, "drawn", np.array([0.5]))
+
+    assert 2 == kept.certain_N[0]
+    assert [0, 2] == kept.ids_NK[0, :2].tolist()
+    assert np.log(0.25) == pytest.approx(float(kept.rest_log_p_N[0]), abs=1e-3)
+
+
+def test_top_keeps_the_likeliest_and_the_mass_of_the_rest() -> None:
+    """Nothing is drawn, whatever the numbers."""
+    kept = keep(LAWS["steep"].expand(2, -1), 3, "top", np.array([0.1, 0.9]))
+
+    assert [[0, 1, 2]] * 2 == kept.ids_NK.tolist()
+    assert [3, 3] == kept.certain_N.tolist()
+    rest = 1 - LAWS["steep"].exp()[:3].sum()
+    np.testing.assert_allclose(np.exp(kept.rest_log_p_N.astype(float)), rest, rtol=2e-3)
+
+
+@pytest.mark.parametrize("how", ["drawn", "top"])
+def test_a_rest_that_rounding_has_eaten_is_a_bucket(how: str) -> None:
+    """A target that is sure to the last bit leaves nothing to draw from; all that is kept is finite."""
+    log_p_NV = torch.tensor([[60.0, 0, 0, 0, 0, 0]]).log_softmax(-1)
+    kept = keep(log_p_NV, 3, how, np.array([0.3]))  # type: ignore[arg-type]
+
+    assert 3 == len(set(kept.ids_NK[0].tolist()))
+    assert np.isfinite(kept.log_p_NK).all()
+    assert np.isfinite(kept.rest_log_p_N).all()
+
+
+@pytest.mark.parametrize(("vocabulary", "error"), [(12, 1e-3), (2048, 2e-3), (152_000, 0.07), (262_208, 0.14)])
+@pytest.mark.parametrize("how", ["drawn", "top"])
+def test_three_bytes_hold_a_token_and_its_probability(vocabulary: int, error: float, how: str) -> None:
+    """Ids come back as they were, probabilities to what the bits beside an id allow, and with the rest they make 1."""
+    generator = torch.Generator().manual_seed(vocabulary)
+    log_p_NV = (3 * torch.randn(64, vocabulary, generator=generator)).log_softmax(-1)
+    kept = keep(log_p_NV, 8, how, np.random.default_rng(0).random(64))  # type: ignore[arg-type]
+    entries = pack(kept, vocabulary)
+    ids_NK, log_p_NK = unpack(entries, kept.certain_N, kept.rest_log_p_N, vocabulary)
+    certain_NK = np.arange(8) < kept.certain_N[:, None]
+
+    assert (64, 8, 3) == entries.shape
+    assert np.uint8 == entries.dtype
+    np.testing.assert_array_equal(kept.ids_NK, ids_NK)
+    p_NK, own_NK = np.exp(log_p_NK), np.exp(kept.log_p_NK)
+    assert np.abs(p_NK - own_NK)[certain_NK].max() < error
+    some_N = kept.certain_N > 0
+    total_N = (p_NK * certain_NK).sum(1) + np.exp(kept.rest_log_p_N.astype(float))
+    np.testing.assert_allclose(total_N[some_N], 1, atol=1e-3)
+
+
+def test_sixteen_tokens_of_a_large_vocabulary_fit_in_sixty_bytes() -> None:
+    """Beside the token's id and its log p: what the store promises."""
+    from pipeline.generation.store import token_schema
+
+    schema = token_schema(16, 152_000)
+    widths = [field.type.list_size if field.name == "entries" else field.type.bit_width // 8 for field in schema]
+
+    assert 59 == sum(widths)
