@@ -13,6 +13,7 @@ import torch
 from torch.nn import functional
 
 _LEAST = -1e4  # for log p of what cannot be: exp gives 0, and 0 * -inf is not met
+_LEAST_REST = 1e-7  # of a bucket's mass: below, a difference of fp32 numbers says nothing
 _SHARPNESS = 3.0  # of `lk_hybrid`, as its authors have it
 
 
@@ -46,13 +47,15 @@ def full_columns(log_q_NV: torch.Tensor, log_p_NV: torch.Tensor) -> Columns:
     return Columns(log_p_NV.clamp(min=_LEAST), log_q_NV.clamp(min=_LEAST), 0.0, 0.0)
 
 
-def sparse_columns(log_q_NV: torch.Tensor, stored: Sparse) -> Columns:
+def sparse_columns(log_q_NV: torch.Tensor, stored: Sparse, merged: bool = False) -> Columns:
     """K + 1 columns, the last for the bucket.
 
     Merging tokens into a bucket can only hide disagreement: every divergence here is at most that of the full
     distributions, and the acceptance at least. Tokens drawn from the rest do not: sums over them have the full sum as
     their mean (Horvitz-Thompson), so `forward_kl`, `reverse_kl` and `total_variation` are unbiased, and what is not a
-    sum, such as `-log acceptance`, nearly so.
+    sum, such as `-log acceptance`, nearly so. But a draw stands for 1 / p tokens: where the draft says a lot of what the
+    target hardly says, a term weighted by q is seldom met and then huge. For such losses (`MERGED`) every kept token counts
+    once and all others are the bucket.
     """
     kept = stored.ids_NK.shape[1]
     log_q_NK = log_q_NV.gather(-1, stored.ids_NK).clamp(min=_LEAST)
@@ -60,14 +63,18 @@ def sparse_columns(log_q_NV: torch.Tensor, stored: Sparse) -> Columns:
     drawn_NK = place_K >= stored.certain_N.unsqueeze(-1)
     drawn_N = (kept - stored.certain_N).clamp(min=1).to(log_q_NV.dtype)
     share_N = stored.rest_log_p_N - drawn_N.log()
-    log_count_NK = torch.where(drawn_NK, share_N.unsqueeze(-1) - stored.log_p_NK, 0.0)
-    bucket_N = stored.certain_N == kept
+    log_count_NK = torch.where(drawn_NK & (not merged), share_N.unsqueeze(-1) - stored.log_p_NK, 0.0)
+    bucket_N = (stored.certain_N == kept) | merged
+    rest_log_p_N = stored.rest_log_p_N
+    if merged:  # the drawn ones are no part of the bucket
+        drawn_p_N = torch.where(drawn_NK, stored.log_p_NK.exp(), 0.0).sum(-1)
+        rest_log_p_N = (rest_log_p_N.exp() - drawn_p_N).clamp(min=_LEAST_REST).log()
     # The rest's log mass by logsumexp over what is left: 1 - sum(q) cancels to 0 or below in fp32.
     rest_log_q_N = log_q_NV.scatter(-1, stored.ids_NK, -torch.inf).logsumexp(-1).clamp(min=_LEAST)
     within_N = log_q_NV.gather(-1, stored.tokens_N.unsqueeze(-1)).squeeze(-1) - rest_log_q_N
     in_bucket_N = bucket_N & (stored.ids_NK != stored.tokens_N.unsqueeze(-1)).all(-1)
     return Columns(
-        torch.cat([stored.log_p_NK, stored.rest_log_p_N.unsqueeze(-1)], dim=-1).clamp(min=_LEAST),
+        torch.cat([stored.log_p_NK, rest_log_p_N.unsqueeze(-1)], dim=-1).clamp(min=_LEAST),
         torch.cat([log_q_NK, rest_log_q_N.unsqueeze(-1)], dim=-1),
         torch.cat([log_count_NK, torch.where(bucket_N, 0.0, -torch.inf).unsqueeze(-1)], dim=-1),
         torch.where(in_bucket_N, within_N, 0.0),
@@ -140,3 +147,4 @@ LOSSES: dict[str, Loss] = {
     "negative_log_acceptance": negative_log_acceptance,
     "lk_hybrid": lk_hybrid,
 }
+MERGED = frozenset({"reverse_kl", "jensen_shannon"})

@@ -18,7 +18,7 @@ from trl import SFTConfig, SFTTrainer
 from pipeline.config.distill import DistillConfig
 from pipeline.distillation.dataset import Documents, stored_targets
 from pipeline.distillation.head import mean_loss, mean_loss_of_logits, plain_head
-from pipeline.distillation.losses import LOSSES, Sparse, cross_entropy, sparse_columns
+from pipeline.distillation.losses import LOSSES, MERGED, Sparse, cross_entropy, sparse_columns
 from pipeline.errors import UnderstudyError
 from pipeline.generation.examination import DevFigures
 from pipeline.generation.store import Spoken
@@ -124,7 +124,7 @@ class _Trainer(SFTTrainer):  # type: ignore[misc]
             part = Sparse(*(column[where] for column in stored))
             if loss_name == "cross_entropy":
                 return cross_entropy(log_q_NV, part.tokens_N)
-            return LOSSES[loss_name](sparse_columns(log_q_NV, part))
+            return LOSSES[loss_name](sparse_columns(log_q_NV, part, merged=loss_name in MERGED))
 
         # No attention mask: padding lies to the right, where no position that counts can see it, and positions that begin
         # anew keep documents apart, without a cache only.

@@ -115,12 +115,15 @@ def test_a_rest_of_one_token_leaves_the_whole_loss(loss: Loss) -> None:
 
 
 @pytest.mark.parametrize("loss", DIVERGENCES, ids=lambda loss: loss.__name__)
+@pytest.mark.parametrize("merged", [False, True])
 @pytest.mark.parametrize("count", [1, 3, 6])
-def test_a_bucket_only_hides_disagreement(loss: Loss, count: int) -> None:
-    """Where the drawn token is no part of it, every divergence is at most that of the whole distributions."""
+def test_a_bucket_only_hides_disagreement(loss: Loss, merged: bool, count: int) -> None:
+    """Where the target's token is no part of it, every divergence is at most that of the whole distributions; of draws too,
+    where they are merged."""
     p_NV, logits_NV = _pair(200, 10, seed=count, scale=2.0)
     whole = loss(full_columns(_log_q(logits_NV), p_NV.log()))
-    truncated = loss(sparse_columns(_log_q(logits_NV), _top(p_NV, count)))
+    stored = _drawn(p_NV, count, np.linspace(0, 0.99, 200)) if merged else _top(p_NV, count)
+    truncated = loss(sparse_columns(_log_q(logits_NV), stored, merged))
 
     assert bool((truncated <= whole + 1e-12).all())
     assert bool((truncated < whole - 1e-3).any())
