@@ -119,8 +119,9 @@ class Store:
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
-        if self.root.exists() and not self.root.is_dir():
-            raise UsageError(f"--store {root}: a file, not a directory")
+        nearest = next(place for place in (self.root, *self.root.parents) if os.path.exists(place))
+        if not nearest.is_dir():
+            raise UsageError(f"--store {root}: {nearest} is a file, not a directory")
 
     @property
     def runs(self) -> Path:

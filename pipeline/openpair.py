@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.drafts import trained_on_before
 from pipeline.errors import UsageError
 from pipeline.hub import fetch
 from pipeline.models import (
@@ -31,6 +32,8 @@ class OpenPair:
     vocabulary: int  # tokens that every model's logits have a column for
     context: int  # most tokens of a sequence that every model can see
     stop_tokens: list[int]
+    target_path: Path
+    learnt: frozenset[str]  # prompts that a draft says it was trained on
 
 
 def open_pair(
@@ -66,6 +69,8 @@ def open_pair(
         min(shape.logits_width for shape in shapes.values()),
         min(shape.context for shape in shapes.values()),
         stop_token_ids(target_path, tokenizer),
+        target_path,
+        frozenset().union(*map(trained_on_before, paths.values())),
     )
 
 

@@ -21,14 +21,16 @@ from pipeline.errors import BrokenDraft, UsageError
 from pipeline.generation.examination import examine_stored, look_up_stored
 from pipeline.generation.generate import Settings, generate, plan_completions
 from pipeline.generation.store import Spoken, read_completions, stored_samplings
-from pipeline.latency.speedup import ForwardTimes, best_gamma, break_even_acceptance, from_cost_ratio
-from pipeline.latency.times import measure_times
+from pipeline.latency.speedup import ForwardTimes, best_gamma, break_even_acceptance, from_cost_ratio, ideal_speedup
+from pipeline.latency.times import measure_times, pooled
+from pipeline.modelfiles import model_digest
 from pipeline.openpair import OpenPair
 from pipeline.progress import Progress
 from pipeline.speculation.sampling import Sampling
 
 LOOKUP = "prompt-lookup"
 _GAMMAS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
+_TURNS = 3  # of the clock
 _LEAST_PROMPTS = 40  # below it an interval is not to be trusted with a verdict (DESIGN, statistics)
 
 
@@ -44,7 +46,7 @@ class Finding:
     gamma: int
     speedup: Mapping[
         str, float | None
-    ]  # value, low, high: the relative interval of tokens per target call carried over
+    ]  # value; low, high: by prompts, and by the slowest and fastest turn of the clock
     break_even: float | None  # acceptance rate at which it would pay nothing
     verdict: str
     pays: bool | None  # None: cannot be told
@@ -58,6 +60,7 @@ class Probe:
     broken: Mapping[str, str]  # drafts that could not be examined, with the reason
     stored: int  # completions there are
     examined: int
+    seen: int = 0  # left out, because a draft was trained on their prompts
 
 
 def read_prompts(
@@ -86,7 +89,13 @@ def read_prompts(
     notes = (notes if longer else []) + ([f"{len(bad)} rows are no prompts, the first: {bad[0]}"] if bad else [])
     if not found:
         raise UsageError(f"--prompts {path}: no prompt to complete{''.join('; ' + note for note in notes)}")
-    return [found[digest] for digest in sorted(found)[:count]], notes
+    learnt = pair.learnt & found.keys()
+    if learnt:
+        notes.append(f"{len(learnt)} prompts left out: a draft was trained on them")
+    fresh = sorted(found.keys() - learnt)
+    if not fresh:
+        raise UsageError(f"--prompts {path}: a draft was trained on every one of these prompts; give others")
+    return [found[digest] for digest in fresh[:count]], notes
 
 
 def complete(
@@ -98,9 +107,15 @@ def complete(
     generate(pair.target, wanted, settings, pair.vocabulary, pair.stop_tokens, out, progress)
 
 
-def check_completions(directory: Path, sampling: Sampling) -> None:
-    """Raise UsageError unless `directory` is a generate artifact with examination completions at `sampling`."""
-    stage = read_json(directory / MANIFEST).get("stage") if (directory / MANIFEST).is_file() else "generate"
+def check_completions(directory: Path, sampling: Sampling, target: Path) -> None:
+    """Raise UsageError unless `directory` is a generate artifact with examination completions at `sampling`, by `target`."""
+    manifest = read_json(directory / MANIFEST) if (directory / MANIFEST).is_file() else {}
+    stage, theirs = manifest.get("stage", "generate"), manifest.get("inputs", {}).get("target")
+    if stage == "generate" and theirs not in (None, model_digest(target)):
+        raise UsageError(
+            f"--completions {directory}: said by another target than --target {target}; `understudy show` names what belongs "
+            "together"
+        )
     stored = stored_samplings(directory, {"examination"}) if stage == "generate" else {}
     if not stored:
         raise UsageError(f"--completions {directory}: no generate artifact with examination completions")
@@ -122,7 +137,10 @@ def probe(
 ) -> Probe:
     """Every draft on the same completions. `cost_ratio` None measures forward times here. Raises BrokenDraft if no draft
     could be examined."""
-    ids = sorted(item.id for item in read_completions(completions, {"examination"}, sampling))
+    stored = [item.id for item in read_completions(completions, {"examination"}, sampling)]
+    ids = sorted(set(stored) - pair.learnt)
+    if not ids:
+        raise UsageError("a draft was trained on every one of these prompts; give others")
     chosen = frozenset(ids[:count])  # ids are digests: a fair choice, whatever the store's order
     tallies, broken = {name: Tally(settings.max_gamma) for name in pair.drafts}, dict[str, str]()
     with progress.track("examine", len(chosen), "completions") as track:
@@ -142,8 +160,8 @@ def probe(
     times = {name: _times(pair, pair.drafts[name], cost_ratio) for name in whole}
     found = [_finding(name, tally, times[name], settings) for name, tally in whole.items()]
     anyone = next(iter(times.values()))  # looking up costs nothing beside a forward pass
-    found.append(_finding(LOOKUP, lookup, ForwardTimes(anyone.target, 0.0), settings))
-    return Probe(found, broken, len(ids), len(chosen))
+    found.append(_finding(LOOKUP, lookup, [ForwardTimes(turn.target, 0.0) for turn in anyone], settings))
+    return Probe(found, broken, len(ids), len(chosen), len(stored) - len(ids))
 
 
 def _chosen(directory: Path, sampling: Sampling, chosen: frozenset[str], vocabulary: int) -> Iterator[Spoken]:
@@ -156,22 +174,31 @@ def _chosen(directory: Path, sampling: Sampling, chosen: frozenset[str], vocabul
             yield item
 
 
-def _times(pair: OpenPair, draft: Any, cost_ratio: float | None) -> ForwardTimes:
+def _times(pair: OpenPair, draft: Any, cost_ratio: float | None) -> list[ForwardTimes]:
+    """Several turns of the clock, so that its own noise is seen; one where the ratio is given."""
     if cost_ratio is not None:
-        return from_cost_ratio(cost_ratio, max(_GAMMAS))
+        return [from_cost_ratio(cost_ratio, max(_GAMMAS))]
     context = min(128, pair.context - max(_GAMMAS) - 1)
     widths = [gamma + 1 for gamma in _GAMMAS]
-    return measure_times(pair.target, draft, pair.vocabulary, widths, context=context, repeats=7)
+    return [
+        pooled([measure_times(pair.target, draft, pair.vocabulary, widths, context=context, repeats=5)])
+        for _ in range(_TURNS)
+    ]
 
 
-def _finding(name: str, tally: Tally, times: ForwardTimes, settings: EvaluateConfig) -> Finding:
-    figures = tally.figures(settings.confidence)
+def _finding(name: str, tally: Tally, turns: list[ForwardTimes], settings: EvaluateConfig) -> Finding:
+    figures, times = tally.figures(settings.confidence), pooled(turns)
     gammas = [gamma for gamma in _GAMMAS if gamma <= settings.max_gamma]
     # Time is spent by rounds. A convention may count the prefill as a call, which plain decoding pays just as well; what a
     # round yields is 1 + accepted / rounds under each of them.
-    gamma, speedup = best_gamma({gamma: figures["mean_acceptance_length"][str(gamma)] for gamma in gammas}, times)
+    yields = {gamma: figures["mean_acceptance_length"][str(gamma)] for gamma in gammas}
+    gamma, speedup = best_gamma(yields, times)
+    by_turn = [ideal_speedup(yields[gamma], gamma, turn) for turn in turns]
     omega = figures["tokens_per_target_call"][str(gamma)]
-    bounds = {side: None if omega[side] is None else speedup * omega[side] / omega["value"] for side in ("low", "high")}
+    bounds = {
+        side: None if omega[side] is None else extreme * omega[side] / omega["value"]
+        for side, extreme in (("low", min(by_turn)), ("high", max(by_turn)))
+    }
     domains = tally.domains(gamma, settings.confidence)
     alone = next((domain for domain, entry in domains.items() if entry["prompts"] < 2), None)
     pays = _pays(figures["prompts"], bounds["low"], bounds["high"])
@@ -203,4 +230,4 @@ def _verdict(prompts: int, pays: bool | None, gamma: int, speedup: float, alone:
         return f"{prompts} prompts are too few for a verdict; give at least {_LEAST_PROMPTS}"
     if alone is not None:
         return f"no interval, because domain '{alone}' has a single prompt; give it more or leave the label out"
-    return f"too close to call, about {speedup:.2f} times the target alone; give more prompts"
+    return f"too close to call, about {speedup:.2f} times the target alone; more prompts or a quieter machine may tell"

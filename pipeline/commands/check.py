@@ -21,7 +21,7 @@ def check(
         str | None,
         typer.Option("--run", metavar="ID", help="The run whose pair and completions are used; the latest by default."),
     ] = None,
-    margin: Annotated[float, typer.Option(min=0, help="Acceptance that may be lost; 0.01 is a point.")] = 0.01,
+    margin: Annotated[float, typer.Option(min=0, max=1, help="Acceptance that may be lost; 0.01 is a point.")] = 0.01,
     update_baseline: Annotated[
         bool, typer.Option("--update-baseline", help="Write the draft's figures to --baseline instead.")
     ] = False,
@@ -57,7 +57,7 @@ def check(
     change = result.difference
     line = (
         f"acceptance {result.draft:.4f} against {result.baseline:.4f} of the baseline: {change.value * 100:+.2f} points "
-        f"[{change.low * 100:+.2f}, {change.high * 100:+.2f}] over {change.prompts} prompts, margin {margin * 100:g}"
+        f"[{change.low * 100:+.2f}, {change.high * 100:+.2f}] over {change.prompts} prompts, margin {margin * 100:g} points"
     )
     if not result.passed:
         raise Refused(f"regression: {line}")

@@ -20,7 +20,7 @@ def decode(
     prompt: Annotated[str, typer.Argument(help="What to continue; `-` reads it from standard input.")],
     target: Annotated[str, typer.Option("--target", metavar="T", help="Model directory or org/name@revision.")],
     draft: Annotated[str, typer.Option("--draft", metavar="D", help="The same, for the draft.")],
-    gamma: Annotated[int, typer.Option(help="Tokens to draft a round.")] = 5,
+    gamma: Annotated[int, typer.Option(max=64, help="Tokens to draft a round.")] = 5,
     stop_drafting: Annotated[
         Literal["never", "confidence", "entropy"],
         typer.Option(help="End a block early where the draft is unsure (top probability below 0.4; SVIP)."),
@@ -50,6 +50,8 @@ def decode(
     from pipeline.errors import UsageError
 
     text = sys.stdin.read() if prompt == "-" else prompt
+    if not _is_text(text):
+        raise UsageError("the prompt is not UTF-8 text")
     if not text:
         raise UsageError("the prompt is empty; there is nothing to continue")
     if gamma < 1:
@@ -81,14 +83,26 @@ def decode(
         for one in (plain, speculating):
             one.decode([Request(request.prompt, min(8, max_new_tokens), seed)])
     painter = Painter(pair.tokenizer)
+    painter.begin(text)
     decoding = Decoding(speculating, [request])
     for round_ in decoding:
         painter.paint(round_.emitted[0], round_.accepted[0], round_.drafted[0])
     painter.end()
     alone = plain.decode([request])[0] if compare else None
-    if alone is not None and alone.tokens != decoding.completions[0].tokens:
+    if alone is not None and alone.tokens == decoding.completions[0].tokens:
+        painter.note("the target alone says the same, token by token")
+    elif alone is not None:
         painter.plain(alone.tokens, _why_other(pair, request.prompt, decoding.completions[0], alone, sampling))
     print_statistics(decoding.completions[0], alone, speculating.length.most)
+
+
+def _is_text(text: str) -> bool:
+    """Whether what the shell handed over can be encoded: bytes that are no UTF-8 come as lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _length(gamma: int, stop_drafting: str) -> "DraftLength":

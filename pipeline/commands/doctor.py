@@ -241,7 +241,7 @@ def _store(store: Path) -> list[Check]:
     disk = Check("disk", "ok", f"{free:.1f} GiB free at {place}")
     if free < _DISK_WANTED_GIB:
         mark: Literal["missing", "note"] = "missing" if free < _DISK_NEEDED_GIB else "note"
-        disk = Check("disk", mark, disk.found, "free some, run `understudy gc`, or name another --store")
+        disk = Check("disk", mark, disk.found, "free some, or name another --store")
     return [disk, writable]
 
 

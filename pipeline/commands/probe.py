@@ -66,9 +66,9 @@ def probe(
     from pipeline.speculation.sampling import GREEDY, Sampling
 
     sampling = Sampling(temperature, top_k, top_p, min_p) if temperature else GREEDY
-    if completions is not None:
-        check_completions(completions, sampling)
     pair, progress = open_pair(target, draft, dtype, device, trust_remote_code), Progress()
+    if completions is not None:
+        check_completions(completions, sampling, pair.target_path)
     if chat and not pair.tokenizer.chat_template:
         raise UsageError("--chat: the target's tokenizer has no chat template")
     if max_new_tokens >= pair.context:

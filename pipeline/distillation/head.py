@@ -31,7 +31,10 @@ def mean_loss_of_logits(logits_NV: torch.Tensor, loss_of: LossOf) -> torch.Tenso
 @torch.no_grad()
 def plain_head(model: Any) -> nn.Linear | None:
     """The output layer, where the model's logits are that matrix times its decoder's last hidden state and nothing else."""
-    head = model.get_output_embeddings()
+    head, config = model.get_output_embeddings(), model.config
+    # Seen in logits only once they are large.
+    if any(getattr(config, name, None) for name in ("final_logit_softcapping", "logit_scale", "logits_scaling")):
+        return None
     if type(head) is not nn.Linear or not hasattr(model, "get_decoder"):
         return None
     count = min(_PROOF, head.out_features)

@@ -54,15 +54,14 @@ def distill(
         )
         trainer.prepare(documents, settings, vocabulary)
         trainer.remove_callback(PrinterCallback)  # prints a dictionary a step; progress is ours
-        watch = _Watch(trainer, settings, examine, track, work / "best.safetensors")
-        trainer.add_callback(watch)
+        trainer.add_callback(_Watch(trainer, settings, examine, track, work))
         checkpoint = _last_checkpoint(work)
-        if checkpoint is not None and _step(checkpoint) >= settings.max_steps:
+        if checkpoint is not None and _is_over(checkpoint, settings):
             trainer.restore(checkpoint)  # train() would take one step more
             track.advance(settings.max_steps)
         else:
             trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-        load_model(model, work / "best.safetensors", device=str(model.device))
+        load_model(model, _best_file(work, _best_step(trainer.state.log_history)), device=str(model.device))
     kept = ("step", "loss", "dev_acceptance", "dev_omega")
     entries = [{name: entry[name] for name in kept if name in entry} for entry in trainer.state.log_history]
     return [entry for entry in entries if len(entry) > 1]
@@ -157,10 +156,10 @@ class _Watch(TrainerCallback):  # type: ignore[misc]
     """Progress, figures on dev prompts, the best weights so far, and the mark that makes a checkpoint valid."""
 
     def __init__(
-        self, trainer: _Trainer, settings: DistillConfig, examine: Callable[[Any], DevFigures], track: Track, best: Path
+        self, trainer: _Trainer, settings: DistillConfig, examine: Callable[[Any], DevFigures], track: Track, work: Path
     ) -> None:
         self._trainer, self._settings, self._examine_draft, self._track = trainer, settings, examine, track
-        self._best, self._last = best, ""
+        self._work, self._last = work, ""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step:
@@ -177,27 +176,61 @@ class _Watch(TrainerCallback):  # type: ignore[misc]
         (Path(args.output_dir) / f"checkpoint-{state.global_step}" / _COMPLETE).touch()
 
     def _examine(self, control: Any) -> None:
-        """The log is the memory: it comes back with a checkpoint, so a resumed run stops where an unbroken one would. The best
-        weights are on disk and may be of a later step than the checkpoint; they are then reached, and written, again."""
+        """The log is the memory: it comes back with a checkpoint, and names the step whose weights are the best."""
         model, state = self._trainer.model, self._trainer.state
         model.eval()
         found = self._examine_draft(model)
         model.train()
         self._last = f"dev acceptance {found.acceptance:.3f}"
-        omegas = [entry["dev_omega"] for entry in state.log_history if "dev_omega" in entry]
-        if not omegas or found.omega > max(omegas):
-            partial = self._best.with_suffix(".partial")
-            partial.parent.mkdir(parents=True, exist_ok=True)
-            save_model(model, str(partial))
-            partial.replace(self._best)
         # Not by Trainer.log(): within a step it would take the place of that step's loss.
         state.log_history.append(
             {"step": state.global_step, "dev_acceptance": found.acceptance, "dev_omega": found.omega}
         )
-        omegas.append(found.omega)
-        since_best = len(omegas) - 1 - omegas.index(max(omegas))
-        if self._settings.patience and since_best >= self._settings.patience:
+        if _best_step(state.log_history) == state.global_step:
+            self._work.mkdir(parents=True, exist_ok=True)
+            partial = self._work / "best.partial"
+            save_model(model, str(partial))
+            partial.replace(_best_file(self._work, state.global_step))
+        self._forget()
+        if _out_of_patience(state.log_history, self._settings):
             control.should_training_stop = True
+
+    def _forget(self) -> None:
+        """Weights that were the best once, unless a resumed run might still need them: the last checkpoint's."""
+        checkpoint, needed = _last_checkpoint(self._work), {_best_step(self._trainer.state.log_history)}
+        needed |= {0} if checkpoint is None else {_best_step(_history(checkpoint))}
+        for path in self._work.glob("best-*.safetensors"):
+            if path not in {_best_file(self._work, step) for step in needed}:
+                path.unlink()
+
+
+def _best_file(work: Path, step: int) -> Path:
+    return work / f"best-{step}.safetensors"
+
+
+def _examined(history: Sequence[dict[str, Any]]) -> list[tuple[int, float]]:
+    return [(entry["step"], entry["dev_omega"]) for entry in history if "dev_omega" in entry]
+
+
+def _best_step(history: Sequence[dict[str, Any]]) -> int:
+    """The first of the best; 0 before anything was examined."""
+    return max(_examined(history), key=lambda one: one[1], default=(0, 0.0))[0]
+
+
+def _out_of_patience(history: Sequence[dict[str, Any]], settings: DistillConfig) -> bool:
+    best = _best_step(history)
+    since = sum(step > best for step, _ in _examined(history))
+    return settings.patience > 0 and since >= settings.patience
+
+
+def _is_over(checkpoint: Path, settings: DistillConfig) -> bool:
+    """Whether the run that left `checkpoint` had come to its end there."""
+    return _step(checkpoint) >= settings.max_steps or _out_of_patience(_history(checkpoint), settings)
+
+
+def _history(checkpoint: Path) -> list[dict[str, Any]]:
+    history: list[dict[str, Any]] = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME)).log_history
+    return history
 
 
 def _last_checkpoint(work: Path) -> Path | None:

@@ -80,8 +80,9 @@ def pack(kept: Kept, vocabulary: int) -> NDArray[np.uint8]:
     """Entries, (N, K, 3)."""
     id_bits = _id_bits(vocabulary)
     levels = 2 ** (_ENTRY_BITS - id_bits) - 1
+    below_NK = (kept.log_p_NK - _highest(kept.certain_N, kept.rest_log_p_N, kept.log_p_NK.shape[1])).clip(_LOWEST, 0.0)
     # By the square root: fine steps where p is large, coarse ones where it hardly counts.
-    code_NK = np.rint(np.sqrt(kept.log_p_NK.clip(_LOWEST, 0.0) / _LOWEST) * levels).astype(np.uint32)
+    code_NK = np.rint(np.sqrt(below_NK / _LOWEST) * levels).astype(np.uint32)
     entry_NK = kept.ids_NK.astype(np.uint32) | code_NK << id_bits
     bytes_NK4: NDArray[np.uint8] = entry_NK.astype("<u4").view(np.uint8).reshape(*entry_NK.shape, 4)
     return bytes_NK4[..., :ENTRY_BYTES].copy()
@@ -95,7 +96,8 @@ def unpack(
     wide = entries_NK3.astype(np.int64)
     entry_NK = wide[..., 0] | wide[..., 1] << 8 | wide[..., 2] << 16
     levels = 2 ** (_ENTRY_BITS - id_bits) - 1
-    log_p_NK = (_LOWEST * ((entry_NK >> id_bits) / levels) ** 2).astype(np.float32)
+    highest_NK = _highest(certain_N, rest_log_p_N, entry_NK.shape[1])
+    log_p_NK = (highest_NK + _LOWEST * ((entry_NK >> id_bits) / levels) ** 2).astype(np.float32)
     is_certain_NK = np.arange(entry_NK.shape[1]) < certain_N[:, None]
     mass_N = (np.exp(log_p_NK) * is_certain_NK).sum(-1)
     wanted_N = -np.expm1(rest_log_p_N.astype(np.float32))
@@ -104,6 +106,15 @@ def unpack(
     return entry_NK & (2**id_bits - 1), np.where(is_certain_NK, log_p_NK + shift_N[:, None], log_p_NK).astype(
         np.float32
     )
+
+
+def _highest(certain_N: NDArray[np.uint8], rest_log_p_N: NDArray[np.float16], count: int) -> NDArray[np.float32]:
+    """The largest log p that an entry can have, (N, K): of a drawn one, its share of the rest. Codes are counted from there, so
+    that they are finest where p mostly lies."""
+    draws_N1 = np.maximum(count - certain_N.astype(np.float32), 1)[:, None]
+    share_N1 = rest_log_p_N.astype(np.float32)[:, None] - np.log(draws_N1)
+    highest_NK: NDArray[np.float32] = np.where(np.arange(count) < certain_N[:, None], np.float32(0), share_N1)
+    return highest_NK
 
 
 def _id_bits(vocabulary: int) -> int:

@@ -1,6 +1,7 @@
 """Forward times of a pair on this machine, measured alone: what efficiency is held against."""
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -42,6 +43,14 @@ def measure_times(
                 seconds[key].append(perf_counter() - began)
     found = {key: median(values) for key, values in seconds.items()}
     return ForwardTimes({width: found[name, width] for name, width in found if name == "target"}, found["draft", 1])
+
+
+def pooled(turns: Sequence[ForwardTimes]) -> ForwardTimes:
+    """The median of several measurements, where more tokens never take less time: what would say so is noise."""
+    widths = sorted(turns[0].target)
+    medians = (median(turn.target[width] for turn in turns) for width in widths)
+    rising = dict(zip(widths, accumulate(medians, max), strict=True))
+    return ForwardTimes(rising, median(turn.draft for turn in turns))
 
 
 def _one_pass(side: Side, ids_BT: torch.Tensor, context: int) -> Callable[[], None]:

@@ -21,6 +21,13 @@ class Painter:
         self._said: list[int] = []
         self._from = self._shown = 0  # the tokens decoded as company, and the first that is not printed yet
 
+    def begin(self, prompt: str) -> None:
+        """What is continued, set back."""
+        self.console.print(Text(prompt, style="dim"), end="")
+
+    def note(self, line: str) -> None:
+        self.console.print(f"{line}\n")
+
     def paint(self, emitted: Sequence[int], accepted: int, drafted: int) -> None:
         """One round: drafted tokens that stood, then a correction, a bonus, or a token that nobody drafted."""
         last = "plain" if not drafted else "bonus" if accepted == drafted else "corrected"
@@ -64,8 +71,11 @@ def print_statistics(completion: Completion, alone: Completion | None, gamma: in
         table.add_row(name, value, *([other] if alone is not None else []))
     console.print(table)
     shares = zip(found.accepted_at, found.drafted_at, strict=True)
-    console.print("accepted by position: " + " ".join(f"{stood / max(drafted, 1):.2f}" for stood, drafted in shares))
-    console.print("rounds by accepted:   " + " ".join(f"{n}:{rounds}" for n, rounds in enumerate(found.histogram)))
+    console.print(
+        "drafts accepted up to each position: "
+        + " ".join(f"{stood / max(drafted, 1):.2f}" for stood, drafted in shares)
+    )
+    console.print("rounds by tokens accepted: " + " ".join(f"{n}:{rounds}" for n, rounds in enumerate(found.histogram)))
 
 
 def _rows(found: Statistics, alone: Statistics | None) -> list[tuple[str, str, str]]:
@@ -77,7 +87,7 @@ def _rows(found: Statistics, alone: Statistics | None) -> list[tuple[str, str, s
         ("target calls after the prefill", str(found.rounds), str(alone.rounds) if alone else ""),
         ("tokens per target call", f"{found.tokens_per_target_call:.2f}", "1.00"),
         ("drafted / accepted", f"{found.drafted} / {found.accepted}", ""),
-        ("examined acceptance rate", f"{found.examined_acceptance_rate:.3f}", ""),
+        ("accepted / (accepted + first rejected)", f"{found.examined_acceptance_rate:.3f}", ""),
         ("tokens per second", f"{speed(found):.0f}", f"{speed(alone):.0f}" if alone else ""),
         (
             "ms a round: draft, verify, rest",

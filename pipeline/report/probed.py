@@ -9,7 +9,7 @@ from rich.table import Table
 
 from pipeline.probe import LOOKUP, Finding, Probe
 
-_PIPE_WIDTH = 120
+_PIPE_WIDTH = 140
 
 
 def print_probe(found: Probe, conditions: Mapping[str, Any], notes: Sequence[str]) -> None:
@@ -58,6 +58,7 @@ def _headline(found: Probe, conditions: Mapping[str, Any]) -> str:
         if sampling[name] != off
     )
     of = f" of {found.stored:,}" if found.stored > found.examined else ""
+    of += f" ({found.seen:,} more left out: a draft was trained on them)" if found.seen else ""
     return (
         f"{found.examined:,}{of} prompts, {figures['tokens']:,} tokens of the target at temperature "
         f"{sampling['temperature']:g}{filters}; draft sampled: {conditions['draft_sampling']}; target calls as counted by "
@@ -67,7 +68,8 @@ def _headline(found: Probe, conditions: Mapping[str, Any]) -> str:
 
 def _table(findings: Sequence[Finding], greedy: bool) -> Table:
     table = Table()
-    table.add_column("draft", overflow="fold")
+    longest = max(len(finding.name) for finding in findings)
+    table.add_column("draft", overflow="fold", min_width=min(longest, 16))  # or the figures would squeeze it away
     loops = ("without loops", "loops") if greedy else ()
     for title in ("acceptance rate", *loops, "break-even", "best γ", "tokens / call", "cost", "speedup"):
         table.add_column(title, justify="right", no_wrap=True)

@@ -12,6 +12,8 @@ from pipeline.runs import RunRecord
 from pipeline.spool import read_head
 from pipeline.tracking import ui_link
 
+_DIRECTORIES = {"pair": "target", "distill": "draft", "generate": "completions"}
+
 
 @dataclass(frozen=True)
 class StageLine:
@@ -49,15 +51,22 @@ class Summary:
     decision: dict[str, Any] | None
     promotion: dict[str, Any] | None
     mlflow: str | None
+    directories: dict[str, str]  # what `probe`, `decode` and `check` are given: target, draft, completions
 
 
 def summarise(store: Store, record: RunRecord) -> Summary:
     """Gather a run's figures; a run that is not finished has fewer of them."""
     gamma = int(record.config["evaluate"]["gamma"])
-    stages, drafts, perplexity = [], [], {}
+    stages, drafts, perplexity, directories = [], [], {}, {}
     for job in sorted(record.jobs, key=_order(record)):  # the file's own order is alphabetical
         entry = record.jobs[job]
         stages.append(StageLine(job, entry["state"], entry["seconds"]))
+        if (
+            entry["stage"] in _DIRECTORIES
+            and not entry["part"]
+            and store.directory(entry["stage"], entry["key"]).exists()
+        ):
+            directories[_DIRECTORIES[entry["stage"]]] = str(store.directory(entry["stage"], entry["key"]))
         artifact = store.find(entry["stage"], entry["key"]) if entry["stage"] in ("pair", "evaluate") else None
         if artifact is None:
             continue
@@ -77,6 +86,7 @@ def summarise(store: Store, record: RunRecord) -> Summary:
         record.decision,
         promotion,
         ui_link(record),
+        directories,
     )
 
 

@@ -41,6 +41,9 @@ def print_summary(summary: Summary) -> None:
         console.print(
             f"promotion: {promotion['result']}, {promotion['name']} version {promotion['version']}", markup=False
         )
+    if summary.directories:
+        named = "  ".join(f"--{role} {path}" for role, path in summary.directories.items())
+        console.print(f"for probe: {named}", markup=False, soft_wrap=True)
     if summary.mlflow:
         console.print(f"MLflow: {summary.mlflow}", markup=False, soft_wrap=True)
 

@@ -2,9 +2,11 @@
 
 A pass of one or a few tokens takes as long as reading the weights once, if nothing else costs anything: `native.c` says how.
 It is built with the machine's C compiler at first use, a second's work, and kept in the user's cache; where there is no
-compiler, or `UNDERSTUDY_NATIVE=0` is set, `lean.LeanModel` does without. Shapes: B rows, T tokens of a row, V tokens.
+compiler, or `UNDERSTUDY_NATIVE=0` is set, `lean.LeanModel` does without. A model that is trained on, moved or changed needs a
+new one: it reads the weights where they were. Shapes: B rows, T tokens of a row, V tokens.
 """
 
+import contextlib
 import ctypes
 import hashlib
 import logging
@@ -26,6 +28,8 @@ _log = logging.getLogger(__name__)
 _SOURCE = Path(__file__).with_suffix(".c")
 _DEFINES = {torch.float32: [], torch.bfloat16: ["-DBF16"]}
 _FLAGS = ["-O3", "-march=native", "-fopenmp", "-fPIC", "-shared"]
+_NO_TILES = ["-mno-amx-tile", "-mno-amx-bf16"]  # where the kernel does not grant them
+_BUILD_SECONDS = 30
 _MULTIPLE, _LEAST = 32, 16  # what native.c asks of sizes that are summed over, and of a product's outputs
 
 _POINTER, _COUNT = ctypes.c_void_p, ctypes.c_int64
@@ -95,6 +99,9 @@ class NativeModel:
         if model.device.type != "cpu" or any(type(module) is not nn.Linear for module in linears):
             return None
         tensors = [model.model.embed_tokens.weight, *(module.weight for module in linears)]
+        biases = [module.bias for module in linears if module.bias is not None]
+        if not _regular(model) or any(bias.dtype != model.dtype or not bias.is_contiguous() for bias in biases):
+            return None
         plain = all(tensor.dtype == model.dtype and tensor.is_contiguous() for tensor in tensors)
         fits = not any(tensor.shape[1] % _MULTIPLE for tensor in tensors)
         width = model.model.layers[0].self_attn.q_proj.out_features // model.config.num_attention_heads
@@ -115,10 +122,10 @@ class NativeModel:
     ) -> torch.Tensor:
         """Logits of the last `keep` positions, (B, keep, V), in the model's dtype; `caches` as in `lean.Caches`, the tables in
         fp32. Raises IndexError for a token or a slot that is not there."""
-        (batch, count), ids_BT, threads = ids_BT.shape, ids_BT.contiguous(), torch.get_num_threads()
+        (batch, count), ids_BT, threads = ids_BT.shape, ids_BT.to(torch.int64).contiguous(), torch.get_num_threads()
         slots = (_COUNT * batch)(*first)
         pointers = (_POINTER * len(caches))(*[cache.data_ptr() for cache in caches])
-        logits_BTV = torch.empty(batch, keep, self._vocabulary)
+        logits_BTV = _floats(batch, keep, self._vocabulary)
         one = _Pass(
             batch,
             count,
@@ -133,7 +140,7 @@ class NativeModel:
             logits_BTV.data_ptr(),
             threads,
         )
-        scratch = torch.empty(self._library.scratch_floats(ctypes.byref(self._model), ctypes.byref(one)))
+        scratch = _floats(self._library.scratch_floats(ctypes.byref(self._model), ctypes.byref(one)))
         one.scratch = scratch.data_ptr()
         wrong = self._library.forward(ctypes.byref(self._model), ctypes.byref(one))
         if wrong:
@@ -160,6 +167,33 @@ class NativeModel:
         return tensor.data_ptr()
 
 
+def _floats(*shape: int) -> torch.Tensor:
+    """Memory for `native.c`: what it is told, whatever dtype and device are the default elsewhere."""
+    return torch.empty(shape, dtype=torch.float32, device="cpu")
+
+
+def _regular(model: Any) -> bool:
+    """Whether every layer has the sizes that the config says: a pruned model may not."""
+    config, width = (
+        model.config,
+        model.model.layers[0].self_attn.q_proj.out_features // model.config.num_attention_heads,
+    )
+    hidden, inner = config.hidden_size, config.intermediate_size
+    heads, keys = config.num_attention_heads * width, config.num_key_value_heads * width
+    wanted = [
+        (hidden, heads),
+        (hidden, keys),
+        (hidden, keys),
+        (heads, hidden),
+        (hidden, inner),
+        (hidden, inner),
+        (inner, hidden),
+    ]
+    found = [[(one.in_features, one.out_features) for one in _linears(layer)] for layer in model.model.layers]
+    head, table = model.lm_head, model.model.embed_tokens.weight
+    return all(sizes == wanted for sizes in found) and hidden == head.in_features == table.shape[1]
+
+
 def _linears(layer: Any) -> list[nn.Module]:
     attention, mlp = layer.self_attn, layer.mlp
     projections = [attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj]
@@ -178,12 +212,14 @@ def _library(dtype: torch.dtype) -> ctypes.CDLL | None:
         return None
     try:
         library = _built([path, *_FLAGS, *_DEFINES[dtype]])
+        if not library.ready():
+            library = _built([path, *_FLAGS, *_DEFINES[dtype], *_NO_TILES])
     except (OSError, subprocess.SubprocessError) as error:
         said = getattr(error, "stderr", None) or str(error)
         _log.info("no native forward, the plain one is used: %s", said.strip().splitlines()[:1])
         return None
     library.scratch_floats.restype = _COUNT
-    return library if library.ready() else None
+    return library
 
 
 def _built(command: list[str]) -> ctypes.CDLL:
@@ -192,21 +228,43 @@ def _built(command: list[str]) -> ctypes.CDLL:
     source = _SOURCE.read_bytes()
     identity = repr((source, command, platform.machine(), _processor(), torch.__version__))
     name = f"native-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.so"
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "understudy")
-    if (home / name).is_file():
-        return ctypes.CDLL(str(home / name))
+    home = _cache()
+    if home is not None and (home / name).is_file():
+        try:
+            return ctypes.CDLL(str(home / name))
+        except OSError:
+            pass  # damaged, or not allowed to run from there: built anew
     with tempfile.TemporaryDirectory() as scratch:
         made = Path(scratch, name)
         command = [*command, str(_SOURCE), *_openmp(), "-lm", "-o", str(made)]
-        subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+        subprocess.run(command, check=True, capture_output=True, text=True, errors="replace", timeout=_BUILD_SECONDS)
+        library = ctypes.CDLL(str(made))  # it stays loaded when its file is gone
+        if home is not None:
+            _keep(made, home / name)
+    return library
+
+
+def _cache() -> Path | None:
+    """The user's own cache; None where there is none, or others could put a library there that we would run."""
+    try:
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "understudy")
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        found = home.stat()
+    except (OSError, RuntimeError):  # RuntimeError: a user without a home
+        return None
+    return home if found.st_uid == os.geteuid() and not found.st_mode & 0o022 else None
+
+
+def _keep(made: Path, place: Path) -> None:
+    """Whole or not at all; without it, the next process builds its own."""
+    with contextlib.suppress(OSError), tempfile.NamedTemporaryFile(dir=place.parent, delete=False) as kept:
         try:
-            home.mkdir(parents=True, exist_ok=True, mode=0o700)
-            kept = Path(tempfile.mkstemp(dir=home)[1])
-            shutil.copyfile(made, kept)
-            kept.replace(home / name)
+            kept.write(made.read_bytes())
+            kept.flush()
+            os.fsync(kept.fileno())
+            os.replace(kept.name, place)
         except OSError:
-            return ctypes.CDLL(str(made))  # it stays loaded when its file is gone
-    return ctypes.CDLL(str(home / name))
+            os.unlink(kept.name)
 
 
 def _processor() -> str:
