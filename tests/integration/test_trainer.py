@@ -164,6 +164,48 @@ def test_patience_stops_a_training_that_gains_nothing(tmp_path: Path) -> None:
     assert _length(model) == next(e["dev_acceptance"] for e in log if e["step"] == 2 and "dev_omega" in e)
 
 
+def test_a_run_that_patience_ended_is_not_trained_on(tmp_path: Path) -> None:
+    """Killed after its last checkpoint and started again, it ends where it ended, with the same weights."""
+    settings = DistillConfig(max_steps=20, batch=2, save_every=2, evaluate_every=2, learning_rate=1e-2, patience=2)
+    first, log = _train(tmp_path, settings, examine=_judged(1.0, 3.0, 2.0, 2.5))
+    again, same = _train(tmp_path, settings, examine=_judged(9.0))
+
+    assert _weights(first) == _weights(again)
+    assert log == same
+
+
+def test_weights_are_those_of_the_step_that_the_log_names(tmp_path: Path) -> None:
+    """Killed after a better draft that the resumed run, whose figures differ in the last digits, does not find again."""
+    settings = DistillConfig(max_steps=8, batch=2, save_every=4, evaluate_every=3, learning_rate=1e-2)
+    given = iter([1.0, 1.3, 1.5])
+
+    def examine(model: Any) -> DevFigures:
+        try:
+            return DevFigures(_length(model), next(given))
+        finally:
+            if not given.__length_hint__():
+                asked.append(1)
+
+    asked: list[int] = []
+    lengths: dict[int, float] = {}
+
+    class _Stop(Exception):
+        pass
+
+    def killed(model: Any) -> DevFigures:
+        if asked:
+            raise _Stop
+        return examine(model)
+
+    with pytest.raises(_Stop):
+        _train(tmp_path, settings, examine=killed)
+    model, log = _train(tmp_path, settings, examine=_judged(1.29, 1.28))
+    lengths = {int(e["step"]): e["dev_acceptance"] for e in log if "dev_omega" in e}
+
+    assert [0, 3, 6, 8] == list(lengths)
+    assert _length(model) == lengths[3]
+
+
 def test_a_killed_run_keeps_the_best_of_an_unbroken_one(tmp_path: Path) -> None:
     """Killed after a better draft was written than any before the checkpoint that it resumes from."""
     whole, _ = _train(tmp_path / "whole", examine=_judged(1.0, 3.0, 2.0))

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from pipeline.errors import UnderstudyError
 from pipeline.speculation import native
@@ -236,3 +237,73 @@ def test_damaged_weights_are_reported(dtype: torch.dtype, damage: float) -> None
 def test_other_models_are_left_alone() -> None:
     """A family that the lean form does not know is not asked for its layers."""
     assert isinstance(choose_body(family_model("GPT2", torch.float32), 40), OwnForward)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
+def test_the_default_dtype_is_no_concern(dtype: torch.dtype) -> None:
+    """Memory that is handed to compiled code has the dtype it expects, whatever others have made the default."""
+    model = family_model("Llama", torch.float32, **SIZES)
+    torch.set_default_dtype(dtype)
+    try:
+        body = choose_body(model, 37)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+    assert isinstance(body, LeanModel)
+    assert body.native is not None
+    assert largest_gap(model, body, 37) < 1e-4
+
+
+@needs_compiler
+def test_a_native_form_that_gives_no_numbers_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NaN for a healthy model is no sign of damaged weights."""
+    own = NativeModel.forward
+    monkeypatch.setattr(NativeModel, "forward", lambda *args: own(*args) * float("nan"))
+    _, body = _body()
+
+    assert body.native is None
+
+
+@pytest.mark.parametrize("inner", [32, 4096])
+def test_layers_of_other_sizes_than_the_config_says_go_the_plain_way(inner: int) -> None:
+    """A pruned model is decoded all the same; no compiled code runs on sizes that it was not told."""
+    model = family_model("Llama", torch.float32, **SIZES)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        mlp = model.model.layers[1].mlp
+        mlp.gate_proj, mlp.up_proj = nn.Linear(64, inner, bias=False), nn.Linear(64, inner, bias=False)
+        mlp.down_proj = nn.Linear(inner, 64, bias=False)
+    body = choose_body(model, 37)
+
+    assert isinstance(body, LeanModel)
+    assert body.native is None
+    assert largest_gap(model, body, 37) < 1e-4
+
+
+@needs_compiler
+@pytest.mark.parametrize("state", ["damaged", "writable by others", "no home"])
+def test_a_cache_that_cannot_be_trusted_is_not_used(
+    state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A damaged library is built anew, one that others could have put there is left alone, and none is needed."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    _body()
+    (made,) = (tmp_path / "understudy").iterdir()
+    made.write_bytes(b"")
+    native._library.cache_clear()
+    if state == "writable by others":
+        made.parent.chmod(0o777)
+    if state == "no home":
+        monkeypatch.delenv("XDG_CACHE_HOME")
+        monkeypatch.setattr(Path, "home", _no_home)
+    model, body = _body()
+
+    assert body.native is not None
+    assert largest_gap(model, body, 37) < 1e-4
+    assert (state == "damaged") == (made.stat().st_size > 0)
+    assert [made] == list((tmp_path / "understudy").iterdir())
+
+
+def _no_home() -> Path:
+    raise RuntimeError("Could not determine home directory.")
