@@ -77,7 +77,7 @@ def _drawn(
 
 
 def pack(kept: Kept, vocabulary: int) -> NDArray[np.uint8]:
-    """Entries, (N, K, 3). Six bits at 152,000 tokens are coarse: rounding then costs a perfect draft 1 to 2 points of `sum min(p, q)`
+    """Entries, (N, K, 3). Six bits at 152,000 tokens are coarse: they cost a perfect draft 1 to 2 points of `sum min(p, q)`
     where the target has 2 or 3 nats of entropy, and losses made of it as much. The forward KL's weights are not rounded."""
     id_bits = _id_bits(vocabulary)
     levels = 2 ** (_ENTRY_BITS - id_bits) - 1
