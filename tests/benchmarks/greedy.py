@@ -60,8 +60,8 @@ def section(figure: dict[str, Any]) -> Iterator[str]:
     yield (
         f"{settings['prompts']:,} prompts of the reference pair x {settings['tokens']} tokens, speculative at gamma "
         f"{settings['gamma']} against plain. In fp32 a text may part where two logits nearly tie (gap below "
-        f"{settings['near_tie']:g}): a block and a single token round differently. Not so in the native forward pass, where a token's "
-        "logits are the same bits in any company: there every text must be equal in bf16 too.\n"
+        f"{settings['near_tie']:g}): a block and a single token round differently. Not so in the native forward pass, where "
+        "a token's logits are the same bits in any company: there every text must be equal in bf16 too.\n"
     )
     yield "| | batch | forward | equal | tokens per target call | where they part: position (gap of the two logits) |"
     yield "|---|---|---|---|---|---|"
