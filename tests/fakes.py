@@ -133,6 +133,7 @@ def largest_gap(model: Any, body: Any, vocabulary: int) -> float:
         assert (3, keep, vocabulary) == logits_BTV.shape
         for row, at in enumerate(fed):
             own_TV = expected[row][at + width - keep : at + width]
+            assert torch.isfinite(logits_BTV).all()
             gap = max(gap, float((own_TV - logits_BTV[row]).abs().max()))
         fed = [at + stood + (row == 1) * (stood == 6) for row, at in enumerate(fed)]
     return gap

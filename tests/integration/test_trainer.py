@@ -52,12 +52,16 @@ def _train(
     settings: DistillConfig = SETTINGS,
     examine: Callable[[Any], DevFigures] | None = None,
     rows: list[Spoken] | None = None,
+    vocabulary: int = 32,
+    seed: int = 3,
 ) -> tuple[Any, Log]:
     from pipeline.distillation.trainer import distill
 
     model = tiny_llama(51, layers=1, dtype=torch.float32)
     rows = _rows() if rows is None else rows
-    return model, distill(model, tiny_tokenizer(), rows, settings, 3, 32, work, examine or _later_is_better(), quiet())
+    return model, distill(
+        model, tiny_tokenizer(), rows, settings, seed, vocabulary, work, examine or _later_is_better(), quiet()
+    )
 
 
 def _killed_at_step_5(work: Path) -> None:
@@ -145,7 +149,9 @@ def _judged(*omegas: float) -> Callable[[Any], DevFigures]:
     return lambda model: DevFigures(_length(model), next(given))
 
 
-@pytest.mark.parametrize(("omegas", "best"), [((1.0, 3.0, 2.0), 5), ((3.0, 1.0, 2.0), 0), ((1.0, 2.0, 3.0), 6)])
+@pytest.mark.parametrize(
+    ("omegas", "best"), [((1.0, 3.0, 2.0), 5), ((3.0, 1.0, 2.0), 0), ((1.0, 2.0, 3.0), 6), ((3.0, 3.0, 2.0), 0)]
+)
 def test_the_best_draft_on_dev_is_kept(omegas: tuple[float, ...], best: int, tmp_path: Path) -> None:
     """By tokens per target call, wherever in the training it was, the base draft included."""
     model, log = _train(tmp_path, examine=_judged(*omegas))
@@ -241,17 +247,93 @@ def test_a_loss_that_is_not_a_number_names_step_and_prompts(loss: Any, tmp_path:
         _train(tmp_path, settings, examine)
 
 
-def test_padding_and_prompts_do_not_enter_the_loss(tmp_path: Path) -> None:
-    """The first loss, of one batch of unequal rows, is the loss by hand over the positions the target spoke at."""
+@pytest.mark.parametrize("way", ["at once", "in chunks", "by the model's own logits"])
+def test_padding_and_prompts_do_not_enter_the_loss(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first loss, of one batch of unequal rows, one of two documents, is the loss by hand over the positions the target
+    spoke at and the shared vocabulary."""
+    from pipeline.distillation import head, trainer
     from pipeline.distillation.losses import cross_entropy
     from tests.fakes import full_logits
 
-    rows = [spoken([3, 4], [5, 6, 7], name="a"), spoken([8], [9], name="b")]
+    if way == "in chunks":
+        monkeypatch.setattr(head, "_LOGITS", 2 * 28)
+    if way == "by the model's own logits":
+        monkeypatch.setattr(trainer, "plain_head", lambda model: None)
+    rows = [spoken([3, 4], [5, 6, 7], name="a"), spoken([8], [9], name="b"), spoken([10, 11], [12], name="c")]
     settings = DistillConfig(max_steps=1, batch=2, save_every=1, loss="cross_entropy")
-    _, log = _train(tmp_path, settings, rows=rows)
+    _, log = _train(tmp_path, settings, rows=rows, vocabulary=28)
     model = tiny_llama(51, layers=1, dtype=torch.float32)
-    logits = torch.cat([full_logits(model, [3, 4, 5, 6, 7])[1:4], full_logits(model, [8, 9])[:1]])
+    texts = [([3, 4, 5, 6, 7], 1), ([8, 9], 0), ([10, 11, 12], 1)]
+    logits = torch.cat([full_logits(model, text)[first:-1, :28] for text, first in texts])
 
-    assert cross_entropy(logits.log_softmax(-1), torch.tensor([5, 6, 7, 9])).mean().item() == pytest.approx(
+    assert cross_entropy(logits.log_softmax(-1), torch.tensor([5, 6, 7, 9, 12])).mean().item() == pytest.approx(
         next(entry["loss"] for entry in log if "loss" in entry), abs=1e-4
     )
+
+
+def test_the_loss_is_the_one_asked_for(tmp_path: Path) -> None:
+    """Each has a first loss of its own."""
+    from pipeline.distillation.losses import LOSSES
+
+    names: list[Any] = [*LOSSES, "cross_entropy"]
+    settings = [DistillConfig(max_steps=1, batch=2, save_every=1, loss=name) for name in names]
+    logs = [_train(tmp_path / one.loss, one)[1] for one in settings]
+
+    assert len(names) == len({entry["loss"] for log in logs for entry in log if "loss" in entry})
+
+
+def test_the_seed_decides_the_order(unbroken: tuple[Any, Log], tmp_path: Path) -> None:
+    """Another seed begins with another batch."""
+    _, log = _train(tmp_path, seed=4)
+
+    assert unbroken[1][1]["loss"] != log[1]["loss"]
+
+
+def test_the_newest_checkpoint_has_the_highest_step(tmp_path: Path) -> None:
+    """As a number, not as text."""
+    from pipeline.distillation.trainer import _last_checkpoint
+
+    for step in (8, 10):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        (tmp_path / f"checkpoint-{step}" / "checkpoint_complete").touch()
+
+    assert tmp_path / "checkpoint-10" == _last_checkpoint(tmp_path)
+
+
+def test_a_kill_while_the_best_is_written_leaves_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resumed run that finds nothing better would otherwise end on half a file."""
+    from pipeline.distillation import trainer
+
+    own, sizes = trainer.save_model, []
+
+    def save_model(model: Any, path: str) -> None:
+        if sizes:
+            Path(path).write_bytes(b"half")
+            raise _Killed
+        own(model, path)
+        sizes.append(Path(path).stat().st_size)
+
+    monkeypatch.setattr(trainer, "save_model", save_model)
+    with pytest.raises(_Killed):
+        _train(tmp_path, examine=_judged(1.0, 2.0))
+
+    assert sizes == [(tmp_path / "best-0.safetensors").stat().st_size]
+
+
+def test_a_draft_is_examined_as_it_will_run_and_trained_as_it_learns(tmp_path: Path) -> None:
+    """Dropout is off for the one and on for the other."""
+    examined: list[bool] = []
+    trained: list[bool] = []
+
+    def examine(model: Any) -> DevFigures:
+        if not examined:
+            model.model.register_forward_pre_hook(lambda module, inputs: trained.append(module.training))
+        examined.append(model.training)
+        return DevFigures(0.0, 0.0)
+
+    _train(tmp_path, examine=examine)
+
+    assert [False] * 3 == examined
+    assert [True] * 6 == trained

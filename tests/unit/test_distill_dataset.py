@@ -1,5 +1,6 @@
 """Batches of distillation: every teacher column beside the position that predicts its token, documents apart."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,10 @@ from tests.fakes import family_model, full_logits, spoken
 @pytest.fixture
 def items() -> list[Spoken]:
     """Completions of different lengths; the second has three tokens of overrun. The last two share a row."""
+    second = spoken([11], [12, 13, 14, 15, 16, 17], name="b", length=3, seed=2)
     return [
         spoken([5, 6, 7, 4], [8, 9], name="a", seed=1),
-        spoken([11], [12, 13, 14, 15, 16, 17], name="b", length=3, seed=2),
+        replace(second, certain=np.array([3, 1, 2, 0, 0, 3], dtype=np.uint8)),
         spoken([21, 22], [23], name="c", seed=3),
         spoken([24], [25, 26], name="d", seed=4, keep="drawn"),
     ]
@@ -105,3 +107,10 @@ def test_documents_of_a_row_do_not_see_each_other(family: str) -> None:
 
     assert any(len(row) > 1 for row in documents.rows)
     torch.testing.assert_close(torch.cat(expected), logits_NV, atol=1e-9, rtol=0)
+
+
+def test_rows_are_packed_without_the_overrun() -> None:
+    """A completion takes the room of what is trained on."""
+    items = [spoken([1, 2, 3, 4], [5, 6]), spoken([7], [8, 9, 10, 11, 12, 13], length=1), spoken([1], [2, 3, 4])]
+
+    assert [[0], [1, 2]] == Documents(items).rows

@@ -80,6 +80,7 @@ def test_a_rest_that_rounding_has_eaten_is_a_bucket(how: str) -> None:
     kept = keep(log_p_NV, 3, how, np.array([0.3]))  # type: ignore[arg-type]
 
     assert 3 == len(set(kept.ids_NK[0].tolist()))
+    assert 3 == kept.certain_N[0]
     assert np.isfinite(kept.log_p_NK).all()
     assert np.isfinite(kept.rest_log_p_N).all()
 
@@ -103,6 +104,13 @@ def test_three_bytes_hold_a_token_and_its_probability(vocabulary: int, error: fl
     some_N = kept.certain_N > 0
     total_N = (p_NK * certain_NK).sum(1) + np.exp(kept.rest_log_p_N.astype(float))
     np.testing.assert_allclose(total_N[some_N], 1, atol=1e-3)
+    # A drawn one is as it was, to half a step of the bits that its id leaves.
+    levels = 2 ** (24 - (vocabulary - 1).bit_length()) - 1
+    share_N1 = (
+        kept.rest_log_p_N.astype(float)[:, None] - np.log(np.maximum(8 - kept.certain_N.astype(float), 1))[:, None]
+    )
+    codes_NK = [np.sqrt(((log_p - share_N1) / -20.0).clip(0, 1)) for log_p in (log_p_NK, kept.log_p_NK)]
+    assert np.abs(codes_NK[0] - codes_NK[1])[~certain_NK].max(initial=0) < 0.51 / levels + 1e-6
 
 
 @pytest.mark.parametrize(("vocabulary", "error"), [(2048, 5e-4), (32_000, 3e-3), (152_000, 0.02)])
@@ -130,3 +138,12 @@ def test_sixteen_tokens_of_a_large_vocabulary_fit_in_sixty_bytes() -> None:
     widths = [field.type.list_size if field.name == "entries" else field.type.bit_width // 8 for field in schema]
 
     assert 59 == sum(widths)
+
+
+@pytest.mark.parametrize("uniform", [0.0, float(np.nextafter(1, 0))])
+@pytest.mark.parametrize("law", LAWS)
+def test_the_ends_of_the_comb_meet_tokens_of_the_rest(law: str, uniform: float) -> None:
+    """The lowest and the highest number there is: no certain token and none beyond the last."""
+    kept = keep(LAWS[law].float()[None], 4, "drawn", np.array([uniform]))
+
+    assert 4 == len(set(kept.ids_NK[0].tolist()))

@@ -1,6 +1,7 @@
 """The target plays its part: what is generated, stored, and left alone when a run is resumed."""
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -195,13 +196,18 @@ def test_a_completion_does_not_depend_on_what_else_is_asked_for(
     model: Any, prompts: list[Prompt], stored: tuple[Path, list[Spoken]], tmp_path: Path
 ) -> None:
     """Without the last prompt of the plan, in smaller batches or with another shard size, the tokens are the same."""
-    expected = {(item.id, item.greedy): item.tokens.tolist() for item in stored[1]}
+
+    def said(items: Iterable[Spoken]) -> dict[Any, Any]:
+        kept = [(item, unpack(item.entries, item.certain, item.rest_log_p, 32)[0]) for item in items]
+        return {(item.id, item.greedy): (item.tokens.tolist(), ids_NK.tolist()) for item, ids_NK in kept}
+
+    expected = said(stored[1])
     variants = [replace(SETTINGS, batch=1), replace(SETTINGS, shard=100, batch=11)]
     for number, settings in enumerate(variants):
         out = tmp_path / str(number)
         out.mkdir()
         _generate(model, prompts[: len(prompts) - number], out, settings)
-        found = {(item.id, item.greedy): item.tokens.tolist() for item in read_completions(out)}
+        found = said(read_completions(out))
         assert {key: expected[key] for key in found} == found
 
 
@@ -225,3 +231,28 @@ def test_prompts_that_end_alike_are_not_answered_alike(model: Any, tmp_path: Pat
     prompts = [Prompt(f"{n:016x}", "train", "code", n, (2 + n, 3)) for n in range(4)]
     _generate(model, prompts, tmp_path)
     assert 4 == len({tuple(item.tokens.tolist()) for item in read_completions(tmp_path)})
+
+
+def test_what_is_kept_is_drawn_anew_at_each_token(model: Any, tmp_path: Path) -> None:
+    """Other numbers at each position of each completion, and none of those that chose the text: of a flat law of 32 in four,
+    the first kept token is one of eight. Equal by chance: below 10^-6."""
+    with torch.no_grad():
+        model = tiny_llama(3, layers=1)
+        model.lm_head.weight.zero_()
+    prompts = [Prompt(f"{n:016x}", "train", "code", n, (2 + n, 3)) for n in range(4)]
+    settings = replace(SETTINGS, sampling=Sampling(), max_new_tokens=12)
+    generate(model, plan_completions(prompts, Sampling()), settings, 32, [], tmp_path, quiet())
+    found = list(read_completions(tmp_path))
+    first = [unpack(i.entries, i.certain, i.rest_log_p, 32)[0][:, 0].tolist() for i in found]
+
+    assert 4 == len(set(map(tuple, first)))
+    assert all(len(set(row)) > 1 for row in first)
+    assert all([token // 4 for token in i.tokens.tolist()] != row for i, row in zip(found, first, strict=True))
+
+
+@pytest.mark.parametrize(("how", "drawn"), [("top", False), ("drawn", True)])
+def test_tokens_are_kept_as_asked(how: Any, drawn: bool, model: Any, prompts: list[Prompt], tmp_path: Path) -> None:
+    """The likeliest four, or some of them drawn."""
+    _generate(model, prompts, tmp_path, replace(SETTINGS, keep=how))
+
+    assert drawn == any(bool((item.certain < 4).any()) for item in read_completions(tmp_path))

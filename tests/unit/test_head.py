@@ -23,15 +23,21 @@ def test_chunks_change_nothing(chunk: int, bias: bool, vocabulary: int, monkeypa
     hidden_NH = torch.randn(10, 5, dtype=torch.float64, requires_grad=True)
     tokens_N = torch.randint(vocabulary, (10,))
 
+    sizes: list[int] = []
+
     def loss_of(log_q_NV: torch.Tensor, where: slice) -> torch.Tensor:
+        sizes.append(len(log_q_NV))
         return cross_entropy(log_q_NV, tokens_N[where])
 
     inputs = [hidden_NH, *layer.parameters()]
     whole = mean_loss_of_logits(layer(hidden_NH)[:, :vocabulary], loss_of)
     expected = torch.autograd.grad(3 * whole, inputs)
+    sizes.clear()
     loss = mean_loss(hidden_NH, layer, vocabulary, loss_of)
     actual = torch.autograd.grad(3 * loss, inputs)
 
+    assert min(chunk, 10) == max(sizes)
+    assert 10 == sum(sizes)
     assert whole.item() == pytest.approx(loss.item(), abs=1e-6)
     for own, ours in zip(expected, actual, strict=True):
         torch.testing.assert_close(own, ours, atol=1e-6, rtol=1e-5)
@@ -48,7 +54,8 @@ def test_a_frozen_head_gets_no_gradient() -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "settings"), [("Llama", {}), ("Llama", {"tie_word_embeddings": True}), ("Qwen3", {})]
+    ("family", "settings"),
+    [("Llama", {}), ("Llama", {"tie_word_embeddings": True}), ("Qwen3", {}), ("Llama", {"attention_dropout": 0.5})],
 )
 def test_a_plain_head_is_found(family: str, settings: dict[str, Any]) -> None:
     """And the model is left in the mode it was in."""
@@ -73,3 +80,25 @@ def test_a_head_that_is_more_than_a_matrix_is_left_to_the_model() -> None:
 
     assert plain_head(capped) is None
     assert plain_head(scaled) is None
+
+
+def test_a_loss_is_of_single_precision() -> None:
+    """Whatever the hidden states are of."""
+    found: list[torch.dtype] = []
+    hidden_NH = torch.randn(3, 4, dtype=torch.bfloat16, requires_grad=True)
+    layer = nn.Linear(4, 6, bias=False)
+    mean_loss(hidden_NH, layer, 6, lambda log_q, where: found.append(log_q.dtype) or -log_q[:, 0])
+
+    assert [torch.float32] == found
+
+
+class _Packed(nn.Linear):
+    """A layer whose weight is not to be read as a matrix, though its products are the same."""
+
+
+def test_a_head_of_another_type_is_left_to_the_model() -> None:
+    """A quantised layer, say, is a subclass."""
+    model = family_model("Llama", torch.float32)
+    model.lm_head.__class__ = _Packed
+
+    assert plain_head(model) is None

@@ -244,3 +244,47 @@ def test_cross_entropy_is_that_of_the_drawn_tokens() -> None:
     log_q_NV = _log_q(torch.tensor([[0.0, 0.0], [math.log(3.0), 0.0]]))
 
     torch.testing.assert_close(torch.tensor([math.log(2), math.log(4)]), cross_entropy(log_q_NV, torch.tensor([1, 1])))
+
+
+def test_a_drawn_row_needs_no_help_from_the_token() -> None:
+    """The within-term is the bucket's: draws estimate the rest already, whatever the target said."""
+    p_NV, logits_NV = _pair(1, 9)
+    stored = _drawn(p_NV, 2, np.array([0.3]))
+    kept = set(stored.ids_NK[0].tolist())
+    values = {
+        round(forward_kl(sparse_columns(_log_q(logits_NV), stored._replace(tokens_N=torch.tensor([t])))).item(), 12)
+        for t in range(9)
+    }
+
+    assert len(kept) < 9
+    assert 1 == len(values)
+
+
+def test_the_rest_of_q_does_not_cancel() -> None:
+    """In single precision 1 - sum(q) of a sure draft is 0 or noise; the rest is summed over what is left."""
+    logits_NV = torch.tensor([[30.0, 0.0, 1.0, 2.0]])
+    stored = Sparse(
+        torch.tensor([[0]]),
+        torch.tensor([[-0.1]]),
+        torch.tensor([1]),
+        torch.tensor([math.log(1 - math.exp(-0.1))]),
+        torch.tensor([0]),
+    )
+    expected = logits_NV.double().log_softmax(-1)[0, 1:].logsumexp(-1).item()
+
+    assert expected == pytest.approx(sparse_columns(_log_q(logits_NV), stored).log_q_NM[0, -1].item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+def test_a_token_that_the_draft_never_says_is_finite(loss: Loss) -> None:
+    """log q of -inf, at a kept token and in the rest."""
+    log_q_NV = torch.tensor([[0.0, -torch.inf, -torch.inf, -torch.inf]])
+    stored = Sparse(
+        torch.tensor([[1, 0]]),
+        torch.tensor([[0.5, 0.3]]).log(),
+        torch.tensor([2]),
+        torch.tensor([0.2]).log(),
+        torch.tensor([1]),
+    )
+
+    assert torch.isfinite(loss(sparse_columns(log_q_NV, stored))).all()

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -90,8 +91,9 @@ def test_every_build_says_the_same(build: str, dtype: torch.dtype, monkeypatch: 
     model, body = _body(dtype)
     largest = float(full_logits(model, range(1, 30)).abs().max())
 
-    if body.native is None:
+    if native._library(dtype) is None:
         pytest.skip(f"the compiler here does not build {build}")
+    assert body.native is not None
     assert largest_gap(model, body, 37) < TOLERANCE[dtype] * largest
 
 
@@ -218,6 +220,10 @@ def test_what_is_out_of_range_raises() -> None:
         side.logits(torch.tensor([[-1]]), [0], 1)
     with pytest.raises(IndexError, match="no such slot: 2 tokens a row from slots \\[7\\]"):
         side.logits(torch.tensor([[1, 2]]), [7], 1)
+    with pytest.raises(IndexError, match="no such slot"):
+        side.logits(torch.tensor([[1]]), [-1], 1)
+    with pytest.raises(IndexError, match="no such slot"):
+        Side(body, 2, 8).logits(torch.tensor([[1], [1]]), [0, 8], 1)
 
 
 @needs_compiler
@@ -307,3 +313,134 @@ def test_a_cache_that_cannot_be_trusted_is_not_used(
 
 def _no_home() -> Path:
     raise RuntimeError("Could not determine home directory.")
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("build", ["as for this machine", "without tiles"])
+def test_any_number_of_tokens_is_taken(build: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to two blocks of inputs, each size of a block among them: the same bits as one by one."""
+    monkeypatch.setattr(native, "_FLAGS", [*native._FLAGS, *BUILDS[build]])
+    _, body = _body(dtype)
+    ids_BT = torch.randint(37, (1, 24), generator=torch.Generator().manual_seed(5))
+    alone = Side(body, 1, 24)
+    expected = torch.cat([alone.logits(ids_BT[:, at : at + 1], [at], 1) for at in range(24)], dim=1)
+
+    for count in range(1, 25):
+        assert torch.equal(expected[:, :count], Side(body, 1, 24).logits(ids_BT[:, :count], [0], count))
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_rows_far_apart_do_not_disturb_each_other(dtype: torch.dtype) -> None:
+    """One at its beginning, the other 400 slots further: the room for scores is that of the longest."""
+    _, body = _body(dtype)
+    ids_BT = torch.tensor([[3], [4]])
+    expected = [Side(body, 1, 401).logits(ids_BT[row : row + 1], [at], 1) for row, at in ((0, 0), (1, 400))]
+
+    assert torch.equal(torch.cat(expected), Side(body, 2, 401).logits(ids_BT, [0, 400], 1))
+
+
+@needs_compiler
+@pytest.mark.parametrize("scale", [30.0, 300.0])
+def test_large_numbers_neither_overflow_nor_wrap(scale: float) -> None:
+    """Scores and gates far beyond what a single-precision exponential holds."""
+    model = family_model("Llama", torch.float32, **SIZES)
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.q_proj.weight *= scale
+            layer.mlp.gate_proj.weight *= scale
+    body = choose_body(model, 37)
+    largest = float(full_logits(model, range(1, 30)).abs().max())
+
+    assert isinstance(body, LeanModel)
+    assert body.native is not None
+    assert largest_gap(model, body, 37) < 1e-4 * largest
+
+
+@needs_compiler
+def test_bf16_is_rounded_to_the_nearest() -> None:
+    """Ties to even, as torch rounds it: seen in the values that lie in the cache."""
+    model = family_model("Llama", torch.bfloat16, **SIZES)
+    layer, step = model.model.layers[0], 2.0**-8  # half of what bf16 tells apart above 1
+    wanted = torch.tensor([1 + step, 1 + 3 * step, 1 + step + 2.0**-15, -1 - 3 * step])
+    with torch.no_grad():
+        model.model.embed_tokens.weight.fill_(1.0)
+        layer.input_layernorm.weight.fill_(1.0)
+        weight = layer.self_attn.v_proj.weight.zero_()
+        weight[:4, 0] = torch.tensor([1.0, 1.0, 1.0, -1.0])
+        weight[:4, 1] = torch.tensor([step, 3 * step, step, -3 * step])
+        weight[2, 2] = 2.0**-15
+    body = choose_body(model, 37)
+    assert isinstance(body, LeanModel)
+    assert body.native is not None
+    caches = body.allocate(1, 2)
+    body.forward(torch.tensor([[1]]), [0], caches, 1)
+
+    assert wanted.bfloat16().tolist() == caches.layers[0][0, 0, body.key_heads, :4].tolist()
+
+
+@needs_compiler
+def test_a_library_is_of_its_flags_source_and_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any other of these is built anew, beside the first: a home may be shared between machines."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    source = tmp_path / "native.c"
+    source.write_text("int ready(void) { return 1; }")
+    monkeypatch.setattr(native, "_SOURCE", source)
+    command = [str(native.compiler()), "-shared", "-fPIC"]
+    made = []
+    for change in ("nothing", "flags", "source", "processor"):
+        if change == "source":
+            source.write_text("int ready(void) { return 0; }")
+        if change == "processor":
+            monkeypatch.setattr(native, "_processor", lambda: "another")
+        command += ["-O1"] * (change == "flags")
+        native._built(command)
+        made.append(len(list((tmp_path / "understudy").iterdir())))
+
+    assert [1, 2, 3, 4] == made
+
+
+@needs_compiler
+def test_many_tokens_go_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above the limit the library's products are as fast, and need no scratch of ours."""
+    _, body = _body()
+    assert body.native is not None
+    most, own, fed = body.native.most_tokens, NativeModel.forward, []
+
+    def forward(model: NativeModel, ids_BT: torch.Tensor, *rest: Any) -> torch.Tensor:
+        fed.append(ids_BT.numel())
+        return own(model, ids_BT, *rest)
+
+    monkeypatch.setattr(NativeModel, "forward", forward)
+    for count in (most, most + 1):
+        Side(body, 1, most + 1).logits(torch.ones(1, count, dtype=torch.long), [0], 1)
+
+    assert [most] == fed
+
+
+@needs_compiler
+def test_logits_that_are_no_numbers_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sound model whose library says NaN is not decoded with it."""
+    own = NativeModel.forward
+    monkeypatch.setattr(NativeModel, "forward", lambda *args: own(*args) * torch.nan)
+    _, body = _body()
+
+    assert body.native is None
+
+
+@needs_compiler
+def test_where_tiles_are_refused_vectors_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel or a sandbox may not grant what the processor has."""
+    commands: list[list[str]] = []
+
+    def built(command: list[str]) -> Any:
+        commands.append(command)
+        return SimpleNamespace(ready=lambda: "-mno-amx-bf16" in command, scratch_floats=SimpleNamespace())
+
+    monkeypatch.setattr(native, "_built", built)
+    library = native._library(torch.bfloat16)
+
+    assert library is not None
+    assert library.ready()
+    assert [False, True] == ["-mno-amx-bf16" in command for command in commands]

@@ -33,3 +33,8 @@ def test_rows_by_hand() -> None:
 def test_nothing_packs_to_nothing() -> None:
     """No documents, no rows."""
     assert [] == pack_rows([])
+
+
+def test_the_fullest_row_that_holds_a_document_takes_it() -> None:
+    """3 goes to 7, which it fills, not to 6, which came first."""
+    assert [[0], [1], [2, 3]] == pack_rows([10, 6, 7, 3])

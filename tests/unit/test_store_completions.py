@@ -130,3 +130,41 @@ def test_a_missing_token_file_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(UnderstudyError, match=r"shard-00000\.tokens\.arrow: not a whole"):
         list(read_completions(tmp_path))
+
+
+def test_a_shard_keeps_the_size_of_its_vocabulary(tmp_path: Path) -> None:
+    """Entries cannot be read without it."""
+    rows = [spoken([1], [2, 3], vocabulary=100)]
+    write_shard(tmp_path, "shard-00000", rows)
+
+    assert [_plain(item) for item in rows] == [_plain(item) for item in read_completions(tmp_path)]
+
+
+@pytest.mark.parametrize("files", [0, 1])
+def test_a_kill_while_writing_leaves_no_shard(files: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before either file is in its place, and between the two."""
+    own, moved = Path.replace, []
+
+    def replace(path: Path, target: Path) -> Path:
+        if len(moved) == files:
+            raise KeyboardInterrupt
+        moved.append(target)
+        return own(path, target)
+
+    monkeypatch.setattr(Path, "replace", replace)
+    with pytest.raises(KeyboardInterrupt):
+        write_shard(tmp_path, "shard-00000", _rows())
+
+    assert not shard_exists(tmp_path, "shard-00000")
+    assert files == len(list(tmp_path.glob("*.arrow")))
+
+
+def test_tokens_of_another_version_are_named(tmp_path: Path) -> None:
+    """A file without entries is not read by guesswork."""
+    write_shard(tmp_path, "shard-00000", _rows())
+    path = tmp_path / "shard-00000.tokens.arrow"
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema := pa.schema([("token", pa.int32())])) as out:
+        out.write_batch(pa.record_batch([pa.array([1], pa.int32())], schema=schema))
+
+    with pytest.raises(UnderstudyError, match=r"shard-00000\.tokens\.arrow: written by another version"):
+        list(read_completions(tmp_path))
