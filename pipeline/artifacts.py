@@ -121,7 +121,9 @@ class Store:
         self.root = root.absolute()
         nearest = next(place for place in (self.root, *self.root.parents) if os.path.exists(place))
         if not nearest.is_dir():
-            raise UsageError(f"--store {root}: {nearest} is a file, not a directory")
+            raise UsageError(
+                f"--store {root}: {'' if nearest == self.root else f'{nearest} is '}a file, not a directory"
+            )
 
     @property
     def runs(self) -> Path:
