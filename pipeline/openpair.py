@@ -32,7 +32,6 @@ class OpenPair:
     vocabulary: int  # tokens that every model's logits have a column for
     context: int  # most tokens of a sequence that every model can see
     stop_tokens: list[int]
-    target_path: Path
     learnt: frozenset[str]  # prompts that a draft says it was trained on
 
 
@@ -46,8 +45,8 @@ def open_pair(
     """
     where = choose_device(device)  # before anything is fetched
     names = short_names(list(dict.fromkeys(drafts)))
-    paths = {short: _locate(name, "draft") for name, short in names.items()}
-    target_path = _locate(target, "target")
+    paths = {short: locate(name, "draft") for name, short in names.items()}
+    target_path = locate(target, "target")
     tokenizer = load_tokenizer(target_path, trust_remote_code)
     for path in paths.values():
         check_same_family(tokenizer, load_tokenizer(path, trust_remote_code))
@@ -69,7 +68,6 @@ def open_pair(
         min(shape.logits_width for shape in shapes.values()),
         min(shape.context for shape in shapes.values()),
         stop_token_ids(target_path, tokenizer),
-        target_path,
         frozenset().union(*map(trained_on_before, paths.values())),
     )
 
@@ -84,7 +82,7 @@ def short_names(names: Sequence[str]) -> dict[str, str]:
     return {name: name for name in names}
 
 
-def _locate(name: str, role: str) -> Path:
+def locate(name: str, role: str) -> Path:
     """The model directory that `name` stands for; an artifact keeps its models in folders named by their role."""
     path = Path(name).expanduser()
     if path.is_dir():

@@ -58,7 +58,7 @@ def probe(
     from pipeline.errors import UsageError
 
     _check(prompts, completions, cost_ratio, temperature)
-    from pipeline.openpair import open_pair
+    from pipeline.openpair import locate, open_pair
     from pipeline.probe import check_completions, complete, read_prompts
     from pipeline.probe import probe as examine
     from pipeline.progress import Progress
@@ -66,9 +66,9 @@ def probe(
     from pipeline.speculation.sampling import GREEDY, Sampling
 
     sampling = Sampling(temperature, top_k, top_p, min_p) if temperature else GREEDY
-    pair, progress = open_pair(target, draft, dtype, device, trust_remote_code), Progress()
     if completions is not None:
-        check_completions(completions, sampling, pair.target_path)
+        check_completions(completions, sampling, locate(target, "target"))
+    pair, progress = open_pair(target, draft, dtype, device, trust_remote_code), Progress()
     if chat and not pair.tokenizer.chat_template:
         raise UsageError("--chat: the target's tokenizer has no chat template")
     if max_new_tokens >= pair.context:

@@ -15,10 +15,8 @@ _PIPE_WIDTH = 140
 def print_probe(found: Probe, conditions: Mapping[str, Any], notes: Sequence[str]) -> None:
     """To stdout; a pipe gets plain text of a fixed width."""
     console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
-    drafts, greedy = (
-        [item for item in found.findings if item.name != LOOKUP],
-        conditions["sampling"]["temperature"] == 0,
-    )
+    drafts = [item for item in found.findings if item.name != LOOKUP]
+    greedy = conditions["sampling"]["temperature"] == 0
     for line in (_headline(found, conditions), *notes):
         console.print(line, markup=False, soft_wrap=True)
     console.print(_table(found.findings, greedy))

@@ -61,12 +61,9 @@ def summarise(store: Store, record: RunRecord) -> Summary:
     for job in sorted(record.jobs, key=_order(record)):  # the file's own order is alphabetical
         entry = record.jobs[job]
         stages.append(StageLine(job, entry["state"], entry["seconds"]))
-        if (
-            entry["stage"] in _DIRECTORIES
-            and not entry["part"]
-            and store.directory(entry["stage"], entry["key"]).exists()
-        ):
-            directories[_DIRECTORIES[entry["stage"]]] = str(store.directory(entry["stage"], entry["key"]))
+        directory = store.directory(entry["stage"], entry["key"])
+        if entry["stage"] in _DIRECTORIES and not entry["part"] and directory.exists():
+            directories[_DIRECTORIES[entry["stage"]]] = str(directory)
         artifact = store.find(entry["stage"], entry["key"]) if entry["stage"] in ("pair", "evaluate") else None
         if artifact is None:
             continue

@@ -174,10 +174,8 @@ def _floats(*shape: int) -> torch.Tensor:
 
 def _regular(model: Any) -> bool:
     """Whether every layer has the sizes that the config says: a pruned model may not."""
-    config, width = (
-        model.config,
-        model.model.layers[0].self_attn.q_proj.out_features // model.config.num_attention_heads,
-    )
+    config = model.config
+    width = model.model.layers[0].self_attn.q_proj.out_features // config.num_attention_heads
     hidden, inner = config.hidden_size, config.intermediate_size
     heads, keys = config.num_attention_heads * width, config.num_key_value_heads * width
     wanted = [

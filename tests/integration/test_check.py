@@ -51,6 +51,13 @@ def test_noised_draft_is_a_regression(smoke: Smoke, baseline: tuple[Path, Ended]
     assert "of the baseline: -" in ended.complaint
 
 
+def test_a_margin_is_a_share(smoke: Smoke, baseline: tuple[Path, Ended]) -> None:
+    """Points are hundredths: a margin above 1 would pass every draft, and is refused."""
+    ended = _check(smoke.place, smoke.place.artifact("distill"), baseline[0], "--margin", 1.5)
+    assert 2 == ended.code
+    assert "Invalid value for '--margin'" in ended.err
+
+
 def test_missing_baseline_is_bad_usage(smoke: Smoke, tmp_path: Path) -> None:
     """A baseline that is not there exits 2 before any model is loaded, and says how to write it."""
     path = tmp_path / "none.json"

@@ -1,5 +1,6 @@
 """`understudy decode` on the smoke pair: text, statistics, comparison, and one line for what cannot be done."""
 
+import os
 import re
 import shutil
 from pathlib import Path
@@ -28,7 +29,8 @@ def test_greedy_text_is_the_targets_own(smoke: Smoke) -> None:
     ended = _decode(smoke, "--temperature", 0, "--max-new-tokens", 24, "--compare", "--dtype", "float32")
 
     assert (0, "") == (ended.code, ended.err)
-    assert "the target alone (" not in ended.out
+    assert ended.out.startswith(PROMPT)
+    assert "the target alone says the same, token by token" in ended.out
     assert 24 == _number(ended, "tokens")
     calls, accepted = _number(ended, "target calls after the prefill"), re.search(r"(\d+) / (\d+)", ended.out)
     assert accepted is not None
@@ -89,11 +91,26 @@ def test_bad_usage_is_one_line(smoke: Smoke, options: tuple[object, ...], compla
     assert complaint in ended.complaint
 
 
+def test_the_draft_length_has_a_limit(smoke: Smoke) -> None:
+    """A slip of a digit would reserve a cache for it."""
+    ended = _decode(smoke, "--gamma", 65)
+
+    assert 2 == ended.code
+    assert "Invalid value for '--gamma'" in ended.err
+
+
 def test_an_empty_prompt_is_bad_usage(smoke: Smoke) -> None:
     """Nothing to continue is one line."""
     ended = _decode(smoke, prompt="")
 
     assert (2, "the prompt is empty; there is nothing to continue") == (ended.code, ended.complaint)
+
+
+def test_a_prompt_that_is_no_text_is_bad_usage(smoke: Smoke) -> None:
+    """Bytes that are no UTF-8, as a shell may hand over, are one line."""
+    ended = _decode(smoke, prompt=os.fsdecode(b"caf\xe9"))
+
+    assert (2, "the prompt is not UTF-8 text") == (ended.code, ended.complaint)
 
 
 def test_a_draft_of_another_vocabulary_is_refused(smoke: Smoke, tmp_path: Path) -> None:

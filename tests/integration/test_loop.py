@@ -25,6 +25,7 @@ ROWS = {
     "candidate, int4": "int4",
     "prompt-lookup": "prompt-lookup",
 }
+GIVEN = {"--target": "pair", "--completions": "generate", "--draft": "distill"}
 HARMLESS = ("run", "stage", "show", "check", "rollback", "sync", "doctor")
 
 
@@ -86,6 +87,8 @@ def test_show_prints_the_figures_of_the_profiles(smoke: Smoke) -> None:
     assert expected == found
     assert "decision: passed (judged against the stock" in shown.out
     assert "\npromotion: promoted, reference-draft version 1\n" in shown.out
+    named = {option: smoke.place.artifact(job) for option, job in GIVEN.items()}
+    assert "\nfor probe: " + "  ".join(f"{option} {path}" for option, path in named.items()) + "\n" in shown.out
     assert f"MLflow: mlflow ui --backend-store-uri sqlite:///{smoke.place.store}/mlflow/mlflow.db" in shown.out
 
 

@@ -1,12 +1,14 @@
 """`understudy probe` on the smoke pair: figures, verdicts, and one line for what cannot be probed."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pipeline.drafts import TRAINED_ON
 from tests.integration.conftest import Ended, Smoke, replace_bytes
 
 
@@ -74,9 +76,11 @@ def test_prompts_are_completed_and_times_measured(smoke: Smoke) -> None:
     finding = found["findings"][0]
 
     assert (12, 12, {}) == (found["examined"], found["stored"], found["broken"])
+    assert re.fullmatch(r"\d+ prompts left out: a draft was trained on them", found["notes"][-1])
     assert (12, None) == (finding["figures"]["prompts"], finding["pays"])
     assert "12 prompts are too few for a verdict; give at least 40" in finding["verdict"]
     assert finding["cost_ratio"] > 0
+    assert finding["speedup"]["low"] < finding["speedup"]["value"] < finding["speedup"]["high"]
 
 
 @pytest.mark.parametrize(
@@ -136,3 +140,32 @@ def test_a_broken_draft_leaves_the_others_their_figures(smoke: Smoke, tmp_path: 
     assert (0, "") == (ended.code, ended.err)
     assert "nan: cannot be examined: the draft's logits are not numbers" in ended.out
     assert "prompt-lookup: " in ended.out
+
+
+def test_completions_of_another_target_are_refused(smoke: Smoke) -> None:
+    """What the target said before its move is no measure of a draft now; no model is loaded to find that out."""
+    before = smoke.place.artifact("generate/before")
+    ended = _probe(smoke, "--completions", before)
+
+    assert 2 == ended.code
+    assert f"--completions {before}: said by another target than --target" in ended.complaint
+
+
+def test_prompts_that_a_draft_learnt_are_left_out(
+    smoke: Smoke, found: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    """Of stored completions those stay that no draft learnt from; where none stays, one line says so."""
+    shutil.copytree(smoke.place.artifact("distill") / "draft", tmp_path / "seen")
+    profile = json.loads((smoke.place.artifact("evaluate/stock") / "acceptance.json").read_text())
+    examined = [entry["id"] for entry in profile["prompts"]["deployed"]]
+    stored = found["draft"]["figures"]["prompts"]
+    completions = ("--draft", tmp_path / "seen", "--completions", smoke.place.artifact("generate"), "--cost-ratio", 0.1)
+
+    (tmp_path / "seen" / TRAINED_ON).write_text(json.dumps({"prompts": examined[:5]}))
+    some = _probe(smoke, *completions)
+    (tmp_path / "seen" / TRAINED_ON).write_text(json.dumps({"prompts": examined}))
+    every = _probe(smoke, *completions)
+
+    assert 0 == some.code, some.err
+    assert f"{stored - 5:,} (5 more left out: a draft was trained on them) prompts, " in some.out
+    assert (2, "a draft was trained on every one of these prompts; give others") == (every.code, every.complaint)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pipeline.artifacts import MANIFEST, Artifact, Store, content_key, read_json, write_json
-from pipeline.errors import UnderstudyError
+from pipeline.errors import UnderstudyError, UsageError
 
 
 def _commit(store: Store, content: str = "hello", key: str = "k1") -> Artifact:
@@ -150,3 +150,12 @@ def test_a_second_process_waits_for_the_lock_and_says_so(tmp_path: Path) -> None
     with Store(tmp_path).lock("corpus-k1", on_wait):
         assert [True] == waited
     process.join()
+
+
+def test_a_store_cannot_be_made_in_a_file(tmp_path: Path) -> None:
+    """The file itself, or one that stands where a directory above the store should be, is named."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match=rf"--store {tmp_path}/file: a file, not a directory"):
+        Store(tmp_path / "file")
+    with pytest.raises(UsageError, match=rf"--store {tmp_path}/file/a/b: {tmp_path}/file is a file"):
+        Store(tmp_path / "file" / "a" / "b")

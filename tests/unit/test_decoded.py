@@ -32,6 +32,14 @@ def test_each_kind_of_token_has_its_colour() -> None:
     assert "a" == _painted([("a", 0, 0)])
 
 
+def test_the_prompt_is_dim() -> None:
+    """What was said before stands apart from what is said now."""
+    stream = io.StringIO()
+    Painter(_Bytes(), Console(file=stream, force_terminal=True, color_system="standard")).begin("what")
+
+    assert "\x1b[2mwhat\x1b[0m" == stream.getvalue()
+
+
 def test_spaces_and_split_characters_survive() -> None:
     """A token's leading space is kept, and a character whose bytes come apart is printed once, whole."""
     text = "def f (x): 'ä漢🙂'"

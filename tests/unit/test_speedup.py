@@ -9,6 +9,7 @@ from pipeline.latency.speedup import (
     from_cost_ratio,
     ideal_speedup,
 )
+from pipeline.latency.times import pooled
 
 
 def test_the_textbook_example() -> None:
@@ -46,3 +47,14 @@ def test_break_even_is_the_cost_ratio_at_gamma_one(ratio: float) -> None:
 def test_some_pairs_never_pay() -> None:
     """A draft as slow as its target has no break-even."""
     assert break_even_acceptance(from_cost_ratio(1.5, 5), range(1, 6)) is None
+
+
+def test_several_turns_of_the_clock_are_pooled_by_median_and_never_fall() -> None:
+    """Width by width the median of the turns; more tokens that seem to take less time are noise."""
+    turns = [
+        ForwardTimes({1: 9.0, 2: 12.0, 4: 10.0}, 2.0),
+        ForwardTimes({1: 10.0, 2: 50.0, 4: 11.0}, 1.0),
+        ForwardTimes({1: 30.0, 2: 11.0, 4: 90.0}, 7.0),
+    ]
+
+    assert ForwardTimes({1: 10.0, 2: 12.0, 4: 12.0}, 2.0) == pooled(turns)
