@@ -19,7 +19,7 @@ import numpy as np
 from tests.benchmarks.figures import ROOT, write
 
 COUNTS = (1_000, 10_000, 100_000)
-SHARD, TOKENS, OVERRUN, TOP_K, VOCABULARY = 128, 64, 16, 4, 64
+SHARD, TOKENS, OVERRUN, KEPT, VOCABULARY = 128, 64, 16, 4, 64
 
 
 def main() -> None:
@@ -40,6 +40,7 @@ def measure(counts: tuple[int, ...] = COUNTS) -> dict[str, Any]:
 
 def _build(directory: Path, count: int) -> None:
     """A store of random completions of about TOKENS tokens, shard by shard."""
+    from pipeline.generation.distributions import ENTRY_BYTES
     from pipeline.generation.store import Spoken, write_shard
     from pipeline.speculation.sampling import Sampling
 
@@ -60,9 +61,10 @@ def _build(directory: Path, count: int) -> None:
                     False,
                     generator.integers(0, VOCABULARY, total, dtype=np.int32),
                     np.log(generator.uniform(0.01, 0.2, total)).astype(np.float32),
-                    np.zeros((total, TOP_K), np.int32),
-                    np.zeros((total, TOP_K), np.float16),
+                    np.zeros((total, KEPT, ENTRY_BYTES), np.uint8),
+                    np.full(total, KEPT, np.uint8),
                     np.zeros(total, np.float16),
+                    VOCABULARY,
                 )
             )
         write_shard(directory, f"shard-{number:05d}", rows)
