@@ -71,6 +71,9 @@ def _pair(config: Config) -> Job:
         return Job("pair", "", settings, {"text": "outside#reference_text"})
     roles = ["target", "draft"] + (["target_before"] if pair.target_before else [])
     settings = {role: {"dtype": getattr(pair, role).dtype} for role in roles} | {"trust": pair.trust_remote_code}
+    if pair.draft.is_of_target:
+        settings |= {"layers": pair.draft.layers}
+        roles.remove("draft")
     return Job("pair", "", settings, {role: f"outside#{role}" for role in roles})
 
 

@@ -155,23 +155,26 @@ def check_same_family(target: Any, draft: Any) -> list[str]:
             f"draft and target are not of one family: token {token!r} is {_id(theirs, token)} for the target and "
             f"{_id(ours, token)} for the draft ({len(theirs)} and {len(ours)} tokens); choose a draft with the target's tokenizer"
         )
-    split = next((one for one, other in zip(_merges(target), _merges(draft), strict=False) if one != other), None)
-    probe = "def f(x):\n\treturn  [1234, 'äöü', \"漢字\"]  # ok 🙂 \r\n"
-    if split is not None or target(probe)["input_ids"] != draft(probe)["input_ids"]:
+    if (difference := split_difference(target, draft)) is not None:
         raise UnderstudyError(
-            "draft and target share a token list but split text differently "
-            + (
-                f"(merge {split} of the target has another rank in the draft)"
-                if split
-                else "(another normaliser or special tokens)"
-            )
-            + "; choose a draft with the target's tokenizer"
+            f"draft and target share a token list but split text differently ({difference}); choose a draft with the target's "
+            "tokenizer"
         )
     return [
         f"{name}: the target's {getattr(target, name)!r} is used, the draft's was {getattr(draft, name)!r}"
         for name in ("eos_token", "pad_token", "chat_template")
         if getattr(target, name) != getattr(draft, name)
     ]
+
+
+def split_difference(target: Any, draft: Any) -> str | None:
+    """Why two tokenizers may cut one text into different tokens; None where nothing says so."""
+    split = next((one for one, other in zip(_merges(target), _merges(draft), strict=False) if one != other), None)
+    if split is not None:
+        return f"merge {split} of the target has another rank in the draft"
+    probe = "def f(x):\n\treturn  [1234, 'äöü', \"漢字\"]  # ok 🙂 \r\n"
+    same = target(probe)["input_ids"] == draft(probe)["input_ids"]
+    return None if same else "another normaliser or special tokens"
 
 
 def _merges(tokenizer: Any) -> list[Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.artifacts import Store, content_key, file_sha256, read_json, write_json
-from pipeline.config.pair import ModelSource
+from pipeline.config.pair import TARGET, ModelSource
 from pipeline.config.root import Config
 from pipeline.errors import UsageError
 from pipeline.modelfiles import model_files
@@ -35,7 +35,7 @@ def resolve_inputs(config: Config, store: Store) -> dict[str, Outside]:
     else:
         for role in ("target", "draft", "target_before"):
             source = getattr(config.pair, role)
-            if source is not None:
+            if source is not None and source.source != TARGET:
                 found[role] = _model(role, source, digests)
     for number, source in enumerate(config.corpus.sources):
         if not source.is_reference:

@@ -38,18 +38,17 @@ class Pair:
         return self.directory / "tokenizer"
 
     def path(self, role: str) -> Path:
-        """The directory of a role's model: in the artifact, or where the config says it is *now* (a moved or evicted
-        directory has the same digest, so the artifact may outlive the place it was made from)."""
-        return locate(self.config, role) or self.directory / role
+        """The directory of a role's model: in the artifact where the stage made it, else where the config says it is *now*
+        (a moved or evicted directory has the same digest, so the artifact may outlive the place it was made from)."""
+        made = self.directory / role
+        return made if made.is_dir() else locate(self.config, role)
 
     def dtype(self, role: str) -> str:
         return str(self.facts[role]["dtype"])
 
 
-def locate(config: PairConfig, role: str) -> Path | None:
-    """Where a role's model lies outside the store, fetched if need be; None for the reference pair."""
-    if config.is_reference:
-        return None
+def locate(config: PairConfig, role: str) -> Path:
+    """Where a role's model lies outside the store, fetched if need be."""
     source = getattr(config, role)
     if source.is_local:
         return Path(source.source)

@@ -3,15 +3,19 @@
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from pipeline.artifacts import content_key, file_sha256, write_json
 from pipeline.config.pair import ModelSource, PairConfig
 from pipeline.context import Outcome, StageContext
+from pipeline.derived import gained_tokens, grow_vocabulary, keep_layers
 from pipeline.errors import UsageError
 from pipeline.modelfiles import model_digest, tokenizer_digest
 from pipeline.models import (
     check_same_family,
     choose_device,
     dtype_bytes,
+    load_model,
     load_tokenizer,
     measure_weights,
     read_shape,
@@ -25,19 +29,13 @@ from pipeline.reference.text import read_flavours
 def run(context: StageContext) -> Outcome:
     pair = context.config.pair
     figures = _reference(context) if pair.is_reference else {}
-    paths = {
-        role: locate(pair, role) or context.out / role
-        for role in ("target", "draft", "target_before")
-        if _plays(pair, role)
-    }
-    target, draft = (
-        load_tokenizer(paths["target"], pair.trust_remote_code),
-        load_tokenizer(paths["draft"], pair.trust_remote_code),
-    )
-    notes = check_same_family(target, draft)
+    paths = {role: _locate(context, role) for role in ("target", "draft", "target_before") if _plays(pair, role)}
+    target = load_tokenizer(paths["target"], pair.trust_remote_code)
+    draft, notes = _base_draft(context, paths, target)
+    origins, paths = paths, paths | {"draft": draft}
     if "target_before" in paths:
-        check_same_family(target, load_tokenizer(paths["target_before"], pair.trust_remote_code))
-    described = {role: _describe(context, role, path) for role, path in paths.items()}
+        _check_before(target, load_tokenizer(paths["target_before"], pair.trust_remote_code))
+    described = {role: _describe(context, role, path, origins[role]) for role, path in paths.items()}
     _check_sizes(described)
     _check_width(described, target)
     target.save_pretrained(context.out / "tokenizer")
@@ -65,6 +63,52 @@ def _plays(pair: PairConfig, role: str) -> bool:
     return role != "target_before" or pair.is_reference or pair.target_before is not None
 
 
+def _locate(context: StageContext, role: str) -> Path:
+    """Where a role's model comes from: outside, this artifact for the reference pair, the target for a draft of its layers."""
+    pair = context.config.pair
+    if pair.is_reference:
+        return context.out / role
+    return locate(pair, "target" if role == "draft" and pair.draft.is_of_target else role)
+
+
+def _base_draft(context: StageContext, paths: dict[str, Path], tokenizer: Any) -> tuple[Path, list[str]]:
+    """The base draft's directory, and what is to be said of it. It is made here where the config asks for some of the target's
+    layers, and where the target has gained tokens since the draft was made."""
+    pair, out = context.config.pair, context.out / "draft"
+    if pair.draft.is_of_target:
+        assert pair.draft.layers is not None  # the config sees to it
+        target = load_model(paths["target"], pair.draft.dtype, torch.device("cpu"), pair.trust_remote_code)
+        model, chosen = keep_layers(target, pair.draft.layers)
+        notes = [f"the draft is the target's layers {', '.join(map(str, chosen))} of {target.config.num_hidden_layers}"]
+    else:
+        own = load_tokenizer(paths["draft"], pair.trust_remote_code)
+        gained = gained_tokens(tokenizer, own)
+        if not gained:
+            return paths["draft"], check_same_family(tokenizer, own)
+        model = load_model(paths["draft"], pair.draft.dtype, torch.device("cpu"), pair.trust_remote_code)
+        grow_vocabulary(model, gained)
+        notes = [
+            f"the target has {len(gained)} tokens that the draft lacked, such as {_token(tokenizer, gained)}: it was given rows "
+            "for them, which only training can teach it to use"
+        ]
+    model.save_pretrained(out)
+    tokenizer.save_pretrained(out)
+    return out, notes
+
+
+def _check_before(target: Any, before: Any) -> None:
+    if gained := gained_tokens(target, before):
+        raise UsageError(
+            f"pair.target_before: has no token {_token(target, gained)} ({len(gained)} in all), which the target gained; it "
+            "cannot read the target's prompts, so leave it out"
+        )
+    check_same_family(target, before)
+
+
+def _token(tokenizer: Any, ids: list[int]) -> str:
+    return repr(tokenizer.convert_ids_to_tokens(ids[0]))
+
+
 def _reference(context: StageContext) -> dict[str, float]:
     recipe = context.config.pair.reference
     flavours = read_flavours(context.inputs["text"], recipe.text_megabytes)
@@ -73,7 +117,8 @@ def _reference(context: StageContext) -> dict[str, float]:
     )
 
 
-def _describe(context: StageContext, role: str, path: Path) -> dict[str, Any]:
+def _describe(context: StageContext, role: str, path: Path, origin: Path) -> dict[str, Any]:
+    """Facts of a role's model at `path`, whose weights, and so whose licence, come from `origin`."""
     source: ModelSource = getattr(context.config.pair, role) or context.config.pair.target
     weights, shape = measure_weights(path), read_shape(path, context.config.pair.trust_remote_code)
     return {
@@ -83,7 +128,7 @@ def _describe(context: StageContext, role: str, path: Path) -> dict[str, Any]:
         "digest": model_digest(path),
         "parameters": weights.parameters,
         "bytes": weights.bytes,
-        "license": _license(path),
+        "license": _license(origin),
         "logits_width": shape.logits_width,
         "context": shape.context,
         "cache_bytes_per_token": shape.cache_elements_per_token * dtype_bytes(source.dtype),

@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from pipeline.config.base import Section
 
-REFERENCE = "reference"
+REFERENCE, TARGET = "reference", "target"
 
 
 class ModelSource(Section):
@@ -31,7 +31,7 @@ class ModelSource(Section):
 
     @property
     def is_hub(self) -> bool:
-        return not self.is_local and self.source != REFERENCE
+        return not self.is_local and self.source not in (REFERENCE, TARGET)
 
     @model_validator(mode="after")
     def _hub_needs_revision(self) -> "ModelSource":
@@ -41,6 +41,26 @@ class ModelSource(Section):
                 "(a local directory starts with '.', '/' or '~')"
             )
         return self
+
+
+class DraftSource(ModelSource):
+    """Where the base draft comes from; `target` for one made of some of the target's layers."""
+
+    layers: int | tuple[int, ...] | None = Field(
+        default=None,
+        description="With source `target`: how many of its layers to keep (the first, the last, others evenly between), or "
+        "which, by number from 0.",
+    )
+
+    @model_validator(mode="after")
+    def _layers_are_the_targets(self) -> "DraftSource":
+        if (self.source == TARGET) != (self.layers is not None):
+            raise ValueError("`source: target` and `layers` belong together: set both, or neither")
+        return self
+
+    @property
+    def is_of_target(self) -> bool:
+        return self.source == TARGET
 
 
 class ReferenceShape(Section):
@@ -111,7 +131,7 @@ class PairConfig(Section):
     """The speculative-decoding pair."""
 
     target: ModelSource = Field(description="The large model whose output is wanted.")
-    draft: ModelSource = Field(description="The base draft, before distillation.")
+    draft: DraftSource = Field(description="The base draft, before distillation.")
     target_before: ModelSource | None = Field(
         default=None,
         description="The target as it was before its last change: the stock draft is examined against it too.",
@@ -133,4 +153,7 @@ class PairConfig(Section):
             raise ValueError("the reference pair is made in float32; leave dtype out")
         if self.target_before is not None and self.is_reference:
             raise ValueError("the reference pair brings its own target_before; remove the key")
+        for role in ("target", "target_before"):
+            if getattr(self, role) is not None and getattr(self, role).source == TARGET:
+                raise ValueError(f"`target` is a source of the draft alone; say where {role} lies")
         return self

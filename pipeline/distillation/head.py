@@ -11,21 +11,24 @@ from typing import Any
 import torch
 from torch import nn
 
-LossOf = Callable[[torch.Tensor, slice], torch.Tensor]  # log q of a chunk (n, V) and which positions they are; (n,)
+LossOf = Callable[
+    [torch.Tensor, slice], torch.Tensor
+]  # a chunk's logits (n, V), fp32, and which positions they are; (n,)
 
-_LOGITS = 1 << 25  # of a chunk at once: 128 MiB of fp32
+_LOGITS = 1 << 21  # of a chunk at once: 8 MiB of fp32, which a cache holds better than memory
+_LEAST_ROWS = 256  # of a chunk: with fewer, reading the head's weights would take longer than multiplying by them
 _PROOF = 16  # tokens over which head and model must agree
 
 
 def mean_loss(hidden_NH: torch.Tensor, head: nn.Linear, vocabulary: int, loss_of: LossOf) -> torch.Tensor:
-    """The mean over N positions of `loss_of(log q, positions)`, and its gradients for `hidden_NH` and the head's weights."""
+    """The mean over N positions of `loss_of(logits, positions)`, and its gradients for `hidden_NH` and the head's weights."""
     loss: torch.Tensor = _MeanLoss.apply(hidden_NH, head.weight, head.bias, vocabulary, loss_of)  # type: ignore[no-untyped-call]
     return loss
 
 
 def mean_loss_of_logits(logits_NV: torch.Tensor, loss_of: LossOf) -> torch.Tensor:
     """The same from logits that are there already: for heads that are more than a matrix."""
-    return loss_of(logits_NV.float().log_softmax(-1), slice(0, len(logits_NV))).mean()
+    return loss_of(logits_NV.float(), slice(0, len(logits_NV))).mean()
 
 
 @torch.no_grad()
@@ -65,7 +68,7 @@ class _MeanLoss(torch.autograd.Function):
         d_hidden_NH = torch.empty_like(hidden_NH)
         d_weight_VH = torch.zeros_like(weight_VH) if weight_VH.requires_grad else None
         d_bias_V = torch.zeros_like(bias_V) if bias_V is not None and bias_V.requires_grad else None
-        total, size = hidden_NH.new_zeros((), dtype=torch.float32), max(1, _LOGITS // vocabulary)
+        total, size = hidden_NH.new_zeros((), dtype=torch.float32), max(_LEAST_ROWS, _LOGITS // vocabulary)
         for begin in range(0, count, size):
             chunk = slice(begin, min(begin + size, count))
             logits_nV = hidden_NH[chunk] @ used_VH.t()
@@ -73,7 +76,7 @@ class _MeanLoss(torch.autograd.Function):
                 logits_nV = logits_nV + bias_V[:vocabulary].to(logits_nV.dtype)
             with torch.enable_grad():
                 leaf_nV = logits_nV.float().requires_grad_()
-                loss = loss_of(leaf_nV.log_softmax(-1), chunk).sum() / count
+                loss = loss_of(leaf_nV, chunk).sum() / count
             (d_logits_nV,) = torch.autograd.grad(loss, leaf_nV)
             total += loss.detach()
             d_logits_nV = d_logits_nV.to(hidden_NH.dtype)

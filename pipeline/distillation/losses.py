@@ -12,6 +12,8 @@ from typing import NamedTuple
 import torch
 from torch.nn import functional
 
+from pipeline.distillation.selection import select
+
 _LEAST = -1e4  # for log p of what cannot be: exp gives 0, and 0 * -inf is not met
 _LEAST_REST = 1e-7  # of a bucket's mass: below, a difference of fp32 numbers says nothing
 _SHARPNESS = 3.0  # of `lk_hybrid`, as its authors have it
@@ -47,8 +49,8 @@ def full_columns(log_q_NV: torch.Tensor, log_p_NV: torch.Tensor) -> Columns:
     return Columns(log_p_NV.clamp(min=_LEAST), log_q_NV.clamp(min=_LEAST), 0.0, 0.0)
 
 
-def sparse_columns(log_q_NV: torch.Tensor, stored: Sparse, merged: bool = False) -> Columns:
-    """K + 1 columns, the last for the bucket.
+def sparse_columns(logits_NV: torch.Tensor, stored: Sparse, merged: bool = False) -> Columns:
+    """K + 1 columns from the draft's logits, the last for the bucket.
 
     Merging tokens into a bucket can only hide disagreement: every divergence here is at most that of the full
     distributions, and the acceptance at least. Tokens drawn from the rest do not: sums over them have the full sum as
@@ -58,10 +60,10 @@ def sparse_columns(log_q_NV: torch.Tensor, stored: Sparse, merged: bool = False)
     once and all others are the bucket.
     """
     kept = stored.ids_NK.shape[1]
-    log_q_NK = log_q_NV.gather(-1, stored.ids_NK).clamp(min=_LEAST)
-    place_K = torch.arange(kept, device=log_q_NV.device)
+    draft = select(logits_NV, stored.ids_NK, stored.tokens_N)
+    place_K = torch.arange(kept, device=logits_NV.device)
     drawn_NK = place_K >= stored.certain_N.unsqueeze(-1)
-    drawn_N = (kept - stored.certain_N).clamp(min=1).to(log_q_NV.dtype)
+    drawn_N = (kept - stored.certain_N).clamp(min=1).to(logits_NV.dtype)
     share_N = stored.rest_log_p_N - drawn_N.log()
     log_count_NK = torch.where(drawn_NK & (not merged), share_N.unsqueeze(-1) - stored.log_p_NK, 0.0)
     bucket_N = (stored.certain_N == kept) | merged
@@ -69,13 +71,12 @@ def sparse_columns(log_q_NV: torch.Tensor, stored: Sparse, merged: bool = False)
     if merged:  # the drawn ones are no part of the bucket
         drawn_p_N = torch.where(drawn_NK, stored.log_p_NK.exp(), 0.0).sum(-1)
         rest_log_p_N = (rest_log_p_N.exp() - drawn_p_N).clamp(min=_LEAST_REST).log()
-    # The rest's log mass by logsumexp over what is left: 1 - sum(q) cancels to 0 or below in fp32.
-    rest_log_q_N = log_q_NV.scatter(-1, stored.ids_NK, -torch.inf).logsumexp(-1).clamp(min=_LEAST)
-    within_N = log_q_NV.gather(-1, stored.tokens_N.unsqueeze(-1)).squeeze(-1) - rest_log_q_N
+    rest_log_q_N = draft.rest_log_q_N.clamp(min=_LEAST)
+    within_N = draft.token_log_q_N - rest_log_q_N
     in_bucket_N = bucket_N & (stored.ids_NK != stored.tokens_N.unsqueeze(-1)).all(-1)
     return Columns(
         torch.cat([stored.log_p_NK, rest_log_p_N.unsqueeze(-1)], dim=-1).clamp(min=_LEAST),
-        torch.cat([log_q_NK, rest_log_q_N.unsqueeze(-1)], dim=-1),
+        torch.cat([draft.log_q_NK.clamp(min=_LEAST), rest_log_q_N.unsqueeze(-1)], dim=-1),
         torch.cat([log_count_NK, torch.where(bucket_N, 0.0, -torch.inf).unsqueeze(-1)], dim=-1),
         torch.where(in_bucket_N, within_N, 0.0),
     )
@@ -128,9 +129,9 @@ def lk_hybrid(columns: Columns) -> torch.Tensor:
     return weight_N * forward_kl(columns) + (1 - weight_N) * variation_N
 
 
-def cross_entropy(log_q_NV: torch.Tensor, tokens_N: torch.Tensor) -> torch.Tensor:
+def cross_entropy(logits_NV: torch.Tensor, tokens_N: torch.Tensor) -> torch.Tensor:
     """-log q of the tokens that the target drew: plain SFT on the target's text."""
-    return functional.nll_loss(log_q_NV, tokens_N, reduction="none")
+    return functional.cross_entropy(logits_NV, tokens_N, reduction="none")
 
 
 def _sum(columns: Columns, terms_NM: torch.Tensor) -> torch.Tensor:

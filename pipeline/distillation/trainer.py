@@ -119,11 +119,11 @@ class _Trainer(SFTTrainer):  # type: ignore[misc]
     ) -> Any:
         stored, loss_name = stored_targets(inputs), self._settings.loss
 
-        def loss_of(log_q_NV: torch.Tensor, where: slice) -> torch.Tensor:
+        def loss_of(logits_NV: torch.Tensor, where: slice) -> torch.Tensor:
             part = Sparse(*(column[where] for column in stored))
             if loss_name == "cross_entropy":
-                return cross_entropy(log_q_NV, part.tokens_N)
-            return LOSSES[loss_name](sparse_columns(log_q_NV, part, merged=loss_name in MERGED))
+                return cross_entropy(logits_NV, part.tokens_N)
+            return LOSSES[loss_name](sparse_columns(logits_NV, part, merged=loss_name in MERGED))
 
         # No attention mask: padding lies to the right, where no position that counts can see it, and positions that begin
         # anew keep documents apart, without a cache only.

@@ -15,6 +15,7 @@ from tests.benchmarks import (
     quickstart,
     trace,
 )
+from tests.benchmarks.distillation import figure as distillation
 from tests.benchmarks.render import render
 
 FIGURES = {
@@ -29,6 +30,7 @@ FIGURES = {
     "trace": trace,
     "conformance": conformance,
     "light_paths": light_paths,
+    "distillation": distillation,
 }
 
 for name in sys.argv[1:] or FIGURES:

@@ -17,6 +17,7 @@ from tests.fakes import family_model
 @pytest.mark.parametrize("vocabulary", [11, 9])
 def test_chunks_change_nothing(chunk: int, bias: bool, vocabulary: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also with columns beyond the shared vocabulary, which get no gradient."""
+    monkeypatch.setattr(head, "_LEAST_ROWS", min(chunk, 2))
     monkeypatch.setattr(head, "_LOGITS", chunk * vocabulary)
     torch.manual_seed(0)
     layer = nn.Linear(5, 11, bias=bias, dtype=torch.float64)
@@ -25,9 +26,9 @@ def test_chunks_change_nothing(chunk: int, bias: bool, vocabulary: int, monkeypa
 
     sizes: list[int] = []
 
-    def loss_of(log_q_NV: torch.Tensor, where: slice) -> torch.Tensor:
-        sizes.append(len(log_q_NV))
-        return cross_entropy(log_q_NV, tokens_N[where])
+    def loss_of(logits_NV: torch.Tensor, where: slice) -> torch.Tensor:
+        sizes.append(len(logits_NV))
+        return cross_entropy(logits_NV, tokens_N[where])
 
     inputs = [hidden_NH, *layer.parameters()]
     whole = mean_loss_of_logits(layer(hidden_NH)[:, :vocabulary], loss_of)
@@ -47,7 +48,7 @@ def test_a_frozen_head_gets_no_gradient() -> None:
     """As where only adapters learn."""
     layer = nn.Linear(4, 6, bias=False).requires_grad_(False)
     hidden_NH = torch.randn(3, 4, requires_grad=True)
-    mean_loss(hidden_NH, layer, 6, lambda log_q, where: -log_q[:, 0]).backward()
+    mean_loss(hidden_NH, layer, 6, lambda logits, where: -logits[:, 0]).backward()
 
     assert layer.weight.grad is None
     assert hidden_NH.grad is not None
@@ -87,7 +88,7 @@ def test_a_loss_is_of_single_precision() -> None:
     found: list[torch.dtype] = []
     hidden_NH = torch.randn(3, 4, dtype=torch.bfloat16, requires_grad=True)
     layer = nn.Linear(4, 6, bias=False)
-    mean_loss(hidden_NH, layer, 6, lambda log_q, where: found.append(log_q.dtype) or -log_q[:, 0])
+    mean_loss(hidden_NH, layer, 6, lambda logits, where: found.append(logits.dtype) or -logits[:, 0])
 
     assert [torch.float32] == found
 

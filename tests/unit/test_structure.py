@@ -21,7 +21,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("artifacts", "spool", "config", "progress", "context", "modelfiles", "hub", "pairfile", "drafts"),
     ("speculation.sampling",),
     ("acceptance",),
-    ("models", "corpus", "openpair"),
+    ("models", "corpus", "openpair", "derived"),
     ("speculation",),
     ("generation",),
     ("distillation", "quantization", "latency", "judgement"),

@@ -13,52 +13,51 @@ from pipeline.reference.text import Document, read_flavours
 from tests.benchmarks.figures import ROOT
 
 DATA = ROOT.parent / "shared" / "data"
-MOVED = ("json", "chat", "commands")  # what the target is fine-tuned on when it moves
+_MEGABYTES = 2.0  # of each domain, 10^6 characters
 _PROBLEMS, _LINES = 4, 80  # of a document of problems, of plays
 
 
-def _code(megabytes: float) -> Iterator[Document]:
-    yield from read_flavours(Path(sysconfig.get_path("stdlib")), megabytes).modules
+def _code() -> Iterator[Document]:
+    yield from read_flavours(Path(sysconfig.get_path("stdlib")), _MEGABYTES).modules
 
 
-def _maths(megabytes: float) -> Iterator[Document]:
-    rows = _rows("prompts/gsm8k_train.jsonl")
-    for number, some in enumerate(_groups(rows, _PROBLEMS)):
+def _maths() -> Iterator[Document]:
+    for number, some in enumerate(_groups(_rows("prompts/gsm8k_train.jsonl"), _PROBLEMS)):
         yield Document(
             f"gsm8k-{number}", "\n\n".join(f"Question: {row['question']}\nAnswer: {row['answer']}" for row in some)
         )
 
 
-def _chat(megabytes: float) -> Iterator[Document]:
+def _chat() -> Iterator[Document]:
     for row in _rows("corpora/sgd_dialogues.jsonl"):
         yield Document(
             f"chat-{row['id']}", "\n".join(f"{turn['speaker']}: {turn['utterance']}" for turn in row["turns"])
         )
 
 
-def _json(megabytes: float) -> Iterator[Document]:
+def _json() -> Iterator[Document]:
     for row in _rows("corpora/sgd_dialogues.jsonl"):
         states = [{"turn": turn["speaker"].lower(), "frames": turn["frames"]} for turn in row["turns"]]
         yield Document(f"json-{row['id']}", "\n".join(json.dumps(state) for state in states))
 
 
-def _commands(megabytes: float) -> Iterator[Document]:
+def _commands() -> Iterator[Document]:
     for row in _rows("corpora/tldr.jsonl"):
         yield Document(row["path"], row["text"])
 
 
-def _documents(megabytes: float) -> Iterator[Document]:
+def _documents() -> Iterator[Document]:
     for row in _rows("corpora/peps.jsonl"):
         yield Document(row["path"], row["text"])
 
 
-def _plays(megabytes: float) -> Iterator[Document]:
+def _plays() -> Iterator[Document]:
     lines = (DATA / "corpora" / "shakespeare.txt").read_text(encoding="utf-8").splitlines()
     for number, some in enumerate(_groups(lines, _LINES)):
         yield Document(f"plays-{number}", "\n".join(some))
 
 
-DOMAINS: dict[str, Callable[[float], Iterator[Document]]] = {
+_READERS: dict[str, Callable[[], Iterator[Document]]] = {
     "code": _code,
     "maths": _maths,
     "chat": _chat,
@@ -67,14 +66,14 @@ DOMAINS: dict[str, Callable[[float], Iterator[Document]]] = {
     "documents": _documents,
     "plays": _plays,
 }
+DOMAINS = tuple(_READERS)
 
 
-def read_domain(name: str, megabytes: float) -> list[Document]:
-    """Documents of a domain in an order that depends on their names alone, up to `megabytes` (10^6 characters)."""
+def read_domain(name: str) -> list[Document]:
+    """Documents of a domain in an order that depends on their names alone."""
     chosen, size = [], 0
-    documents = sorted(DOMAINS[name](megabytes), key=lambda document: hashlib.sha256(document.name.encode()).digest())
-    for document in documents:
-        if size > megabytes * 1e6:
+    for document in sorted(_READERS[name](), key=lambda one: hashlib.sha256(one.name.encode()).digest()):
+        if size > _MEGABYTES * 1e6:
             break
         chosen.append(document)
         size += len(document.text)

@@ -1,0 +1,89 @@
+"""What the target of a regime said, by the pipeline's own corpus and generate stages, and what an examination finds."""
+
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.distillation.pair import PLACE, TARGETS, make_pair
+from tests.benchmarks.figures import ROOT, UNDERSTUDY
+
+CONFIG = "tests/benchmarks/distill.yaml"
+
+
+@dataclass(frozen=True)
+class Regime:
+    """A target, the stock draft, and the completions of one finished generate stage."""
+
+    name: str
+    target: Path
+    completions: Path
+
+    @property
+    def draft(self) -> Path:
+        return PLACE / "draft"
+
+    @cached_property
+    def config(self) -> Any:
+        from pipeline.config.loading import load_config
+
+        return load_config(ROOT / CONFIG, _overrides(self.name))
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        from pipeline.models import load_tokenizer
+
+        return load_tokenizer(self.target)
+
+    @cached_property
+    def vocabulary(self) -> int:
+        return len(self.tokenizer)
+
+    def load(self, which: Path) -> Any:
+        import torch
+
+        from pipeline.models import load_model
+
+        return load_model(which, "float32", torch.device("cpu"))
+
+    def read(self, split: str) -> Sequence[Any]:
+        from pipeline.generation.store import read_completions
+        from pipeline.speculation.sampling import Sampling
+
+        return list(read_completions(self.completions, {split}, Sampling()))
+
+    def examine(self, draft: Any) -> list[Any]:
+        """Per-prompt counts on the examination split, at temperature 1."""
+        from pipeline.generation.examination import examine_draft
+        from pipeline.speculation.sampling import Sampling
+
+        found = examine_draft(draft, self.read("examination"), Sampling(), self.config.evaluate, self.vocabulary)
+        return [counts for window in found for counts in window]
+
+
+def find_regime(name: str) -> Regime:
+    """The regime's completions; the pair is trained and the stages are run where they are not there yet."""
+    from pipeline.artifacts import Store
+    from pipeline.runs import find_built, require_run
+
+    make_pair()
+    settings = [part for override in _overrides(name) for part in ("--set", override)]
+    store = PLACE / "store"
+    subprocess.run(
+        [UNDERSTUDY, "run", CONFIG, *settings, "--until", "generate", "--run", name, "--store", str(store)],
+        check=True,
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+    )
+    opened = Store(store)
+    return Regime(name, PLACE / TARGETS[name], find_built(opened, require_run(opened, name), "generate").path)
+
+
+def _overrides(name: str) -> list[str]:
+    return [
+        f"pair.target.source={PLACE / TARGETS[name]}",
+        f"pair.draft.source={PLACE / 'draft'}",
+        f"corpus.sources=[{{path: {PLACE / 'prompts.jsonl'}}}]",
+    ]

@@ -1,0 +1,253 @@
+"""Ways to train the draft: ours, and what people use today. Each takes steps, a seed and a learning rate.
+
+All have the same prompts and completions, 16 sequences a step, AdamW (betas 0.9, 0.95, weight decay 0.1), 5% warm-up then
+cosine to 0, gradients clipped at 1, bfloat16 autocast on fp32 weights, the loss on completion tokens alone, and no
+checkpointing of activations.
+"""
+
+import math
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from tests.benchmarks.distillation.data import Regime
+
+BATCH = 16
+_WARMUP, _DECAY, _BETAS, _CLIP = 0.05, 0.1, (0.9, 0.95), 1.0
+
+
+class Trained(NamedTuple):
+    model: Any
+    seconds: float
+    tokens: float  # seen, padding left out
+
+
+Method = Callable[[Regime, int, int, float], Trained]  # steps, seed, learning rate
+
+
+def ours(loss: str) -> Method:
+    """Understudy's trainer on stored distributions, examinations on dev prompts included."""
+
+    def train(regime: Regime, steps: int, seed: int, rate: float) -> Trained:
+        from pipeline.distillation.dataset import Documents
+        from pipeline.distillation.trainer import distill
+        from pipeline.generation.examination import dev_figures
+        from pipeline.progress import Progress
+        from pipeline.speculation.sampling import Sampling
+
+        spoken, dev, model = regime.read("train"), regime.read("dev"), regime.load(regime.draft)
+        settings = regime.config.distill.model_copy(
+            update={
+                "loss": loss,
+                "max_steps": steps,
+                "batch": BATCH,
+                "learning_rate": rate,
+                "evaluate_every": math.ceil(steps / 2),
+                "save_every": steps,
+            }
+        )
+        with tempfile.TemporaryDirectory() as work:
+            began = time.perf_counter()
+            distill(
+                model,
+                regime.tokenizer,
+                spoken,
+                settings,
+                seed,
+                regime.vocabulary,
+                Path(work),
+                lambda draft: dev_figures(draft, dev, Sampling(), regime.config.evaluate, regime.vocabulary),
+                Progress(terminal=False),
+            )
+            took = time.perf_counter() - began
+        rows = Documents(spoken).rows
+        return Trained(model, took, _mean_length(spoken) * len(spoken) / len(rows) * BATCH * steps)
+
+    return train
+
+
+def trl_sft(regime: Regime, steps: int, seed: int, rate: float) -> Trained:
+    """TRL's SFTTrainer on the target's text."""
+    from datasets import Dataset
+    from trl import SFTTrainer
+
+    spoken, model = regime.read("train"), regime.load(regime.draft)
+    data = [
+        {
+            "input_ids": [*map(int, item.prompt), *map(int, item.tokens[: item.length])],
+            "completion_mask": [0] * len(item.prompt) + [1] * item.length,
+        }
+        for item in spoken
+    ]
+    with tempfile.TemporaryDirectory() as work:
+        trainer = SFTTrainer(
+            model=model,
+            args=_arguments(work, steps, seed, rate),
+            train_dataset=Dataset.from_list(data),
+            processing_class=regime.tokenizer,
+        )
+        began = time.perf_counter()
+        trainer.train()
+        took = time.perf_counter() - began
+    return Trained(model, took, _mean_length(spoken) * BATCH * steps)
+
+
+def trl_gkd(regime: Regime, steps: int, seed: int, rate: float) -> Trained:
+    """TRL's GKDTrainer, lmbda 0 (no text of the draft's own), beta 0 (forward KL), the target's forward pass in each step."""
+    from datasets import Dataset
+    from trl.experimental.gkd import GKDConfig, GKDTrainer
+
+    spoken, model = regime.read("train"), regime.load(regime.draft)
+
+    def collate(rows: list[dict[str, int]]) -> dict[str, torch.Tensor]:
+        some = [spoken[row["row"]] for row in rows]
+        width = max(len(item.prompt) + item.length for item in some)
+        batch = {name: torch.zeros(len(some), width, dtype=torch.int64) for name in ("input_ids", "attention_mask")}
+        labels = torch.full((len(some), width), -100)
+        for row, item in enumerate(some):
+            first, end = len(item.prompt), len(item.prompt) + item.length
+            ids = torch.tensor([*map(int, item.prompt), *map(int, item.tokens[: item.length])])
+            batch["input_ids"][row, :end] = ids
+            batch["attention_mask"][row, :end] = 1
+            labels[row, first:end] = ids[first:]
+        return batch | {"labels": labels}
+
+    with tempfile.TemporaryDirectory() as work:
+        trainer = GKDTrainer(
+            model=model,
+            teacher_model=regime.load(regime.target),
+            args=_arguments(work, steps, seed, rate, GKDConfig, lmbda=0.0, beta=0.0, temperature=1.0),
+            data_collator=collate,
+            train_dataset=Dataset.from_dict({"row": list(range(len(spoken)))}),
+            processing_class=regime.tokenizer,
+        )
+        began = time.perf_counter()
+        trainer.train()
+        took = time.perf_counter() - began
+    return Trained(model, took, _mean_length(spoken) * BATCH * steps)
+
+
+def bare_loop(regime: Regime, steps: int, seed: int, rate: float) -> Trained:
+    """A torch loop with cross-entropy and nothing else: the limit."""
+    from torch.nn import functional
+
+    def loss_of(logits_NV: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        return functional.cross_entropy(logits_NV.float(), batch["tokens"])
+
+    return _loop(regime, steps, seed, rate, loss_of)
+
+
+def online(regime: Regime, steps: int, seed: int, rate: float) -> Trained:
+    """Forward KL over the whole vocabulary, the target's forward pass in each step: what no store can beat."""
+    from pipeline.distillation.losses import forward_kl, full_columns
+
+    target = regime.load(regime.target)
+
+    def loss_of(logits_NV: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        with torch.no_grad():
+            log_p_NV = _logits(target, batch).float().log_softmax(-1)
+        return forward_kl(full_columns(logits_NV.float().log_softmax(-1), log_p_NV)).mean()
+
+    return _loop(regime, steps, seed, rate, loss_of)
+
+
+def _loop(
+    regime: Regime,
+    steps: int,
+    seed: int,
+    rate: float,
+    loss_of: Callable[[torch.Tensor, dict[str, torch.Tensor]], torch.Tensor],
+) -> Trained:
+    spoken, model = regime.read("train"), regime.load(regime.draft).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=_BETAS, weight_decay=_DECAY, fused=True)
+    warmup = max(1, int(_WARMUP * steps))
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer,
+        lambda step: (
+            step / warmup if step < warmup else 0.5 + 0.5 * math.cos(math.pi * (step - warmup) / (steps - warmup))
+        ),
+    )
+    tokens, began = 0.0, time.perf_counter()
+    for _, batch in zip(range(steps), _batches(spoken, seed), strict=False):
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = loss_of(_logits(model, batch), batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(model.parameters(), _CLIP)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad(set_to_none=True)
+        tokens += sum(len(spoken[n].prompt) + spoken[n].length for n in batch["documents"].tolist())
+    return Trained(model, time.perf_counter() - began, tokens)
+
+
+def _logits(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Of the positions to learn at alone: (N, V)."""
+    feed = {name: batch[name] for name in ("input_ids", "position_ids") if name in batch}
+    hidden_NH = model.model(**feed, use_cache=False).last_hidden_state[batch["predicts"]]
+    logits_NV: torch.Tensor = model.lm_head(hidden_NH)
+    return logits_NV
+
+
+def _batches(spoken: Any, seed: int) -> Iterator[dict[str, torch.Tensor]]:
+    from pipeline.distillation.dataset import Documents
+
+    documents, generator = Documents(spoken), torch.Generator().manual_seed(seed)
+    while True:
+        order = torch.randperm(len(documents.rows), generator=generator).tolist()
+        for begin in range(0, len(order) - BATCH + 1, BATCH):
+            yield documents.collate([{"row": row} for row in order[begin : begin + BATCH]])
+
+
+def _arguments(work: str, steps: int, seed: int, rate: float, kind: Any = None, **more: Any) -> Any:
+    from trl import SFTConfig
+
+    return (kind or SFTConfig)(
+        output_dir=work,
+        max_steps=steps,
+        per_device_train_batch_size=BATCH,
+        learning_rate=rate,
+        lr_scheduler_type="cosine",
+        warmup_steps=int(_WARMUP * steps),
+        weight_decay=_DECAY,
+        adam_beta2=_BETAS[1],
+        max_grad_norm=_CLIP,
+        bf16=True,
+        gradient_checkpointing=False,
+        use_cpu=True,
+        seed=seed,
+        data_seed=seed,
+        max_length=None,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        dataloader_pin_memory=False,
+        **more,
+    )
+
+
+def _mean_length(spoken: Any) -> float:
+    return float(sum(len(item.prompt) + item.length for item in spoken) / len(spoken))
+
+
+METHODS: dict[str, Method] = {
+    "trl_sft": trl_sft,
+    "trl_gkd": trl_gkd,
+    "bare_loop": bare_loop,
+    "online": online,
+    **{
+        loss: ours(loss)
+        for loss in (
+            "forward_kl",
+            "lk_hybrid",
+            "total_variation",
+            "negative_log_acceptance",
+            "jensen_shannon",
+            "reverse_kl",
+            "cross_entropy",
+        )
+    },
+}

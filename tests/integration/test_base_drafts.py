@@ -1,0 +1,83 @@
+"""Base drafts that the pair stage makes: of the target's layers, and with rows for tokens that the target gained."""
+
+import json
+import shutil
+from pathlib import Path
+
+import yaml
+from transformers import AutoTokenizer
+
+from tests.integration.conftest import NOBODY, SMOKE, Place, Smoke
+
+
+def _config(smoke: Smoke, tmp_path: Path, target: Path, draft: dict[str, object]) -> Path:
+    """The smoke config on a directory as target."""
+    config = yaml.safe_load(SMOKE.read_text())
+    config["pair"] = {"target": {"source": str(target)}, "draft": draft}
+    config["corpus"]["sources"] = [{"path": str(smoke.place.artifact("pair") / "prompts.jsonl")}]
+    config["corpus"] |= {"splits": {"train": 0.4, "dev": 0.3, "examination": 0.3}}
+    config["distill"] |= {"max_steps": 10}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    return tmp_path / "config.yaml"
+
+
+def test_a_draft_of_the_targets_layers(smoke: Smoke, place: Place, tmp_path: Path) -> None:
+    """Two of three layers are kept, trained and served; what the base is, is said."""
+    target = smoke.place.artifact("pair") / "target"
+    config = _config(smoke, tmp_path, target, {"source": "target", "layers": 2})
+    ended = place.understudy("run", config, "--until", "distill", "--run", "layers", MLFLOW_TRACKING_URI=NOBODY)
+    assert 0 == ended.code, ended.err
+    facts = json.loads((place.artifact("pair", "layers") / "pair.json").read_text())
+    draft = place.artifact("distill", "layers") / "draft"
+
+    assert ["the draft is the target's layers 0, 2 of 3"] == facts["differences"]
+    assert "psf-2.0" == facts["draft"]["license"]  # the target's
+    assert 2 == json.loads((draft / "config.json").read_text())["num_hidden_layers"]
+    assert facts["draft"]["parameters"] < facts["target"]["parameters"]
+
+
+def test_a_target_that_gained_tokens(smoke: Smoke, place: Place, tmp_path: Path) -> None:
+    """The draft's embeddings grow instead of an error, and it is trained with them."""
+    from transformers import AutoModelForCausalLM
+
+    target = AutoModelForCausalLM.from_pretrained(smoke.place.artifact("pair") / "target")
+    tokenizer = AutoTokenizer.from_pretrained(smoke.place.artifact("pair") / "target")
+    tokenizer.add_tokens(["<tool>", "</tool>"])
+    target.resize_token_embeddings(len(tokenizer))
+    for model in (target, tokenizer):
+        model.save_pretrained(tmp_path / "target")
+    shutil.copytree(smoke.place.artifact("pair") / "draft", tmp_path / "stock")
+    config = _config(smoke, tmp_path, tmp_path / "target", {"source": str(tmp_path / "stock")})
+    ended = place.understudy("run", config, "--until", "distill", "--run", "gained", MLFLOW_TRACKING_URI=NOBODY)
+    assert 0 == ended.code, ended.err
+    facts = json.loads((place.artifact("pair", "gained") / "pair.json").read_text())
+    draft = place.artifact("distill", "gained") / "draft"
+
+    assert facts["differences"][0].startswith("the target has 2 tokens that the draft lacked, such as '<tool>'")
+    assert 514 == facts["vocabulary"] == json.loads((draft / "config.json").read_text())["vocab_size"]
+    assert tokenizer.get_vocab() == AutoTokenizer.from_pretrained(draft).get_vocab()
+
+
+def test_an_old_target_without_the_new_tokens_is_refused(smoke: Smoke, place: Place, tmp_path: Path) -> None:
+    """It could not read the prompts; one line says to leave it out."""
+    pair = smoke.place.artifact("pair")
+    shutil.copytree(pair / "target", tmp_path / "target")
+    tokenizer = AutoTokenizer.from_pretrained(pair / "target")
+    tokenizer.add_tokens(["<tool>"])
+    tokenizer.save_pretrained(tmp_path / "target")
+    config = _config(smoke, tmp_path, tmp_path / "target", {"source": "target", "layers": 1})
+    ended = place.understudy(
+        "run", config, "--until", "pair", "--set", f"pair.target_before={{source: {pair / 'target'}}}",
+        MLFLOW_TRACKING_URI=NOBODY,
+    )  # fmt: skip
+    assert 2 == ended.code, ended.err
+    assert "pair.target_before: has no token '<tool>' (1 in all), which the target gained" in ended.complaint
+
+
+def test_layers_and_source_belong_together(smoke: Smoke, place: Place, tmp_path: Path) -> None:
+    """`source: target` without layers, and layers of a draft that has its own, exit 2 with the remedy."""
+    target = smoke.place.artifact("pair") / "target"
+    for draft in ({"source": "target"}, {"source": str(target), "layers": 2}):
+        ended = place.understudy("run", _config(smoke, tmp_path, target, draft), "--until", "pair")
+        assert 2 == ended.code, ended.err
+        assert "`source: target` and `layers` belong together: set both, or neither" in ended.complaint
