@@ -1,18 +1,22 @@
 """distill: the understudy learns. Fine-tunes the base draft on what the target said."""
 
 import shutil
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from pipeline.artifacts import write_json
+from pipeline.config.distill import DistillConfig
 from pipeline.context import Outcome, StageContext
+from pipeline.distillation.onpolicy import Write, run_rounds, write_round
 from pipeline.distillation.trainer import distill
 from pipeline.drafts import TRAINED_ON, trained_on_before
 from pipeline.errors import UnderstudyError
 from pipeline.generation.examination import DevFigures, dev_figures
-from pipeline.generation.store import read_completions
+from pipeline.generation.store import Spoken, read_completions
 from pipeline.modelfiles import model_digest
 from pipeline.models import choose_device, load_model, load_tokenizer
-from pipeline.pairfile import read_pair
+from pipeline.pairfile import Pair, read_pair
 from pipeline.speculation.sampling import Sampling
 
 
@@ -31,17 +35,18 @@ def run(context: StageContext) -> Outcome:
     # A base draft that Understudy made has learnt from prompts before; they are seen for good.
     learnt = {item.id for item in train} | trained_on_before(pair.path("draft"))
     checkpoints = context.out / "checkpoints"
-    log = distill(
-        model,
-        tokenizer,
-        train,
-        config.distill,
-        config.seed,
-        pair.vocabulary,
-        checkpoints,
-        examine,
-        context.progress,
-    )
+
+    def learn(rows: Sequence[Spoken], settings: DistillConfig, seed: int, work: Path) -> list[dict[str, float]]:
+        return distill(
+            model, tokenizer, rows, settings, seed, pair.vocabulary, work, examine, context.progress
+        )  # fmt: skip
+
+    log = learn(train, config.distill, config.seed, checkpoints / "offline")
+    if config.distill.on_policy.rounds:
+        write = _writer(context, pair, model, sampling)
+        for phase in run_rounds(train, config.distill, config.seed, checkpoints, write, learn):
+            done = max(entry["step"] for entry in log)
+            log += [entry | {"step": done + entry["step"]} for entry in phase]
     _save(context, model, tokenizer, pair.dtype("draft"), pair.stop_tokens, sorted(learnt))
     write_json(context.out / "training.json", log)
     shutil.rmtree(checkpoints, ignore_errors=True)
@@ -57,6 +62,29 @@ def run(context: StageContext) -> Outcome:
         "train_tokens": float(sum(item.length for item in train)),
     } | ({"last_loss": losses[-1]} if losses else {})  # the step that dev prompts are examined at logs none
     return Outcome(figures, {"draft": model_digest(context.out / "draft")})
+
+
+def _writer(context: StageContext, pair: Pair, draft: Any, sampling: Sampling) -> Write:
+    config = context.config
+    target = load_model(
+        pair.path("target"), pair.dtype("target"), choose_device(config.device), config.pair.trust_remote_code
+    )
+
+    def write(prompts: Sequence[Spoken], seed: int, out: Path) -> list[Spoken]:
+        return write_round(
+            draft.eval(),
+            target,
+            prompts,
+            sampling,
+            config.generate,
+            seed,
+            pair.vocabulary,
+            pair.stop_tokens,
+            out,
+            context.progress,
+        )
+
+    return write
 
 
 def _save(

@@ -2,9 +2,20 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from pipeline.config.base import Section
+
+
+class OnPolicyConfig(Section):
+    """Rounds after the offline phase: the draft writes, the target scores, the draft learns from that."""
+
+    rounds: int = Field(default=0, ge=0, description="How many; each needs the target once more.")
+    prompts: int = Field(
+        default=512, gt=0, description="Train prompts of a round; as many of the target's own completions are mixed in."
+    )
+    max_steps: int = Field(default=100, gt=0, description="Optimiser steps of a round.")
+    learning_rate: float = Field(default=5e-4, gt=0, description="Peak learning rate of a round.")
 
 
 class DistillConfig(Section):
@@ -42,3 +53,14 @@ class DistillConfig(Section):
     save_every: int = Field(
         default=100, gt=0, description="Steps between two checkpoints that a killed run resumes from."
     )
+    on_policy: OnPolicyConfig = Field(
+        default=OnPolicyConfig(), description="Rounds on what the draft itself writes, after the offline phase."
+    )
+
+    @model_validator(mode="after")
+    def _own_text_teaches_nothing(self) -> "DistillConfig":
+        if self.on_policy.rounds and self.loss == "cross_entropy":
+            raise ValueError(
+                "loss cross_entropy learns the text itself, and on-policy text is the draft's own: take another"
+            )
+        return self

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.conftest import JOBS, RUN, SMOKE, Place, Smoke
+from tests.integration.conftest import JOBS, NOBODY, RUN, SMOKE, Place, Smoke
 
 BEFORE_DISTILL = {
     "pair": "skipped",
@@ -193,3 +193,21 @@ def test_rollback_and_promotion_again(loop: Place) -> None:
     assert ("promote", "stock") == (record["decision"]["verdict"], record["decision"]["baseline"])
     assert ("promoted", "1") == (record["jobs"]["promote"]["notes"]["result"], loop.champion())
     assert ["1"] == list(loop.registry()["reference-draft"]["versions"])
+
+
+def test_on_policy_rounds_follow_the_offline_phase(loop: Place) -> None:
+    """The log goes on where the offline phase ended; a round begins with the best draft so far and never leaves a worse one."""
+    rounds = "distill.on_policy={rounds: 2, prompts: 40, max_steps: 10, learning_rate: 0.001}"
+    ended = loop.understudy(
+        "run", SMOKE, "--set", rounds, "--until", "distill", "--run", "rounds", MLFLOW_TRACKING_URI=NOBODY
+    )
+    assert 0 == ended.code, ended.err
+    log = json.loads((loop.artifact("distill", "rounds") / "training.json").read_text())
+    omega = [(entry["step"], entry["dev_omega"]) for entry in log if "dev_omega" in entry]
+    offline = json.loads((loop.artifact("distill") / "training.json").read_text())
+
+    assert offline == log[: len(offline)]
+    assert [(60, 70), (70, 80)] == [(first[0], last[0]) for first, last in zip(omega[4::2], omega[5::2], strict=True)]
+    assert max(value for _, value in omega[:4]) == omega[4][1]
+    assert max(value for _, value in omega[:6]) == omega[6][1]
+    assert loop.keys("rounds")["distill"] != loop.keys(RUN)["distill"]

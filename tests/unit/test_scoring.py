@@ -1,0 +1,151 @@
+"""The target's distributions at the places of a text that another wrote."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.corpus.store import Prompt
+from pipeline.generation.distributions import unpack
+from pipeline.generation.generate import Settings, _seed, generate, plan_completions
+from pipeline.generation.scoring import Written, score
+from pipeline.generation.store import Spoken, read_completions
+from pipeline.speculation.sampling import GREEDY, Sampling, log_probabilities
+from tests.fakes import full_logits, quiet, tiny_llama
+
+SAMPLING = Sampling(0.8)
+SETTINGS = Settings(SAMPLING, max_new_tokens=9, lookahead=0, kept=5, keep="drawn", batch=4, shard=4, seed=3)
+
+
+@pytest.fixture(scope="module")
+def target() -> Any:
+    return tiny_llama(7, layers=1, dtype=torch.float32)
+
+
+@pytest.fixture(scope="module")
+def generated(target: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Spoken], list[Written]]:
+    """What a target said, as it was stored, and the same as if another had written it."""
+    generator, out = np.random.default_rng(0), tmp_path_factory.mktemp("said")
+    prompts = [
+        Prompt(f"{n:016x}", "train", "code", n, tuple(generator.integers(2, 32, 2 + n).tolist())) for n in range(6)
+    ]
+    wanted = plan_completions(prompts, SAMPLING)
+    generate(target, wanted, SETTINGS, 32, range(24, 32), out, quiet())
+    seeds = {item.prompt.id: _seed(SETTINGS, item) for item in wanted}
+    said = list(read_completions(out))
+    return said, [
+        Written(item.id, item.split, item.domain, item.prompt, item.tokens, item.stopped, seeds[item.id])
+        for item in said
+    ]
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 40, 1000])
+def test_scored_texts_are_stored_as_generated_ones(
+    target: Any, generated: tuple[list[Spoken], list[Written]], batch_tokens: int
+) -> None:
+    """The same tokens are kept with the same probabilities, row by row, whatever batch they are scored in."""
+    said, written = generated
+    scored = score(target, written, SAMPLING, 5, "drawn", 32, batch_tokens)
+
+    assert len({item.length for item in said}) > 1
+    for one, other in zip(said, scored, strict=True):
+        assert (one.id, one.length, one.stopped, one.sampling) == (
+            other.id,
+            other.length,
+            other.stopped,
+            other.sampling,
+        )
+        assert one.tokens.tolist() == other.tokens.tolist()
+        np.testing.assert_allclose(one.log_p, other.log_p, atol=1e-4)
+        assert one.certain.tolist() == other.certain.tolist()
+        first, second = (unpack(item.entries, item.certain, item.rest_log_p, 32) for item in (one, other))
+        assert first[0].tolist() == second[0].tolist()
+        np.testing.assert_allclose(first[1], second[1], atol=2e-2)
+
+
+def test_a_foreign_text_gets_the_targets_distributions(target: Any) -> None:
+    """Whatever was written: at each place what the target would say there, at temperature 1, and log p as it is sampled."""
+    generator = np.random.default_rng(1)
+    prompt, tokens = generator.integers(2, 32, 4).astype(np.int32), generator.integers(2, 32, 6).astype(np.int32)
+    (found,) = score(target, [Written("a", "train", "code", prompt, tokens, False, 0)], SAMPLING, 31, "top", 32, 100)
+    logits_TV = full_logits(target, [*prompt, *tokens])[len(prompt) - 1 : -1]
+    ids, log_p = unpack(found.entries, found.certain, found.rest_log_p, 32)
+    expected = torch.as_tensor(logits_TV).log_softmax(-1)
+
+    np.testing.assert_allclose(expected.gather(1, torch.from_numpy(ids)).exp(), np.exp(log_p), atol=2e-3)
+    own = log_probabilities(torch.as_tensor(logits_TV), SAMPLING)[torch.arange(6), torch.from_numpy(tokens).long()]
+    np.testing.assert_allclose(own, found.log_p, atol=1e-4)
+
+
+def test_a_greedy_text_is_filed_as_greedy(target: Any) -> None:
+    """One spelling of temperature 0, as in the store."""
+    item = Written("a", "train", "code", np.array([3], np.int32), np.array([4], np.int32), True, 0)
+    (found,) = score(target, [item], Sampling(0.0, top_k=5), 3, "drawn", 32, 100)
+
+    assert GREEDY == found.sampling
+
+
+def test_rounds_leave_a_store(tmp_path: Path) -> None:
+    """What the draft wrote is the draft's own text, and a round that is taken up again ends with the same bytes."""
+    from pipeline.config.generate import GenerateConfig
+    from pipeline.distillation.onpolicy import write_round
+    from pipeline.speculation.batch import Request
+    from pipeline.speculation.decoder import Decoder
+    from tests.fakes import spoken
+
+    draft, target = tiny_llama(1, layers=1, dtype=torch.float32), tiny_llama(2, dtype=torch.float32)
+    generator = np.random.default_rng(0)
+    prompts = [
+        spoken(generator.integers(2, 32, 3 + n % 2), generator.integers(2, 32, 4), name=f"p{n}", seed=n)
+        for n in range(5)
+    ]
+    settings = GenerateConfig(max_new_tokens=6, kept=4, batch=2, shard=2)
+
+    def write(out: Path) -> list[Spoken]:
+        return write_round(draft, target, prompts, GREEDY, settings, 9, 32, [0], out, quiet())
+
+    whole = write(tmp_path / "whole")
+    write(tmp_path / "again")
+    for path in (tmp_path / "again").glob("shard-00001.*"):
+        path.unlink()
+    write(tmp_path / "again")
+    said = Decoder(draft, None, sampling=GREEDY, vocabulary=32, stop_tokens=[0]).decode(
+        [Request(item.prompt.tolist(), 6, 0) for item in whole]
+    )
+
+    assert sorted(item.id for item in prompts) == sorted(item.id for item in whole)
+    assert [item.tokens for item in said] == [item.tokens.tolist() for item in whole]
+    for path in (tmp_path / "whole").iterdir():
+        assert path.read_bytes() == (tmp_path / "again" / path.name).read_bytes()
+
+
+def test_a_round_learns_from_its_own_text_and_as_much_of_the_targets(tmp_path: Path) -> None:
+    """A prompt with several completions is asked once a round; every round asks anew, with its own steps and rate."""
+    from pipeline.config.distill import DistillConfig, OnPolicyConfig
+    from pipeline.distillation.onpolicy import run_rounds
+    from tests.fakes import spoken
+
+    train = [spoken([3, 4], [5, 6], name=f"p{n // 2}", seed=n) for n in range(20)]
+    settings = DistillConfig(
+        learning_rate=1.0, max_steps=50, on_policy=OnPolicyConfig(rounds=2, prompts=4, max_steps=7, learning_rate=0.5)
+    )
+    asked: list[list[str]] = []
+    learnt: list[tuple[int, int, float, int, str]] = []
+
+    def write(prompts: Any, seed: int, out: Path) -> list[Spoken]:
+        asked.append([item.id for item in prompts])
+        assert out.parent.parent == tmp_path
+        return list(prompts)
+
+    def learn(rows: Any, later: DistillConfig, seed: int, work: Path) -> list[dict[str, float]]:
+        learnt.append((len(rows), later.max_steps, later.learning_rate, seed, work.name))
+        return [{"step": float(later.max_steps)}]
+
+    logs = list(run_rounds(train, settings, 5, tmp_path, write, learn))
+
+    assert [(8, 7, 0.5, 6, "round-1"), (8, 7, 0.5, 7, "round-2")] == learnt
+    assert [4, 4] == [len(set(ids)) for ids in asked]
+    assert asked[0] != asked[1]
+    assert [[{"step": 7.0}]] * 2 == logs
