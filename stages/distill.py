@@ -8,6 +8,7 @@ from typing import Any
 from pipeline.artifacts import write_json
 from pipeline.config.distill import DistillConfig
 from pipeline.context import Outcome, StageContext
+from pipeline.distillation.adapters import add_adapters, merge_adapters
 from pipeline.distillation.onpolicy import Write, run_rounds, write_round
 from pipeline.distillation.trainer import distill
 from pipeline.drafts import TRAINED_ON, trained_on_before
@@ -27,6 +28,8 @@ def run(context: StageContext) -> Outcome:
     dev = list(read_completions(context.inputs["completions"], {"dev"}, sampling))
     # Trained in fp32 whatever the draft is served in: small updates vanish in bf16 weights.
     model = load_model(pair.path("draft"), "float32", choose_device(config.device), config.pair.trust_remote_code)
+    if config.distill.lora is not None:
+        model = add_adapters(model, config.distill.lora, config.seed)
     tokenizer = load_tokenizer(pair.tokenizer, config.pair.trust_remote_code)
 
     def examine(draft: Any) -> DevFigures:
@@ -47,6 +50,8 @@ def run(context: StageContext) -> Outcome:
         for phase in run_rounds(train, config.distill, config.seed, checkpoints, write, learn):
             done = max(entry["step"] for entry in log)
             log += [entry | {"step": done + entry["step"]} for entry in phase]
+    if config.distill.lora is not None:
+        model = merge_adapters(model)
     _save(context, model, tokenizer, pair.dtype("draft"), pair.stop_tokens, sorted(learnt))
     write_json(context.out / "training.json", log)
     shutil.rmtree(checkpoints, ignore_errors=True)

@@ -18,6 +18,13 @@ class OnPolicyConfig(Section):
     learning_rate: float = Field(default=5e-4, gt=0, description="Peak learning rate of a round.")
 
 
+class LoraConfig(Section):
+    """Low-rank adapters, merged into the draft when it is saved. Needs the extra `understudy[lora]`."""
+
+    rank: int = Field(default=16, gt=0, description="Rank of each adapter.")
+    alpha: float = Field(default=32.0, gt=0, description="An adapter's output is scaled by alpha / rank.")
+
+
 class DistillConfig(Section):
     """Offline distillation on stored target distributions."""
 
@@ -52,6 +59,9 @@ class DistillConfig(Section):
     )
     save_every: int = Field(
         default=100, gt=0, description="Steps between two checkpoints that a killed run resumes from."
+    )
+    lora: LoraConfig | None = Field(
+        default=None, description="Train adapters on the linear layers alone; null trains every weight."
     )
     on_policy: OnPolicyConfig = Field(
         default=OnPolicyConfig(), description="Rounds on what the draft itself writes, after the offline phase."

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import yaml
+from safetensors.numpy import load_file
 from transformers import AutoTokenizer
 
 from tests.integration.conftest import NOBODY, SMOKE, Place, Smoke
@@ -81,3 +82,24 @@ def test_layers_and_source_belong_together(smoke: Smoke, place: Place, tmp_path:
         ended = place.understudy("run", _config(smoke, tmp_path, target, draft), "--until", "pair")
         assert 2 == ended.code, ended.err
         assert "`source: target` and `layers` belong together: set both, or neither" in ended.complaint
+
+
+def test_adapters_are_trained_and_merged(smoke: Smoke, place: Place, tmp_path: Path) -> None:
+    """LoRA: the draft that is saved is a plain one, of the base's shape and frozen parts, other in its linear layers, and
+    better; rounds on its own text take it as it is."""
+    pair = smoke.place.artifact("pair")
+    config = _config(smoke, tmp_path, pair / "target", {"source": str(pair / "draft")})
+    wanted = "distill={max_steps: 40, batch: 32, learning_rate: 0.004, evaluate_every: 20, save_every: 10, "
+    wanted += "lora: {rank: 8}, on_policy: {rounds: 1, prompts: 32, max_steps: 5}}"
+    ended = place.understudy(
+        "run", config, "--set", wanted, "--until", "distill", "--run", "lora", MLFLOW_TRACKING_URI=NOBODY
+    )  # fmt: skip
+    assert 0 == ended.code, ended.err
+    artifact = place.artifact("distill", "lora")
+    base, draft = (load_file(path / "draft" / "model.safetensors") for path in (pair, artifact))
+    figures = json.loads((artifact / "manifest.json").read_text())["figures"]
+
+    assert base.keys() == draft.keys()
+    changed = {name for name in base if not (base[name] == draft[name]).all()}
+    assert changed == {name for name in base if "_proj" in name}
+    assert figures["dev_acceptance_after"] > figures["dev_acceptance_before"] + 0.01

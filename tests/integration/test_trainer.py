@@ -1,6 +1,7 @@
 """Training: bit-equal after a kill, only whole checkpoints, and no loss that is not a number."""
 
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.config.distill import DistillConfig
-from pipeline.errors import UnderstudyError
+from pipeline.config.distill import DistillConfig, LoraConfig
+from pipeline.distillation.adapters import add_adapters, merge_adapters
+from pipeline.errors import UnderstudyError, UsageError
 from pipeline.generation.examination import DevFigures
 from pipeline.generation.store import Spoken
 from tests.fakes import quiet, spoken, tiny_llama, tiny_tokenizer
@@ -54,17 +56,18 @@ def _train(
     rows: list[Spoken] | None = None,
     vocabulary: int = 32,
     seed: int = 3,
+    wrap: Callable[[Any], Any] = lambda model: model,
 ) -> tuple[Any, Log]:
     from pipeline.distillation.trainer import distill
 
-    model = tiny_llama(51, layers=1, dtype=torch.float32)
+    model = wrap(tiny_llama(51, layers=1, dtype=torch.float32))
     rows = _rows() if rows is None else rows
     return model, distill(
         model, tiny_tokenizer(), rows, settings, seed, vocabulary, work, examine or _later_is_better(), quiet()
     )
 
 
-def _killed_at_step_5(work: Path) -> None:
+def _killed_at_step_5(work: Path, wrap: Callable[[Any], Any] = lambda model: model) -> None:
     asked = []
 
     def examine(model: Any) -> DevFigures:
@@ -74,7 +77,7 @@ def _killed_at_step_5(work: Path) -> None:
         return DevFigures(_length(model), 1.0)
 
     with pytest.raises(_Killed):
-        _train(work, examine=examine)
+        _train(work, examine=examine, wrap=wrap)
 
 
 def _weights(model: Any) -> dict[str, list[float]]:
@@ -337,3 +340,41 @@ def test_a_draft_is_examined_as_it_will_run_and_trained_as_it_learns(tmp_path: P
 
     assert [False] * 3 == examined
     assert [True] * 6 == trained
+
+
+def _adapted(model: Any) -> Any:
+    return add_adapters(model, LoraConfig(rank=2), seed=5)
+
+
+def test_adapters_begin_as_no_change_and_end_in_the_weights(tmp_path: Path) -> None:
+    """Frozen weights stay; what was trained and what is merged say the same."""
+    plain, ids = tiny_llama(51, layers=1, dtype=torch.float32), torch.arange(6)[None]
+    adapted = _adapted(tiny_llama(51, layers=1, dtype=torch.float32))
+    torch.testing.assert_close(plain(ids).logits, adapted(ids).logits)
+    adapted, _ = _train(tmp_path, wrap=_adapted)
+    said = adapted.eval()(ids).logits
+    merged = merge_adapters(adapted)
+
+    assert type(plain) is type(merged)
+    assert not torch.allclose(plain(ids).logits, said, atol=1e-3)
+    torch.testing.assert_close(said, merged(ids).logits, atol=1e-5, rtol=1e-4)
+    for name in ("embed_tokens", "norm"):
+        torch.testing.assert_close(
+            getattr(plain.model, name).weight, getattr(merged.model, name).weight, atol=0, rtol=0
+        )
+
+
+def test_a_killed_run_with_adapters_ends_as_an_unbroken_one(tmp_path: Path) -> None:
+    """Their checkpoints hold the adapters alone, and a resumed run goes on from them, bit by bit."""
+    _killed_at_step_5(tmp_path / "killed", _adapted)
+    resumed, _ = _train(tmp_path / "killed", wrap=_adapted)
+    unbroken, _ = _train(tmp_path / "unbroken", wrap=_adapted)
+
+    assert _weights(unbroken) == _weights(resumed)
+
+
+def test_adapters_without_their_library_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is missing, and how it is installed."""
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(UsageError, match=r"distill\.lora needs peft: pip install 'understudy\[lora\]'"):
+        _adapted(tiny_llama(51, layers=1))
