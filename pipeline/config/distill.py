@@ -1,6 +1,6 @@
 """How the draft is trained on what the target said."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -60,12 +60,28 @@ class DistillConfig(Section):
     save_every: int = Field(
         default=100, gt=0, description="Steps between two checkpoints that a killed run resumes from."
     )
+    learning_curve: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = Field(
+        default=(),
+        description="Also train drafts on these shares of the completions, such as [0.25, 0.5], to see what more of them would "
+        "bring. Each costs a whole training.",
+    )
+    shares: dict[str, Annotated[float, Field(gt=0, le=1)]] = Field(
+        default={},
+        description="Share of the training by domain, such as {general: 0.2} to replay a general slice beside a narrow workload, "
+        "so that the draft does not forget it. Domains that are not named share the rest as they come.",
+    )
     lora: LoraConfig | None = Field(
         default=None, description="Train adapters on the linear layers alone; null trains every weight."
     )
     on_policy: OnPolicyConfig = Field(
         default=OnPolicyConfig(), description="Rounds on what the draft itself writes, after the offline phase."
     )
+
+    @model_validator(mode="after")
+    def _shares_are_of_one(self) -> "DistillConfig":
+        if sum(self.shares.values()) > 1 + 1e-6:
+            raise ValueError(f"shares sum to {sum(self.shares.values()):g}, more than 1")
+        return self
 
     @model_validator(mode="after")
     def _own_text_teaches_nothing(self) -> "DistillConfig":

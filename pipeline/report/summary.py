@@ -5,13 +5,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.acceptance.schema import checked_profile
-from pipeline.artifacts import Artifact, Store
+from pipeline.artifacts import Artifact, Store, read_json
 from pipeline.config.loading import parse_config
+from pipeline.distillation.curve import CURVE
 from pipeline.jobs import expand
 from pipeline.runs import RunRecord
 from pipeline.spool import read_head
 from pipeline.tracking import ui_link
 
+_SHOWN = ("pair", "distill", "evaluate")
 _DIRECTORIES = {"pair": "target", "distill": "draft", "generate": "completions"}
 
 
@@ -51,6 +53,7 @@ class Summary:
     decision: dict[str, Any] | None
     promotion: dict[str, Any] | None
     mlflow: str | None
+    learning_curve: dict[str, Any] | None
     directories: dict[str, str]  # what `probe`, `decode` and `check` are given: target, draft, completions
 
 
@@ -58,17 +61,20 @@ def summarise(store: Store, record: RunRecord) -> Summary:
     """Gather a run's figures; a run that is not finished has fewer of them."""
     gamma = int(record.config["evaluate"]["gamma"])
     stages, drafts, perplexity, directories = [], [], {}, {}
+    curve = None
     for job in sorted(record.jobs, key=_order(record)):  # the file's own order is alphabetical
         entry = record.jobs[job]
         stages.append(StageLine(job, entry["state"], entry["seconds"]))
         directory = store.directory(entry["stage"], entry["key"])
         if entry["stage"] in _DIRECTORIES and not entry["part"] and directory.exists():
             directories[_DIRECTORIES[entry["stage"]]] = str(directory)
-        artifact = store.find(entry["stage"], entry["key"]) if entry["stage"] in ("pair", "evaluate") else None
+        artifact = store.find(entry["stage"], entry["key"]) if entry["stage"] in _SHOWN else None
         if artifact is None:
             continue
         if entry["stage"] == "evaluate":
             drafts.append(_draft(artifact, entry["part"], gamma))
+        elif entry["stage"] == "distill":
+            curve = read_json(artifact.path / CURVE) if (artifact.path / CURVE).exists() else None
         else:
             perplexity = {name: value for name, value in artifact.figures.items() if name.startswith("perplexity_")}
     promotion = record.jobs.get("promote", {}).get("notes")
@@ -83,6 +89,7 @@ def summarise(store: Store, record: RunRecord) -> Summary:
         record.decision,
         promotion,
         ui_link(record),
+        curve,
         directories,
     )
 

@@ -211,3 +211,25 @@ def test_on_policy_rounds_follow_the_offline_phase(loop: Place) -> None:
     assert max(value for _, value in omega[:4]) == omega[4][1]
     assert max(value for _, value in omega[:6]) == omega[6][1]
     assert loop.keys("rounds")["distill"] != loop.keys(RUN)["distill"]
+
+
+def test_a_learning_curve_is_shown(loop: Place) -> None:
+    """Drafts of parts of the completions beside the whole one, which is as it would be without them."""
+    more = ("--set", "distill.learning_curve=[0.5, 0.25]", "--set", "distill.shares={tests: 0.4}")
+    ended = loop.understudy("run", SMOKE, *more, "--until", "distill", "--run", "curve", MLFLOW_TRACKING_URI=NOBODY)
+    assert 0 == ended.code, ended.err
+    artifact = loop.artifact("distill", "curve")
+    curve, log = (json.loads((artifact / name).read_text()) for name in ("learning_curve.json", "training.json"))
+    figures = json.loads((artifact / "manifest.json").read_text())["figures"]
+    whole = curve["points"][-1]
+
+    assert [0.25, 0.5, 1] == [
+        pytest.approx(point["completions"] / whole["completions"], abs=0.01) for point in curve["points"]
+    ]
+    assert max(entry["dev_omega"] for entry in log if "dev_omega" in entry) == whole["dev_omega"]
+    assert (whole["completions"], whole["tokens"]) == (figures["train_completions"], figures["train_tokens"])
+    assert (
+        f"learning curve, acceptance on dev by completions: {curve['points'][0]['dev_acceptance']:.3f} from "
+        in ended.out
+    )
+    assert f"; twice as many would add about {100 * curve['next_doubling']:.1f} points\n" in ended.out

@@ -1,0 +1,82 @@
+"""One training of the base draft under a config: offline on what the target said, then on-policy rounds, adapters merged."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.config.distill import DistillConfig
+from pipeline.config.root import Config
+from pipeline.distillation.adapters import add_adapters, merge_adapters
+from pipeline.distillation.onpolicy import Write, run_rounds, write_round
+from pipeline.distillation.trainer import distill
+from pipeline.generation.examination import DevFigures, dev_figures
+from pipeline.generation.store import Spoken
+from pipeline.models import choose_device, load_model, load_tokenizer
+from pipeline.pairfile import Pair
+from pipeline.progress import Progress
+from pipeline.speculation.sampling import Sampling
+
+Log = list[dict[str, float]]  # entries of step with loss, or with dev_acceptance and dev_omega
+
+
+@dataclass(frozen=True)
+class Training:
+    """What every training of a run shares."""
+
+    config: Config
+    pair: Pair
+    dev: Sequence[Spoken]  # at the deployment's sampling
+    progress: Progress
+
+    def run(self, rows: Sequence[Spoken], work: Path) -> tuple[Any, Log]:
+        """A draft trained on `rows` from the base, as it was when dev prompts said it was best, and its log. Checkpoints go to
+        `work`; a training that was killed goes on from them, one that was finished is only read."""
+        settings, seed = self.config.distill, self.config.seed
+        # In fp32 whatever the draft is served in: small updates vanish in bf16 weights.
+        model = self._load("draft", "float32")
+        if settings.lora is not None:
+            model = add_adapters(model, settings.lora, seed)
+        tokenizer = load_tokenizer(self.pair.tokenizer, self.config.pair.trust_remote_code)
+
+        def learn(some: Sequence[Spoken], how: DistillConfig, seed: int, place: Path) -> Log:
+            return distill(model, tokenizer, some, how, seed, self.pair.vocabulary, place, self._examine, self.progress)
+
+        log = learn(rows, settings, seed, work / "offline")
+        if settings.on_policy.rounds:
+            for phase in run_rounds(rows, settings, seed, work, self._writer(model), learn):
+                done = max(entry["step"] for entry in log)
+                log += [entry | {"step": done + entry["step"]} for entry in phase]
+        return (model if settings.lora is None else merge_adapters(model)), log
+
+    def _examine(self, draft: Any) -> DevFigures:
+        sampling = Sampling(**self.config.sampling.model_dump())
+        return dev_figures(draft, self.dev, sampling, self.config.evaluate, self.pair.vocabulary)
+
+    def _writer(self, draft: Any) -> Write:
+        target = self._load("target", self.pair.dtype("target"))
+
+        def write(prompts: Sequence[Spoken], seed: int, out: Path) -> list[Spoken]:
+            return write_round(
+                draft.eval(),
+                target,
+                prompts,
+                Sampling(**self.config.sampling.model_dump()),
+                self.config.generate,
+                seed,
+                self.pair.vocabulary,
+                self.pair.stop_tokens,
+                out,
+                self.progress,
+            )
+
+        return write
+
+    def _load(self, role: str, dtype: str) -> Any:
+        device = choose_device(self.config.device)
+        return load_model(self.pair.path(role), dtype, device, self.config.pair.trust_remote_code)
+
+
+def best(log: Log) -> dict[str, float]:
+    """The entry of the draft that is kept: the first of the best by tokens per target call."""
+    return max((entry for entry in log if "dev_omega" in entry), key=lambda entry: entry["dev_omega"])
