@@ -11,6 +11,7 @@ import typer
 from pipeline.commands.check import check
 from pipeline.commands.decode import decode
 from pipeline.commands.doctor import doctor
+from pipeline.commands.plan import plan
 from pipeline.commands.probe import probe
 from pipeline.commands.rollback import rollback
 from pipeline.commands.run import run
@@ -28,7 +29,7 @@ app = typer.Typer(
     help="Keeps the draft model of a speculative-decoding pair in step with its target.",
     epilog="Exit codes: 0 fine, 1 failure, 2 bad usage or config, 3 refused or regression found, 130 interrupted.",
 )
-for command in (run, stage, show, probe, decode, check, rollback, sync, doctor):
+for command in (plan, run, stage, show, probe, decode, check, rollback, sync, doctor):
     app.command()(command)
 
 _DISK_ERRORS = {

@@ -53,9 +53,10 @@ def _check_limits(pair: Pair, wanted: Sequence[Wanted], new_tokens: int, kept: i
 
 def _counts(context: StageContext) -> dict[str, float]:
     """Counted from what is stored, so that a resumed run reports what an unbroken one would."""
-    completions = tokens = stopped = size = 0
+    completions = tokens = stopped = stored = size = 0
     for spoken in read_completions(context.out):
         completions, tokens, stopped = completions + 1, tokens + spoken.length, stopped + spoken.stopped
+        stored += len(spoken.tokens)  # what examination prompts have past their end included
         size += sum(
             array.nbytes for array in (spoken.tokens, spoken.log_p, spoken.entries, spoken.certain, spoken.rest_log_p)
         )
@@ -63,5 +64,5 @@ def _counts(context: StageContext) -> dict[str, float]:
         "completions": completions,
         "tokens": tokens,
         "stopped_share": stopped / completions,
-        "stored_bytes_per_token": size / tokens,
+        "stored_bytes_per_token": size / stored,
     }

@@ -6,6 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from pipeline.report.planned import curve_text
 from pipeline.report.summary import DraftLine, Summary
 
 _NAMES = {
@@ -35,7 +36,7 @@ def print_summary(summary: Summary) -> None:
     if summary.perplexity:
         console.print(_perplexity(summary.perplexity), markup=False)
     if summary.learning_curve:
-        console.print(_curve(summary.learning_curve), markup=False, soft_wrap=True)
+        console.print(curve_text(summary.learning_curve), markup=False, soft_wrap=True)
     if summary.decision:
         _print_decision(console, summary.decision)
     if summary.promotion:
@@ -57,17 +58,6 @@ def _stages(summary: Summary) -> str:
         [f"in the store already: {', '.join(skipped)}"] if skipped else []
     )
     return "\n".join(parts)
-
-
-def _curve(curve: dict[str, Any]) -> str:
-    """On dev prompts; the reader decides whether the target is worth asking again."""
-    points = ", ".join(f"{point['dev_acceptance']:.3f} from {point['completions']:,}" for point in curve["points"])
-    text = f"learning curve, acceptance on dev by completions: {points}"
-    return text + (
-        f"; twice as many would add about {100 * curve['next_doubling']:.1f} points"
-        if curve["next_doubling"] is not None
-        else ""
-    )
 
 
 def _drafts(summary: Summary) -> Table:

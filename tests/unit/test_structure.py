@@ -30,6 +30,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
         "jobs",
         "runs",
         "outside",
+        "forecast",
         "mlflow_store",
         "claims",
         "packaging",

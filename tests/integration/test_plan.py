@@ -1,0 +1,45 @@
+"""`understudy plan`: bounds that the run then keeps."""
+
+import json
+from pathlib import Path
+
+from tests.integration.conftest import SMOKE, Smoke
+
+
+def test_the_run_stays_within_its_plan(smoke: Smoke) -> None:
+    """Completions, tokens and stored bytes of the smoke run are what was planned, or a little less."""
+    ended = smoke.place.understudy("plan", SMOKE, "--json")
+    assert (0, "") == (ended.code, ended.err)
+    planned = {asked["job"]: asked for asked in json.loads(ended.out)["generate"]}
+
+    assert {"generate", "generate/before"} == set(planned)
+    for job, asked in planned.items():
+        artifact = smoke.place.artifact(job)
+        found = json.loads((artifact / "manifest.json").read_text())["figures"]
+        size = sum(path.stat().st_size for path in artifact.glob("*.tokens.arrow"))
+        assert 0.8 * asked["completions"] < found["completions"] <= 1.1 * asked["completions"]  # splits are by chance
+        assert 0.8 * asked["stored_bytes"] < size < 1.1 * asked["stored_bytes"] + 100_000  # and a file has a head
+        assert json.loads(ended.out)["bytes_per_token"] == found["stored_bytes_per_token"]
+
+
+def test_the_plan_in_words(smoke: Smoke) -> None:
+    """480 prompts of 24 tokens, at temperatures 1 and 0 and with 16 tokens past the end where drafts are examined."""
+    ended = smoke.place.understudy("plan", SMOKE, "--set", "distill.learning_curve=[0.5]")
+    # Examined: 120 at two temperatures, 24 + 16 tokens each. Learnt from: 312 train and 48 dev.
+    tokens = 240 * 40 + 360 * 24
+
+    assert (0, "") == (ended.code, ended.err)
+    assert "corpus: 480 rows, so about 312 train, 48 dev, 120 examination prompts, less" in ended.out
+    assert f"generate: up to 600 completions, {tokens:,} tokens of the target, {tokens * 59 / 1e6:.1f} MB" in ended.out
+    assert "generate/before: up to 240 completions, 9,600 tokens of the target" in ended.out
+    assert "distill: 3,840 rows of completions in all steps together\n" in ended.out  # 60 steps of 32, twice
+
+
+def test_a_plan_needs_no_torch_and_its_sources(smoke: Smoke, tmp_path: Path) -> None:
+    """It counts rows and nothing else; a source that is not there is named."""
+    _, code, imported = smoke.place.spied("plan", SMOKE)
+    missing = smoke.place.understudy("plan", SMOKE, "--set", f"corpus.sources=[{{path: {tmp_path / 'none.jsonl'}}}]")
+
+    assert (0, []) == (code, imported)
+    assert 2 == missing.code
+    assert f"{tmp_path / 'none.jsonl'}" in missing.complaint
