@@ -19,6 +19,7 @@ from tests.benchmarks.distillation.cells import (
     read_cell,
     run_missing,
 )
+from tests.benchmarks.distillation.generation import NEW_TOKENS, measure_generation
 from tests.benchmarks.distillation.speed import measure_speed
 from tests.benchmarks.figures import write
 
@@ -28,7 +29,8 @@ _LIKE = f"{OURS}, as many steps as online"
 
 def main() -> None:
     run_missing()
-    write("distillation", "python -m tests.benchmarks distillation", {**summarise(), "speed": measure_speed()})
+    figure = {**summarise(), "speed": measure_speed(), "generation": measure_generation()}
+    write("distillation", "python -m tests.benchmarks distillation", figure)
 
 
 def summarise() -> dict[str, Any]:
@@ -121,6 +123,11 @@ def section(figure: dict[str, Any]) -> Iterator[str]:
         yield (
             f"| {name} | {row['tokens_per_second']:,.0f} | {row['of_the_bare_loop']:.2f} | {row['ours_over_it']:.2f} |"
         )
+    yield f"\nGeneration of {NEW_TOKENS} tokens a prompt at temperature 1, fp32; ours stores the distributions as well:\n"
+    yield "| batch | ours, tokens/s | model.generate | ratio |"
+    yield "|---|---|---|---|"
+    for batch, row in figure["generation"].items():
+        yield f"| {batch} | {row['ours']:,.0f} | {row['model_generate']:,.0f} | {row['ratio']:.2f} |"
 
 
 def _table(regime: str, found: dict[str, Any]) -> Iterator[str]:
