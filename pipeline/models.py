@@ -33,6 +33,12 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
+def multiplies_bf16(device: torch.device) -> bool:
+    """Whether the device multiplies in bfloat16: elsewhere it is emulated, slowly."""
+    capabilities = torch.cpu.get_capabilities()
+    return device.type == "cuda" or bool(capabilities.get("amx_bf16") or capabilities.get("avx512_bf16"))
+
+
 def load_model(path: Path, dtype: str, device: torch.device, trust_remote_code: bool = False) -> Any:
     """A causal language model in eval mode. A quantised directory keeps its own number format.
 

@@ -47,7 +47,10 @@ class DistillConfig(Section):
     warmup_share: float = Field(default=0.05, ge=0, lt=1, description="Share of the steps that warm up.")
     weight_decay: float = Field(default=0.0, ge=0, description="AdamW's weight decay.")
     max_grad_norm: float = Field(default=1.0, gt=0, description="Gradient clipping.")
-    bf16: bool = Field(default=False, description="Train under bfloat16 autocast.")
+    bf16: bool | None = Field(
+        default=None,
+        description="Products in bfloat16, weights in float32 always; null: where the device multiplies in it.",
+    )
     gradient_checkpointing: bool = Field(default=False, description="Trade time for memory.")
     evaluate_every: int = Field(
         default=100,

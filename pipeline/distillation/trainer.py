@@ -19,9 +19,11 @@ from pipeline.config.distill import DistillConfig
 from pipeline.distillation.dataset import Documents, stored_targets
 from pipeline.distillation.head import mean_loss, mean_loss_of_logits, plain_head
 from pipeline.distillation.losses import LOSSES, MERGED, Sparse, cross_entropy, sparse_columns
+from pipeline.distillation.precision import fast_attention
 from pipeline.errors import UnderstudyError
 from pipeline.generation.examination import DevFigures
 from pipeline.generation.store import Spoken
+from pipeline.models import multiplies_bf16
 from pipeline.progress import Progress, Track
 
 _COMPLETE = "checkpoint_complete"  # written last into a checkpoint: one without it was cut short by a kill
@@ -43,11 +45,12 @@ def distill(
     Checkpoints go to `work` and are picked up again. Returns the log: step with loss, or with dev_acceptance and dev_omega.
     Raises UnderstudyError naming step and completions if the loss is not finite.
     """
-    documents = Documents(spoken)
-    with progress.track("distill", settings.max_steps, "steps") as track:
+    documents, device = Documents(spoken), torch.device(model.device)
+    bf16 = multiplies_bf16(device) if settings.bf16 is None else settings.bf16
+    with progress.track("distill", settings.max_steps, "steps") as track, fast_attention(model, bf16):
         trainer = _Trainer(
             model=model,
-            args=_arguments(settings, seed, work, torch.device(model.device)),
+            args=_arguments(settings, seed, work, device, bf16),
             data_collator=documents.collate,
             train_dataset=Dataset.from_dict({"row": list(range(len(documents.rows)))}),
             processing_class=tokenizer,
@@ -67,7 +70,7 @@ def distill(
     return [entry for entry in entries if len(entry) > 1]
 
 
-def _arguments(settings: DistillConfig, seed: int, work: Path, device: torch.device) -> Any:
+def _arguments(settings: DistillConfig, seed: int, work: Path, device: torch.device, bf16: bool) -> Any:
     return SFTConfig(
         output_dir=str(work),
         max_steps=settings.max_steps,
@@ -79,7 +82,7 @@ def _arguments(settings: DistillConfig, seed: int, work: Path, device: torch.dev
         weight_decay=settings.weight_decay,
         max_grad_norm=settings.max_grad_norm,
         adam_beta2=0.95,
-        bf16=settings.bf16,
+        bf16=bf16,
         use_cpu=device.type == "cpu",
         seed=seed,
         data_seed=seed,
@@ -128,7 +131,7 @@ class _Trainer(SFTTrainer):  # type: ignore[misc]
         # No attention mask: padding lies to the right, where no position that counts can see it, and positions that begin
         # anew keep documents apart, without a cache only.
         feed = {name: inputs[name] for name in ("input_ids", "position_ids") if name in inputs} | {"use_cache": False}
-        with torch.autocast(self.args.device.type, torch.bfloat16, enabled=self._settings.bf16):
+        with torch.autocast(self.args.device.type, torch.bfloat16, enabled=self.args.bf16):
             if self._head is None:
                 logits_NV = model(**feed).logits[..., : self._vocabulary][inputs["predicts"]]
                 loss = mean_loss_of_logits(logits_NV, loss_of)

@@ -18,6 +18,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from pipeline.config.pair import ReferenceRecipe, ReferenceShape
 from pipeline.errors import UnderstudyError
+from pipeline.models import multiplies_bf16
 from pipeline.progress import Progress
 from pipeline.reference.text import Document, Flavours
 
@@ -150,7 +151,7 @@ def train_model(
                 for group in optimizer.param_groups:
                     group["lr"] = rate
             batch_BT = _windows(course.tokens, recipe.batch, recipe.context + 1, generator).to(device)
-            with torch.autocast(device.type, torch.bfloat16, enabled=_fast_bf16(device)):
+            with torch.autocast(device.type, torch.bfloat16, enabled=multiplies_bf16(device)):
                 logits_BTV = model(input_ids=batch_BT[:, :-1], use_cache=False).logits
                 loss = functional.cross_entropy(logits_BTV.flatten(0, 1).float(), batch_BT[:, 1:].flatten())
             if not torch.isfinite(loss):
@@ -261,9 +262,3 @@ def _first(texts: Iterable[str], characters: int) -> Iterable[str]:
             return
         yield text
         characters -= len(text)
-
-
-def _fast_bf16(device: torch.device) -> bool:
-    """bfloat16 autocast halves a step where the hardware multiplies in it, and is emulated, slowly, elsewhere."""
-    capabilities = torch.cpu.get_capabilities()
-    return device.type == "cuda" or bool(capabilities.get("amx_bf16") or capabilities.get("avx512_bf16"))

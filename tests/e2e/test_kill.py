@@ -43,7 +43,7 @@ def test_killed_at_the_beginning_of_every_job(smoke: Smoke, place: Place) -> Non
     [
         "work/pair-*/*/model.safetensors",
         "work/generate-*/shard-00003.completions.arrow",
-        "work/distill-*/checkpoints/checkpoint-20/checkpoint_complete",
+        "work/distill-*/checkpoints/whole/offline/checkpoint-20/checkpoint_complete",
     ],
     ids=["in pair", "in generate", "in distill"],
 )

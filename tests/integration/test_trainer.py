@@ -17,7 +17,7 @@ from pipeline.generation.examination import DevFigures
 from pipeline.generation.store import Spoken
 from tests.fakes import quiet, spoken, tiny_llama, tiny_tokenizer
 
-SETTINGS = DistillConfig(max_steps=6, batch=2, save_every=2, evaluate_every=5, learning_rate=1e-2)
+SETTINGS = DistillConfig(bf16=False, max_steps=6, batch=2, save_every=2, evaluate_every=5, learning_rate=1e-2)
 Log = list[dict[str, float]]
 
 
@@ -166,7 +166,9 @@ def test_the_best_draft_on_dev_is_kept(omegas: tuple[float, ...], best: int, tmp
 
 def test_patience_stops_a_training_that_gains_nothing(tmp_path: Path) -> None:
     """After that many examinations without a better draft."""
-    settings = DistillConfig(max_steps=20, batch=2, save_every=2, evaluate_every=2, learning_rate=1e-2, patience=2)
+    settings = DistillConfig(
+        bf16=False, max_steps=20, batch=2, save_every=2, evaluate_every=2, learning_rate=1e-2, patience=2
+    )
     model, log = _train(tmp_path, settings, examine=_judged(1.0, 3.0, 2.0, 2.5, 9.0))
 
     assert [0, 2, 4, 6] == [entry["step"] for entry in log if "dev_omega" in entry]
@@ -175,7 +177,9 @@ def test_patience_stops_a_training_that_gains_nothing(tmp_path: Path) -> None:
 
 def test_a_run_that_patience_ended_is_not_trained_on(tmp_path: Path) -> None:
     """Killed after its last checkpoint and started again, it ends where it ended, with the same weights."""
-    settings = DistillConfig(max_steps=20, batch=2, save_every=2, evaluate_every=2, learning_rate=1e-2, patience=2)
+    settings = DistillConfig(
+        bf16=False, max_steps=20, batch=2, save_every=2, evaluate_every=2, learning_rate=1e-2, patience=2
+    )
     first, log = _train(tmp_path, settings, examine=_judged(1.0, 3.0, 2.0, 2.5))
     again, same = _train(tmp_path, settings, examine=_judged(9.0))
 
@@ -185,7 +189,7 @@ def test_a_run_that_patience_ended_is_not_trained_on(tmp_path: Path) -> None:
 
 def test_weights_are_those_of_the_step_that_the_log_names(tmp_path: Path) -> None:
     """Killed after a better draft that the resumed run, whose figures differ in the last digits, does not find again."""
-    settings = DistillConfig(max_steps=8, batch=2, save_every=4, evaluate_every=3, learning_rate=1e-2)
+    settings = DistillConfig(bf16=False, max_steps=8, batch=2, save_every=4, evaluate_every=3, learning_rate=1e-2)
     given = iter([1.0, 1.3, 1.5])
 
     def examine(model: Any) -> DevFigures:
@@ -245,7 +249,7 @@ def test_a_loss_that_is_not_a_number_names_step_and_prompts(loss: Any, tmp_path:
             model.lm_head.weight.data[:] = torch.nan
         return DevFigures(0.0, 0.0)
 
-    settings = DistillConfig(max_steps=6, batch=2, save_every=6, evaluate_every=2, loss=loss)
+    settings = DistillConfig(bf16=False, max_steps=6, batch=2, save_every=6, evaluate_every=2, loss=loss)
     with pytest.raises(UnderstudyError, match=r"loss is nan at step 3 on .* prompts prompt-\d, prompt-\d;"):
         _train(tmp_path, settings, examine)
 
@@ -263,7 +267,7 @@ def test_padding_and_prompts_do_not_enter_the_loss(way: str, tmp_path: Path, mon
     if way == "by the model's own logits":
         monkeypatch.setattr(trainer, "plain_head", lambda model: None)
     rows = [spoken([3, 4], [5, 6, 7], name="a"), spoken([8], [9], name="b"), spoken([10, 11], [12], name="c")]
-    settings = DistillConfig(max_steps=1, batch=2, save_every=1, loss="cross_entropy")
+    settings = DistillConfig(bf16=False, max_steps=1, batch=2, save_every=1, loss="cross_entropy")
     _, log = _train(tmp_path, settings, rows=rows, vocabulary=28)
     model = tiny_llama(51, layers=1, dtype=torch.float32)
     texts = [([3, 4, 5, 6, 7], 1), ([8, 9], 0), ([10, 11, 12], 1)]
@@ -279,7 +283,7 @@ def test_the_loss_is_the_one_asked_for(tmp_path: Path) -> None:
     from pipeline.distillation.losses import LOSSES
 
     names: list[Any] = [*LOSSES, "cross_entropy"]
-    settings = [DistillConfig(max_steps=1, batch=2, save_every=1, loss=name) for name in names]
+    settings = [DistillConfig(bf16=False, max_steps=1, batch=2, save_every=1, loss=name) for name in names]
     logs = [_train(tmp_path / one.loss, one)[1] for one in settings]
 
     assert len(names) == len({entry["loss"] for log in logs for entry in log if "loss" in entry})
@@ -378,3 +382,26 @@ def test_adapters_without_their_library_are_one_line(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(UsageError, match=r"distill\.lora needs peft: pip install 'understudy\[lora\]'"):
         _adapted(tiny_llama(51, layers=1))
+
+
+@pytest.mark.parametrize(
+    ("asked", "hardware", "expected"),
+    [(None, True, True), (None, False, False), (False, True, False), (True, False, True)],
+)
+def test_bf16_is_used_where_the_hardware_multiplies_in_it(
+    asked: bool | None, hardware: bool, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless the config says otherwise. Attention is then in fp32, and afterwards the model's own again."""
+    from pipeline.distillation import trainer
+
+    monkeypatch.setattr(trainer, "multiplies_bf16", lambda device: hardware)
+    found: list[str] = []
+
+    def examine(model: Any) -> DevFigures:
+        found.append(model.config._attn_implementation)
+        return DevFigures(0.5, 1.0)
+
+    model, _ = _train(tmp_path, DistillConfig(bf16=asked, max_steps=1, batch=2, save_every=1), examine)
+
+    assert {"sdpa_fp32" if expected else "sdpa"} == set(found)
+    assert "sdpa" == model.config._attn_implementation
