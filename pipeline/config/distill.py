@@ -40,12 +40,16 @@ class DistillConfig(Section):
         default="forward_kl",
         description="On the stored distributions; cross_entropy: on the target's tokens alone (plain SFT).",
     )
-    learning_rate: float = Field(default=2e-3, gt=0, description="Peak learning rate (AdamW, warm-up then cosine).")
+    optimizer: Literal["adamw", "muon"] = Field(
+        default="adamw",
+        description="muon: Muon for hidden matrices, AdamW for the rest; better for drafts that were trained so before.",
+    )
+    learning_rate: float = Field(default=2e-3, gt=0, description="Peak learning rate (warm-up, then cosine).")
     max_steps: int = Field(default=300, gt=0, description="Optimiser steps.")
     batch: int = Field(default=16, gt=0, description="Sequences of a micro-batch.")
     accumulation: int = Field(default=1, gt=0, description="Micro-batches of an optimiser step.")
     warmup_share: float = Field(default=0.05, ge=0, lt=1, description="Share of the steps that warm up.")
-    weight_decay: float = Field(default=0.0, ge=0, description="AdamW's weight decay.")
+    weight_decay: float = Field(default=0.0, ge=0, description="Decoupled weight decay.")
     max_grad_norm: float = Field(default=1.0, gt=0, description="Gradient clipping.")
     bf16: bool | None = Field(
         default=None,

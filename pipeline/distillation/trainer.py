@@ -19,6 +19,7 @@ from pipeline.config.distill import DistillConfig
 from pipeline.distillation.dataset import Documents, stored_targets
 from pipeline.distillation.head import mean_loss, mean_loss_of_logits, plain_head
 from pipeline.distillation.losses import LOSSES, MERGED, Sparse, cross_entropy, sparse_columns
+from pipeline.distillation.optimizer import MuonWithAdamW
 from pipeline.distillation.precision import fast_attention
 from pipeline.errors import UnderstudyError
 from pipeline.generation.examination import DevFigures
@@ -112,6 +113,8 @@ def _log_every(settings: DistillConfig) -> int:
 class _Trainer(SFTTrainer):  # type: ignore[misc]
     """SFTTrainer with a loss of ours: on the positions the target spoke at, and on nothing else."""
 
+    optimizer: Any
+
     def prepare(self, documents: Documents, settings: DistillConfig, vocabulary: int) -> None:
         self._documents, self._settings, self._vocabulary = documents, settings, vocabulary
         # With several processes the wrapper's own forward has to run, or gradients are not shared.
@@ -145,6 +148,12 @@ class _Trainer(SFTTrainer):  # type: ignore[misc]
                 f"prompts {ids}; lower distill.learning_rate or look at those prompts"
             )
         return (loss, None) if return_outputs else loss
+
+    def create_optimizer(self, model: Any = None) -> Any:
+        if self._settings.optimizer == "muon" and self.optimizer is None:
+            settings, betas = self._settings, (self.args.adam_beta1, self.args.adam_beta2)
+            self.optimizer = MuonWithAdamW(self.model, settings.learning_rate, settings.weight_decay, betas)
+        return super().create_optimizer(model)  # which takes the one that is there
 
     def restore(self, checkpoint: Path) -> None:
         """Take the weights and the log of a finished run's last checkpoint."""

@@ -17,6 +17,7 @@ from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from pipeline.config.pair import ReferenceRecipe, ReferenceShape
+from pipeline.distillation.optimizer import MuonWithAdamW
 from pipeline.errors import UnderstudyError
 from pipeline.models import multiplies_bf16
 from pipeline.progress import Progress
@@ -141,15 +142,14 @@ def train_model(
     218 at best with AdamW alone; that is what lets a pair be trained while somebody watches.
     """
     model.to(device).train()
-    optimizers, steps = _optimizers(model, course.peak), course.steps
+    optimizer, steps = MuonWithAdamW(model, course.peak, weight_decay=0.1, betas=(0.9, 0.95)), course.steps
     generator = torch.Generator().manual_seed(course.seed)
     warmup = max(1, steps // 20)
     with progress.track(course.label, steps, "steps") as track:
         for step in range(steps):
             rate = course.peak * min(1.0, (step + 1) / warmup) * (0.55 + 0.45 * math.cos(math.pi * step / steps))
-            for optimizer in optimizers:
-                for group in optimizer.param_groups:
-                    group["lr"] = rate
+            for group in optimizer.param_groups:
+                group["lr"] = rate
             batch_BT = _windows(course.tokens, recipe.batch, recipe.context + 1, generator).to(device)
             with torch.autocast(device.type, torch.bfloat16, enabled=multiplies_bf16(device)):
                 logits_BTV = model(input_ids=batch_BT[:, :-1], use_cache=False).logits
@@ -160,21 +160,10 @@ def train_model(
                 )
             loss.backward()  # type: ignore[no-untyped-call]
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            for optimizer in optimizers:
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
             track.advance(1, f"loss {loss.item():.2f}")
     return model.eval()
-
-
-def _optimizers(model: LlamaForCausalLM, peak: float) -> list[torch.optim.Optimizer]:
-    embedding = model.get_input_embeddings().weight
-    matrices = [weight for weight in model.parameters() if weight.ndim == 2 and weight is not embedding]
-    others = [weight for weight in model.parameters() if weight.ndim != 2 or weight is embedding]
-    return [
-        torch.optim.Muon(matrices, lr=peak, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
-        torch.optim.AdamW(others, lr=peak, betas=(0.9, 0.95), weight_decay=0.1, fused=True),
-    ]
 
 
 @torch.inference_mode()

@@ -377,6 +377,26 @@ def test_a_killed_run_with_adapters_ends_as_an_unbroken_one(tmp_path: Path) -> N
     assert _weights(unbroken) == _weights(resumed)
 
 
+def test_a_killed_run_with_muon_ends_as_an_unbroken_one(unbroken: tuple[Any, Log], tmp_path: Path) -> None:
+    """The optimizer's state is in the checkpoint; and it is another optimizer."""
+    settings = SETTINGS.model_copy(update={"optimizer": "muon"})
+    asked: list[int] = []
+
+    def examine(model: Any) -> DevFigures:
+        asked.append(1)
+        if len(asked) == 2:
+            raise _Killed
+        return DevFigures(_length(model), float(len(asked)))
+
+    with pytest.raises(_Killed):
+        _train(tmp_path / "killed", settings, examine)
+    resumed, _ = _train(tmp_path / "killed", settings)
+    whole, _ = _train(tmp_path / "whole", settings)
+
+    assert _weights(whole) == _weights(resumed)
+    assert _weights(whole) != _weights(unbroken[0])
+
+
 def test_adapters_without_their_library_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is missing, and how it is installed."""
     monkeypatch.setitem(sys.modules, "peft", None)

@@ -1,0 +1,48 @@
+"""Muon for a model's matrices and AdamW for the rest, as one optimizer that trainers and schedules can hold."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+class MuonWithAdamW(torch.optim.Optimizer):
+    """Hidden matrices by Muon (orthogonalised momentum, scaled to AdamW's step size, arXiv 2502.16982); embedding, head, norms
+    and biases by AdamW. Parameters that need no gradient are left out."""
+
+    def __init__(self, model: Any, learning_rate: float, weight_decay: float, betas: tuple[float, float]) -> None:
+        ends = [
+            layer.weight for layer in (model.get_input_embeddings(), model.get_output_embeddings()) if layer is not None
+        ]
+        learnt = [weight for weight in model.parameters() if weight.requires_grad]
+        matrices = [weight for weight in learnt if weight.ndim == 2 and not any(weight is end for end in ends)]
+        others = [weight for weight in learnt if not any(weight is matrix for matrix in matrices)]
+        self._parts: list[torch.optim.Optimizer] = []
+        if matrices:
+            self._parts.append(
+                torch.optim.Muon(matrices, lr=learning_rate, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw")
+            )
+        if others:
+            self._parts.append(
+                torch.optim.AdamW(others, lr=learning_rate, betas=betas, weight_decay=weight_decay, fused=True)
+            )
+        super().__init__(self._groups(), {"lr": learning_rate})
+
+    def _groups(self) -> list[dict[str, Any]]:
+        """The parts' own: a schedule that changes these changes theirs."""
+        return [group for part in self._parts for group in part.param_groups]
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        loss = None if closure is None else torch.enable_grad()(closure)()
+        for part in self._parts:
+            part.step()
+        return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"parts": [part.state_dict() for part in self._parts]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        for part, state in zip(self._parts, state_dict["parts"], strict=True):
+            part.load_state_dict(state)
+        self.param_groups = self._groups()

@@ -1,0 +1,91 @@
+"""Muon and AdamW as one optimizer."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+from pipeline.distillation.optimizer import MuonWithAdamW
+from tests.fakes import family_model
+
+IDS = torch.arange(8).view(2, 4)
+
+
+def _optimizer(model: Any) -> MuonWithAdamW:
+    return MuonWithAdamW(model, 0.02, weight_decay=0.1, betas=(0.9, 0.95))
+
+
+def _step(model: Any, optimizer: torch.optim.Optimizer) -> None:
+    model(input_ids=IDS, labels=IDS).loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_each_weight_is_moved_by_its_own_rule(tied: bool) -> None:
+    """As torch's Muon and AdamW move them one by one: hidden matrices by the one, embedding, head and norms by the other."""
+    model = family_model("Llama", torch.float32, tie_word_embeddings=tied)
+    expected = copy.deepcopy(model)
+    ends = {id(expected.model.embed_tokens.weight), id(expected.lm_head.weight)}
+    parts = [
+        torch.optim.Muon([weight], lr=0.02, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
+        if weight.ndim == 2 and id(weight) not in ends
+        else torch.optim.AdamW([weight], lr=0.02, betas=(0.9, 0.95), weight_decay=0.1)
+        for weight in expected.parameters()
+    ]
+    _step(model, _optimizer(model))
+    expected(input_ids=IDS, labels=IDS).loss.backward()
+    for part in parts:
+        part.step()
+
+    for (name, own), ours in zip(expected.named_parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(own, ours, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def test_a_schedule_reaches_both() -> None:
+    """At a rate of 0 nothing moves; also after its state was loaded."""
+    model = family_model("Llama", torch.float32)
+    optimizer = _optimizer(model)
+    _step(model, optimizer)
+    optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.0)
+    before = copy.deepcopy(model.state_dict())
+    _step(model, optimizer)
+    schedule.step()
+
+    assert {0.0} == {group["lr"] for group in optimizer.param_groups}
+    for name, weight in model.state_dict().items():
+        torch.testing.assert_close(before[name], weight, rtol=0, atol=0)
+
+
+def test_its_state_is_all_there_is(tmp_path: Any) -> None:
+    """Saved, loaded and gone on with: the same weights as without a break."""
+    model = family_model("Llama", torch.float32)
+    optimizer = _optimizer(model)
+    _step(model, optimizer)
+    torch.save([model.state_dict(), optimizer.state_dict()], tmp_path / "state.pt")
+    _step(model, optimizer)
+    other = family_model("Llama", torch.float32)
+    weights, state = torch.load(tmp_path / "state.pt")
+    other.load_state_dict(weights)
+    again = _optimizer(other)
+    again.load_state_dict(state)
+    _step(other, again)
+
+    for own, ours in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(own, ours, rtol=0, atol=0)
+
+
+def test_what_is_frozen_stays() -> None:
+    """As under adapters."""
+    model = family_model("Llama", torch.float32)
+    for weight in model.parameters():
+        weight.requires_grad_(False)
+    model.model.layers[0].mlp.up_proj.weight.requires_grad_(True)
+    before = copy.deepcopy(model.state_dict())
+    _step(model, _optimizer(model))
+
+    assert {"model.layers.0.mlp.up_proj.weight"} == {
+        name for name, weight in model.state_dict().items() if not torch.equal(before[name], weight)
+    }
