@@ -41,7 +41,7 @@ class Pair:
         """The directory of a role's model: in the artifact where the stage made it, else where the config says it is *now*
         (a moved or evicted directory has the same digest, so the artifact may outlive the place it was made from)."""
         made = self.directory / role
-        return made if made.is_dir() else locate(self.config, role)
+        return made if self.config.is_reference or made.is_dir() else locate(self.config, role)
 
     def dtype(self, role: str) -> str:
         return str(self.facts[role]["dtype"])

@@ -18,7 +18,7 @@ class Stage(NamedTuple):
 
 STAGES: tuple[Stage, ...] = (
     Stage("pair", 1, "pins who plays"),
-    Stage("corpus", 1, "a representative workload"),
+    Stage("corpus", 2, "a representative workload"),
     Stage("generate", 3, "the target plays its part"),
     Stage("distill", 2, "the understudy learns"),
     Stage("quantize", 1, "lighter costumes"),

@@ -1,14 +1,16 @@
 """generate: the target plays its part. Completions of the corpus, with the distributions a draft learns from."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from pipeline.context import Outcome, StageContext
+from pipeline.corpus.rendering import Renderer
 from pipeline.corpus.store import read_prompts
 from pipeline.errors import UsageError
-from pipeline.generation.generate import Settings, Wanted, generate, plan_completions
+from pipeline.generation.generate import Settings, Wanted, generate, plan_completions, shard_prefix
 from pipeline.generation.store import read_completions
-from pipeline.models import choose_device, load_model
+from pipeline.generation.turns import Ends, next_turn
+from pipeline.models import choose_device, load_model, load_tokenizer
 from pipeline.pairfile import Pair, read_pair
 from pipeline.speculation.sampling import Sampling
 
@@ -34,8 +36,31 @@ def run(context: StageContext) -> Outcome:
         config.seed,
     )
     model = load_model(pair.path(role), pair.dtype(role), choose_device(config.device), config.pair.trust_remote_code)
-    generate(model, wanted, settings, pair.vocabulary, pair.stop_tokens, context.out, context.progress)
-    return Outcome(_counts(context))
+    ends, turns = Ends(), 0
+    while wanted:
+        turns += 1
+        generate(model, wanted, settings, pair.vocabulary, pair.stop_tokens, context.out, context.progress, turns)
+        wanted = _next_turn(context, pair, wanted, turns, ends)
+    chats = {"turns": float(turns)} | {f"chats_{name}": float(count) for name, count in asdict(ends).items()}
+    return Outcome(_counts(context) | (chats if turns > 1 or any(asdict(ends).values()) else {}))
+
+
+def _next_turn(context: StageContext, pair: Pair, wanted: Sequence[Wanted], turn: int, ends: Ends) -> list[Wanted]:
+    """What chats that go on ask after the answers of `turn`."""
+    if all(item.prompt.chat is None for item in wanted):
+        return []
+    config = context.config
+    tokenizer = load_tokenizer(pair.tokenizer, config.pair.trust_remote_code)
+    room = pair.context - config.generate.max_new_tokens - config.generate.lookahead
+    return next_turn(
+        wanted,
+        read_completions(context.out, shards=shard_prefix(turn)),
+        tokenizer,
+        Renderer(tokenizer, config.corpus.chat_template, config.corpus.chat_template_arguments),
+        pair.stop_tokens,
+        min(config.corpus.max_prompt_tokens, room),
+        ends,
+    )
 
 
 def _check_limits(pair: Pair, wanted: Sequence[Wanted], new_tokens: int, kept: int) -> None:

@@ -27,6 +27,11 @@ class PromptSource(Section):
     group_field: str = Field(
         default="group", description="The column whose equal values must fall into one split (a conversation, a file)."
     )
+    every_turn: bool = Field(
+        default=False,
+        description="Ask every question of a chat (messages or turns), each after the target's own answers to those before, up "
+        "to where a tool would answer; else one: of messages the last, after the answers that stand there, of turns the first.",
+    )
     limit: int | None = Field(default=None, gt=0, description="Read at most so many rows.")
 
     @property

@@ -5,6 +5,7 @@ Knows the three kinds of row (prompt, messages, turns) and what no prompt may co
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from pipeline.artifacts import canonical_json
@@ -27,8 +28,8 @@ class Request:
     """What the target is asked.
 
     `plain` is a bare text that has not been put into a chat (it is then the only message's content). `group` is None
-    where the row names none. `dropped_turns` and `dropped_answers` count what lay behind the prompt, no part
-    of it.
+    where the row names none. `follow_ups` are what is asked once the target has answered, then once it has answered that.
+    `dropped_turns` and `dropped_answers` count what lay behind the prompt, no part of it.
     """
 
     messages: tuple[Mapping[str, Any], ...]
@@ -37,6 +38,7 @@ class Request:
     group: str | None
     dropped_turns: int = 0
     dropped_answers: int = 0
+    follow_ups: tuple[tuple[Mapping[str, Any], ...], ...] = ()
 
     @property
     def asked(self) -> str:
@@ -57,13 +59,17 @@ def parse_row(value: Any, source: PromptSource) -> Request:
         return Request(({"role": "user", "content": text},), True, domain, group)
     if value.get(source.messages_field) is not None:
         messages, answers = _messages(value[source.messages_field], source.messages_field)
+        if source.every_turn:
+            return _every_turn(messages, answers, source.messages_field, domain, group)
         return Request(messages, False, domain, group, dropped_answers=answers)
     if value.get(source.turns_field) is not None:
         turns = value[source.turns_field]
         if not isinstance(turns, list) or not turns:
             raise BadRow("bad turns", f"'{source.turns_field}' is not a list of texts")
-        text = _text(turns[0], f"{source.turns_field}[1]")
-        return Request(({"role": "user", "content": text},), False, domain, group, dropped_turns=len(turns) - 1)
+        asked = turns if source.every_turn else turns[:1]
+        texts = [_text(turn, f"{source.turns_field}[{number}]") for number, turn in enumerate(asked, start=1)]
+        first, *later = [({"role": "user", "content": text},) for text in texts]
+        return Request(first, False, domain, group, len(turns) - len(asked), follow_ups=tuple(later))
     raise _nothing_there(value, source)
 
 
@@ -112,6 +118,26 @@ def _messages(value: Any, what: str) -> tuple[tuple[Mapping[str, Any], ...], int
     if all(message["role"] == "system" for message in messages[:kept]):
         raise BadRow("bad messages", f"'{what}' asks nothing: no message of a user")
     return tuple(messages[:kept]), len(messages) - kept
+
+
+def _every_turn(
+    messages: tuple[Mapping[str, Any], ...], answers: int, what: str, domain: str, group: str | None
+) -> Request:
+    """What stands between the answers, which the target gives anew; up to where a tool would answer, for the target may not
+    have called it."""
+    parts: list[list[Mapping[str, Any]]] = [[]]
+    for before, message in zip((None, *messages), messages, strict=False):
+        if message["role"] == "assistant":
+            answers += 1
+        elif before is not None and before["role"] == "assistant":
+            parts.append([message])
+        else:
+            parts[-1].append(message)
+    if all(message["role"] == "system" for message in parts[0]):
+        raise BadRow("bad messages", f"'{what}' begins with an answer: no message of a user before it")
+    first, *later = map(tuple, parts)
+    asked = list(takewhile(lambda part: all(message["role"] != "tool" for message in part), later))
+    return Request(first, False, domain, group, len(later) - len(asked), answers, tuple(asked))
 
 
 def _message(entry: Any, what: str) -> Mapping[str, Any]:

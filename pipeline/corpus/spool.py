@@ -1,6 +1,6 @@
 """What is known of the accepted rows between the first pass and the last, on disk: tokens, hashes, signatures.
 
-Three files side by side, a record a row, in the order of reading. Knows no prompt text: it is hashed and let go.
+Three files side by side, a record a row, in the order of reading. Prompt text is hashed and let go, but for chats that go on.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from pipeline.corpus.signatures import PERMUTATIONS, signatures
 # 64-bit hashes: `id` of the token ids, `content` of the messages, `group` of source and group, `group_name` of the
 # group alone (sources may be listed in another order tomorrow); `grouped` says whether the last two mean anything.
 FACTS = np.dtype([("id", "<u8"), ("content", "<u8"), ("group", "<u8"), ("group_name", "<u8"), ("grouped", "?")])
-ACCEPTED = pa.schema([("domain", pa.string()), ("tokens", pa.list_(pa.int32()))])
+ACCEPTED = pa.schema([("domain", pa.string()), ("tokens", pa.list_(pa.int32())), ("chat", pa.string())])
 
 
 def token_hash(tokens: Sequence[int]) -> int:
@@ -38,6 +38,13 @@ def _facts(request: Request, tokens: Sequence[int], source: int) -> tuple[int, i
     group = request.group
     scoped, name = (0, 0) if group is None else (text_hash(f"{source} {group}"), text_hash(group))
     return token_hash(tokens), content, scoped, name, group is not None
+
+
+def _chat(request: Request) -> str | None:
+    """What is needed to go on once the target has answered; nothing is kept of requests that end there."""
+    if not request.follow_ups:
+        return None
+    return canonical_json({"messages": request.messages, "follow_ups": request.follow_ups})
 
 
 class Spool:
@@ -71,7 +78,11 @@ class Spool:
         facts = [_facts(request, ids, source) for request, ids in zip(requests, tokens, strict=True)]
         np.array(facts, dtype=FACTS).tofile(self._facts)
         signatures(bare).tofile(self._signatures)
-        columns = [pa.array([request.domain for request in requests], pa.string()), pa.array(tokens, ACCEPTED[1].type)]
+        columns = [
+            pa.array([request.domain for request in requests], pa.string()),
+            pa.array(tokens, ACCEPTED.field("tokens").type),
+            pa.array([_chat(request) for request in requests], pa.string()),
+        ]
         self._tokens.write_batch(pa.record_batch(columns, schema=ACCEPTED))
         self.rows += len(requests)
 

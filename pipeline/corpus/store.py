@@ -1,10 +1,11 @@
-"""`prompts.arrow`: the corpus as later stages read it, and how it is written. Knows no text and no tokenizer.
+"""`prompts.arrow`: the corpus as later stages read it, and how it is written. Knows no tokenizer.
 
 An Arrow IPC file, uncompressed, so that a memory map is all it takes to read one.
 """
 
+import json
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,15 +26,30 @@ SCHEMA = pa.schema(
         ("domain", pa.string()),
         ("cluster", pa.int64()),
         ("tokens", pa.list_(pa.int32())),
+        ("chat", pa.string()),  # JSON of a Chat; null where nothing follows
     ]
 )
+
+
+@dataclass(frozen=True)
+class Chat:
+    """A chat that goes on: the messages so far, and what is asked after each answer to come."""
+
+    messages: tuple[Mapping[str, Any], ...]
+    follow_ups: tuple[tuple[Mapping[str, Any], ...], ...]
+
+    def answered(self, text: str) -> "Chat":
+        """The chat after the target's answer, with the next question asked."""
+        asked, *later = self.follow_ups
+        return Chat((*self.messages, {"role": "assistant", "content": text}, *asked), tuple(later))
 
 
 @dataclass(frozen=True)
 class Prompt:
     """One prompt. `id` is 16 hex digits of SHA-256 over the token ids as little-endian int32: equal ids, equal tokens.
 
-    `split` is train, dev or examination; prompts of one `cluster` (a number within this artifact) share it.
+    `split` is train, dev or examination; prompts of one `cluster` (a number within this artifact) share it. `chat` is there
+    where more is asked after the answer.
     """
 
     id: str
@@ -41,6 +57,7 @@ class Prompt:
     domain: str
     cluster: int
     tokens: tuple[int, ...]
+    chat: Chat | None = None
 
 
 @dataclass
@@ -93,6 +110,7 @@ def write_prompts(
                         domains,
                         pa.array(cluster_of[rows]),
                         tokens,
+                        batch.column("chat"),
                     ],
                     schema=SCHEMA,
                 )
@@ -124,7 +142,12 @@ def read_prompts(artifact_dir: Path, splits: Collection[str] | None = None) -> l
 def _prompts(batch: Any, splits: Collection[str] | None) -> Iterator[Prompt]:
     for row in batch.to_pylist():
         if splits is None or row["split"] in splits:
-            yield Prompt(row["id"], row["split"], row["domain"], row["cluster"], tuple(row["tokens"]))
+            chat = None if row["chat"] is None else _chat(json.loads(row["chat"]))
+            yield Prompt(row["id"], row["split"], row["domain"], row["cluster"], tuple(row["tokens"]), chat)
+
+
+def _chat(raw: Mapping[str, Any]) -> Chat:
+    return Chat(tuple(raw["messages"]), tuple(map(tuple, raw["follow_ups"])))
 
 
 def _batches(reader: Any) -> Iterator[Any]:

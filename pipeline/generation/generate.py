@@ -5,7 +5,7 @@ bytes that an unbroken one would have written.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,11 @@ def plan_completions(
     for prompt in prompts:
         samplings = asked.get(prompt.split, [deployed])
         wanted += [Wanted(prompt, one, samplings[:place].count(one)) for place, one in enumerate(samplings)]
+    return in_order(wanted, kinds)
+
+
+def in_order(wanted: Iterable[Wanted], kinds: Sequence[Sampling]) -> list[Wanted]:
+    """By kind, then length."""
     return sorted(
         wanted,
         key=lambda item: (
@@ -84,12 +89,13 @@ def generate(
     stop_tokens: Sequence[int],
     out: Path,
     progress: Progress,
+    turn: int = 1,
 ) -> None:
-    """Write all shards that are not there yet.
+    """Write all shards of a turn that are not there yet; its completions are read back in the order of `wanted`.
 
     A shard never mixes sampling tuples. Progress is in tokens of the longest possible output.
     """
-    shards = _shards(wanted, settings.shard)
+    shards = _shards(wanted, settings.shard, turn)
     most = settings.max_new_tokens
     done = sum(len(shard) for name, shard in shards if shard_exists(out, name)) * most
     with progress.track("generate", len(wanted) * most, "tokens", done) as track:
@@ -105,11 +111,16 @@ def generate(
             write_shard(out, name, spoken)
 
 
-def _shards(wanted: Sequence[Wanted], size: int) -> list[tuple[str, list[Wanted]]]:
+def shard_prefix(turn: int) -> str:
+    """How the names of a turn's shards begin."""
+    return "shard-" if turn == 1 else f"turn-{turn:03d}-shard-"
+
+
+def _shards(wanted: Sequence[Wanted], size: int, turn: int) -> list[tuple[str, list[Wanted]]]:
     samplings = dict.fromkeys(item.sampling for item in wanted)
     kinds = [[item for item in wanted if item.sampling == sampling] for sampling in samplings]
     parts = [kind[begin : begin + size] for kind in kinds for begin in range(0, len(kind), size)]
-    return [(f"shard-{number:05d}", part) for number, part in enumerate(parts)]
+    return [(f"{shard_prefix(turn)}{number:05d}", part) for number, part in enumerate(parts)]
 
 
 def _complete(decoder: Decoder, wanted: Sequence[Wanted], settings: Settings) -> list[Spoken]:

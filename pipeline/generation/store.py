@@ -135,14 +135,14 @@ def shard_exists(directory: Path, name: str) -> bool:
 
 
 def read_completions(
-    directory: Path, splits: Collection[str] | None = None, sampling: Sampling | None = None
+    directory: Path, splits: Collection[str] | None = None, sampling: Sampling | None = None, shards: str = ""
 ) -> Iterator[Spoken]:
-    """Every stored completion of these splits, drawn at `sampling`, in the order written; arrays are views of mapped
-    memory. A shard's mapping goes when the last of its completions does, so keep few of them.
+    """Every stored completion of these splits, drawn at `sampling`, in the order written, of shards whose names begin with
+    `shards`; arrays are views of mapped memory. A shard's mapping goes with the last of its completions, so keep few of them.
 
     Raises UnderstudyError naming a file that is not whole.
     """
-    for path, batch in _shards(directory, splits, sampling):
+    for path, batch in _shards(directory, splits, sampling, shards):
         if batch.num_rows:
             tokens = _Columns(path.with_name(path.name.replace(".completions.", ".tokens.")))
             yield from map(tokens.completion, batch.to_pylist())
@@ -157,10 +157,10 @@ def stored_samplings(directory: Path, splits: Collection[str] | None = None) -> 
 
 
 def _shards(
-    directory: Path, splits: Collection[str] | None, sampling: Sampling | None = None
+    directory: Path, splits: Collection[str] | None, sampling: Sampling | None = None, prefix: str = ""
 ) -> Iterator[tuple[Path, Any]]:
     """Each shard's file of completions, with its rows that were asked for."""
-    for path in sorted(directory.glob("*.completions.arrow")):
+    for path in sorted(directory.glob(f"{prefix}*.completions.arrow")):
         batch = _open(path)
         if batch.schema != _COMPLETIONS:
             raise _other_version(path)

@@ -1,5 +1,6 @@
 """The reference of every config key, as Markdown, from the models themselves. `make docs` writes docs/configuration.md."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -48,10 +49,15 @@ def _default(value: Any) -> str:
     return "`null`" if value is None else f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 
+_BOUNDS = re.compile(
+    r"(?:typing\.)?Annotated\[(\w+), FieldInfo\([^\n]*?\)\]\)\]"
+)  # what pydantic adds to an item's type
+
+
 def _type(annotation: Any) -> str:
     if section_within(annotation) is not None:
         return "list of sections" if "tuple" in str(annotation) else "section"
-    text = annotation.__name__ if isinstance(annotation, type) else str(annotation)
+    text = annotation.__name__ if isinstance(annotation, type) else _BOUNDS.sub(r"\1", str(annotation))
     text = text.replace("typing.", "").replace("Literal", "one of ").replace("NoneType", "null").replace("None", "null")
     return text.replace("|", "or").replace("tuple[", "list of [").replace(", ...]", "]")
 

@@ -293,3 +293,66 @@ def test_templates_that_cannot_be_used() -> None:
         Renderer(WordTokenizer(None), None, {}).text(CHAT)
     with pytest.raises(BadRow, match="chat template failed: no clowns"):
         Renderer(WordTokenizer(), None, {}).text(clown)
+
+
+EVERY = PromptSource(path="p.jsonl", every_turn=True)
+
+
+def _said(role: str, content: str) -> dict[str, str]:
+    return {"role": role, "content": content}
+
+
+def test_every_question_of_a_chat_is_asked() -> None:
+    """What stands between the answers, in order; answers are counted and left out, at the end too."""
+    chat = [
+        _said("system", "be kind"),
+        _said("user", "one"),
+        _said("assistant", "1"),
+        _said("user", "two"),
+        _said("user", "two, please"),
+        _said("assistant", "2"),
+        _said("assistant", "2!"),
+        _said("user", "three"),
+        _said("assistant", "3"),
+    ]
+    found = parse_row({"messages": chat}, EVERY)
+
+    assert (_said("system", "be kind"), _said("user", "one")) == found.messages
+    assert ((_said("user", "two"), _said("user", "two, please")), (_said("user", "three"),)) == found.follow_ups
+    assert (4, 0) == (found.dropped_answers, found.dropped_turns)
+
+
+def test_a_chat_ends_where_a_tool_would_answer() -> None:
+    """The target may not have called it."""
+    chat = [
+        _said("user", "one"),
+        _said("assistant", "1"),
+        _said("user", "weather?"),
+        _said("assistant", "<tool_call>"),
+        _said("tool", "rain"),
+        _said("assistant", "rain"),
+        _said("user", "thanks"),
+    ]
+    found = parse_row({"messages": chat}, EVERY)
+
+    assert ((_said("user", "weather?"),),) == found.follow_ups
+    assert 2 == found.dropped_turns
+
+
+def test_every_turn_of_a_list_is_asked() -> None:
+    """Spec-Bench rows; a later turn that is no text is named by its place."""
+    found = parse_row({"turns": ["one", "two", "three"]}, EVERY)
+
+    assert ((_said("user", "one"),), 0) == (found.messages, found.dropped_turns)
+    assert ((_said("user", "two"),), (_said("user", "three"),)) == found.follow_ups
+    with pytest.raises(BadRow, match=r"'turns\[2\]' is empty"):
+        parse_row({"turns": ["one", " "]}, EVERY)
+
+
+def test_a_chat_that_an_answer_begins_is_no_prompt() -> None:
+    """Nothing was asked; without `every_turn` the same chat has a question at its end."""
+    chat = [_said("assistant", "hello"), _said("user", "one")]
+
+    assert () == parse_row({"messages": chat}, SOURCE).follow_ups
+    with pytest.raises(BadRow, match="'messages' begins with an answer: no message of a user before it"):
+        parse_row({"messages": chat}, EVERY)
