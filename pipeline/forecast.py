@@ -35,6 +35,7 @@ class Forecast:
     bytes_per_token: int
     generate: list[Asked]
     training_rows: int  # that all optimiser steps together see
+    first_turns_only: bool  # chats go on for as long as the target's answers let them
 
 
 def forecast(config: Config) -> Forecast:
@@ -48,7 +49,11 @@ def forecast(config: Config) -> Forecast:
         for job in expand(config, ())
         if job.stage == "generate"
     ]
-    return Forecast(rows, prompts, bytes_per_token, asked, _training_rows(config))
+    return Forecast(rows, prompts, bytes_per_token, asked, _training_rows(config), _chats(config))
+
+
+def _chats(config: Config) -> bool:
+    return any(source.every_turn for source in config.corpus.sources)
 
 
 def _rows(config: Config) -> Sequence[int]:

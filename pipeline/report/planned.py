@@ -15,6 +15,8 @@ def print_forecast(found: Forecast, curve: Mapping[str, Any] | None) -> None:
             f"{asked.job}: up to {asked.completions:,} completions, {asked.tokens:,} tokens of the target, "
             f"{asked.stored_bytes / 1e6:,.1f} MB at {found.bytes_per_token} bytes a token"
         )
+    if found.first_turns_only:
+        print("chats asked turn by turn are counted with their first question; those that go on ask more")
     print(f"distill: {found.training_rows:,} rows of completions in all steps together")
     if curve is not None:
         print(curve_text(curve))

@@ -35,6 +35,15 @@ def test_the_plan_in_words(smoke: Smoke) -> None:
     assert "distill: 3,840 rows of completions in all steps together\n" in ended.out  # 60 steps of 32, twice
 
 
+def test_a_plan_of_chats_says_what_it_leaves_out(smoke: Smoke) -> None:
+    """How far chats go nobody knows before the target has answered."""
+    source = f"corpus.sources=[{{path: {smoke.place.artifact('pair') / 'prompts.jsonl'}, every_turn: true}}]"
+    ended = smoke.place.understudy("plan", SMOKE, "--set", source)
+
+    assert 0 == ended.code, ended.err
+    assert "chats asked turn by turn are counted with their first question; those that go on ask more\n" in ended.out
+
+
 def test_a_plan_needs_no_torch_and_its_sources(smoke: Smoke, tmp_path: Path) -> None:
     """It counts rows and nothing else; a source that is not there is named."""
     _, code, imported = smoke.place.spied("plan", SMOKE)
