@@ -40,7 +40,7 @@ def test_disk_that_fills_up(smoke: Smoke, place: Place, mount: Mount) -> None:
     with the bytes of an undisturbed run, and what had been committed was kept."""
     mount(place.store, "-t", "tmpfs", "-o", "size=400k", "understudy-test")
     reached = []
-    for kilobytes in (400, 2_000, 5_000, 8_500, 10_000, 11_000, 12_000):
+    for kilobytes in (400, 2_000, 5_000, 7_000, 8_500, 11_500, 12_200):
         mount(place.store, "-o", f"remount,size={kilobytes}k")
         ended = place.understudy("run", SMOKE)
         committed = place.committed()
