@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 # Where `make conformance` finds a finished quickstart; built there if it is absent.
 STORE ?= .understudy
 
-.PHONY: help quickstart test test-unit test-long test-dags conformance bench docs lint types wheel-test clean
+.PHONY: help quickstart test test-unit test-long test-dags conformance bench bench-distill docs lint types wheel-test clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -60,6 +60,9 @@ conformance: $(VENV)/.installed $(VLLM_VENV)/.installed $(OPENVINO_VENV)/.instal
 
 bench: $(VENV)/.installed  ## figures of BENCHMARKS.md; run it with nothing else on the machine
 	$(BIN)/python -m tests.benchmarks
+
+bench-distill: $(VENV)/.installed  ## distillation against what people use today (hours; an interrupted bench goes on)
+	$(BIN)/python -m tests.benchmarks distillation
 
 docs: $(VENV)/.installed  ## docs/configuration.md from the config models
 	$(BIN)/python -m pipeline.report.configuration > docs/configuration.md

@@ -12,10 +12,12 @@ from tests.benchmarks.figures import RESULTS, ROOT
 
 CELLS = RESULTS / "distillation"
 STOCK = "stock"
-SECONDS, SEEDS, REGIMES = 60.0, (0, 1, 2), ("near", "moved")
+SECONDS, SEEDS, REGIMES = 90.0, (0, 1, 2), ("near", "moved")
 PEERS, OURS = ("trl_sft", "trl_gkd", "online"), "forward_kl"
 OTHER_LOSSES = (
     "lk_hybrid",
+    "lk_hybrid_muon",
+    "forward_kl_muon",
     "total_variation",
     "negative_log_acceptance",
     "jensen_shannon",

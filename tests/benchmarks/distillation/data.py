@@ -65,20 +65,22 @@ class Regime:
 
 def find_regime(name: str) -> Regime:
     """The regime's completions; the pair is trained and the stages are run where they are not there yet."""
-    from pipeline.artifacts import Store
+    from pipeline.artifacts import Store, content_key
+    from pipeline.config.loading import load_config
     from pipeline.runs import find_built, require_run
 
     make_pair()
     settings = [part for override in _overrides(name) for part in ("--set", override)]
-    store = PLACE / "store"
+    store, config = PLACE / "store", load_config(ROOT / CONFIG, _overrides(name))
+    run = f"{name}-{content_key(config.model_dump(mode='json'))}"  # a run has one config for good
     subprocess.run(
-        [UNDERSTUDY, "run", CONFIG, *settings, "--until", "generate", "--run", name, "--store", str(store)],
+        [UNDERSTUDY, "run", CONFIG, *settings, "--until", "generate", "--run", run, "--store", str(store)],
         check=True,
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
     )
     opened = Store(store)
-    return Regime(name, PLACE / TARGETS[name], find_built(opened, require_run(opened, name), "generate").path)
+    return Regime(name, PLACE / TARGETS[name], find_built(opened, require_run(opened, run), "generate").path)
 
 
 def _overrides(name: str) -> list[str]:

@@ -29,7 +29,7 @@ class Trained(NamedTuple):
 Method = Callable[[Regime, int, int, float], Trained]  # steps, seed, learning rate
 
 
-def ours(loss: str) -> Method:
+def ours(loss: str, optimizer: str = "adamw") -> Method:
     """Understudy's trainer on stored distributions, examinations on dev prompts included."""
 
     def train(regime: Regime, steps: int, seed: int, rate: float) -> Trained:
@@ -43,6 +43,7 @@ def ours(loss: str) -> Method:
         settings = regime.config.distill.model_copy(
             update={
                 "loss": loss,
+                "optimizer": optimizer,
                 "max_steps": steps,
                 "batch": BATCH,
                 "learning_rate": rate,
@@ -234,6 +235,8 @@ def _mean_length(spoken: Any) -> float:
 
 
 METHODS: dict[str, Method] = {
+    "lk_hybrid_muon": ours("lk_hybrid", "muon"),
+    "forward_kl_muon": ours("forward_kl", "muon"),
     "trl_sft": trl_sft,
     "trl_gkd": trl_gkd,
     "bare_loop": bare_loop,
