@@ -16,32 +16,49 @@ def keep_layers(model: Any, layers: int | Sequence[int]) -> tuple[Any, list[int]
     A count takes the first, the last, and others evenly between: neighbours do nearly the same, the ends do not (as ShearedLlama
     and DistilBERT found). UsageError where there are no such layers.
     """
+    if getattr(model.config, "quantization_config", None) is not None:
+        raise UsageError(
+            "pair.draft.source = target: the target is quantised; its layers cannot be trained, name a draft"
+        )
     name, stack = _layers(model)
     chosen = _spread(len(stack), layers) if isinstance(layers, int) else list(layers)
     if not chosen or len(chosen) > len(stack) or not set(chosen) <= set(range(len(stack))):
         raise UsageError(f"pair.draft.layers = {layers}: the target has {len(stack)} layers, 0 to {len(stack) - 1}")
     config = copy.deepcopy(model.config)
-    for key, value in list(vars(config).items()):  # such as layer_types
+    text = config.get_text_config()
+    for key, value in list(vars(text).items()):  # such as layer_types
         if isinstance(value, list) and len(value) == len(stack):
-            setattr(config, key, [value[layer] for layer in chosen])
-    config.num_hidden_layers = len(chosen)
+            setattr(text, key, [value[layer] for layer in chosen])
+    text.num_hidden_layers = len(chosen)
     smaller = type(model)(config).to(model.dtype)
-    weights, own = model.state_dict(), smaller.state_dict()
-    for key in own:
-        source = key
-        if key.startswith(f"{name}."):
-            layer, _, rest = key.removeprefix(f"{name}.").partition(".")
-            source = f"{name}.{chosen[int(layer)]}.{rest}"
-        own[key] = weights[source]
-    smaller.load_state_dict(own)
+    try:
+        smaller.load_state_dict(_renamed(model.state_dict(), list(smaller.state_dict()), name, chosen))
+    except (KeyError, RuntimeError) as error:  # layers that differ by their place, such as dense ones before experts
+        reason = " ".join(str(error).split())[:160]
+        raise UsageError(
+            f"pair.draft.layers = {layers}: layers of a {type(model).__name__} cannot take each other's place ({reason}); "
+            "name a draft instead"
+        ) from None
     smaller.generation_config = copy.deepcopy(model.generation_config)
     return smaller.eval(), chosen
 
 
+def _renamed(weights: dict[str, Any], wanted: Sequence[str], stack: str, chosen: Sequence[int]) -> dict[str, Any]:
+    """The weights that a model of the layers `chosen` wants, by the names they have there."""
+    found = {}
+    for key in wanted:
+        source = key
+        if key.startswith(f"{stack}."):
+            layer, _, rest = key.removeprefix(f"{stack}.").partition(".")
+            source = f"{stack}.{chosen[int(layer)]}.{rest}"
+        found[key] = weights[source]
+    return found
+
+
 def _layers(model: Any) -> tuple[str, torch.nn.ModuleList]:
-    count = model.config.get_text_config().num_hidden_layers
+    count, decoder = model.config.get_text_config().num_hidden_layers, set(model.get_decoder().modules())
     for name, module in model.named_modules():
-        if isinstance(module, torch.nn.ModuleList) and len(module) == count:
+        if isinstance(module, torch.nn.ModuleList) and len(module) == count and module in decoder:
             return name, module
     raise UsageError(
         f"pair.draft.source = target: the layers of a {type(model).__name__} are not one list; name a draft instead"

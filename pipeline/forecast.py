@@ -49,6 +49,7 @@ def forecast(config: Config) -> Forecast:
         for job in expand(config, ())
         if job.stage == "generate"
     ]
+    asked += _on_policy(config, prompts["train"], bytes_per_token)
     return Forecast(rows, prompts, bytes_per_token, asked, _training_rows(config), _chats(config))
 
 
@@ -72,6 +73,14 @@ def _asked(config: Config, job: str, prompts: dict[str, int], bytes_per_token: i
     tokens = (examined + learnt) * wanted.max_new_tokens
     stored = tokens + examined * wanted.lookahead
     return Asked(job, examined + learnt, stored, stored * bytes_per_token)
+
+
+def _on_policy(config: Config, train: int, bytes_per_token: int) -> list[Asked]:
+    """What the draft writes and the target scores, for each training."""
+    own = config.distill.on_policy
+    completions = own.rounds * min(own.prompts, train) * (1 + len(config.distill.learning_curve))
+    tokens = completions * config.generate.max_new_tokens
+    return [Asked("on-policy rounds", completions, tokens, tokens * bytes_per_token)] if completions else []
 
 
 def _examined_at(config: Config) -> set[SamplingConfig | float]:

@@ -35,8 +35,10 @@ def choose_device(name: str) -> torch.device:
 
 def multiplies_bf16(device: torch.device) -> bool:
     """Whether the device multiplies in bfloat16: elsewhere it is emulated, slowly."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= (8, 0)
     capabilities = torch.cpu.get_capabilities()
-    return device.type == "cuda" or bool(capabilities.get("amx_bf16") or capabilities.get("avx512_bf16"))
+    return device.type == "cpu" and bool(capabilities.get("amx_bf16") or capabilities.get("avx512_bf16"))
 
 
 def load_model(path: Path, dtype: str, device: torch.device, trust_remote_code: bool = False) -> Any:

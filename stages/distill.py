@@ -43,7 +43,7 @@ def _parts(context: StageContext, training: Training, said: list[Spoken], checkp
     config, points = context.config, []
     for share in config.distill.learning_curve:
         some = part(said, share)
-        _, log = training.run(mix(some, config.distill.shares, config.seed), checkpoints / f"share-{share:g}")
+        _, log = training.run(mix(some, config.distill.shares, config.seed), checkpoints / f"share-{share!r}")
         points.append(_point(some, log))
     return points
 

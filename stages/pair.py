@@ -1,5 +1,6 @@
 """pair: pins who plays. Resolves target and base draft, checks that they are of one family, measures them."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from pipeline.artifacts import content_key, file_sha256, write_json
 from pipeline.config.pair import ModelSource, PairConfig
 from pipeline.context import Outcome, StageContext
 from pipeline.derived import gained_tokens, grow_vocabulary, keep_layers
+from pipeline.drafts import TRAINED_ON
 from pipeline.errors import UsageError
 from pipeline.modelfiles import model_digest, tokenizer_digest
 from pipeline.models import (
@@ -51,7 +53,7 @@ def run(context: StageContext) -> Outcome:
     }
     write_json(context.out / PAIR_FILE, facts)
     provides = {role: entry["digest"] for role, entry in described.items()}
-    provides["shared"] = content_key([facts["vocabulary"], facts["stop_tokens"]])
+    provides["shared"] = content_key([facts["vocabulary"], facts["stop_tokens"], facts["context"]])
     provides["tokenizer"] = tokenizer_digest(context.out / "tokenizer")
     if pair.is_reference:
         provides["prompts"] = content_key(file_sha256(context.out / "prompts.jsonl"))
@@ -91,6 +93,9 @@ def _base_draft(context: StageContext, paths: dict[str, Path], tokenizer: Any) -
             f"the target has {len(gained)} tokens that the draft lacked, such as {_token(tokenizer, gained)}: it was given rows "
             "for them, which only training can teach it to use"
         ]
+        if (learnt := paths["draft"] / TRAINED_ON).exists():
+            out.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(learnt, out / TRAINED_ON)
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
     return out, notes

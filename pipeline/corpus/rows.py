@@ -43,7 +43,8 @@ class Request:
     @property
     def asked(self) -> str:
         """The text two requests are compared by: all messages but the system's, which a whole deployment shares."""
-        return "\n".join(message["content"] for message in self.messages if message["role"] != "system")
+        messages = (*self.messages, *(message for part in self.follow_ups for message in part))
+        return "\n".join(message["content"] for message in messages if message["role"] != "system")
 
 
 def parse_row(value: Any, source: PromptSource) -> Request:

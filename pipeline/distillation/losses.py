@@ -16,6 +16,7 @@ from pipeline.distillation.selection import select
 
 _LEAST = -1e4  # for log p of what cannot be: exp gives 0, and 0 * -inf is not met
 _LEAST_REST = 1e-7  # of a bucket's mass: below, a difference of fp32 numbers says nothing
+_NEGLIGIBLE = math.log(1e-6)  # log mass of a rest whose tokens are not learnt one by one
 _SHARPNESS = 3.0  # of `lk_hybrid`, as its authors have it
 
 
@@ -73,7 +74,9 @@ def sparse_columns(logits_NV: torch.Tensor, stored: Sparse, merged: bool = False
         rest_log_p_N = (rest_log_p_N.exp() - drawn_p_N).clamp(min=_LEAST_REST).log()
     rest_log_q_N = draft.rest_log_q_N.clamp(min=_LEAST)
     within_N = draft.token_log_q_N - rest_log_q_N
-    in_bucket_N = bucket_N & (stored.ids_NK != stored.tokens_N.unsqueeze(-1)).all(-1)
+    # Where next to nothing is left the target hardly ever draws from it. On a text that it did not write (on-policy) the token
+    # may still lie there, and is no draw of the target's.
+    in_bucket_N = bucket_N & (rest_log_p_N > _NEGLIGIBLE) & (stored.ids_NK != stored.tokens_N.unsqueeze(-1)).all(-1)
     return Columns(
         torch.cat([stored.log_p_NK, rest_log_p_N.unsqueeze(-1)], dim=-1).clamp(min=_LEAST),
         torch.cat([draft.log_q_NK.clamp(min=_LEAST), rest_log_q_N.unsqueeze(-1)], dim=-1),

@@ -20,8 +20,6 @@ from pipeline.speculation.batch import Request
 from pipeline.speculation.decoder import Decoder
 from pipeline.speculation.sampling import Sampling
 
-_BATCH_TOKENS = 8192  # of a pass of the target
-
 Learn = Callable[[Sequence[Spoken], DistillConfig, int, Path], list[dict[str, float]]]  # rows, settings, seed, work
 Write = Callable[[Sequence[Spoken], int, Path], list[Spoken]]  # after which prompts, seed, where to
 
@@ -53,6 +51,7 @@ def write_round(
     prompts: Sequence[Spoken],
     sampling: Sampling,
     settings: GenerateConfig,
+    batch_tokens: int,
     seed: int,
     vocabulary: int,
     stop_tokens: Sequence[int],
@@ -60,7 +59,7 @@ def write_round(
     progress: Progress,
 ) -> list[Spoken]:
     """What `draft` says after `prompts`, at the deployment's `sampling`, with the target's distributions; shard by shard into
-    `out`, so that a resumed run repeats no finished one.
+    `out`, so that a resumed run repeats no finished one. `batch_tokens` are what a pass of the target takes at most.
 
     The target's distributions are kept by draws: the bucket of `generate.keep = top` learns from tokens that the target drew,
     and here it drew none.
@@ -78,7 +77,7 @@ def write_round(
                     for one in _write(decoder, part[begin : begin + settings.batch], most, seed)
                 ]
                 write_shard(
-                    out, name, score(target, written, sampling, settings.kept, "drawn", vocabulary, _BATCH_TOKENS)
+                    out, name, score(target, written, sampling, settings.kept, "drawn", vocabulary, batch_tokens)
                 )
             track.advance(len(part))
     return list(read_completions(out))

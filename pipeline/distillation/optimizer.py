@@ -7,13 +7,13 @@ import torch
 
 
 class MuonWithAdamW(torch.optim.Optimizer):
-    """Hidden matrices by Muon (orthogonalised momentum, scaled to AdamW's step size, arXiv 2502.16982); embedding, head, norms
-    and biases by AdamW. Parameters that need no gradient are left out."""
+    """Hidden matrices by Muon (orthogonalised momentum, scaled to AdamW's step size, arXiv 2502.16982); embeddings, head, norms,
+    biases and whatever is no matrix by AdamW. Parameters that need no gradient are left out."""
 
     def __init__(self, model: Any, learning_rate: float, weight_decay: float, betas: tuple[float, float]) -> None:
-        ends = [
-            layer.weight for layer in (model.get_input_embeddings(), model.get_output_embeddings()) if layer is not None
-        ]
+        ends = [module.weight for module in model.modules() if isinstance(module, torch.nn.Embedding)]
+        if (head := model.get_output_embeddings()) is not None:
+            ends.append(head.weight)
         learnt = [weight for weight in model.parameters() if weight.requires_grad]
         matrices = [weight for weight in learnt if weight.ndim == 2 and not any(weight is end for end in ends)]
         others = [weight for weight in learnt if not any(weight is matrix for matrix in matrices)]

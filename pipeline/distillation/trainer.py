@@ -65,6 +65,8 @@ def distill(
             track.advance(settings.max_steps)
         else:
             trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        # Autocast wraps the model's forward for good: the next phase, and whoever writes or examines, want the plain one.
+        trainer.accelerator.unwrap_model(model, keep_fp32_wrapper=False)
         load_model(model, _best_file(work, _best_step(trainer.state.log_history)), device=str(model.device))
     kept = ("step", "loss", "dev_acceptance", "dev_omega")
     entries = [{name: entry[name] for name in kept if name in entry} for entry in trainer.state.log_history]

@@ -63,6 +63,7 @@ class Training:
                 prompts,
                 Sampling(**self.config.sampling.model_dump()),
                 self.config.generate,
+                self.config.evaluate.batch_tokens,
                 seed,
                 self.pair.vocabulary,
                 self.pair.stop_tokens,

@@ -47,7 +47,7 @@ def test_a_target_that_gained_tokens(smoke: Smoke, place: Place, tmp_path: Path)
     target.resize_token_embeddings(len(tokenizer))
     for model in (target, tokenizer):
         model.save_pretrained(tmp_path / "target")
-    shutil.copytree(smoke.place.artifact("pair") / "draft", tmp_path / "stock")
+    shutil.copytree(smoke.place.artifact("distill") / "draft", tmp_path / "stock")
     config = _config(smoke, tmp_path, tmp_path / "target", {"source": str(tmp_path / "stock")})
     ended = place.understudy("run", config, "--until", "distill", "--run", "gained", MLFLOW_TRACKING_URI=NOBODY)
     assert 0 == ended.code, ended.err
@@ -55,6 +55,11 @@ def test_a_target_that_gained_tokens(smoke: Smoke, place: Place, tmp_path: Path)
     draft = place.artifact("distill", "gained") / "draft"
 
     assert facts["differences"][0].startswith("the target has 2 tokens that the draft lacked, such as '<tool>'")
+    learnt = [json.loads((path / "trained_on.json").read_text())["prompts"] for path in (tmp_path / "stock", draft)]
+    assert set(learnt[0]) <= set(learnt[1])  # what the base learnt before is known of the grown draft too
+    assert (
+        learnt[0] == json.loads((place.artifact("pair", "gained") / "draft" / "trained_on.json").read_text())["prompts"]
+    )
     assert 514 == facts["vocabulary"] == json.loads((draft / "config.json").read_text())["vocab_size"]
     assert tokenizer.get_vocab() == AutoTokenizer.from_pretrained(draft).get_vocab()
 

@@ -25,6 +25,7 @@ def test_the_run_stays_within_its_plan(smoke: Smoke) -> None:
 def test_the_plan_in_words(smoke: Smoke) -> None:
     """480 prompts of 24 tokens, at temperatures 1 and 0 and with 16 tokens past the end where drafts are examined."""
     ended = smoke.place.understudy("plan", SMOKE, "--set", "distill.learning_curve=[0.5]")
+    rounds = smoke.place.understudy("plan", SMOKE, "--set", "distill.on_policy={rounds: 2, prompts: 50, max_steps: 5}")
     # Examined: 120 at two temperatures, 24 + 16 tokens each. Learnt from: 312 train and 48 dev.
     tokens = 240 * 40 + 360 * 24
 
@@ -32,6 +33,7 @@ def test_the_plan_in_words(smoke: Smoke) -> None:
     assert "corpus: 480 rows, so about 312 train, 48 dev, 120 examination prompts, less" in ended.out
     assert f"generate: up to 600 completions, {tokens:,} tokens of the target, {tokens * 59 / 1e6:.1f} MB" in ended.out
     assert "generate/before: up to 240 completions, 9,600 tokens of the target" in ended.out
+    assert "on-policy rounds: up to 100 completions, 2,400 tokens of the target, 0.1 MB" in rounds.out
     assert "distill: 3,840 rows of completions in all steps together\n" in ended.out  # 60 steps of 32, twice
 
 

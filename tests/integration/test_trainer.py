@@ -12,6 +12,7 @@ import torch
 
 from pipeline.config.distill import DistillConfig, LoraConfig
 from pipeline.distillation.adapters import add_adapters, merge_adapters
+from pipeline.distillation.head import plain_head
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.generation.examination import DevFigures
 from pipeline.generation.store import Spoken
@@ -425,3 +426,15 @@ def test_bf16_is_used_where_the_hardware_multiplies_in_it(
 
     assert {"sdpa_fp32" if expected else "sdpa"} == set(found)
     assert "sdpa" == model.config._attn_implementation
+
+
+def test_nothing_of_autocast_stays_on_the_model(tmp_path: Path) -> None:
+    """What comes after, another phase or an examination, sees the plain model in fp32, as after a training that is only read."""
+    settings = DistillConfig(bf16=True, max_steps=2, batch=2, save_every=2)
+    trained, _ = _train(tmp_path, settings)
+    read, _ = _train(tmp_path, settings)
+    ids = torch.arange(6)[None]
+
+    assert "_original_forward" not in vars(trained)
+    assert plain_head(trained) is trained.lm_head
+    torch.testing.assert_close(read.eval()(ids).logits, trained.eval()(ids).logits, rtol=0, atol=0)

@@ -356,3 +356,10 @@ def test_a_chat_that_an_answer_begins_is_no_prompt() -> None:
     assert () == parse_row({"messages": chat}, SOURCE).follow_ups
     with pytest.raises(BadRow, match="'messages' begins with an answer: no message of a user before it"):
         parse_row({"messages": chat}, EVERY)
+
+
+def test_a_chat_is_compared_by_all_its_questions() -> None:
+    """Two chats that greet differently and then ask the same are near-duplicates, and must not be torn apart."""
+    found = parse_row({"turns": ["hello", "what is a draft?"]}, EVERY)
+
+    assert "hello\nwhat is a draft?" == found.asked

@@ -84,3 +84,19 @@ def test_a_grown_draft_says_of_old_tokens_what_it_said(tied: bool, padding: int)
     torch.testing.assert_close(before[..., :known], after[..., :known])
     for weight in (model.get_input_embeddings().weight, model.get_output_embeddings().weight):
         torch.testing.assert_close(weight[:known].mean(0).expand(3, -1), weight[known : known + 3])
+
+
+def test_layers_of_other_shapes_are_refused() -> None:
+    """Where the first layer is not like the others, it cannot stand in their place; one line instead of a traceback."""
+    target = tiny_llama(layers=3)
+    target.model.layers[2].mlp.up_proj = torch.nn.Linear(16, 40, bias=False)
+    with pytest.raises(UsageError, match="cannot take each other's place"):
+        keep_layers(target, 2)
+
+
+def test_a_quantised_target_has_no_layers_to_give() -> None:
+    """Its codes are no weights."""
+    target = tiny_llama(layers=3)
+    target.config.quantization_config = {"quant_method": "bitsandbytes"}
+    with pytest.raises(UsageError, match="the target is quantised"):
+        keep_layers(target, 2)

@@ -288,3 +288,27 @@ def test_a_token_that_the_draft_never_says_is_finite(loss: Loss) -> None:
     )
 
     assert torch.isfinite(loss(sparse_columns(log_q_NV, stored))).all()
+
+
+@pytest.mark.parametrize("loss", [forward_kl, lk_hybrid], ids=lambda loss: loss.__name__)
+def test_a_token_that_the_target_never_says_teaches_nothing(loss: Loss) -> None:
+    """On a text that the draft wrote: where next to nothing is left outside the kept tokens, its own slip is no draw of the
+    target's, and the loss is that of any other token."""
+    logits_NV = torch.tensor([[2.0, 0.0, 1.0, 0.0]], dtype=torch.float64)
+    values = [
+        loss(
+            sparse_columns(
+                logits_NV,
+                Sparse(
+                    torch.tensor([[0, 1]]),
+                    torch.tensor([[0.7, 0.3]], dtype=torch.float64).log(),
+                    torch.tensor([2]),
+                    torch.tensor([math.log(1e-7)]),
+                    torch.tensor([token]),
+                ),
+            )
+        ).item()
+        for token in (0, 2)
+    ]
+
+    assert values[0] == values[1]

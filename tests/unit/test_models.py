@@ -19,6 +19,7 @@ from pipeline.models import (
     load_model,
     load_tokenizer,
     measure_weights,
+    multiplies_bf16,
     read_shape,
     stop_token_ids,
 )
@@ -181,3 +182,13 @@ def test_stop_tokens_are_those_of_config_and_tokenizer(
         (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": listed}))
 
     assert expected == stop_token_ids(tmp_path, SimpleNamespace(eos_token_id=eos))
+
+
+def test_bf16_is_multiplied_where_there_are_units_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU of before 2020 emulates it, and other devices do not speak for the CPU."""
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True})
+    for capability, expected in (((7, 5), False), ((8, 0), True), ((9, 0), True)):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, found=capability: found)
+        assert expected == multiplies_bf16(torch.device("cuda"))
+    assert multiplies_bf16(torch.device("cpu"))
+    assert not multiplies_bf16(torch.device("mps"))

@@ -89,3 +89,15 @@ def test_what_is_frozen_stays() -> None:
     assert {"model.layers.0.mlp.up_proj.weight"} == {
         name for name, weight in model.state_dict().items() if not torch.equal(before[name], weight)
     }
+
+
+def test_learned_positions_are_an_embedding() -> None:
+    """As GPT-2 has them: a table of rows, not a matrix that is multiplied by."""
+    model = family_model("Llama", torch.float32)
+    model.model.positions = torch.nn.Embedding(8, 16)
+    matrices, others = (
+        {id(weight) for group in part.param_groups for weight in group["params"]} for part in _optimizer(model)._parts
+    )
+
+    assert id(model.model.positions.weight) in others
+    assert id(model.model.layers[0].mlp.up_proj.weight) in matrices

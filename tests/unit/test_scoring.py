@@ -104,7 +104,7 @@ def test_rounds_leave_a_store(tmp_path: Path) -> None:
     settings = GenerateConfig(max_new_tokens=6, kept=4, batch=2, shard=2)
 
     def write(out: Path) -> list[Spoken]:
-        return write_round(draft, target, prompts, GREEDY, settings, 9, 32, [0], out, quiet())
+        return write_round(draft, target, prompts, GREEDY, settings, 64, 9, 32, [0], out, quiet())
 
     whole = write(tmp_path / "whole")
     write(tmp_path / "again")
