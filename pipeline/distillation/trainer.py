@@ -65,8 +65,6 @@ def distill(
             track.advance(settings.max_steps)
         else:
             trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-        # Autocast wraps the model's forward for good: the next phase, and whoever writes or examines, want the plain one.
-        trainer.accelerator.unwrap_model(model, keep_fp32_wrapper=False)
         load_model(model, _best_file(work, _best_step(trainer.state.log_history)), device=str(model.device))
     kept = ("step", "loss", "dev_acceptance", "dev_omega")
     entries = [{name: entry[name] for name in kept if name in entry} for entry in trainer.state.log_history]
@@ -176,6 +174,9 @@ class _Watch(TrainerCallback):  # type: ignore[misc]
         self._work, self._last = work, ""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        # The library wraps the model's forward in autocast for good. Ours is within `compute_loss`; whoever examines, writes or
+        # trains further wants the plain one.
+        self._trainer.accelerator.unwrap_model(self._trainer.model, keep_fp32_wrapper=False)
         if state.global_step:
             self._track.advance(state.global_step)
         else:
