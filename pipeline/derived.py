@@ -13,8 +13,8 @@ from pipeline.models import split_difference
 def keep_layers(model: Any, layers: int | Sequence[int]) -> tuple[Any, list[int]]:
     """A model of the same shape with some of `model`'s decoder layers, by number from 0, and which; its other weights are equal.
 
-    A count takes the first, the last, and others evenly between: neighbours do nearly the same, the ends do not (as ShearedLlama
-    and DistilBERT found). UsageError where there are no such layers.
+    A count takes the first, the last, and others evenly between: neighbours do nearly the same, the ends do not. UsageError
+    where there are no such layers, or where they cannot take each other's place.
     """
     if getattr(model.config, "quantization_config", None) is not None:
         raise UsageError(

@@ -17,14 +17,18 @@ Floats = NDArray[np.float64]
 _CHUNK_ELEMENTS = 1 << 26  # logits held at once: 256 MiB in fp32
 
 
-class Spoken(Protocol):
-    """What of a stored completion the examination reads: what the target said after a prompt."""
+class Text(Protocol):
+    """A prompt and what was said after it."""
 
     @property
     def prompt(self) -> NDArray[np.int32]: ...
 
     @property
     def tokens(self) -> NDArray[np.int32]: ...  # overrun included
+
+
+class Spoken(Text, Protocol):
+    """What of a stored completion the examination reads: what the target said after a prompt."""
 
     @property
     def log_p(self) -> NDArray[np.float32]: ...  # of each token, at the target's sampling settings
@@ -69,7 +73,7 @@ def examine(
     broken: dict[str, BrokenDraft] = {}
     for numbers in batches([len(item.prompt) + len(item.tokens) for item in spoken], batch_tokens):
         rows = [spoken[number] for number in numbers]
-        batch = _Batch(rows)
+        batch = Batch(rows)
         for name in [name for name in models if name not in broken]:
             try:
                 values = _examine_batch(models[name], rows, batch, sampling, draft_sampling, vocabulary)
@@ -101,11 +105,11 @@ def batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
         yield group
 
 
-class _Batch:
-    """Completions side by side. Padding lies to the right, where no causal position before it can see it, so no mask is
+class Batch:
+    """Texts side by side. Padding lies to the right, where no causal position before it can see it, so no mask is
     needed."""
 
-    def __init__(self, rows: Sequence[Spoken]) -> None:
+    def __init__(self, rows: Sequence[Text]) -> None:
         self.width = max(len(row.prompt) + len(row.tokens) for row in rows)
         self.first = min(len(row.prompt) for row in rows) - 1  # the first position that predicts a token
         self.ids_BT = torch.zeros(len(rows), self.width, dtype=torch.long)
@@ -119,7 +123,7 @@ class _Batch:
 def _examine_batch(
     model: Any,
     rows: Sequence[Spoken],
-    batch: _Batch,
+    batch: Batch,
     sampling: Sampling,
     draft_sampling: Sampling,
     vocabulary: int,

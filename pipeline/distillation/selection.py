@@ -1,8 +1,8 @@
 """What a sparse loss needs of the draft's distributions, and the way back to its logits in closed form.
 
 Of V log probabilities a loss on stored distributions reads K, one token's, and the mass of all others. The gradient of any
-such loss is the draft's own distribution times a number a row, but for K + 1 entries: two passes over the logits in place
-of the seven that differentiating through log-softmax, copies and masks would take. Shapes: N positions, V tokens, K kept.
+such loss is the draft's own distribution times a number a row, but for K + 1 entries: two passes over the logits, where
+differentiating through log-softmax, copies and masks takes several more. Shapes: N positions, V tokens, K kept.
 """
 
 from typing import Any, NamedTuple

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pipeline.acceptance.examine import batches
+from pipeline.acceptance.examine import Batch, batches
 from pipeline.generation.distributions import Keep, keep, pack
 from pipeline.generation.store import Spoken, canonical
 from pipeline.speculation.sampling import Sampling, log_probabilities
@@ -47,19 +47,12 @@ def score(
     found: dict[int, Spoken] = {}
     for numbers in batches([len(item.prompt) + len(item.tokens) for item in written], batch_tokens):
         rows = [written[number] for number in numbers]
-        width = max(len(row.prompt) + len(row.tokens) for row in rows)
-        ids_BT = torch.zeros(len(rows), width, dtype=torch.long)
-        for index, row in enumerate(rows):
-            ids_BT[index, : len(row.prompt) + len(row.tokens)] = torch.from_numpy(
-                np.concatenate([row.prompt, row.tokens]).astype(np.int64)
-            )
-        # Padding lies to the right, where no causal position before it can see it.
-        first = min(len(row.prompt) for row in rows) - 1
-        logits_BTV = target(input_ids=ids_BT.to(target.device), use_cache=False, logits_to_keep=width - first).logits[
-            ..., :vocabulary
-        ]
+        batch = Batch(rows)
+        logits_BTV = target(
+            input_ids=batch.ids_BT.to(target.device), use_cache=False, logits_to_keep=batch.width - batch.first
+        ).logits[..., :vocabulary]
         for index, (number, row) in enumerate(zip(numbers, rows, strict=True)):
-            begin = len(row.prompt) - 1 - first
+            begin = len(row.prompt) - 1 - batch.first
             found[number] = _spoken(row, logits_BTV[index, begin : begin + len(row.tokens)], sampling, kept, how)
         on_done(len(numbers))
     return [found[number] for number in range(len(written))]

@@ -1,12 +1,13 @@
 """What `understudy plan` prints, and a learning curve in a line."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pipeline.forecast import Forecast
+if TYPE_CHECKING:  # whoever shows a run should not wait for what reads prompts
+    from pipeline.forecast import Forecast
 
 
-def print_forecast(found: Forecast, curve: Mapping[str, Any] | None) -> None:
+def print_forecast(found: "Forecast", curve: Mapping[str, Any] | None) -> None:
     """To stdout. What is asked is an upper bound but for the chance of the splits."""
     splits = ", ".join(f"{count:,} {split}" for split, count in found.prompts.items())
     print(f"corpus: {found.rows:,} rows, so about {splits} prompts, less what is rejected or there twice")
