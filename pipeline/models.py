@@ -168,6 +168,11 @@ def check_same_family(target: Any, draft: Any) -> list[str]:
             f"draft and target share a token list but split text differently ({difference}); choose a draft with the target's "
             "tokenizer"
         )
+    return legal_differences(target, draft)
+
+
+def legal_differences(target: Any, draft: Any) -> list[str]:
+    """What two tokenizers of one family may differ in: the target's is used, and that is reported."""
     return [
         f"{name}: the target's {getattr(target, name)!r} is used, the draft's was {getattr(draft, name)!r}"
         for name in ("eos_token", "pad_token", "chat_template")

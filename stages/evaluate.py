@@ -11,6 +11,7 @@ import numpy as np
 from pipeline.acceptance.figures import Tally
 from pipeline.acceptance.schema import SCHEMA
 from pipeline.context import Outcome, StageContext
+from pipeline.derived import gained_tokens, grow_vocabulary
 from pipeline.drafts import find_draft
 from pipeline.errors import BrokenDraft, UnderstudyError
 from pipeline.generation.examination import examine_draft, look_up_stored, tallied
@@ -83,9 +84,7 @@ def _look_up(context: StageContext, sets: dict[str, _Set], spools: Spools) -> di
 
 def _examine(context: StageContext, path: Path, sets: dict[str, _Set], spools: Spools) -> dict[str, Any]:
     settings, pair = context.config.evaluate, read_pair(context.inputs["target"], context.config.pair)
-    _check_family(context, pair, path)
-    device = choose_device(context.config.device)
-    model = load_model(path, context.config.pair.draft.dtype, device, context.config.pair.trust_remote_code)
+    model = _load(context, pair, path)
     tallies, total = {}, sum(item.completions for item in sets.values())
     with context.progress.track(f"examine {context.part}", total, "completions") as track:
         for name, item in sets.items():
@@ -95,16 +94,33 @@ def _examine(context: StageContext, path: Path, sets: dict[str, _Set], spools: S
     return _figures(context, sets, tallies) | {"crosscheck": _cross_check(context, pair, model)}
 
 
-def _check_family(context: StageContext, pair: Pair, path: Path) -> None:
-    """A champion comes from the registry, where another pair may have used the same name."""
-    if context.part == "champion":
-        trusted = context.config.pair.trust_remote_code
-        try:
-            check_same_family(load_tokenizer(pair.tokenizer, trusted), load_tokenizer(path, trusted))
-        except UnderstudyError as error:
-            raise BrokenDraft(
-                f"the champion in the registry is not of this pair; set promote.target_name: {error}"
-            ) from error
+def _load(context: StageContext, pair: Pair, path: Path) -> Any:
+    settings = context.config.pair
+    gained = _gained(context, pair, path) if context.part == "champion" else []
+    model = load_model(path, settings.draft.dtype, choose_device(context.config.device), settings.trust_remote_code)
+    if gained and getattr(model.config, "quantization_config", None) is not None:
+        raise BrokenDraft(
+            f"the champion in the registry is quantised and lacks {len(gained)} tokens that the target has gained since: it "
+            "cannot be given rows for them"
+        )
+    if gained:  # as the base draft was: no engine takes it as it is
+        grow_vocabulary(model, gained)
+    return model
+
+
+def _gained(context: StageContext, pair: Pair, path: Path) -> list[int]:
+    """Tokens that the champion lacks. It comes from the registry, where another pair may have used the same name."""
+    trusted = context.config.pair.trust_remote_code
+    try:
+        target, own = load_tokenizer(pair.tokenizer, trusted), load_tokenizer(path, trusted)
+        gained = gained_tokens(target, own)
+        if not gained:
+            check_same_family(target, own)
+    except UnderstudyError as error:
+        raise BrokenDraft(
+            f"the champion in the registry is not of this pair; set promote.target_name: {error}"
+        ) from error
+    return gained
 
 
 def _cross_check(context: StageContext, pair: Pair, draft: Any) -> dict[str, Any] | None:

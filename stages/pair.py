@@ -17,6 +17,7 @@ from pipeline.models import (
     check_same_family,
     choose_device,
     dtype_bytes,
+    legal_differences,
     load_model,
     load_tokenizer,
     measure_weights,
@@ -91,7 +92,8 @@ def _base_draft(context: StageContext, paths: dict[str, Path], tokenizer: Any) -
         grow_vocabulary(model, gained)
         notes = [
             f"the target has {len(gained)} tokens that the draft lacked, such as {_token(tokenizer, gained)}: it was given rows "
-            "for them, which only training can teach it to use"
+            "for them, which only training can teach it to use",
+            *legal_differences(tokenizer, own),
         ]
         if (learnt := paths["draft"] / TRAINED_ON).exists():
             out.mkdir(parents=True, exist_ok=True)

@@ -3,10 +3,11 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import yaml
 from safetensors.numpy import load_file
-from transformers import AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.integration.conftest import NOBODY, SMOKE, Place, Smoke
 
@@ -20,6 +21,16 @@ def _config(smoke: Smoke, tmp_path: Path, target: Path, draft: dict[str, object]
     config["distill"] |= {"max_steps": 10}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
     return tmp_path / "config.yaml"
+
+
+def _gain_tokens(target: Path, out: Path) -> Any:
+    """The target with two tokens more; returns its tokenizer."""
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(target), AutoTokenizer.from_pretrained(target)
+    tokenizer.add_tokens(["<tool>", "</tool>"])
+    model.resize_token_embeddings(len(tokenizer))
+    model.save_pretrained(out)
+    tokenizer.save_pretrained(out)
+    return tokenizer
 
 
 def test_a_draft_of_the_targets_layers(smoke: Smoke, place: Place, tmp_path: Path) -> None:
@@ -39,15 +50,10 @@ def test_a_draft_of_the_targets_layers(smoke: Smoke, place: Place, tmp_path: Pat
 
 def test_a_target_that_gained_tokens(smoke: Smoke, place: Place, tmp_path: Path) -> None:
     """The draft's embeddings grow instead of an error, and it is trained with them."""
-    from transformers import AutoModelForCausalLM
-
-    target = AutoModelForCausalLM.from_pretrained(smoke.place.artifact("pair") / "target")
-    tokenizer = AutoTokenizer.from_pretrained(smoke.place.artifact("pair") / "target")
-    tokenizer.add_tokens(["<tool>", "</tool>"])
-    target.resize_token_embeddings(len(tokenizer))
-    for model in (target, tokenizer):
-        model.save_pretrained(tmp_path / "target")
+    tokenizer = _gain_tokens(smoke.place.artifact("pair") / "target", tmp_path / "target")
     shutil.copytree(smoke.place.artifact("distill") / "draft", tmp_path / "stock")
+    tokenizer.pad_token = "<tool>"
+    tokenizer.save_pretrained(tmp_path / "target")
     config = _config(smoke, tmp_path, tmp_path / "target", {"source": str(tmp_path / "stock")})
     ended = place.understudy("run", config, "--until", "distill", "--run", "gained", MLFLOW_TRACKING_URI=NOBODY)
     assert 0 == ended.code, ended.err
@@ -55,6 +61,7 @@ def test_a_target_that_gained_tokens(smoke: Smoke, place: Place, tmp_path: Path)
     draft = place.artifact("distill", "gained") / "draft"
 
     assert facts["differences"][0].startswith("the target has 2 tokens that the draft lacked, such as '<tool>'")
+    assert facts["differences"][1].startswith("pad_token: the target's '<tool>' is used, the draft's was ")
     learnt = [json.loads((path / "trained_on.json").read_text())["prompts"] for path in (tmp_path / "stock", draft)]
     assert set(learnt[0]) <= set(learnt[1])  # what the base learnt before is known of the grown draft too
     assert (
@@ -62,6 +69,19 @@ def test_a_target_that_gained_tokens(smoke: Smoke, place: Place, tmp_path: Path)
     )
     assert 514 == facts["vocabulary"] == json.loads((draft / "config.json").read_text())["vocab_size"]
     assert tokenizer.get_vocab() == AutoTokenizer.from_pretrained(draft).get_vocab()
+
+
+def test_a_champion_from_before_the_target_gained_tokens(smoke: Smoke, loop: Place, tmp_path: Path) -> None:
+    """It is given rows like the base draft, and examined: a candidate has to beat it still."""
+    _gain_tokens(loop.artifact("pair") / "target", tmp_path / "reference")
+    shutil.copytree(loop.artifact("pair") / "draft", tmp_path / "stock")
+    config = _config(smoke, tmp_path, tmp_path / "reference", {"source": str(tmp_path / "stock")})
+    ended = loop.understudy("run", config, "--run", "gained")
+    assert ended.code in (0, 3), ended.err
+    profile = json.loads((loop.artifact("evaluate/champion", "gained") / "acceptance.json").read_text())
+    assert "broken" not in profile
+    assert 514 == json.loads((loop.artifact("pair", "gained") / "pair.json").read_text())["vocabulary"]
+    assert 0.1 < profile["headline"]["acceptance_rate"]["value"] < 1
 
 
 def test_an_old_target_without_the_new_tokens_is_refused(smoke: Smoke, place: Place, tmp_path: Path) -> None:

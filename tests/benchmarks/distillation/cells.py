@@ -8,26 +8,29 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tests.benchmarks.figures import RESULTS, ROOT
+from tests.benchmarks.distillation.place import CELLS, pair_digest
+from tests.benchmarks.figures import ROOT
 
-CELLS = RESULTS / "distillation"
 STOCK = "stock"
 SECONDS, SEEDS, REGIMES = 90.0, (0, 1, 2), ("near", "moved")
-PEERS, OURS = ("trl_sft", "trl_gkd", "online"), "forward_kl"
+PEERS, OURS = ("trl_sft", "trl_gkd", "online"), "lk_hybrid_muon"
+TWIN = "forward_kl"  # of `online`: the same loss and optimizer, on what is stored
 OTHER_LOSSES = (
+    "forward_kl",
     "lk_hybrid",
-    "lk_hybrid_muon",
     "forward_kl_muon",
     "total_variation",
     "negative_log_acceptance",
     "jensen_shannon",
     "reverse_kl",
     "cross_entropy",
+    "cross_entropy_muon",
 )
+STORES = ("forward_kl_coarse", "online_top")  # the same on other stores
+SIBLINGS = ("pruned", "alone")  # drafts of another shape, of equal size
+WITH_MUON = (OURS, "forward_kl_muon", "cross_entropy_muon", *SIBLINGS)
 GAMMA = 5
-_SHORT, _LONG = 10, 40  # steps of the two trainings whose difference says what a step takes
-_DEFAULT_RATE = 2e-3
-_RATES: dict[str, float] = {}
+_RATE, MUON_RATE = 2e-3, 3e-3  # by trials on dev prompts; peers have theirs chosen so by rates.py
 
 
 @dataclass(frozen=True)
@@ -51,64 +54,71 @@ def all_cells() -> Iterator[Cell]:
     for seed in SEEDS:
         for regime in REGIMES:
             yield from (Cell(regime, method, seed) for method in (OURS, *PEERS))
-            yield Cell(regime, OURS, seed, like="online")
+            yield Cell(regime, TWIN, seed, like="online")
     for seed in SEEDS:
         for regime in REGIMES:
             yield from (Cell(regime, loss, seed) for loss in OTHER_LOSSES)
+            yield from (Cell(regime, method, seed, like="online") for method in STORES)
+    for seed in SEEDS:
+        yield from (Cell("near", method, seed) for method in SIBLINGS)
 
 
 def run_missing() -> None:
     """Each in a process of its own: peak memory is its own, and nothing of one is in another's way."""
     for cell in all_cells():
-        if not (CELLS / f"{cell.name}.json").exists():
+        if read_cell(cell) is None:
             command = [sys.executable, "-m", "tests.benchmarks.distillation.cells", json.dumps(asdict(cell))]
             print(f"{cell.name} ...", file=sys.stderr, flush=True)
             subprocess.run(command, check=True, cwd=ROOT, stderr=subprocess.DEVNULL)
 
 
-def run_cell(cell: Cell, seconds: float = SECONDS, rate: float | None = None) -> dict[str, Any]:
+def run_cell(cell: Cell) -> dict[str, Any]:
     """Train and examine; the sufficient statistics of acceptance by prompt."""
     from tests.benchmarks.distillation.data import find_regime
 
-    regime, rate = find_regime(cell.regime), rate or _RATES.get(cell.method, _DEFAULT_RATE)
+    regime = find_regime(cell.regime)
     found: dict[str, Any] = asdict(cell)
     if cell.method == STOCK:
         model = regime.load(regime.draft)
     else:
-        from tests.benchmarks.distillation.methods import METHODS
+        from tests.benchmarks.distillation.methods import METHODS, steps_within
+        from tests.benchmarks.distillation.rates import best_rate
 
-        train = METHODS[cell.method]
-        if cell.like is None:
-            steps = _steps_within(seconds, lambda count: train(regime, count, 1000 + cell.seed, rate).seconds)
+        train, rate = (
+            METHODS[cell.method],
+            best_rate(cell.regime, cell.method) or (MUON_RATE if cell.method in WITH_MUON else _RATE),
+        )
+        # Seeds take as many steps as the first, so that they differ by their draws alone.
+        like = Cell(cell.regime, cell.like or cell.method, SEEDS[0])
+        if cell == like:
+            steps = steps_within(SECONDS, lambda count: train(regime, count, 1000 + cell.seed, rate).seconds)
+        elif (first := read_cell(like)) is None:
+            raise SystemExit(f"{cell.name}: {like.name} has to be run first, its number of steps is this one's")
         else:
-            steps = read_cell(Cell(cell.regime, cell.like, cell.seed))["steps"]
+            steps = first["steps"]
         trained = train(regime, steps, cell.seed, rate)
         model = trained.model
         found |= {"steps": steps, "seconds": trained.seconds, "tokens": trained.tokens, "learning_rate": rate}
     found["peak_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    counts = regime.examine(model.eval())
-    found["prompts"] = [
-        [item.id, item.domain, item.tokens, round(item.accepted, 3), round(item.calls[GAMMA - 1], 3)] for item in counts
-    ]
+    counts = sorted(regime.examine(model.eval()), key=lambda item: item.id)
+    if cell.method == STOCK:  # of all cells of the regime
+        found["prompts"] = [[item.id, item.domain, item.tokens] for item in counts]
+    found["accepted"] = [round(item.accepted, 3) for item in counts]
+    found["calls"] = [round(item.calls[GAMMA - 1], 3) for item in counts]
     return found
 
 
 def write_cell(cell: Cell) -> None:
     CELLS.mkdir(parents=True, exist_ok=True)
-    found = run_cell(cell)
+    found = {"pair": pair_digest(), **run_cell(cell)}
     (CELLS / f"{cell.name}.json").write_text(json.dumps(found) + "\n")
 
 
-def read_cell(cell: Cell) -> dict[str, Any]:
-    return dict(json.loads((CELLS / f"{cell.name}.json").read_text()))
-
-
-def _steps_within(seconds: float, took: Any) -> int:
-    """Steps that fit: from what a short and a longer training take, so that what is paid once is counted once."""
-    took(2)  # compiles, allocates, reads
-    short, long = took(_SHORT), took(_LONG)
-    step = (long - short) / (_LONG - _SHORT)
-    return max(_LONG, int((seconds - (short - _SHORT * step)) / step))
+def read_cell(cell: Cell) -> dict[str, Any] | None:
+    """None where there is none of the pair at hand: cells of two pairs say nothing together."""
+    path = CELLS / f"{cell.name}.json"
+    found = dict(json.loads(path.read_text())) if path.exists() else None
+    return found if found and found["pair"] == pair_digest() else None
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.distillation.pair import PLACE, TARGETS, make_pair
+from tests.benchmarks.distillation.pair import make_pair
+from tests.benchmarks.distillation.place import PLACE, TARGETS
 from tests.benchmarks.figures import ROOT, UNDERSTUDY
 
 CONFIG = "tests/benchmarks/distill.yaml"
@@ -20,6 +21,7 @@ class Regime:
     name: str
     target: Path
     completions: Path
+    settings: tuple[str, ...]  # of generate, besides the config's
 
     @property
     def draft(self) -> Path:
@@ -29,7 +31,7 @@ class Regime:
     def config(self) -> Any:
         from pipeline.config.loading import load_config
 
-        return load_config(ROOT / CONFIG, _overrides(self.name))
+        return load_config(ROOT / CONFIG, [*_overrides(self.name), *self.settings])
 
     @cached_property
     def tokenizer(self) -> Any:
@@ -62,16 +64,23 @@ class Regime:
         found = examine_draft(draft, self.read("examination"), Sampling(), self.config.evaluate, self.vocabulary)
         return [counts for window in found for counts in window]
 
+    def dev_acceptance(self, draft: Any) -> float:
+        from pipeline.generation.examination import dev_figures
+        from pipeline.speculation.sampling import Sampling
 
-def find_regime(name: str) -> Regime:
+        return dev_figures(draft, self.read("dev"), Sampling(), self.config.evaluate, self.vocabulary).acceptance
+
+
+def find_regime(name: str, *more: str) -> Regime:
     """The regime's completions; the pair is trained and the stages are run where they are not there yet."""
     from pipeline.artifacts import Store, content_key
     from pipeline.config.loading import load_config
     from pipeline.runs import find_built, require_run
 
     make_pair()
-    settings = [part for override in _overrides(name) for part in ("--set", override)]
-    store, config = PLACE / "store", load_config(ROOT / CONFIG, _overrides(name))
+    overrides = [*_overrides(name), *more]
+    settings = [part for override in overrides for part in ("--set", override)]
+    store, config = PLACE / "store", load_config(ROOT / CONFIG, overrides)
     run = f"{name}-{content_key(config.model_dump(mode='json'))}"  # a run has one config for good
     subprocess.run(
         [UNDERSTUDY, "run", CONFIG, *settings, "--until", "generate", "--run", run, "--store", str(store)],
@@ -80,7 +89,8 @@ def find_regime(name: str) -> Regime:
         stdout=subprocess.DEVNULL,
     )
     opened = Store(store)
-    return Regime(name, PLACE / TARGETS[name], find_built(opened, require_run(opened, run), "generate").path)
+    completions = find_built(opened, require_run(opened, run), "generate").path
+    return Regime(name, PLACE / TARGETS[name], completions, more)
 
 
 def _overrides(name: str) -> list[str]:

@@ -1,109 +1,38 @@
-"""What the cells say together: acceptance by method with intervals by prompt, paired differences, speeds, bytes."""
+"""`make bench-distill`: runs what is missing, and says it in BENCHMARKS.md."""
 
-from collections.abc import Iterator, Sequence
-from statistics import median
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
-
-from tests.benchmarks.distillation.cells import (
-    CELLS,
-    OTHER_LOSSES,
-    OURS,
-    PEERS,
-    REGIMES,
-    SECONDS,
-    SEEDS,
-    STOCK,
-    Cell,
-    read_cell,
-    run_missing,
-)
+from tests.benchmarks.distillation.cells import OURS, STOCK, run_missing
 from tests.benchmarks.distillation.generation import NEW_TOKENS, measure_generation
+from tests.benchmarks.distillation.long import measure_long
+from tests.benchmarks.distillation.pair import make_pair
+from tests.benchmarks.distillation.rates import try_rates
 from tests.benchmarks.distillation.speed import measure_speed
+from tests.benchmarks.distillation.summary import summarise
 from tests.benchmarks.figures import write
 
-_CONFIDENCE = 0.95
-_LIKE = f"{OURS}, as many steps as online"
+_AIMS = {  # points ahead, by peer and regime
+    ("trl_sft", "near"): 6.0,
+    ("trl_sft", "moved"): 2.0,
+    ("trl_gkd", "near"): 3.0,
+    ("trl_gkd", "moved"): 3.0,
+}
+_SPEED_AIMS = {"trl_gkd": 2.5, "trl_sft": 2.0, "bare_loop": 0.8}
+_GENERATION_AIM, _STORE_AIM = 2.0, 0.5
 
 
 def main() -> None:
+    make_pair()
+    try_rates()
     run_missing()
-    figure = {**summarise(), "speed": measure_speed(), "generation": measure_generation()}
+    figure = {
+        **summarise(),
+        "long": measure_long(),
+        "speed": measure_speed(),
+        "generation": measure_generation(),
+    }
     write("distillation", "python -m tests.benchmarks distillation", figure)
-
-
-def summarise() -> dict[str, Any]:
-    """From whatever cells there are."""
-    regimes = {regime: _regime(regime) for regime in REGIMES}
-    return {"regimes": regimes, "seconds": SECONDS}
-
-
-def _regime(regime: str) -> dict[str, Any]:
-    found = {STOCK: _cells([Cell(regime, STOCK, 0)])}
-    found |= {
-        method: _cells([Cell(regime, method, seed) for seed in SEEDS]) for method in (OURS, *PEERS, *OTHER_LOSSES)
-    }
-    found[_LIKE] = _cells([Cell(regime, OURS, seed, like="online") for seed in SEEDS])
-    found = {method: cells for method, cells in found.items() if cells}
-    return {
-        "methods": {method: _row(cells) for method, cells in found.items()},
-        "ahead": {
-            method: _ahead(ours, cells)
-            for method, cells in found.items()
-            if method not in (OURS, _LIKE) and (ours := found.get(_LIKE if method == "online" else OURS))
-        },
-    }
-
-
-def _cells(wanted: Sequence[Cell]) -> list[dict[str, Any]]:
-    return [read_cell(cell) for cell in wanted if (CELLS / f"{cell.name}.json").exists()]
-
-
-def _row(cells: list[dict[str, Any]]) -> dict[str, Any]:
-    accepted_N, tokens_N, domains = _by_prompt(cells)
-    alone = [_rate(cell) for cell in cells]
-    row: dict[str, Any] = {
-        "acceptance": _gain(accepted_N, tokens_N, np.zeros_like(accepted_N), domains),
-        "by_seed": alone,
-        "tokens_per_target_call": float(np.mean([_omega(cell) for cell in cells])),
-        "domains": {
-            domain: float(accepted_N[domains == domain].sum() / tokens_N[domains == domain].sum())
-            for domain in sorted(set(domains))
-        },
-    }
-    for name in ("steps", "seconds", "tokens", "learning_rate", "peak_mib"):
-        if name in cells[0]:
-            row[name] = median(cell[name] for cell in cells)
-    return row
-
-
-def _ahead(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Ours less theirs, paired by prompt; over seeds, a prompt's mean."""
-    one_N, tokens_N, domains = _by_prompt(ours)
-    other_N, _, _ = _by_prompt(theirs)
-    return _gain(one_N, tokens_N, other_N, domains)
-
-
-def _gain(one_N: Any, tokens_N: Any, other_N: Any, domains: Any) -> dict[str, Any]:
-    from pipeline.acceptance.intervals import ratio_gain
-
-    return ratio_gain(one_N, tokens_N, other_N, tokens_N, list(domains), _CONFIDENCE).json()
-
-
-def _by_prompt(cells: list[dict[str, Any]]) -> tuple[Any, Any, Any]:
-    """Accepted mass of each prompt, mean over seeds; its tokens; its domain. All in the order of ids."""
-    rows = [sorted(cell["prompts"]) for cell in cells]
-    accepted_N = np.mean([[row[3] for row in own] for own in rows], axis=0)
-    return accepted_N, np.array([float(row[2]) for row in rows[0]]), np.array([row[1] for row in rows[0]])
-
-
-def _rate(cell: dict[str, Any]) -> float:
-    return float(sum(row[3] for row in cell["prompts"]) / sum(row[2] for row in cell["prompts"]))
-
-
-def _omega(cell: dict[str, Any]) -> float:
-    return float(sum(row[2] for row in cell["prompts"]) / sum(row[4] for row in cell["prompts"]))
 
 
 def section(figure: dict[str, Any]) -> Iterator[str]:
@@ -111,41 +40,147 @@ def section(figure: dict[str, Any]) -> Iterator[str]:
     yield "## Distillation: acceptance bought\n"
     yield (
         f"Acceptance rate at temperature 1 on examination prompts of seven domains, after {figure['seconds']:.0f} s of training "
-        "on 2 cores (mean of seeds; 95% intervals by prompt; differences paired by prompt). All methods: the same prompts and "
-        "completions, 16 sequences a step, AdamW, 5% warm-up then cosine, bfloat16 autocast, no checkpointing of activations.\n"
+        "on 2 cores (mean of seeds; 95% intervals by prompt; differences paired by prompt). All: the same prompts and "
+        "completions, 16 sequences a step, betas 0.9 and 0.95, weight decay 0.1, 5% warm-up then cosine, gradients clipped at 1, "
+        "bfloat16 autocast on fp32 weights, no checkpointing of activations; AdamW unless Muon is named. Near: the stock draft "
+        "of the target's family. Moved: the same draft after the target was fine-tuned on chat and json.\n"
     )
+    if figure["rates"]:
+        yield "Learning rates of the peers are the best of these on dev prompts (acceptance after 60 s):\n"
+        yield from _rates(figure["rates"])
     for regime, found in figure["regimes"].items():
-        yield from _table(regime, found)
-    yield "Training tokens a second, turns taken within one run:\n"
-    yield "| | tokens/s | of the bare torch loop | ours is so many times as fast |"
-    yield "|---|---|---|---|"
-    for name, row in figure["speed"].items():
-        yield (
-            f"| {name} | {row['tokens_per_second']:,.0f} | {row['of_the_bare_loop']:.2f} | {row['ours_over_it']:.2f} |"
-        )
-    yield f"\nGeneration of {NEW_TOKENS} tokens a prompt at temperature 1, fp32; ours stores the distributions as well:\n"
-    yield "| batch | ours, tokens/s | model.generate | ratio |"
-    yield "|---|---|---|---|"
-    for batch, row in figure["generation"].items():
-        yield f"| {batch} | {row['ours']:,.0f} | {row['model_generate']:,.0f} | {row['ratio']:.2f} |"
+        yield f"### {regime}: at equal time\n"
+        yield from _equal_time(regime, found["equal_time"])
+    yield "### Which loss\n"
+    yield from _losses(figure["regimes"])
+    yield "### Stored or seen: forward KL, at equal steps\n"
+    yield from _stores(figure["regimes"])
+    yield from _siblings(figure["regimes"])
+    if "long" in figure:
+        yield from _long(figure["long"])
+    if "speed" in figure:
+        yield from _speed(figure["speed"])
+    if "generation" in figure:
+        yield from _generation(figure["generation"])
 
 
-def _table(regime: str, found: dict[str, Any]) -> Iterator[str]:
-    domains = list(found["methods"][STOCK]["domains"])
-    yield f"### {regime}\n"
-    yield f"| | steps | acceptance | by seed | ours ahead, points | {' | '.join(domains)} |"
-    yield "|---|---|---|---|---|" + "---|" * len(domains)
-    for method, row in found["methods"].items():
-        alpha, ahead = row["acceptance"], found["ahead"].get(method)
-        by_domain = [f"{row['domains'][name]:.3f}" for name in domains]
-        points = (
-            ""
-            if ahead is None
-            else f"{100 * ahead['value']:+.1f} [{100 * ahead['low']:+.1f}, {100 * ahead['high']:+.1f}]"
-        )
+def _rates(rates: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
+    yield "| | rate: dev acceptance |"
+    yield "|---|---|"
+    for name, tried in rates.items():
+        yield f"| {name} | {', '.join(f'{rate}: {value:.3f}' for rate, value in tried.items())} |"
+    yield ""
+
+
+def _equal_time(regime: str, rows: Mapping[str, Any]) -> Iterator[str]:
+    if not rows:
+        return
+    domains = list(rows[STOCK]["domains"])
+    yield f"| | steps | peak MiB | acceptance | by seed | {OURS} ahead, points (aim) | {' | '.join(domains)} |"
+    yield "|---|---|---|---|---|---|" + "---|" * len(domains)
+    for method, row in rows.items():
+        aim = _AIMS.get((method, regime))
+        ahead = "" if method == OURS else _points(row["over"], -1) + (f" ({aim:g})" if aim else "")
         yield (
-            f"| {method} | {row.get('steps', 0):.0f} | {alpha['value']:.3f} [{alpha['low']:.3f}, {alpha['high']:.3f}] "
-            f"| {', '.join(f'{value:.3f}' for value in row['by_seed'])} | {points} "
-            f"| {' | '.join(by_domain)} |"
+            f"| {method} | {row.get('steps', 0):.0f} | {row['peak_mib']:,.0f} | {_alpha(row)} | {_seeds(row)} | {ahead} | "
+            + " | ".join(f"{row['domains'][name]:.3f}" for name in domains)
+            + " |"
         )
     yield ""
+
+
+def _losses(regimes: Mapping[str, Any]) -> Iterator[str]:
+    """Side by side: near, moved."""
+    methods = dict.fromkeys(method for found in regimes.values() for method in found["losses"])
+    yield "| loss | " + " | ".join(f"{regime}: acceptance | over forward KL" for regime in regimes) + " |"
+    yield "|---|" + "---|---|" * len(regimes)
+    for method in methods:
+        rows = [found["losses"].get(method) for found in regimes.values()]
+        yield (
+            f"| {method} | "
+            + " | ".join("- | -" if row is None else f"{_alpha(row)} | {_points(row['over'])}" for row in rows)
+            + " |"
+        )
+    yield ""
+
+
+def _stores(regimes: Mapping[str, Any]) -> Iterator[str]:
+    names = {
+        "online": "the target's pass in every step, whole vocabulary",
+        "forward_kl": "stored: 16 tokens drawn, 59 bytes",
+        "forward_kl_coarse": "stored as with 152,000 tokens, 59 bytes",
+        "online_top": "the likeliest 16 and the rest's mass, as floats",
+    }
+    yield f"| | {' | '.join(f'{regime}: steps | acceptance | over the first (within {_STORE_AIM:g})' for regime in regimes)} |"
+    yield "|---|" + "---|---|---|" * len(regimes)
+    for method, name in names.items():
+        rows = [found["stores"].get(method) for found in regimes.values()]
+        if any(rows):
+            yield (
+                f"| {name} | "
+                + " | ".join(
+                    "- | - | -" if row is None else f"{row['steps']:.0f} | {_alpha(row)} | {_points(row['over'])}"
+                    for row in rows
+                )
+                + " |"
+            )
+    yield ""
+
+
+def _siblings(regimes: Mapping[str, Any]) -> Iterator[str]:
+    for regime, found in regimes.items():
+        if found["siblings"]:
+            yield f"### {regime}: a draft of the target's layers against one trained alone, of equal size\n"
+            yield "| | steps | acceptance | by seed | over the other, points |"
+            yield "|---|---|---|---|---|"
+            for method, row in found["siblings"].items():
+                yield f"| {method} | {row['steps']:.0f} | {_alpha(row)} | {_seeds(row)} | {_points(row['over'])} |"
+            yield ""
+
+
+def _long(found: Mapping[str, Any]) -> Iterator[str]:
+    minutes = found["minutes"]
+    yield (
+        f"### Without haste: {found['completions']:,} completions, {found['steps']:,} steps, {minutes['generate']:.0f} minutes "
+        f"of generating and {minutes['distill']:.0f} of training\n"
+    )
+    yield f"| moved | {' | '.join(found['stale'])} |"
+    yield "|---|" + "---|" * len(found["stale"])
+    for name, row in (("the stale draft", found["stale"]), ("brought back", found["brought_back"])):
+        yield f"| {name} | {' | '.join(f'{value:.3f}' for value in row.values())} |"
+    yield ""
+
+
+def _speed(speed: Mapping[str, Any]) -> Iterator[str]:
+    yield "### Training tokens a second, turns taken within one run\n"
+    yield f"| | tokens/s | of the bare torch loop (aim {_SPEED_AIMS['bare_loop']:g}) | {OURS} over it (aim) |"
+    yield "|---|---|---|---|"
+    for name, row in speed.items():
+        aim = f" ({_SPEED_AIMS[name]:g})" if name in _SPEED_AIMS else ""
+        yield (
+            f"| {name} | {row['tokens_per_second']:,.0f} | {row['of_the_bare_loop']:.2f} | {row['ours_over_it']:.2f}{aim} |"
+        )
+    yield ""
+
+
+def _generation(generation: Mapping[str, Any]) -> Iterator[str]:
+    yield f"### Generation of {NEW_TOKENS} tokens a prompt at temperature 1; ours stores the distributions as well\n"
+    yield f"| | ours, tokens/s | model.generate | ratio (aim {_GENERATION_AIM:g}) |"
+    yield "|---|---|---|---|"
+    for name, row in generation.items():
+        yield f"| {name} | {row['ours']:,.0f} | {row['model_generate']:,.0f} | {row['ratio']:.2f} |"
+    yield ""
+
+
+def _alpha(row: Mapping[str, Any]) -> str:
+    alpha = row["acceptance"]
+    return f"{alpha['value']:.3f} [{alpha['low']:.3f}, {alpha['high']:.3f}]"
+
+
+def _seeds(row: Mapping[str, Any]) -> str:
+    return ", ".join(f"{value:.3f}" for value in row["by_seed"])
+
+
+def _points(gain: Mapping[str, float], sign: int = 1) -> str:
+    low, high = sorted(sign * 100 * gain[name] for name in ("low", "high"))
+    return f"{sign * 100 * gain['value']:+.1f} [{low:+.1f}, {high:+.1f}]"

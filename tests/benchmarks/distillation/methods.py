@@ -9,14 +9,21 @@ import math
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
+from pipeline.generation.distributions import Kept, pack, unpack
+from pipeline.generation.store import Spoken
 from tests.benchmarks.distillation.data import Regime
+from tests.benchmarks.distillation.pair import PRUNED_LAYERS, make_alone
 
 BATCH = 16
+_SHORT, _LONG = 10, 40  # steps of the two trainings whose difference says what a step takes
+_LARGE_VOCABULARY = 152_000
 _WARMUP, _DECAY, _BETAS, _CLIP = 0.05, 0.1, (0.9, 0.95), 1.0
 
 
@@ -29,7 +36,28 @@ class Trained(NamedTuple):
 Method = Callable[[Regime, int, int, float], Trained]  # steps, seed, learning rate
 
 
-def ours(loss: str, optimizer: str = "adamw") -> Method:
+def stock(regime: Regime) -> Any:
+    return regime.load(regime.draft)
+
+
+def pruned(regime: Regime) -> Any:
+    """As many of the target's layers as the stock draft has."""
+    from pipeline.derived import keep_layers
+
+    return keep_layers(regime.load(regime.target), PRUNED_LAYERS)[0]
+
+
+def alone(regime: Regime) -> Any:
+    """The shape of `pruned`, trained on text from random weights."""
+    return regime.load(make_alone())
+
+
+def ours(
+    loss: str,
+    optimizer: str = "adamw",
+    begin: Callable[[Regime], Any] = stock,
+    stored: Callable[[Spoken], Spoken] = lambda item: item,
+) -> Method:
     """Understudy's trainer on stored distributions, examinations on dev prompts included."""
 
     def train(regime: Regime, steps: int, seed: int, rate: float) -> Trained:
@@ -39,8 +67,9 @@ def ours(loss: str, optimizer: str = "adamw") -> Method:
         from pipeline.progress import Progress
         from pipeline.speculation.sampling import Sampling
 
-        spoken, dev, model = regime.read("train"), regime.read("dev"), regime.load(regime.draft)
-        settings = regime.config.distill.model_copy(
+        spoken, dev = [stored(item) for item in regime.read("train")], regime.read("dev")
+        model = begin(regime)
+        config = regime.config.distill.model_copy(
             update={
                 "loss": loss,
                 "optimizer": optimizer,
@@ -57,7 +86,7 @@ def ours(loss: str, optimizer: str = "adamw") -> Method:
                 model,
                 regime.tokenizer,
                 spoken,
-                settings,
+                config,
                 seed,
                 regime.vocabulary,
                 Path(work),
@@ -132,6 +161,13 @@ def trl_gkd(regime: Regime, steps: int, seed: int, rate: float) -> Trained:
     return Trained(model, took, _mean_length(spoken) * BATCH * steps)
 
 
+def coarse(item: Spoken) -> Spoken:
+    """As a vocabulary of 152,000 would have it stored: an id takes 18 of an entry's 24 bits and leaves its log p 6."""
+    ids_NK, log_p_NK = unpack(item.entries, item.certain, item.rest_log_p, item.vocabulary)
+    kept = Kept(ids_NK.astype(np.int32), log_p_NK, item.certain, item.rest_log_p)
+    return replace(item, entries=pack(kept, _LARGE_VOCABULARY), vocabulary=_LARGE_VOCABULARY)
+
+
 def bare_loop(regime: Regime, steps: int, seed: int, rate: float) -> Trained:
     """A torch loop with cross-entropy and nothing else: the limit."""
     from torch.nn import functional
@@ -152,6 +188,23 @@ def online(regime: Regime, steps: int, seed: int, rate: float) -> Trained:
         with torch.no_grad():
             log_p_NV = _logits(target, batch).float().log_softmax(-1)
         return forward_kl(full_columns(logits_NV.float().log_softmax(-1), log_p_NV)).mean()
+
+    return _loop(regime, steps, seed, rate, loss_of)
+
+
+def online_top(regime: Regime, steps: int, seed: int, rate: float) -> Trained:
+    """The same on the target's likeliest tokens and the mass of the rest, as floats: what a top-k store without rounding says."""
+    from pipeline.distillation.losses import Sparse, forward_kl, sparse_columns
+
+    target, kept = regime.load(regime.target), regime.config.generate.kept
+
+    def loss_of(logits_NV: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        with torch.no_grad():
+            top = _logits(target, batch).float().log_softmax(-1).topk(kept)
+            rest_N = (1 - top.values.exp().sum(-1)).clamp(min=1e-7).log()
+            certain_N = torch.full_like(rest_N, kept, dtype=torch.int64)
+        stored = Sparse(top.indices, top.values, certain_N, rest_N, batch["tokens"])
+        return forward_kl(sparse_columns(logits_NV.float(), stored)).mean()
 
     return _loop(regime, steps, seed, rate, loss_of)
 
@@ -183,6 +236,14 @@ def _loop(
         optimizer.zero_grad(set_to_none=True)
         tokens += sum(len(spoken[n].prompt) + spoken[n].length for n in batch["documents"].tolist())
     return Trained(model, time.perf_counter() - began, tokens)
+
+
+def steps_within(seconds: float, took: Callable[[int], float]) -> int:
+    """Steps that fit: from what a short and a longer training take, so that what is paid once is counted once."""
+    took(2)  # compiles, allocates, reads
+    short, long = took(_SHORT), took(_LONG)
+    step = (long - short) / (_LONG - _SHORT)
+    return max(_LONG, int((seconds - (short - _SHORT * step)) / step))
 
 
 def _logits(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -237,6 +298,11 @@ def _mean_length(spoken: Any) -> float:
 METHODS: dict[str, Method] = {
     "lk_hybrid_muon": ours("lk_hybrid", "muon"),
     "forward_kl_muon": ours("forward_kl", "muon"),
+    "cross_entropy_muon": ours("cross_entropy", "muon"),
+    "pruned": ours("lk_hybrid", "muon", pruned),
+    "alone": ours("lk_hybrid", "muon", alone),
+    "forward_kl_coarse": ours("forward_kl", stored=coarse),
+    "online_top": online_top,
     "trl_sft": trl_sft,
     "trl_gkd": trl_gkd,
     "bare_loop": bare_loop,

@@ -5,10 +5,10 @@ team does with the traffic of its product. Made once a machine, about 20 minutes
 directory renamed into place, so that an interrupted run goes on where it stopped.
 """
 
-import os
 import shutil
-from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import LlamaForCausalLM
@@ -18,13 +18,12 @@ from pipeline.progress import Progress
 from pipeline.reference.recipe import Course, new_model, train_model, train_tokenizer, write_prompts
 from pipeline.reference.text import Document
 from tests.benchmarks.distillation.domains import DOMAINS, read_domain
-from tests.benchmarks.figures import ROOT
+from tests.benchmarks.distillation.place import PLACE
 
-PLACE = Path(os.environ.get("UNDERSTUDY_BENCH_DISTILL", ROOT / ".understudy" / "distill"))
-TARGETS = {"near": "target", "moved": "moved"}  # by regime
 MOVED = ("chat", "json")
 _KNOWN = 8  # one document of so many of a moved domain is read before the move
 SEED = 0
+PRUNED_LAYERS = 2
 RECIPE = ReferenceRecipe(
     vocabulary=4096,
     context=256,
@@ -42,51 +41,71 @@ def make_pair() -> None:
     """Write `target/`, `draft/`, `moved/` and `prompts.jsonl` under PLACE, unless they are there."""
     if (PLACE / "prompts.jsonl").exists():
         return
-    PLACE.mkdir(parents=True, exist_ok=True)
-    progress = Progress()
-    documents = {name: read_domain(name) for name in DOMAINS}
-    train = {name: [one for one in some if not one.held_out] for name, some in documents.items()}
-    before = {name: some[:: _KNOWN if name in MOVED else 1] for name, some in train.items()}
-    tokenizer = train_tokenizer(_interleaved(train), RECIPE.vocabulary)
+    for name in ("target", "draft", "moved"):
+        _part(name)
+    held_out = {name: [one for one in some if one.held_out] for name, some in _documents().items()}
+    write_prompts(PLACE / "prompts.jsonl", held_out, _tokenizer(), RECIPE, SEED)
 
-    def tokens(texts: dict[str, list[Document]]) -> torch.Tensor:
-        encoded = tokenizer([one.text for some in texts.values() for one in some])["input_ids"]
-        return torch.tensor([token for ids in encoded for token in (*ids, tokenizer.eos_token_id)])
 
-    def part(name: str, begin: Callable[[], LlamaForCausalLM], course: Callable[[], Course]) -> None:
-        directory, partial = PLACE / name, PLACE / f"{name}.partial"
-        if directory.exists():
-            return
-        model = train_model(begin(), course(), RECIPE, torch.device("cpu"), progress)
+def make_alone() -> Path:
+    """A draft with the shape of PRUNED_LAYERS of the target's layers, trained on text for as many steps as the stock draft."""
+    return _part("alone")
+
+
+def _part(name: str) -> Path:
+    directory, partial = PLACE / name, PLACE / f"{name}.partial"
+    if not directory.exists():
+        tokenizer = _tokenizer()
+        begin, seed, steps, rate = _COURSES[name]
+        course = Course(name, _tokens(moved=begin is None), steps, rate, seed)
+        if begin is None:
+            model = LlamaForCausalLM.from_pretrained(PLACE / "target", dtype=torch.float32)
+        else:
+            model = new_model(begin, RECIPE, tokenizer, seed)
         shutil.rmtree(partial, ignore_errors=True)
-        model.save_pretrained(partial)
+        train_model(model, course, RECIPE, torch.device("cpu"), Progress()).save_pretrained(partial)
         tokenizer.save_pretrained(partial)
         partial.rename(directory)
+    return directory
 
-    first, stock = RECIPE.target, RECIPE.draft
-    part(
-        "target",
-        lambda: new_model(first, RECIPE, tokenizer, SEED),
-        lambda: Course("target", tokens(before), first.steps, first.learning_rate, SEED),
+
+_COURSES = {  # by part: shape (none: the target goes on), seed, steps, peak learning rate
+    "target": (RECIPE.target, SEED, RECIPE.target.steps, RECIPE.target.learning_rate),
+    "draft": (RECIPE.draft, SEED + 1, RECIPE.draft.steps, RECIPE.draft.learning_rate),
+    "moved": (None, SEED + 2, RECIPE.move_steps, RECIPE.move_learning_rate),
+    "alone": (
+        RECIPE.target.model_copy(update={"layers": PRUNED_LAYERS}),
+        SEED + 3,
+        RECIPE.draft.steps,
+        RECIPE.draft.learning_rate,
+    ),
+}
+
+
+@cache
+def _documents() -> dict[str, list[Document]]:
+    return {name: read_domain(name) for name in DOMAINS}
+
+
+@cache
+def _tokenizer() -> Any:
+    return train_tokenizer(_interleaved(_training()), RECIPE.vocabulary)
+
+
+def _training() -> dict[str, list[Document]]:
+    return {name: [one for one in some if not one.held_out] for name, some in _documents().items()}
+
+
+def _tokens(moved: bool) -> torch.Tensor:
+    """Of the moved domains in full, or of all domains with little of those."""
+    train, tokenizer = _training(), _tokenizer()
+    texts = (
+        [train[name] for name in MOVED]
+        if moved
+        else [some[:: _KNOWN if name in MOVED else 1] for name, some in train.items()]
     )
-    part(
-        "draft",
-        lambda: new_model(stock, RECIPE, tokenizer, SEED + 1),
-        lambda: Course("stock draft", tokens(before), stock.steps, stock.learning_rate, SEED + 1),
-    )
-    part(
-        "moved",
-        lambda: LlamaForCausalLM.from_pretrained(PLACE / "target", dtype=torch.float32),
-        lambda: Course(
-            "the target's move",
-            tokens({name: train[name] for name in MOVED}),
-            RECIPE.move_steps,
-            RECIPE.move_learning_rate,
-            SEED + 2,
-        ),
-    )
-    held_out = {name: [one for one in some if one.held_out] for name, some in documents.items()}
-    write_prompts(PLACE / "prompts.jsonl", held_out, tokenizer, RECIPE, SEED)
+    encoded = tokenizer([one.text for some in texts for one in some])["input_ids"]
+    return torch.tensor([token for ids in encoded for token in (*ids, tokenizer.eos_token_id)])
 
 
 def _interleaved(train: dict[str, list[Document]]) -> list[str]:
