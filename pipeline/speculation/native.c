@@ -258,62 +258,113 @@ static void turn(const model *m, const layer *l, const pass *p, float *qkv, weig
     }
 }
 
-/* The mix of the values for LANES queries at a time of one key head, laid down as inputs; `scores` has room for (S, LANES). */
-#define SLOTS 8 /* scored together */
+/* Of a cache, that any row may see: whole vectors of them. */
+static int64_t visible_slots(const pass *p) {
+    int64_t most = 0;
+    for (int64_t row = 0; row < p->rows; row++) most = p->first[row] > most ? p->first[row] : most;
+    return (most + p->count + LANES - 1) / LANES * LANES;
+}
+
+/* The totals of LANES vectors, one a lane: what `total` gives of each, by halves. */
+#ifdef __clang__
+#define MERGED(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define MERGED(a, b, ...) __builtin_shuffle(a, b, (whole){__VA_ARGS__})
+#endif
+static inline vector totals(const vector *parts) {
+    vector by8[8], by4[4], by2[2];
+    for (int n = 0; n < 8; n++)
+        by8[n] = MERGED(parts[n], parts[n + 8], 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
+                 MERGED(parts[n], parts[n + 8], 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
+    for (int n = 0; n < 4; n++)
+        by4[n] = MERGED(by8[n], by8[n + 4], 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27) +
+                 MERGED(by8[n], by8[n + 4], 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);
+    for (int n = 0; n < 2; n++)
+        by2[n] = MERGED(by4[n], by4[n + 2], 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29) +
+                 MERGED(by4[n], by4[n + 2], 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
+    return MERGED(by2[0], by2[1], 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30) +
+           MERGED(by2[0], by2[1], 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31);
+}
+
+/* Sums of values by the shares of `count` queries, SPAN vectors of each, in the order of slots. */
+#define TOGETHER 4
+#define SPAN 4
+static inline __attribute__((always_inline)) void mix(
+    const int count, const float *shares, int64_t room, const weight *values, int64_t stride, int64_t seen, const int64_t *at,
+    vector (*mixed)[SPAN]) {
+    vector sums[TOGETHER][SPAN] = {};
+    for (int64_t slot = 0; slot < seen; slot++) {
+        const weight *value = values + slot * stride;
+        vector own[SPAN] = {widen(value + at[0]), widen(value + at[1]), widen(value + at[2]), widen(value + at[3])};
+        for (int k = 0; k < count; k++)
+            for (int v = 0; v < SPAN; v++) sums[k][v] += own[v] * shares[k * room + slot];
+    }
+    memcpy(mixed, sums, sizeof sums);
+}
+
+/* The mix of the values for QUERIES queries at a time of one key head, laid down as inputs; `scores` has room for (QUERIES, S),
+ * S a multiple of LANES. Slots a query does not see yet have no share, and change no bit of its sums. */
+#define QUERIES 16
 static void attend(const model *m, const pass *p, const float *qkv, const weight *cache, weight *out, float *scores) {
     int64_t group = m->heads / m->key_heads, width = m->width, heads = m->heads + 2 * m->key_heads;
-    int64_t queries = p->count * group, blocks = (queries + LANES - 1) / LANES, stride = 2 * m->key_heads * width;
+    int64_t queries = p->count * group, blocks = (queries + QUERIES - 1) / QUERIES, stride = 2 * m->key_heads * width;
+    int64_t room = visible_slots(p);
     float scale = 1.0f / sqrtf(width);
 #pragma omp for schedule(static)
     for (int64_t job = 0; job < p->rows * m->key_heads * blocks; job++) {
-        int64_t row = job / (m->key_heads * blocks), key = job / blocks % m->key_heads, begin = job % blocks * LANES;
-        int64_t lanes = queries - begin < LANES ? queries - begin : LANES, first = p->first[row];
-        int64_t seen = first + (begin + lanes - 1) / group + 1;
+        int64_t row = job / (m->key_heads * blocks), key = job / blocks % m->key_heads, begin = job % blocks * QUERIES;
+        int64_t some = queries - begin < QUERIES ? queries - begin : QUERIES, first = p->first[row];
+        int64_t seen = first + (begin + some - 1) / group + 1;
         const weight *keys = cache + row * p->capacity * stride + key * width, *values = keys + m->key_heads * width;
-        float asked[width][LANES], kept[SLOTS][width];
-        whole last = {};
-        for (int64_t lane = 0; lane < LANES; lane++) {
-            int64_t query = begin + (lane < lanes ? lane : 0), n = row * p->count + query / group;
-            const float *from = qkv + (n * heads + key * group + query % group) * width;
-            for (int64_t d = 0; d < width; d++) asked[d][lane] = from[d] * scale;
-            last[lane] = first + query / group;
+        float asked[QUERIES][width], kept[LANES][width], sums[QUERIES];
+        vector highest[QUERIES];
+        for (int64_t q = 0; q < some; q++) {
+            int64_t n = row * p->count + (begin + q) / group;
+            const float *from = qkv + (n * heads + key * group + (begin + q) % group) * width;
+            for (int64_t d = 0; d < width; d += LANES) store(asked[q] + d, load(from + d) * scale);
+            highest[q] = all(-INFINITY);
         }
-        vector highest = all(-INFINITY), sum = {};
-        for (int64_t slot = 0; slot < seen; slot += SLOTS) {
-            int64_t slots = seen - slot < SLOTS ? seen - slot : SLOTS;
-            vector score[SLOTS] = {};
-            for (int64_t s = 0; s < SLOTS; s++) /* beyond the end: the last again, thrown away below */
+        for (int64_t slot = 0; slot < seen; slot += LANES) {
+            for (int64_t s = 0; s < LANES; s++) /* beyond the end: the last again, seen by nobody */
                 for (int64_t d = 0; d < width; d += LANES)
-                    store(kept[s] + d, widen(keys + (slot + (s < slots ? s : slots - 1)) * stride + d));
-            for (int64_t d = 0; d < width; d++)
-                for (int s = 0; s < SLOTS; s++) score[s] += load(asked[d]) * kept[s][d];
-            for (int64_t s = 0; s < slots; s++) {
-                vector visible = either((whole){} + (int32_t)(slot + s) <= last, score[s], all(-INFINITY));
-                highest = either(visible > highest, visible, highest);
-                store(scores + (slot + s) * LANES, visible);
+                    store(kept[s] + d, widen(keys + (slot + s < seen ? slot + s : seen - 1) * stride + d));
+            for (int64_t q = 0; q < some; q++) {
+                vector parts[LANES] = {};
+                for (int64_t d = 0; d < width; d += LANES) {
+                    vector own = load(asked[q] + d);
+                    for (int s = 0; s < LANES; s++) parts[s] += own * load(kept[s] + d);
+                }
+                whole ahead = (whole){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15} +
+                              (int32_t)(slot - first - (begin + q) / group) > 0;
+                vector score = either(ahead, all(-INFINITY), totals(parts));
+                highest[q] = either(score > highest[q], score, highest[q]);
+                store(scores + q * room + slot, score);
             }
         }
-        for (int64_t slot = 0; slot < seen; slot++) {
-            vector score = load(scores + slot * LANES), share = exponential(score - highest);
-            share = either(score == -INFINITY, (vector){}, share);
-            store(scores + slot * LANES, share);
-            sum += share;
+        for (int64_t q = 0; q < some; q++) {
+            float most = -INFINITY, highs[LANES];
+            vector sum = {};
+            store(highs, highest[q]);
+            for (int lane = 0; lane < LANES; lane++) most = highs[lane] > most ? highs[lane] : most;
+            for (int64_t slot = 0; slot < seen; slot += LANES) {
+                vector score = load(scores + q * room + slot);
+                vector share = either(score == -INFINITY, (vector){}, exponential(score - most));
+                store(scores + q * room + slot, share);
+                sum += share;
+            }
+            sums[q] = total(sum);
         }
-        for (int64_t lane = 0; lane < lanes; lane += 4)
-            for (int64_t d = 0; d < width; d += 2 * LANES) {
-                int64_t more = d + LANES < width ? LANES : 0; /* an odd number of vectors: the last one twice */
-                vector mix[4][2] = {};
-                for (int64_t slot = 0; slot < seen; slot++)
-                    for (int k = 0; k < 4; k++) {
-                        float share = scores[slot * LANES + lane + k];
-                        mix[k][0] += widen(values + slot * stride + d) * share;
-                        mix[k][1] += widen(values + slot * stride + d + more) * share;
-                    }
-                for (int64_t k = 0; k < 4 && lane + k < lanes; k++) {
-                    int64_t query = begin + lane + k, n = row * p->count + query / group;
-                    int64_t i = (key * group + query % group) * width + d;
-                    put(out, n, i, m->heads * width, mix[k][0] / sum[lane + k]);
-                    put(out, n, i + more, m->heads * width, mix[k][1] / sum[lane + k]);
+        for (int64_t q = 0; q < some; q += TOGETHER)
+            for (int64_t d = 0; d < width; d += SPAN * LANES) { /* beyond the width: the last vector again */
+                int64_t few = some - q < TOGETHER ? some - q : TOGETHER, at[SPAN];
+                for (int v = 0; v < SPAN; v++) at[v] = d + v * LANES < width ? d + v * LANES : width - LANES;
+                vector mixed[TOGETHER][SPAN] = {};
+#define MIX(count) case count: mix(count, scores + q * room, room, values, stride, seen, at, mixed); break;
+                switch (few) { MIX(1) MIX(2) MIX(3) MIX(4) }
+                for (int64_t k = 0; k < few; k++) {
+                    int64_t query = begin + q + k, n = row * p->count + query / group;
+                    int64_t i = (key * group + query % group) * width;
+                    for (int v = 0; v < SPAN; v++) put(out, n, i + at[v], m->heads * width, mixed[k][v] / sums[q + k]);
                 }
             }
     }
@@ -330,16 +381,10 @@ static void activate(const float *gate, const float *up, int64_t rows, int64_t s
 
 /* ---- the pass ------------------------------------------------------------------------------------------------------- */
 
-static int64_t visible_slots(const pass *p) {
-    int64_t most = 0;
-    for (int64_t row = 0; row < p->rows; row++) most = p->first[row] > most ? p->first[row] : most;
-    return most + p->count;
-}
-
 int64_t scratch_floats(const model *m, const pass *p) {
     int64_t size = p->rows * p->count, heads = (m->heads + 2 * m->key_heads) * m->width;
     int64_t inputs = padded(size) * (m->hidden + m->heads * m->width + m->inner);
-    return size * (m->hidden + heads + 2 * m->inner) + p->threads * visible_slots(p) * LANES + inputs;
+    return size * (m->hidden + heads + 2 * m->inner) + p->threads * visible_slots(p) * QUERIES + inputs;
 }
 
 /* 0 if all went well, 1 for a token that the model does not have, 2 for a slot that the cache does not have. */
@@ -352,7 +397,7 @@ int forward(const model *m, const pass *p) {
         if (p->first[row] < 0 || p->first[row] + p->count > p->capacity) return 2;
     float *x = p->scratch, *qkv = x + size * hidden, *gate = qkv + size * stride, *up = gate + size * inner;
     float *scores = up + size * inner;
-    weight *y = (weight *)(scores + p->threads * visible * LANES), *mixed = y + padded(size) * hidden;
+    weight *y = (weight *)(scores + p->threads * visible * QUERIES), *mixed = y + padded(size) * hidden;
     weight *act = mixed + padded(size) * query;
 #pragma omp parallel num_threads(p->threads)
     {
@@ -368,7 +413,7 @@ int forward(const model *m, const pass *p) {
             product(&l->value, y, size, hidden, qkv + query + key, stride, 0);
 #pragma omp barrier
             turn(m, l, p, qkv, p->caches[number]);
-            attend(m, p, qkv, p->caches[number], mixed, scores + omp_get_thread_num() * visible * LANES);
+            attend(m, p, qkv, p->caches[number], mixed, scores + omp_get_thread_num() * visible * QUERIES);
             product(&l->output, mixed, size, query, x, hidden, 1);
 #pragma omp barrier
             normalise(m, p, x, l->mlp_norm, p->count, y);

@@ -27,6 +27,7 @@ OTHER_LOSSES = (
     "cross_entropy_muon",
 )
 STORES = ("forward_kl_coarse", "online_top")  # the same on other stores
+CANDIDATES = ("tvd_plus", "adaspec")  # in the product only if the table rewards them
 SIBLINGS = ("pruned", "alone")  # drafts of another shape, of equal size
 WITH_MUON = (OURS, "forward_kl_muon", "cross_entropy_muon", *SIBLINGS)
 GAMMA = 5
@@ -58,7 +59,7 @@ def all_cells() -> Iterator[Cell]:
     for seed in SEEDS:
         for regime in REGIMES:
             yield from (Cell(regime, loss, seed) for loss in OTHER_LOSSES)
-            yield from (Cell(regime, method, seed, like="online") for method in STORES)
+            yield from (Cell(regime, method, seed, like="online") for method in (*STORES, *CANDIDATES))
     for seed in SEEDS:
         yield from (Cell("near", method, seed) for method in SIBLINGS)
 

@@ -21,6 +21,14 @@ _AIMS = {  # points ahead, by peer and regime
 _SPEED_AIMS = {"trl_gkd": 2.5, "trl_sft": 2.0, "bare_loop": 0.8}
 _GENERATION_AIM, _STORE_AIM = 2.0, 0.5
 
+_STORES = {
+    "online": "the target's pass in every step, whole vocabulary",
+    "forward_kl": "stored: 16 tokens drawn, 59 bytes",
+    "forward_kl_coarse": "stored as with 152,000 tokens, 59 bytes",
+    "online_top": "the likeliest 16 and the rest's mass, as floats",
+}
+_CANDIDATES = {"forward_kl": "forward KL", "tvd_plus": "TVD++", "adaspec": "AdaSPEC"}
+
 
 def main() -> None:
     make_pair()
@@ -54,7 +62,9 @@ def section(figure: dict[str, Any]) -> Iterator[str]:
     yield "### Which loss\n"
     yield from _losses(figure["regimes"])
     yield "### Stored or seen: forward KL, at equal steps\n"
-    yield from _stores(figure["regimes"])
+    yield from _side_by_side(figure["regimes"], "stores", _STORES, f"the first (within {_STORE_AIM:g})")
+    yield "### What was tried beside: at equal steps, stored distributions\n"
+    yield from _side_by_side(figure["regimes"], "candidates", _CANDIDATES, "the first")
     yield from _siblings(figure["regimes"])
     if "long" in figure:
         yield from _long(figure["long"])
@@ -104,26 +114,17 @@ def _losses(regimes: Mapping[str, Any]) -> Iterator[str]:
     yield ""
 
 
-def _stores(regimes: Mapping[str, Any]) -> Iterator[str]:
-    names = {
-        "online": "the target's pass in every step, whole vocabulary",
-        "forward_kl": "stored: 16 tokens drawn, 59 bytes",
-        "forward_kl_coarse": "stored as with 152,000 tokens, 59 bytes",
-        "online_top": "the likeliest 16 and the rest's mass, as floats",
-    }
-    yield f"| | {' | '.join(f'{regime}: steps | acceptance | over the first (within {_STORE_AIM:g})' for regime in regimes)} |"
+def _side_by_side(regimes: Mapping[str, Any], table: str, names: Mapping[str, str], over: str) -> Iterator[str]:
+    columns = [f"{regime}: steps | acceptance | over {over}" for regime in regimes]
+    yield f"| | {' | '.join(columns)} |"
     yield "|---|" + "---|---|---|" * len(regimes)
     for method, name in names.items():
-        rows = [found["stores"].get(method) for found in regimes.values()]
-        if any(rows):
-            yield (
-                f"| {name} | "
-                + " | ".join(
-                    "- | - | -" if row is None else f"{row['steps']:.0f} | {_alpha(row)} | {_points(row['over'])}"
-                    for row in rows
-                )
-                + " |"
-            )
+        rows = [found[table].get(method) for found in regimes.values()]
+        cells = [
+            "- | - | -" if row is None else f"{row['steps']:.0f} | {_alpha(row)} | {_points(row['over'])}"
+            for row in rows
+        ]
+        yield f"| {name} | {' | '.join(cells)} |"
     yield ""
 
 

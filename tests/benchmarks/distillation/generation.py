@@ -9,24 +9,26 @@ from typing import Any
 
 import torch
 
-BATCHES, NEW_TOKENS, TURNS = (32, 128), 96, 3
+DTYPES, BATCHES, NEW_TOKENS, TURNS = (torch.bfloat16, torch.float32), (32, 64, 128), 96, 5
 
 
 def measure_generation() -> Mapping[str, Any]:
-    """Tokens a second by batch, turns taken within one run."""
+    """Tokens a second by dtype and batch, turns taken within one run."""
     from tests.benchmarks.distillation.data import find_regime
 
     regime = find_regime("near")
     target, prompts = regime.load(regime.target), _prompts(regime)
     found = {}
-    for batch in BATCHES:
-        some = prompts[:batch]
-        turns = [(_ours(target, regime, some, batch, turn), _theirs(target, some)) for turn in range(TURNS + 1)][1:]
-        found[str(batch)] = {
-            "ours": median(ours for ours, _ in turns),
-            "model_generate": median(theirs for _, theirs in turns),
-            "ratio": median(ours / theirs for ours, theirs in turns),
-        }
+    for dtype in DTYPES:
+        model = target.to(dtype)
+        for batch in BATCHES:
+            some = prompts[:batch]
+            turns = [(_ours(model, regime, some, batch, turn), _theirs(model, some)) for turn in range(TURNS + 1)][1:]
+            found[f"{str(dtype).removeprefix('torch.')}, batch {batch}"] = {
+                "ours": median(ours for ours, _ in turns),
+                "model_generate": median(theirs for _, theirs in turns),
+                "ratio": median(ours / theirs for ours, theirs in turns),
+            }
     return found
 
 

@@ -24,6 +24,7 @@ from tests.benchmarks.distillation.pair import PRUNED_LAYERS, make_alone
 BATCH = 16
 _SHORT, _LONG = 10, 40  # steps of the two trainings whose difference says what a step takes
 _LARGE_VOCABULARY = 152_000
+_SELECTED = 0.4  # of a batch's tokens, by AdaSPEC
 _WARMUP, _DECAY, _BETAS, _CLIP = 0.05, 0.1, (0.9, 0.95), 1.0
 
 
@@ -209,6 +210,45 @@ def online_top(regime: Regime, steps: int, seed: int, rate: float) -> Trained:
     return _loop(regime, steps, seed, rate, loss_of)
 
 
+def tvd_plus(regime: Regime, steps: int, seed: int, rate: float) -> Trained:
+    """TVD++ (arXiv 2403.00858) on stored distributions: the policy gradient of the total variation with its reward, whether
+    p > q, normalised over the batch. The sum over tokens is taken whole, where its authors draw some."""
+    from pipeline.distillation.dataset import stored_targets
+    from pipeline.distillation.losses import sparse_columns
+
+    def loss_of(logits_NV: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        columns = sparse_columns(logits_NV.float(), stored_targets(batch), merged=True)
+        log_count_NM = torch.as_tensor(columns.log_count_NM).expand_as(columns.log_q_NM)
+        q_NM = columns.log_q_NM.exp() * log_count_NM.exp()
+        with torch.no_grad():
+            reward_NM = (columns.log_p_NM > columns.log_q_NM).float()
+            mean = (q_NM * reward_NM).sum() / q_NM.sum()
+            spread = ((q_NM * (reward_NM - mean) ** 2).sum() / q_NM.sum()).sqrt().clamp(min=1e-6)
+        return -(q_NM * (reward_NM - mean) / spread).sum(-1).mean()
+
+    return _loop(regime, steps, seed, rate, loss_of)
+
+
+def adaspec(regime: Regime, steps: int, seed: int, rate: float) -> Trained:
+    """AdaSPEC (arXiv 2510.19779): a reference is distilled first; then forward KL on the 40% of a batch's tokens where the draft
+    is farthest behind it. The reference's steps are not counted."""
+    from pipeline.distillation.dataset import stored_targets
+    from pipeline.distillation.losses import forward_kl, sparse_columns
+
+    reference = ours("forward_kl")(regime, steps, seed + 500, rate).model.eval()
+
+    def kl(logits_NV: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        return forward_kl(sparse_columns(logits_NV.float(), stored_targets(batch)))
+
+    def loss_of(logits_NV: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        loss_N = kl(logits_NV, batch)
+        with torch.no_grad():
+            behind_N = loss_N - kl(_logits(reference, batch), batch)
+        return loss_N[behind_N.topk(max(1, int(_SELECTED * len(behind_N)))).indices].mean()
+
+    return _loop(regime, steps, seed, rate, loss_of)
+
+
 def _loop(
     regime: Regime,
     steps: int,
@@ -303,6 +343,8 @@ METHODS: dict[str, Method] = {
     "alone": ours("lk_hybrid", "muon", alone),
     "forward_kl_coarse": ours("forward_kl", stored=coarse),
     "online_top": online_top,
+    "tvd_plus": tvd_plus,
+    "adaspec": adaspec,
     "trl_sft": trl_sft,
     "trl_gkd": trl_gkd,
     "bare_loop": bare_loop,

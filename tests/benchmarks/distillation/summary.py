@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.benchmarks.distillation.cells import (
+    CANDIDATES,
     OTHER_LOSSES,
     OURS,
     PEERS,
@@ -37,6 +38,7 @@ def summarise() -> dict[str, Any]:
                 "equal_time": _rows(regime, (STOCK, OURS, *PEERS), beside=OURS),
                 "losses": _rows(regime, (OURS, *OTHER_LOSSES), beside=TWIN),
                 "stores": _rows(regime, (ONLINE, TWIN, *STORES), beside=ONLINE, like=ONLINE),
+                "candidates": _rows(regime, (TWIN, *CANDIDATES), beside=TWIN, like=ONLINE),
                 "siblings": _rows(regime, SIBLINGS, beside=SIBLINGS[1]),
             }
             for regime in REGIMES
