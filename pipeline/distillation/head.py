@@ -10,13 +10,15 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 LossOf = Callable[
     [torch.Tensor, slice], torch.Tensor
-]  # a chunk's logits (n, V), fp32, and which positions they are; (n,)
+]  # a chunk's logits (n, V), in the model's products' dtype, and which positions they are; (n,), fp32
 
 _LOGITS = 1 << 21  # of a chunk at once: 8 MiB of fp32, which a cache holds better than memory
 _LEAST_ROWS = 256  # of a chunk: with fewer, reading the head's weights would take longer than multiplying by them
+_MULTIPLE = 64  # of a chunk's rows
 _PROOF = 16  # tokens over which head and model must agree
 
 
@@ -28,7 +30,7 @@ def mean_loss(hidden_NH: torch.Tensor, head: nn.Linear, vocabulary: int, loss_of
 
 def mean_loss_of_logits(logits_NV: torch.Tensor, loss_of: LossOf) -> torch.Tensor:
     """The same from logits that are there already: for heads that are more than a matrix."""
-    return loss_of(logits_NV.float(), slice(0, len(logits_NV))).mean()
+    return loss_of(logits_NV, slice(0, len(logits_NV))).mean()
 
 
 @torch.no_grad()
@@ -53,6 +55,19 @@ def plain_head(model: Any) -> nn.Linear | None:
     return head if torch.allclose(own, ours, rtol=1e-4, atol=1e-4 * float(own.abs().max())) else None
 
 
+def _products(hidden_NH: torch.Tensor) -> torch.dtype:
+    """What autocast multiplies in. Left to it, weights and gradients would be turned into that anew for every product."""
+    kind = hidden_NH.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden_NH.dtype
+
+
+def _rows(count: int, vocabulary: int) -> int:
+    """Of a chunk: about as many in each, and always one of few numbers, because a CPU's library prepares products anew for every
+    shape it meets (20 ms a step where each batch had a last chunk of its own size)."""
+    most = max(_LEAST_ROWS, _LOGITS // vocabulary, _MULTIPLE) // _MULTIPLE * _MULTIPLE
+    return -(-count // (-(-count // most) * _MULTIPLE)) * _MULTIPLE
+
+
 class _MeanLoss(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -63,26 +78,27 @@ class _MeanLoss(torch.autograd.Function):
         vocabulary: int,
         loss_of: LossOf,
     ) -> torch.Tensor:
-        count = len(hidden_NH)
-        used_VH = weight_VH[:vocabulary].to(hidden_NH.dtype)
+        count, dtype = len(hidden_NH), _products(hidden_NH)
+        used_VH, seen_NH = weight_VH[:vocabulary].to(dtype), hidden_NH.to(dtype)
         d_hidden_NH = torch.empty_like(hidden_NH)
         d_weight_VH = torch.zeros_like(weight_VH) if weight_VH.requires_grad else None
         d_bias_V = torch.zeros_like(bias_V) if bias_V is not None and bias_V.requires_grad else None
-        total, size = hidden_NH.new_zeros((), dtype=torch.float32), max(_LEAST_ROWS, _LOGITS // vocabulary)
+        total, size = hidden_NH.new_zeros((), dtype=torch.float32), _rows(count, vocabulary)
+        seen_NH = functional.pad(seen_NH, (0, 0, 0, -count % size))
         for begin in range(0, count, size):
-            chunk = slice(begin, min(begin + size, count))
-            logits_nV = hidden_NH[chunk] @ used_VH.t()
+            rows, n = slice(begin, begin + size), min(size, count - begin)
+            logits_nV = seen_NH[rows] @ used_VH.t()
             if bias_V is not None:
                 logits_nV = logits_nV + bias_V[:vocabulary].to(logits_nV.dtype)
             with torch.enable_grad():
-                leaf_nV = logits_nV.float().requires_grad_()
-                loss = loss_of(leaf_nV, chunk).sum() / count
+                leaf_nV = logits_nV[:n].detach().requires_grad_()
+                loss = loss_of(leaf_nV, slice(begin, begin + n)).sum() / count
             (d_logits_nV,) = torch.autograd.grad(loss, leaf_nV)
             total += loss.detach()
-            d_logits_nV = d_logits_nV.to(hidden_NH.dtype)
-            d_hidden_NH[chunk] = d_logits_nV @ used_VH
+            d_logits_nV = functional.pad(d_logits_nV, (0, 0, 0, size - n))
+            d_hidden_NH[begin : begin + n] = (d_logits_nV @ used_VH)[:n]
             if d_weight_VH is not None:
-                d_weight_VH[:vocabulary] += (d_logits_nV.t() @ hidden_NH[chunk]).to(weight_VH.dtype)
+                d_weight_VH[:vocabulary] += d_logits_nV.t() @ seen_NH[rows]
             if d_bias_V is not None:
                 d_bias_V[:vocabulary] += d_logits_nV.sum(0).to(d_bias_V.dtype)
         ctx.save_for_backward(d_hidden_NH, d_weight_VH, d_bias_V)

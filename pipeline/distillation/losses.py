@@ -64,7 +64,7 @@ def sparse_columns(logits_NV: torch.Tensor, stored: Sparse, merged: bool = False
     draft = select(logits_NV, stored.ids_NK, stored.tokens_N)
     place_K = torch.arange(kept, device=logits_NV.device)
     drawn_NK = place_K >= stored.certain_N.unsqueeze(-1)
-    drawn_N = (kept - stored.certain_N).clamp(min=1).to(logits_NV.dtype)
+    drawn_N = (kept - stored.certain_N).clamp(min=1).to(stored.log_p_NK.dtype)
     share_N = stored.rest_log_p_N - drawn_N.log()
     log_count_NK = torch.where(drawn_NK & (not merged), share_N.unsqueeze(-1) - stored.log_p_NK, 0.0)
     bucket_N = (stored.certain_N == kept) | merged
@@ -134,7 +134,7 @@ def lk_hybrid(columns: Columns) -> torch.Tensor:
 
 def cross_entropy(logits_NV: torch.Tensor, tokens_N: torch.Tensor) -> torch.Tensor:
     """-log q of the tokens that the target drew: plain SFT on the target's text."""
-    return functional.cross_entropy(logits_NV, tokens_N, reduction="none")
+    return functional.cross_entropy(logits_NV.float(), tokens_N, reduction="none")
 
 
 def _sum(columns: Columns, terms_NM: torch.Tensor) -> torch.Tensor:

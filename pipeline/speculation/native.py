@@ -1,21 +1,11 @@
 """The lean forward in one call of compiled code, for passes of few tokens on a CPU. Knows no decoding rule.
 
 A pass of one or a few tokens takes as long as reading the weights once, if nothing else costs anything: `native.c` says how.
-It is built with the machine's C compiler at first use, a second's work, and kept in the user's cache; where there is no
-compiler, or `UNDERSTUDY_NATIVE=0` is set, `lean.LeanModel` does without. A model that is trained on, moved or changed needs a
+Where it cannot be built, `lean.LeanModel` does without. A model that is trained on, moved or changed needs a
 new one: it reads the weights where they were. Shapes: B rows, T tokens of a row, V tokens.
 """
 
-import contextlib
 import ctypes
-import hashlib
-import logging
-import os
-import platform
-import re
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -24,12 +14,11 @@ from typing import Any
 import torch
 from torch import nn
 
-_log = logging.getLogger(__name__)
+from pipeline.compiled import load
+
 _SOURCE = Path(__file__).with_suffix(".c")
 _DEFINES = {torch.float32: [], torch.bfloat16: ["-DBF16"]}
-_FLAGS = ["-O3", "-march=native", "-fopenmp", "-fPIC", "-shared"]
 _NO_TILES = ["-mno-amx-tile", "-mno-amx-bf16"]  # where the kernel does not grant them
-_BUILD_SECONDS = 30
 _MULTIPLE, _LEAST = 32, 16  # what native.c asks of sizes that are summed over, and of a product's outputs
 
 _POINTER, _COUNT = ctypes.c_void_p, ctypes.c_int64
@@ -198,86 +187,13 @@ def _linears(layer: Any) -> list[nn.Module]:
     return [*projections, mlp.gate_proj, mlp.up_proj, mlp.down_proj]
 
 
-def compiler() -> str | None:
-    """The C compiler that would be used: `CC`, gcc or cc."""
-    return next(filter(None, map(shutil.which, filter(None, (os.environ.get("CC"), "gcc", "cc")))), None)
-
-
 @cache
 def _library(dtype: torch.dtype) -> ctypes.CDLL | None:
-    path = compiler()
-    if os.environ.get("UNDERSTUDY_NATIVE") == "0" or dtype not in _DEFINES or path is None:
+    if dtype not in _DEFINES:
         return None
-    try:
-        library = _built([path, *_FLAGS, *_DEFINES[dtype]])
-        if not library.ready():
-            library = _built([path, *_FLAGS, *_DEFINES[dtype], *_NO_TILES])
-    except (OSError, subprocess.SubprocessError) as error:
-        said = getattr(error, "stderr", None) or str(error)
-        _log.info("no native forward, the plain one is used: %s", said.strip().splitlines()[:1])
-        return None
-    library.scratch_floats.restype = _COUNT
+    library = load(_SOURCE, _DEFINES[dtype])
+    if library is not None and not library.ready():
+        library = load(_SOURCE, [*_DEFINES[dtype], *_NO_TILES])
+    if library is not None:
+        library.scratch_floats.restype = _COUNT
     return library
-
-
-def _built(command: list[str]) -> ctypes.CDLL:
-    """The library that `command` makes, from the user's cache if it was made before: by the same source, flags and compiler, for
-    the same processor and torch. Raises OSError or SubprocessError."""
-    source = _SOURCE.read_bytes()
-    identity = repr((source, command, platform.machine(), _processor(), torch.__version__))
-    name = f"native-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.so"
-    home = _cache()
-    if home is not None and (home / name).is_file():
-        try:
-            return ctypes.CDLL(str(home / name))
-        except OSError:
-            pass  # damaged, or not allowed to run from there: built anew
-    with tempfile.TemporaryDirectory() as scratch:
-        made = Path(scratch, name)
-        command = [*command, str(_SOURCE), *_openmp(), "-lm", "-o", str(made)]
-        subprocess.run(command, check=True, capture_output=True, text=True, errors="replace", timeout=_BUILD_SECONDS)
-        library = ctypes.CDLL(str(made))  # it stays loaded when its file is gone
-        if home is not None:
-            _keep(made, home / name)
-    return library
-
-
-def _cache() -> Path | None:
-    """The user's own cache; None where there is none, or others could put a library there that we would run."""
-    try:
-        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "understudy")
-        home.mkdir(parents=True, exist_ok=True, mode=0o700)
-        found = home.stat()
-    except (OSError, RuntimeError):  # RuntimeError: a user without a home
-        return None
-    return home if found.st_uid == os.geteuid() and not found.st_mode & 0o022 else None
-
-
-def _keep(made: Path, place: Path) -> None:
-    """Whole or not at all; without it, the next process builds its own."""
-    with contextlib.suppress(OSError), tempfile.NamedTemporaryFile(dir=place.parent, delete=False) as kept:
-        try:
-            kept.write(made.read_bytes())
-            kept.flush()
-            os.fsync(kept.fileno())
-            os.replace(kept.name, place)
-        except OSError:
-            os.unlink(kept.name)
-
-
-def _processor() -> str:
-    """What `-march=native` looks at: a home may be shared between machines."""
-    try:
-        flags = re.search(r"^(?:flags|Features)\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    except OSError:
-        flags = None
-    return flags[1] if flags else platform.processor()
-
-
-def _openmp() -> list[str]:
-    """The OpenMP runtime that torch has loaded. With another one of our own, two sets of threads would wait for each other."""
-    try:
-        loaded = re.search(r"\S*/libgomp\S*\.so\S*", Path("/proc/self/maps").read_text())
-    except OSError:
-        loaded = None
-    return [loaded[0]] if loaded else []

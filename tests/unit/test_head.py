@@ -15,8 +15,12 @@ from tests.fakes import family_model
 @pytest.mark.parametrize("chunk", [1, 4, 1000])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("vocabulary", [11, 9])
-def test_chunks_change_nothing(chunk: int, bias: bool, vocabulary: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also with columns beyond the shared vocabulary, which get no gradient."""
+@pytest.mark.parametrize("multiple", [1, 4])
+def test_chunks_change_nothing(
+    chunk: int, bias: bool, vocabulary: int, multiple: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also with columns beyond the shared vocabulary, which get no gradient, and a last chunk that is filled up."""
+    monkeypatch.setattr(head, "_MULTIPLE", multiple)
     monkeypatch.setattr(head, "_LEAST_ROWS", min(chunk, 2))
     monkeypatch.setattr(head, "_LOGITS", chunk * vocabulary)
     torch.manual_seed(0)
@@ -37,7 +41,7 @@ def test_chunks_change_nothing(chunk: int, bias: bool, vocabulary: int, monkeypa
     loss = mean_loss(hidden_NH, layer, vocabulary, loss_of)
     actual = torch.autograd.grad(3 * loss, inputs)
 
-    assert min(chunk, 10) == max(sizes)
+    assert min(max(chunk, multiple), 10) == max(sizes)
     assert 10 == sum(sizes)
     assert whole.item() == pytest.approx(loss.item(), abs=1e-6)
     for own, ours in zip(expected, actual, strict=True):
@@ -83,14 +87,16 @@ def test_a_head_that_is_more_than_a_matrix_is_left_to_the_model() -> None:
     assert plain_head(scaled) is None
 
 
-def test_a_loss_is_of_single_precision() -> None:
-    """Whatever the hidden states are of."""
+def test_products_are_in_the_dtype_of_autocast() -> None:
+    """The hidden states' own where there is none."""
     found: list[torch.dtype] = []
-    hidden_NH = torch.randn(3, 4, dtype=torch.bfloat16, requires_grad=True)
+    hidden_NH = torch.randn(3, 4, requires_grad=True)
     layer = nn.Linear(4, 6, bias=False)
-    mean_loss(hidden_NH, layer, 6, lambda logits, where: found.append(logits.dtype) or -logits[:, 0])
+    for bf16 in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            mean_loss(hidden_NH, layer, 6, lambda logits, where: found.append(logits.dtype) or -logits[:, 0])
 
-    assert [torch.float32] == found
+    assert [torch.float32, torch.bfloat16] == found
 
 
 class _Packed(nn.Linear):

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from pipeline import compiled
 from pipeline.errors import UnderstudyError
 from pipeline.speculation import native
 from pipeline.speculation.decoder import Decoder
@@ -18,7 +19,7 @@ from pipeline.speculation.native import NativeModel
 from pipeline.speculation.sampling import GREEDY
 from tests.fakes import family_model, full_logits, greedy_text, largest_gap, ragged_requests
 
-needs_compiler = pytest.mark.skipif(native.compiler() is None, reason="no C compiler here")
+needs_compiler = pytest.mark.skipif(compiled.compiler() is None, reason="no C compiler here")
 SIZES: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16, "initializer_range": 0.1}
 SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {}),
@@ -87,7 +88,7 @@ def test_logits_are_the_models_own(shape: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("build", BUILDS)
 def test_every_build_says_the_same(build: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the processor lacks is done another way; a compiler that does not know a flag builds nothing, and no harm is done."""
-    monkeypatch.setattr(native, "_FLAGS", [*native._FLAGS, *BUILDS[build]])
+    monkeypatch.setattr(compiled, "FLAGS", [*compiled.FLAGS, *BUILDS[build]])
     model, body = _body(dtype)
     largest = float(full_logits(model, range(1, 30)).abs().max())
 
@@ -178,7 +179,7 @@ def test_a_library_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     _, first = _body()
     made = [path.stat().st_mtime_ns for path in (tmp_path / "understudy").iterdir()]
     native._library.cache_clear()
-    monkeypatch.setattr(native.subprocess, "run", lambda *args, **kwargs: pytest.fail("built again"))
+    monkeypatch.setattr(compiled.subprocess, "run", lambda *args, **kwargs: pytest.fail("built again"))
     _, second = _body()
 
     assert first.native is not None
@@ -320,7 +321,7 @@ def _no_home() -> Path:
 @pytest.mark.parametrize("build", ["as for this machine", "without tiles"])
 def test_any_number_of_tokens_is_taken(build: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """Up to two blocks of inputs, each size of a block among them: the same bits as one by one."""
-    monkeypatch.setattr(native, "_FLAGS", [*native._FLAGS, *BUILDS[build]])
+    monkeypatch.setattr(compiled, "FLAGS", [*compiled.FLAGS, *BUILDS[build]])
     _, body = _body(dtype)
     ids_BT = torch.randint(37, (1, 24), generator=torch.Generator().manual_seed(5))
     alone = Side(body, 1, 24)
@@ -384,21 +385,22 @@ def test_bf16_is_rounded_to_the_nearest() -> None:
 def test_a_library_is_of_its_flags_source_and_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Any other of these is built anew, beside the first: a home may be shared between machines."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    source = tmp_path / "native.c"
+    source, flags = tmp_path / "native.c", ["-O0"]
     source.write_text("int ready(void) { return 1; }")
-    monkeypatch.setattr(native, "_SOURCE", source)
-    command = [str(native.compiler()), "-shared", "-fPIC"]
     made = []
-    for change in ("nothing", "flags", "source", "processor"):
+    for change in ("nothing", "flags", "source", "header", "processor"):
         if change == "source":
             source.write_text("int ready(void) { return 0; }")
+        if change == "header":
+            monkeypatch.setattr(compiled, "_HEADER", tmp_path / "vectors.h")
+            (tmp_path / "vectors.h").write_text("")
         if change == "processor":
-            monkeypatch.setattr(native, "_processor", lambda: "another")
-        command += ["-O1"] * (change == "flags")
-        native._built(command)
+            monkeypatch.setattr(compiled, "_processor", lambda: "another")
+        flags += ["-O1"] * (change == "flags")
+        assert compiled.load(source, flags) is not None
         made.append(len(list((tmp_path / "understudy").iterdir())))
 
-    assert [1, 2, 3, 4] == made
+    assert [1, 2, 3, 4, 5] == made
 
 
 @needs_compiler
@@ -434,11 +436,11 @@ def test_where_tiles_are_refused_vectors_do(monkeypatch: pytest.MonkeyPatch) -> 
     """A kernel or a sandbox may not grant what the processor has."""
     commands: list[list[str]] = []
 
-    def built(command: list[str]) -> Any:
+    def load(source: Path, command: list[str]) -> Any:
         commands.append(command)
         return SimpleNamespace(ready=lambda: "-mno-amx-bf16" in command, scratch_floats=SimpleNamespace())
 
-    monkeypatch.setattr(native, "_built", built)
+    monkeypatch.setattr(native, "load", load)
     library = native._library(torch.bfloat16)
 
     assert library is not None

@@ -22,7 +22,7 @@ from tests.benchmarks.distillation.data import Regime
 from tests.benchmarks.distillation.pair import PRUNED_LAYERS, make_alone
 
 BATCH = 16
-_SHORT, _LONG = 10, 40  # steps of the two trainings whose difference says what a step takes
+_SHORT, _LONG = 10, 80  # steps of the two trainings whose difference says what a step takes
 _LARGE_VOCABULARY = 152_000
 _SELECTED = 0.4  # of a batch's tokens, by AdaSPEC
 _WARMUP, _DECAY, _BETAS, _CLIP = 0.05, 0.1, (0.9, 0.95), 1.0
