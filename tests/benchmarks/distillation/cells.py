@@ -9,11 +9,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tests.benchmarks.distillation.place import CELLS, pair_digest
+from tests.benchmarks.distillation.speed import OURS, steps_within
 from tests.benchmarks.figures import ROOT
 
 STOCK = "stock"
 SECONDS, SEEDS, REGIMES = 90.0, (0, 1, 2), ("near", "moved")
-PEERS, OURS = ("trl_sft", "trl_gkd", "online"), "lk_hybrid_muon"
+PEERS = ("trl_sft", "trl_gkd", "online")
 TWIN = "forward_kl"  # of `online`: the same loss and optimizer, on what is stored
 OTHER_LOSSES = (
     "forward_kl",
@@ -82,21 +83,14 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     if cell.method == STOCK:
         model = regime.load(regime.draft)
     else:
-        from tests.benchmarks.distillation.methods import METHODS, steps_within
+        from tests.benchmarks.distillation.methods import METHODS
         from tests.benchmarks.distillation.rates import best_rate
 
         train, rate = (
             METHODS[cell.method],
             best_rate(cell.regime, cell.method) or (MUON_RATE if cell.method in WITH_MUON else _RATE),
         )
-        # Seeds take as many steps as the first, so that they differ by their draws alone.
-        like = Cell(cell.regime, cell.like or cell.method, SEEDS[0])
-        if cell == like:
-            steps = steps_within(SECONDS, lambda count: train(regime, count, 1000 + cell.seed, rate).seconds)
-        elif (first := read_cell(like)) is None:
-            raise SystemExit(f"{cell.name}: {like.name} has to be run first, its number of steps is this one's")
-        else:
-            steps = first["steps"]
+        steps = steps_within(SECONDS, cell.like or cell.method)
         trained = train(regime, steps, cell.seed, rate)
         model = trained.model
         found |= {"steps": steps, "seconds": trained.seconds, "tokens": trained.tokens, "learning_rate": rate}

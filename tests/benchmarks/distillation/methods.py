@@ -22,7 +22,6 @@ from tests.benchmarks.distillation.data import Regime
 from tests.benchmarks.distillation.pair import PRUNED_LAYERS, make_alone
 
 BATCH = 16
-_SHORT, _LONG = 10, 80  # steps of the two trainings whose difference says what a step takes
 _LARGE_VOCABULARY = 152_000
 _SELECTED = 0.4  # of a batch's tokens, by AdaSPEC
 _WARMUP, _DECAY, _BETAS, _CLIP = 0.05, 0.1, (0.9, 0.95), 1.0
@@ -276,14 +275,6 @@ def _loop(
         optimizer.zero_grad(set_to_none=True)
         tokens += sum(len(spoken[n].prompt) + spoken[n].length for n in batch["documents"].tolist())
     return Trained(model, time.perf_counter() - began, tokens)
-
-
-def steps_within(seconds: float, took: Callable[[int], float]) -> int:
-    """Steps that fit: from what a short and a longer training take, so that what is paid once is counted once."""
-    took(2)  # compiles, allocates, reads
-    short, long = took(_SHORT), took(_LONG)
-    step = (long - short) / (_LONG - _SHORT)
-    return max(_LONG, int((seconds - (short - _SHORT * step)) / step))
 
 
 def _logits(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:

@@ -1,11 +1,10 @@
 """Learning rates of the peers: the best of a few on dev prompts, by regime. Ours takes its default."""
 
 import json
-from functools import partial
-from typing import Any
 
 from tests.benchmarks.distillation.data import find_regime
 from tests.benchmarks.distillation.place import CELLS, pair_digest
+from tests.benchmarks.distillation.speed import steps_within
 
 CANDIDATES = {  # from the best to both sides
     "near/trl_sft": (2e-4, 5e-4, 1e-3, 2e-3),
@@ -25,22 +24,18 @@ def best_rate(regime: str, method: str) -> float | None:
 
 def try_rates() -> None:
     """Dev acceptance of every candidate that was not tried yet."""
-    from tests.benchmarks.distillation.methods import METHODS, steps_within
+    from tests.benchmarks.distillation.methods import METHODS
 
     found = tried_rates()
     for name, rates in CANDIDATES.items():
         tried = found.setdefault(name, {})
         if missing := [rate for rate in rates if f"{rate:g}" not in tried]:
             regime, train = find_regime(name.partition("/")[0]), METHODS[name.partition("/")[2]]
-            steps = steps_within(_SECONDS, partial(_seconds, train, regime, rates[0]))
+            steps = steps_within(_SECONDS, name.partition("/")[2])
             for rate in missing:
                 tried[f"{rate:g}"] = regime.dev_acceptance(train(regime, steps, _SEED, rate).model.eval())
                 CELLS.mkdir(parents=True, exist_ok=True)
                 _FILE.write_text(json.dumps({"pair": pair_digest(), **found}, indent=1) + "\n")
-
-
-def _seconds(train: Any, regime: Any, rate: float, steps: int) -> float:
-    return float(train(regime, steps, _SEED, rate).seconds)
 
 
 def tried_rates() -> dict[str, dict[str, float]]:
