@@ -100,7 +100,7 @@ class _Compiled(torch.autograd.Function):
     def forward(
         ctx: Any, logits_NV: torch.Tensor, ids_NK: torch.Tensor, tokens_N: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        read = [logits_NV.contiguous(), ids_NK.contiguous(), tokens_N.contiguous()]
+        read = [logits_NV.contiguous(), ids_NK.long().contiguous(), tokens_N.long().contiguous()]
         log_q_NK = torch.empty(ids_NK.shape)
         token_log_q_N, rest_q_N, log_sum_N = torch.empty(3, len(logits_NV)).unbind()
         tensors = [*read, log_q_NK, token_log_q_N, rest_q_N, log_sum_N]
