@@ -22,7 +22,7 @@ STAGES: tuple[Stage, ...] = (
     Stage("generate", 3, "the target plays its part"),
     Stage("distill", 2, "the understudy learns"),
     Stage("quantize", 1, "lighter costumes"),
-    Stage("evaluate", 2, "the examination"),
+    Stage("evaluate", 3, "the examination"),
     Stage("gate", 1, "pass or fail, never silently"),
     Stage("promote", 1, "goes on stage", cached=False),
 )

@@ -1,7 +1,5 @@
 """What a sparse loss reads of logits, and the way back: by torch and by compiled code, against the definition."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -121,8 +119,3 @@ def test_logits_that_are_no_numbers_stay_so(way: str, monkeypatch: pytest.Monkey
 
     assert [False, True, False, False, False] == found.token_log_q_N.isnan().tolist()
     assert [False, True, False, False, False] == found.rest_log_q_N.isnan().tolist()
-
-
-def test_the_source_is_packed() -> None:
-    """Beside the module that builds it."""
-    assert Path(selection.__file__).with_suffix(".c").exists()
