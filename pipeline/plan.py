@@ -20,7 +20,7 @@ STAGES: tuple[Stage, ...] = (
     Stage("pair", 1, "pins who plays"),
     Stage("corpus", 2, "a representative workload"),
     Stage("generate", 3, "the target plays its part"),
-    Stage("distill", 2, "the understudy learns"),
+    Stage("distill", 3, "the understudy learns"),
     Stage("quantize", 1, "lighter costumes"),
     Stage("evaluate", 3, "the examination"),
     Stage("gate", 1, "pass or fail, never silently"),

@@ -44,7 +44,7 @@ class DistillConfig(Section):
         default="adamw",
         description="muon: Muon for hidden matrices, AdamW for the rest; better for drafts that were trained so before.",
     )
-    learning_rate: float = Field(default=2e-3, gt=0, description="Peak learning rate (warm-up, then cosine).")
+    learning_rate: float = Field(default=2e-3, gt=0, description="Peak learning rate (warm-up, then linear to 0).")
     max_steps: int = Field(default=300, gt=0, description="Optimiser steps.")
     batch: int = Field(default=16, gt=0, description="Sequences of a micro-batch.")
     accumulation: int = Field(default=1, gt=0, description="Micro-batches of an optimiser step.")

@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 
+from pipeline.distillation.muon import BatchedMuon
+
 
 class MuonWithAdamW(torch.optim.Optimizer):
     """Hidden matrices by Muon (orthogonalised momentum, scaled to AdamW's step size, arXiv 2502.16982); embeddings, head, norms,
@@ -19,9 +21,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
         others = [weight for weight in learnt if not any(weight is matrix for matrix in matrices)]
         self._parts: list[torch.optim.Optimizer] = []
         if matrices:
-            self._parts.append(
-                torch.optim.Muon(matrices, lr=learning_rate, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw")
-            )
+            self._parts.append(BatchedMuon(matrices, lr=learning_rate, weight_decay=weight_decay))
         if others:
             self._parts.append(
                 torch.optim.AdamW(others, lr=learning_rate, betas=betas, weight_decay=weight_decay, fused=True)

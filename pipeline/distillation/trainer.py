@@ -78,7 +78,7 @@ def _arguments(settings: DistillConfig, seed: int, work: Path, device: torch.dev
         per_device_train_batch_size=settings.batch,
         gradient_accumulation_steps=settings.accumulation,
         learning_rate=settings.learning_rate,
-        lr_scheduler_type="cosine",
+        lr_scheduler_type="linear",
         warmup_steps=int(settings.warmup_share * settings.max_steps),
         weight_decay=settings.weight_decay,
         max_grad_norm=settings.max_grad_norm,

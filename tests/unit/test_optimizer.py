@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from pipeline.distillation import muon
 from pipeline.distillation.optimizer import MuonWithAdamW
 from tests.fakes import family_model
 
@@ -22,9 +23,11 @@ def _step(model: Any, optimizer: torch.optim.Optimizer) -> None:
     optimizer.zero_grad()
 
 
+@pytest.mark.parametrize("at_once", [1, 10**6])
 @pytest.mark.parametrize("tied", [True, False])
-def test_each_weight_is_moved_by_its_own_rule(tied: bool) -> None:
+def test_each_weight_is_moved_by_its_own_rule(tied: bool, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As torch's Muon and AdamW move them one by one: hidden matrices by the one, embedding, head and norms by the other."""
+    monkeypatch.setattr(muon, "_AT_ONCE", at_once)
     model = family_model("Llama", torch.float32, tie_word_embeddings=tied)
     expected = copy.deepcopy(model)
     ends = {id(expected.model.embed_tokens.weight), id(expected.lm_head.weight)}
@@ -34,10 +37,13 @@ def test_each_weight_is_moved_by_its_own_rule(tied: bool) -> None:
         else torch.optim.AdamW([weight], lr=0.02, betas=(0.9, 0.95), weight_decay=0.1)
         for weight in expected.parameters()
     ]
-    _step(model, _optimizer(model))
-    expected(input_ids=IDS, labels=IDS).loss.backward()
-    for part in parts:
-        part.step()
+    optimizer = _optimizer(model)
+    for _ in range(3):
+        _step(model, optimizer)
+        expected(input_ids=IDS, labels=IDS).loss.backward()
+        for part in parts:
+            part.step()
+            part.zero_grad()
 
     for (name, own), ours in zip(expected.named_parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(own, ours, msg=lambda text, name=name: f"{name}: {text}")

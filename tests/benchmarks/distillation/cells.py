@@ -14,9 +14,11 @@ from tests.benchmarks.figures import ROOT
 
 STOCK = "stock"
 SECONDS, SEEDS, REGIMES = 90.0, (0, 1, 2), ("near", "moved")
+LOSS_SECONDS = 45.0  # of the many losses
 PEERS = ("trl_sft", "trl_gkd", "online")
 TWIN = "forward_kl"  # of `online`: the same loss and optimizer, on what is stored
-OTHER_LOSSES = (
+LOSSES = (
+    OURS,
     "forward_kl",
     "lk_hybrid",
     "forward_kl_muon",
@@ -40,12 +42,21 @@ class Cell:
     regime: str
     method: str
     seed: int
-    like: str | None = None  # the method whose number of steps this one takes, in place of a time
+    like: str | None = None  # the method whose number of steps this one takes, in place of its own
+    seconds: float = SECONDS
 
     @property
     def name(self) -> str:
         return "-".join(
-            part for part in (self.regime, self.method, str(self.seed), self.like and f"like_{self.like}") if part
+            part
+            for part in (
+                self.regime,
+                self.method,
+                str(self.seed),
+                self.like and f"like_{self.like}",
+                self.seconds != SECONDS and f"{self.seconds:g}s",
+            )
+            if part
         )
 
 
@@ -59,10 +70,11 @@ def all_cells() -> Iterator[Cell]:
             yield Cell(regime, TWIN, seed, like="online")
     for seed in SEEDS:
         for regime in REGIMES:
-            yield from (Cell(regime, loss, seed) for loss in OTHER_LOSSES)
-            yield from (Cell(regime, method, seed, like="online") for method in (*STORES, *CANDIDATES))
-    for seed in SEEDS:
+            yield from (Cell(regime, loss, seed, seconds=LOSS_SECONDS) for loss in LOSSES)
         yield from (Cell("near", method, seed) for method in SIBLINGS)
+    for seed in SEEDS:
+        for regime in REGIMES:
+            yield from (Cell(regime, method, seed, like="online") for method in (*STORES, *CANDIDATES))
 
 
 def run_missing() -> None:
@@ -90,7 +102,7 @@ def run_cell(cell: Cell) -> dict[str, Any]:
             METHODS[cell.method],
             best_rate(cell.regime, cell.method) or (MUON_RATE if cell.method in WITH_MUON else _RATE),
         )
-        steps = steps_within(SECONDS, cell.like or cell.method)
+        steps = steps_within(cell.seconds, cell.like or cell.method)
         trained = train(regime, steps, cell.seed, rate)
         model = trained.model
         found |= {"steps": steps, "seconds": trained.seconds, "tokens": trained.tokens, "learning_rate": rate}

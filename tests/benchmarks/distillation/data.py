@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.distillation.pair import make_pair
-from tests.benchmarks.distillation.place import PLACE, TARGETS
+from tests.benchmarks.distillation.place import CONFIG, PLACE, TARGETS
 from tests.benchmarks.figures import ROOT, UNDERSTUDY
-
-CONFIG = "tests/benchmarks/distill.yaml"
 
 
 @dataclass(frozen=True)
@@ -21,7 +19,6 @@ class Regime:
     name: str
     target: Path
     completions: Path
-    settings: tuple[str, ...]  # of generate, besides the config's
 
     @property
     def draft(self) -> Path:
@@ -31,7 +28,7 @@ class Regime:
     def config(self) -> Any:
         from pipeline.config.loading import load_config
 
-        return load_config(ROOT / CONFIG, [*_overrides(self.name), *self.settings])
+        return load_config(ROOT / CONFIG, _overrides(self.name))
 
     @cached_property
     def tokenizer(self) -> Any:
@@ -71,14 +68,14 @@ class Regime:
         return dev_figures(draft, self.read("dev"), Sampling(), self.config.evaluate, self.vocabulary).acceptance
 
 
-def find_regime(name: str, *more: str) -> Regime:
+def find_regime(name: str) -> Regime:
     """The regime's completions; the pair is trained and the stages are run where they are not there yet."""
     from pipeline.artifacts import Store, content_key
     from pipeline.config.loading import load_config
     from pipeline.runs import find_built, require_run
 
     make_pair()
-    overrides = [*_overrides(name), *more]
+    overrides = _overrides(name)
     settings = [part for override in overrides for part in ("--set", override)]
     store, config = PLACE / "store", load_config(ROOT / CONFIG, overrides)
     run = f"{name}-{content_key(config.model_dump(mode='json'))}"  # a run has one config for good
@@ -90,7 +87,7 @@ def find_regime(name: str, *more: str) -> Regime:
     )
     opened = Store(store)
     completions = find_built(opened, require_run(opened, run), "generate").path
-    return Regime(name, PLACE / TARGETS[name], completions, more)
+    return Regime(name, PLACE / TARGETS[name], completions)
 
 
 def _overrides(name: str) -> list[str]:

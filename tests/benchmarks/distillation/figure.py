@@ -52,7 +52,7 @@ def section(figure: dict[str, Any]) -> Iterator[str]:
         f"{figure['seconds']:.0f} s of training on 2 cores at the speeds below "
         "(mean of seeds; 95% intervals by prompt; differences "
         "paired by prompt). All: the same prompts and completions, 16 sequences a step, betas 0.9 and 0.95, weight decay "
-        "0.1, 5% warm-up then cosine, gradients clipped at 1, bfloat16 autocast on fp32 weights, no checkpointing of "
+        "0.1, 5% warm-up then linear to 0, gradients clipped at 1, bfloat16 autocast on fp32 weights, no checkpointing of "
         "activations; AdamW unless Muon is named. Near: the stock draft of the target's family. Moved: the same draft "
         "after the target was fine-tuned on chat and json.\n"
     )
@@ -62,7 +62,7 @@ def section(figure: dict[str, Any]) -> Iterator[str]:
     for regime, found in figure["regimes"].items():
         yield f"### {regime}: at equal time\n"
         yield from _equal_time(regime, found["equal_time"])
-    yield "### Which loss\n"
+    yield f"### Which loss: the steps that fit into {figure['loss_seconds']:.0f} s\n"
     yield from _losses(figure["regimes"])
     yield "### Stored or seen: forward KL, at equal steps\n"
     yield from _side_by_side(figure["regimes"], "stores", _STORES, f"the first (within {_STORE_AIM:g})")
@@ -143,10 +143,9 @@ def _siblings(regimes: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _long(found: Mapping[str, Any]) -> Iterator[str]:
-    minutes = found["minutes"]
     yield (
-        f"### Without haste: {found['completions']:,} completions, {found['steps']:,} steps, {minutes['generate']:.0f} minutes "
-        f"of generating and {minutes['distill']:.0f} of training\n"
+        f"### Without haste: {found['completions']:,} completions, {found['steps']:,} steps, "
+        f"{found['minutes']:.0f} minutes of training\n"
     )
     yield f"| moved | {' | '.join(found['stale'])} |"
     yield "|---|" + "---|" * len(found["stale"])

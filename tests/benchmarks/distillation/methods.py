@@ -1,7 +1,7 @@
 """Ways to train the draft: ours, and what people use today. Each takes steps, a seed and a learning rate.
 
 All have the same prompts and completions, 16 sequences a step, AdamW (betas 0.9, 0.95, weight decay 0.1), 5% warm-up then
-cosine to 0, gradients clipped at 1, bfloat16 autocast on fp32 weights, the loss on completion tokens alone, and no
+linear to 0, gradients clipped at 1, bfloat16 autocast on fp32 weights, the loss on completion tokens alone, and no
 checkpointing of activations.
 """
 
@@ -260,9 +260,7 @@ def _loop(
     warmup = max(1, int(_WARMUP * steps))
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer,
-        lambda step: (
-            step / warmup if step < warmup else 0.5 + 0.5 * math.cos(math.pi * (step - warmup) / (steps - warmup))
-        ),
+        lambda step: step / warmup if step < warmup else (steps - step) / (steps - warmup),
     )
     tokens, began = 0.0, time.perf_counter()
     for _, batch in zip(range(steps), _batches(spoken, seed), strict=False):
@@ -303,7 +301,7 @@ def _arguments(work: str, steps: int, seed: int, rate: float, kind: Any = None, 
         max_steps=steps,
         per_device_train_batch_size=BATCH,
         learning_rate=rate,
-        lr_scheduler_type="cosine",
+        lr_scheduler_type="linear",
         warmup_steps=int(_WARMUP * steps),
         weight_decay=_DECAY,
         adam_beta2=_BETAS[1],

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from tests.benchmarks.figures import RESULTS, ROOT
 
+CONFIG = "tests/benchmarks/distill.yaml"
+
 PLACE = Path(os.environ.get("UNDERSTUDY_BENCH_DISTILL", ROOT / ".understudy" / "distill"))
 CELLS = RESULTS / "distillation"
 TARGETS = {"near": "target", "moved": "moved"}  # by regime
@@ -14,9 +16,10 @@ TARGETS = {"near": "target", "moved": "moved"}  # by regime
 
 @cache
 def pair_digest() -> str:
-    """Of all weights and prompts. Training is deterministic, but not across kinds of machine."""
+    """Of all weights and prompts, and of what is generated. Training is deterministic, but not across kinds of machine."""
     digest = hashlib.sha256()
     for name in ("target", "draft", "moved"):
         digest.update((PLACE / name / "model.safetensors").read_bytes())
     digest.update((PLACE / "prompts.jsonl").read_bytes())
+    digest.update((ROOT / CONFIG).read_bytes())
     return digest.hexdigest()[:16]

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from tests.benchmarks.distillation.cells import (
     CANDIDATES,
-    OTHER_LOSSES,
+    LOSS_SECONDS,
+    LOSSES,
     OURS,
     PEERS,
     REGIMES,
@@ -32,11 +33,12 @@ def summarise() -> dict[str, Any]:
     """From whatever cells there are: a row a method, with what it is behind or ahead of."""
     return {
         "seconds": SECONDS,
+        "loss_seconds": LOSS_SECONDS,
         "rates": tried_rates(),
         "regimes": {
             regime: {
                 "equal_time": _rows(regime, (STOCK, OURS, *PEERS), beside=OURS),
-                "losses": _rows(regime, (OURS, *OTHER_LOSSES), beside=TWIN),
+                "losses": _rows(regime, LOSSES, beside=TWIN, seconds=LOSS_SECONDS),
                 "stores": _rows(regime, (ONLINE, TWIN, *STORES), beside=ONLINE, like=ONLINE),
                 "candidates": _rows(regime, (TWIN, *CANDIDATES), beside=TWIN, like=ONLINE),
                 "siblings": _rows(regime, SIBLINGS, beside=SIBLINGS[1]),
@@ -46,13 +48,15 @@ def summarise() -> dict[str, Any]:
     }
 
 
-def _rows(regime: str, methods: Sequence[str], beside: str, like: str | None = None) -> dict[str, Any]:
+def _rows(
+    regime: str, methods: Sequence[str], beside: str, like: str | None = None, seconds: float = SECONDS
+) -> dict[str, Any]:
     """By method; `over` is its acceptance less that of `beside`."""
     prompts = read_cell(Cell(regime, STOCK, 0))
     found = {
         method: cells
         for method in methods
-        if (cells := _cells(regime, method, None if method == like else like)) and prompts
+        if (cells := _cells(regime, method, None if method == like else like, seconds)) and prompts
     }
     if prompts is None or beside not in found:
         return {}
@@ -65,8 +69,8 @@ def _rows(regime: str, methods: Sequence[str], beside: str, like: str | None = N
     }
 
 
-def _cells(regime: str, method: str, like: str | None) -> list[dict[str, Any]]:
-    cells = (read_cell(Cell(regime, method, seed, like)) for seed in SEEDS)
+def _cells(regime: str, method: str, like: str | None, seconds: float) -> list[dict[str, Any]]:
+    cells = (read_cell(Cell(regime, method, seed, like, seconds)) for seed in SEEDS)
     return [cell for cell in cells if cell is not None]
 
 
