@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tests.benchmarks.distillation.place import CELLS, pair_digest
+from tests.benchmarks.distillation.rates import best_rate, tuned
 from tests.benchmarks.distillation.speed import OURS, steps_within
 from tests.benchmarks.figures import ROOT
 
@@ -32,9 +33,7 @@ LOSSES = (
 STORES = ("forward_kl_coarse", "online_top")  # the same on other stores
 CANDIDATES = ("tvd_plus", "adaspec")  # in the product only if the table rewards them
 SIBLINGS = ("pruned", "alone")  # drafts of another shape, of equal size
-WITH_MUON = (OURS, "forward_kl_muon", "cross_entropy_muon", *SIBLINGS)
 GAMMA = 5
-_RATE, MUON_RATE = 2e-3, 3e-3  # by trials on dev prompts; peers have theirs chosen so by rates.py
 
 
 @dataclass(frozen=True)
@@ -81,9 +80,17 @@ def run_missing() -> None:
     """Each in a process of its own: peak memory is its own, and nothing of one is in another's way."""
     for cell in all_cells():
         if read_cell(cell) is None:
-            command = [sys.executable, "-m", "tests.benchmarks.distillation.cells", json.dumps(asdict(cell))]
             print(f"{cell.name} ...", file=sys.stderr, flush=True)
-            subprocess.run(command, check=True, cwd=ROOT, stderr=subprocess.DEVNULL)
+            if cell.method != STOCK:
+                _alone("rates", tuned(cell.regime, cell.method))
+            _alone("cells", json.dumps(asdict(cell)))
+
+
+def _alone(module: str, argument: str) -> None:
+    command = [sys.executable, "-m", f"tests.benchmarks.distillation.{module}", argument]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{module} {argument}: {done.stderr[-2000:]}")
 
 
 def run_cell(cell: Cell) -> dict[str, Any]:
@@ -96,12 +103,8 @@ def run_cell(cell: Cell) -> dict[str, Any]:
         model = regime.load(regime.draft)
     else:
         from tests.benchmarks.distillation.methods import METHODS
-        from tests.benchmarks.distillation.rates import best_rate
 
-        train, rate = (
-            METHODS[cell.method],
-            best_rate(cell.regime, cell.method) or (MUON_RATE if cell.method in WITH_MUON else _RATE),
-        )
+        train, rate = METHODS[cell.method], best_rate(cell.regime, cell.method)
         steps = steps_within(cell.seconds, cell.like or cell.method)
         trained = train(regime, steps, cell.seed, rate)
         model = trained.model
@@ -109,7 +112,7 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     found["peak_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     counts = sorted(regime.examine(model.eval()), key=lambda item: item.id)
     if cell.method == STOCK:  # of all cells of the regime
-        found["prompts"] = [[item.id, item.domain, item.tokens] for item in counts]
+        found["prompts"] = [[item.id, item.domain, item.tokens, regime.documents[item.id]] for item in counts]
     found["accepted"] = [round(item.accepted, 3) for item in counts]
     found["calls"] = [round(item.calls[GAMMA - 1], 3) for item in counts]
     return found

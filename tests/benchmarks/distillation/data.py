@@ -18,6 +18,7 @@ class Regime:
 
     name: str
     target: Path
+    corpus: Path
     completions: Path
 
     @property
@@ -39,6 +40,13 @@ class Regime:
     @cached_property
     def vocabulary(self) -> int:
         return len(self.tokenizer)
+
+    @cached_property
+    def documents(self) -> dict[str, int]:
+        """By prompt, what it was cut from."""
+        from pipeline.corpus.store import read_prompts
+
+        return {prompt.id: prompt.cluster for prompt in read_prompts(self.corpus)}
 
     def load(self, which: Path) -> Any:
         import torch
@@ -86,8 +94,8 @@ def find_regime(name: str) -> Regime:
         stdout=subprocess.DEVNULL,
     )
     opened = Store(store)
-    completions = find_built(opened, require_run(opened, run), "generate").path
-    return Regime(name, PLACE / TARGETS[name], completions)
+    corpus, completions = (find_built(opened, require_run(opened, run), stage).path for stage in ("corpus", "generate"))
+    return Regime(name, PLACE / TARGETS[name], corpus, completions)
 
 
 def _overrides(name: str) -> list[str]:

@@ -7,7 +7,6 @@ from tests.benchmarks.distillation.cells import OURS, STOCK, run_missing
 from tests.benchmarks.distillation.generation import NEW_TOKENS, measure_generation
 from tests.benchmarks.distillation.long import measure_long
 from tests.benchmarks.distillation.pair import make_pair
-from tests.benchmarks.distillation.rates import try_rates
 from tests.benchmarks.distillation.speed import measure_speed
 from tests.benchmarks.distillation.summary import summarise
 from tests.benchmarks.figures import write
@@ -33,7 +32,6 @@ _CANDIDATES = {"forward_kl": "forward KL", "tvd_plus": "TVD++", "adaspec": "AdaS
 def main() -> None:
     make_pair()
     speed = measure_speed()
-    try_rates()
     run_missing()
     figure = {
         **summarise(),

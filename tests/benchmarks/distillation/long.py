@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from tests.benchmarks.distillation.cells import MUON_RATE, OURS, STOCK, Cell, read_cell
+from tests.benchmarks.distillation.cells import OURS, STOCK, Cell, read_cell
 from tests.benchmarks.distillation.place import CELLS, pair_digest
-from tests.benchmarks.distillation.summary import by_domain
+from tests.benchmarks.distillation.rates import best_rate
+from tests.benchmarks.distillation.summary import Prompts
 
 STEPS = 8000
 _FILE = CELLS / "long.json"
@@ -23,17 +24,16 @@ def measure_long() -> dict[str, Any]:
     stale = read_cell(Cell("moved", STOCK, 0))
     assert stale is not None
     regime = find_regime("moved")
-    trained = METHODS[OURS](regime, STEPS, 0, MUON_RATE)
+    trained = METHODS[OURS](regime, STEPS, 0, best_rate("moved", OURS))
     examined = sorted(regime.examine(trained.model.eval()), key=lambda item: item.id)
-    domains = np.array([domain for _, domain, _ in stale["prompts"]])
-    tokens_N = np.array([float(tokens) for _, _, tokens in stale["prompts"]])
+    prompts = Prompts(stale["prompts"])
     found = {
         "pair": pair_digest(),
         "completions": len(regime.read("train")),
         "steps": STEPS,
         "minutes": trained.seconds / 60,
-        "stale": by_domain(domains, tokens_N, np.array(stale["accepted"])),
-        "brought_back": by_domain(domains, tokens_N, np.array([item.accepted for item in examined])),
+        "stale": prompts.by_domain(np.array(stale["accepted"])),
+        "brought_back": prompts.by_domain(np.array([item.accepted for item in examined])),
     }
     _FILE.write_text(json.dumps(found, indent=1) + "\n")
     return found

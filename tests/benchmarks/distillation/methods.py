@@ -1,6 +1,6 @@
 """Ways to train the draft: ours, and what people use today. Each takes steps, a seed and a learning rate.
 
-All have the same prompts and completions, 16 sequences a step, AdamW (betas 0.9, 0.95, weight decay 0.1), 5% warm-up then
+All have the same prompts and completions, 16 rows a step (TRL's of one completion each, the others' packed where two fit), AdamW (betas 0.9, 0.95, weight decay 0.1), 5% warm-up then
 linear to 0, gradients clipped at 1, bfloat16 autocast on fp32 weights, the loss on completion tokens alone, and no
 checkpointing of activations.
 """
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from pipeline.distillation.precision import fast_attention
 from pipeline.generation.distributions import Kept, pack, unpack
 from pipeline.generation.store import Spoken
 from tests.benchmarks.distillation.data import Regime
@@ -116,10 +117,11 @@ def trl_sft(regime: Regime, steps: int, seed: int, rate: float) -> Trained:
     with tempfile.TemporaryDirectory() as work:
         trainer = SFTTrainer(
             model=model,
-            args=_arguments(work, steps, seed, rate),
+            args=_arguments(work, steps, seed, rate, completion_only_loss=True),  # or the mask is not read
             train_dataset=Dataset.from_list(data),
             processing_class=regime.tokenizer,
         )
+        assert trainer.train_dataset[0]["labels"][: len(spoken[0].prompt)] == [-100] * len(spoken[0].prompt)
         began = time.perf_counter()
         trainer.train()
         took = time.perf_counter() - began
@@ -264,7 +266,7 @@ def _loop(
     )
     tokens, began = 0.0, time.perf_counter()
     for _, batch in zip(range(steps), _batches(spoken, seed), strict=False):
-        with torch.autocast("cpu", torch.bfloat16):
+        with fast_attention(model, bf16=True), torch.autocast("cpu", torch.bfloat16):
             loss = loss_of(_logits(model, batch), batch)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), _CLIP)

@@ -1,41 +1,66 @@
-"""Learning rates of the peers: the best of a few on dev prompts, by regime. Ours takes its default."""
+"""Learning rates, by dev prompts, for every optimizer and trainer alike: from a first guess doubled or halved until it gets worse.
+
+The guesses are the best of a wider search on other completions of the same pair.
+"""
 
 import json
+import sys
 
-from tests.benchmarks.distillation.data import find_regime
 from tests.benchmarks.distillation.place import CELLS, pair_digest
-from tests.benchmarks.distillation.speed import steps_within
+from tests.benchmarks.distillation.speed import OURS, steps_within
 
-CANDIDATES = {  # the best of a wider search and its neighbours
-    "near/trl_sft": (1e-4, 2e-4, 5e-4),
-    "near/trl_gkd": (5e-4, 1e-3, 2e-3),
-    "moved/trl_sft": (2e-3, 4e-3, 8e-3),
-    "moved/trl_gkd": (4e-3, 8e-3, 1.6e-2),
+_GUESSES = {
+    "near/trl_sft": 2e-4,
+    "near/trl_gkd": 1e-3,
+    "near/lk_hybrid_muon": 3e-3,
+    "near/forward_kl": 2e-3,
+    "near/cross_entropy": 5e-4,
+    "moved/trl_sft": 4e-3,
+    "moved/trl_gkd": 8e-3,
+    "moved/lk_hybrid_muon": 6e-3,
+    "moved/forward_kl": 4e-3,
+    "moved/cross_entropy": 4e-3,
 }
-_SECONDS, _SEED = 60.0, 100
+_SECONDS, _SEED = 45.0, 100
 _FILE = CELLS / "rates.json"
 
 
-def best_rate(regime: str, method: str) -> float | None:
-    """None for a method that has no candidates."""
-    tried = tried_rates().get(f"{regime}/{method}")
-    return float(max(tried, key=lambda rate: tried[rate])) if tried else None
+def tuned(regime: str, method: str) -> str:
+    """Whose rate a method takes: its own, or that of the same optimizer on another loss or store."""
+    own = f"{regime}/{method}"
+    return own if own in _GUESSES else f"{regime}/{OURS if method.endswith('_muon') else 'forward_kl'}"
 
 
-def try_rates() -> None:
-    """Dev acceptance of every candidate that was not tried yet."""
+def best_rate(regime: str, method: str) -> float:
+    tried = tried_rates()[tuned(regime, method)]
+    return float(max(tried, key=lambda rate: tried[rate]))
+
+
+def try_rates(name: str) -> None:
+    """Of one of the above, what was not tried yet."""
+    first = _GUESSES[name]
+    _try(name, first)
+    for factor in (2.0, 0.5):
+        rate = first
+        while _try(name, rate * factor) > _try(name, rate):
+            rate *= factor
+
+
+def _try(name: str, rate: float) -> float:
+    """Dev acceptance, measured once."""
+    from tests.benchmarks.distillation.data import find_regime
     from tests.benchmarks.distillation.methods import METHODS
 
     found = tried_rates()
-    for name, rates in CANDIDATES.items():
-        tried = found.setdefault(name, {})
-        if missing := [rate for rate in rates if f"{rate:g}" not in tried]:
-            regime, train = find_regime(name.partition("/")[0]), METHODS[name.partition("/")[2]]
-            steps = steps_within(_SECONDS, name.partition("/")[2])
-            for rate in missing:
-                tried[f"{rate:g}"] = regime.dev_acceptance(train(regime, steps, _SEED, rate).model.eval())
-                CELLS.mkdir(parents=True, exist_ok=True)
-                _FILE.write_text(json.dumps({"pair": pair_digest(), **found}, indent=1) + "\n")
+    tried = found.setdefault(name, {})
+    if f"{rate:g}" not in tried:
+        regime_name, _, method = name.partition("/")
+        regime = find_regime(regime_name)
+        trained = METHODS[method](regime, steps_within(_SECONDS, method), _SEED, rate)
+        tried[f"{rate:g}"] = regime.dev_acceptance(trained.model.eval())
+        CELLS.mkdir(parents=True, exist_ok=True)
+        _FILE.write_text(json.dumps({"pair": pair_digest(), **found}, indent=1) + "\n")
+    return tried[f"{rate:g}"]
 
 
 def tried_rates() -> dict[str, dict[str, float]]:
@@ -47,4 +72,4 @@ def tried_rates() -> dict[str, dict[str, float]]:
 
 
 if __name__ == "__main__":
-    try_rates()
+    try_rates(sys.argv[1])

@@ -1,4 +1,4 @@
-"""What the cells say together: acceptance by method with intervals by prompt, differences paired by prompt."""
+"""What the cells say together: acceptance by method, differences paired by prompt, intervals by document."""
 
 from collections.abc import Sequence
 from statistics import median
@@ -26,6 +26,7 @@ from tests.benchmarks.distillation.cells import (
 from tests.benchmarks.distillation.rates import tried_rates
 
 _CONFIDENCE = 0.95
+Floats = NDArray[np.float64]
 ONLINE = "online"
 
 
@@ -51,36 +52,64 @@ def summarise() -> dict[str, Any]:
 def _rows(
     regime: str, methods: Sequence[str], beside: str, like: str | None = None, seconds: float = SECONDS
 ) -> dict[str, Any]:
-    """By method; `over` is its acceptance less that of `beside`."""
-    prompts = read_cell(Cell(regime, STOCK, 0))
-    found = {
-        method: cells
-        for method in methods
-        if (cells := _cells(regime, method, None if method == like else like, seconds)) and prompts
-    }
-    if prompts is None or beside not in found:
+    """By method, over the seeds that all of them have; `over` is its acceptance less that of `beside`."""
+    stock = read_cell(Cell(regime, STOCK, 0))
+    found = {method: _cells(regime, method, None if method == like else like, seconds) for method in methods}
+    found = {method: cells for method, cells in found.items() if cells}
+    seeds = set.intersection(*({*cells} for method, cells in found.items() if method != STOCK)) if found else set()
+    if stock is None or beside not in found or not seeds:
         return {}
-    domains = np.array([domain for _, domain, _ in prompts["prompts"]])
-    tokens_N = np.array([float(tokens) for _, _, tokens in prompts["prompts"]])
-    base_N = _accepted(found[beside])
-    return {
-        method: _row(cells, domains, tokens_N) | {"over": _gain(_accepted(cells), base_N, tokens_N, domains)}
+    prompts = Prompts(stock["prompts"])
+    chosen = {
+        method: [cell for seed, cell in cells.items() if method == STOCK or seed in seeds]
         for method, cells in found.items()
     }
+    return {
+        method: _row(cells, prompts) | {"over": prompts.gain(_accepted(cells), _accepted(chosen[beside]))}
+        for method, cells in chosen.items()
+    }
 
 
-def _cells(regime: str, method: str, like: str | None, seconds: float) -> list[dict[str, Any]]:
-    cells = (read_cell(Cell(regime, method, seed, like, seconds)) for seed in SEEDS)
-    return [cell for cell in cells if cell is not None]
+def _cells(regime: str, method: str, like: str | None, seconds: float) -> dict[int, dict[str, Any]]:
+    """By seed."""
+    cells = {seed: read_cell(Cell(regime, method, seed, like, seconds)) for seed in SEEDS}
+    return {seed: cell for seed, cell in cells.items() if cell is not None}
 
 
-def _row(cells: list[dict[str, Any]], domains: NDArray[np.str_], tokens_N: NDArray[np.float64]) -> dict[str, Any]:
-    accepted_N = _accepted(cells)
+class Prompts:
+    """Of a regime's examination, in the order of ids. Those cut from one document are one unit of every interval."""
+
+    def __init__(self, rows: Sequence[Sequence[Any]]) -> None:
+        _, domains, tokens, documents = zip(*rows, strict=True)
+        self.domains, self.tokens_N = np.array(domains), np.array(tokens, dtype=np.float64)
+        numbers, self._first_D, self._document_N = np.unique(documents, return_index=True, return_inverse=True)
+        self._count = len(numbers)
+
+    def gain(self, one_N: Floats, other_N: Floats) -> dict[str, Any]:
+        """Of accepted mass over another, as rates."""
+        from pipeline.acceptance.intervals import ratio_gain
+
+        one_D, other_D, tokens_D = (self._by_document(values) for values in (one_N, other_N, self.tokens_N))
+        return ratio_gain(one_D, tokens_D, other_D, tokens_D, self.domains[self._first_D].tolist(), _CONFIDENCE).json()
+
+    def by_domain(self, accepted_N: Floats) -> dict[str, float]:
+        """Acceptance rate of each."""
+        return {
+            str(name): float(accepted_N[self.domains == name].sum() / self.tokens_N[self.domains == name].sum())
+            for name in sorted(set(self.domains))
+        }
+
+    def _by_document(self, values_N: Floats) -> Floats:
+        return np.bincount(self._document_N, values_N, self._count)
+
+
+def _row(cells: list[dict[str, Any]], prompts: Prompts) -> dict[str, Any]:
+    accepted_N, tokens = _accepted(cells), prompts.tokens_N.sum()
     row: dict[str, Any] = {
-        "acceptance": _gain(accepted_N, np.zeros_like(accepted_N), tokens_N, domains),
-        "by_seed": [sum(cell["accepted"]) / tokens_N.sum() for cell in cells],
-        "tokens_per_target_call": float(np.mean([tokens_N.sum() / sum(cell["calls"]) for cell in cells])),
-        "domains": by_domain(domains, tokens_N, accepted_N),
+        "acceptance": prompts.gain(accepted_N, np.zeros_like(accepted_N)),
+        "by_seed": [sum(cell["accepted"]) / tokens for cell in cells],
+        "tokens_per_target_call": float(np.mean([tokens / sum(cell["calls"]) for cell in cells])),
+        "domains": prompts.by_domain(accepted_N),
     }
     for name in ("steps", "seconds", "tokens", "learning_rate", "peak_mib"):
         if name in cells[0]:
@@ -88,24 +117,7 @@ def _row(cells: list[dict[str, Any]], domains: NDArray[np.str_], tokens_N: NDArr
     return row
 
 
-def by_domain(
-    domains: NDArray[np.str_], tokens_N: NDArray[np.float64], accepted_N: NDArray[np.float64]
-) -> dict[str, float]:
-    """Acceptance rate of each domain."""
-    return {
-        str(name): float(accepted_N[domains == name].sum() / tokens_N[domains == name].sum())
-        for name in sorted(set(domains))
-    }
-
-
-def _accepted(cells: list[dict[str, Any]]) -> NDArray[np.float64]:
+def _accepted(cells: list[dict[str, Any]]) -> Floats:
     """Mass of each prompt, the mean over seeds, in the order of ids."""
-    mean_N: NDArray[np.float64] = np.mean([cell["accepted"] for cell in cells], axis=0)
+    mean_N: Floats = np.mean([cell["accepted"] for cell in cells], axis=0)
     return mean_N
-
-
-def _gain(one_N: Any, other_N: Any, tokens_N: Any, domains: Any) -> dict[str, Any]:
-    """Of the one over the other, paired by prompt."""
-    from pipeline.acceptance.intervals import ratio_gain
-
-    return ratio_gain(one_N, tokens_N, other_N, tokens_N, list(domains), _CONFIDENCE).json()
