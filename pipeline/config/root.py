@@ -19,7 +19,9 @@ class Config(Section):
     name: str = Field(pattern=r"^[A-Za-z0-9._-]+$", description="Name of this loop; shown in runs and reports.")
     seed: int = Field(default=0, ge=0, lt=2**32, description="Seed of everything random.")
     device: str = Field(
-        default="auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$", description="`auto`, `cpu`, `cuda` or `cuda:N`."
+        default="auto",
+        pattern=r"^(auto|cpu|mps|cuda)$",
+        description="`auto`, `cpu`, `mps` or `cuda`; which of several GPUs: CUDA_VISIBLE_DEVICES.",
     )
     pair: PairConfig
     corpus: CorpusConfig

@@ -15,9 +15,11 @@ class Documents:
     """What there is to learn: completions, packed into rows that a trainer's dataset names by number alone, so that no library
     can drop, reorder or re-encode a teacher column."""
 
-    def __init__(self, spoken: Sequence[Spoken]) -> None:
+    def __init__(self, spoken: Sequence[Spoken], together: bool = True) -> None:
+        """`together`: several may share a row, for a model that keeps them apart by their positions."""
         self.spoken = spoken
-        self.rows = pack_rows([len(item.prompt) + item.length for item in spoken])
+        lengths = [len(item.prompt) + item.length for item in spoken]
+        self.rows = pack_rows(lengths) if together else [[number] for number in range(len(lengths))]
 
     def collate(self, chosen: Sequence[dict[str, int]]) -> dict[str, torch.Tensor]:
         """A batch of B rows, padded on the right to T tokens; N positions to learn at, in the order of rows; K entries.

@@ -101,8 +101,8 @@ class _Compiled(torch.autograd.Function):
         ctx: Any, logits_NV: torch.Tensor, ids_NK: torch.Tensor, tokens_N: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         read = [logits_NV.contiguous(), ids_NK.long().contiguous(), tokens_N.long().contiguous()]
-        log_q_NK = torch.empty(ids_NK.shape)
-        token_log_q_N, rest_q_N, log_sum_N = torch.empty(3, len(logits_NV)).unbind()
+        log_q_NK = _floats(*ids_NK.shape)
+        token_log_q_N, rest_q_N, log_sum_N = _floats(3, len(logits_NV)).unbind()
         tensors = [*read, log_q_NK, token_log_q_N, rest_q_N, log_sum_N]
         library = _library(logits_NV)
         assert library is not None
@@ -129,6 +129,11 @@ class _Compiled(torch.autograd.Function):
 def _selection(*tensors: torch.Tensor) -> tuple[_Selection, torch.Tensor]:
     """What `selection.c` is handed, and the scratch that it points at."""
     (rows, size), kept, threads = tensors[0].shape, tensors[1].shape[1], torch.get_num_threads()
-    scratch = torch.empty(threads, -(-size // _LANES) * _LANES)
+    scratch = _floats(threads, -(-size // _LANES) * _LANES)
     pointers = [tensor.data_ptr() for tensor in (*tensors, scratch)]
     return _Selection(rows, size, kept, *pointers, threads), scratch
+
+
+def _floats(*shape: int) -> torch.Tensor:
+    """Memory for compiled code, whatever dtype and device others have made the default."""
+    return torch.empty(shape, dtype=torch.float32, device="cpu")

@@ -4,7 +4,9 @@ Knows completions and models, no stage. Training is deterministic under its seed
 What is kept is the draft that did best on dev prompts, by tokens per target call: a loss is only a means to that.
 """
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 from trl import SFTConfig, SFTTrainer
 
 from pipeline.config.distill import DistillConfig
+from pipeline.distillation.apart import keeps_apart
 from pipeline.distillation.dataset import Documents, stored_targets
 from pipeline.distillation.head import mean_loss, mean_loss_of_logits, plain_head
 from pipeline.distillation.losses import LOSSES, MERGED, Sparse, cross_entropy, sparse_columns
@@ -46,7 +49,8 @@ def distill(
     Checkpoints go to `work` and are picked up again. Returns the log: step with loss, or with dev_acceptance and dev_omega.
     Raises UnderstudyError naming step and completions if the loss is not finite.
     """
-    documents, device = Documents(spoken), torch.device(model.device)
+    _check_alone()
+    documents, device = Documents(spoken, keeps_apart(model, vocabulary)), torch.device(model.device)
     bf16 = multiplies_bf16(device) if settings.bf16 is None else settings.bf16
     with progress.track("distill", settings.max_steps, "steps") as track, fast_attention(model, bf16):
         trainer = _Trainer(
@@ -72,7 +76,13 @@ def distill(
 
 
 def _arguments(settings: DistillConfig, seed: int, work: Path, device: torch.device, bf16: bool) -> Any:
-    return SFTConfig(
+    # Transformers renamed it in the course of its fifth version; left out, TRL switches it on.
+    checkpointing = next(
+        field.name
+        for field in fields(SFTConfig)
+        if field.name in ("activation_checkpointing", "gradient_checkpointing")
+    )
+    arguments = SFTConfig(
         output_dir=str(work),
         max_steps=settings.max_steps,
         per_device_train_batch_size=settings.batch,
@@ -100,8 +110,19 @@ def _arguments(settings: DistillConfig, seed: int, work: Path, device: torch.dev
         dataloader_pin_memory=device.type != "cpu",
         dataset_kwargs={"skip_prepare_dataset": True},
         max_length=None,
-        activation_checkpointing=settings.gradient_checkpointing,
+        **{checkpointing: settings.gradient_checkpointing},
     )
+    if arguments.n_gpu > 1:
+        arguments._n_gpu = 1  # a draft is small: it is not spread over whatever GPUs there are
+    return arguments
+
+
+def _check_alone() -> None:
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UnderstudyError(
+            f"distill: a launcher started {os.environ['WORLD_SIZE']} processes (WORLD_SIZE), and a draft is trained in one: "
+            "start `understudy` by itself"
+        )
 
 
 def _log_every(settings: DistillConfig) -> int:
@@ -114,11 +135,18 @@ class _Trainer(SFTTrainer):  # type: ignore[misc]
     """SFTTrainer with a loss of ours: on the positions the target spoke at, and on nothing else."""
 
     optimizer: Any
+    loss_is_scaled_for_ga = True  # by the positions of all micro-batches of a step, below
 
     def prepare(self, documents: Documents, settings: DistillConfig, vocabulary: int) -> None:
         self._documents, self._settings, self._vocabulary = documents, settings, vocabulary
-        # With several processes the wrapper's own forward has to run, or gradients are not shared.
-        self._head = plain_head(self.model) if self.accelerator.num_processes == 1 else None
+        self._head = plain_head(self.model)
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
+    ) -> tuple[list[Any], int]:
+        """A step's micro-batches, and how many positions they learn at: each counts as much as any other, wherever it stands."""
+        batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
+        return batches, sum(int(batch["predicts"].sum()) for batch in batches)
 
     def compute_loss(
         self, model: Any, inputs: dict[str, torch.Tensor], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -147,6 +175,8 @@ class _Trainer(SFTTrainer):  # type: ignore[misc]
                 f"distill: the loss is {loss.item()} at step {self.state.global_step + 1} on the batch of "
                 f"prompts {ids}; lower distill.learning_rate or look at those prompts"
             )
+        if num_items_in_batch is not None:
+            loss = loss * (len(stored.tokens_N) / num_items_in_batch)
         return (loss, None) if return_outputs else loss
 
     def create_optimizer(self, model: Any = None) -> Any:

@@ -398,6 +398,30 @@ def test_a_killed_run_with_muon_ends_as_an_unbroken_one(unbroken: tuple[Any, Log
     assert _weights(whole) != _weights(unbroken[0])
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [{"batch": 2, "accumulation": 2}, {"batch": 1, "accumulation": 4}, {"batch": 4, "gradient_checkpointing": True}],
+    ids=str,
+)
+def test_what_saves_memory_changes_no_training(settings: dict[str, Any], tmp_path: Path) -> None:
+    """A step of several micro-batches is one of them all, however many positions each has; activations made anew are the same."""
+    expected, expected_log = _train(tmp_path / "whole", SETTINGS.model_copy(update={"batch": 4}))
+    model, log = _train(tmp_path / "parts", SETTINGS.model_copy(update=settings))
+
+    for (name, own), ours in zip(expected.named_parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(own, ours, rtol=1e-4, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}")
+    assert [one["loss"] for one in expected_log if "loss" in one] == pytest.approx(
+        [one["loss"] for one in log if "loss" in one], rel=1e-4
+    )
+
+
+def test_several_processes_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A launcher would run the whole pipeline once for each."""
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(UnderstudyError, match="a launcher started 4 processes"):
+        _train(tmp_path)
+
+
 def test_adapters_without_their_library_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is missing, and how it is installed."""
     monkeypatch.setitem(sys.modules, "peft", None)

@@ -41,6 +41,14 @@ def test_a_position_predicts_the_token_behind_it(items: list[Spoken]) -> None:
     assert [0, 2, 3] == batch["documents"].tolist()
 
 
+def test_documents_that_may_not_share_have_a_row_each(items: list[Spoken]) -> None:
+    """For models that would let one run on into the next."""
+    documents = Documents(items, together=False)
+
+    assert [[0], [1], [2], [3]] == documents.rows
+    assert "position_ids" not in documents.collate([{"row": row} for row in range(4)])
+
+
 def test_every_marked_position_is_followed_by_its_token(items: list[Spoken]) -> None:
     """What `predicts` marks at t is the input at t + 1, in every row, in the order of the teacher's columns."""
     batch = _batch(items, 2, 0, 1)

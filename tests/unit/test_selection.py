@@ -119,3 +119,19 @@ def test_logits_that_are_no_numbers_stay_so(way: str, monkeypatch: pytest.Monkey
 
     assert [False, True, False, False, False] == found.token_log_q_N.isnan().tolist()
     assert [False, True, False, False, False] == found.rest_log_q_N.isnan().tolist()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_default_dtype_is_no_concern(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory that is handed to compiled code has the dtype it expects, whatever others have made the default."""
+    _go(way, monkeypatch)
+    logits_NV, ids_NK, tokens_N = torch.randn(3, 40), torch.arange(12).view(3, 4), torch.tensor([1, 5, 30])
+    expected = select(logits_NV, ids_NK, tokens_N)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        found = select(logits_NV, ids_NK, tokens_N)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+    for one, other in zip(expected, found, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)

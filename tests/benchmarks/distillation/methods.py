@@ -1,8 +1,8 @@
 """Ways to train the draft: ours, and what people use today. Each takes steps, a seed and a learning rate.
 
-All have the same prompts and completions, 16 rows a step (TRL's of one completion each, the others' packed where two fit), AdamW (betas 0.9, 0.95, weight decay 0.1), 5% warm-up then
-linear to 0, gradients clipped at 1, bfloat16 autocast on fp32 weights, the loss on completion tokens alone, and no
-checkpointing of activations.
+All have the same prompts and completions, 16 rows a step (TRL's of one completion each, the others' packed where two fit), AdamW
+(betas 0.9, 0.95, weight decay 0.1), 5% warm-up then linear to 0, gradients clipped at 1, bfloat16 autocast on fp32 weights, the
+loss on completion tokens alone, and no checkpointing of activations.
 """
 
 import math

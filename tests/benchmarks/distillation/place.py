@@ -17,7 +17,7 @@ TARGETS = {"near": "target", "moved": "moved"}  # by regime
 
 @cache
 def pair_digest() -> str:
-    """Of all weights and prompts, of what is generated and of the methods. Training is deterministic, but not across kinds of machine."""
+    """Of weights, prompts, what is generated and the methods. Training is deterministic, but not across kinds of machine."""
     digest = hashlib.sha256()
     for name in ("target", "draft", "moved"):
         digest.update((PLACE / name / "model.safetensors").read_bytes())

@@ -1,4 +1,4 @@
-"""Learning rates, by dev prompts, for every optimizer and trainer alike: from a first guess doubled or halved until it gets worse.
+"""Learning rates by dev prompts, for every optimizer and trainer alike: a first guess, doubled and halved until it gets worse.
 
 The guesses are the best of a wider search on other completions of the same pair.
 """
