@@ -1,0 +1,80 @@
+"""Forward times as they were measured, over batch, tokens a sequence and context, and what lies between. Pure.
+
+A table and no line: a forward pass of a CPU in fp32 takes four times as long over two rows as over one, a GPU's steps with its
+tiles. Between measured points it is linear; past the last ones it goes on as between the last two, which `reaches` tells.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.interpolate import RegularGridInterpolator
+
+from pipeline.errors import UnderstudyError
+
+Floats = NDArray[np.float64]
+_AXES = ("batches", "tokens", "contexts")
+
+
+@dataclass(frozen=True)
+class Surface:
+    """Seconds of one forward pass: `batches` sequences, `tokens` new tokens in each, `contexts` tokens in the cache of each."""
+
+    batches: tuple[int, ...]
+    tokens: tuple[int, ...]
+    contexts: tuple[int, ...]
+    seconds_BTC: Floats
+
+    def at(self, batch: ArrayLike, tokens: ArrayLike, context: ArrayLike) -> Floats:
+        """Seconds; arguments are broadcast against each other."""
+        wanted = np.stack(
+            np.broadcast_arrays(*(np.asarray(one, dtype=np.float64) for one in (batch, tokens, context))), axis=-1
+        )
+        axes = (self.batches, self.tokens, self.contexts)
+        several = [index for index, axis in enumerate(axes) if len(axis) > 1]
+        values = self.seconds_BTC.reshape([len(axes[index]) for index in several])
+        if not several:
+            return np.broadcast_to(values, wanted.shape[:-1]).astype(np.float64)
+        table = RegularGridInterpolator([axes[index] for index in several], values, bounds_error=False, fill_value=None)
+        found: Floats = table(wanted[..., several]).reshape(wanted.shape[:-1])
+        # A falling last stretch, which is noise, would lead below what was ever measured.
+        return np.maximum(found, self.seconds_BTC.min())
+
+    def reaches(self, batch: int, tokens: int, context: int) -> bool:
+        """Whether that lies within what was measured."""
+        axes = (self.batches, self.tokens, self.contexts)
+        return all(one <= axis[-1] for one, axis in zip((batch, tokens, context), axes, strict=True))
+
+    def json(self) -> dict[str, Any]:
+        return {**{name: list(getattr(self, name)) for name in _AXES}, "seconds": self.seconds_BTC.tolist()}
+
+
+def read_surface(raw: Any, where: str) -> Surface:
+    """From what `json` gave. UnderstudyError, naming `where` and what is wrong, for anything else."""
+    if not isinstance(raw, Mapping) or set(raw) != {*_AXES, "seconds"}:
+        raise UnderstudyError(
+            f"{where}: a table of forward times has {', '.join(_AXES)} and seconds; measure it by `understudy profile`"
+        )
+    axes = [_axis(raw[name], f"{where}: {name}") for name in _AXES]
+    try:
+        seconds_BTC = np.array(raw["seconds"], dtype=np.float64)
+    except (TypeError, ValueError):
+        raise UnderstudyError(f"{where}: seconds are not a table of numbers") from None
+    shape = tuple(len(axis) for axis in axes)
+    if seconds_BTC.shape != shape:
+        raise UnderstudyError(
+            f"{where}: seconds are {seconds_BTC.shape}, and batches, tokens and contexts make {shape}"
+        )
+    if not (np.isfinite(seconds_BTC) & (seconds_BTC > 0)).all():
+        raise UnderstudyError(f"{where}: seconds must all be above 0, and the least is {seconds_BTC.min():g}")
+    return Surface(*axes, seconds_BTC)
+
+
+def _axis(raw: Any, where: str) -> tuple[int, ...]:
+    rising = isinstance(raw, Sequence) and len(raw) and all(isinstance(one, int) for one in raw)
+    if not rising or any(low >= high for low, high in pairwise(raw)) or raw[0] < 0:
+        raise UnderstudyError(f"{where}: {raw} should be whole numbers that rise")
+    return tuple(raw)
