@@ -16,6 +16,7 @@ from tests.benchmarks.figures import ROOT
 STOCK = "stock"
 SECONDS, SEEDS, REGIMES = 90.0, (0, 1, 2), ("near", "moved")
 LOSS_SECONDS = 45.0  # of the many losses
+ADAMW = "lk_hybrid"  # ours by the optimizer of the peers
 PEERS = ("trl_sft", "trl_gkd", "online")
 TWIN = "forward_kl"  # of `online`: the same loss and optimizer, on what is stored
 LOSSES = (
@@ -67,6 +68,8 @@ def all_cells() -> Iterator[Cell]:
         for regime in REGIMES:
             yield from (Cell(regime, method, seed) for method in (OURS, *PEERS))
             yield Cell(regime, TWIN, seed, like="online")
+    for seed in SEEDS:
+        yield from (Cell(regime, ADAMW, seed) for regime in REGIMES)
     for seed in SEEDS:
         for regime in REGIMES:
             yield from (Cell(regime, loss, seed, seconds=LOSS_SECONDS) for loss in LOSSES)

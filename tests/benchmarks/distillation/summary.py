@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.benchmarks.distillation.cells import (
+    ADAMW,
     CANDIDATES,
     LOSS_SECONDS,
     LOSSES,
@@ -38,7 +39,7 @@ def summarise() -> dict[str, Any]:
         "rates": tried_rates(),
         "regimes": {
             regime: {
-                "equal_time": _rows(regime, (STOCK, OURS, *PEERS), beside=OURS),
+                "equal_time": _rows(regime, (STOCK, OURS, ADAMW, *PEERS), beside=OURS),
                 "losses": _rows(regime, LOSSES, beside=TWIN, seconds=LOSS_SECONDS),
                 "stores": _rows(regime, (ONLINE, TWIN, *STORES), beside=ONLINE, like=ONLINE),
                 "candidates": _rows(regime, (TWIN, *CANDIDATES), beside=TWIN, like=ONLINE),
