@@ -415,6 +415,27 @@ def test_what_saves_memory_changes_no_training(settings: dict[str, Any], tmp_pat
     )
 
 
+@pytest.mark.parametrize("apart", [True, False])
+def test_rows_are_shared_only_where_documents_stay_apart(
+    apart: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The model is asked, and what it says decides."""
+    from pipeline.distillation import trainer
+
+    together = []
+
+    class Watched(trainer.Documents):
+        def __init__(self, *arguments: Any) -> None:
+            together.append(arguments[1])
+            super().__init__(*arguments)
+
+    monkeypatch.setattr(trainer, "keeps_apart", lambda model, vocabulary: apart)
+    monkeypatch.setattr(trainer, "Documents", Watched)
+    _train(tmp_path, SETTINGS.model_copy(update={"max_steps": 1}))
+
+    assert [apart] == together
+
+
 def test_several_processes_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A launcher would run the whole pipeline once for each."""
     monkeypatch.setenv("WORLD_SIZE", "4")

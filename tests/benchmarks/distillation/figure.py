@@ -21,14 +21,14 @@ _SPEED_AIMS = {"trl_gkd": 2.5, "trl_sft": 2.0, "bare_loop": 0.8}
 _GENERATION_AIM, _STORE_AIM = 2.0, 0.5
 
 _HOW = """
-Acceptance rate at temperature 1 on examination prompts of seven domains, after the steps that fit into {seconds:.0f} s of training
-on 2 cores at the speeds below. Means of seeds; 95% intervals, with the documents that prompts are cut from as the unit;
-differences paired. All: the same prompts, three completions of each, 16 rows a step (TRL's hold one completion each, the others'
-two where they fit: 7% more), betas 0.9 and 0.95, weight decay 0.1, 5% warm-up then linear to 0, gradients clipped at 1, bfloat16
-autocast on fp32 weights, loss on completions alone, no checkpointing of activations. TRL's trainers run AdamW, their default;
-`_muon` is our `optimizer: muon`, for which this draft is made: it was trained by Muon before. Ours keeps the best of three drafts
-on dev prompts, and that is in its time. Near: the stock draft of the target's family. Moved: the same draft after the target was
-fine-tuned on chat and json.
+Acceptance rate at temperature 1 on examination prompts of seven domains, after the steps that fit into {seconds:.0f} s of
+training on 2 cores at the speeds below. Means of seeds; 95% intervals, with the documents that prompts are cut from as the unit;
+differences paired. All: the same prompts, three completions of each, 16 rows a step (TRL's hold one completion each, the
+others' two where they fit: 7% more), betas 0.9 and 0.95, weight decay 0.1, 5% warm-up then linear to 0, gradients clipped at 1,
+bfloat16 autocast on fp32 weights, loss on completions alone, no checkpointing of activations. TRL's trainers run AdamW, their
+default; `_muon` is our `optimizer: muon`, for which this draft is made: it was trained by Muon before. Ours keeps the best of
+three drafts on dev prompts, and that is in its time. Near: the stock draft of the target's family. Moved: the same draft after
+the target was fine-tuned on chat and json.
 """
 _RATES = """
 Learning rates, for every optimizer and trainer alike: a first guess, doubled and halved until acceptance on dev prompts (after
