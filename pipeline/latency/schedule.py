@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Floats, Ints = NDArray[np.float64], NDArray[np.int64]
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
 def answers(rounds_G: Floats, step_GN: Floats) -> Floats:
@@ -21,13 +22,15 @@ def answers(rounds_G: Floats, step_GN: Floats) -> Floats:
 
 def best_lengths(rounds_G: Floats, step_GN: Floats) -> Ints:
     """The draft length for each number in the batch, the shorter of two that are as good; 0 where speculation does not pay."""
-    return answers(rounds_G, step_GN).argmin(0)
+    lengths_N: Ints = answers(rounds_G, step_GN).argmin(0)
+    return lengths_N
 
 
 def speedups(rounds_G: Floats, step_GN: Floats) -> Floats:
     """Plain decoding's time over that of each draft length, at each number in the batch: [gamma, n - 1]."""
     answer_GN = answers(rounds_G, step_GN)
-    return answer_GN[0] / answer_GN
+    speedup_GN: Floats = answer_GN[0] / answer_GN
+    return speedup_GN
 
 
 def last_paying(lengths_N: Ints) -> int:

@@ -41,7 +41,8 @@ class Surface:
         table = RegularGridInterpolator([axes[index] for index in several], values, bounds_error=False, fill_value=None)
         found: Floats = table(wanted[..., several]).reshape(wanted.shape[:-1])
         # A falling last stretch, which is noise, would lead below what was ever measured.
-        return np.maximum(found, self.seconds_BTC.min())
+        seconds: Floats = np.maximum(found, self.seconds_BTC.min())
+        return seconds
 
     def reaches(self, batch: int, tokens: int, context: int) -> bool:
         """Whether that lies within what was measured."""
@@ -58,7 +59,7 @@ def read_surface(raw: Any, where: str) -> Surface:
         raise UnderstudyError(
             f"{where}: a table of forward times has {', '.join(_AXES)} and seconds; measure it by `understudy profile`"
         )
-    axes = [_axis(raw[name], f"{where}: {name}") for name in _AXES]
+    batches, tokens, contexts = axes = [_axis(raw[name], f"{where}: {name}") for name in _AXES]
     try:
         seconds_BTC = np.array(raw["seconds"], dtype=np.float64)
     except (TypeError, ValueError):
@@ -70,7 +71,7 @@ def read_surface(raw: Any, where: str) -> Surface:
         )
     if not (np.isfinite(seconds_BTC) & (seconds_BTC > 0)).all():
         raise UnderstudyError(f"{where}: seconds must all be above 0, and the least is {seconds_BTC.min():g}")
-    return Surface(*axes, seconds_BTC)
+    return Surface(batches, tokens, contexts, seconds_BTC)
 
 
 def _axis(raw: Any, where: str) -> tuple[int, ...]:
