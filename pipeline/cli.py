@@ -13,6 +13,7 @@ from pipeline.commands.decode import decode
 from pipeline.commands.doctor import doctor
 from pipeline.commands.plan import plan
 from pipeline.commands.probe import probe
+from pipeline.commands.profile import profile
 from pipeline.commands.rollback import rollback
 from pipeline.commands.run import run
 from pipeline.commands.show import show
@@ -29,7 +30,7 @@ app = typer.Typer(
     help="Keeps the draft model of a speculative-decoding pair in step with its target.",
     epilog="Exit codes: 0 fine, 1 failure, 2 bad usage or config, 3 refused or regression found, 130 interrupted.",
 )
-for command in (plan, run, stage, show, probe, decode, check, rollback, sync, doctor):
+for command in (plan, run, stage, show, probe, decode, profile, check, rollback, sync, doctor):
     app.command()(command)
 
 _DISK_ERRORS = {

@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tests.benchmarks.distillation.cells import OURS, STOCK, run_missing
+from tests.benchmarks.distillation.cells import ADAMW, LOSSES, OURS, PEERS, REGIMES, SIBLINGS, STOCK, run_missing
 from tests.benchmarks.distillation.generation import NEW_TOKENS, measure_generation
 from tests.benchmarks.distillation.long import measure_long
 from tests.benchmarks.distillation.pair import make_pair
-from tests.benchmarks.distillation.speed import measure_speed
+from tests.benchmarks.distillation.speed import METHODS_TIMED, measure_speed
 from tests.benchmarks.distillation.summary import summarise
 from tests.benchmarks.figures import write
 
@@ -74,9 +74,9 @@ def section(figure: dict[str, Any]) -> Iterator[str]:
     if figure["rates"]:
         yield _line(_RATES) + "\n"
         yield from _rates(figure["rates"])
-    for regime, found in figure["regimes"].items():
+    for regime in REGIMES:
         yield f"### {regime}: at equal time\n"
-        yield from _equal_time(regime, found["equal_time"])
+        yield from _equal_time(regime, figure["regimes"][regime]["equal_time"])
     yield _line(_MISSED) + "\n"
     if _measured(figure, "losses"):
         yield f"### Which loss: the steps that fit into {figure['loss_seconds']:.0f} s\n"
@@ -97,7 +97,8 @@ def section(figure: dict[str, Any]) -> Iterator[str]:
 
 
 def _measured(figure: Mapping[str, Any], table: str) -> bool:
-    return any(found[table] for found in figure["regimes"].values())
+    """Whether there is more than what its rows are held against."""
+    return any(len(found[table]) > 1 for found in figure["regimes"].values())
 
 
 def _rates(rates: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
@@ -114,7 +115,9 @@ def _equal_time(regime: str, rows: Mapping[str, Any]) -> Iterator[str]:
     domains = list(rows[STOCK]["domains"])
     yield f"| | steps | peak MiB | acceptance | by seed | {OURS} ahead, points (aim) | {' | '.join(domains)} |"
     yield "|---|---|---|---|---|---|" + "---|" * len(domains)
-    for method, row in rows.items():
+    for method in (STOCK, OURS, ADAMW, *PEERS):
+        if (row := rows.get(method)) is None:
+            continue
         aim = _AIMS.get((method, regime))
         ahead = "" if method == OURS else _points(row["over"], -1) + (f" ({aim:g})" if aim else "")
         yield (
@@ -127,11 +130,10 @@ def _equal_time(regime: str, rows: Mapping[str, Any]) -> Iterator[str]:
 
 def _losses(regimes: Mapping[str, Any]) -> Iterator[str]:
     """Side by side: near, moved."""
-    methods = dict.fromkeys(method for found in regimes.values() for method in found["losses"])
-    yield "| loss | " + " | ".join(f"{regime}: acceptance | over forward KL" for regime in regimes) + " |"
-    yield "|---|" + "---|---|" * len(regimes)
-    for method in methods:
-        rows = [found["losses"].get(method) for found in regimes.values()]
+    yield "| loss | " + " | ".join(f"{regime}: acceptance | over forward KL" for regime in REGIMES) + " |"
+    yield "|---|" + "---|---|" * len(REGIMES)
+    for method in LOSSES:
+        rows = [regimes[regime]["losses"].get(method) for regime in REGIMES]
         yield (
             f"| {method} | "
             + " | ".join("- | -" if row is None else f"{_alpha(row)} | {_points(row['over'])}" for row in rows)
@@ -141,11 +143,11 @@ def _losses(regimes: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _side_by_side(regimes: Mapping[str, Any], table: str, names: Mapping[str, str], over: str) -> Iterator[str]:
-    columns = [f"{regime}: steps | acceptance | over {over}" for regime in regimes]
+    columns = [f"{regime}: steps | acceptance | over {over}" for regime in REGIMES]
     yield f"| | {' | '.join(columns)} |"
-    yield "|---|" + "---|---|---|" * len(regimes)
+    yield "|---|" + "---|---|---|" * len(REGIMES)
     for method, name in names.items():
-        rows = [found[table].get(method) for found in regimes.values()]
+        rows = [regimes[regime][table].get(method) for regime in REGIMES]
         cells = [
             "- | - | -"
             if row is None
@@ -162,7 +164,8 @@ def _siblings(regimes: Mapping[str, Any]) -> Iterator[str]:
             yield f"### {regime}: a draft of the target's layers against one trained alone, of equal size\n"
             yield "| | steps | acceptance | by seed | over the other, points |"
             yield "|---|---|---|---|---|"
-            for method, row in found["siblings"].items():
+            for method in SIBLINGS:
+                row = found["siblings"][method]
                 yield f"| {method} | {row['steps']:.0f} | {_alpha(row)} | {_seeds(row)} | {_points(row['over'])} |"
             yield ""
 
@@ -183,7 +186,8 @@ def _speed(speed: Mapping[str, Any]) -> Iterator[str]:
     yield "### Training tokens a second, turns taken within one run\n"
     yield f"| | tokens/s | of the bare torch loop (aim {_SPEED_AIMS['bare_loop']:g}) | {OURS} over it (aim) |"
     yield "|---|---|---|---|"
-    for name, row in speed.items():
+    for name in METHODS_TIMED:
+        row = speed[name]
         aim = f" ({_SPEED_AIMS[name]:g})" if name in _SPEED_AIMS else ""
         yield (
             f"| {name} | {row['tokens_per_second']:,.0f} | {row['of_the_bare_loop']:.2f} | {row['ours_over_it']:.2f}{aim} |"
