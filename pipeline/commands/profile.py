@@ -22,7 +22,7 @@ def profile(
     device: DeviceOption = "auto",
     trust_remote_code: TrustOption = False,
 ) -> None:
-    """Forward times of a target and its draft over batch, tokens and context, for `understudy latency`."""
+    """Forward times of a target and its draft over requests served at once, tokens and context."""
     axes = [
         _numbers(text, option)
         for text, option in ((batches, "--batches"), (contexts, "--contexts"), (prompts, "--prompts"))
