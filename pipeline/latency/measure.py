@@ -12,9 +12,9 @@ import torch
 
 from pipeline.latency.profile import Profile
 from pipeline.latency.surface import Surface
-from pipeline.latency.times import measure_times
+from pipeline.latency.times import measure_bodies
 from pipeline.progress import Progress
-from pipeline.speculation.forward import Side, choose_body
+from pipeline.speculation.forward import Body, Side, choose_body
 
 
 def measure_profile(
@@ -32,18 +32,19 @@ def measure_profile(
     """Medians of `repeats` passes, warmed up, in turns: at each of `batches` and `contexts` the target over 1 to gammas + 1
     tokens and the draft over one; prefills of prompts of so many tokens by both."""
     tokens = tuple(range(1, gammas + 2))
+    bodies = choose_body(target, vocabulary), choose_body(draft, vocabulary)
     shape = (len(batches), len(tokens), len(contexts))
     target_BTC, draft_BC = np.empty(shape), np.empty((shape[0], shape[2]))
     with progress.track("profile", len(batches) * len(contexts) + len(prompts), "points") as track:
         for row, batch in enumerate(batches):
             for column, context in enumerate(contexts):
-                times = measure_times(target, draft, vocabulary, tokens, batch=batch, context=context, repeats=repeats)
+                times = measure_bodies(*bodies, vocabulary, tokens, batch=batch, context=context, repeats=repeats)
                 target_BTC[row, :, column] = [times.target[count] for count in tokens]
                 draft_BC[row, column] = times.draft
                 track.advance(1)
         prefill_P = []
         for length in prompts:
-            prefill_P.append(sum(_prefill(model, vocabulary, length, repeats) for model in (target, draft)))
+            prefill_P.append(sum(_prefill(body, vocabulary, length, repeats) for body in bodies))
             track.advance(1)
     return Profile(
         Surface(tuple(batches), tokens, tuple(contexts), target_BTC),
@@ -54,8 +55,8 @@ def measure_profile(
 
 
 @torch.inference_mode()
-def _prefill(model: Any, vocabulary: int, length: int, repeats: int) -> float:
-    side, seconds = Side(choose_body(model, vocabulary), 1, length + 1), []
+def _prefill(body: Body, vocabulary: int, length: int, repeats: int) -> float:
+    side, seconds = Side(body, 1, length + 1), []
     ids_1T = torch.arange(length + 1, device=side.device)[None] % vocabulary
     for number in range(repeats + 2):
         side.seen, began = [0], perf_counter()

@@ -9,10 +9,9 @@ from typing import Any
 import torch
 
 from pipeline.latency.speedup import ForwardTimes
-from pipeline.speculation.forward import Side, choose_body
+from pipeline.speculation.forward import Body, Side, choose_body
 
 
-@torch.inference_mode()
 def measure_times(
     target: Any,
     draft: Any,
@@ -23,13 +22,29 @@ def measure_times(
     context: int = 128,
     repeats: int = 15,
 ) -> ForwardTimes:
+    """As `measure_bodies`, of two models."""
+    bodies = choose_body(target, vocabulary), choose_body(draft, vocabulary)
+    return measure_bodies(*bodies, vocabulary, tokens, batch=batch, context=context, repeats=repeats)
+
+
+@torch.inference_mode()
+def measure_bodies(
+    target: Body,
+    draft: Body,
+    vocabulary: int,
+    tokens: Sequence[int],
+    *,
+    batch: int,
+    context: int,
+    repeats: int,
+) -> ForwardTimes:
     """Median seconds of a forward pass of the target over each of `tokens` tokens a sequence and of the draft over one, by
     the forward that the decoder uses, `context` tokens in the cache. The passes take turns, so that a slow moment of the
     machine falls on all of them."""
     widest = max(tokens)
     passes: dict[tuple[str, int], Callable[[], None]] = {}
-    for name, model, widths in (("target", target, sorted({1, *tokens})), ("draft", draft, [1])):
-        side = Side(choose_body(model, vocabulary), batch, context + widest)
+    for name, body, widths in (("target", target, sorted({1, *tokens})), ("draft", draft, [1])):
+        side = Side(body, batch, context + widest)
         ids_BT = torch.arange(batch * (context + widest), device=side.device).view(batch, -1) % vocabulary
         side.logits(ids_BT[:, :context], [0] * batch, keep=1)
         for width in widths:
