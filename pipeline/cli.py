@@ -11,6 +11,10 @@ import typer
 from pipeline.commands.check import check
 from pipeline.commands.decode import decode
 from pipeline.commands.doctor import doctor
+from pipeline.commands.latency.explain import explain
+from pipeline.commands.latency.fit import fit
+from pipeline.commands.latency.predict import predict
+from pipeline.commands.latency.schedule import schedule
 from pipeline.commands.plan import plan
 from pipeline.commands.probe import probe
 from pipeline.commands.profile import profile
@@ -32,6 +36,12 @@ app = typer.Typer(
 )
 for command in (plan, run, stage, show, probe, decode, profile, check, rollback, sync, doctor):
     app.command()(command)
+latency = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="When to speculate: what drafting costs and gains at a load."
+)
+for part in (fit, predict, schedule, explain):
+    latency.command()(part)
+app.add_typer(latency, name="latency")
 
 _DISK_ERRORS = {
     errno.ENOSPC: "no space left on the disk; free some and run again, nothing that was committed is lost",

@@ -6,7 +6,8 @@ A step of n requests that drafts gamma tokens in each takes
 
 seconds (Kong et al. 2026, arXiv 2605.15051); phi(T) = 1 - (1 - m/M)^T is the share of M experts that T tokens wake, m at a time.
 Putting a draft token to the target costs as drafting it does, by token, so it is in `draft` and `draft_each`: no measurement from
-outside can tell the two apart. Coefficients are not negative, and relative errors are what is made small.
+outside can tell the two apart. A request is also held up by the prefills of others, where it is known how many a step brings.
+Coefficients are not negative, and relative errors are what is made small.
 """
 
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ from pipeline.errors import UnderstudyError
 Floats = NDArray[np.float64]
 
 NAMES = ("verify", "draft", "verify_each", "draft_each")
-EXPERTS = "experts"
+EXPERTS, PREFILL = "experts", "prefill"
 _APART = 1e-3  # least ratio of singular values at which columns are told apart
 
 
@@ -58,8 +59,8 @@ class Costs:
     experts: Experts | None
 
     def step_seconds(self, batch: ArrayLike, gamma: ArrayLike) -> Floats:
-        """Of a step of `batch` requests at a draft length; broadcast against each other."""
-        values = np.array([coefficient.value for coefficient in self.coefficients.values()])
+        """Of a step of `batch` requests at a draft length, without prefills; broadcast against each other."""
+        values = np.array([one.value for name, one in self.coefficients.items() if name != PREFILL])
         seconds: Floats = _columns(batch, gamma, self.experts) @ values
         return seconds
 
@@ -69,15 +70,20 @@ def fit_costs(
     gamma_R: ArrayLike,
     step_seconds_R: ArrayLike,
     experts: Experts | None = None,
+    prefills_R: ArrayLike | None = None,
     confidence: float = 0.95,
 ) -> Costs:
-    """From R measured steps. UnderstudyError where there are too few, or only one load, or seconds that are none."""
+    """From R measured steps; `prefills_R`: those of others that came with each. UnderstudyError where there are too few, or only
+    one load, or seconds that are none."""
     batch_R, gamma_R, seconds_R = (np.asarray(one, dtype=np.float64) for one in (batch_R, gamma_R, step_seconds_R))
     _check(batch_R, gamma_R, seconds_R)
     names = [*NAMES, *([EXPERTS] if experts else [])]
     columns_RK = _columns(batch_R, gamma_R, experts)
     if not gamma_R.any():  # plain decoding alone says nothing of drafts
         columns_RK[:, [names.index("draft"), names.index("draft_each")]] = 0.0
+    if prefills_R is not None:
+        names.append(PREFILL)
+        columns_RK = np.column_stack([columns_RK, np.asarray(prefills_R, dtype=np.float64)])
     relative_RK = columns_RK / seconds_R[:, None]
     values, _ = nnls(relative_RK, np.ones(len(seconds_R)))
     predicted_R = columns_RK @ values

@@ -1,21 +1,21 @@
-"""What a pair's forward passes take on a machine, as `understudy profile` measured them. Pure but for reading the file."""
+"""What a pair's forward passes take on a machine, as `understudy profile` measured them. Pure."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pipeline.errors import UnderstudyError
+from pipeline.errors import UsageError
+from pipeline.latency.measurements import Measurement
 from pipeline.latency.surface import Surface, read_surface
 
 Floats = NDArray[np.float64]
 
 SCHEMA = 1
-_KEYS = {"schema", "about", "target", "draft", "prefill"}
+PARTS = ("target", "draft", "prefill")
+_KEYS = {"schema", "about", *PARTS}
 
 
 @dataclass(frozen=True)
@@ -43,24 +43,40 @@ class Profile:
         """Seconds by which prompts of so many tokens hold everybody up, each."""
         return self.prefill.at(1, tokens, 0)
 
+    def measurements(self, context: int | None = None) -> list[Measurement]:
+        """Its steps one by one, as of a server that was measured under load; with the least context unless one is given."""
+        context = self.target.contexts[0] if context is None else context
+        step_GN = self.steps(self.target.batches[-1], context)
+        return [
+            Measurement(
+                f"{batch} requests at draft length {gamma}",
+                batch,
+                gamma,
+                1.0,
+                float(step_GN[gamma, batch - 1]),
+                None,
+                None,
+            )
+            for batch in self.target.batches
+            for gamma in range(self.most_gamma + 1)
+        ]
+
+    def reaches(self, batch: int, gamma: int, context: int) -> bool:
+        """Whether that lies within what was measured."""
+        return self.target.reaches(batch, gamma + 1, context) and self.draft.reaches(batch, 1, context)
+
     def json(self) -> dict[str, Any]:
-        surfaces = {name: getattr(self, name).json() for name in ("target", "draft", "prefill")}
+        surfaces = {name: getattr(self, name).json() for name in PARTS}
         return {"schema": SCHEMA, "about": self.about, **surfaces}
 
 
-def read_profile(path: Path) -> Profile:
-    """UnderstudyError, naming the file and what is wrong with it, where it is none."""
-    try:
-        raw = json.loads(path.read_text())
-    except OSError as error:
-        raise UnderstudyError(f"{path}: {error.strerror or error}") from None
-    except ValueError:
-        raise UnderstudyError(f"{path}: this is no JSON; write a profile by `understudy profile`") from None
+def profile_from_json(raw: Any, where: str) -> Profile:
+    """UsageError, naming `where` and what is wrong, for what `Profile.json` did not give."""
     if not isinstance(raw, Mapping) or set(raw) != _KEYS:
-        raise UnderstudyError(f"{path}: this is no profile of forward times; write one by `understudy profile`")
+        raise UsageError(f"{where}: this is no profile of forward times; write one by `understudy profile`")
     if raw["schema"] != SCHEMA:
-        raise UnderstudyError(
-            f"{path}: a profile of schema {raw['schema']}, and this version reads schema {SCHEMA}; measure again"
+        raise UsageError(
+            f"{where}: a profile of schema {raw['schema']}, and this version reads schema {SCHEMA}; measure again"
         )
-    surfaces = {name: read_surface(raw[name], f"{path}: {name}") for name in ("target", "draft", "prefill")}
+    surfaces = {name: read_surface(raw[name], f"{where}: {name}") for name in PARTS}
     return Profile(**surfaces, about=dict(raw["about"]))

@@ -5,10 +5,13 @@ least of them in every state is also the least latency and the most throughput o
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from pipeline.latency.speedup import break_even
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -53,3 +56,55 @@ def for_vllm(lengths_N: Sequence[int] | Ints) -> dict[str, Any]:
         "num_speculative_tokens": int(max(lengths_N)),
         "num_speculative_tokens_per_batch_size": [list(stretch) for stretch in ranges(lengths_N)],
     }
+
+
+def for_tensorrt(lengths_N: Sequence[int] | Ints) -> dict[str, Any]:
+    """Keys of TensorRT-LLM's `speculative_config`. Its releases read a batch size of the schedule as the first or as the last of
+    its stretch; with every size in it both mean the same."""
+    return {
+        "max_draft_len": int(max(lengths_N)),
+        "draft_len_schedule": {number: int(gamma) for number, gamma in enumerate(lengths_N, 1)},
+    }
+
+
+def break_even_acceptances(step_GN: Floats) -> Floats:
+    """By the number in the batch: the acceptance rate from which the best draft length pays, were acceptance the same and
+    independent everywhere; above 1 where none does."""
+    found = [break_even(dict(enumerate(step_G[1:] / step_G[0], 1))) for step_G in step_GN.T]
+    return np.array([np.inf if one is None else one for one in found])
+
+
+FORMATS = {"vllm": for_vllm, "tensorrt-llm": for_tensorrt}
+
+
+@dataclass(frozen=True)
+class Option:
+    """One of several drafts on the same target."""
+
+    name: str
+    rounds_G: Floats
+    step_GN: Floats
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What to do with N requests in the batch, entry N - 1."""
+
+    drafts: list[Option]
+    winner_N: list[str | None]  # the draft whose answers come soonest; None where plain decoding's do
+    lengths_N: Ints  # its draft length; 0
+    speedup_N: Floats  # over plain decoding
+    break_even_N: Floats  # acceptance rate from which the first draft pays at all
+
+
+def scheduled(drafts: Sequence[Option]) -> Schedule:
+    """Each draft is held against plain decoding as it was measured with it: a slow hour of a machine is no draft's loss."""
+    speedup_DN = np.array([speedups(draft.rounds_G, draft.step_GN).max(0) for draft in drafts])
+    lengths_DN = np.array([best_lengths(draft.rounds_G, draft.step_GN) for draft in drafts])
+    first_N = speedup_DN.argmax(0)
+    each_N = np.arange(len(first_N))
+    lengths_N = lengths_DN[first_N, each_N]
+    winner_N = [drafts[one].name if gamma else None for one, gamma in zip(first_N, lengths_N, strict=True)]
+    return Schedule(
+        list(drafts), winner_N, lengths_N, speedup_DN[first_N, each_N], break_even_acceptances(drafts[0].step_GN)
+    )

@@ -4,7 +4,7 @@ Times are of one forward pass of a batch at a context, in any one unit: target o
 over 1 (Leviathan et al. 2023, theorem 3.8, with measured times in the place of its cost ratio c).
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from pipeline.acceptance.rounds import iid_tokens_per_call
@@ -46,16 +46,39 @@ def best_gamma(tokens_per_call: Mapping[int, float], times: ForwardTimes) -> tup
 
 def break_even_acceptance(times: ForwardTimes, gammas: Collection[int]) -> float | None:
     """The acceptance rate at which the speedup at the best of `gammas` is 1, were acceptance the same and independent everywhere;
-    None where not
-    even a draft that is always right would pay."""
+    None where not even a draft that is always right would pay."""
+    return break_even({gamma: times.round(gamma) / times.target[1] for gamma in gammas})
 
-    def best(alpha: float) -> float:
-        return best_gamma({gamma: iid_tokens_per_call(alpha, gamma) for gamma in gammas}, times)[1]
 
-    if best(1.0) < 1:
-        return None
+def break_even(costs: Mapping[int, float]) -> float | None:
+    """As `break_even_acceptance`, from what a step of each draft length takes over one of plain decoding."""
+
+    def pays(alpha: float) -> bool:
+        return any(iid_tokens_per_call(alpha, gamma) >= cost for gamma, cost in costs.items())
+
+    return _least(pays) if pays(1.0) else None
+
+
+def rule_of_thumb_tokens(alpha: float, gamma: int) -> float:
+    """alpha gamma + 1, as if each draft token were kept or lost by itself. Too many: nothing behind a rejection is kept. It is
+    right where alpha is what engines count, accepted over proposed draft tokens."""
+    return alpha * gamma + 1
+
+
+def counted_acceptance(alpha: float, gamma: int) -> float:
+    """Accepted over proposed draft tokens (`draft_acceptance_rate`), were acceptance the same and independent everywhere."""
+    return (iid_tokens_per_call(alpha, gamma) - 1) / gamma
+
+
+def acceptance_behind(counted: float, gamma: int) -> float:
+    """The acceptance rate at which a share `counted` (0 to 1) of proposed draft tokens is accepted."""
+    return _least(lambda alpha: counted_acceptance(alpha, gamma) >= counted)
+
+
+def _least(holds: Callable[[float], bool]) -> float:
+    """From where on `holds`, which is so at 1."""
     low, high = 0.0, 1.0
     while high - low > 1e-6:
         middle = (low + high) / 2
-        low, high = (low, middle) if best(middle) >= 1 else (middle, high)
+        low, high = (low, middle) if holds(middle) else (middle, high)
     return high

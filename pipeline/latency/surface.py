@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.interpolate import RegularGridInterpolator
 
-from pipeline.errors import UnderstudyError
+from pipeline.errors import UsageError
 
 Floats = NDArray[np.float64]
 _AXES = ("batches", "tokens", "contexts")
@@ -54,28 +54,26 @@ class Surface:
 
 
 def read_surface(raw: Any, where: str) -> Surface:
-    """From what `json` gave. UnderstudyError, naming `where` and what is wrong, for anything else."""
+    """From what `json` gave. UsageError, naming `where` and what is wrong, for anything else."""
     if not isinstance(raw, Mapping) or set(raw) != {*_AXES, "seconds"}:
-        raise UnderstudyError(
+        raise UsageError(
             f"{where}: a table of forward times has {', '.join(_AXES)} and seconds; measure it by `understudy profile`"
         )
     batches, tokens, contexts = axes = [_axis(raw[name], f"{where}: {name}") for name in _AXES]
     try:
         seconds_BTC = np.array(raw["seconds"], dtype=np.float64)
     except (TypeError, ValueError):
-        raise UnderstudyError(f"{where}: seconds are not a table of numbers") from None
+        raise UsageError(f"{where}: seconds are not a table of numbers") from None
     shape = tuple(len(axis) for axis in axes)
     if seconds_BTC.shape != shape:
-        raise UnderstudyError(
-            f"{where}: seconds are {seconds_BTC.shape}, and batches, tokens and contexts make {shape}"
-        )
+        raise UsageError(f"{where}: seconds are {seconds_BTC.shape}, and batches, tokens and contexts make {shape}")
     if not (np.isfinite(seconds_BTC) & (seconds_BTC > 0)).all():
-        raise UnderstudyError(f"{where}: seconds must all be above 0, and the least is {seconds_BTC.min():g}")
+        raise UsageError(f"{where}: seconds must all be above 0, and the least is {seconds_BTC.min():g}")
     return Surface(batches, tokens, contexts, seconds_BTC)
 
 
 def _axis(raw: Any, where: str) -> tuple[int, ...]:
     rising = isinstance(raw, Sequence) and len(raw) and all(isinstance(one, int) for one in raw)
     if not rising or any(low >= high for low, high in pairwise(raw)) or raw[0] < 0:
-        raise UnderstudyError(f"{where}: {raw} should be whole numbers that rise")
+        raise UsageError(f"{where}: {raw} should be whole numbers that rise")
     return tuple(raw)

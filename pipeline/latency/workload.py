@@ -1,18 +1,25 @@
-"""What requests ask of a server: rounds at every draft length, as an examination found them. Pure."""
+"""What requests ask of a server: rounds at every draft length, as an examination found them or as one acceptance imposes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.acceptance.profile import PromptCounts
-from pipeline.acceptance.rounds import Convention
-from pipeline.latency.profile import Profile
+from pipeline.acceptance.moments import rounds_variance
+from pipeline.acceptance.profile import PromptCounts, counts_from_json
+from pipeline.acceptance.rounds import CONVENTIONS, Convention, expected_rounds
+from pipeline.errors import UsageError
+from pipeline.latency.given import read_given
+from pipeline.latency.machine import Machine
 from pipeline.latency.queueing import Server, Sizes
+from pipeline.latency.simulation import Traces
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+_USER = CONVENTIONS["user"]
 
 
 @dataclass(frozen=True)
@@ -23,6 +30,10 @@ class Workload:
     tokens_W: Ints
     rounds_GW: Floats  # steps of each after its prefill, expected
     variance_GW: Floats  # of them, by the luck of acceptance
+
+    @property
+    def most_gamma(self) -> int:
+        return len(self.rounds_GW) - 1
 
     @property
     def rounds_G(self) -> Floats:
@@ -40,6 +51,10 @@ class Workload:
         mean = self.rounds_G[gamma]
         return Sizes(self.rounds_GW[gamma] / mean, self.variance_GW[gamma] / mean**2)
 
+    def up_to(self, gamma: int) -> "Workload":
+        """Without longer draft lengths."""
+        return replace(self, rounds_GW=self.rounds_GW[: gamma + 1], variance_GW=self.variance_GW[: gamma + 1])
+
 
 def examined_workload(counts: Sequence[PromptCounts], convention: Convention, gammas: int) -> Workload:
     """The requests of an examination, each with the tokens and the acceptance it had there."""
@@ -55,13 +70,57 @@ def examined_workload(counts: Sequence[PromptCounts], convention: Convention, ga
     )
 
 
-def server(workload: Workload, profile: Profile, lengths_N: Ints) -> Server:
-    """A machine with the profile's forward times that serves the workload, at most `len(lengths_N)` requests at once, n of them
-    at draft length lengths_N[n - 1]."""
-    step_GN = profile.steps(len(lengths_N), round(workload.context), len(workload.rounds_G) - 1)
+def read_workload(path: Path) -> Workload:
+    """Of an `evaluate` artifact, its `acceptance.json` or a baseline of `understudy check`. UsageError for anything else."""
+    file = path / "acceptance.json" if path.is_dir() else path
+    raw = read_given(file, "give an evaluate artifact, its acceptance.json or a baseline of `understudy check`")
+    try:
+        rows, convention = raw["prompts"], CONVENTIONS[raw["conditions"]["convention"]]
+        counts = counts_from_json(rows["deployed"] if isinstance(rows, dict) else rows)
+    except (KeyError, TypeError) as error:
+        raise UsageError(
+            f"{file}: no examination ({error}); give an evaluate artifact, its acceptance.json or a baseline of "
+            "`understudy check`"
+        ) from None
+    if not counts:
+        raise UsageError(f"{file}: an examination of no prompt")
+    return examined_workload(counts, convention, len(counts[0].rounds))
+
+
+def imposed_workload(alpha: float, prompt_tokens: int, tokens: int, gammas: int) -> Workload:
+    """One request over and over, each of its tokens accepted with the same probability. ValueError for an empty answer."""
+    a_1T, lengths_1 = np.full((1, tokens), alpha), np.array([tokens])
+    plain_1 = np.array([max(tokens - _USER.start, 0.0)])
+    rounds_GW = [expected_rounds(a_1T, lengths_1, gamma, _USER).rounds_B for gamma in range(1, gammas + 1)]
+    variance_GW = [rounds_variance(a_1T, lengths_1, gamma, _USER) for gamma in range(1, gammas + 1)]
+    return Workload(
+        np.array([prompt_tokens]), lengths_1, np.vstack([plain_1, *rounds_GW]), np.vstack([[0.0], *variance_GW])
+    )
+
+
+def traces(workload: Workload, gamma: int) -> Traces:
+    """For the simulation: each request with the one acceptance at which its rounds at draft length `gamma` (from 1) are what they
+    were."""
+    tokens_W, wanted_W = workload.tokens_W, workload.rounds_GW[gamma]
+    width = int(tokens_W.max())
+    low_W, high_W = np.zeros(len(tokens_W)), np.ones(len(tokens_W))
+    for _ in range(30):
+        middle_W = (low_W + high_W) / 2
+        rounds_W = expected_rounds(np.repeat(middle_W[:, None], width, axis=1), tokens_W, gamma, _USER).rounds_B
+        low_W = np.where(rounds_W > wanted_W, middle_W, low_W)  # more rounds than there were: accept more
+        high_W = np.where(rounds_W > wanted_W, high_W, middle_W)
+    acceptance_WT = np.zeros((len(tokens_W), width + workload.most_gamma))
+    acceptance_WT[:, :width] = np.where(np.arange(width) < tokens_W[:, None], high_W[:, None], 0.0)
+    return Traces(workload.prompt_tokens_W, tokens_W, acceptance_WT)
+
+
+def server(workload: Workload, machine: Machine, lengths_N: Ints) -> Server:
+    """A machine that serves the workload, at most `len(lengths_N)` requests at once, n of them at draft length
+    lengths_N[n - 1]."""
+    step_GN = machine.steps(len(lengths_N), round(workload.context), workload.most_gamma)
     chosen = (lengths_N, np.arange(len(lengths_N)))
     return Server(
         (workload.rounds_G[:, None] * step_GN)[chosen],
         step_GN[chosen],
-        float(profile.prefills(workload.prompt_tokens_W).mean()),
+        float(machine.prefills(workload.prompt_tokens_W).mean()),
     )

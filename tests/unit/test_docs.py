@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from typer.models import CommandInfo, TyperInfo
 
 from pipeline.cli import app
 from pipeline.report.configuration import render
@@ -20,10 +21,21 @@ def test_every_config_key_is_documented() -> None:
 def test_every_command_is_in_the_readme() -> None:
     """A command that the README does not name does not exist for a stranger."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    names = [str(command.callback.__name__) for command in app.registered_commands if command.callback]
+    names = [_name(command) for command in app.registered_commands]
+    names += [f"{part.name} {_name(command)}" for part in app.registered_groups for command in _commands(part)]
     assert [] == [
         name for name in names if f"`understudy {name} " not in readme and f"`understudy {name}`" not in readme
     ]
+
+
+def _commands(part: TyperInfo) -> list[CommandInfo]:
+    assert part.typer_instance is not None
+    return part.typer_instance.registered_commands
+
+
+def _name(command: CommandInfo) -> str:
+    assert command.callback is not None
+    return str(command.callback.__name__)
 
 
 def test_every_make_target_says_what_it_is() -> None:

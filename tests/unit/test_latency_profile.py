@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from pipeline.errors import UnderstudyError
+from pipeline.latency.machine import read_profile
 from pipeline.latency.measure import measure_profile
-from pipeline.latency.profile import Profile, read_profile
+from pipeline.latency.profile import Profile
 from pipeline.latency.surface import Surface
 from tests.fakes import quiet, tiny_llama
 

@@ -1,8 +1,19 @@
 """Draft lengths by load."""
 
 import numpy as np
+import pytest
 
-from pipeline.latency.schedule import best_lengths, for_vllm, last_paying, ranges, speedups
+from pipeline.latency.schedule import (
+    Option,
+    best_lengths,
+    break_even_acceptances,
+    for_tensorrt,
+    for_vllm,
+    last_paying,
+    ranges,
+    scheduled,
+    speedups,
+)
 
 ROUNDS_G = np.array([100.0, 60.0, 50.0])
 STEP_GN = np.array(
@@ -42,3 +53,28 @@ def test_vllm_reads_stretches() -> None:
         "num_speculative_tokens": 2,
         "num_speculative_tokens_per_batch_size": [[1, 1, 2], [2, 3, 1], [4, 4, 0]],
     } == for_vllm([2, 1, 1, 0])
+
+
+def test_tensorrt_has_every_batch_size() -> None:
+    """Whether it reads a size as the first or the last of its stretch."""
+    assert {"max_draft_len": 2, "draft_len_schedule": {1: 2, 2: 1, 3: 1, 4: 0}} == for_tensorrt([2, 1, 1, 0])
+
+
+def test_break_even_is_what_the_cheapest_length_asks_for() -> None:
+    """A step of one draft token that takes 1.2 of a plain one pays from 0.2 on; one of two at 2.5 never asks for less; a step
+    that takes more than it can ever give never pays."""
+    found = break_even_acceptances(np.array([[1.0, 1.0], [1.2, 2.5], [2.5, 3.5]]))
+
+    assert pytest.approx(0.2, abs=1e-5) == found[0]
+    assert np.inf == found[1]
+
+
+def test_the_draft_that_answers_soonest_wins() -> None:
+    """A light one alone, a better one in company, neither where both lose; each against its own plain decoding."""
+    light = Option("light", np.array([100.0, 60.0]), np.array([[1.0, 1.0, 1.0], [1.1, 1.6, 2.0]]))
+    better = Option("better", np.array([100.0, 55.0]), np.array([[2.0, 2.0, 2.0], [2.6, 2.8, 4.0]]))
+    found = scheduled([light, better])
+
+    assert ["light", "better", None] == found.winner_N
+    assert [1, 1, 0] == found.lengths_N.tolist()
+    np.testing.assert_allclose(found.speedup_N, [100 / 66, 200 / 154, 1.0])

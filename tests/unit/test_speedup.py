@@ -2,12 +2,16 @@
 
 import pytest
 
+from pipeline.acceptance.rounds import iid_tokens_per_call
 from pipeline.latency.speedup import (
     ForwardTimes,
+    acceptance_behind,
     best_gamma,
     break_even_acceptance,
+    counted_acceptance,
     from_cost_ratio,
     ideal_speedup,
+    rule_of_thumb_tokens,
 )
 from pipeline.latency.times import pooled
 
@@ -58,3 +62,21 @@ def test_several_turns_of_the_clock_are_pooled_by_median_and_never_fall() -> Non
     ]
 
     assert ForwardTimes({1: 10.0, 2: 12.0, 4: 12.0}, 2.0) == pooled(turns)
+
+
+def test_the_rule_of_thumb_is_the_well_known_one() -> None:
+    """5 tokens in 85 ms against one in 50: 2.9 times as fast, where the exact count says 2.2."""
+    times = ForwardTimes({1: 50.0, 6: 60.0}, 5.0)
+
+    assert pytest.approx(5.0) == rule_of_thumb_tokens(0.8, 5)
+    assert pytest.approx(2.94, abs=0.005) == ideal_speedup(rule_of_thumb_tokens(0.8, 5), 5, times)
+    assert pytest.approx(2.17, abs=0.005) == ideal_speedup(iid_tokens_per_call(0.8, 5), 5, times)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 0.8, 1.0])
+def test_what_engines_count_and_the_acceptance_behind_it(alpha: float) -> None:
+    """There and back; the rule of thumb is exact for what is counted."""
+    counted = counted_acceptance(alpha, 5)
+
+    assert pytest.approx(alpha, abs=1e-5) == acceptance_behind(counted, 5)
+    assert pytest.approx(iid_tokens_per_call(alpha, 5)) == rule_of_thumb_tokens(counted, 5)

@@ -1,13 +1,17 @@
 """Requests as an examination found them, and the server they meet."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from pipeline.acceptance.profile import Completions, count_completions
-from pipeline.acceptance.rounds import CONVENTIONS
+from pipeline.acceptance.profile import Completions, count_completions, counts_json
+from pipeline.acceptance.rounds import CONVENTIONS, expected_rounds
+from pipeline.errors import UsageError
 from pipeline.latency.profile import Profile
 from pipeline.latency.surface import Surface
-from pipeline.latency.workload import Workload, examined_workload, server
+from pipeline.latency.workload import Workload, examined_workload, imposed_workload, read_workload, server, traces
 
 PROFILE = Profile(
     Surface((1, 2), (1, 3), (64,), np.array([[[1.0], [1.2]], [[2.0], [2.4]]])),
@@ -17,14 +21,18 @@ PROFILE = Profile(
 )
 
 
+COUNTS = count_completions(
+    Completions(["a", "b"], ["x", "x"], np.array([10, 110]), np.array([9, 5]), [np.zeros(9, bool), np.zeros(5, bool)]),
+    [np.ones(9), np.zeros(5)],
+    2,
+    CONVENTIONS["user"],
+)
+
+
 @pytest.fixture
 def workload() -> Workload:
     """Two answers of 9 and 5 tokens: of the first every draft token is accepted, of the second none."""
-    completions = Completions(
-        ["a", "b"], ["x", "x"], np.array([10, 110]), np.array([9, 5]), [np.zeros(9, bool), np.zeros(5, bool)]
-    )
-    counts = count_completions(completions, [np.ones(9), np.zeros(5)], 2, CONVENTIONS["user"])
-    return examined_workload(counts, CONVENTIONS["user"], 2)
+    return examined_workload(COUNTS, CONVENTIONS["user"], 2)
 
 
 def test_rounds_are_those_of_the_examination(workload: Workload) -> None:
@@ -43,3 +51,40 @@ def test_a_server_takes_the_length_of_its_batch(workload: Workload) -> None:
     np.testing.assert_allclose(found.step_N, [1.2 + 2 * 0.1, 2.0])
     np.testing.assert_allclose(found.service_N, [3.5 * 1.4, 6 * 2.0])
     assert 1.5 == found.prefill
+
+
+@pytest.mark.parametrize("rows", [counts_json(COUNTS), {"deployed": counts_json(COUNTS)}])
+def test_an_examination_is_read_from_its_file(rows: object, workload: Workload, tmp_path: Path) -> None:
+    """Or a baseline from its own, or the directory that holds it."""
+    (tmp_path / "acceptance.json").write_text(json.dumps({"conditions": {"convention": "user"}, "prompts": rows}))
+
+    for path in (tmp_path, tmp_path / "acceptance.json"):
+        found = read_workload(path)
+        np.testing.assert_allclose(workload.rounds_GW, found.rounds_GW)
+        np.testing.assert_array_equal(workload.prompt_tokens_W, found.prompt_tokens_W)
+
+
+def test_a_file_without_an_examination_is_one_line(tmp_path: Path) -> None:
+    """Naming it."""
+    (tmp_path / "other.json").write_text("{}")
+    (tmp_path / "none.json").write_text(json.dumps({"conditions": {"convention": "user"}, "prompts": []}))
+    (tmp_path / "torn.json").write_text("{")
+    for name, message in (
+        ("other", "no examination"),
+        ("none", "no prompt"),
+        ("torn", "no JSON"),
+        ("gone", "No such file"),
+    ):
+        with pytest.raises(UsageError, match=rf"{name}\.json: .*{message}"):
+            read_workload(tmp_path / f"{name}.json")
+
+
+def test_traces_have_the_rounds_of_the_examination() -> None:
+    """At the draft length that they are made for; nothing is accepted past an answer's end."""
+    workload = imposed_workload(0.6, 10, 50, 4)
+    found = traces(workload, 3)
+
+    np.testing.assert_allclose(found.acceptance_WT[0, :50], 0.6, atol=1e-6)
+    assert (0, 54) == (found.acceptance_WT[0, 50:].sum(), found.acceptance_WT.shape[1])
+    rounds = expected_rounds(found.acceptance_WT[:, :50], found.tokens_W, 3, CONVENTIONS["user"]).rounds_B
+    np.testing.assert_allclose(rounds, workload.rounds_GW[3])

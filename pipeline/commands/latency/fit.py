@@ -1,0 +1,99 @@
+"""`understudy latency fit`: what a server's steps cost."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pipeline.commands.latency.options import JsonOption
+
+if TYPE_CHECKING:
+    from pipeline.latency.fit import Experts
+
+
+def fit(
+    source: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE...",
+            help="A profile; or tables (CSV), results of `vllm bench serve` or GuideLLM reports. What a file does not say is "
+            "written behind it: report.json:gamma=3,acceptance_length=2.4",
+        ),
+    ],
+    column: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=COLUMN", help="Which column says what, such as requests=users.")
+    ] = None,
+    experts: Annotated[
+        str | None, typer.Option(metavar="M/N", help="The target is a mixture: M of N experts for each token.")
+    ] = None,
+    context: Annotated[int | None, typer.Option(min=1, help="Tokens in the cache of each, of a profile's.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="F", help="Write the costs here, for predict and schedule.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Costs of a step that any load has and that each request adds, with intervals, and what cannot be told apart."""
+    import json
+
+    from pipeline.errors import UsageError
+    from pipeline.latency.fitted import fit_measurements
+    from pipeline.latency.machine import is_profile, read_profile
+    from pipeline.latency.measurements import Measurement, read_measurements
+    from pipeline.report.fitted import print_costs
+
+    if out is not None and not out.parent.is_dir():
+        raise UsageError(f"--out {out}: no such directory as {out.parent}")
+    columns, mixture = _pairs(column or [], "--column"), _experts(experts)
+    files = [_file(text) for text in source]
+    if context is not None and len(files) > 1:
+        raise UsageError("--context is for one profile; a table has the context that it was measured at")
+    measured: list[Measurement] = []
+    for path, values in files:
+        if is_profile(path):
+            measured += read_profile(path).measurements(context)
+        else:
+            measured += read_measurements(path, columns, values)
+    found = fit_measurements(measured, mixture)
+    if out is not None:
+        out.write_text(json.dumps(found.json(), indent=1) + "\n")
+    if as_json:
+        print(json.dumps(found.json(), indent=1, allow_nan=False))
+    else:
+        print_costs(found, len(measured), out)
+
+
+def _file(text: str) -> tuple[Path, dict[str, float]]:
+    """`FILE` or `FILE:name=number,name=number`."""
+    from pipeline.errors import UsageError
+
+    path, colon, rest = text.rpartition(":")
+    if not colon or "=" not in rest:
+        return Path(text), {}
+    try:
+        return Path(path), {name: float(value) for name, value in _pairs(rest.split(","), text).items()}
+    except ValueError:
+        raise UsageError(f"{text}: what is written behind a file are numbers, such as :gamma=3") from None
+
+
+def _pairs(texts: list[str], where: str) -> dict[str, str]:
+    from pipeline.errors import UsageError
+
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name or not value:
+            raise UsageError(f"{where}: '{text}' should be NAME=VALUE")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def _experts(text: str | None) -> "Experts | None":
+    from pipeline.errors import UsageError
+    from pipeline.latency.fit import Experts
+
+    if text is None:
+        return None
+    awake, _, every = text.partition("/")
+    if not (awake.isdigit() and every.isdigit() and 0 < int(awake) <= int(every)):
+        raise UsageError(f"--experts {text}: give how many of how many, such as 8/64")
+    return Experts(int(awake), int(every))

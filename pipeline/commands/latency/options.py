@@ -1,0 +1,67 @@
+"""What `latency predict` and `latency schedule` are told of a machine and of its requests."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from pipeline.latency.machine import Machine
+    from pipeline.latency.workload import Workload
+
+AlphaOption = Annotated[
+    float | None,
+    typer.Option(
+        "--acceptance-rate", min=0, max=1, help="Instead of --acceptance: one rate for every token. Needs --tokens."
+    ),
+]
+TokensOption = Annotated[int | None, typer.Option(min=2, help="Of an answer, with --acceptance-rate.")]
+PromptTokensOption = Annotated[int, typer.Option(min=1, help="Of a prompt, with --acceptance-rate.")]
+CapOption = Annotated[
+    int, typer.Option("--batch-cap", min=1, max=4096, help="Requests a replica serves at once, at most.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="All figures, as JSON.")]
+PlotOption = Annotated[Path | None, typer.Option(metavar="F", help="Draw it into this PNG file.")]
+
+
+def read_pair(
+    times: Path, acceptance: Path | None, alpha: float | None, tokens: int | None, prompt_tokens: int
+) -> "tuple[Machine, Workload]":
+    """Both to the same draft lengths: those that were measured and examined. UsageError for what is missing or too much."""
+    from pipeline.errors import UsageError
+    from pipeline.latency.machine import read_machine
+    from pipeline.latency.workload import imposed_workload, read_workload
+
+    if (acceptance is None) == (alpha is None):
+        raise UsageError("give either --acceptance, an examination, or --acceptance-rate, a number")
+    if (alpha is None) != (tokens is None):
+        raise UsageError("--acceptance-rate and --tokens go together; an examination knows how long its answers are")
+    machine = read_machine(times)
+    if acceptance is not None:
+        asked = read_workload(acceptance)
+    else:
+        assert alpha is not None
+        assert tokens is not None
+        asked = imposed_workload(alpha, prompt_tokens, tokens, machine.most_gamma)
+    gammas = min(machine.most_gamma, asked.most_gamma)
+    if gammas < 1:
+        raise UsageError(f"--times {times}: nothing was measured with a draft; there is no draft length to choose")
+    return machine, asked.up_to(gammas)
+
+
+def check_plot(plot: Path | None) -> None:
+    from pipeline.errors import UsageError
+
+    if plot is not None and (plot.suffix != ".png" or not plot.parent.is_dir()):
+        raise UsageError(f"--plot {plot}: give a .png file in a directory that is there")
+
+
+def beyond(machine: "Machine", workload: "Workload", cap: int) -> list[str]:
+    """A line for what is asked past what was measured."""
+    context = round(workload.context)
+    if machine.reaches(cap, workload.most_gamma, context):
+        return []
+    return [
+        f"note: {cap} requests at once with {context} tokens each lie past what was measured; their times are carried on from "
+        "the last that were"
+    ]

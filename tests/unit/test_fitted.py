@@ -1,0 +1,85 @@
+"""A server from measurements: its line, and what a line leaves over."""
+
+import json
+from collections.abc import Callable
+from itertools import product
+
+import numpy as np
+import pytest
+
+from pipeline.errors import UsageError
+from pipeline.latency.fitted import fit_measurements, fitted_from_json
+from pipeline.latency.measurements import Measurement
+
+Step = Callable[[float, float], float]
+
+
+def _line(requests: float, gamma: float) -> float:
+    return 0.02 + 0.003 * gamma + requests * (0.001 + 0.0002 * gamma)
+
+
+def _bends(requests: float, gamma: float) -> float:
+    """As a machine that has less and less to spare from 16 tokens on."""
+    return _line(requests, gamma) * (1 + 0.4 * max(0.0, np.log2(requests * (gamma + 1) / 16)))
+
+
+def _sweep(step: Step, tokens: float | None = None) -> list[Measurement]:
+    return [
+        Measurement("here", requests, gamma, (1 + gamma) ** 0.5, step(requests, gamma), tokens, 0.05 * requests)
+        for requests, gamma in product((1, 2, 4, 8, 16, 32), (0, 1, 3, 5))
+    ]
+
+
+def test_a_line_is_left_alone() -> None:
+    """Nothing is laid over it, and it goes on past what was measured."""
+    found = fit_measurements(_sweep(_line))
+
+    assert 0 == len(found.points_R3)
+    np.testing.assert_allclose(found.steps(40, 100, 6)[6, 39], _line(40, 6))
+    assert (5, 32.0) == (found.most_gamma, found.most_requests)
+    assert found.reaches(32, 5, 100)
+    assert not found.reaches(33, 5, 100)
+
+
+def test_a_server_that_bends_is_met_where_it_was_measured() -> None:
+    """And between, better than a line would; the errors of both are kept."""
+    found = fit_measurements(_sweep(_bends))
+
+    for requests, gamma in product((1, 4, 32), (0, 3, 5)):
+        assert pytest.approx(_bends(requests, gamma)) == found.step_seconds(requests, gamma)
+    assert found.left_out.between < found.left_out.line
+    assert found.costs.mape > 0.05
+
+
+def test_prefills_of_others_are_no_part_of_a_step() -> None:
+    """In a closed loop each of the others begins anew once in as many steps as its answer takes; a first token says what a
+    prompt takes."""
+    tokens, prefill = 100.0, 0.03
+
+    def stalled(requests: float, gamma: float) -> float:
+        return _line(requests, gamma) + prefill * (requests - 1) * (1 + gamma) ** 0.5 / tokens
+
+    found = fit_measurements(_sweep(stalled, tokens))
+
+    assert pytest.approx(prefill) == found.costs.coefficients["prefill"].value
+    np.testing.assert_allclose(found.step_seconds(8, 3), _line(8, 3))
+    np.testing.assert_allclose(found.prefills([10, 20]), 0.05)
+
+
+@pytest.mark.parametrize("step", [_line, _bends])
+def test_it_survives_its_file(step: Step) -> None:
+    """Written and read, intervals that are unknown among it."""
+    found = fit_measurements(_sweep(step, 100.0))
+    again = fitted_from_json(json.loads(json.dumps(found.json(), allow_nan=False)), "costs.json")
+
+    np.testing.assert_array_equal(found.steps(20, 64), again.steps(20, 64))
+    assert found.costs == again.costs
+
+
+def test_a_file_that_holds_no_costs_is_one_line() -> None:
+    """Naming it."""
+    whole = fit_measurements(_sweep(_line)).json()
+    with pytest.raises(UsageError, match=r"costs\.json: no costs of schema 1"):
+        fitted_from_json(whole | {"schema": 2}, "costs.json")
+    with pytest.raises(UsageError, match=r"costs\.json: not whole costs"):
+        fitted_from_json(whole | {"costs": {}}, "costs.json")
