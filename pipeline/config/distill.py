@@ -37,7 +37,7 @@ class DistillConfig(Section):
         "lk_hybrid",
         "cross_entropy",
     ] = Field(
-        default="forward_kl",
+        default="lk_hybrid",
         description="On the stored distributions; cross_entropy: on the target's tokens alone (plain SFT).",
     )
     optimizer: Literal["adamw", "muon"] = Field(
