@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from pipeline.errors import UnderstudyError
 
-_BLOCK = 64  # nf4 scales blocks of 64 inputs; the CPU kernels take whole blocks only
+_BLOCK, _OUTPUTS = 64, 32  # nf4 scales blocks of 64 inputs; the CPU kernels take whole blocks, of 32 outputs at a time
 
 
 def quantize(
@@ -40,12 +40,12 @@ def quantize(
     linears = set(modules)
     if not linears:
         raise UnderstudyError(f"{source}: bitsandbytes found no linear layer to quantise")
-    uneven = next((name for name, module in modules.items() if variant == "int4" and module.in_features % _BLOCK), None)
-    if uneven:
-        raise UnderstudyError(
-            f"{source}: {uneven} has {modules[uneven].in_features} inputs, and int4 needs a multiple of {_BLOCK}; "
-            "leave int4 out of quantize.variants"
-        )
+    for name, module in modules.items() if variant == "int4" else ():
+        if module.in_features % _BLOCK or module.out_features % _OUTPUTS:
+            raise UnderstudyError(
+                f"{source}: {name} has {module.in_features} inputs and {module.out_features} outputs, and int4 needs multiples "
+                f"of {_BLOCK} and {_OUTPUTS}; leave int4 out of quantize.variants"
+            )
     model.save_pretrained(out)
     return {
         "linear_bytes": float(_bytes(out, linears)),

@@ -19,7 +19,14 @@ static int omp_get_thread_num(void) { return 0; }
 
 /* ---- what native.py hands over -------------------------------------------------------------------------------------- */
 
-typedef struct { const weight *weight, *bias; int64_t out; } linear; /* (out, in); no bias: null */
+typedef struct {
+    const weight *weight, *bias; /* (out, in); no bias: null */
+    int64_t out;
+    /* In the place of `weight`, where that is null, of a bf16 model: numbers of 16 levels, (out, in / 64, 32), the number of
+     * input i in the low half of byte i and that of input 32 + i in the high half; and what a block of 64 is scaled by. */
+    const uint8_t *codes;
+    const float *scales, *levels; /* (out, in / 64); (16) */
+} linear;
 
 typedef struct {
     const float *norm, *query_norm, *key_norm, *mlp_norm; /* of queries and keys: null where the family has none */
@@ -133,17 +140,45 @@ static void block(const weight *w, const weight *x, int64_t in, int64_t inputs, 
 }
 #endif
 
+/* ---- weights of four bits ------------------------------------------------------------------------------------------- */
+
+/* OUTPUTS rows from `from` on as bf16, level times scale, rounded once; later ones are fetched ahead. */
+static void expand(const linear *l, int64_t from, int64_t in, weight *w) {
+#ifdef BF16
+    const vector levels = load(l->levels);
+    const uint8_t *codes = l->codes + from * in / 2;
+    const float *scales = l->scales + from * in / 64;
+    for (int64_t number = 0; number < OUTPUTS * in / 64; number++, codes += 32, w += 64) {
+        __builtin_prefetch(codes + OUTPUTS * in / 2);
+#if defined __AVX512BF16__ && defined __AVX512BW__ /* what lies above the 16 levels is never asked for */
+        __m512i table = _mm512_castsi256_si512((__m256i)_mm512_cvtneps_pbh((__m512)(levels * scales[number])));
+        __m512i both = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)codes));
+        _mm512_storeu_si512(w, _mm512_permutexvar_epi16(_mm512_and_si512(both, _mm512_set1_epi16(15)), table));
+        _mm512_storeu_si512(w + 32, _mm512_permutexvar_epi16(_mm512_srli_epi16(both, 4), table));
+#else
+        weight level[LANES];
+        narrow(level, levels * scales[number]);
+        for (int i = 0; i < 32; i++) w[i] = level[codes[i] & 15], w[32 + i] = level[codes[i] >> 4];
+#endif
+    }
+#endif
+}
+
 static inline int64_t padded(int64_t rows) { return (rows + INPUTS - 1) / INPUTS * INPUTS; }
 
-/* y[n][o] = (or += where `add`) x[n] . w[o] + bias[o], this thread's share of the outputs; y has `stride` columns. */
-static void product(const linear *l, const weight *x, int64_t rows, int64_t in, float *y, int64_t stride, int add) {
+/* y[n][o] = (or += where `add`) x[n] . w[o] + bias[o], this thread's share of the outputs; y has `stride` columns, and `room` is
+ * for OUTPUTS rows of weights. */
+static void
+product(const linear *l, const weight *x, int64_t rows, int64_t in, float *y, int64_t stride, int add, weight *room) {
     float out[INPUTS * OUTPUTS];
 #pragma omp for schedule(static) nowait
     for (int64_t number = 0; number < (l->out + OUTPUTS - 1) / OUTPUTS; number++) {
         int64_t own = number * OUTPUTS, from = own + OUTPUTS <= l->out ? own : l->out - OUTPUTS; /* the last may overlap */
+        const weight *w = l->weight ? l->weight + from * in : room;
+        if (!l->weight) expand(l, from, in, room);
         for (int64_t row = 0; row < rows; row += INPUTS) {
             int64_t inputs = rows - row < INPUTS ? rows - row : INPUTS;
-            block(l->weight + from * in, x + row * in, in, inputs, out);
+            block(w, x + row * in, in, inputs, out);
             for (int64_t n = 0; n < inputs; n++) {
                 float *to = y + (row + n) * stride;
                 for (int64_t o = own; o < from + OUTPUTS; o++)
@@ -317,10 +352,16 @@ static void activate(const float *gate, const float *up, int64_t rows, int64_t s
 
 /* ---- the pass ------------------------------------------------------------------------------------------------------- */
 
+static int64_t widest(const model *m) {
+    int64_t query = m->heads * m->width, most = m->hidden > m->inner ? m->hidden : m->inner;
+    return query > most ? query : most;
+}
+
 int64_t scratch_floats(const model *m, const pass *p) {
     int64_t size = p->rows * p->count, heads = (m->heads + 2 * m->key_heads) * m->width;
     int64_t inputs = padded(size) * (m->hidden + m->heads * m->width + m->inner);
-    return size * (m->hidden + heads + 2 * m->inner) + p->threads * visible_slots(p) * QUERIES + inputs;
+    int64_t each = visible_slots(p) * QUERIES + OUTPUTS * widest(m); /* of a thread: scores, and weights made of codes */
+    return size * (m->hidden + heads + 2 * m->inner) + p->threads * each + inputs;
 }
 
 /* 0 if all went well, 1 for a token that the model does not have, 2 for a slot that the cache does not have. */
@@ -333,10 +374,12 @@ int forward(const model *m, const pass *p) {
         if (p->first[row] < 0 || p->first[row] + p->count > p->capacity) return 2;
     float *x = p->scratch, *qkv = x + size * hidden, *gate = qkv + size * stride, *up = gate + size * inner;
     float *scores = up + size * inner;
-    weight *y = (weight *)(scores + p->threads * visible * QUERIES), *mixed = y + padded(size) * hidden;
+    float *rooms = scores + p->threads * visible * QUERIES;
+    weight *y = (weight *)(rooms + p->threads * OUTPUTS * widest(m)), *mixed = y + padded(size) * hidden;
     weight *act = mixed + padded(size) * query;
 #pragma omp parallel num_threads(p->threads)
     {
+        weight *room = (weight *)(rooms + omp_get_thread_num() * OUTPUTS * widest(m));
         set_up();
 #pragma omp for schedule(static)
         for (int64_t n = 0; n < size; n++)
@@ -344,24 +387,24 @@ int forward(const model *m, const pass *p) {
         for (int64_t number = 0; number < m->layers; number++) {
             const layer *l = m->layer + number;
             normalise(m, p, x, l->norm, p->count, y);
-            product(&l->query, y, size, hidden, qkv, stride, 0);
-            product(&l->key, y, size, hidden, qkv + query, stride, 0);
-            product(&l->value, y, size, hidden, qkv + query + key, stride, 0);
+            product(&l->query, y, size, hidden, qkv, stride, 0, room);
+            product(&l->key, y, size, hidden, qkv + query, stride, 0, room);
+            product(&l->value, y, size, hidden, qkv + query + key, stride, 0, room);
 #pragma omp barrier
             turn(m, l, p, qkv, p->caches[number]);
             attend(m, p, qkv, p->caches[number], mixed, scores + omp_get_thread_num() * visible * QUERIES);
-            product(&l->output, mixed, size, query, x, hidden, 1);
+            product(&l->output, mixed, size, query, x, hidden, 1, room);
 #pragma omp barrier
             normalise(m, p, x, l->mlp_norm, p->count, y);
-            product(&l->gate, y, size, hidden, gate, inner, 0);
-            product(&l->up, y, size, hidden, up, inner, 0);
+            product(&l->gate, y, size, hidden, gate, inner, 0, room);
+            product(&l->up, y, size, hidden, up, inner, 0, room);
 #pragma omp barrier
             activate(gate, up, size, inner, act);
-            product(&l->down, act, size, inner, x, hidden, 1);
+            product(&l->down, act, size, inner, x, hidden, 1, room);
 #pragma omp barrier
         }
         normalise(m, p, x, m->norm, p->keep, y);
-        product(&m->head, y, p->rows * p->keep, hidden, p->logits, m->head.out, 0);
+        product(&m->head, y, p->rows * p->keep, hidden, p->logits, m->head.out, 0, room);
         tear_down();
     }
     return 0;

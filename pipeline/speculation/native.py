@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from pipeline.compiled import load
+from pipeline.speculation.fourbit import is_four_bit, read
 
 _SOURCE = Path(__file__).with_suffix(".c")
 _DEFINES = {torch.float32: [], torch.bfloat16: ["-DBF16"]}
@@ -25,7 +26,11 @@ _POINTER, _COUNT = ctypes.c_void_p, ctypes.c_int64
 
 
 class _Linear(ctypes.Structure):
-    _fields_ = (("weight", _POINTER), ("bias", _POINTER), ("out", _COUNT))
+    _fields_ = (
+        *((name, _POINTER) for name in ("weight", "bias")),
+        ("out", _COUNT),
+        *((name, _POINTER) for name in ("codes", "scales", "levels")),
+    )
 
 
 class _Layer(ctypes.Structure):
@@ -55,7 +60,8 @@ class _Pass(ctypes.Structure):
 
 
 class NativeModel:
-    """A Llama-shaped model of plain matrices as `native.c` wants it. The weights are the model's own, not copies."""
+    """A Llama-shaped model as `native.c` wants it. Plain matrices are the model's own, not copies; nf4 ones are laid down
+    anew."""
 
     def __init__(self, library: ctypes.CDLL, model: Any, vocabulary: int) -> None:
         config, self._library = model.config, library
@@ -82,12 +88,14 @@ class NativeModel:
 
     @classmethod
     def of(cls, model: Any, vocabulary: int) -> "NativeModel | None":
-        """The native form of a model whose shape `lean.LeanModel` knows; None where it is not plain fp32 or bf16 matrices
-        of fitting sizes on a CPU, or nothing can be built here."""
+        """The native form of a model whose shape `lean.LeanModel` knows; None where it is not plain fp32 or bf16 matrices, or
+        nf4 ones beside bf16, of fitting sizes on a CPU, or nothing can be built here."""
         linears = [module for layer in model.model.layers for module in _linears(layer)] + [model.lm_head]
-        if model.device.type != "cpu" or any(type(module) is not nn.Linear for module in linears):
+        whole = [module for module in linears if type(module) is nn.Linear]
+        coded = [module for module in linears if model.dtype == torch.bfloat16 and is_four_bit(module)]
+        if model.device.type != "cpu" or len(whole) + len(coded) < len(linears):
             return None
-        tensors = [model.model.embed_tokens.weight, *(module.weight for module in linears)]
+        tensors = [model.model.embed_tokens.weight, *(module.weight for module in whole)]
         biases = [module.bias for module in linears if module.bias is not None]
         if not _regular(model) or any(bias.dtype != model.dtype or not bias.is_contiguous() for bias in biases):
             return None
@@ -146,7 +154,11 @@ class NativeModel:
 
     def _linear(self, linear: Any) -> _Linear:
         bias = self._pointer(linear.bias) if linear.bias is not None else None
-        return _Linear(self._pointer(linear.weight), bias, linear.out_features)
+        if type(linear) is nn.Linear:
+            return _Linear(self._pointer(linear.weight), bias, linear.out_features)
+        coded = read(linear)
+        pointers = (self._pointer(tensor) for tensor in (coded.codes, coded.scales, coded.levels))
+        return _Linear(None, bias, linear.out_features, *pointers)
 
     def _norm(self, norm: Any) -> int | None:
         return None if norm is None else self._pointer(norm.weight.float())

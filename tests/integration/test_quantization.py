@@ -85,10 +85,12 @@ def test_sizes_are_those_on_disk(
 
 
 def test_int4_needs_whole_blocks(tmp_path: Path) -> None:
-    """Layers whose inputs are no multiple of 64 are refused by name, with a remedy, and nothing is written."""
+    """Layers that are no whole blocks are refused by name, with a remedy, and nothing is written."""
     tiny_llama(1, hidden=96, dtype=torch.bfloat16).save_pretrained(tmp_path / "draft")
 
-    with pytest.raises(UnderstudyError, match=r"q_proj has 96 inputs, and int4 needs a multiple of 64; .*variants"):
+    with pytest.raises(
+        UnderstudyError, match=r"q_proj has 96 inputs and 96 outputs, and int4 needs .* 64 and 32; leave"
+    ):
         quantize(tmp_path / "draft", "int4", tmp_path / "out", CPU)
     assert not (tmp_path / "out").exists()
 

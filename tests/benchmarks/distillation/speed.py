@@ -42,9 +42,21 @@ def measure_speed() -> Mapping[str, Any]:
 
 def steps_within(seconds: float, method: str) -> int:
     """Optimiser steps of `method` in that time, with what is paid once: the pace is that of the same optimizer and draft."""
+    pace = _pace(method)
+    return max(1, int((seconds - pace["once"]) / pace["step"]))
+
+
+def seconds_of(steps: int, method: str) -> float:
+    """The other way round."""
+    pace = _pace(method)
+    return float(pace["once"] + steps * pace["step"])
+
+
+def _pace(method: str) -> Mapping[str, float]:
     speed = measure_speed()
     kind = method if method in speed else _SAME_PACE.get(method, OURS if method.endswith("_muon") else "forward_kl")
-    return max(1, int((seconds - speed[kind]["once"]) / speed[kind]["step"]))
+    pace: Mapping[str, float] = speed[kind]
+    return pace
 
 
 def _row(
