@@ -24,7 +24,7 @@ class FourBit:
 
 def is_four_bit(linear: Any) -> bool:
     """Whether `read` can read it."""
-    state = getattr(linear.weight, "quant_state", None)
+    state: Any = getattr(linear.weight, "quant_state", None)
     return (
         type(linear).__name__ == "Linear4bit"
         and getattr(state, "quant_type", None) == "nf4"
@@ -69,4 +69,5 @@ def _scales(state: Any) -> torch.Tensor:
         return scales
     from bitsandbytes.functional import dequantize_blockwise
 
-    return dequantize_blockwise(state.absmax, state.state2) + state.offset
+    nested: torch.Tensor = dequantize_blockwise(state.absmax, state.state2)
+    return nested + state.offset

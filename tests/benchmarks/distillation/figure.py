@@ -46,9 +46,9 @@ the time; it is not built.
 """
 
 _DEFAULT = """
-The default is `lk_hybrid`: near the target total variation and -log acceptance are half a point ahead of it, and where the target
-has moved they are two to five points behind, because their gradients fade where draft and target hardly meet. Muon takes the place
-of AdamW where a draft was trained by it before, as this one and the quickstart's were.
+The default is `lk_hybrid`: near the target total variation and -log acceptance are half a point ahead of it, and where the
+target has moved they are two to five points behind, because their gradients fade where draft and target hardly meet. Muon takes
+the place of AdamW where a draft was trained by it before, as this one and the quickstart's were.
 """
 
 _LONG_AIMS = """
