@@ -69,5 +69,5 @@ def _scales(state: Any) -> torch.Tensor:
         return scales
     from bitsandbytes.functional import dequantize_blockwise
 
-    nested: torch.Tensor = dequantize_blockwise(state.absmax, state.state2)
-    return nested + state.offset
+    scales = dequantize_blockwise(state.absmax, state.state2) + state.offset
+    return scales
