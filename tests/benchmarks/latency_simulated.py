@@ -1,0 +1,157 @@
+"""The closed form against the simulation: a measured surface, a line and a mixture of experts, under rising load."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from tests.benchmarks.figures import RESULTS, write
+
+LOADS, CAP, REQUESTS, PROMPT = (0.2, 0.4, 0.6, 0.79), 32, 12_000, 64
+POLICIES = {"plain": 0, "gamma 3": 3, "best by load": None}
+_MEAN_AIM, _P95_AIM, _REGRET_AIM = 0.03, 0.10, 0.02
+
+
+def main() -> None:
+    write("latency_simulated", "python -m tests.benchmarks latency_sweep latency_simulated", _measure())
+
+
+def _measure() -> dict[str, Any]:
+    rows, regrets = [], []
+    for surface, machine in _machines().items():
+        for name, (workload, traces) in _workloads(machine.most_gamma).items():
+            for policy, gamma in POLICIES.items():
+                rows += [
+                    {"machine": surface, "requests": name, "policy": policy, **found}
+                    for found in _compared(machine, workload, traces, gamma)
+                ]
+            regrets.append({"machine": surface, "requests": name, "regret": _regrets(machine, workload, traces)})
+    return {"rows": rows, "regrets": regrets, "simulated": REQUESTS}
+
+
+def _machines() -> dict[str, Any]:
+    """What was measured here, a line, and a target of 64 experts of which each token wakes 8."""
+    from pipeline.latency.fit import Coefficient, Costs, Experts
+    from pipeline.latency.fitted import Fitted, LeftOut
+    from pipeline.latency.profile import profile_from_json
+
+    def costs(experts: Experts | None, **values: float) -> Fitted:
+        named = {name: Coefficient(value, value, value) for name, value in values.items()}
+        return Fitted(Costs(named, (), 0.0, 1.0, experts), np.empty((0, 3)), 0.02, 8, CAP, LeftOut(0.0, 0.0))
+
+    measured = json.loads((RESULTS / "latency_sweep.json").read_text())["figure"]["profile"]
+    line = {"verify": 0.02, "draft": 0.002, "verify_each": 0.0005, "draft_each": 0.0002}
+    return {
+        "measured": profile_from_json(measured, "latency_sweep.json"),
+        "a line": costs(None, **line),
+        "experts": costs(Experts(8, 64), **line, experts=0.03),
+    }
+
+
+def _workloads(gammas: int) -> dict[str, tuple[Any, Any]]:
+    """The quickstart's completions by what the draft has accepted of each token, as they are and joined to 1 to 6 of them."""
+    from pipeline.acceptance.examine import acceptance_probabilities
+    from pipeline.generation.store import read_completions
+    from pipeline.speculation.sampling import Sampling
+    from tests.benchmarks.refpair import find_pair
+
+    pair = find_pair()
+    _, draft = pair.load("float32")
+    said = list(read_completions(pair.completions, {"examination"}, Sampling()))
+    accepted = acceptance_probabilities(draft, said, Sampling(), Sampling(), pair.vocabulary, 8192)
+    own = [values[: item.length] for values, item in zip(accepted, said, strict=True)]
+    random = np.random.default_rng(0)
+    joined = [np.concatenate([own[one] for one in random.integers(len(own), size=random.integers(1, 7))]) for _ in own]
+    prompts = np.array([len(item.prompt) for item in said])
+    return {"as they are": _asked(own, prompts, gammas), "joined": _asked(joined, prompts, gammas)}
+
+
+def _asked(accepted: list[Any], prompts: Any, gammas: int) -> tuple[Any, Any]:
+    """What the formula is told of them, and what the simulation plays."""
+    from pipeline.acceptance.moments import rounds_variance
+    from pipeline.acceptance.rounds import CONVENTIONS, expected_rounds
+    from pipeline.latency.simulation import Traces
+    from pipeline.latency.workload import Workload
+
+    lengths = np.array([len(values) for values in accepted])
+    a_WT = np.zeros((len(accepted), lengths.max() + gammas))
+    for row, values in enumerate(accepted):
+        a_WT[row, : len(values)] = values
+    user, plain_W = CONVENTIONS["user"], lengths - 1.0
+    rounds = [expected_rounds(a_WT, lengths, gamma, user).rounds_B for gamma in range(1, gammas + 1)]
+    variances = [rounds_variance(a_WT, lengths, gamma, user) for gamma in range(1, gammas + 1)]
+    workload = Workload(
+        prompts, lengths, np.vstack([plain_W, *rounds]), np.vstack([np.zeros_like(plain_W), *variances])
+    )
+    return workload, Traces(prompts, lengths, a_WT)
+
+
+def _compared(machine: Any, workload: Any, traces: Any, gamma: int | None) -> Iterator[dict[str, float]]:
+    from pipeline.latency.prediction import chosen_lengths, predict
+    from pipeline.latency.workload import server
+
+    lengths_N = chosen_lengths(workload, machine, CAP, gamma)
+    limit = server(workload, machine, lengths_N).stability_limit
+    for load in LOADS:
+        found = predict(workload, machine, lengths_N, [load * limit]).points[0].drafted
+        seen = _simulated(machine, traces, lengths_N, load * limit, seed=1)
+        assert found is not None
+        yield {
+            "load": load,
+            "mean": float(seen.mean()),
+            "mean_error": found.mean / float(seen.mean()) - 1,
+            "p95_error": found.p95 / float(np.quantile(seen, 0.95)) - 1,
+        }
+
+
+def _simulated(machine: Any, traces: Any, lengths_N: Any, rate: float, seed: int) -> Any:
+    from pipeline.latency.simulation import Replica, simulate
+
+    context = round(float((traces.prompt_tokens_W + traces.tokens_W / 2).mean()))
+    steps = machine.steps(CAP, context, machine.most_gamma)
+    replica = Replica(steps, machine.prefills, lambda count: int(lengths_N[count - 1]))
+    return simulate(replica, traces, rate, REQUESTS, seed).settled()
+
+
+def _regrets(machine: Any, workload: Any, traces: Any) -> dict[str, float]:
+    """By load: what the schedule's simulated mean is above that of the best one draft length."""
+    from pipeline.latency.prediction import chosen_lengths
+    from pipeline.latency.workload import server
+
+    best_N = chosen_lengths(workload, machine, CAP)
+    limit = server(workload, machine, best_N).stability_limit
+    found = {}
+    for load in LOADS:
+        fixed = []
+        for gamma in range(machine.most_gamma + 1):
+            lengths_N = np.full(CAP, gamma)
+            if load * limit < 0.98 * server(workload, machine, lengths_N).stability_limit:
+                fixed.append(float(_simulated(machine, traces, lengths_N, load * limit, seed=2).mean()))
+        found[str(load)] = float(_simulated(machine, traces, best_N, load * limit, seed=2).mean()) / min(fixed) - 1
+    return found
+
+
+def section(figure: dict[str, Any]) -> Iterator[str]:
+    """What BENCHMARKS.md says of it."""
+    yield "## Latency under load: the closed form against the simulation\n"
+    yield (
+        "Machines: the reference pair's forward times as measured on this one, a line, and a target of 64 experts. Requests: "
+        "the quickstart's examination completions, each token with the acceptance it had, and the same joined to answers of one "
+        f"to six of them. {figure['simulated']:,} requests arrive at random; at most {CAP} are served at once. Load: share of "
+        "the stability limit. Errors are of the formula; each cell: mean, 95th percentile.\n"
+    )
+    loads = sorted({row["load"] for row in figure["rows"]})
+    yield "| machine | requests | drafting | " + " | ".join(f"load {load:g}" for load in loads) + " |"
+    yield "|---|---|---|" + "---|" * len(loads)
+    keys = list(dict.fromkeys((row["machine"], row["requests"], row["policy"]) for row in figure["rows"]))
+    for key in keys:
+        own = {row["load"]: row for row in figure["rows"] if (row["machine"], row["requests"], row["policy"]) == key}
+        cells = (f"{own[load]['mean_error']:+.1%}, {own[load]['p95_error']:+.1%}" for load in loads)
+        yield f"| {' | '.join(key)} | {' | '.join(cells)} |"
+    mean, p95 = (max(abs(row[name]) for row in figure["rows"]) for name in ("mean_error", "p95_error"))
+    regret = max(max(one["regret"].values()) for one in figure["regrets"])
+    yield (
+        f"\nLargest errors: mean **{mean:.1%}** (aim {_MEAN_AIM:.0%}), 95th percentile **{p95:.1%}** (aim {_P95_AIM:.0%}). The "
+        f"schedule against the best one draft length, simulated: at most **{regret:+.1%}** (aim {_REGRET_AIM:.0%})."
+    )

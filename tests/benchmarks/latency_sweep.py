@@ -1,0 +1,135 @@
+"""Costs fitted to half of a measured sweep, predicting the other half: our decoder in bf16, by requests and draft length."""
+
+from collections.abc import Iterator
+from statistics import median
+from typing import Any
+
+from tests.benchmarks.figures import write
+
+BATCHES, GAMMAS, PROMPT, ROUNDS, TURNS = (1, 2, 4, 8, 16, 32), tuple(range(9)), 64, 16, 5
+_MAPE_AIM, _R2_AIM, _REGRET_AIM = 0.05, 0.98, 0.03
+
+
+def main() -> None:
+    write("latency_sweep", "python -m tests.benchmarks latency_sweep", _measure())
+
+
+def _measure() -> dict[str, Any]:
+    from pipeline.latency.measure import measure_profile
+    from pipeline.progress import Progress
+    from pipeline.speculation.decoder import Decoder
+    from pipeline.speculation.sampling import Sampling
+    from tests.benchmarks.refpair import find_pair, windows
+
+    pair = find_pair()
+    target, draft = pair.load("bfloat16")
+    decoders = {
+        gamma: Decoder(target, draft if gamma else None, sampling=Sampling(), vocabulary=pair.vocabulary, gamma=gamma)
+        for gamma in GAMMAS
+    }
+    prompts = windows(pair, max(BATCHES), PROMPT, seed=1)
+    seconds: dict[tuple[int, int], list[float]] = {}
+    tokens: dict[tuple[int, int], list[float]] = {}
+    for turn in range(TURNS + 1):
+        for batch in BATCHES:
+            for gamma, decoder in decoders.items():
+                step, length = _step(decoder, prompts[:batch], gamma, seed=turn)
+                if turn:
+                    seconds.setdefault((batch, gamma), []).append(step)
+                    tokens.setdefault((batch, gamma), []).append(length)
+    rows = [
+        {"requests": batch, "gamma": gamma, "step": median(steps), "length": sum(tokens[batch, gamma]) / TURNS}
+        for (batch, gamma), steps in seconds.items()
+    ]
+    profile = measure_profile(
+        target, draft, pair.vocabulary, BATCHES, max(GAMMAS), (PROMPT, 4 * PROMPT), (32, 128), {}, Progress(), repeats=9
+    )
+    return {"rows": rows, "profile": profile.json(), "turns": TURNS, **_judged(rows)}
+
+
+def _step(decoder: Any, prompts: list[list[int]], gamma: int, seed: int) -> tuple[float, float]:
+    """Median seconds of a step in which every request takes part, and tokens that it gave each."""
+    import time
+
+    from pipeline.speculation.batch import Request
+
+    limit = ROUNDS * (gamma + 1) + 1
+    requests = [Request(prompt, limit, seed * len(prompts) + row) for row, prompt in enumerate(prompts)]
+    marks, said, steps = list[float](), 0, list[float]()
+
+    def heard(round_: Any) -> None:
+        nonlocal said
+        marks.append(time.perf_counter())
+        if len(round_.numbers) == len(prompts) and len(marks) > 2:  # the first steps warm up
+            steps.append(marks[-1] - marks[-2])
+            said += sum(map(len, round_.emitted))
+
+    decoder.decode(requests, heard)
+    steps = steps[:ROUNDS]
+    return median(steps), said / len(prompts) / max(1, len(marks) - 2)
+
+
+def _judged(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Fitted to one colour of the chessboard, asked for the other, and the other way round."""
+    import numpy as np
+
+    from pipeline.latency.fitted import fit_measurements
+    from pipeline.latency.measurements import Measurement
+
+    found = []
+    for colour in (0, 1):
+        ours, theirs = ([row for row in rows if _colour(row) == side] for side in (colour, 1 - colour))
+        fitted = fit_measurements(
+            [Measurement("", row["requests"], row["gamma"], row["length"], row["step"], None, None) for row in ours]
+        )
+        steps = np.array([fitted.step_seconds(row["requests"], row["gamma"]).item() for row in theirs])
+        lines = np.array([fitted.costs.step_seconds(row["requests"], row["gamma"]).item() for row in theirs])
+        length = np.array([row["length"] for row in theirs])
+        tpot = np.array([row["step"] for row in theirs]) / length
+        found.append(
+            {
+                "mape": float(np.abs(steps / length / tpot - 1).mean()),
+                "mape_of_the_line": float(np.abs(lines / length / tpot - 1).mean()),
+                "r2": float(1 - ((steps / length - tpot) ** 2).sum() / ((tpot - tpot.mean()) ** 2).sum()),
+                "regret": {str(batch): _regret(rows, fitted, batch) for batch in BATCHES},
+            }
+        )
+    return {"halves": found}
+
+
+def _colour(row: dict[str, Any]) -> int:
+    return (BATCHES.index(row["requests"]) + GAMMAS.index(row["gamma"])) % 2
+
+
+def _regret(rows: list[dict[str, Any]], fitted: Any, batch: int) -> float:
+    """What the draft length that the costs choose takes longer than the best one, as both were measured."""
+    mine = [row for row in rows if row["requests"] == batch]
+    measured = {row["gamma"]: row["step"] / row["length"] for row in mine}
+    guessed = {row["gamma"]: fitted.step_seconds(batch, row["gamma"]).item() / row["length"] for row in mine}
+    return measured[min(guessed, key=lambda gamma: guessed[gamma])] / min(measured.values()) - 1
+
+
+def section(figure: dict[str, Any]) -> Iterator[str]:
+    """What BENCHMARKS.md says of it."""
+    yield "## Costs fitted to half of a sweep, predicting the other half\n"
+    yield (
+        f"The reference pair in bf16 by our decoder, {len(BATCHES)} loads by {len(GAMMAS)} draft lengths like a chessboard: "
+        "costs fitted to one colour are asked for the time per output token of the other. Medians of "
+        f"{figure['turns']} turns. Regret: what the draft length they choose takes longer than the best one measured.\n"
+    )
+    yield (
+        f"| fitted to | error, mean (aim {_MAPE_AIM:.0%}) | of a line alone | R2 (aim {_R2_AIM:g}) | largest regret (aim "
+        f"{_REGRET_AIM:.0%}) |"
+    )
+    yield "|---|---|---|---|---|"
+    for name, half in zip(("one half", "the other"), figure["halves"], strict=True):
+        yield (
+            f"| {name} | **{half['mape']:.1%}** | {half['mape_of_the_line']:.1%} | **{half['r2']:.4f}** | "
+            f"**{max(half['regret'].values()):.1%}** |"
+        )
+    yield ""
+    yield "| requests | " + " | ".join(f"gamma {gamma}: ms a token" for gamma in GAMMAS) + " |"
+    yield "|---|" + "---|" * len(GAMMAS)
+    for batch in BATCHES:
+        tpot = {row["gamma"]: 1e3 * row["step"] / row["length"] for row in figure["rows"] if row["requests"] == batch}
+        yield f"| {batch} | " + " | ".join(f"{tpot[gamma]:.2f}" for gamma in GAMMAS) + " |"
