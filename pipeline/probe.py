@@ -21,6 +21,7 @@ from pipeline.errors import BrokenDraft, UsageError
 from pipeline.generation.examination import examine_stored, look_up_stored
 from pipeline.generation.generate import Settings, generate, plan_completions
 from pipeline.generation.store import Spoken, read_completions, stored_samplings
+from pipeline.latency.footprint import operations_factor, token_arithmetic
 from pipeline.latency.speedup import ForwardTimes, best_gamma, break_even_acceptance, from_cost_ratio, ideal_speedup
 from pipeline.latency.times import measure_times, pooled
 from pipeline.modelfiles import model_digest
@@ -50,6 +51,7 @@ class Finding:
     break_even: float | None  # acceptance rate at which it would pay nothing
     verdict: str
     pays: bool | None  # None: cannot be told
+    arithmetic: float | None  # of an emitted token over plain decoding's; None for shapes that are not known
 
 
 @dataclass(frozen=True)
@@ -158,9 +160,11 @@ def probe(
     for counts in look_up_stored(_chosen(completions, sampling, chosen, pair.vocabulary), settings):
         lookup.add(counts)
     times = {name: _times(pair, pair.drafts[name], cost_ratio) for name in whole}
-    found = [_finding(name, tally, times[name], settings) for name, tally in whole.items()]
+    found = [
+        _finding(name, tally, times[name], _arithmetic_ratio(pair, name), settings) for name, tally in whole.items()
+    ]
     anyone = next(iter(times.values()))  # looking up costs nothing beside a forward pass
-    found.append(_finding(LOOKUP, lookup, [ForwardTimes(turn.target, 0.0) for turn in anyone], settings))
+    found.append(_finding(LOOKUP, lookup, [ForwardTimes(turn.target, 0.0) for turn in anyone], 0.0, settings))
     return Probe(found, broken, len(ids), len(chosen), len(stored) - len(ids))
 
 
@@ -186,7 +190,15 @@ def _times(pair: OpenPair, draft: Any, cost_ratio: float | None) -> list[Forward
     ]
 
 
-def _finding(name: str, tally: Tally, turns: list[ForwardTimes], settings: EvaluateConfig) -> Finding:
+def _arithmetic_ratio(pair: OpenPair, name: str) -> float | None:
+    """Of a draft's pass over the target's."""
+    draft, target = (token_arithmetic(model.config.to_dict()) for model in (pair.drafts[name], pair.target))
+    return draft / target if draft and target else None
+
+
+def _finding(
+    name: str, tally: Tally, turns: list[ForwardTimes], ratio: float | None, settings: EvaluateConfig
+) -> Finding:
     figures, times = tally.figures(settings.confidence), pooled(turns)
     gammas = [gamma for gamma in _GAMMAS if gamma <= settings.max_gamma]
     # Time is spent by rounds. A convention may count the prefill as a call, which plain decoding pays just as well; what a
@@ -212,6 +224,7 @@ def _finding(name: str, tally: Tally, turns: list[ForwardTimes], settings: Evalu
         None if name == LOOKUP else break_even_acceptance(times, gammas),
         f"{name}: {_verdict(figures['prompts'], pays, gamma, speedup, alone)}",
         pays,
+        None if ratio is None else operations_factor(yields[gamma], gamma, ratio),
     )
 
 

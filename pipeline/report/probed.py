@@ -22,8 +22,8 @@ def print_probe(found: Probe, conditions: Mapping[str, Any], notes: Sequence[str
     console.print(_table(found.findings, greedy))
     how = "as given, verification taken as free" if conditions["cost_ratio_given"] else "measured here"
     console.print(
-        f"tokens / call at the best γ; cost: a draft pass over a target pass, {how}; speedup: from forward times alone, so at "
-        "most that",
+        f"tokens / call at the best γ; cost: a draft pass over a target pass, {how}; arithmetic: of a token over plain "
+        "decoding's; speedup: from forward times alone, so at most that",
         markup=False,
         soft_wrap=True,
     )
@@ -69,7 +69,7 @@ def _table(findings: Sequence[Finding], greedy: bool) -> Table:
     longest = max(len(finding.name) for finding in findings)
     table.add_column("draft", overflow="fold", min_width=min(longest, 16))  # or the figures would squeeze it away
     loops = ("without loops", "loops") if greedy else ()
-    for title in ("acceptance rate", *loops, "break-even", "best γ", "tokens / call", "cost", "speedup"):
+    for title in ("acceptance rate", *loops, "break-even", "best γ", "tokens / call", "cost", "arithmetic", "speedup"):
         table.add_column(title, justify="right", no_wrap=True)
     for finding in findings:
         table.add_row(finding.name, _interval(finding.figures["acceptance_rate"], 3), *_cells(finding, greedy))
@@ -88,6 +88,7 @@ def _cells(finding: Finding, greedy: bool) -> list[str]:
         str(finding.gamma),
         _interval(figures["tokens_per_target_call"][str(finding.gamma)], 2),
         f"{finding.cost_ratio:.3f}",
+        "-" if finding.arithmetic is None else f"{finding.arithmetic:.2f}",
         _interval(finding.speedup, 2),
     ]
 

@@ -64,10 +64,9 @@ def _repacked(linear: Any) -> torch.Tensor:
 
 
 def _scales(state: Any) -> torch.Tensor:
-    if not state.nested:
-        scales: torch.Tensor = state.absmax
-        return scales
-    from bitsandbytes.functional import dequantize_blockwise
+    scales: torch.Tensor = state.absmax
+    if state.nested:
+        from bitsandbytes.functional import dequantize_blockwise
 
-    scales = dequantize_blockwise(state.absmax, state.state2) + state.offset
+        scales = dequantize_blockwise(state.absmax, state.state2) + state.offset
     return scales

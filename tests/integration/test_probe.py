@@ -54,6 +54,16 @@ def test_speed_follows_from_the_cost_ratio(found: dict[str, dict[str, Any]]) -> 
         assert pytest.approx(speeds[finding["gamma"]]) == finding["speedup"]["value"]
 
 
+def test_arithmetic_is_what_a_round_multiplies(found: dict[str, dict[str, Any]]) -> None:
+    """The target's gamma + 1 tokens over what they yield, and the draft's passes on top; looking up multiplies nothing."""
+    for name, finding in found.items():
+        verified = (finding["gamma"] + 1) / finding["figures"]["mean_acceptance_length"][str(finding["gamma"])]
+        if name == "prompt-lookup":
+            assert pytest.approx(verified) == finding["arithmetic"]
+        else:
+            assert verified < finding["arithmetic"] < 2 * verified
+
+
 def test_verdicts_are_plain(smoke: Smoke) -> None:
     """A table, acceptance by domain and position, and a sentence a draft; a costly draft does not pay."""
     ended = _probe(smoke, "--completions", smoke.place.artifact("generate"), "--cost-ratio", 5)

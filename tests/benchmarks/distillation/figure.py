@@ -22,8 +22,8 @@ _GENERATION_AIM, _STORE_AIM = 2.0, 0.5
 
 _HOW = """
 Acceptance rate at temperature 1 on examination prompts of seven domains, after the steps that fit into {seconds:.0f} s of
-training on 2 cores at the speeds below. Means of three seeds, two where many losses or stores are compared, one of drafts of another
-shape and of what was tried beside; 95% intervals, with the documents that prompts are cut from as the unit;
+training on 2 cores at the speeds below. Means of three seeds, two where many losses or stores are compared, one of drafts
+of another shape and of what was tried beside; 95% intervals, with the documents that prompts are cut from as the unit;
 differences paired. All: the same prompts, three completions of each, 16 rows a step (TRL's hold one completion each, the
 others' two where they fit: 7% more), betas 0.9 and 0.95, weight decay 0.1, 5% warm-up then linear to 0, gradients clipped at 1,
 bfloat16 autocast on fp32 weights, loss on completions alone, no checkpointing of activations. TRL's trainers run AdamW, their
