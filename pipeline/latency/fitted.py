@@ -41,8 +41,10 @@ class Fitted:
     points_R3: Floats  # requests, draft length, log of measured over the line; empty where the line does
     prefill: float  # seconds of a mean prompt; 0 where nothing said it
     most_gamma: int
-    most_requests: float
+    most_requests: int
     left_out: LeftOut
+    draft_digest: None = None  # nobody says which draft a server had
+    notes: tuple[str, ...] = ()
 
     @cached_property
     def _over_line(self) -> RBFInterpolator | None:
@@ -112,7 +114,7 @@ def fit_measurements(
         points_R3 if left_out.line > max(left_out.between, _ROUNDING) else np.empty((0, 3)),
         _first_token(measured) or (stalled.value if stalled else 0.0),
         int(gamma_R.max()),
-        float(requests_R.max()),
+        max(1, int(requests_R.max())),
         left_out,
     )
 
@@ -176,7 +178,7 @@ def fitted_from_json(raw: Any, where: str) -> Fitted:
             np.array(raw["points"], dtype=np.float64).reshape(-1, 3),
             float(raw["prefill"]),
             int(raw["most_gamma"]),
-            float(raw["most_requests"]),
+            int(raw["most_requests"]),
             LeftOut(*raw["left_out"]),
         )
     except (KeyError, TypeError, ValueError) as error:

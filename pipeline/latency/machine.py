@@ -1,6 +1,6 @@
 """What steps of a server take, wherever it is known from: forward times measured alone, or a server measured under load."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,6 +19,15 @@ class Machine(Protocol):
 
     @property
     def most_gamma(self) -> int: ...
+
+    @property
+    def most_requests(self) -> int: ...
+
+    @property
+    def draft_digest(self) -> str | None: ...
+
+    @property
+    def notes(self) -> Sequence[str]: ...
 
     def steps(self, cap: int, context: int, gammas: int | None = None) -> Floats: ...
 

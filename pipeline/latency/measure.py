@@ -4,7 +4,7 @@ import platform
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from statistics import median
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ def measure_profile(
     tokens = tuple(range(1, gammas + 2))
     bodies = choose_body(target, vocabulary), choose_body(draft, vocabulary)
     shape = (len(batches), len(tokens), len(contexts))
+    began, worked = perf_counter(), process_time()
     target_BTC, draft_BC = np.empty(shape), np.empty((shape[0], shape[2]))
     with progress.track("profile", len(batches) * len(contexts) + len(prompts), "points") as track:
         for row, batch in enumerate(batches):
@@ -50,7 +51,7 @@ def measure_profile(
         Surface(tuple(batches), tokens, tuple(contexts), target_BTC),
         Surface(tuple(batches), (1,), tuple(contexts), draft_BC[:, None, :]),
         Surface((1,), tuple(prompts), (0,), np.array(prefill_P)[None, :, None]),
-        {**_machine(target), **about},
+        {**_machine(target), **_share(target, perf_counter() - began, process_time() - worked), **about},
     )
 
 
@@ -66,6 +67,11 @@ def _prefill(body: Body, vocabulary: int, length: int, repeats: int) -> float:
         if number >= 2:  # the first two warm up
             seconds.append(perf_counter() - began)
     return median(seconds)
+
+
+def _share(model: Any, seconds: float, worked: float) -> dict[str, float]:
+    """Of the processor's time that was ours: on a CPU all threads wait for the slowest, and something beside slows one."""
+    return {"processor_share": worked / seconds / torch.get_num_threads()} if model.device.type == "cpu" else {}
 
 
 def _machine(model: Any) -> dict[str, Any]:

@@ -31,14 +31,15 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     ),
     "acceptance_rate": ("acceptance_rate", "alpha"),
     "draft_acceptance_rate": ("draft_acceptance_rate",),
-    "tpot": ("tpot", "tpot_p50_ms", "tpot_ms", "median_tpot_ms", "mean_tpot_ms"),
-    "ttft": ("ttft", "ttft_p50_ms", "ttft_ms", "median_ttft_ms", "mean_ttft_ms"),
-    "latency": ("latency", "latency_ms", "mean_e2el_ms", "e2el_ms", "request_latency"),
+    "tpot": ("tpot", "tpot_s", "tpot_p50_ms", "tpot_ms", "median_tpot_ms", "mean_tpot_ms"),
+    "ttft": ("ttft", "ttft_s", "ttft_p50_ms", "ttft_ms", "median_ttft_ms", "mean_ttft_ms"),
+    "latency": ("latency", "latency_s", "latency_ms", "mean_e2el_ms", "e2el_ms", "request_latency"),
     "throughput": ("throughput", "output_tok_s", "output_throughput"),
     "tokens": ("tokens", "output_tokens", "output_len"),
     "prompt_tokens": ("prompt_tokens", "input_tokens", "input_len"),
 }
 _TIMES = ("tpot", "ttft", "latency")
+_SLOWEST = 10.0  # seconds of a token that are taken for a mistaken unit
 _LEFT_BEHIND = 0.95  # served over asked below which the line was growing
 
 
@@ -160,6 +161,10 @@ def _measurement(row: Mapping[str, float], where: str, given: Mapping[str, Any])
         raise UsageError(
             f"{where}: {served:.3g} requests a second were served of {asked:.3g}: beyond stability, so its times only say how "
             "long it was measured; leave it out"
+        )
+    if row.get("tpot", 0.0) > _SLOWEST:
+        raise UsageError(
+            f"{where}: a token takes {row['tpot']:g} s; if these are milliseconds, call the column so, such as tpot_ms"
         )
     gamma = row.get("gamma", 0.0)
     if gamma < 0 or gamma != int(gamma):

@@ -14,6 +14,7 @@ from pipeline.latency.surface import Surface, read_surface
 Floats = NDArray[np.float64]
 
 SCHEMA = 1
+_ALONE = 0.6  # share of the processor's time below which something else took it
 PARTS = ("target", "draft", "prefill")
 _KEYS = {"schema", "about", *PARTS}
 
@@ -31,6 +32,27 @@ class Profile:
     def most_gamma(self) -> int:
         return self.target.tokens[-1] - 1
 
+    @property
+    def most_requests(self) -> int:
+        return self.target.batches[-1]
+
+    @property
+    def draft_digest(self) -> str | None:
+        """Of the draft that was timed."""
+        found = self.about.get("draft")
+        return found if isinstance(found, str) else None
+
+    @property
+    def notes(self) -> list[str]:
+        """What whoever reads figures made of it should know."""
+        share = self.about.get("processor_share")
+        if not isinstance(share, float) or share >= _ALONE:
+            return []
+        return [
+            f"note: the profile was measured beside other work (it had {share:.0%} of the processor), so its times say little; "
+            "measure again with nothing else running"
+        ]
+
     def steps(self, cap: int, context: int, gammas: int | None = None) -> Floats:
         """Seconds of a step of n requests at a draft length, with so much context each: [gamma, n - 1], n up to `cap`, gamma
         from 0. A step drafts gamma tokens one after the other and puts them to the target at once."""
@@ -44,9 +66,10 @@ class Profile:
         return self.prefill.at(1, tokens, 0)
 
     def measurements(self, context: int | None = None) -> list[Measurement]:
-        """Its steps one by one, as of a server that was measured under load; with the least context unless one is given."""
+        """Its steps one by one, as of a server that was measured under load; with the least context unless one is given, and
+        prompts of as many tokens."""
         context = self.target.contexts[0] if context is None else context
-        step_GN = self.steps(self.target.batches[-1], context)
+        step_GN, prefill = self.steps(self.target.batches[-1], context), float(self.prefills(context))
         return [
             Measurement(
                 f"{batch} requests at draft length {gamma}",
@@ -55,7 +78,7 @@ class Profile:
                 1.0,
                 float(step_GN[gamma, batch - 1]),
                 None,
-                None,
+                prefill,
             )
             for batch in self.target.batches
             for gamma in range(self.most_gamma + 1)

@@ -30,6 +30,7 @@ class Workload:
     tokens_W: Ints
     rounds_GW: Floats  # steps of each after its prefill, expected
     variance_GW: Floats  # of them, by the luck of acceptance
+    draft_digest: str | None = None  # of the draft that was examined
 
     @property
     def most_gamma(self) -> int:
@@ -82,9 +83,14 @@ def read_workload(path: Path) -> Workload:
             f"{file}: no examination ({error}); give an evaluate artifact, its acceptance.json or a baseline of "
             "`understudy check`"
         ) from None
+    draft = raw.get("draft") or {}
+    if draft.get("kind") == "prompt-lookup":
+        raise UsageError(
+            f"{file}: an examination of prompt-lookup, which has no draft whose passes take time; give a draft's"
+        )
     if not counts:
         raise UsageError(f"{file}: an examination of no prompt")
-    return examined_workload(counts, convention, len(counts[0].rounds))
+    return replace(examined_workload(counts, convention, len(counts[0].rounds)), draft_digest=draft.get("digest"))
 
 
 def imposed_workload(alpha: float, prompt_tokens: int, tokens: int, gammas: int) -> Workload:

@@ -46,9 +46,9 @@ def print_explanation(example: Example) -> None:
     for title in (
         "draft tokens",
         "tokens a round",
-        "rule of thumb",
+        "by the rule",
         "times as fast",
-        "rule of thumb",
+        "by the rule",
         "accepted of drafted",
     ):
         table.add_column(title, justify="right")
@@ -58,13 +58,18 @@ def print_explanation(example: Example) -> None:
         counted = counted_acceptance(example.alpha, gamma)
         table.add_row(str(gamma), f"{exact:.2f}", f"{rule:.2f}", f"{fast:.2f}", f"{said:.2f}", f"{counted:.2f}")
     console.print(table)
-    least = break_even_acceptance(times, range(1, most + 1))
-    console.print(
-        "No acceptance makes this pair pay."
-        if least is None
-        else f"It pays from an acceptance rate of {least:.2f} on.",
-        markup=False,
-        soft_wrap=True,
+    console.print(_break_even(example, times, most), markup=False, soft_wrap=True)
+
+
+def _break_even(example: Example, times: ForwardTimes, most: int) -> str:
+    """At the draft length given, and at the best one."""
+    own, best = (break_even_acceptance(times, gammas) for gammas in ([example.gamma], range(1, most + 1)))
+    if best is None:
+        return "No acceptance makes this pair pay."
+    at = "it never pays" if own is None else f"it pays from an acceptance rate of {own:.2f} on"
+    return (
+        f"At {example.gamma} draft tokens {at}, at the best draft length from {best:.2f} on. (Other draft lengths: verification "
+        "on a line between the two times given.)"
     )
 
 
@@ -78,10 +83,10 @@ def _arithmetic(example: Example) -> list[str]:
         f"A round with one: {gamma} draft tokens in {gamma * example.draft:g} ms, one pass of the target over them and one more "
         f"in {example.verify:g} ms: {round_ms:g} ms.",
         "",
-        f"Rule of thumb: {alpha:g} of {gamma} draft tokens are kept and the target adds one, {rule:.2f} tokens a round: "
-        f"{round_ms / rule:.1f} ms a token, {rule * example.plain / round_ms:.1f} times as fast.",
+        f"Rule of thumb: a share of {alpha:g} of {gamma} draft tokens is kept and the target adds one, {rule:.2f} tokens a "
+        f"round: {round_ms / rule:.1f} ms a token, {rule * example.plain / round_ms:.2f} times as fast.",
         f"Exact: a draft token is kept only if all before it were, 1 + {alpha:g} + {alpha:g}^2 + ... = {exact:.2f} tokens a "
-        f"round: {round_ms / exact:.1f} ms a token, {exact * example.plain / round_ms:.1f} times as fast.",
+        f"round: {round_ms / exact:.1f} ms a token, {exact * example.plain / round_ms:.2f} times as fast.",
         "",
         f"The rule promises {100 * (rule / exact - 1):.0f}% too much where {alpha:g} is the acceptance rate, the chance that a "
         "token is kept if all before it were,",

@@ -30,7 +30,10 @@ def print_costs(found: Fitted, measurements: int, path: Path | None) -> None:
     table = Table()
     for title in ("cost", "milliseconds", "95% interval", "of"):
         table.add_column(title, justify="left" if title in ("cost", "of") else "right")
+    unknown = set() if found.most_gamma else {"draft", "draft_each"}  # plain decoding alone
     for name, one in costs.coefficients.items():
+        if name in unknown:
+            continue
         bounds = "unknown" if one.high == float("inf") else f"{1e3 * one.low:.3g} to {1e3 * one.high:.3g}"
         table.add_row(name, f"{1e3 * one.value:.4g}", bounds, _MEANING[name])
     console.print(table)
@@ -41,9 +44,11 @@ def print_costs(found: Fitted, measurements: int, path: Path | None) -> None:
             f"A line does not fit: each measurement predicted from the others, it is {100 * left_out.line:.1f}% off, and "
             f"{100 * left_out.between:.1f}% with what it leaves over laid between them, which predictions therefore use"
         )
-    if costs.confounded:
+    if unknown:
+        say("Nothing was measured with a draft: these costs predict plain decoding alone")
+    if confounded := [name for name in costs.confounded if name not in unknown]:
         say(
-            f"These measurements cannot tell {', '.join(costs.confounded)} apart; other loads or draft lengths would, and at "
+            f"These measurements cannot tell {', '.join(confounded)} apart; other loads or draft lengths would, and at "
             "those that were measured predictions hold all the same"
         )
     if found.prefill:

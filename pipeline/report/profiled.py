@@ -36,4 +36,6 @@ def print_profile(profile: Profile, path: Path) -> None:
         verified = (f"{1e3 * float(profile.target.at(batch, gamma + 1, context)):.2f}" for gamma in gammas)
         table.add_row(str(batch), f"{1e3 * plain:.2f}", *verified, f"{1e3 * drafted:.2f}", f"{drafted / plain:.2f}")
     console.print(table)
+    for note in profile.notes:
+        console.print(note, markup=False, soft_wrap=True)
     console.print(f"written to {path}", markup=False, soft_wrap=True)

@@ -88,6 +88,7 @@ def plot_schedule(found: Schedule, path: Path) -> None:
     speedup_GN = speedups(first.rounds_G, first.step_GN)
     for count in [number for number in _SHOWN if number < cap] + [cap]:
         by_length.plot(speedup_GN[:, count - 1], "o-", label=f"{count} requests" if count > 1 else "1 request")
+    by_length.xaxis.get_major_locator().set_params(integer=True)
     by_length.set(xlabel="draft length", ylabel="times as fast as plain decoding", title=first.name)
     for draft in found.drafts:
         best_N = speedups(draft.rounds_G, draft.step_GN).max(0)

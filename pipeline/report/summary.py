@@ -55,13 +55,14 @@ class Summary:
     mlflow: str | None
     learning_curve: dict[str, Any] | None
     directories: dict[str, str]  # what `probe`, `decode` and `check` are given: target, draft, completions
+    examination: str | None  # what `latency` is given: the candidate's
 
 
 def summarise(store: Store, record: RunRecord) -> Summary:
     """Gather a run's figures; a run that is not finished has fewer of them."""
     gamma = int(record.config["evaluate"]["gamma"])
     stages, drafts, perplexity, directories = [], [], {}, {}
-    curve = None
+    curve, examination = None, None
     for job in sorted(record.jobs, key=_order(record)):  # the file's own order is alphabetical
         entry = record.jobs[job]
         stages.append(StageLine(job, entry["state"], entry["seconds"]))
@@ -73,6 +74,7 @@ def summarise(store: Store, record: RunRecord) -> Summary:
             continue
         if entry["stage"] == "evaluate":
             drafts.append(_draft(artifact, entry["part"], gamma))
+            examination = str(artifact.path) if entry["part"] == "candidate" else examination
         elif entry["stage"] == "distill":
             curve = read_json(artifact.path / CURVE) if (artifact.path / CURVE).exists() else None
         else:
@@ -91,6 +93,7 @@ def summarise(store: Store, record: RunRecord) -> Summary:
         ui_link(record),
         curve,
         directories,
+        examination,
     )
 
 

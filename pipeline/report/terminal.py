@@ -47,6 +47,8 @@ def print_summary(summary: Summary) -> None:
     if summary.directories:
         named = "  ".join(f"--{role} {path}" for role, path in summary.directories.items())
         console.print(f"for probe: {named}", markup=False, soft_wrap=True)
+    if summary.examination:
+        console.print(f"for latency: --acceptance {summary.examination}", markup=False, soft_wrap=True)
     if summary.mlflow:
         console.print(f"MLflow: {summary.mlflow}", markup=False, soft_wrap=True)
 

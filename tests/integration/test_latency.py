@@ -88,6 +88,30 @@ def test_several_drafts_are_held_against_each_other(smoke: Smoke, sweep: Path) -
     assert 1 >= len(set(found["draft"]) - {None})
 
 
+def test_each_draft_may_have_its_rate(smoke: Smoke, sweep: Path) -> None:
+    """One for each, or one for all; an engine is told nothing where none pays."""
+    costs = _fitted(smoke, sweep)
+    other = costs.with_name("other.json")
+    other.write_text(costs.read_text())
+    both = ("schedule", "--times", costs, "--times", other, "--tokens", 100)
+    ended = _latency(smoke, *both, "--acceptance-rate", 0.3, "--acceptance-rate", 0.8, "--json")
+    none = _latency(smoke, "schedule", "--times", costs, "--tokens", 100, "--acceptance-rate", 0.01, "--engine", "vllm")
+
+    assert "other" == json.loads(ended.out)["draft"][0]
+    assert (3, "") == (none.code, none.out)
+    assert "speculation does not pay here at any number of requests up to 32; configure none" in none.complaint
+
+
+def test_show_says_what_latency_is_given(smoke: Smoke) -> None:
+    """The candidate's examination, and the one of prompt-lookup is refused."""
+    shown = smoke.place.understudy("show").out
+    lookup = smoke.place.artifact("evaluate/prompt-lookup")
+
+    assert f"for latency: --acceptance {smoke.place.artifact('evaluate/candidate')}" in shown
+    ended = _latency(smoke, "predict", "--times", lookup / "acceptance.json", "--acceptance", lookup)
+    assert 2 == ended.code
+
+
 def test_a_profile_is_fitted_and_predicts(smoke: Smoke, tmp_path: Path) -> None:
     """What `understudy profile` wrote goes in as it is."""
     profile = tmp_path / "profile.json"
@@ -96,7 +120,8 @@ def test_a_profile_is_fitted_and_predicts(smoke: Smoke, tmp_path: Path) -> None:
     small = ("--batches", "1,2,4", "--max-gamma", 2, "--contexts", 8, "--prompts", "4,12", "--out", profile)
     assert 0 == place.understudy("profile", *pair, *small, store=False).code
 
-    assert "9 measurements" in _latency(smoke, "fit", profile).out
+    fitted = _latency(smoke, "fit", profile).out
+    assert ("9 measurements" in fitted, "A prompt holds everybody up for" in fitted) == (True, True)
     ended = _latency(smoke, "predict", "--times", profile, "--acceptance-rate", 0.5, "--tokens", 20, "--batch-cap", 4)
     assert (0, True) == (
         ended.code,
@@ -109,7 +134,13 @@ def test_the_textbook_example_is_explained(smoke: Smoke) -> None:
     ended = _latency(smoke, "explain")
 
     assert 0 == ended.code
-    for expected in ("2.9 times as fast", "2.2 times as fast", "36% too much", "the acceptance rate is 0.93 then"):
+    for expected in (
+        "2.94 times as fast",
+        "2.17 times as fast",
+        "36% too much",
+        "the acceptance rate is 0.93 then",
+        "from 0.14 on",
+    ):
         assert expected in ended.out
 
 
@@ -123,6 +154,10 @@ def test_the_textbook_example_is_explained(smoke: Smoke) -> None:
         (("fit", "{sweep}:requests=many"), "what is written behind a file are numbers"),
         (("fit", "{sweep}", "--experts", "9/8"), "--experts 9/8: give how many of how many, such as 8/64"),
         (("predict", "--times", "{sweep}", "--acceptance-rate", 0.5), "--acceptance-rate and --tokens go together"),
+        (
+            ("schedule", "--times", "a", "--times", "b", "--acceptance", "c"),
+            "2 --times, 1 --acceptance, 2 --acceptance-rate",
+        ),
         (("predict", "--times", "{sweep}"), "give either --acceptance, an examination, or --acceptance-rate, a number"),
         (
             ("predict", "--times", "{sweep}", "--acceptance-rate", 0.5, "--tokens", 9),

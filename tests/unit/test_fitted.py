@@ -36,7 +36,7 @@ def test_a_line_is_left_alone() -> None:
 
     assert 0 == len(found.points_R3)
     np.testing.assert_allclose(found.steps(40, 100, 6)[6, 39], _line(40, 6))
-    assert (5, 32.0) == (found.most_gamma, found.most_requests)
+    assert (5, 32) == (found.most_gamma, found.most_requests)
     assert found.reaches(32, 5, 100)
     assert not found.reaches(33, 5, 100)
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +44,17 @@ def test_what_is_measured_has_every_point() -> None:
     assert (2, 1, 2) == found.draft.seconds_BTC.shape
     assert (3, 6) == found.prefill.tokens
     assert 2 == found.most_gamma
-    assert {"device", "threads", "dtype", "versions", "pair"} == set(found.about)
+    assert {"device", "threads", "dtype", "versions", "processor_share", "pair"} == set(found.about)
     assert (found.steps(4, 6) > 0).all()
+
+
+def test_a_measurement_beside_other_work_says_so() -> None:
+    """Half of the processor's time went elsewhere; where all was its own, or nobody knows, nothing is said."""
+    beside = replace(PROFILE, about={"processor_share": 0.5})
+
+    assert 1 == len(beside.notes)
+    assert "it had 50% of the processor" in beside.notes[0]
+    assert [] == PROFILE.notes == replace(PROFILE, about={"processor_share": 0.9}).notes
 
 
 def test_it_survives_its_file(tmp_path: Path) -> None:

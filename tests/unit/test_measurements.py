@@ -103,6 +103,7 @@ def test_a_guidellm_report_is_read(tmp_path: Path) -> None:
     [
         ((PUBLISHED,), "no measurement in it"),
         ((PUBLISHED, "4,3,2.5,-10,50,400"), "line 2: tpot is -0.01 s, which is no time that anything takes"),
+        (("k,concurrency,tpot", "0,1,20"), "line 2: a token takes 20 s; if these are milliseconds, call the column so"),
         ((PUBLISHED, "4,3,2.5,ten,50,400"), "line 2: tpot_p50_ms is 'ten', which is no number"),
         ((PUBLISHED, "4,3,4.5,10,50,400"), "line 2: 4.5 tokens a step at draft length 3; there can be 1 to 4"),
         ((PUBLISHED, "4,1.5,2,10,50,400"), "line 2: a draft length of 1.5; give whole numbers from 0"),

@@ -69,7 +69,10 @@ def test_a_file_without_an_examination_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text("{}")
     (tmp_path / "none.json").write_text(json.dumps({"conditions": {"convention": "user"}, "prompts": []}))
     (tmp_path / "torn.json").write_text("{")
+    lookup = {"conditions": {"convention": "user"}, "prompts": [], "draft": {"kind": "prompt-lookup"}}
+    (tmp_path / "lookup.json").write_text(json.dumps(lookup))
     for name, message in (
+        ("lookup", "an examination of prompt-lookup"),
         ("other", "no examination"),
         ("none", "no prompt"),
         ("torn", "no JSON"),

@@ -18,7 +18,13 @@ AlphaOption = Annotated[
 TokensOption = Annotated[int | None, typer.Option(min=2, help="Of an answer, with --acceptance-rate.")]
 PromptTokensOption = Annotated[int, typer.Option(min=1, help="Of a prompt, with --acceptance-rate.")]
 CapOption = Annotated[
-    int, typer.Option("--batch-cap", min=1, max=4096, help="Requests a replica serves at once, at most.")
+    int | None,
+    typer.Option(
+        "--batch-cap",
+        min=1,
+        max=4096,
+        help="Requests a replica serves at once, at most; as many as were measured by default.",
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="All figures, as JSON.")]
 PlotOption = Annotated[Path | None, typer.Option(metavar="F", help="Draw it into this PNG file.")]
@@ -56,12 +62,17 @@ def check_plot(plot: Path | None) -> None:
         raise UsageError(f"--plot {plot}: give a .png file in a directory that is there")
 
 
-def beyond(machine: "Machine", workload: "Workload", cap: int) -> list[str]:
-    """A line for what is asked past what was measured."""
-    context = round(workload.context)
-    if machine.reaches(cap, workload.most_gamma, context):
-        return []
-    return [
-        f"note: {cap} requests at once with {context} tokens each lie past what was measured; their times are carried on from "
-        "the last that were"
-    ]
+def notes(machine: "Machine", workload: "Workload", cap: int) -> list[str]:
+    """A line for what whoever reads the figures should know: how the machine was measured, whose examination it is, what lies
+    past what was measured."""
+    context, found = round(workload.context), list(machine.notes)
+    if machine.draft_digest and workload.draft_digest and machine.draft_digest != workload.draft_digest:
+        found.append(
+            "note: the examination is of another draft than was timed; fine for one of the same shape and number format"
+        )
+    if not machine.reaches(cap, workload.most_gamma, context):
+        found.append(
+            f"note: {cap} requests at once with {context} tokens each lie past what was measured; their times are carried on "
+            "from the last that were"
+        )
+    return found

@@ -29,7 +29,7 @@ def predict(
     rate: Annotated[
         str | None, typer.Option(help="Requests a second, with commas; shares of the stability limit by default.")
     ] = None,
-    batch_cap: CapOption = 32,
+    batch_cap: CapOption = None,
     replicas: Annotated[int, typer.Option(min=1, help="Servers that share the requests.")] = 1,
     simulate: Annotated[
         int, typer.Option(min=0, help="Also simulate so many requests step by step, for the 95th percentile.")
@@ -42,7 +42,7 @@ def predict(
     import dataclasses
     import json
 
-    from pipeline.commands.latency.options import beyond, check_plot, read_pair
+    from pipeline.commands.latency.options import check_plot, notes, read_pair
     from pipeline.errors import UsageError
     from pipeline.latency.prediction import chosen_lengths
     from pipeline.latency.prediction import predict as predicted
@@ -53,12 +53,13 @@ def predict(
     machine, workload = read_pair(times, acceptance, acceptance_rate, tokens, prompt_tokens)
     if gamma is not None and gamma > workload.most_gamma:
         raise UsageError(f"--gamma {gamma}: draft lengths 1 to {workload.most_gamma} were measured and examined")
-    lengths_N = chosen_lengths(workload, machine, batch_cap, gamma)
+    cap = batch_cap or machine.most_requests
+    lengths_N = chosen_lengths(workload, machine, cap, gamma)
     found = predicted(workload, machine, lengths_N, rates, replicas, simulate, seed)
     if as_json:
         print(json.dumps({"draft_lengths": lengths_N.tolist(), **dataclasses.asdict(found)}, indent=1, allow_nan=False))
     else:
-        print_prediction(found, lengths_N, float(workload.tokens_W.mean()), beyond(machine, workload, batch_cap))
+        print_prediction(found, lengths_N, float(workload.tokens_W.mean()), notes(machine, workload, cap))
     if plot is not None:
         plot_prediction(found, plot)
 

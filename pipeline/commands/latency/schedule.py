@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 import typer
 
 from pipeline.commands.latency.options import (
-    AlphaOption,
     CapOption,
     JsonOption,
     PlotOption,
@@ -26,10 +25,15 @@ def schedule(
             metavar="F", help="An evaluate artifact, its acceptance.json or a check's baseline, for each --times."
         ),
     ] = None,
-    acceptance_rate: AlphaOption = None,
+    acceptance_rate: Annotated[
+        list[float] | None,
+        typer.Option(
+            min=0, max=1, help="Instead: one rate for every token, for each --times or for all. Needs --tokens."
+        ),
+    ] = None,
     tokens: TokensOption = None,
     prompt_tokens: PromptTokensOption = 128,
-    batch_cap: CapOption = 32,
+    batch_cap: CapOption = None,
     engine: Annotated[
         Literal["vllm", "tensorrt-llm"] | None, typer.Option(help="Print nothing but this engine's configuration.")
     ] = None,
@@ -39,29 +43,36 @@ def schedule(
     """The best draft length for every number of requests, 0 where speculation loses, and which of several drafts wins where."""
     import json
 
-    from pipeline.commands.latency.options import beyond, check_plot, read_pair
-    from pipeline.errors import UsageError
+    from pipeline.commands.latency.options import check_plot, notes, read_pair
+    from pipeline.errors import Refused, UsageError
     from pipeline.latency.schedule import FORMATS, Option, scheduled
     from pipeline.report.scheduled import plot_schedule, print_schedule, schedule_json
 
     check_plot(plot)
-    given: list[Path | None] = [*acceptance] if acceptance else [None for _ in times]
-    if len(given) != len(times):
-        raise UsageError(f"{len(times)} --times and {len(given)} --acceptance: give one examination for each draft")
-    drafts, notes = [], list[str]()
-    for path, examined in zip(times, given, strict=True):
-        machine, workload = read_pair(path, examined, acceptance_rate, tokens, prompt_tokens)
-        steps = machine.steps(batch_cap, round(workload.context), workload.most_gamma)
+    examinations: list[Path | None] = [*acceptance] if acceptance else [None for _ in times]
+    rates: list[float | None] = [*acceptance_rate] if acceptance_rate else [None for _ in times]
+    rates = rates * len(times) if len(rates) == 1 else rates
+    if len(examinations) != len(times) or len(rates) != len(times):
+        raise UsageError(
+            f"{len(times)} --times, {len(examinations)} --acceptance, {len(rates)} --acceptance-rate: give one for each draft"
+        )
+    pairs = [read_pair(*given, tokens, prompt_tokens) for given in zip(times, examinations, rates, strict=True)]
+    cap = batch_cap or min(machine.most_requests for machine, _ in pairs)
+    drafts, told = [], list[str]()
+    for path, (machine, workload) in zip(times, pairs, strict=True):
+        steps = machine.steps(cap, round(workload.context), workload.most_gamma)
         drafts.append(Option(path.stem, workload.rounds_G, steps))
-        notes += [note for note in beyond(machine, workload, batch_cap) if note not in notes]
+        told += [note for note in notes(machine, workload, cap) if note not in told]
     if len({draft.name for draft in drafts}) < len(drafts):
         raise UsageError("--times: two files of the same name; drafts are called by it")
     found = scheduled(drafts)
+    if engine is not None and not found.lengths_N.any():
+        raise Refused(f"speculation does not pay here at any number of requests up to {cap}; configure none")
     if engine is not None:
         print(json.dumps(FORMATS[engine](found.lengths_N)))
     elif as_json:
         print(json.dumps(schedule_json(found), indent=1, allow_nan=False))
     else:
-        print_schedule(found, notes)
+        print_schedule(found, told)
     if plot is not None:
         plot_schedule(found, plot)
