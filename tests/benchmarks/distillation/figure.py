@@ -54,9 +54,9 @@ the place of AdamW where a draft was trained by it before, as this one and the q
 
 _LONG_AIMS = """
 Aims: the moved domains, chat and json, at 0.75 or more, json at 0.85 (met); no other domain loses more than a point (met: all
-gain, because the moved target speaks otherwise about everything). Code, which the target was not moved on, ends at 0.79. The spread
-between domains is smaller than the field's (0.8 to 0.9 on JSON and code against 0.4 to 0.5 on plays): json stands apart and the
-rest lies together, as one would expect of a target of 8.7 M.
+gain, because the moved target speaks otherwise about everything). Code, which the target was not moved on, ends at 0.79. The
+spread between domains is smaller than the field's (0.8 to 0.9 on JSON and code against 0.4 to 0.5 on plays): json stands apart
+and the rest lies together, as one would expect of a target of 8.7 M.
 """
 
 _GENERATION_MISSED = """
