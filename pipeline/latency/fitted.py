@@ -22,7 +22,9 @@ Floats = NDArray[np.float64]
 
 KIND, SCHEMA = "fitted costs", 1
 _ROUNDING = 1e-9
-_KEYS = {"kind", "schema", "costs", "points", "prefill", "most_gamma", "most_requests", "left_out"}
+_COMPANY = 1.5  # requests at once from which a first token may have waited for others'
+_LEAST_LEFT = 0.2  # of a step, that is not prefills
+_KEYS = {"kind", "schema", "costs", "points", "prefill", "most_gamma", "most_requests", "left_out", "plain"}
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class Fitted:
     most_gamma: int
     most_requests: int
     left_out: LeftOut
+    plain: bool = True  # whether plain decoding was measured: nothing can be held against it otherwise
     draft_digest: None = None  # nobody says which draft a server had
     notes: tuple[str, ...] = ()
 
@@ -90,6 +93,7 @@ class Fitted:
             "prefill": self.prefill,
             "most_gamma": self.most_gamma,
             "most_requests": self.most_requests,
+            "plain": self.plain,
             "left_out": [self.left_out.line, self.left_out.between],
         }
 
@@ -101,35 +105,49 @@ def fit_measurements(
     requests_R = np.array([one.requests for one in measured])
     gamma_R = np.array([one.gamma for one in measured])
     seconds_R = np.array([one.step for one in measured])
-    prefills_R = _prefills(measured)
+    prefills_R, prefill = _prefills(measured), _first_token(measured)
+    if (
+        prefills_R is not None and prefill is not None
+    ):  # known from elsewhere: no line could tell it from a request's own share
+        without_R = seconds_R - prefill * prefills_R
+        prefill = (
+            prefill if (without_R > _LEAST_LEFT * seconds_R).all() else 0.0
+        )  # an engine that slices prefills into steps
+        seconds_R, prefills_R = seconds_R - prefill * prefills_R, None
+    elif not all(one.alone for one in measured):
+        prefill = None
     costs = fit_costs(requests_R, gamma_R, seconds_R, experts, prefills_R, confidence)
     line_R = costs.step_seconds(requests_R, gamma_R)
     stalled = costs.coefficients.get(PREFILL)
     if stalled is not None and prefills_R is not None:
         line_R = line_R + stalled.value * prefills_R
+        prefill = 0.0 if PREFILL in costs.confounded else stalled.value
     points_R3 = _merged(np.column_stack([requests_R, gamma_R, np.log(seconds_R / line_R)]))
     left_out = _left_out(points_R3)
     return Fitted(
         costs,
         points_R3 if left_out.line > max(left_out.between, _ROUNDING) else np.empty((0, 3)),
-        _first_token(measured) or (stalled.value if stalled else 0.0),
+        prefill or 0.0,
         int(gamma_R.max()),
         max(1, int(requests_R.max())),
         left_out,
+        bool((gamma_R == 0).any()),
     )
 
 
 def _prefills(measured: Sequence[Measurement]) -> Floats | None:
-    """Of others, in a step of one request: each of them begins anew once in as many steps as its answer takes."""
+    """Of others, in a step of one request: each of them begins anew once in as many steps as its answer takes. None where lengths
+    are not known, or the steps were measured alone."""
     if any(one.tokens is None for one in measured):
         return None
     return np.array([max(0.0, one.requests - 1) * one.tokens_per_step / (one.tokens or 1.0) for one in measured])
 
 
 def _first_token(measured: Sequence[Measurement]) -> float | None:
-    """Where the fewest are served: nobody waits for anybody there."""
-    fewest = min(one.requests for one in measured)
-    known = [one.first_token for one in measured if one.requests == fewest and one.first_token is not None]
+    """Of a request alone, or measured alone: nobody waits for anybody there."""
+    known = [
+        one.first_token for one in measured if (one.alone or one.requests < _COMPANY) and one.first_token is not None
+    ]
     return float(np.median(known)) if known else None
 
 
@@ -173,13 +191,19 @@ def fitted_from_json(raw: Any, where: str) -> Fitted:
             for name, (value, low, high) in costs["coefficients"].items()
         }
         experts = Experts(*costs["experts"]) if costs["experts"] else None
-        return Fitted(
+        found = Fitted(
             Costs(coefficients, tuple(costs["confounded"]), costs["mape"], costs["r2"], experts),
             np.array(raw["points"], dtype=np.float64).reshape(-1, 3),
             float(raw["prefill"]),
             int(raw["most_gamma"]),
             int(raw["most_requests"]),
             LeftOut(*raw["left_out"]),
+            bool(raw["plain"]),
         )
-    except (KeyError, TypeError, ValueError) as error:
+        if not np.isfinite([*found.points_R3.ravel(), found.prefill, *found.step_seconds([1, 2], [0, 1])]).all():
+            raise ValueError("a figure that is no number")
+        if found.prefill < 0 or found.most_gamma < 0 or found.most_requests < 1:
+            raise ValueError("a figure below its least")
+        return found
+    except (KeyError, TypeError, ValueError, OverflowError, ZeroDivisionError, np.linalg.LinAlgError) as error:
         raise UsageError(f"{where}: not whole costs ({error}); write them by `understudy latency fit`") from None

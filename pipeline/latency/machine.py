@@ -21,6 +21,9 @@ class Machine(Protocol):
     def most_gamma(self) -> int: ...
 
     @property
+    def plain(self) -> bool: ...
+
+    @property
     def most_requests(self) -> int: ...
 
     @property

@@ -6,6 +6,7 @@ a request; the prefills of others, which hold it up, are in them.
 
 import csv
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 }
 _TIMES = ("tpot", "ttft", "latency")
 _SLOWEST = 10.0  # seconds of a token that are taken for a mistaken unit
+_MOST_REQUESTS = 100_000
 _LEFT_BEHIND = 0.95  # served over asked below which the line was growing
 
 
@@ -54,6 +56,7 @@ class Measurement:
     step: float  # seconds
     tokens: float | None  # of a mean answer
     first_token: float | None  # seconds until it
+    alone: bool = False  # measured by itself: no prefill of others is in it
 
 
 def read_measurements(
@@ -67,6 +70,8 @@ def read_measurements(
     rows = list(_rows(path))
     if not rows:
         raise UsageError(f"{path}: no measurement in it")
+    if unsound := next((name for name, value in (values or {}).items() if not math.isfinite(value)), None):
+        raise UsageError(f"{path}: {unsound} is no number")
     return [_measurement(_named(row, where, columns or {}) | dict(values or {}), where, row) for where, row in rows]
 
 
@@ -87,13 +92,9 @@ def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 def _results(path: Path, text: str) -> Iterator[dict[str, Any]]:
     """Of `vllm bench serve` (one, a list or one a line) or of a GuideLLM report."""
     try:
-        found = (
-            [json.loads(line) for line in text.splitlines() if line.strip()]
-            if path.suffix == ".jsonl"
-            else json.loads(text)
-        )
+        found = _json(text)
     except ValueError:
-        raise UsageError(f"{path}: this is no JSON") from None
+        raise UsageError(f"{path}: this is no JSON, neither whole nor by line") from None
     if isinstance(found, Mapping) and isinstance(found.get("benchmarks"), Sequence):
         yield from (_guidellm(path, number, item) for number, item in enumerate(found["benchmarks"], 1))
         return
@@ -102,18 +103,35 @@ def _results(path: Path, text: str) -> Iterator[dict[str, Any]]:
             raise UsageError(
                 f"{path}: neither a result of `vllm bench serve` nor a GuideLLM report; give a table as CSV"
             )
-        yield _vllm(dict(item))
+        yield _vllm(path, dict(item))
 
 
-def _vllm(result: dict[str, Any]) -> dict[str, Any]:
-    """With what its totals say: lengths, and the draft length, which is 0 where it counted no draft."""
-    drafts, completed = result.get("spec_decode_num_drafts") or 0, max(1, result["completed"])
-    result["gamma"] = round(result["spec_decode_draft_tokens"] / drafts) if drafts else 0
-    result["tokens"] = result.get("total_output_tokens", 0) / completed
-    result["prompt_tokens"] = result.get("total_input_tokens", 0) / completed
-    if result.get("max_concurrency"):  # a closed loop: the rate it asks for is what it is served
-        result.pop("request_rate", None)
-    return {name: value for name, value in result.items() if value is not None and value != "inf"}
+def _json(text: str) -> Any:
+    """Whole, or a value a line, as `vllm bench serve --append-result` writes them."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return [json.loads(line) for line in text.splitlines() if line.strip()]
+
+
+def _vllm(path: Path, result: dict[str, Any]) -> dict[str, Any]:
+    """With what its totals say: lengths; the draft length, which is 0 where it counted no draft; and of an open loop the rate
+    that was served while requests came, without the drain at the end, in the place of the most that it allowed at once."""
+    try:
+        drafts, completed = result.get("spec_decode_num_drafts") or 0, max(1, result["completed"])
+        result["gamma"] = round(result["spec_decode_draft_tokens"] / drafts) if drafts else 0
+        result["tokens"] = result["total_output_tokens"] / completed
+        result["prompt_tokens"] = result.get("total_input_tokens", 0) / completed
+        if result.get("request_rate") in (None, "inf", float("inf")):
+            result.pop("request_rate", None)
+        else:
+            result.pop("max_concurrency", None)
+            ttft, tpot = (result.get(f"mean_{name}_ms", 0.0) / 1e3 for name in ("ttft", "tpot"))
+            result["latency_s"] = ttft + tpot * (result["tokens"] - 1)
+            result["request_throughput"] = completed / max(result["duration"] - result["latency_s"], 1e-9)
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{path}: not a whole result of `vllm bench serve` ({error})") from None
+    return {name: value for name, value in result.items() if value is not None}
 
 
 _GUIDELLM = {  # what it calls them, all under `metrics`
@@ -128,10 +146,13 @@ _GUIDELLM = {  # what it calls them, all under `metrics`
 
 
 def _guidellm(path: Path, number: int, benchmark: Any) -> dict[str, Any]:
-    """Means over requests that came to their end. It knows nothing of drafts."""
+    """Means over requests that came to their end; present were all. It knows nothing of drafts."""
     try:
         metrics = benchmark["metrics"]
-        return {ours: metrics[theirs]["successful"]["mean"] for ours, theirs in _GUIDELLM.items()}
+        return {
+            ours: metrics[theirs]["total" if ours == "requests" else "successful"]["mean"]
+            for ours, theirs in _GUIDELLM.items()
+        }
     except (KeyError, TypeError):
         raise UsageError(f"{path}: result {number}: a GuideLLM report of another schema; give a table as CSV") from None
 
@@ -148,7 +169,9 @@ def _named(row: Mapping[str, Any], where: str, columns: Mapping[str, str]) -> di
         try:
             value = float(row[column])
         except (TypeError, ValueError):
-            raise UsageError(f"{where}: {column} is '{row[column]}', which is no number") from None
+            value = math.nan
+        if not math.isfinite(value):
+            raise UsageError(f"{where}: {column} is '{row[column]}', which is no number")
         found[name] = value / 1e3 if name in _TIMES and re.search(r"(?<![a-z])ms(?![a-z])", column.lower()) else value
     return found
 
@@ -171,8 +194,10 @@ def _measurement(row: Mapping[str, float], where: str, given: Mapping[str, Any])
         raise UsageError(f"{where}: a draft length of {gamma:g}; give whole numbers from 0")
     length = _tokens_per_step(row, int(gamma), where)
     requests, token = _requests(row, where, given), _token_seconds(row, where, given)
-    if not requests > 0:
-        raise UsageError(f"{where}: {requests:g} requests at once; give more than 0")
+    if not 0 < requests <= _MOST_REQUESTS:
+        raise UsageError(f"{where}: {requests:g} requests at once; give more than 0, and at most {_MOST_REQUESTS:,}")
+    if not token > 0:
+        raise UsageError(f"{where}: a token takes {token:g} s, which is no time that anything takes")
     return Measurement(where, requests, int(gamma), length, token * length, row.get("tokens"), row.get("ttft"))
 
 
@@ -196,12 +221,12 @@ def _tokens_per_step(row: Mapping[str, float], gamma: int, where: str) -> float:
 
 
 def _requests(row: Mapping[str, float], where: str, given: Mapping[str, Any]) -> float:
-    """By Little's law where the table is of rates."""
+    """By Little's law where the table is of rates: what arrives at random meets so many others, and is one more itself."""
     rate = row.get("served_rate", row.get("rate"))
     if "requests" in row:
         return row["requests"]
     if rate is not None and "latency" in row:
-        return rate * row["latency"]
+        return 1 + rate * row["latency"]
     raise UsageError(
         f"{where}: nothing says how many requests are served at once, nor at which rate they come and how long they take; there "
         f"are {_short(given)}; name a column by --column requests=NAME (or rate=NAME and latency=NAME)"
@@ -215,7 +240,8 @@ def _token_seconds(row: Mapping[str, float], where: str, given: Mapping[str, Any
     if "latency" in row and row.get("tokens", 0) > 1:
         return (row["latency"] - row.get("ttft", 0.0)) / (row["tokens"] - 1)
     if row.get("throughput", 0) > 0 and "requests" in row:
-        return row["requests"] / row["throughput"]
+        wait = row.get("ttft", 0.0) / row["tokens"] if row.get("tokens", 0) > 1 else 0.0  # of a first token, on each
+        return row["requests"] / row["throughput"] - wait
     raise UsageError(
         f"{where}: nothing says what a token takes; there are {_short(given)}; name a column by --column tpot=NAME (or latency "
         "with tokens, or throughput)"

@@ -97,6 +97,8 @@ def _latency(rate: float, server: Server, workload: Workload, lengths_N: Ints) -
     if alone is None:
         return None
     met = min(max(round(alone.batch), 1), len(lengths_N))
+    if lengths_N[met - 1] == lengths_N[0]:
+        return alone
     return latency(rate, server, workload.sizes(int(lengths_N[met - 1])))
 
 

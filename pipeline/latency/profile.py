@@ -33,6 +33,11 @@ class Profile:
         return self.target.tokens[-1] - 1
 
     @property
+    def plain(self) -> bool:
+        """Plain decoding is in every profile."""
+        return True
+
+    @property
     def most_requests(self) -> int:
         return self.target.batches[-1]
 
@@ -79,6 +84,7 @@ class Profile:
                 float(step_GN[gamma, batch - 1]),
                 None,
                 prefill,
+                alone=True,
             )
             for batch in self.target.batches
             for gamma in range(self.most_gamma + 1)
@@ -102,4 +108,6 @@ def profile_from_json(raw: Any, where: str) -> Profile:
             f"{where}: a profile of schema {raw['schema']}, and this version reads schema {SCHEMA}; measure again"
         )
     surfaces = {name: read_surface(raw[name], f"{where}: {name}") for name in PARTS}
+    if not isinstance(raw["about"], Mapping):
+        raise UsageError(f"{where}: 'about' says nothing of the machine; measure again")
     return Profile(**surfaces, about=dict(raw["about"]))

@@ -12,7 +12,8 @@ however unequal requests are. For s(n) = S (a + b n) the mean is S (a + b) / (1 
 On top of it a prefill stops everybody, and whoever comes during one begins together with the next: between prefills requests
 arrive in clusters whose sizes are those of busy periods (Borel), which lengthens what pi(n) says and the tail above all. An
 arrival waits for the step under way. Above the batch cap requests wait in line: as in M/M/c, scaled by (1 + cv^2) / 2 (Allen and
-Cunneen 1990), which is exact for a batch of one. The spread of a request's time is that of the company it meets, which comes and
+Cunneen 1990), which is exact for a batch of one without prefills. Where prefills take more than half of the time all this is a
+coarse guess, and the simulation is to be asked. The spread of a request's time is that of the company it meets, which comes and
 goes as if others' sizes were exponential.
 """
 
@@ -32,7 +33,7 @@ Floats = NDArray[np.float64]
 _WAITS = 32  # equally likely waits in line that stand for all
 _SIZES = 12  # sizes of a request whose spread is computed; between them it is interpolated
 _RARE = 1e-9
-_MOST_CLUSTER, _MOST_PRESENT = 200, 20_000
+_MOST_CLUSTER, _MOST_PRESENT = 4_000, 20_000
 
 
 @dataclass(frozen=True)

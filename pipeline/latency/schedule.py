@@ -59,11 +59,12 @@ def for_vllm(lengths_N: Sequence[int] | Ints) -> dict[str, Any]:
 
 
 def for_tensorrt(lengths_N: Sequence[int] | Ints) -> dict[str, Any]:
-    """Keys of TensorRT-LLM's `speculative_config`. Its releases read a batch size of the schedule as the first or as the last of
-    its stretch; with every size in it both mean the same."""
+    """Keys of TensorRT-LLM's `speculative_config`. A batch of one has the longest of all, as its validator demands; its releases
+    read a batch size of the schedule as the first or as the last of its stretch, and with every size in it both mean the same."""
     return {
         "max_draft_len": int(max(lengths_N)),
-        "draft_len_schedule": {number: int(gamma) for number, gamma in enumerate(lengths_N, 1)},
+        "draft_len_schedule": {number: int(gamma) for number, gamma in enumerate(lengths_N, 1)}
+        | {1: int(max(lengths_N))},
     }
 
 
@@ -94,7 +95,7 @@ class Schedule:
     winner_N: list[str | None]  # the draft whose answers come soonest; None where plain decoding's do
     lengths_N: Ints  # its draft length; 0
     speedup_N: Floats  # over plain decoding
-    break_even_N: Floats  # acceptance rate from which the first draft pays at all
+    break_even_N: Floats  # acceptance rate from which that draft pays at all, the first where none wins
 
 
 def scheduled(drafts: Sequence[Option]) -> Schedule:
@@ -105,6 +106,5 @@ def scheduled(drafts: Sequence[Option]) -> Schedule:
     each_N = np.arange(len(first_N))
     lengths_N = lengths_DN[first_N, each_N]
     winner_N = [drafts[one].name if gamma else None for one, gamma in zip(first_N, lengths_N, strict=True)]
-    return Schedule(
-        list(drafts), winner_N, lengths_N, speedup_DN[first_N, each_N], break_even_acceptances(drafts[0].step_GN)
-    )
+    break_even_DN = np.array([break_even_acceptances(draft.step_GN) for draft in drafts])
+    return Schedule(list(drafts), winner_N, lengths_N, speedup_DN[first_N, each_N], break_even_DN[first_N, each_N])

@@ -47,7 +47,9 @@ class Surface:
     def reaches(self, batch: int, tokens: int, context: int) -> bool:
         """Whether that lies within what was measured."""
         axes = (self.batches, self.tokens, self.contexts)
-        return all(one <= axis[-1] for one, axis in zip((batch, tokens, context), axes, strict=True))
+        return self.batches[0] <= batch and all(
+            one <= axis[-1] for one, axis in zip((batch, tokens, context), axes, strict=True)
+        )
 
     def json(self) -> dict[str, Any]:
         return {**{name: list(getattr(self, name)) for name in _AXES}, "seconds": self.seconds_BTC.tolist()}

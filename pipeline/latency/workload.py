@@ -78,19 +78,27 @@ def read_workload(path: Path) -> Workload:
     try:
         rows, convention = raw["prompts"], CONVENTIONS[raw["conditions"]["convention"]]
         counts = counts_from_json(rows["deployed"] if isinstance(rows, dict) else rows)
-    except (KeyError, TypeError) as error:
+        draft = dict(raw.get("draft") or {})
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UsageError(
             f"{file}: no examination ({error}); give an evaluate artifact, its acceptance.json or a baseline of "
             "`understudy check`"
         ) from None
-    draft = raw.get("draft") or {}
     if draft.get("kind") == "prompt-lookup":
         raise UsageError(
             f"{file}: an examination of prompt-lookup, which has no draft whose passes take time; give a draft's"
         )
     if not counts:
         raise UsageError(f"{file}: an examination of no prompt")
-    return replace(examined_workload(counts, convention, len(counts[0].rounds)), draft_digest=draft.get("digest"))
+    try:
+        found = examined_workload(counts, convention, len(counts[0].rounds))
+    except (IndexError, TypeError, ValueError) as error:
+        raise UsageError(f"{file}: not a whole examination ({error}); examine the draft again") from None
+    if not np.isfinite(found.rounds_GW).all() or not (found.rounds_G > 0).all():
+        raise UsageError(
+            f"{file}: answers of one token at most, or rounds that are no numbers; there is nothing to speculate on"
+        )
+    return replace(found, draft_digest=draft.get("digest"))
 
 
 def imposed_workload(alpha: float, prompt_tokens: int, tokens: int, gammas: int) -> Workload:

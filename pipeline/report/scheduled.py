@@ -72,7 +72,7 @@ def schedule_json(found: Schedule) -> dict[str, Any]:
         "speedup": found.speedup_N.tolist(),
         "break_even_acceptance": [float(one) if np.isfinite(one) else None for one in found.break_even_N],
         "break_even_requests": last_paying(found.lengths_N),
-        **{engine: written(found.lengths_N) for engine, written in FORMATS.items()},
+        **({engine: written(found.lengths_N) for engine, written in FORMATS.items()} if len(found.drafts) == 1 else {}),
     }
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -52,18 +53,31 @@ def test_a_server_that_bends_is_met_where_it_was_measured() -> None:
 
 
 def test_prefills_of_others_are_no_part_of_a_step() -> None:
-    """In a closed loop each of the others begins anew once in as many steps as its answer takes; a first token says what a
-    prompt takes."""
+    """In a closed loop each of the others begins anew once in as many steps as its answer takes. A request alone says what a
+    prompt takes; without one the steps do, where lengths vary enough; a first token in company has waited for others'."""
     tokens, prefill = 100.0, 0.03
 
     def stalled(requests: float, gamma: float) -> float:
         return _line(requests, gamma) + prefill * (requests - 1) * (1 + gamma) ** 0.5 / tokens
 
-    found = fit_measurements(_sweep(stalled, tokens))
+    sweep = [replace(one, first_token=prefill * one.requests) for one in _sweep(stalled, tokens)]
+    company = [one for one in sweep if one.requests > 1]
+    for found in (fit_measurements(sweep), fit_measurements(company)):
+        np.testing.assert_allclose(found.step_seconds(8, 3), _line(8, 3))
+        np.testing.assert_allclose(found.prefills([10, 20]), prefill)
 
-    assert pytest.approx(prefill) == found.costs.coefficients["prefill"].value
-    np.testing.assert_allclose(found.step_seconds(8, 3), _line(8, 3))
-    np.testing.assert_allclose(found.prefills([10, 20]), 0.05)
+
+def test_without_lengths_prefills_stay_in_the_steps() -> None:
+    """They are there already: on top of it they would count twice."""
+    assert 0.0 == fit_measurements(_sweep(_line)).prefill
+
+
+def test_it_says_whether_plain_decoding_was_measured() -> None:
+    """Nothing can be held against what was not."""
+    sweep = _sweep(_line)
+
+    assert fit_measurements(sweep).plain
+    assert not fit_measurements([one for one in sweep if one.gamma]).plain
 
 
 @pytest.mark.parametrize("step", [_line, _bends])

@@ -32,10 +32,10 @@ def test_a_published_sweep_is_read_as_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("header", "row", "requests", "step"),
     [
-        ("rate,gamma,latency,tokens,ttft,omega", "2,2,3.0,101,0.5,2", 6.0, 2 * 2.5 / 100),
+        ("rate,gamma,latency,tokens,ttft,omega", "2,2,3.0,101,0.5,2", 7.0, 2 * 2.5 / 100),
         ("concurrency,gamma,throughput,acceptance_rate", "6,1,300,0.5", 6.0, 1.5 * 6 / 300),
         ("batch,k,tpot,draft_acceptance_rate", "6,4,0.01,0.25", 6.0, 2 * 0.01),
-        ("request_rate,request_throughput,k,latency_ms,tokens", "3,2.9,0,1000,11", 2.9, 0.1),
+        ("request_rate,request_throughput,k,latency_ms,tokens", "3,2.9,0,1000,11", 3.9, 0.1),
     ],
 )
 def test_what_is_not_said_follows(header: str, row: str, requests: float, step: float, tmp_path: Path) -> None:
@@ -79,6 +79,29 @@ def test_results_of_vllm_bench_are_read(tmp_path: Path) -> None:
     ] == read_measurements(path)
 
 
+def test_an_open_loop_of_vllm_bench_is_what_it_served(tmp_path: Path) -> None:
+    """Not the most that it allowed at once; and the drain after the last arrival is no sign of a growing line."""
+    run = {
+        "completed": 200,
+        "duration": 110.0,
+        "total_output_tokens": 20200,
+        "request_rate": 2.0,
+        "request_throughput": 200 / 110,
+        "max_concurrency": 256,
+        "mean_tpot_ms": 95.0,
+        "mean_ttft_ms": 500.0,
+    }
+    path = tmp_path / "run.json"
+    path.write_text("\n".join(json.dumps(one) for one in (run, run)))  # as --append-result leaves it
+    found, _ = read_measurements(path)
+
+    assert pytest.approx(1 + 200 / (110 - 10) * 10) == found.requests
+    assert pytest.approx(0.095) == found.step
+    path.write_text(json.dumps(run | {"duration": 160.0}))
+    with pytest.raises(UsageError, match="beyond stability"):
+        read_measurements(path)
+
+
 def test_a_guidellm_report_is_read(tmp_path: Path) -> None:
     """Means of requests that were answered; what was drafted is said beside it."""
     means = {
@@ -90,12 +113,12 @@ def test_a_guidellm_report_is_read(tmp_path: Path) -> None:
         "output_token_count": 128.0,
         "prompt_token_count": 256.0,
     }
-    metrics = {name: {"successful": {"mean": mean}} for name, mean in means.items()}
+    metrics = {name: {"successful": {"mean": mean}, "total": {"mean": 2 * mean}} for name, mean in means.items()}
     path = tmp_path / "report.json"
     path.write_text(json.dumps({"benchmarks": [{"metrics": metrics}]}))
     (found,) = read_measurements(path, values={"gamma": 3, "acceptance_length": 2.5})
 
-    assert Measurement(f"{path}: result 1", 7.5, 3, 2.5, pytest.approx(0.05), 128.0, 0.1) == found
+    assert Measurement(f"{path}: result 1", 15.0, 3, 2.5, pytest.approx(0.05), 128.0, 0.1) == found
 
 
 @pytest.mark.parametrize(
@@ -108,6 +131,10 @@ def test_a_guidellm_report_is_read(tmp_path: Path) -> None:
         ((PUBLISHED, "4,3,4.5,10,50,400"), "line 2: 4.5 tokens a step at draft length 3; there can be 1 to 4"),
         ((PUBLISHED, "4,1.5,2,10,50,400"), "line 2: a draft length of 1.5; give whole numbers from 0"),
         ((PUBLISHED, "0,1,2,10,50,400"), "line 2: 0 requests at once"),
+        ((PUBLISHED, "1e9,1,2,10,50,400"), "line 2: 1e+09 requests at once; give more than 0, and at most 100,000"),
+        ((PUBLISHED, "4,nan,2,10,50,400"), "line 2: k is 'nan', which is no number"),
+        ((PUBLISHED, "4,1,2,10,inf,400"), "line 2: ttft_p50_ms is 'inf', which is no number"),
+        (("concurrency,k,throughput,ttft,tokens", "2,0,100,9,100"), "line 2: a token takes -0.07 s"),
         (("k,tpot", "0,0.1"), "line 2: nothing says how many requests are served at once"),
         (
             ("concurrency,k", "1,0"),
@@ -133,6 +160,8 @@ def test_a_bad_table_is_one_line(lines: tuple[str, ...], message: str, tmp_path:
     ("content", "message"),
     [
         ("{", "this is no JSON"),
+        ({"completed": "many"}, "not a whole result of `vllm bench serve`"),
+        ({"completed": 1, "total_output_tokens": None}, "not a whole result of `vllm bench serve`"),
         ({"some": "thing"}, "neither a result of `vllm bench serve` nor a GuideLLM report"),
         ({"benchmarks": [{"metrics": {}}]}, "result 1: a GuideLLM report of another schema"),
     ],

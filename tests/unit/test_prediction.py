@@ -16,7 +16,7 @@ def _machine(each: float, prefill: float | None = None) -> Fitted:
     """A step of 20 ms and 2 for each draft token; `each` for every request, and as much for each of its draft tokens."""
     return fit_measurements(
         [
-            Measurement("", n, gamma, 1.0, 0.02 + 0.002 * gamma + n * each * (1 + gamma), None, prefill)
+            Measurement("", n, gamma, 1.0, 0.02 + 0.002 * gamma + n * each * (1 + gamma), None, prefill, alone=True)
             for n in (1, 2, 8, 16)
             for gamma in (0, 1, 2, 3)
         ]

@@ -58,6 +58,9 @@ def test_vllm_reads_stretches() -> None:
 def test_tensorrt_has_every_batch_size() -> None:
     """Whether it reads a size as the first or the last of its stretch."""
     assert {"max_draft_len": 2, "draft_len_schedule": {1: 2, 2: 1, 3: 1, 4: 0}} == for_tensorrt([2, 1, 1, 0])
+    assert {1: 4, 2: 4, 3: 0} == for_tensorrt([2, 4, 0])[
+        "draft_len_schedule"
+    ]  # its validator asks for the longest at one
 
 
 def test_break_even_is_what_the_cheapest_length_asks_for() -> None:

@@ -41,8 +41,8 @@ def fit(
     from pipeline.latency.measurements import Measurement, read_measurements
     from pipeline.report.fitted import print_costs
 
-    if out is not None and not out.parent.is_dir():
-        raise UsageError(f"--out {out}: no such directory as {out.parent}")
+    if out is not None and (not out.parent.is_dir() or out.is_dir()):
+        raise UsageError(f"--out {out}: give a file in a directory that is there")
     columns, mixture = _pairs(column or [], "--column"), _experts(experts)
     files = [_file(text) for text in source]
     if context is not None and len(files) > 1:
@@ -94,6 +94,6 @@ def _experts(text: str | None) -> "Experts | None":
     if text is None:
         return None
     awake, _, every = text.partition("/")
-    if not (awake.isdigit() and every.isdigit() and 0 < int(awake) <= int(every)):
+    if not (awake.isdecimal() and every.isdecimal() and 0 < int(awake) <= int(every)):
         raise UsageError(f"--experts {text}: give how many of how many, such as 8/64")
     return Experts(int(awake), int(every))

@@ -9,13 +9,15 @@ if TYPE_CHECKING:
     from pipeline.latency.machine import Machine
     from pipeline.latency.workload import Workload
 
+_MOST_CAP = 512  # where none is given
+
 AlphaOption = Annotated[
     float | None,
     typer.Option(
         "--acceptance-rate", min=0, max=1, help="Instead of --acceptance: one rate for every token. Needs --tokens."
     ),
 ]
-TokensOption = Annotated[int | None, typer.Option(min=2, help="Of an answer, with --acceptance-rate.")]
+TokensOption = Annotated[int | None, typer.Option(min=2, max=32768, help="Of an answer, with --acceptance-rate.")]
 PromptTokensOption = Annotated[int, typer.Option(min=1, help="Of a prompt, with --acceptance-rate.")]
 CapOption = Annotated[
     int | None,
@@ -28,6 +30,11 @@ CapOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="All figures, as JSON.")]
 PlotOption = Annotated[Path | None, typer.Option(metavar="F", help="Draw it into this PNG file.")]
+
+
+def batch_cap_of(given: int | None, *machines: "Machine") -> int:
+    """As many as were measured for all of them, where none is given, and not more than anybody serves."""
+    return given or min(_MOST_CAP, *(machine.most_requests for machine in machines))
 
 
 def read_pair(
@@ -43,6 +50,10 @@ def read_pair(
     if (alpha is None) != (tokens is None):
         raise UsageError("--acceptance-rate and --tokens go together; an examination knows how long its answers are")
     machine = read_machine(times)
+    if not machine.plain:
+        raise UsageError(
+            f"{times}: plain decoding (draft length 0) was never measured, and there is nothing to hold speculation against"
+        )
     if acceptance is not None:
         asked = read_workload(acceptance)
     else:

@@ -42,7 +42,7 @@ def predict(
     import dataclasses
     import json
 
-    from pipeline.commands.latency.options import check_plot, notes, read_pair
+    from pipeline.commands.latency.options import batch_cap_of, check_plot, notes, read_pair
     from pipeline.errors import UsageError
     from pipeline.latency.prediction import chosen_lengths
     from pipeline.latency.prediction import predict as predicted
@@ -53,7 +53,7 @@ def predict(
     machine, workload = read_pair(times, acceptance, acceptance_rate, tokens, prompt_tokens)
     if gamma is not None and gamma > workload.most_gamma:
         raise UsageError(f"--gamma {gamma}: draft lengths 1 to {workload.most_gamma} were measured and examined")
-    cap = batch_cap or machine.most_requests
+    cap = batch_cap_of(batch_cap, machine)
     lengths_N = chosen_lengths(workload, machine, cap, gamma)
     found = predicted(workload, machine, lengths_N, rates, replicas, simulate, seed)
     if as_json:

@@ -43,12 +43,14 @@ def schedule(
     """The best draft length for every number of requests, 0 where speculation loses, and which of several drafts wins where."""
     import json
 
-    from pipeline.commands.latency.options import check_plot, notes, read_pair
+    from pipeline.commands.latency.options import batch_cap_of, check_plot, notes, read_pair
     from pipeline.errors import Refused, UsageError
     from pipeline.latency.schedule import FORMATS, Option, scheduled
     from pipeline.report.scheduled import plot_schedule, print_schedule, schedule_json
 
     check_plot(plot)
+    if engine is not None and len(times) > 1:
+        raise UsageError("--engine: an engine serves one draft; give the --times of the one you chose")
     examinations: list[Path | None] = [*acceptance] if acceptance else [None for _ in times]
     rates: list[float | None] = [*acceptance_rate] if acceptance_rate else [None for _ in times]
     rates = rates * len(times) if len(rates) == 1 else rates
@@ -57,7 +59,7 @@ def schedule(
             f"{len(times)} --times, {len(examinations)} --acceptance, {len(rates)} --acceptance-rate: give one for each draft"
         )
     pairs = [read_pair(*given, tokens, prompt_tokens) for given in zip(times, examinations, rates, strict=True)]
-    cap = batch_cap or min(machine.most_requests for machine, _ in pairs)
+    cap = batch_cap_of(batch_cap, *(machine for machine, _ in pairs))
     drafts, told = [], list[str]()
     for path, (machine, workload) in zip(times, pairs, strict=True):
         steps = machine.steps(cap, round(workload.context), workload.most_gamma)
