@@ -106,13 +106,11 @@ def fit_measurements(
     gamma_R = np.array([one.gamma for one in measured])
     seconds_R = np.array([one.step for one in measured])
     prefills_R, prefill = _prefills(measured), _first_token(measured)
-    if (
-        prefills_R is not None and prefill is not None
-    ):  # known from elsewhere: no line could tell it from a request's own share
+    if prefills_R is not None and prefill is not None:
+        # Known from elsewhere: no line could tell it from a request's own share. An engine that slices prefills into its steps
+        # has too little left, and its steps are taken as they are.
         without_R = seconds_R - prefill * prefills_R
-        prefill = (
-            prefill if (without_R > _LEAST_LEFT * seconds_R).all() else 0.0
-        )  # an engine that slices prefills into steps
+        prefill = prefill if (without_R > _LEAST_LEFT * seconds_R).all() else 0.0
         seconds_R, prefills_R = seconds_R - prefill * prefills_R, None
     elif not all(one.alone for one in measured):
         prefill = None
