@@ -53,7 +53,7 @@ typedef struct {
 } pass;
 
 /* ---- products ------------------------------------------------------------------------------------------------------- */
-/* `block` multiplies OUTPUTS rows of weights, (outputs, in), with up to INPUTS inputs, which `put` laid down as it wants
+/* `block` multiplies OUTPUTS rows of weights, (outputs, in), with up to MOST inputs, which `put` laid down as it wants
  * them; out is (inputs, OUTPUTS). Weights are fetched ahead: by itself the processor stops at the end of a page. */
 
 #if defined BF16 && defined __AMX_BF16__
@@ -62,15 +62,16 @@ typedef struct {
 #include <sys/syscall.h>
 #include <unistd.h>
 #define INPUTS 16
+#define MOST (2 * INPUTS) /* that a block takes */
 #define OUTPUTS 16
 #define AHEAD 128 /* summands; farther, what was fetched is gone again when it is needed */
-const int64_t most_tokens = 128; /* above, the library's products are as fast */
+const int64_t most_tokens = 320; /* above, the library's products are as fast */
 
 int ready(void) { return syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18 /* XTILEDATA */) == 0; }
 
 static void set_up(void) {
     struct { uint8_t palette, start, unused[14]; uint16_t bytes[16]; uint8_t rows[16]; } shape = {.palette = 1};
-    for (int tile = 0; tile < 3; tile++) shape.bytes[tile] = 64, shape.rows[tile] = 16;
+    for (int tile = 0; tile < 5; tile++) shape.bytes[tile] = 64, shape.rows[tile] = 16;
     __asm__ volatile("ldtilecfg %0" ::"m"(shape)); /* gcc 12's own _tile_loadconfig says that it reads 8 bytes of it */
 }
 static void tear_down(void) { _tile_release(); }
@@ -81,24 +82,38 @@ static inline void put(weight *x, int64_t n, int64_t i, int64_t in, vector value
     for (int pair = 0; pair < LANES / 2; pair++) to[pair * INPUTS] = pairs[pair];
 }
 
-static void block(const weight *w, const weight *x, int64_t in, int64_t inputs, float *out) {
-    float sums[OUTPUTS][INPUTS];
+/* Of two blocks of inputs at a time each tile of weights is loaded once. */
+static inline __attribute__((always_inline)) void
+tiles(const int pair, const weight *w, const weight *x, int64_t in, float sums[2][OUTPUTS][INPUTS]) {
     __asm__ volatile("" ::: "memory"); /* nor does _tile_loadd say that it reads memory */
     _tile_zero(0);
+    if (pair) _tile_zero(3);
     for (int64_t i = 0; i < in; i += 32) {
         const weight *next = w + i + AHEAD + (i + AHEAD < in ? 0 : (OUTPUTS - 1) * in);
         for (int o = 0; o < OUTPUTS; o++) __builtin_prefetch(next + o * in);
         _tile_loadd(1, w + i, 2 * in);
         _tile_loadd(2, x + i * INPUTS, 4 * INPUTS);
         _tile_dpbf16ps(0, 1, 2);
+        if (pair) {
+            _tile_loadd(4, x + (in + i) * INPUTS, 4 * INPUTS);
+            _tile_dpbf16ps(3, 1, 4);
+        }
     }
-    _tile_stored(0, sums, sizeof sums[0]);
+    _tile_stored(0, sums[0], sizeof sums[0][0]);
+    if (pair) _tile_stored(3, sums[1], sizeof sums[1][0]);
+}
+
+static void block(const weight *w, const weight *x, int64_t in, int64_t inputs, float *out) {
+    float sums[2][OUTPUTS][INPUTS];
+    if (inputs > INPUTS) tiles(1, w, x, in, sums);
+    else tiles(0, w, x, in, sums);
     for (int64_t n = 0; n < inputs; n++)
-        for (int o = 0; o < OUTPUTS; o++) out[n * OUTPUTS + o] = sums[o][n];
+        for (int o = 0; o < OUTPUTS; o++) out[n * OUTPUTS + o] = sums[n / INPUTS][o][n % INPUTS];
 }
 #else
 /* By vectors. Inputs lie as (N, in). */
 #define INPUTS 12
+#define MOST INPUTS
 #define OUTPUTS 4
 const int64_t most_tokens = 2 * INPUTS;
 
@@ -170,14 +185,14 @@ static inline int64_t padded(int64_t rows) { return (rows + INPUTS - 1) / INPUTS
  * for OUTPUTS rows of weights. */
 static void
 product(const linear *l, const weight *x, int64_t rows, int64_t in, float *y, int64_t stride, int add, weight *room) {
-    float out[INPUTS * OUTPUTS];
+    float out[MOST * OUTPUTS];
 #pragma omp for schedule(static) nowait
     for (int64_t number = 0; number < (l->out + OUTPUTS - 1) / OUTPUTS; number++) {
         int64_t own = number * OUTPUTS, from = own + OUTPUTS <= l->out ? own : l->out - OUTPUTS; /* the last may overlap */
         const weight *w = l->weight ? l->weight + from * in : room;
         if (!l->weight) expand(l, from, in, room);
-        for (int64_t row = 0; row < rows; row += INPUTS) {
-            int64_t inputs = rows - row < INPUTS ? rows - row : INPUTS;
+        for (int64_t row = 0; row < rows; row += MOST) {
+            int64_t inputs = rows - row < MOST ? rows - row : MOST;
             block(w, x + row * in, in, inputs, out);
             for (int64_t n = 0; n < inputs; n++) {
                 float *to = y + (row + n) * stride;
