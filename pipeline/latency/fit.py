@@ -61,7 +61,7 @@ class Costs:
     def step_seconds(self, batch: ArrayLike, gamma: ArrayLike) -> Floats:
         """Of a step of `batch` requests at a draft length, without prefills; broadcast against each other."""
         values = np.array([one.value for name, one in self.coefficients.items() if name != PREFILL])
-        seconds: Floats = _columns(batch, gamma, self.experts) @ values
+        seconds: Floats = columns(batch, gamma, self.experts) @ values
         return seconds
 
 
@@ -78,14 +78,14 @@ def fit_costs(
     batch_R, gamma_R, seconds_R = (np.asarray(one, dtype=np.float64) for one in (batch_R, gamma_R, step_seconds_R))
     _check(batch_R, gamma_R, seconds_R)
     names = [*NAMES, *([EXPERTS] if experts else [])]
-    columns_RK = _columns(batch_R, gamma_R, experts)
+    columns_RK = columns(batch_R, gamma_R, experts)
     if not gamma_R.any():  # plain decoding alone says nothing of drafts
         columns_RK[:, [names.index("draft"), names.index("draft_each")]] = 0.0
     if prefills_R is not None:
         names.append(PREFILL)
         columns_RK = np.column_stack([columns_RK, np.asarray(prefills_R, dtype=np.float64)])
     relative_RK = columns_RK / seconds_R[:, None]
-    values, _ = nnls(relative_RK, np.ones(len(seconds_R)))
+    values = least_squares(columns_RK, seconds_R)
     predicted_R = columns_RK @ values
     error_R = predicted_R / seconds_R - 1
     spread = 1 - ((predicted_R - seconds_R) ** 2).sum() / max(((seconds_R - seconds_R.mean()) ** 2).sum(), 1e-300)
@@ -97,7 +97,21 @@ def fit_costs(
     return Costs(coefficients, _confounded(relative_RK, names), float(np.abs(error_R).mean()), float(spread), experts)
 
 
-def _columns(batch: ArrayLike, gamma: ArrayLike, experts: Experts | None) -> Floats:
+def least_squares(columns_RK: Floats, seconds_R: Floats, ridge: float = 0.0) -> Floats:
+    """The costs, none below 0, that make relative errors small; `ridge` weighs their own squares, each against what its column
+    amounts to."""
+    relative_RK = columns_RK / seconds_R[:, None]
+    size_K = np.sqrt((relative_RK**2).mean(0))
+    size_K[size_K == 0] = 1.0
+    held_KK = np.sqrt(ridge * len(seconds_R)) * np.eye(len(size_K))
+    wanted = np.append(np.ones(len(seconds_R)), np.zeros(len(size_K)))
+    scaled_K, _ = nnls(np.vstack([relative_RK / size_K, held_KK]), wanted)
+    values_K: Floats = scaled_K / size_K
+    return values_K
+
+
+def columns(batch: ArrayLike, gamma: ArrayLike, experts: Experts | None) -> Floats:
+    """What each cost is multiplied with, (..., K), in the order of `NAMES`, experts last."""
     batch, gamma = np.broadcast_arrays(np.asarray(batch, dtype=np.float64), np.asarray(gamma, dtype=np.float64))
     columns = [np.ones_like(batch), gamma, batch, batch * gamma]
     if experts:

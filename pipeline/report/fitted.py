@@ -39,10 +39,10 @@ def print_costs(found: Fitted, measurements: int, path: Path | None) -> None:
     console.print(table)
     say(f"{measurements} measurements; the line is {100 * costs.mape:.1f}% off on the average, R2 {costs.r2:.4f}")
     left_out = found.left_out
-    if len(found.points_R3):
+    if found.bends:
         say(
             f"A line does not fit: each measurement predicted from the others, it is {100 * left_out.line:.1f}% off, and "
-            f"{100 * left_out.between:.1f}% with what it leaves over laid between them, which predictions therefore use"
+            f"{100 * left_out.bent:.1f}% with bends, which predictions therefore use"
         )
     if unknown:
         say("Nothing was measured with a draft: these costs predict plain decoding alone")

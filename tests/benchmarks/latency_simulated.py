@@ -38,7 +38,7 @@ def _machines() -> dict[str, Any]:
 
     def costs(experts: Experts | None, **values: float) -> Fitted:
         named = {name: Coefficient(value, value, value) for name, value in values.items()}
-        return Fitted(Costs(named, (), 0.0, 1.0, experts), np.empty((0, 3)), 0.02, 8, CAP, LeftOut(0.0, 0.0))
+        return Fitted(Costs(named, (), 0.0, 1.0, experts), None, 0.02, 8, CAP, LeftOut(0.0, 0.0))
 
     measured = json.loads((RESULTS / "latency_sweep.json").read_text())["figure"]["profile"]
     line = {"verify": 0.02, "draft": 0.002, "verify_each": 0.0005, "draft_each": 0.0002}

@@ -1,0 +1,73 @@
+"""Costs of a step that no line fits: what a token adds depends on how many there are. Pure.
+
+A target's pass over T = requests * (gamma + 1) tokens is not a line in T: tokens are free while weights are being read, dear once
+arithmetic decides, and cheaper again when a tile of a processor has been begun. So the costs of the line (`fit.py`) are joined by
+
+    sum over k = 4, 16, 64, ...  of  a_k min(T, k) + b_k max(T - k, 0)   +   (once + each * requests)  where gamma > 0,
+
+none below 0: a surface that only ever rises, concave where the a are, convex where the b are. The last part is what speculation
+takes whatever it drafts: accepting, and the draft's own bookkeeping.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pipeline.latency.fit import Experts, columns, least_squares
+
+Floats = NDArray[np.float64]
+
+_APART = 4.0  # from one bend to the next: fewer are too few for real machines, more follow the noise
+_RIDGE = 1e-3  # of relative errors squared: shares a cost out among terms that the measurements hardly tell apart
+
+
+@dataclass(frozen=True)
+class Bends:
+    """A fitted surface; `values_K` belong to the columns that `at` and `experts` make."""
+
+    at: tuple[float, ...]  # tokens
+    values_K: tuple[float, ...]
+    experts: Experts | None
+
+    def step_seconds(self, batch: ArrayLike, gamma: ArrayLike) -> Floats:
+        """As `Costs.step_seconds`."""
+        seconds: Floats = _columns(batch, gamma, self.experts, self.at) @ np.array(self.values_K)
+        return seconds
+
+
+def fit_bends(batch_R: Floats, gamma_R: Floats, step_seconds_R: Floats, experts: Experts | None) -> Bends:
+    """From R measured steps, of which no two have one place."""
+    at = _bends(batch_R, gamma_R)
+    columns_RK = _columns(batch_R, gamma_R, experts, at)
+    return Bends(at, tuple(least_squares(columns_RK, step_seconds_R, _RIDGE).tolist()), experts)
+
+
+def left_out(batch_R: Floats, gamma_R: Floats, step_seconds_R: Floats, experts: Experts | None) -> tuple[float, float]:
+    """Mean relative error in predicting each step from the others: by the line, and with bends."""
+    line_RK = columns(batch_R, gamma_R, experts)
+    bent_RK = _columns(batch_R, gamma_R, experts, _bends(batch_R, gamma_R))
+    return _error(line_RK, step_seconds_R, 0.0), _error(bent_RK, step_seconds_R, _RIDGE)
+
+
+def _error(columns_RK: Floats, seconds_R: Floats, ridge: float) -> float:
+    others = [np.delete(np.arange(len(seconds_R)), row) for row in range(len(seconds_R))]
+    guesses = [
+        columns_RK[row] @ least_squares(columns_RK[kept], seconds_R[kept], ridge) for row, kept in enumerate(others)
+    ]
+    return float(np.abs(np.array(guesses) / seconds_R - 1).mean())
+
+
+def _bends(batch_R: Floats, gamma_R: Floats) -> tuple[float, ...]:
+    most = float((batch_R * (gamma_R + 1)).max())
+    return tuple(_APART**power for power in range(1, int(np.log(max(most, 1.0)) / np.log(_APART)) + 1))
+
+
+def _columns(batch: ArrayLike, gamma: ArrayLike, experts: Experts | None, at: Sequence[float]) -> Floats:
+    batch, gamma = np.broadcast_arrays(np.asarray(batch, dtype=np.float64), np.asarray(gamma, dtype=np.float64))
+    tokens, drafting = batch * (gamma + 1), (gamma > 0).astype(np.float64)
+    bent = [part for k in at for part in (np.minimum(tokens, k), np.maximum(tokens - k, 0.0))]
+    return np.concatenate(
+        [columns(batch, gamma, experts), np.stack([drafting, batch * drafting, *bent], axis=-1)], axis=-1
+    )
