@@ -6,7 +6,7 @@ base draft does not make the target speak again), `outside#champion` the digest 
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pipeline.artifacts import content_key
@@ -45,18 +45,7 @@ def expand(config: Config, outside: Collection[str]) -> tuple[Job, ...]:
         *_variants(config),
         *examinations,
         _gate(config, [job.part for job in examinations], "champion" in outside),
-        Job(
-            "promote",
-            "",
-            {},
-            {
-                "decision": "gate",
-                "draft": "distill#draft",
-                "profile": "evaluate/candidate",
-                "pair": "pair",
-                "completions": "generate",
-            },
-        ),
+        _promote(config),
     )
 
 
@@ -125,10 +114,26 @@ def _distill(config: Config) -> Job:
 
 
 def _variants(config: Config) -> list[Job]:
+    head = config.quantize.quantised_head
     return [
-        Job("quantize", variant, {"variant": variant, "dtype": config.pair.draft.dtype}, {"draft": "distill#draft"})
-        for variant in config.quantize.variants
+        Job(
+            "quantize",
+            variant,
+            {"variant": variant, "dtype": config.pair.draft.dtype, "head": head},
+            {"draft": "distill#draft"},
+        )
+        for variant in config.quantize.loadable
     ]
+
+
+def _contenders(config: Config) -> dict[str, str]:
+    """Forms of the candidate that could be promoted, by the name under which they are examined, with the reference to the draft.
+    Only where it is known what each takes to serve can a variant take the place of what was trained."""
+    forms = {"candidate": ("none", "distill#draft")}
+    forms |= {variant: (variant, f"quantize/{variant}#draft") for variant in config.quantize.loadable}
+    gate = config.gate
+    found = {name: draft for name, (form, draft) in forms.items() if gate.load and form in gate.profile}
+    return found or {"candidate": "distill#draft"}
 
 
 def _examinations(config: Config, champion: bool) -> list[Job]:
@@ -148,17 +153,30 @@ def _examinations(config: Config, champion: bool) -> list[Job]:
     if champion:
         jobs.append(of("champion", "outside#champion"))
     jobs.append(of("candidate", "distill#draft"))
-    jobs.extend(of(variant, f"quantize/{variant}#draft") for variant in config.quantize.variants)
+    jobs.extend(of(variant, f"quantize/{variant}#draft") for variant in config.quantize.loadable)
+    if len(contenders := _contenders(config)) > 1:
+        jobs.extend(
+            replace(of(f"dev-{name}", draft), settings=settings | {"split": "dev"})
+            for name, draft in contenders.items()
+        )
     jobs.append(Job("evaluate", "prompt-lookup", settings | {"kind": "prompt-lookup"}, {"completions": "generate"}))
     return jobs
 
 
 def _gate(config: Config, examined: list[str], champion: bool) -> Job:
     reads = {name: f"evaluate/{name}" for name in examined if name != "stock-before"}
-    reads |= {"candidate_draft": "distill#draft"} | ({"champion_draft": "outside#champion"} if champion else {})
+    reads |= {f"draft_{name}": draft for name, draft in _contenders(config).items()}
+    reads |= {"champion_draft": "outside#champion"} if champion else {}
+    reads |= {"pair": "pair"} | {f"profile_{form}": f"outside#profile_{form}" for form in config.gate.profile}
+    gate = config.gate.model_dump()
+    del gate["profile"]  # the files' digests stand for it
     return Job(
-        "gate",
-        "",
-        {"gate": config.gate.model_dump(), "gamma": config.evaluate.gamma, "confidence": config.evaluate.confidence},
-        reads,
+        "gate", "", {"gate": gate, "gamma": config.evaluate.gamma, "confidence": config.evaluate.confidence}, reads
     )
+
+
+def _promote(config: Config) -> Job:
+    reads = {"decision": "gate", "distilled": "distill#draft", "pair": "pair", "completions": "generate"}
+    for name, draft in _contenders(config).items():
+        reads |= {f"draft_{name}": draft, f"examined_{name}": f"evaluate/{name}"}
+    return Job("promote", "", {}, reads)

@@ -40,8 +40,22 @@ def resolve_inputs(config: Config, store: Store) -> dict[str, Outside]:
     for number, source in enumerate(config.corpus.sources):
         if not source.is_reference:
             found[f"prompts_{number}"] = _prompts(number, Path(source.path), digests)
+    for form, path in config.gate.profile.items():
+        found[f"profile_{form}"] = _profile(form, Path(path), digests)
     digests.save()
     return found
+
+
+def _profile(form: str, path: Path, digests: "_FileDigests") -> Outside:
+    from pipeline.latency.machine import (
+        read_machine,
+    )  # it takes a second to import, which runs without one need not wait
+
+    try:
+        read_machine(path)
+    except UsageError as error:
+        raise UsageError(f"gate.profile.{form}: {error}") from None
+    return Outside(digests.of(path), str(path))
 
 
 def _model(role: str, source: ModelSource, digests: "_FileDigests") -> Outside:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
 
 from pipeline.errors import UnderstudyError
 
@@ -16,17 +16,19 @@ _BLOCK, _OUTPUTS = 64, 32  # nf4 scales blocks of 64 inputs; the CPU kernels tak
 
 
 def quantize(
-    source: Path, variant: str, out: Path, device: torch.device, trust_remote_code: bool = False
+    source: Path, variant: str, out: Path, device: torch.device, trust_remote_code: bool = False, head: bool = True
 ) -> dict[str, float]:
     """Write the `variant` ("int8" or "int4") of the model in `source` to `out`; returns its sizes.
 
+    `head`: the output head too, unless it is the embedding or, in int4, no whole blocks; embeddings stay as they are.
     linear_bytes and linear_bytes_bf16: the quantised linear layers, after and before; file_bytes and file_bytes_source: all
     weights.
     The caller examines what is reloaded from `out`, never the model in memory here.
     """
+    config = AutoConfig.from_pretrained(source, local_files_only=True, trust_remote_code=trust_remote_code)
     model = AutoModelForCausalLM.from_pretrained(
         source,
-        quantization_config=_recipe(variant),
+        quantization_config=_recipe(variant, head and _head_fits(config, variant)),
         device_map=str(device),
         dtype=torch.bfloat16,
         local_files_only=True,
@@ -55,12 +57,19 @@ def quantize(
     }
 
 
-def _recipe(variant: str) -> Any:
+def _head_fits(config: Any, variant: str) -> bool:
+    whole = config.hidden_size % _BLOCK == 0 and config.vocab_size % _OUTPUTS == 0
+    return not config.tie_word_embeddings and (variant == "int8" or whole)
+
+
+def _recipe(variant: str, head: bool) -> Any:
+    skipped: list[str] | None = [] if head else None  # None: what transformers would leave out, the head
     if variant == "int8":
         # Threshold 0: no outlier columns in higher precision, which would depend on what else is in the batch.
-        return BitsAndBytesConfig(load_in_8bit=True, llm_int8_threshold=0.0)
+        return BitsAndBytesConfig(load_in_8bit=True, llm_int8_threshold=0.0, llm_int8_skip_modules=skipped)
     return BitsAndBytesConfig(
         load_in_4bit=True,
+        llm_int8_skip_modules=skipped,
         bnb_4bit_quant_type="nf4",
         bnb_4bit_use_double_quant=True,
         bnb_4bit_compute_dtype=torch.bfloat16,

@@ -10,6 +10,7 @@ import numpy as np
 
 from pipeline.acceptance.figures import Tally
 from pipeline.acceptance.schema import SCHEMA
+from pipeline.config.evaluate import EvaluateConfig
 from pipeline.context import Outcome, StageContext
 from pipeline.derived import gained_tokens, grow_vocabulary
 from pipeline.drafts import find_draft
@@ -21,6 +22,8 @@ from pipeline.pairfile import Pair, read_pair
 from pipeline.speculation.crosscheck import cross_check
 from pipeline.speculation.sampling import GREEDY, Sampling
 from pipeline.spool import Spools
+
+_DEV = "dev"
 
 
 def run(context: StageContext) -> Outcome:
@@ -56,13 +59,14 @@ class _Set:
 
 def _sets(context: StageContext) -> dict[str, _Set]:
     """Every tuple there is: `deployed`, `greedy` (unless that is what is deployed), and `also_1`, `also_2`, ..."""
-    stored = stored_samplings(context.inputs["completions"], {"examination"})
+    split = _split(context)
+    stored = stored_samplings(context.inputs["completions"], {split})
     deployed = canonical(Sampling(**context.config.sampling.model_dump()))
-    names = {deployed: "deployed"} | ({} if deployed.greedy else {GREEDY: "greedy"})
+    names = {deployed: "deployed"} | ({} if deployed.greedy or split == _DEV else {GREEDY: "greedy"})
     if missing := [name for sampling, name in names.items() if sampling not in stored]:
         raise UnderstudyError(
             f"{context.inputs['completions']}: there is no {' and no '.join(missing)} completion to examine; give "
-            "corpus.splits.examination a share of the prompts"
+            f"corpus.splits.{split} a share of the prompts"
         )
     further = [sampling for sampling in stored if sampling not in names]
     names |= {sampling: f"also_{number}" for number, sampling in enumerate(further, 1)}
@@ -70,7 +74,22 @@ def _sets(context: StageContext) -> dict[str, _Set]:
 
 
 def _said(context: StageContext, sampling: Sampling) -> Iterator[Spoken]:
-    return read_completions(context.inputs["completions"], {"examination"}, sampling)
+    return read_completions(context.inputs["completions"], {_split(context)}, sampling)
+
+
+def _split(context: StageContext) -> str:
+    """A form of the candidate is also examined on the prompts on which one of them is chosen."""
+    return _DEV if context.part.startswith(f"{_DEV}-") else "examination"
+
+
+def _settings(context: StageContext) -> EvaluateConfig:
+    """On dev nothing was generated beyond a completion's end, which one convention asks for, and nothing is decoded."""
+    settings = context.config.evaluate
+    return (
+        settings.model_copy(update={"convention": "user", "crosscheck_prompts": 0})
+        if _split(context) == _DEV
+        else settings
+    )
 
 
 def _look_up(context: StageContext, sets: dict[str, _Set], spools: Spools) -> dict[str, Any]:
@@ -83,7 +102,7 @@ def _look_up(context: StageContext, sets: dict[str, _Set], spools: Spools) -> di
 
 
 def _examine(context: StageContext, path: Path, sets: dict[str, _Set], spools: Spools) -> dict[str, Any]:
-    settings, pair = context.config.evaluate, read_pair(context.inputs["target"], context.config.pair)
+    settings, pair = _settings(context), read_pair(context.inputs["target"], context.config.pair)
     model = _load(context, pair, path)
     tallies, total = {}, sum(item.completions for item in sets.values())
     with context.progress.track(f"examine {context.part}", total, "completions") as track:
@@ -125,7 +144,7 @@ def _gained(context: StageContext, pair: Pair, path: Path) -> list[int]:
 
 def _cross_check(context: StageContext, pair: Pair, draft: Any) -> dict[str, Any] | None:
     """A real greedy decode of a few prompts, compared round by round with what the examination predicts for them."""
-    settings = context.config.evaluate
+    settings = _settings(context)
     if settings.crosscheck_prompts == 0:
         return None
     role = "target_before" if context.part == "stock-before" else "target"
@@ -144,7 +163,7 @@ def _cross_check(context: StageContext, pair: Pair, draft: Any) -> dict[str, Any
 
 
 def _conditions(context: StageContext) -> dict[str, Any]:
-    config, settings = context.config, context.config.evaluate
+    config, settings = context.config, _settings(context)
     return {
         "completions": context.digests["completions"],
         "convention": settings.convention,

@@ -1,60 +1,153 @@
-"""gate: pass or fail, never silently. Judges the candidate against the champion, or the stock draft where there is none."""
+"""gate: pass or fail, never silently. Chooses the form of the candidate that serves the stated load best, and judges it against
+the champion, or the stock draft where there is none."""
 
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from typing import Any
 
+import numpy as np
+
 from pipeline.acceptance.profile import counts_from_json
+from pipeline.acceptance.rounds import CONVENTIONS
 from pipeline.acceptance.schema import checked_profile
 from pipeline.artifacts import read_json, write_json
 from pipeline.context import Outcome, StageContext
 from pipeline.drafts import find_draft, trained_on
+from pipeline.judgement.choice import CHOSEN, Contender, choose
 from pipeline.judgement.decision import already_champion, decide, without_prompts
 from pipeline.judgement.policy import PASS, Case, apply_rules
+from pipeline.latency.machine import read_machine
+from pipeline.latency.serving import Served, serve
+from pipeline.latency.workload import Workload, examined_workload, read_workload
+from pipeline.pairfile import read_pair
+from pipeline.spool import read_head
 
 
 def run(context: StageContext) -> Outcome:
     config, digests = context.config, context.digests
+    standings = choose(_contenders(context))
+    chosen = next(one.name for one in standings if one.verdict == CHOSEN)
     baseline = "champion" if "champion" in context.inputs else "stock"
     conditions: dict[str, Any] = {
-        "candidate": digests["candidate_draft"],
+        "candidate": digests[f"draft_{chosen}"],
+        "form": _form(chosen),
+        "forms": [asdict(one) for one in standings],
         "baseline": baseline,
         "champion": dict(context.facts["champion"]),
         "gamma": config.evaluate.gamma,
         "confidence": config.evaluate.confidence,
     }
-    if digests["candidate_draft"] == digests.get("champion_draft"):
+    if conditions["candidate"] == digests.get("champion_draft"):
         decision = already_champion(conditions)
     else:
-        seen = trained_on(find_draft(context.inputs["candidate_draft"], config.pair))
+        seen = trained_on(find_draft(context.inputs[f"draft_{chosen}"], config.pair))
         if baseline == "champion":
             seen |= trained_on(find_draft(context.inputs["champion_draft"], config.pair))
-        whole = _case(context, baseline)
-        case = without_prompts(whole, seen)
+        whole = _case(context, chosen, baseline)
+        case = _served(context, chosen, without_prompts(whole, seen))
         conditions["dropped_prompts"] = len(whole.candidate) - len(case.candidate)
         decision = decide(apply_rules(case, config.gate, config.evaluate.gamma, config.evaluate.confidence), conditions)
     write_json(context.out / "decision.json", decision)
+    return Outcome(_figures(decision), notes={"verdict": decision["verdict"], "reasons": decision["reasons"]})
+
+
+def _figures(decision: Mapping[str, Any]) -> dict[str, float]:
     figures = {f"rule_{number}_passed": float(rule["verdict"] == PASS) for number, rule in enumerate(decision["rules"])}
-    gain = next((rule for rule in decision["rules"] if rule["name"] == "gain"), None)
-    if gain and gain["low"] is not None:
-        figures |= {
-            "acceptance_gain": gain["figure"],
-            "acceptance_gain_low": gain["low"],
-            "acceptance_gain_high": gain["high"],
-        }
-    return Outcome(figures, notes={"verdict": decision["verdict"], "reasons": decision["reasons"]})
+    rules = {rule["name"]: rule for rule in decision["rules"]}
+    for rule, name in (
+        ("gain", "acceptance_gain"),
+        ("predicted_speedup", "predicted_speedup"),
+        ("predicted_p95", "predicted_p95"),
+    ):
+        if rule in rules and rules[rule]["low"] is not None:
+            figures |= {
+                name: rules[rule]["figure"],
+                f"{name}_low": rules[rule]["low"],
+                f"{name}_high": rules[rule]["high"],
+            }
+    return figures
 
 
-def _case(context: StageContext, baseline: str) -> Case:
+def _form(name: str) -> str:
+    return "none" if name == "candidate" else name
+
+
+def _contenders(context: StageContext) -> list[Contender]:
+    """The candidate as it was trained, and its variants; those that may be chosen have a draft to read, and a profile if there is
+    a load."""
+    names = ["candidate", *(name for name in context.config.quantize.loadable)]
+    return [
+        Contender(
+            name,
+            _acceptance(context, name),
+            timed := f"draft_{name}" in context.inputs and _timed(context, name),
+            _seconds(context, name) if timed else None,
+        )
+        for name in names
+    ]
+
+
+def _timed(context: StageContext, name: str) -> bool:
+    return context.config.gate.load is not None and f"profile_{_form(name)}" in context.inputs
+
+
+def _acceptance(context: StageContext, name: str) -> float | None:
+    head = read_head(context.inputs[name] / "acceptance.json", "prompts")
+    found = (head.get("headline") or {}).get("acceptance_rate", {}).get("value")
+    return float(found) if found is not None and np.isfinite(found) else None
+
+
+def _seconds(context: StageContext, name: str) -> float | None:
+    """Of a mean request on dev prompts; with one contender there is nothing to choose, and nothing was examined on dev."""
+    if f"dev-{name}" not in context.inputs:
+        return None
+    workload = read_workload(context.inputs[f"dev-{name}"])
+    return _at_load(context, name, workload).mean
+
+
+def _at_load(context: StageContext, name: str, workload: Workload) -> Served:
+    config, load = context.config, context.config.gate.load
+    assert load is not None  # whoever asks has seen one
+    machine = read_machine(context.inputs[f"profile_{_form(name)}"])
+    gamma = min(config.evaluate.gamma, machine.most_gamma)
+    return serve(
+        workload.up_to(machine.most_gamma),
+        machine,
+        load.requests_per_second,
+        load.max_batch,
+        gamma,
+        config.evaluate.confidence,
+    )
+
+
+def _case(context: StageContext, chosen: str, baseline: str) -> Case:
     profiles = {}
-    for name in ("candidate", baseline, "prompt-lookup"):
+    for name in (chosen, baseline, "prompt-lookup"):
         path = context.inputs[name] / "acceptance.json"
         profiles[name] = checked_profile(read_json(path), str(path))
     counts = {name: counts_from_json(profile["prompts"]["deployed"]) for name, profile in profiles.items()}
-    check = profiles["candidate"].get("crosscheck")
+    check = profiles[chosen].get("crosscheck")
     return Case(
-        counts["candidate"],
+        counts[chosen],
         counts[baseline],
         baseline,
         counts["prompt-lookup"],
-        profiles["candidate"]["draft"].get("bytes"),
+        profiles[chosen]["draft"].get("bytes"),
         None if check is None else bool(check["agrees"]),
     )
+
+
+def _served(context: StageContext, chosen: str, case: Case) -> Case:
+    """The case with what the stated load would get, where one is stated."""
+    config, load = context.config, context.config.gate.load
+    if load is None or not case.candidate:
+        return case
+    served = None
+    if _timed(context, chosen):
+        convention = CONVENTIONS[config.evaluate.convention]
+        workload = examined_workload(case.candidate, convention, config.evaluate.max_gamma)
+        served = _at_load(context, chosen, workload)
+    pair = read_pair(context.inputs["pair"], config.pair).facts
+    cache = sum(pair[role]["cache_bytes_per_token"] for role in ("target", "draft"))
+    weights = pair["target"]["bytes"] + (case.draft_bytes or float("nan"))
+    return replace(case, served=served, serving_bytes=weights + cache * load.context * load.max_batch)

@@ -18,15 +18,16 @@ def run(context: StageContext) -> Outcome:
     decision = read_json(context.inputs["decision"] / "decision.json")
     registry = registry_for(context.config, Store(context.store))
     if decision["verdict"] == "already_champion":
-        return _already_champion(context, registry)
+        return _already_champion(context, registry, decision["candidate"])
     if decision["verdict"] != "promote":
         raise Refused("refused: " + "; ".join(decision["reasons"]))
-    facts = _facts(context, registry.name, decision)
+    chosen = _chosen(decision)
+    facts = _facts(context, registry.name, decision, chosen)
     text = card(facts)
     (context.out / "card.md").write_text(text, encoding="utf-8")
     champion = registry.promote(
-        model_dir=context.inputs["draft"] / "draft",
-        digest=context.digests["draft"],
+        model_dir=context.inputs[f"draft_{chosen}"] / "draft",
+        digest=facts["digest"],
         card=text,
         tags=_tags(facts),
         metrics=flat_figures(facts["examined"]),
@@ -37,9 +38,14 @@ def run(context: StageContext) -> Outcome:
     return _report(context, champion, "promoted" if champion.run == context.run_id else "already champion")
 
 
-def _already_champion(context: StageContext, registry: Registry) -> Outcome:
+def _chosen(decision: Mapping[str, Any]) -> str:
+    """The name under which the form that was judged was examined."""
+    return "candidate" if decision["form"] == "none" else str(decision["form"])
+
+
+def _already_champion(context: StageContext, registry: Registry, digest: str) -> Outcome:
     champion = registry.settled_champion()
-    if champion is None or champion.digest != context.digests["draft"]:
+    if champion is None or champion.digest != digest:
         raise UnderstudyError(
             f"{registry.name}: the champion changed since the examination "
             f"(is {'none' if champion is None else f'version {champion.version}'}); run again"
@@ -62,22 +68,24 @@ def _expected(context: StageContext) -> RegisteredDraft | None:
     return RegisteredDraft(facts["name"], str(facts["version"]), "", 0) if facts else None
 
 
-def _facts(context: StageContext, name: str, decision: Mapping[str, Any]) -> dict[str, Any]:
+def _facts(context: StageContext, name: str, decision: Mapping[str, Any], chosen: str) -> dict[str, Any]:
     """Everything the card and the tags say."""
     pair = read_pair(context.inputs["pair"], context.config.pair).facts
-    provenance = _provenance(context)
+    provenance = _provenance(context, chosen)
     corpus = Store(context.store).find("corpus", provenance["corpus"])
     if corpus is None:
         raise UnderstudyError(f"corpus {provenance['corpus']} is no longer in {context.store}; run again")
     return {
         "name": name,
-        "digest": context.digests["draft"],
+        "digest": context.digests[f"draft_{chosen}"],
+        "quantisation": decision["form"],
         "run": context.run_id,
         "target": pair["target"],
         "base": pair["draft"],
         "license": context.config.promote.license or pair["draft"]["license"],
         "examined": examined(
-            read_head(context.inputs["profile"] / "acceptance.json", "prompts"), context.config.evaluate.gamma
+            read_head(context.inputs[f"examined_{chosen}"] / "acceptance.json", "prompts"),
+            context.config.evaluate.gamma,
         ),
         "train_prompts": corpus.figures["train"],
         "decision": decision,
@@ -85,17 +93,20 @@ def _facts(context: StageContext, name: str, decision: Mapping[str, Any]) -> dic
     }
 
 
-def _provenance(context: StageContext) -> dict[str, str]:
+def _provenance(context: StageContext, chosen: str) -> dict[str, str]:
     """Key of every artifact that led here."""
     completions = _manifest(context.inputs["completions"])
-    return {
+    found = {
         "pair": _manifest(context.inputs["pair"])["key"],
         "corpus": completions["inputs"]["corpus"],
         "generate": completions["key"],
-        "distill": _manifest(context.inputs["draft"])["key"],
-        "evaluate": _manifest(context.inputs["profile"])["key"],
+        "distill": _manifest(context.inputs["distilled"])["key"],
+        "evaluate": _manifest(context.inputs[f"examined_{chosen}"])["key"],
         "gate": _manifest(context.inputs["decision"])["key"],
     }
+    if chosen != "candidate":
+        found["quantize"] = _manifest(context.inputs[f"draft_{chosen}"])["key"]
+    return found
 
 
 def _manifest(artifact: Path) -> dict[str, Any]:
@@ -110,7 +121,7 @@ def _tags(facts: Mapping[str, Any]) -> dict[str, str]:
         "target_digest": target["digest"],
         "base": base["source"],
         "base_digest": base["digest"],
-        "quantisation": "none",
+        "quantisation": facts["quantisation"],
         "licence": facts["license"] or "not stated",
     }
     tags |= {f"key.{what}": key for what, key in facts["provenance"].items()}

@@ -12,7 +12,12 @@ from pipeline.quantization import quantize
 def run(context: StageContext) -> Outcome:
     source, out = find_draft(context.inputs["draft"], context.config.pair), context.out / "draft"
     figures = quantize(
-        source, context.part, out, choose_device(context.config.device), context.config.pair.trust_remote_code
+        source,
+        context.part,
+        out,
+        choose_device(context.config.device),
+        context.config.pair.trust_remote_code,
+        context.config.quantize.quantised_head,
     )
     for path in (*tokenizer_files(source), *code_files(source), source / TRAINED_ON):
         if path.is_file():

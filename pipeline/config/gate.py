@@ -1,8 +1,21 @@
-"""The policy: what a candidate must prove."""
+"""The policy: what a candidate must prove, and the load at which it is to serve."""
 
-from pydantic import Field
+from typing import Any
+
+from pydantic import Field, field_validator, model_validator
 
 from pipeline.config.base import Section
+from pipeline.config.quantize import Form
+
+
+class LoadConfig(Section):
+    """What a server of the pair is asked for, each replica."""
+
+    requests_per_second: float = Field(gt=0, description="Requests that arrive, at random.")
+    max_batch: int = Field(default=32, ge=1, description="Requests served at once, at most.")
+    context: int = Field(
+        default=4096, ge=1, description="Tokens that the cache holds for each of them, for the memory."
+    )
 
 
 class GateConfig(Section):
@@ -23,3 +36,33 @@ class GateConfig(Section):
         default=True, description="Omega's gain over prompt-lookup must be proved above 0."
     )
     max_draft_megabytes: float | None = Field(default=None, gt=0, description="Largest draft on disk (10^6 bytes).")
+    load: LoadConfig | None = Field(default=None, description="The load at which the pair is to serve.")
+    profile: dict[Form, str] = Field(
+        default={},
+        description="What steps take where the pair is to serve, by form of the draft: files of `understudy profile` or `latency "
+        "fit`; one file alone is of the draft as it was trained. With a load, the forms that have one compete by predicted "
+        "latency on dev prompts.",
+    )
+    min_speedup: float | None = Field(
+        default=None, gt=0, description="The predicted speedup's lower bound at the load must exceed this."
+    )
+    max_p95_seconds: float | None = Field(
+        default=None, gt=0, description="The predicted 95th percentile's upper bound at the load must stay below this."
+    )
+    max_memory_megabytes: float | None = Field(
+        default=None, gt=0, description="Largest pair and caches at the load's batch and context (10^6 bytes)."
+    )
+
+    @field_validator("profile", mode="before")
+    @classmethod
+    def _one_file(cls, value: Any) -> Any:
+        return {"none": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _rules_have_what_they_need(self) -> "GateConfig":
+        timed = [name for name in ("min_speedup", "max_p95_seconds") if getattr(self, name) is not None]
+        if timed and not (self.load and self.profile):
+            raise ValueError(f"{timed[0]} is predicted: give gate.load and gate.profile too")
+        if self.max_memory_megabytes is not None and self.load is None:
+            raise ValueError("max_memory_megabytes depends on batch and context: give gate.load too")
+        return self

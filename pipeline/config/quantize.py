@@ -7,6 +7,11 @@ from pydantic import Field
 from pipeline.config.base import Section
 
 Variant = Literal["int8", "int4"]
+Form = Literal["none", "int8", "int4"]  # of a draft: as it was trained, or a variant
+Engine = Literal["transformers", "vllm", "sglang", "tensorrt-llm", "llama.cpp", "openvino"]
+
+# Whether an engine loads checkpoints of bitsandbytes, and whether with a quantised head (checked 2026-11).
+_LOADS: dict[str, bool] = {"transformers": True, "vllm": False, "sglang": False}
 
 
 class QuantizeConfig(Section):
@@ -16,3 +21,20 @@ class QuantizeConfig(Section):
         default=("int8", "int4"),
         description="int8: LLM.int8() without an outlier threshold; int4: nf4 with double quantisation.",
     )
+    head: bool = Field(
+        default=True,
+        description="The output head too, where it is not the embedding and the engine loads such a draft.",
+    )
+    engine: Engine = Field(
+        default="transformers", description="What is to serve the draft: variants that it cannot load are not made."
+    )
+
+    @property
+    def loadable(self) -> tuple[Variant, ...]:
+        """Those of the variants that the engine loads."""
+        return self.variants if self.engine in _LOADS else ()
+
+    @property
+    def quantised_head(self) -> bool:
+        """Whether variants have one, as far as the engine goes."""
+        return self.head and _LOADS.get(self.engine, False)

@@ -12,6 +12,7 @@ from pipeline.acceptance.intervals import Interval
 from pipeline.acceptance.profile import PromptCounts, acceptance_gain, omega_gain
 from pipeline.config.gate import GateConfig
 from pipeline.errors import UnderstudyError
+from pipeline.latency.serving import Served
 
 PASS, FAIL, NO_VERDICT = "pass", "fail", "no verdict"
 
@@ -40,6 +41,8 @@ class Case:
     draft_bytes: float | None
     crosscheck_agrees: bool | None
     domains: frozenset[str] = frozenset()  # that must be judged even if no prompt of theirs is left
+    served: Served | None = None  # what the stated load gets; None where there is none
+    serving_bytes: float | None = None  # of pair and caches at the stated batch and context
 
 
 def apply_rules(case: Case, policy: GateConfig, gamma: int, confidence: float) -> list[Rule]:
@@ -50,6 +53,12 @@ def apply_rules(case: Case, policy: GateConfig, gamma: int, confidence: float) -
         rules.append(_beats_lookup(case, gamma, confidence))
     if policy.max_draft_megabytes is not None:
         rules.append(_size(case.draft_bytes, policy.max_draft_megabytes))
+    if policy.min_speedup is not None:
+        rules.append(_speedup(case.served, policy.min_speedup))
+    if policy.max_p95_seconds is not None:
+        rules.append(_p95(case.served, policy.max_p95_seconds))
+    if policy.max_memory_megabytes is not None:
+        rules.append(_memory(case.serving_bytes, policy.max_memory_megabytes))
     rules.append(_crosscheck(case.crosscheck_agrees))
     return rules
 
@@ -154,6 +163,52 @@ def _size(draft_bytes: float | None, limit_megabytes: float) -> Rule:
         "largest_memory",
         verdict,
         f"the draft's weights take {megabytes:.2f} MB of at most {limit_megabytes:g} MB",
+        megabytes,
+        threshold=limit_megabytes,
+    )
+
+
+def _speedup(served: Served | None, least: float) -> Rule:
+    name, text = "predicted_speedup", "predicted speedup over plain decoding at the stated load"
+    if served is None:
+        return Rule(name, NO_VERDICT, f"{text}: no figure", threshold=least)
+    if served.mean is None:
+        return Rule(name, FAIL, f"{text}: with speculation the load is beyond what is stable", threshold=least)
+    if served.speedup is None:
+        return Rule(name, PASS, f"{text}: plain decoding alone could not carry the load", threshold=least)
+    figure = served.speedup
+    shown = f"{text}: {figure.value:.2f} [{figure.low:.2f}, {figure.high:.2f}], lower bound must exceed {least:g}"
+    return _bounded(name, shown, figure, figure.low > least, figure.high <= least, least)
+
+
+def _p95(served: Served | None, most: float) -> Rule:
+    name, text = "predicted_p95", "predicted 95th percentile of latency at the stated load"
+    if served is None:
+        return Rule(name, NO_VERDICT, f"{text}: no figure", threshold=most)
+    if served.p95 is None:
+        return Rule(name, FAIL, f"{text}: with speculation the load is beyond what is stable", threshold=most)
+    figure = served.p95
+    shown = (
+        f"{text}: {figure.value:.3g} s [{figure.low:.3g}, {figure.high:.3g}], upper bound must stay below {most:g} s"
+    )
+    return _bounded(name, shown, figure, figure.high < most, figure.low >= most, most)
+
+
+def _bounded(name: str, text: str, figure: Interval, passes: bool, fails: bool, threshold: float) -> Rule:
+    known = math.isfinite(figure.low) and math.isfinite(figure.high)
+    verdict = NO_VERDICT if not known else PASS if passes else FAIL if fails else NO_VERDICT
+    low, high = (figure.low, figure.high) if known else (None, None)
+    return Rule(name, verdict, text, figure.value, low, high, threshold)
+
+
+def _memory(serving_bytes: float | None, limit_megabytes: float) -> Rule:
+    if serving_bytes is None or not math.isfinite(serving_bytes):
+        return Rule("largest_serving_memory", NO_VERDICT, "what the pair takes is not known", threshold=limit_megabytes)
+    megabytes = serving_bytes / 1e6
+    return Rule(
+        "largest_serving_memory",
+        PASS if megabytes <= limit_megabytes else FAIL,
+        f"pair and caches take {megabytes:,.0f} MB of at most {limit_megabytes:g} MB at the stated batch and context",
         megabytes,
         threshold=limit_megabytes,
     )

@@ -76,7 +76,7 @@ def flat_figures(figures: Mapping[str, Any]) -> dict[str, float]:
 def card(facts: Mapping[str, Any]) -> str:
     """The card in Markdown.
 
-    `facts`: name, digest, run, license, target and base (source, revision, digest, parameters), examined,
+    `facts`: name, digest, quantisation, run, license, target and base (source, revision, digest, parameters), examined,
     train_prompts, decision (reasons, rules), provenance (what: key).
     Raises UnderstudyError naming the fact that is missing.
     """
@@ -119,7 +119,7 @@ def _summary(facts: Mapping[str, Any]) -> str:
             f"| licence | {licence} |",
             f"| training prompts | {int(facts['train_prompts']):,} |",
             f"| size | {found['parameters']:,} parameters, {found['bytes'] / 1e6:,.1f} MB |",
-            "| quantisation | none |",
+            f"| quantisation | {facts['quantisation']} |",
             f"| content digest | `{facts['digest']}` |",
         ]
     )

@@ -72,6 +72,8 @@ def summarise(store: Store, record: RunRecord) -> Summary:
         artifact = store.find(entry["stage"], entry["key"]) if entry["stage"] in _SHOWN else None
         if artifact is None:
             continue
+        if entry["stage"] == "evaluate" and entry["part"].startswith("dev-"):
+            continue  # what a form was chosen by; people are shown the examination
         if entry["stage"] == "evaluate":
             drafts.append(_draft(artifact, entry["part"], gamma))
             examination = str(artifact.path) if entry["part"] == "candidate" else examination

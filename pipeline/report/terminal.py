@@ -106,5 +106,9 @@ def _print_decision(console: Console, decision: dict[str, Any]) -> None:
         f"\ndecision: {_VERDICTS[decision['verdict']]} (judged against the {decision['baseline']}{dropped})",
         markup=False,
     )
+    forms = decision.get("forms", [])
+    if any(form["verdict"] in ("slower", "refused") for form in forms):  # else nothing was chosen between
+        for form in forms:
+            console.print(f"  {form['verdict']:>12}  {form['text']}", markup=False)
     for rule in decision["rules"]:
         console.print(f"  {rule['verdict']:>10}  {rule['name']}: {rule['text']}", markup=False)

@@ -52,9 +52,30 @@ typedef struct {
     int threads;
 } pass;
 
+/* ---- weights of four bits ------------------------------------------------------------------------------------------- */
+
+/* The 64 weights of block `number` as bf16: level times scale, rounded once. */
+static inline void expand(const linear *l, int64_t number, weight *w) {
+#ifdef BF16
+    const uint8_t *codes = l->codes + number * 32;
+    const vector scaled = load(l->levels) * l->scales[number];
+#if defined __AVX512BF16__ && defined __AVX512BW__ /* what lies above the 16 levels is never asked for */
+    __m512i table = _mm512_castsi256_si512((__m256i)_mm512_cvtneps_pbh((__m512)scaled));
+    __m512i both = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)codes));
+    _mm512_storeu_si512(w, _mm512_permutexvar_epi16(_mm512_and_si512(both, _mm512_set1_epi16(15)), table));
+    _mm512_storeu_si512(w + 32, _mm512_permutexvar_epi16(_mm512_srli_epi16(both, 4), table));
+#else
+    weight level[LANES];
+    narrow(level, scaled);
+    for (int i = 0; i < 32; i++) w[i] = level[codes[i] & 15], w[32 + i] = level[codes[i] >> 4];
+#endif
+#endif
+}
+
 /* ---- products ------------------------------------------------------------------------------------------------------- */
 /* `block` multiplies OUTPUTS rows of weights, (outputs, in), with up to MOST inputs, which `put` laid down as it wants
- * them; out is (inputs, OUTPUTS). Weights are fetched ahead: by itself the processor stops at the end of a page. */
+ * them; out is (inputs, OUTPUTS). Weights are fetched ahead: by itself the processor stops at the end of a page. Where `w` is
+ * null, which one build allows, it expands the codes of `l` from row `from` on. */
 
 #if defined BF16 && defined __AMX_BF16__
 /* By tiles of 16 outputs, 16 inputs and 32 summands: a pass over 16 tokens takes hardly longer than over one. A block of
@@ -63,8 +84,10 @@ typedef struct {
 #include <unistd.h>
 #define INPUTS 16
 #define MOST (2 * INPUTS) /* that a block takes */
+#define EXPANDS 1
 #define OUTPUTS 16
 #define AHEAD 128 /* summands; farther, what was fetched is gone again when it is needed */
+#define FAR 4 /* blocks of codes */
 const int64_t most_tokens = 320; /* above, the library's products are as fast */
 
 int ready(void) { return syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18 /* XTILEDATA */) == 0; }
@@ -82,16 +105,29 @@ static inline void put(weight *x, int64_t n, int64_t i, int64_t in, vector value
     for (int pair = 0; pair < LANES / 2; pair++) to[pair * INPUTS] = pairs[pair];
 }
 
-/* Of two blocks of inputs at a time each tile of weights is loaded once. */
+typedef float sums[2][OUTPUTS][INPUTS];
+
+/* Of two blocks of inputs at a time each tile of weights is loaded once. Where they are codes, 64 summands of them are expanded at
+ * a time, which never leave the nearest cache. */
 static inline __attribute__((always_inline)) void
-tiles(const int pair, const weight *w, const weight *x, int64_t in, float sums[2][OUTPUTS][INPUTS]) {
+tiles(const int pair, const int coded, const linear *l, int64_t from, const weight *w, const weight *x, int64_t in, sums *sums) {
+    weight near[2][OUTPUTS][64];
+    int64_t bytes = coded ? sizeof near[0][0] : 2 * in;
     __asm__ volatile("" ::: "memory"); /* nor does _tile_loadd say that it reads memory */
     _tile_zero(0);
     if (pair) _tile_zero(3);
     for (int64_t i = 0; i < in; i += 32) {
+        if (coded && i % 64 == 0) {
+            w = near[i / 64 % 2][0] - i;
+            for (int64_t o = 0, number = (from * in + i) / 64; o < OUTPUTS; o++, number += in / 64) {
+                __builtin_prefetch(l->codes + (number + FAR) * 32);
+                expand(l, number, near[i / 64 % 2][o]);
+            }
+            __asm__ volatile("" ::: "memory");
+        }
         const weight *next = w + i + AHEAD + (i + AHEAD < in ? 0 : (OUTPUTS - 1) * in);
-        for (int o = 0; o < OUTPUTS; o++) __builtin_prefetch(next + o * in);
-        _tile_loadd(1, w + i, 2 * in);
+        for (int o = 0; !coded && o < OUTPUTS; o++) __builtin_prefetch(next + o * in);
+        _tile_loadd(1, w + i, bytes);
         _tile_loadd(2, x + i * INPUTS, 4 * INPUTS);
         _tile_dpbf16ps(0, 1, 2);
         if (pair) {
@@ -99,14 +135,17 @@ tiles(const int pair, const weight *w, const weight *x, int64_t in, float sums[2
             _tile_dpbf16ps(3, 1, 4);
         }
     }
-    _tile_stored(0, sums[0], sizeof sums[0][0]);
-    if (pair) _tile_stored(3, sums[1], sizeof sums[1][0]);
+    _tile_stored(0, (*sums)[0], sizeof (*sums)[0][0]);
+    if (pair) _tile_stored(3, (*sums)[1], sizeof (*sums)[1][0]);
 }
 
-static void block(const weight *w, const weight *x, int64_t in, int64_t inputs, float *out) {
-    float sums[2][OUTPUTS][INPUTS];
-    if (inputs > INPUTS) tiles(1, w, x, in, sums);
-    else tiles(0, w, x, in, sums);
+static void
+block(const linear *l, int64_t from, const weight *w, const weight *x, int64_t in, int64_t inputs, float *out) {
+    sums sums;
+    if (w && inputs > INPUTS) tiles(1, 0, l, from, w, x, in, &sums);
+    else if (w) tiles(0, 0, l, from, w, x, in, &sums);
+    else if (inputs > INPUTS) tiles(1, 1, l, from, w, x, in, &sums);
+    else tiles(0, 1, l, from, w, x, in, &sums);
     for (int64_t n = 0; n < inputs; n++)
         for (int o = 0; o < OUTPUTS; o++) out[n * OUTPUTS + o] = sums[n / INPUTS][o][n % INPUTS];
 }
@@ -114,6 +153,7 @@ static void block(const weight *w, const weight *x, int64_t in, int64_t inputs, 
 /* By vectors. Inputs lie as (N, in). */
 #define INPUTS 12
 #define MOST INPUTS
+#define EXPANDS 0
 #define OUTPUTS 4
 const int64_t most_tokens = 2 * INPUTS;
 
@@ -148,36 +188,14 @@ vectors(const int outputs, const int inputs, const weight *w, const weight *x, i
 
 #define FEW(inputs) case inputs: vectors(4, inputs, w, x, in, out); break;
 #define MANY(inputs) case inputs: vectors(2, inputs, w, x, in, out); vectors(2, inputs, w + 2 * in, x, in, out + 2); break;
-static void block(const weight *w, const weight *x, int64_t in, int64_t inputs, float *out) {
+static void
+block(const linear *l, int64_t from, const weight *w, const weight *x, int64_t in, int64_t inputs, float *out) {
+    (void)l, (void)from;
     switch (inputs) {
         FEW(1) FEW(2) FEW(3) FEW(4) FEW(5) FEW(6) MANY(7) MANY(8) MANY(9) MANY(10) MANY(11) MANY(12)
     }
 }
 #endif
-
-/* ---- weights of four bits ------------------------------------------------------------------------------------------- */
-
-/* OUTPUTS rows from `from` on as bf16, level times scale, rounded once; later ones are fetched ahead. */
-static void expand(const linear *l, int64_t from, int64_t in, weight *w) {
-#ifdef BF16
-    const vector levels = load(l->levels);
-    const uint8_t *codes = l->codes + from * in / 2;
-    const float *scales = l->scales + from * in / 64;
-    for (int64_t number = 0; number < OUTPUTS * in / 64; number++, codes += 32, w += 64) {
-        __builtin_prefetch(codes + OUTPUTS * in / 2);
-#if defined __AVX512BF16__ && defined __AVX512BW__ /* what lies above the 16 levels is never asked for */
-        __m512i table = _mm512_castsi256_si512((__m256i)_mm512_cvtneps_pbh((__m512)(levels * scales[number])));
-        __m512i both = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)codes));
-        _mm512_storeu_si512(w, _mm512_permutexvar_epi16(_mm512_and_si512(both, _mm512_set1_epi16(15)), table));
-        _mm512_storeu_si512(w + 32, _mm512_permutexvar_epi16(_mm512_srli_epi16(both, 4), table));
-#else
-        weight level[LANES];
-        narrow(level, levels * scales[number]);
-        for (int i = 0; i < 32; i++) w[i] = level[codes[i] & 15], w[32 + i] = level[codes[i] >> 4];
-#endif
-    }
-#endif
-}
 
 static inline int64_t padded(int64_t rows) { return (rows + INPUTS - 1) / INPUTS * INPUTS; }
 
@@ -189,11 +207,11 @@ product(const linear *l, const weight *x, int64_t rows, int64_t in, float *y, in
 #pragma omp for schedule(static) nowait
     for (int64_t number = 0; number < (l->out + OUTPUTS - 1) / OUTPUTS; number++) {
         int64_t own = number * OUTPUTS, from = own + OUTPUTS <= l->out ? own : l->out - OUTPUTS; /* the last may overlap */
-        const weight *w = l->weight ? l->weight + from * in : room;
-        if (!l->weight) expand(l, from, in, room);
+        const weight *w = l->weight ? l->weight + from * in : EXPANDS && rows <= MOST ? 0 : room;
+        for (int64_t n = 0; w == room && n < OUTPUTS * in / 64; n++) expand(l, from * in / 64 + n, room + 64 * n);
         for (int64_t row = 0; row < rows; row += MOST) {
             int64_t inputs = rows - row < MOST ? rows - row : MOST;
-            block(w, x + row * in, in, inputs, out);
+            block(l, from, w, x + row * in, in, inputs, out);
             for (int64_t n = 0; n < inputs; n++) {
                 float *to = y + (row + n) * stride;
                 for (int64_t o = own; o < from + OUTPUTS; o++)

@@ -5,6 +5,7 @@ import sys
 from tests.benchmarks import (
     conformance,
     decoder_batch,
+    decoder_quantised,
     decoder_real,
     decoder_small,
     engines,
@@ -28,6 +29,7 @@ FIGURES = {
     "engines": engines,
     "decoder_real": decoder_real,
     "decoder_batch": decoder_batch,
+    "decoder_quantised": decoder_quantised,
     "latency_sweep": latency_sweep,
     "latency_simulated": latency_simulated,
     "greedy": greedy,

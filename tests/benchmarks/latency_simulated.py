@@ -36,9 +36,9 @@ def _machines() -> dict[str, Any]:
     from pipeline.latency.fitted import Fitted, LeftOut
     from pipeline.latency.profile import profile_from_json
 
-    def costs(experts: Experts | None, **values: float) -> Fitted:
+    def costs(mixture: Experts | None, **values: float) -> Fitted:
         named = {name: Coefficient(value, value, value) for name, value in values.items()}
-        return Fitted(Costs(named, (), 0.0, 1.0, experts), None, 0.02, 8, CAP, LeftOut(0.0, 0.0))
+        return Fitted(Costs(named, (), 0.0, 1.0, mixture), None, 0.02, 8, CAP, LeftOut(0.0, 0.0))
 
     measured = json.loads((RESULTS / "latency_sweep.json").read_text())["figure"]["profile"]
     line = {"verify": 0.02, "draft": 0.002, "verify_each": 0.0005, "draft_each": 0.0002}

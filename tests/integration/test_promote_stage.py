@@ -18,6 +18,9 @@ from tests.unit.test_card import profile
 __all__ = ["mlflow_template", "store"]
 
 
+DECISION = {"verdict": "promote", "reasons": ["better"], "rules": [], "form": "none"}
+
+
 def commit(store: Store, stage: str, inputs: dict[str, str], figures: dict[str, float], **files: Any) -> Path:
     work = store.open_work(stage, f"{stage}0", resumable=False)
     for name, value in files.items():
@@ -33,9 +36,10 @@ def context(store: Store, tmp_path: Path) -> StageContext:
     model = {"source": "reference", "revision": None, "digest": "d", "license": None, "parameters": 5}
     commit(store, "corpus", {}, {"train": 360.0})
     inputs = {
-        "decision": commit(store, "gate", {}, {}, decision={"verdict": "promote", "reasons": ["better"], "rules": []}),
-        "draft": commit(store, "distill", {}, {}),
-        "profile": commit(store, "evaluate", {}, {}, acceptance=profile()),
+        "decision": commit(store, "gate", {}, {}, decision=DECISION),
+        "distilled": (distilled := commit(store, "distill", {}, {})),
+        "draft_candidate": distilled,
+        "examined_candidate": commit(store, "evaluate", {}, {}, acceptance=profile()),
         "pair": commit(store, "pair", {}, {}, pair={"target": model, "draft": model}),
         "completions": commit(store, "generate", {"corpus": "corpus0"}, {}),
     }
@@ -45,7 +49,7 @@ def context(store: Store, tmp_path: Path) -> StageContext:
         config_of(),
         "",
         inputs,
-        {"draft": model_digest(inputs["draft"] / "draft")},
+        {"draft_candidate": model_digest(distilled / "draft")},
         {"champion": {}},
         out,
         store.root,
@@ -54,8 +58,9 @@ def context(store: Store, tmp_path: Path) -> StageContext:
     )
 
 
-def decide(context: StageContext, verdict: str) -> None:
-    write_json(context.inputs["decision"] / "decision.json", {"verdict": verdict, "reasons": ["too slow"], "rules": []})
+def decide(context: StageContext, verdict: str, **changes: Any) -> None:
+    found = {**DECISION, "candidate": context.digests["draft_candidate"], "verdict": verdict, "reasons": ["too slow"]}
+    write_json(context.inputs["decision"] / "decision.json", found | changes)
 
 
 def test_promotes_with_card_tags_and_figures(context: StageContext, store: Store) -> None:
@@ -72,6 +77,27 @@ def test_promotes_with_card_tags_and_figures(context: StageContext, store: Store
     assert {"understudy.target_digest", "understudy.base", "understudy.licence", "understudy.key.generate"} <= set(tags)
     assert tags["understudy.quantisation"] == "none"
     assert tags["understudy.key.corpus"] == "corpus0"
+
+
+def test_the_chosen_form_is_promoted(context: StageContext, store: Store) -> None:
+    """A quantised variant, with what it was examined at, and card and tags say so."""
+    variant = store.root / "variant"
+    make_draft(variant / "draft", b"four bits")
+    write_json(variant / "manifest.json", {"key": "quantize0"})
+    digest = model_digest(variant / "draft")
+    more = {"draft_int4": variant, "examined_int4": context.inputs["examined_candidate"]}
+    other = StageContext(
+        **{**vars(context), "inputs": {**context.inputs, **more}, "digests": {**context.digests, "draft_int4": digest}}
+    )
+    decide(other, "promote", form="int4", candidate=digest)
+    promote.run(other)
+    champion = registry_for(context.config, store).champion()
+
+    assert champion is not None
+    assert digest == champion.digest
+    tags = client_for(registry_for(context.config, store).location).get_model_version(champion.name, "1").tags
+    assert ("int4", "quantize0") == (tags["understudy.quantisation"], tags["understudy.key.quantize"])
+    assert "| quantisation | int4 |" in (other.out / "card.md").read_text()
 
 
 def test_repeated_it_says_already_champion(context: StageContext) -> None:

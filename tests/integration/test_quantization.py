@@ -74,14 +74,29 @@ def test_sizes_are_those_on_disk(
 ) -> None:
     """The linear layers, scales included, take about an eighth or a quarter of fp32; two bytes a weight before."""
     out, figures = variants[variant]
-    layers = tiny_llama(71, hidden=64).model.layers
-    elements = sum(m.weight.numel() for m in layers.modules() if isinstance(m, torch.nn.Linear))
+    linears = [m for m in tiny_llama(71, hidden=64).modules() if isinstance(m, torch.nn.Linear)]  # the head among them
+    elements = sum(m.weight.numel() for m in linears)
 
     assert 2 * elements == figures["linear_bytes_bf16"]
     assert (0.5 if variant == "int8" else 0.25) * figures["linear_bytes_bf16"] < figures["linear_bytes"]
     assert figures["linear_bytes"] <= share * figures["linear_bytes_bf16"]
     assert (out / "model.safetensors").stat().st_size == figures["file_bytes"]
     assert (source / "model.safetensors").stat().st_size == figures["file_bytes_source"]
+
+
+@pytest.mark.parametrize("variant", ["int8", "int4"])
+@pytest.mark.parametrize(("head", "tied"), [(True, False), (False, False), (True, True)])
+def test_the_head_is_quantised_where_it_can_be(tmp_path: Path, variant: str, head: bool, tied: bool) -> None:
+    """Not where it was not asked for, and not where it is the embedding; what is loaded knows."""
+    model = tiny_llama(71, hidden=64, dtype=torch.bfloat16)
+    model.config.tie_word_embeddings = tied
+    model.tie_weights()
+    model.save_pretrained(tmp_path / "draft")
+    quantize(tmp_path / "draft", variant, tmp_path / "out", CPU, head=head)
+    loaded = load_model(tmp_path / "out", "bfloat16", CPU)
+
+    assert (head and not tied) == (type(loaded.lm_head).__name__ in ("Linear8bitLt", "Linear4bit"))
+    assert torch.isfinite(full_logits(loaded, IDS)).all()
 
 
 def test_int4_needs_whole_blocks(tmp_path: Path) -> None:

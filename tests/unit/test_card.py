@@ -37,6 +37,7 @@ def facts() -> dict[str, Any]:
     return {
         "name": "big-draft",
         "digest": "d2",
+        "quantisation": "int4",
         "run": "run-1",
         "license": "apache-2.0",
         "target": model,
@@ -55,6 +56,7 @@ def facts() -> dict[str, Any]:
         "org/big, revision `" + "f" * 40,
         "/models/small, digest `d1`",
         "| licence | apache-2.0 |",
+        "| quantisation | int4 |",
         "| training prompts | 360 |",
         "640,000 parameters, 2.5 MB",
         "temperature 1",

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pipeline.acceptance.intervals import Interval
 from pipeline.acceptance.profile import PromptCounts
 from pipeline.config.gate import GateConfig
 from pipeline.judgement.decision import ALREADY_CHAMPION, PROMOTE, REFUSE, already_champion, decide, without_prompts
 from pipeline.judgement.policy import FAIL, NO_VERDICT, PASS, Case, Rule, apply_rules
+from pipeline.latency.serving import Served
 from tests.fakes import counted
 
 POLICY = GateConfig(min_prompts_per_domain=10, max_draft_megabytes=10)
@@ -94,6 +96,41 @@ def test_each_rule_refuses_alone(changes: dict[str, Any], rule: str, verdict: st
     assert {rule: verdict} == failed
     assert REFUSE == decision["verdict"]
     assert [True] == [reason.startswith(f"{rule} ({verdict}): ") for reason in decision["reasons"]]
+
+
+def _served(speedup: float | None, p95: float | None, mean: float | None = 1.0, width: float = 0.1) -> Served:
+    def around(value: float | None) -> Interval | None:
+        return None if value is None else Interval(value, value - width, value + width, 12)
+
+    return Served(mean, 2.0, around(speedup), around(p95))
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict", "rule"),
+    [
+        ({"served": _served(1.5, 2.0)}, PASS, None),
+        ({"served": _served(1.25, 2.0)}, NO_VERDICT, "predicted_speedup"),
+        ({"served": _served(1.05, 2.0)}, FAIL, "predicted_speedup"),
+        ({"served": _served(1.5, 2.95)}, NO_VERDICT, "predicted_p95"),
+        ({"served": _served(1.5, 3.2)}, FAIL, "predicted_p95"),
+        ({"served": _served(None, 2.0)}, PASS, None),  # plain decoding is beyond its limit
+        ({"served": _served(1.5, 2.0, width=math.inf)}, NO_VERDICT, "predicted_speedup"),
+        ({"served": _served(None, None, mean=None)}, FAIL, "predicted_speedup"),
+        ({"served": None}, NO_VERDICT, "predicted_speedup"),
+        ({"serving_bytes": 1e8}, PASS, None),
+        ({"serving_bytes": 1.1e8}, FAIL, "largest_serving_memory"),
+        ({"serving_bytes": None}, NO_VERDICT, "largest_serving_memory"),
+    ],
+)
+def test_rules_at_a_stated_load(changes: dict[str, Any], verdict: str, rule: str | None) -> None:
+    """The speedup's lower bound, the 95th percentile's upper bound, and what pair and caches take."""
+    policy = replace_policy(min_speedup=1.2, max_p95_seconds=3.0, max_memory_megabytes=100)
+    case = _case(**{"served": _served(1.5, 2.0), "serving_bytes": 1e8} | changes)
+    failed = {name: found.verdict for name, found in _rules(case, policy).items() if found.verdict != PASS}
+
+    assert (verdict == PASS) == (not failed)
+    if rule:
+        assert verdict == failed[rule]
 
 
 def test_limits_are_inclusive() -> None:

@@ -12,7 +12,7 @@ from pipeline.latency.workload import Workload, imposed_workload
 WORKLOAD = imposed_workload(0.7, prompt_tokens=100, tokens=200, gammas=3)
 
 
-def _machine(each: float, prefill: float | None = None) -> Fitted:
+def machine_of(each: float, prefill: float | None = None) -> Fitted:
     """A step of 20 ms and 2 for each draft token; `each` for every request, and as much for each of its draft tokens."""
     return fit_measurements(
         [
@@ -32,17 +32,17 @@ def test_imposed_acceptance_takes_the_rounds_of_the_closed_form() -> None:
 
 def test_drafts_grow_shorter_with_company() -> None:
     """Where each draft token of each request costs; a length that is given holds for all."""
-    lengths_N = chosen_lengths(WORKLOAD, _machine(0.003), 16)
+    lengths_N = chosen_lengths(WORKLOAD, machine_of(0.003), 16)
 
     assert 3 == lengths_N[0]
     assert 0 == lengths_N[-1]
     assert (np.diff(lengths_N) <= 0).all()
-    assert [2] * 4 == chosen_lengths(WORKLOAD, _machine(0.003), 4, gamma=2).tolist()
+    assert [2] * 4 == chosen_lengths(WORKLOAD, machine_of(0.003), 4, gamma=2).tolist()
 
 
 def test_speculation_carries_loads_that_plain_decoding_cannot() -> None:
     """Past its limit there is no latency, and no speedup, to state."""
-    machine = _machine(0.0005)
+    machine = machine_of(0.0005)
     lengths_N = chosen_lengths(WORKLOAD, machine, 16)
     found = predict(WORKLOAD, machine, lengths_N, [])
 
@@ -56,7 +56,7 @@ def test_speculation_carries_loads_that_plain_decoding_cannot() -> None:
 
 def test_replicas_share_the_load() -> None:
     """Twice the rate on two of them is the rate on one."""
-    machine = _machine(0.0005)
+    machine = machine_of(0.0005)
     lengths_N = chosen_lengths(WORKLOAD, machine, 16)
     one, two = (predict(WORKLOAD, machine, lengths_N, [rate], count) for rate, count in ((1.0, 1), (2.0, 2)))
 
@@ -68,7 +68,7 @@ def test_replicas_share_the_load() -> None:
 def test_a_simulation_agrees(share: float) -> None:
     """Mean within 3%, 95th percentile within 10%, with prefills that take up to a fifth of the time: seeded, so that it cannot
     fail by chance."""
-    machine = _machine(0.0005, prefill=0.05)
+    machine = machine_of(0.0005, prefill=0.05)
     lengths_N = chosen_lengths(WORKLOAD, machine, 16)
     rate = share * predict(WORKLOAD, machine, lengths_N, [1.0]).drafted_limit
     (point,) = predict(WORKLOAD, machine, lengths_N, [rate], simulated=4000).points
@@ -88,7 +88,7 @@ def test_unequal_requests_have_a_longer_tail() -> None:
         np.hstack([one.rounds_GW for one in pair]),
         np.hstack([one.variance_GW for one in pair]),
     )
-    machine, lengths_N = _machine(0.0005), np.full(16, 3)
+    machine, lengths_N = machine_of(0.0005), np.full(16, 3)
     equal, unequal = (predict(one, machine, lengths_N, [0.5]).points[0].drafted for one in (WORKLOAD, mixed))
 
     assert equal is not None

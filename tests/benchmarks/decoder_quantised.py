@@ -1,0 +1,113 @@
+"""What quantising a draft is for: speedup at real sizes with a bf16, an INT8 and an INT4 draft, in one run."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from tests.benchmarks.decoder_real import ACCEPTANCE, DRAWS, PROMPT, REPEATS, TOKENS
+from tests.benchmarks.figures import write
+
+GAMMA = 5
+_SPEEDUP_AIM, _OVER_BF16_AIM, _STRETCH = 2.5, 1.1, 3.0
+_SIZE_AIMS = {"int8": 0.51, "int4": 0.29}
+_NAMES = {"int8": "int8", "int4": "int4", "int4 without head": "int4"}
+
+
+def main() -> None:
+    write("decoder_quantised", "python -m tests.benchmarks decoder_quantised", _measure())
+
+
+def _measure() -> dict[str, Any]:
+    from pipeline.latency.times import measure_times
+    from pipeline.speculation.decoder import Decoder
+    from pipeline.speculation.sampling import Sampling
+    from tests.benchmarks.realpair import VOCABULARY, real_pair
+    from tests.benchmarks.timing import seconds_per_token
+
+    target, draft = real_pair()
+    with tempfile.TemporaryDirectory() as scratch:
+        drafts, sizes = _variants(draft, Path(scratch))
+    drafts = {"bf16": draft, **drafts}
+    decoders = {
+        name: Decoder(
+            target,
+            one,
+            sampling=Sampling(),
+            vocabulary=VOCABULARY,
+            gamma=GAMMA if one else 0,
+            imposed_acceptance=[ACCEPTANCE] * (GAMMA if one else 0),
+        )
+        for name, one in {"plain": None, **drafts}.items()
+    }
+    paces: dict[str, list[Any]] = {name: [] for name in decoders}
+    passes: dict[str, list[float]] = {name: [] for name in drafts}
+    for number in range(REPEATS + 1):
+        for name, one in decoders.items():
+            pace = seconds_per_token(one, PROMPT, TOKENS, seed=number, draws=DRAWS if name != "plain" else 1)
+            if number:
+                paces[name].append(pace)
+        for name, one in drafts.items() if number else ():
+            times = measure_times(target, one, VOCABULARY, [GAMMA + 1], context=PROMPT + TOKENS // 2, repeats=7)
+            passes[name].append(times.draft)
+    return {
+        "acceptance": ACCEPTANCE,
+        "repeats": REPEATS,
+        "plain_ms": 1e3 * median(pace.seconds for pace in paces["plain"]),
+        "sizes": sizes,
+        "drafts": {
+            name: {
+                "speedup": _ratio(paces["plain"], paces[name]),
+                "over_bf16": _ratio(paces["bf16"], paces[name]),
+                "omega": median(pace.omega for pace in paces[name]),
+                "pass_ms": 1e3 * median(passes[name]),
+            }
+            for name in drafts
+        },
+    }
+
+
+def _variants(draft: Any, scratch: Path) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
+    """Loaded anew from what was saved, and their sizes."""
+    import torch
+
+    from pipeline.models import load_model
+    from pipeline.quantization import quantize
+
+    device, drafts, sizes = torch.device("cpu"), {}, {}
+    draft.save_pretrained(scratch / "bf16")
+    for name, variant in _NAMES.items():
+        sizes[name] = quantize(scratch / "bf16", variant, scratch / name, device, head="without" not in name)
+        drafts[name] = load_model(scratch / name, "bfloat16", device)
+    return drafts, sizes
+
+
+def _ratio(slower: list[Any], faster: list[Any]) -> float:
+    """Of seconds a token, turn by turn."""
+    return median(one.seconds / other.seconds for one, other in zip(slower, faster, strict=True))
+
+
+def section(figure: dict[str, Any]) -> Iterator[str]:
+    """What BENCHMARKS.md says of it."""
+    yield "## Quantised drafts at real sizes\n"
+    yield (
+        f"The untied 853 M target in bf16 and its 99 M draft with random weights, batch 1, gamma {GAMMA}, acceptance imposed at "
+        f"{figure['acceptance']}: what a draft takes, not how well it agrees. Median of {figure['repeats']} turns; plain "
+        f"decoding takes {figure['plain_ms']:.1f} ms a token. Aims for INT4: {_SPEEDUP_AIM} times plain ({_STRETCH} is the "
+        f"stretch), {_OVER_BF16_AIM} times the bf16 draft's result. Sizes are over bf16's: the quantised layers (aims: INT8 "
+        f"{_SIZE_AIMS['int8']}, INT4 {_SIZE_AIMS['int4']}) and the whole file.\n"
+    )
+    yield "| draft | speedup over plain | over the bf16 draft | its pass, ms | layers | file |"
+    yield "|---|---|---|---|---|---|"
+    for name, row in figure["drafts"].items():
+        sizes = figure["sizes"].get(name)
+        layers, file = (
+            (sizes["linear_bytes"] / sizes["linear_bytes_bf16"], sizes["file_bytes"] / sizes["file_bytes_source"])
+            if sizes
+            else (1.0, 1.0)
+        )
+        yield (
+            f"| {name} | **{row['speedup']:.2f}** | **{row['over_bf16']:.2f}** | {row['pass_ms']:.2f} | {layers:.3f} "
+            f"| {file:.2f} |"
+        )

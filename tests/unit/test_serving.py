@@ -1,0 +1,75 @@
+"""What a stated load gets, and how well prompts know it."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.special import stdtrit
+
+from pipeline.latency.prediction import chosen_lengths, predict
+from pipeline.latency.serving import jackknife, serve
+from pipeline.latency.workload import Workload
+from tests.unit.test_prediction import WORKLOAD, machine_of
+
+
+def _spread(prompts: int, seed: int = 0) -> Workload:
+    """Answers of 50 to 350 tokens, each with the rounds that its length takes."""
+    random = np.random.default_rng(seed)
+    share_W = random.uniform(0.25, 1.75, prompts)
+    return replace(
+        WORKLOAD,
+        prompt_tokens_W=np.full(prompts, 100),
+        tokens_W=np.round(200 * share_W).astype(int),
+        rounds_GW=WORKLOAD.rounds_GW * share_W,
+        variance_GW=WORKLOAD.variance_GW * share_W,
+    )
+
+
+def test_a_mean_has_the_interval_of_a_mean() -> None:
+    """Leaving out one of n equal groups after the other gives Student's interval of their means."""
+    values = np.random.default_rng(1).standard_normal(20)
+    without = [float(np.delete(values, one).mean()) for one in range(20)]
+    found = jackknife(float(values.mean()), list(without), 20, 0.95)
+    half = stdtrit(19, 0.975) * values.std(ddof=1) / math.sqrt(20)
+
+    assert found is not None
+    np.testing.assert_allclose([found.low, found.high], values.mean() + half * np.array([-1, 1]))
+
+
+@pytest.mark.parametrize("without", [[], [1.0], [1.0, None, 1.0]])
+def test_bounds_need_every_group(without: list[float | None]) -> None:
+    """Too few prompts, or some without which nothing is stable, and the bounds are open."""
+    found = jackknife(1.0, without, 3, 0.95)
+
+    assert found is not None
+    assert (-math.inf, math.inf) == (found.low, found.high)
+    assert jackknife(None, without, 3, 0.95) is None
+
+
+def test_a_load_is_served_as_predicted() -> None:
+    """At the draft length asked for; the truth about many prompts lies within what 100 of them say, of 40 draws at least 30 (95%
+    each: fewer has a chance below 1e-4)."""
+    machine, many = machine_of(0.0005), _spread(20_000, seed=9)
+    lengths_N = chosen_lengths(many, machine, 16, 2)
+    truth = predict(many, machine, lengths_N, [2.0]).points[0]
+    assert truth.drafted is not None
+    within = 0
+    for seed in range(40):
+        found = serve(_spread(100, seed), machine, 2.0, 16, 2, 0.95)
+        assert found.p95 is not None
+        within += found.p95.low <= truth.drafted.p95 <= found.p95.high
+    assert within >= 30
+
+
+def test_what_is_not_stable_has_no_figure() -> None:
+    """Plain decoding may be beyond its limit where speculation is not; past both nothing is left."""
+    machine = machine_of(0.0005)
+    limit = predict(WORKLOAD, machine, chosen_lengths(WORKLOAD, machine, 16, 3), [])
+    between = serve(WORKLOAD, machine, (limit.plain_limit + limit.drafted_limit) / 2, 16, 3, 0.95)
+    beyond = serve(WORKLOAD, machine, 1.01 * limit.drafted_limit, 16, 3, 0.95)
+
+    assert between.plain_mean is None
+    assert between.speedup is None
+    assert between.mean is not None
+    assert (None, None, None) == (beyond.mean, beyond.speedup, beyond.p95)
