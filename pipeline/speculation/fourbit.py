@@ -18,8 +18,8 @@ class FourBit:
     """As the structure `linear` of `native.c` says."""
 
     codes: torch.Tensor  # (out, in / 64, 32), uint8
-    scales: torch.Tensor  # (out, in / 64), fp32
-    levels: torch.Tensor  # (16), fp32
+    table: torch.Tensor  # (out, in / 64), int16 that C reads as uint16
+    tables: torch.Tensor  # (tables, 16), bf16: level times scale, rounded once; as many as there are different scales
 
 
 def is_four_bit(linear: Any) -> bool:
@@ -45,8 +45,9 @@ def read(linear: Any) -> FourBit:
     codes_OBI = codes_OI.view(linear.out_features, -1, 2, BLOCK // 2)
     packed = codes_OBI[:, :, 0] | codes_OBI[:, :, 1] << 4
     shape = (linear.out_features, linear.in_features // BLOCK)
-    rounded = scales.bfloat16().float().reshape(shape)
-    return FourBit(packed.contiguous(), rounded.contiguous(), state.code.float().contiguous())
+    different, table = scales.bfloat16().reshape(shape).unique(return_inverse=True)
+    tables = (different.float()[:, None] * state.code.float()).bfloat16()
+    return FourBit(packed.contiguous(), table.to(torch.int32).to(torch.int16).contiguous(), tables.contiguous())
 
 
 def _as_saved(linear: Any) -> torch.Tensor:

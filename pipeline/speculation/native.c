@@ -13,7 +13,7 @@
 static int omp_get_thread_num(void) { return 0; }
 #endif
 #include "vectors.h"
-#if defined __AVX512BF16__ || defined __AMX_BF16__
+#if defined __AVX512BW__ || defined __AVX512BF16__ || defined __AMX_BF16__
 #include <immintrin.h>
 #endif
 
@@ -23,9 +23,11 @@ typedef struct {
     const weight *weight, *bias; /* (out, in); no bias: null */
     int64_t out;
     /* In the place of `weight`, where that is null, of a bf16 model: numbers of 16 levels, (out, in / 64, 32), the number of
-     * input i in the low half of byte i and that of input 32 + i in the high half; and what a block of 64 is scaled by. */
+     * input i in the low half of byte i and that of input 32 + i in the high half; which table a block of 64 has; and tables of
+     * levels times a scale, for there are few different scales. */
     const uint8_t *codes;
-    const float *scales, *levels; /* (out, in / 64); (16) */
+    const uint16_t *table; /* (out, in / 64) */
+    const weight *tables;  /* (tables, 16) */
 } linear;
 
 typedef struct {
@@ -54,21 +56,17 @@ typedef struct {
 
 /* ---- weights of four bits ------------------------------------------------------------------------------------------- */
 
-/* The 64 weights of block `number` as bf16: level times scale, rounded once. */
+/* The 64 weights of block `number`. */
 static inline void expand(const linear *l, int64_t number, weight *w) {
-#ifdef BF16
     const uint8_t *codes = l->codes + number * 32;
-    const vector scaled = load(l->levels) * l->scales[number];
-#if defined __AVX512BF16__ && defined __AVX512BW__ /* what lies above the 16 levels is never asked for */
-    __m512i table = _mm512_castsi256_si512((__m256i)_mm512_cvtneps_pbh((__m512)scaled));
+    const weight *level = l->tables + 16 * l->table[number];
+#if defined BF16 && defined __AVX512BW__ /* what lies above the 16 levels is never asked for */
+    __m512i table = _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)level));
     __m512i both = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)codes));
     _mm512_storeu_si512(w, _mm512_permutexvar_epi16(_mm512_and_si512(both, _mm512_set1_epi16(15)), table));
     _mm512_storeu_si512(w + 32, _mm512_permutexvar_epi16(_mm512_srli_epi16(both, 4), table));
 #else
-    weight level[LANES];
-    narrow(level, scaled);
     for (int i = 0; i < 32; i++) w[i] = level[codes[i] & 15], w[32 + i] = level[codes[i] >> 4];
-#endif
 #endif
 }
 
@@ -92,43 +90,53 @@ const int64_t most_tokens = 320; /* above, the library's products are as fast */
 
 int ready(void) { return syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18 /* XTILEDATA */) == 0; }
 
-static void set_up(void) {
+/* Inputs of a pass: fewer than a tile takes lie close together, and stay in the nearest cache. */
+static inline int64_t columns(int64_t rows) { return rows < INPUTS ? rows : INPUTS; }
+
+static void set_up(int64_t rows) {
     struct { uint8_t palette, start, unused[14]; uint16_t bytes[16]; uint8_t rows[16]; } shape = {.palette = 1};
     for (int tile = 0; tile < 5; tile++) shape.bytes[tile] = 64, shape.rows[tile] = 16;
+    shape.bytes[0] = shape.bytes[2] = 4 * columns(rows); /* sums, and inputs; tiles 3 and 4 are for more than one block */
     __asm__ volatile("ldtilecfg %0" ::"m"(shape)); /* gcc 12's own _tile_loadconfig says that it reads 8 bytes of it */
 }
 static void tear_down(void) { _tile_release(); }
 
-static inline void put(weight *x, int64_t n, int64_t i, int64_t in, vector value) {
-    uint32_t pairs[LANES / 2], *to = (uint32_t *)x + n / INPUTS * INPUTS * in / 2 + i / 2 * INPUTS + n % INPUTS;
+static inline void put(weight *x, int64_t n, int64_t i, int64_t in, int64_t rows, vector value) {
+    int64_t wide = columns(rows);
+    uint32_t pairs[LANES / 2], *to = (uint32_t *)x + n / INPUTS * INPUTS * in / 2 + i / 2 * wide + n % INPUTS;
     narrow((weight *)pairs, value);
-    for (int pair = 0; pair < LANES / 2; pair++) to[pair * INPUTS] = pairs[pair];
+    for (int pair = 0; pair < LANES / 2; pair++) to[pair * wide] = pairs[pair];
 }
 
 typedef float sums[2][OUTPUTS][INPUTS];
 
-/* Of two blocks of inputs at a time each tile of weights is loaded once. Where they are codes, 64 summands of them are expanded at
- * a time, which never leave the nearest cache. */
+/* Of two blocks of inputs at a time each tile of weights is loaded once. Of codes 64 summands are expanded at a time, while those
+ * before are multiplied; they never leave the nearest cache. */
 static inline __attribute__((always_inline)) void
-tiles(const int pair, const int coded, const linear *l, int64_t from, const weight *w, const weight *x, int64_t in, sums *sums) {
-    weight near[2][OUTPUTS][64];
+tiles(
+    const int pair, const int coded, const linear *l, int64_t from, const weight *w, const weight *x, int64_t in, int64_t wide,
+    sums *sums) {
+    weight near[2][OUTPUTS][64] __attribute__((aligned(64)));
     int64_t bytes = coded ? sizeof near[0][0] : 2 * in;
     __asm__ volatile("" ::: "memory"); /* nor does _tile_loadd say that it reads memory */
     _tile_zero(0);
     if (pair) _tile_zero(3);
     for (int64_t i = 0; i < in; i += 32) {
-        if (coded && i % 64 == 0) {
-            w = near[i / 64 % 2][0] - i;
-            for (int64_t o = 0, number = (from * in + i) / 64; o < OUTPUTS; o++, number += in / 64) {
-                __builtin_prefetch(l->codes + (number + FAR) * 32);
-                expand(l, number, near[i / 64 % 2][o]);
+        if (coded && i == 0)
+            for (int64_t o = 0; o < OUTPUTS; o++) expand(l, from * in / 64 + o * in / 64, near[0][o]);
+        if (coded && i % 64 == 0) w = near[i / 64 % 2][0] - i;
+        if (coded && i % 64 == 0 && i + 64 < in) {
+            int64_t number = (from * in + i + 64) / 64, next = FAR + (i / 64 + FAR < in / 64 ? 0 : (OUTPUTS - 1) * in / 64);
+            for (int64_t o = 0; o < OUTPUTS; o++, number += in / 64) {
+                __builtin_prefetch(l->codes + (number + next) * 32);
+                expand(l, number, near[(i / 64 + 1) % 2][o]);
             }
             __asm__ volatile("" ::: "memory");
         }
         const weight *next = w + i + AHEAD + (i + AHEAD < in ? 0 : (OUTPUTS - 1) * in);
         for (int o = 0; !coded && o < OUTPUTS; o++) __builtin_prefetch(next + o * in);
         _tile_loadd(1, w + i, bytes);
-        _tile_loadd(2, x + i * INPUTS, 4 * INPUTS);
+        _tile_loadd(2, x + i * wide, 4 * wide);
         _tile_dpbf16ps(0, 1, 2);
         if (pair) {
             _tile_loadd(4, x + (in + i) * INPUTS, 4 * INPUTS);
@@ -140,12 +148,12 @@ tiles(const int pair, const int coded, const linear *l, int64_t from, const weig
 }
 
 static void
-block(const linear *l, int64_t from, const weight *w, const weight *x, int64_t in, int64_t inputs, float *out) {
+block(const linear *l, int64_t from, const weight *w, const weight *x, int64_t in, int64_t inputs, int64_t wide, float *out) {
     sums sums;
-    if (w && inputs > INPUTS) tiles(1, 0, l, from, w, x, in, &sums);
-    else if (w) tiles(0, 0, l, from, w, x, in, &sums);
-    else if (inputs > INPUTS) tiles(1, 1, l, from, w, x, in, &sums);
-    else tiles(0, 1, l, from, w, x, in, &sums);
+    if (w && inputs > INPUTS) tiles(1, 0, l, from, w, x, in, wide, &sums);
+    else if (w) tiles(0, 0, l, from, w, x, in, wide, &sums);
+    else if (inputs > INPUTS) tiles(1, 1, l, from, w, x, in, wide, &sums);
+    else tiles(0, 1, l, from, w, x, in, wide, &sums);
     for (int64_t n = 0; n < inputs; n++)
         for (int o = 0; o < OUTPUTS; o++) out[n * OUTPUTS + o] = sums[n / INPUTS][o][n % INPUTS];
 }
@@ -158,10 +166,14 @@ block(const linear *l, int64_t from, const weight *w, const weight *x, int64_t i
 const int64_t most_tokens = 2 * INPUTS;
 
 int ready(void) { return 1; }
-static void set_up(void) {}
+static inline int64_t columns(int64_t rows) { return rows; }
+static void set_up(int64_t rows) { (void)rows; }
 static void tear_down(void) {}
 
-static inline void put(weight *x, int64_t n, int64_t i, int64_t in, vector value) { narrow(x + n * in + i, value); }
+static inline void put(weight *x, int64_t n, int64_t i, int64_t in, int64_t rows, vector value) {
+    (void)rows;
+    narrow(x + n * in + i, value);
+}
 
 #if defined BF16 && defined __AVX512BF16__
 #define STEP (2 * LANES)
@@ -189,8 +201,8 @@ vectors(const int outputs, const int inputs, const weight *w, const weight *x, i
 #define FEW(inputs) case inputs: vectors(4, inputs, w, x, in, out); break;
 #define MANY(inputs) case inputs: vectors(2, inputs, w, x, in, out); vectors(2, inputs, w + 2 * in, x, in, out + 2); break;
 static void
-block(const linear *l, int64_t from, const weight *w, const weight *x, int64_t in, int64_t inputs, float *out) {
-    (void)l, (void)from;
+block(const linear *l, int64_t from, const weight *w, const weight *x, int64_t in, int64_t inputs, int64_t wide, float *out) {
+    (void)l, (void)from, (void)wide;
     switch (inputs) {
         FEW(1) FEW(2) FEW(3) FEW(4) FEW(5) FEW(6) MANY(7) MANY(8) MANY(9) MANY(10) MANY(11) MANY(12)
     }
@@ -211,7 +223,7 @@ product(const linear *l, const weight *x, int64_t rows, int64_t in, float *y, in
         for (int64_t n = 0; w == room && n < OUTPUTS * in / 64; n++) expand(l, from * in / 64 + n, room + 64 * n);
         for (int64_t row = 0; row < rows; row += MOST) {
             int64_t inputs = rows - row < MOST ? rows - row : MOST;
-            block(l, from, w, x + row * in, in, inputs, out);
+            block(l, from, w, x + row * in, in, inputs, columns(rows), out);
             for (int64_t n = 0; n < inputs; n++) {
                 float *to = y + (row + n) * stride;
                 for (int64_t o = own; o < from + OUTPUTS; o++)
@@ -236,7 +248,7 @@ static void normalise(const model *m, const pass *p, const float *x, const float
     for (int64_t n = 0; n < p->rows * keep; n++) {
         const float *from = x + (n / keep * p->count + p->count - keep + n % keep) * size;
         float scale = scale_of(from, size, m->epsilon);
-        for (int64_t i = 0; i < size; i += LANES) put(y, n, i, size, load(from + i) * scale * load(weights + i));
+        for (int64_t i = 0; i < size; i += LANES) put(y, n, i, size, p->rows * keep, load(from + i) * scale * load(weights + i));
     }
 }
 
@@ -368,7 +380,8 @@ static void attend(const model *m, const pass *p, const float *qkv, const weight
                 for (int64_t k = 0; k < few; k++) {
                     int64_t query = begin + q + k, n = row * p->count + query / group;
                     int64_t i = (key * group + query % group) * width;
-                    for (int v = 0; v < SPAN; v++) put(out, n, i + at[v], m->heads * width, mixed[k][v] / sums[q + k]);
+                    for (int v = 0; v < SPAN; v++)
+                        put(out, n, i + at[v], m->heads * width, p->rows * p->count, mixed[k][v] / sums[q + k]);
                 }
             }
     }
@@ -379,7 +392,7 @@ static void activate(const float *gate, const float *up, int64_t rows, int64_t s
 #pragma omp for schedule(static)
     for (int64_t job = 0; job < rows * size / LANES; job++) {
         vector x = load(gate + job * LANES);
-        put(y, job * LANES / size, job * LANES % size, size, x / (1.0f + exponential(-x)) * load(up + job * LANES));
+        put(y, job * LANES / size, job * LANES % size, size, rows, x / (1.0f + exponential(-x)) * load(up + job * LANES));
     }
 }
 
@@ -413,7 +426,7 @@ int forward(const model *m, const pass *p) {
 #pragma omp parallel num_threads(p->threads)
     {
         weight *room = (weight *)(rooms + omp_get_thread_num() * OUTPUTS * widest(m));
-        set_up();
+        set_up(size);
 #pragma omp for schedule(static)
         for (int64_t n = 0; n < size; n++)
             for (int64_t i = 0; i < hidden; i += LANES) store(x + n * hidden + i, widen(m->embedding + p->ids[n] * hidden + i));
@@ -437,6 +450,7 @@ int forward(const model *m, const pass *p) {
 #pragma omp barrier
         }
         normalise(m, p, x, m->norm, p->keep, y);
+        set_up(p->rows * p->keep);
         product(&m->head, y, p->rows * p->keep, hidden, p->logits, m->head.out, 0, room);
         tear_down();
     }

@@ -29,7 +29,7 @@ class _Linear(ctypes.Structure):
     _fields_ = (
         *((name, _POINTER) for name in ("weight", "bias")),
         ("out", _COUNT),
-        *((name, _POINTER) for name in ("codes", "scales", "levels")),
+        *((name, _POINTER) for name in ("codes", "table", "tables")),
     )
 
 
@@ -157,7 +157,7 @@ class NativeModel:
         if type(linear) is nn.Linear:
             return _Linear(self._pointer(linear.weight), bias, linear.out_features)
         coded = read(linear)
-        pointers = (self._pointer(tensor) for tensor in (coded.codes, coded.scales, coded.levels))
+        pointers = (self._pointer(tensor) for tensor in (coded.codes, coded.table, coded.tables))
         return _Linear(None, bias, linear.out_features, *pointers)
 
     def _norm(self, norm: Any) -> int | None:

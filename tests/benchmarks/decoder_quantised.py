@@ -6,10 +6,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tests.benchmarks.decoder_real import ACCEPTANCE, DRAWS, PROMPT, REPEATS, TOKENS
+from tests.benchmarks.decoder_real import ACCEPTANCE, PROMPT
 from tests.benchmarks.figures import write
 
-GAMMA = 5
+GAMMA, TOKENS, DRAWS, REPEATS = 5, 96, 3, 5
 _SPEEDUP_AIM, _OVER_BF16_AIM, _STRETCH = 2.5, 1.1, 3.0
 _SIZE_AIMS = {"int8": 0.51, "int4": 0.29}
 _NAMES = {"int8": "int8", "int4": "int4", "int4 without head": "int4"}
@@ -20,12 +20,15 @@ def main() -> None:
 
 
 def _measure() -> dict[str, Any]:
+    import logging
+
     from pipeline.latency.times import measure_times
     from pipeline.speculation.decoder import Decoder
     from pipeline.speculation.sampling import Sampling
     from tests.benchmarks.realpair import VOCABULARY, real_pair
     from tests.benchmarks.timing import seconds_per_token
 
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     target, draft = real_pair()
     with tempfile.TemporaryDirectory() as scratch:
         drafts, sizes = _variants(draft, Path(scratch))
