@@ -1,0 +1,105 @@
+"""Forms of a candidate at a stated load, from the command line: examined on dev, chosen, judged, promoted."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.latency.profile import Profile
+from pipeline.latency.surface import Surface
+from tests.integration.conftest import SMOKE, Place
+
+FAST, SLOW = 0.001, 0.004  # seconds of a draft's pass; a target's takes 10 ms
+LOAD = "gate.load={requests_per_second: 2, max_batch: 4, context: 64}"
+
+
+def _profile(path: Path, draft: float) -> Path:
+    flat = np.full((2, 6, 1), 0.01)
+    profile = Profile(
+        Surface((1, 4), tuple(range(1, 7)), (64,), flat),
+        Surface((1, 4), (1,), (64,), np.full((2, 1, 1), draft)),
+        Surface((1,), (8, 16), (0,), np.full((1, 2, 1), 0.01)),
+        {"device": "made up"},
+    )
+    path.write_text(json.dumps(profile.json()))
+    return path
+
+
+@pytest.fixture
+def profiles(tmp_path: Path) -> str:
+    """The int4 draft's passes take a quarter of the others'."""
+    forms = {"none": SLOW, "int8": SLOW, "int4": FAST}
+    return json.dumps({form: str(_profile(tmp_path / f"{form}.json", draft)) for form, draft in forms.items()})
+
+
+def _run(loop: Place, profiles: str, *further: str) -> Any:
+    given = [part for one in (LOAD, f"gate.profile={profiles}", *further) for part in ("--set", one)]
+    return loop.understudy("run", SMOKE, *given, "--run", "forms", "--set", "promote.target_name=other")
+
+
+def test_the_form_that_serves_the_load_best_is_promoted(loop: Place, profiles: str) -> None:
+    """Chosen on dev, judged on the examination by every rule, registered as what it is; asked again, the champion already."""
+    rules = ("gate.min_speedup=1.2", "gate.max_p95_seconds=2", "gate.max_memory_megabytes=10")
+    ended = _run(loop, profiles, *rules)
+    assert 0 == ended.code, ended.err
+    decision = loop.record("forms")["decision"]
+    verdicts = {one["name"]: one["verdict"] for one in decision["forms"]}
+    manifest = json.loads((loop.artifact("quantize/int4", "forms") / "manifest.json").read_text())
+
+    assert {"candidate": "slower", "int8": "slower", "int4": "chosen"} == verdicts
+    assert ("int4", manifest["provides"]["draft"]) == (decision["form"], decision["candidate"])
+    assert {"predicted_speedup", "predicted_p95", "largest_serving_memory"} <= {
+        one["name"] for one in decision["rules"]
+    }
+    tags = loop.registry()["other-draft"]["versions"]["1"]
+    assert ("int4", manifest["provides"]["draft"]) == (tags["understudy.quantisation"], tags["understudy.digest"])
+    assert "chosen  int4" in ended.out
+    assert "│ dev" not in ended.out  # people are shown the examination
+
+    again = loop.understudy(
+        "run", SMOKE, "--set", LOAD, "--set", f"gate.profile={profiles}", "--set", "promote.target_name=other"
+    )
+    assert 0 == again.code, again.err
+    assert "decision: already champion" in again.out
+
+
+def test_a_load_that_is_too_much_is_refused(loop: Place, profiles: str) -> None:
+    """By the rules that were asked for, as not stable."""
+    beyond = "gate.load={requests_per_second: 1000, max_batch: 4}"
+    ended = loop.understudy(
+        *("run", SMOKE, "--set", beyond, "--set", f"gate.profile={profiles}", "--set", "gate.min_speedup=1.2"),
+        *("--set", "promote.target_name=other"),
+    )
+    assert 3 == ended.code, ended.err
+    assert "predicted_speedup (fail)" in ended.complaint
+    assert "beyond what is stable" in ended.complaint
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        (["gate.min_speedup=1.2"], "min_speedup is predicted: give gate.load and gate.profile too"),
+        (["gate.max_memory_megabytes=1"], "depends on batch and context: give gate.load too"),
+        (["gate.profile={int4: p.json}", "quantize.variants=[]"], "gate.profile.int4: no such variant is made"),
+        (["gate.profile={int4: p.json}", "quantize.engine=llama.cpp"], "what llama.cpp loads"),
+        (["gate.profile=nowhere.json"], "gate.profile.none: "),
+        ([f"gate.profile={SMOKE}"], "this is no JSON"),
+    ],
+)
+def test_what_cannot_be_predicted_is_one_line(loop: Place, settings: list[str], complaint: str) -> None:
+    """Before anything runs, exit 2."""
+    ended = loop.understudy("run", SMOKE, *(part for one in settings for part in ("--set", one)))
+
+    assert 2 == ended.code
+    assert complaint in ended.complaint
+
+
+def test_an_engine_that_loads_no_variant_gets_none(loop: Place) -> None:
+    """They are not made, and what was trained is judged."""
+    ended = loop.understudy("run", SMOKE, "--dry-run", "--set", "quantize.engine=tensorrt-llm")
+
+    assert 0 == ended.code
+    assert "# distill: reads" in ended.out
+    assert "quantize" not in "".join(line for line in ended.out.splitlines() if line.startswith("# "))
