@@ -103,27 +103,29 @@ def _generations(config: Config) -> list[Job]:
 
 
 def _distill(config: Config) -> Job:
-    settings = {
+    reads = {"draft": "pair#draft", "shared": "pair#shared", "completions": "generate"}
+    return Job("distill", "", _learning(config), reads)
+
+
+def _learning(config: Config) -> dict[str, Any]:
+    """What a training is made by."""
+    return {
         "distill": config.distill.model_dump(),
         "seed": config.seed,
         "dtype": config.pair.draft.dtype,
         "draft_sampling": config.evaluate.draft_sampling,
         "convention": config.evaluate.convention,
     }
-    return Job("distill", "", settings, {"draft": "pair#draft", "shared": "pair#shared", "completions": "generate"})
 
 
 def _variants(config: Config) -> list[Job]:
-    head = config.quantize.quantised_head
-    return [
-        Job(
-            "quantize",
-            variant,
-            {"variant": variant, "dtype": config.pair.draft.dtype, "head": head},
-            {"draft": "distill#draft"},
-        )
-        for variant in config.quantize.loadable
-    ]
+    settings = _learning(config) | {
+        "head": config.quantize.quantised_head,
+        "recovery": config.quantize.recovery.model_dump(),
+        "sampling": config.sampling.model_dump(),
+    }
+    reads = {"draft": "distill#draft", "shared": "pair#shared", "completions": "generate"}
+    return [Job("quantize", variant, settings | {"variant": variant}, reads) for variant in config.quantize.loadable]
 
 
 def _contenders(config: Config) -> dict[str, str]:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from pipeline.acceptance.figures import Tally
+from pipeline.acceptance.rounds import CONVENTIONS
 from pipeline.acceptance.schema import SCHEMA
-from pipeline.config.evaluate import EvaluateConfig
 from pipeline.context import Outcome, StageContext
 from pipeline.derived import gained_tokens, grow_vocabulary
 from pipeline.drafts import find_draft
@@ -82,14 +82,10 @@ def _split(context: StageContext) -> str:
     return _DEV if context.part.startswith(f"{_DEV}-") else "examination"
 
 
-def _settings(context: StageContext) -> EvaluateConfig:
-    """On dev nothing was generated beyond a completion's end, which one convention asks for, and nothing is decoded."""
-    settings = context.config.evaluate
-    return (
-        settings.model_copy(update={"convention": "user", "crosscheck_prompts": 0})
-        if _split(context) == _DEV
-        else settings
-    )
+def _count_as(context: StageContext) -> str:
+    """On dev nothing was generated beyond a completion's end, which one convention asks for: that is counted as for a user."""
+    convention = context.config.evaluate.convention
+    return convention if _split(context) != _DEV or CONVENTIONS[convention].clipped else "user"
 
 
 def _look_up(context: StageContext, sets: dict[str, _Set], spools: Spools) -> dict[str, Any]:
@@ -102,13 +98,15 @@ def _look_up(context: StageContext, sets: dict[str, _Set], spools: Spools) -> di
 
 
 def _examine(context: StageContext, path: Path, sets: dict[str, _Set], spools: Spools) -> dict[str, Any]:
-    settings, pair = _settings(context), read_pair(context.inputs["target"], context.config.pair)
+    settings, pair = context.config.evaluate, read_pair(context.inputs["target"], context.config.pair)
     model = _load(context, pair, path)
     tallies, total = {}, sum(item.completions for item in sets.values())
     with context.progress.track(f"examine {context.part}", total, "completions") as track:
         for name, item in sets.items():
             said = _said(context, item.sampling)
-            counted = examine_draft(model, said, item.sampling, settings, pair.vocabulary, track.advance)
+            counted = examine_draft(
+                model, said, item.sampling, settings, pair.vocabulary, track.advance, _count_as(context)
+            )
             tallies[name] = tallied(counted, settings.max_gamma, spools, name)
     return _figures(context, sets, tallies) | {"crosscheck": _cross_check(context, pair, model)}
 
@@ -144,8 +142,8 @@ def _gained(context: StageContext, pair: Pair, path: Path) -> list[int]:
 
 def _cross_check(context: StageContext, pair: Pair, draft: Any) -> dict[str, Any] | None:
     """A real greedy decode of a few prompts, compared round by round with what the examination predicts for them."""
-    settings = _settings(context)
-    if settings.crosscheck_prompts == 0:
+    settings = context.config.evaluate
+    if settings.crosscheck_prompts == 0 or _split(context) == _DEV:
         return None
     role = "target_before" if context.part == "stock-before" else "target"
     target = load_model(
@@ -163,10 +161,10 @@ def _cross_check(context: StageContext, pair: Pair, draft: Any) -> dict[str, Any
 
 
 def _conditions(context: StageContext) -> dict[str, Any]:
-    config, settings = context.config, _settings(context)
+    config, settings = context.config, context.config.evaluate
     return {
         "completions": context.digests["completions"],
-        "convention": settings.convention,
+        "convention": _count_as(context),
         "draft_sampling": settings.draft_sampling,
         "sampling": config.sampling.model_dump(),
         "dtype": config.pair.draft.dtype,

@@ -1,25 +1,85 @@
-"""quantize: lighter costumes. One variant of the candidate, as a directory that loads alone."""
+"""quantize: lighter costumes. One variant of the candidate, as a directory that loads alone.
+
+Where rounding costs more acceptance on dev prompts than the config allows, the candidate is trained a little further through the
+rounded weights and quantised again; whichever of the two agrees more is kept.
+"""
 
 import shutil
+from pathlib import Path
+from typing import Any
 
 from pipeline.context import Outcome, StageContext
+from pipeline.distillation.mixing import mix
+from pipeline.distillation.training import Training
 from pipeline.drafts import TRAINED_ON, find_draft
+from pipeline.errors import BrokenDraft
+from pipeline.generation.store import read_completions
 from pipeline.modelfiles import code_files, model_digest, tokenizer_files
-from pipeline.models import choose_device
-from pipeline.quantization import quantize
+from pipeline.models import choose_device, load_model
+from pipeline.pairfile import read_pair
+from pipeline.quantization.recovery import rounding
+from pipeline.quantization.variants import Quantised, quantize
+from pipeline.speculation.sampling import Sampling
 
 
 def run(context: StageContext) -> Outcome:
-    source, out = find_draft(context.inputs["draft"], context.config.pair), context.out / "draft"
-    figures = quantize(
-        source,
-        context.part,
-        out,
-        choose_device(context.config.device),
-        context.config.pair.trust_remote_code,
-        context.config.quantize.quantised_head,
-    )
+    config, variant = context.config, context.part
+    source, out = find_draft(context.inputs["draft"], config.pair), context.out / "draft"
+    completions = context.inputs["completions"]
+    dev = list(read_completions(completions, {"dev"}, Sampling(**config.sampling.model_dump())))
+    training = Training(config, read_pair(context.inputs["shared"], config.pair), dev, context.progress)
+    made = _quantize(context, source, out)
+    before, after = _acceptance(context, training, source), _acceptance(context, training, out)
+    figures = {"dev_acceptance_before": before, "dev_acceptance_rounded": after}
+    if before - after > config.quantize.recovery.above:
+        recovered = context.out / "recovered"
+        made_again = _recover(context, training, made.layers, recovered)
+        figures["dev_acceptance_recovered"] = again = _acceptance(context, training, recovered / variant)
+        context.progress.line(f"{variant}: acceptance on dev {before:.3f}, rounded {after:.3f}, recovered {again:.3f}")
+        if again > after:
+            shutil.rmtree(out)
+            (recovered / variant).rename(out)
+            made, after = made_again, again
+        shutil.rmtree(recovered)
     for path in (*tokenizer_files(source), *code_files(source), source / TRAINED_ON):
         if path.is_file():
             shutil.copyfile(path, out / path.name)
-    return Outcome(figures, {"draft": model_digest(out)})
+    return Outcome(made.sizes | figures | {"dev_acceptance": after}, {"draft": model_digest(out)})
+
+
+def _quantize(context: StageContext, source: Path, out: Path) -> Quantised:
+    config = context.config
+    trusted, head = config.pair.trust_remote_code, config.quantize.quantised_head
+    return quantize(source, context.part, out, choose_device(config.device), trusted, head)
+
+
+def _acceptance(context: StageContext, training: Training, draft: Path) -> float:
+    """On dev prompts, of a draft as it is loaded; 0 where it cannot be examined."""
+    try:
+        return training.examine(_load(context, draft, context.config.pair.draft.dtype)).acceptance
+    except BrokenDraft:
+        return 0.0
+
+
+def _recover(context: StageContext, training: Training, layers: frozenset[str], work: Path) -> Quantised:
+    """Train the candidate through rounded weights, and quantise what comes of it into `work`."""
+    config, recovery = context.config, context.config.quantize.recovery
+    how = config.distill.model_copy(
+        update={
+            "max_steps": recovery.max_steps,
+            "learning_rate": recovery.learning_rate,
+            "evaluate_every": max(1, recovery.max_steps // 4),
+            "save_every": recovery.max_steps,
+            "lora": None,
+        }
+    )
+    rows = mix(list(read_completions(context.inputs["completions"], {"train"})), config.distill.shares, config.seed)
+    model = _load(context, find_draft(context.inputs["draft"], config.pair), "float32")
+    with rounding(model, context.part, layers):
+        training.learn(model, rows, how, config.seed, work / "checkpoints")
+    model.bfloat16().save_pretrained(work / "draft")
+    return _quantize(context, work / "draft", work / context.part)
+
+
+def _load(context: StageContext, path: Path, dtype: str) -> Any:
+    return load_model(path, dtype, choose_device(context.config.device), context.config.pair.trust_remote_code)

@@ -14,6 +14,18 @@ Engine = Literal["transformers", "vllm", "sglang", "tensorrt-llm", "llama.cpp", 
 _LOADS: dict[str, bool] = {"transformers": True, "vllm": False, "sglang": False}
 
 
+class RecoveryConfig(Section):
+    """A short distillation through the rounded weights, where a variant lost too much."""
+
+    above: float = Field(
+        default=0.01,
+        ge=0,
+        description="Acceptance lost on dev prompts from which it is done (0.01 is a point); 1 is never.",
+    )
+    max_steps: int = Field(default=100, gt=0, description="Optimiser steps.")
+    learning_rate: float = Field(default=5e-4, gt=0, description="Peak learning rate.")
+
+
 class QuantizeConfig(Section):
     """Quantised variants of the candidate (bitsandbytes)."""
 
@@ -27,6 +39,10 @@ class QuantizeConfig(Section):
     )
     engine: Engine = Field(
         default="transformers", description="What is to serve the draft: variants that it cannot load are not made."
+    )
+
+    recovery: RecoveryConfig = Field(
+        default=RecoveryConfig(), description="What is done about acceptance that is lost."
     )
 
     @property

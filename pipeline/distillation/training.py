@@ -37,10 +37,9 @@ class Training:
         model = self._load("draft", "float32")
         if settings.lora is not None:
             model = add_adapters(model, settings.lora, seed)
-        tokenizer = load_tokenizer(self.pair.tokenizer, self.config.pair.trust_remote_code)
 
         def learn(some: Sequence[Spoken], how: DistillConfig, seed: int, place: Path) -> Log:
-            return distill(model, tokenizer, some, how, seed, self.pair.vocabulary, place, self._examine, self.progress)
+            return self.learn(model, some, how, seed, place)
 
         log = learn(rows, settings, seed, work / "offline")
         if settings.on_policy.rounds:
@@ -49,7 +48,14 @@ class Training:
                 log += [entry | {"step": done + entry["step"]} for entry in phase]
         return (model if settings.lora is None else merge_adapters(model)), log
 
-    def _examine(self, draft: Any) -> DevFigures:
+    def learn(self, model: Any, rows: Sequence[Spoken], how: DistillConfig, seed: int, work: Path) -> Log:
+        """One phase: `model` is trained in place on `rows`, and left as it was when dev prompts said it was best."""
+        tokenizer = load_tokenizer(self.pair.tokenizer, self.config.pair.trust_remote_code)
+        vocabulary = self.pair.vocabulary
+        return distill(model, tokenizer, rows, how, seed, vocabulary, work, self.examine, self.progress)
+
+    def examine(self, draft: Any) -> DevFigures:
+        """On dev prompts."""
         sampling = Sampling(**self.config.sampling.model_dump())
         return dev_figures(draft, self.dev, sampling, self.config.evaluate, self.pair.vocabulary)
 

@@ -16,7 +16,7 @@ from pipeline.acceptance.figures import Tally
 from pipeline.acceptance.lookup import walk_all
 from pipeline.acceptance.loops import in_loop
 from pipeline.acceptance.profile import Completions, PromptCounts, count_completions, counts_json
-from pipeline.acceptance.rounds import CONVENTIONS, expected_rounds
+from pipeline.acceptance.rounds import CONVENTIONS, Convention, expected_rounds
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.errors import BrokenDraft, UnderstudyError
 from pipeline.generation.store import Spoken
@@ -46,19 +46,21 @@ def examine_stored(
     settings: EvaluateConfig,
     vocabulary: int,
     on_done: Callable[[int], None] = lambda count: None,
+    count_as: str | None = None,
 ) -> Iterator[dict[str, list[PromptCounts] | BrokenDraft]]:
-    """Per-prompt counts of each draft over completions that the target produced under `sampling`, window by window.
+    """Per-prompt counts of each draft over completions that the target produced under `sampling`, window by window. They are
+    counted as the settings' convention does, or as `count_as`.
 
     Completions are read, padded and searched for loops once for all drafts. A draft that cannot be examined gets the
     reason in place of its counts, in one window, and is not examined further.
     """
     draft_sampling = engine_sampling(settings.convention, sampling, settings.draft_sampling)
-    whole, seen = dict(models), 0
+    whole, seen, counting = dict(models), 0, CONVENTIONS[count_as or settings.convention]
     for window in windows(spoken):
         completions = _completions(window)
         a = examine(
             whole,
-            _judged(window, settings),
+            _judged(window, counting, settings.max_gamma),
             sampling,
             draft_sampling,
             vocabulary,
@@ -73,17 +75,15 @@ def examine_stored(
                 found[name] = values
                 del whole[name]
             else:
-                found[name] = count_completions(
-                    completions, values, settings.max_gamma, CONVENTIONS[settings.convention]
-                )
+                found[name] = count_completions(completions, values, settings.max_gamma, counting)
         yield found
         if not whole:
             return
 
 
-def _judged(window: Sequence[Spoken], settings: EvaluateConfig) -> list[Spoken]:
+def _judged(window: Sequence[Spoken], counting: Convention, max_gamma: int) -> list[Spoken]:
     """The completions up to the last token that the convention judges: the draft need not read further."""
-    past = 0 if CONVENTIONS[settings.convention].clipped else settings.max_gamma - 1
+    past = 0 if counting.clipped else max_gamma - 1
     return [
         replace(item, tokens=item.tokens[: item.length + past], log_p=item.log_p[: item.length + past])
         for item in window
@@ -97,9 +97,10 @@ def examine_draft(
     settings: EvaluateConfig,
     vocabulary: int,
     on_done: Callable[[int], None] = lambda count: None,
+    count_as: str | None = None,
 ) -> Iterator[list[PromptCounts]]:
     """`examine_stored` of one draft. Raises BrokenDraft if it cannot be examined."""
-    for found in examine_stored({"draft": model}, spoken, sampling, settings, vocabulary, on_done):
+    for found in examine_stored({"draft": model}, spoken, sampling, settings, vocabulary, on_done, count_as):
         counts = found["draft"]
         if isinstance(counts, BrokenDraft):
             raise counts

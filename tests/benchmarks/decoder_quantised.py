@@ -76,12 +76,12 @@ def _variants(draft: Any, scratch: Path) -> tuple[dict[str, Any], dict[str, dict
     import torch
 
     from pipeline.models import load_model
-    from pipeline.quantization import quantize
+    from pipeline.quantization.variants import quantize
 
     device, drafts, sizes = torch.device("cpu"), {}, {}
     draft.save_pretrained(scratch / "bf16")
     for name, variant in _NAMES.items():
-        sizes[name] = quantize(scratch / "bf16", variant, scratch / name, device, head="without" not in name)
+        sizes[name] = quantize(scratch / "bf16", variant, scratch / name, device, head="without" not in name).sizes
         drafts[name] = load_model(scratch / name, "bfloat16", device)
     return drafts, sizes
 

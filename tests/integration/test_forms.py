@@ -103,3 +103,19 @@ def test_an_engine_that_loads_no_variant_gets_none(loop: Place) -> None:
     assert 0 == ended.code
     assert "# distill: reads" in ended.out
     assert "quantize" not in "".join(line for line in ended.out.splitlines() if line.startswith("# "))
+
+
+def test_a_variant_that_lost_is_trained_through_its_rounding(loop: Place) -> None:
+    """Where dev prompts say that it lost more than the limit, once more, and the better of the two is kept."""
+    recovery = ("--set", "quantize.recovery={above: 0, max_steps: 20}", "--set", "quantize.variants=[int4]")
+    ended = loop.understudy("run", SMOKE, *recovery, "--until", "quantize", "--run", "recovered")
+    assert 0 == ended.code, ended.err
+    artifact = loop.artifact("quantize/int4", "recovered")
+    figures = json.loads((artifact / "manifest.json").read_text())["figures"]
+    before = json.loads((loop.artifact("quantize/int4") / "manifest.json").read_text())["figures"]
+
+    assert before["dev_acceptance_rounded"] == figures["dev_acceptance_rounded"] < figures["dev_acceptance_before"]
+    assert figures["dev_acceptance"] == max(figures["dev_acceptance_rounded"], figures["dev_acceptance_recovered"])
+    assert "dev_acceptance_recovered" not in before
+    assert ["draft"] == sorted(path.name for path in artifact.iterdir() if path.is_dir())
+    assert f"recovered {figures['dev_acceptance_recovered']:.3f}" in ended.err

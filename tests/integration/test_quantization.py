@@ -10,7 +10,7 @@ import torch
 
 from pipeline.errors import UnderstudyError
 from pipeline.models import load_model
-from pipeline.quantization import quantize
+from pipeline.quantization.variants import quantize
 from tests.fakes import full_logits, tiny_llama
 
 CPU = torch.device("cpu")
@@ -42,7 +42,7 @@ def variants(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     found = {}
     for variant in ("int8", "int4"):
         out = tmp_path_factory.mktemp(variant)
-        found[variant] = out, quantize(source, variant, out, CPU)
+        found[variant] = out, quantize(source, variant, out, CPU).sizes
     return found
 
 

@@ -5,7 +5,7 @@ after that is silently wrong. So: quantise, save, reload, and only then compute 
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
@@ -15,14 +15,21 @@ from pipeline.errors import UnderstudyError
 _BLOCK, _OUTPUTS = 64, 32  # nf4 scales blocks of 64 inputs; the CPU kernels take whole blocks, of 32 outputs at a time
 
 
+class Quantised(NamedTuple):
+    """What became of a draft."""
+
+    layers: frozenset[str]  # names of those that are quantised
+    sizes: dict[
+        str, float
+    ]  # linear_bytes and linear_bytes_bf16: of these layers, after and before; file_bytes(_source): all weights
+
+
 def quantize(
     source: Path, variant: str, out: Path, device: torch.device, trust_remote_code: bool = False, head: bool = True
-) -> dict[str, float]:
-    """Write the `variant` ("int8" or "int4") of the model in `source` to `out`; returns its sizes.
+) -> Quantised:
+    """Write the `variant` ("int8" or "int4") of the model in `source` to `out`.
 
     `head`: the output head too, unless it is the embedding or, in int4, no whole blocks; embeddings stay as they are.
-    linear_bytes and linear_bytes_bf16: the quantised linear layers, after and before; file_bytes and file_bytes_source: all
-    weights.
     The caller examines what is reloaded from `out`, never the model in memory here.
     """
     config = AutoConfig.from_pretrained(source, local_files_only=True, trust_remote_code=trust_remote_code)
@@ -49,12 +56,13 @@ def quantize(
                 f"of {_BLOCK} and {_OUTPUTS}; leave int4 out of quantize.variants"
             )
     model.save_pretrained(out)
-    return {
+    sizes = {
         "linear_bytes": float(_bytes(out, linears)),
         "linear_bytes_bf16": 2.0 * sum(module.in_features * module.out_features for module in modules.values()),
         "file_bytes": float(sum(path.stat().st_size for path in out.glob("*.safetensors"))),
         "file_bytes_source": float(sum(path.stat().st_size for path in source.glob("*.safetensors"))),
     }
+    return Quantised(frozenset(linears), sizes)
 
 
 def _head_fits(config: Any, variant: str) -> bool:
