@@ -75,16 +75,12 @@ def _form(name: str) -> str:
 def _contenders(context: StageContext) -> list[Contender]:
     """The candidate as it was trained, and its variants; those that may be chosen have a draft to read, and a profile if there is
     a load."""
-    names = ["candidate", *(name for name in context.config.quantize.loadable)]
-    return [
-        Contender(
-            name,
-            _acceptance(context, name),
-            timed := f"draft_{name}" in context.inputs and _timed(context, name),
-            _seconds(context, name) if timed else None,
-        )
-        for name in names
-    ]
+    found = []
+    for name in ("candidate", *context.config.quantize.loadable):
+        acceptance, timed = _acceptance(context, name), _timed(context, name)
+        seconds = _seconds(context, name) if timed and acceptance is not None else None
+        found.append(Contender(name, acceptance, timed, seconds))
+    return found
 
 
 def _timed(context: StageContext, name: str) -> bool:

@@ -40,7 +40,8 @@ def choose(contenders: Sequence[Contender]) -> list[Standing]:
     sound = [one for one in contenders if _agrees(one, first)]
     timed = [one for one in sound if one.timed]
     best = min(timed, key=lambda one: float("inf") if one.seconds is None else one.seconds) if timed else first
-    return [Standing(one.name, *_verdict(one, best, first), one.acceptance, one.seconds) for one in contenders]
+    alone = len(timed) == 1
+    return [Standing(one.name, *_verdict(one, best, first, alone), one.acceptance, one.seconds) for one in contenders]
 
 
 def _agrees(one: Contender, first: Contender) -> bool:
@@ -49,7 +50,7 @@ def _agrees(one: Contender, first: Contender) -> bool:
     return one.acceptance is not None and one.acceptance >= _AGREES * (first.acceptance or 0.0)
 
 
-def _verdict(one: Contender, best: Contender, first: Contender) -> tuple[str, str]:
+def _verdict(one: Contender, best: Contender, first: Contender, alone: bool) -> tuple[str, str]:
     if not _agrees(one, first):
         before = "" if first.acceptance is None else f"; as it was trained, {first.acceptance:.3f}"
         found = "it cannot be computed" if one.acceptance is None else f"its acceptance is {one.acceptance:.3f}"
