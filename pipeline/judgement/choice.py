@@ -40,7 +40,7 @@ def choose(contenders: Sequence[Contender]) -> list[Standing]:
     sound = [one for one in contenders if _agrees(one, first)]
     timed = [one for one in sound if one.timed]
     best = min(timed, key=lambda one: float("inf") if one.seconds is None else one.seconds) if timed else first
-    alone = len(timed) == 1
+    alone = sum(one.timed for one in contenders) == 1
     return [Standing(one.name, *_verdict(one, best, first, alone), one.acceptance, one.seconds) for one in contenders]
 
 
@@ -59,7 +59,8 @@ def _verdict(one: Contender, best: Contender, first: Contender, alone: bool) -> 
         if one is best:
             return CHOSEN, f"{one.name}: nothing says what any form takes to serve (gate.load, gate.profile)"
         return NOT_COMPARED, f"{one.name}: nothing says what it takes to serve (gate.load, gate.profile.{one.name})"
-    took = (
-        "not stable at the load" if one.seconds is None else f"{one.seconds:.3g} s a request predicted on dev prompts"
-    )
+    if one.seconds is not None:
+        took = f"{one.seconds:.3g} s a request predicted on dev prompts"
+    else:  # nobody was timed on dev where there is nothing to choose
+        took = "the only form with a profile (gate.profile)" if alone else "not stable at the load"
     return (CHOSEN if one is best else SLOWER), f"{one.name}: {took}"

@@ -39,6 +39,13 @@ def test_only_what_is_timed_competes() -> None:
     assert {"candidate": NOT_COMPARED, "int8": NOT_COMPARED, "int4": CHOSEN} == found
 
 
+def test_the_only_one_is_not_called_unstable() -> None:
+    """Nothing was examined on dev for it, because there is nothing to choose."""
+    (found,) = choose([Contender("candidate", 0.8, True)])
+
+    assert (CHOSEN, True) == (found.verdict, "the only form" in found.text)
+
+
 @pytest.mark.parametrize(("acceptance", "verdict"), [(0.39, REFUSED), (0.41, CHOSEN), (None, REFUSED)])
 def test_a_variant_that_no_longer_agrees_is_refused(acceptance: float | None, verdict: str) -> None:
     """Below half of the acceptance before quantising, or without one, with its figures; however fast it is."""
