@@ -82,7 +82,7 @@ static inline void expand(const linear *l, int64_t number, weight *w) {
 #include <unistd.h>
 #define INPUTS 16
 #define MOST (2 * INPUTS) /* that a block takes */
-#define EXPANDS 1
+#define EXPANDS 1 /* codes, by itself, of a pass that is one block */
 #define OUTPUTS 16
 #define AHEAD 128 /* summands; farther, what was fetched is gone again when it is needed */
 #define FAR 4 /* blocks of codes */
