@@ -10,6 +10,7 @@ from typing import Any
 
 from pipeline.artifacts import Store, content_key, file_sha256, read_json, write_json
 from pipeline.config.pair import TARGET, ModelSource
+from pipeline.config.quantize import Form
 from pipeline.config.root import Config
 from pipeline.errors import UsageError
 from pipeline.modelfiles import model_files
@@ -40,21 +41,29 @@ def resolve_inputs(config: Config, store: Store) -> dict[str, Outside]:
     for number, source in enumerate(config.corpus.sources):
         if not source.is_reference:
             found[f"prompts_{number}"] = _prompts(number, Path(source.path), digests)
-    for form, path in config.gate.profile.items():
-        found[f"profile_{form}"] = _profile(form, Path(path), digests)
+    for form in config.gate.profile:
+        found[f"profile_{form}"] = _profile(form, config, digests)
     digests.save()
     return found
 
 
-def _profile(form: str, path: Path, digests: "_FileDigests") -> Outside:
-    from pipeline.latency.machine import (
-        read_machine,
-    )  # it takes a second to import, which runs without one need not wait
+def _profile(form: Form, config: Config, digests: "_FileDigests") -> Outside:
+    # Takes a second to import: runs that state no load need not wait for it.
+    from pipeline.latency.machine import read_machine
 
+    path, gamma = Path(config.gate.profile[form]), config.evaluate.gamma
     try:
-        read_machine(path)
+        machine = read_machine(path)
     except UsageError as error:
         raise UsageError(f"gate.profile.{form}: {error}") from None
+    if machine.most_gamma < gamma:
+        raise UsageError(
+            f"gate.profile.{form}: {path} was measured up to draft length {machine.most_gamma}, and evaluate.gamma is {gamma}"
+        )
+    if not machine.plain:
+        raise UsageError(
+            f"gate.profile.{form}: {path} has no row without drafting, which a speedup is over; add some of draft length 0"
+        )
     return Outside(digests.of(path), str(path))
 
 

@@ -16,8 +16,8 @@ from pipeline.drafts import find_draft, trained_on
 from pipeline.judgement.choice import CHOSEN, Contender, choose
 from pipeline.judgement.decision import already_champion, decide, without_prompts
 from pipeline.judgement.policy import PASS, Case, apply_rules
-from pipeline.latency.machine import read_machine
-from pipeline.latency.serving import Served, serve
+from pipeline.latency.machine import Machine, read_machine
+from pipeline.latency.serving import at_load, serve
 from pipeline.latency.workload import Workload, examined_workload, read_workload
 from pipeline.pairfile import read_pair
 from pipeline.spool import read_head
@@ -97,23 +97,16 @@ def _seconds(context: StageContext, name: str) -> float | None:
     """Of a mean request on dev prompts; with one contender there is nothing to choose, and nothing was examined on dev."""
     if f"dev-{name}" not in context.inputs:
         return None
-    workload = read_workload(context.inputs[f"dev-{name}"])
-    return _at_load(context, name, workload).mean
+    found = at_load(*_question(context, name, read_workload(context.inputs[f"dev-{name}"]))).drafted
+    return found.mean if found else None
 
 
-def _at_load(context: StageContext, name: str, workload: Workload) -> Served:
-    config, load = context.config, context.config.gate.load
+def _question(context: StageContext, name: str, workload: Workload) -> tuple[Workload, Machine, float, int, int]:
+    """What `at_load` and `serve` are asked of a form: requests, what steps take, load, batch cap, draft length."""
+    load, machine = context.config.gate.load, read_machine(context.inputs[f"profile_{_form(name)}"])
     assert load is not None  # whoever asks has seen one
-    machine = read_machine(context.inputs[f"profile_{_form(name)}"])
-    gamma = min(config.evaluate.gamma, machine.most_gamma)
-    return serve(
-        workload.up_to(machine.most_gamma),
-        machine,
-        load.requests_per_second,
-        load.max_batch,
-        gamma,
-        config.evaluate.confidence,
-    )
+    gamma = context.config.evaluate.gamma
+    return workload.up_to(machine.most_gamma), machine, load.requests_per_second, load.max_batch, gamma
 
 
 def _case(context: StageContext, chosen: str, baseline: str) -> Case:
@@ -142,7 +135,7 @@ def _served(context: StageContext, chosen: str, case: Case) -> Case:
     if _timed(context, chosen):
         convention = CONVENTIONS[config.evaluate.convention]
         workload = examined_workload(case.candidate, convention, config.evaluate.max_gamma)
-        served = _at_load(context, chosen, workload)
+        served = serve(*_question(context, chosen, workload), config.evaluate.confidence)
     pair = read_pair(context.inputs["pair"], config.pair).facts
     cache = sum(pair[role]["cache_bytes_per_token"] for role in ("target", "draft"))
     weights = pair["target"]["bytes"] + (case.draft_bytes or float("nan"))

@@ -28,12 +28,8 @@ class Served:
 def serve(workload: Workload, machine: Machine, rate: float, cap: int, gamma: int, confidence: float) -> Served:
     """At `rate` requests a second, at most `cap` served at once. Intervals are over prompts: which answers are long and how well
     they are guessed; that the machine takes as long as it did is taken for granted."""
-    lengths_N = chosen_lengths(workload, machine, cap, gamma)
-
-    def at(some: Workload) -> Point:
-        return predict(some, machine, lengths_N, [rate]).points[0]
-
-    whole, parts = at(workload), [at(some) for some in _without_one(workload)]
+    whole = at_load(workload, machine, rate, cap, gamma)
+    parts = [at_load(some, machine, rate, cap, gamma) for some in _without_one(workload)]
 
     def interval(figure: Callable[[Point], float | None]) -> Interval | None:
         return jackknife(figure(whole), [figure(part) for part in parts], len(workload.tokens_W), confidence)
@@ -44,6 +40,11 @@ def serve(workload: Workload, machine: Machine, rate: float, cap: int, gamma: in
         interval(lambda point: point.speedup),
         interval(lambda point: point.drafted.p95 if point.drafted else None),
     )
+
+
+def at_load(workload: Workload, machine: Machine, rate: float, cap: int, gamma: int) -> Point:
+    """The figures of `serve` without their intervals."""
+    return predict(workload, machine, chosen_lengths(workload, machine, cap, gamma), [rate]).points[0]
 
 
 def jackknife(whole: float | None, without: list[float | None], prompts: int, confidence: float) -> Interval | None:

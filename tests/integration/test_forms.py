@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pipeline.latency.fitted import fit_measurements
+from pipeline.latency.measurements import Measurement
 from pipeline.latency.profile import Profile
 from pipeline.latency.surface import Surface
 from tests.integration.conftest import SMOKE, Place
@@ -75,6 +77,30 @@ def test_a_load_that_is_too_much_is_refused(loop: Place, profiles: str) -> None:
     assert 3 == ended.code, ended.err
     assert "predicted_speedup (fail)" in ended.complaint
     assert "beyond what is stable" in ended.complaint
+
+
+def test_a_profile_must_reach_the_draft_length(loop: Place, profiles: str) -> None:
+    """It is not judged at a shorter one than was asked for."""
+    ended = loop.understudy(
+        "run", SMOKE, "--set", LOAD, "--set", f"gate.profile={profiles}", "--set", "evaluate.gamma=6"
+    )
+
+    assert 2 == ended.code
+    assert "measured up to draft length 5, and evaluate.gamma is 6" in ended.complaint
+
+
+def test_a_speedup_needs_plain_decoding(loop: Place, tmp_path: Path) -> None:
+    """Costs of a server that always drafted say nothing of what it takes without."""
+    rows = [
+        Measurement("", n, gamma, 1.0, 0.01 + 0.001 * gamma * n, None, None, alone=True)
+        for n in (1, 4)
+        for gamma in (1, 3, 5)
+    ]
+    (tmp_path / "costs.json").write_text(json.dumps(fit_measurements(rows).json()))
+    ended = loop.understudy("run", SMOKE, "--set", LOAD, "--set", f"gate.profile={tmp_path / 'costs.json'}")
+
+    assert 2 == ended.code
+    assert "has no row without drafting" in ended.complaint
 
 
 @pytest.mark.parametrize(
