@@ -209,7 +209,6 @@ block(const linear *l, int64_t from, const weight *w, const weight *x, int64_t i
 }
 #endif
 
-static inline int64_t padded(int64_t rows) { return (rows + INPUTS - 1) / INPUTS * INPUTS; }
 
 /* y[n][o] = (or += where `add`) x[n] . w[o] + bias[o], this thread's share of the outputs; y has `stride` columns, and `room` is
  * for OUTPUTS rows of weights. */
@@ -241,14 +240,38 @@ static float scale_of(const float *x, int64_t size, float epsilon) {
     return 1.0f / sqrtf(total(squares) / size + epsilon);
 }
 
+/* Inputs are laid down a block of tokens at a time, PART summands of each: tokens of a block share cache lines, which two threads
+ * must not write to at once. */
+#define PART 32
+static inline int64_t blocks_of(int64_t rows) { return (rows + INPUTS - 1) / INPUTS; }
+static inline int64_t end_of(int64_t block, int64_t rows) { return rows < (block + 1) * INPUTS ? rows : (block + 1) * INPUTS; }
+
 /* RMSNorm of the last `keep` tokens of each row, laid down as inputs. */
 static void normalise(const model *m, const pass *p, const float *x, const float *weights, int64_t keep, weight *y) {
-    int64_t size = m->hidden;
+    int64_t size = m->hidden, rows = p->rows * keep, parts = size / PART, known = -1;
+    const float *from[INPUTS];
+    float scales[INPUTS];
 #pragma omp for schedule(static)
-    for (int64_t n = 0; n < p->rows * keep; n++) {
-        const float *from = x + (n / keep * p->count + p->count - keep + n % keep) * size;
-        float scale = scale_of(from, size, m->epsilon);
-        for (int64_t i = 0; i < size; i += LANES) put(y, n, i, size, p->rows * keep, load(from + i) * scale * load(weights + i));
+    for (int64_t job = 0; job < blocks_of(rows) * parts; job++) {
+        int64_t block = job / parts, begin = block * INPUTS, part = job % parts * PART;
+        for (int64_t n = begin; block != known && n < end_of(block, rows); n++) {
+            from[n - begin] = x + (n / keep * p->count + p->count - keep + n % keep) * size;
+            scales[n - begin] = scale_of(from[n - begin], size, m->epsilon);
+        }
+        known = block;
+        for (int64_t n = begin; n < end_of(block, rows); n++)
+            for (int64_t i = part; i < part + PART; i += LANES)
+                put(y, n, i, size, rows, load(from[n - begin] + i) * scales[n - begin] * load(weights + i));
+    }
+}
+
+/* The first `size` columns of `stride`, laid down as inputs. */
+static void lay(const float *x, int64_t rows, int64_t size, int64_t stride, weight *y) {
+#pragma omp for schedule(static)
+    for (int64_t job = 0; job < blocks_of(rows) * size / PART; job++) {
+        int64_t block = job / (size / PART), part = job % (size / PART) * PART;
+        for (int64_t n = block * INPUTS; n < end_of(block, rows); n++)
+            for (int64_t i = part; i < part + PART; i += LANES) put(y, n, i, size, rows, load(x + n * stride + i));
     }
 }
 
@@ -318,10 +341,10 @@ static inline __attribute__((always_inline)) void mix(
     memcpy(mixed, sums, sizeof sums);
 }
 
-/* The mix of the values for QUERIES queries at a time of one key head, laid down as inputs; `scores` has room for (QUERIES, S),
- * S a multiple of LANES. Slots a query does not see yet have no share, and change no bit of its sums. */
+/* In the place of each query its mix of the values, for QUERIES of one key head at a time; `scores` has room for (QUERIES, S), S
+ * a multiple of LANES. Slots a query does not see yet have no share, and change no bit of its sums. */
 #define QUERIES 16
-static void attend(const model *m, const pass *p, const float *qkv, const weight *cache, weight *out, float *scores) {
+static void attend(const model *m, const pass *p, float *qkv, const weight *cache, float *scores) {
     int64_t group = m->heads / m->key_heads, width = m->width, heads = m->heads + 2 * m->key_heads;
     int64_t queries = p->count * group, blocks = (queries + QUERIES - 1) / QUERIES, stride = 2 * m->key_heads * width;
     int64_t room = visible_slots(p);
@@ -379,9 +402,8 @@ static void attend(const model *m, const pass *p, const float *qkv, const weight
                 switch (few) { MIX(1) MIX(2) MIX(3) MIX(4) }
                 for (int64_t k = 0; k < few; k++) {
                     int64_t query = begin + q + k, n = row * p->count + query / group;
-                    int64_t i = (key * group + query % group) * width;
-                    for (int v = 0; v < SPAN; v++)
-                        put(out, n, i + at[v], m->heads * width, p->rows * p->count, mixed[k][v] / sums[q + k]);
+                    float *to = qkv + (n * heads + key * group + query % group) * width;
+                    for (int v = 0; v < SPAN; v++) store(to + at[v], mixed[k][v] / sums[q + k]);
                 }
             }
     }
@@ -390,9 +412,13 @@ static void attend(const model *m, const pass *p, const float *qkv, const weight
 /* silu(gate) * up, laid down as inputs. */
 static void activate(const float *gate, const float *up, int64_t rows, int64_t size, weight *y) {
 #pragma omp for schedule(static)
-    for (int64_t job = 0; job < rows * size / LANES; job++) {
-        vector x = load(gate + job * LANES);
-        put(y, job * LANES / size, job * LANES % size, size, rows, x / (1.0f + exponential(-x)) * load(up + job * LANES));
+    for (int64_t job = 0; job < blocks_of(rows) * size / PART; job++) {
+        int64_t block = job / (size / PART), part = job % (size / PART) * PART;
+        for (int64_t n = block * INPUTS; n < end_of(block, rows); n++)
+            for (int64_t i = part; i < part + PART; i += LANES) {
+                vector x = load(gate + n * size + i);
+                put(y, n, i, size, rows, x / (1.0f + exponential(-x)) * load(up + n * size + i));
+            }
     }
 }
 
@@ -405,7 +431,7 @@ static int64_t widest(const model *m) {
 
 int64_t scratch_floats(const model *m, const pass *p) {
     int64_t size = p->rows * p->count, heads = (m->heads + 2 * m->key_heads) * m->width;
-    int64_t inputs = padded(size) * (m->hidden + m->heads * m->width + m->inner);
+    int64_t inputs = blocks_of(size) * INPUTS * (m->hidden + m->heads * m->width + m->inner);
     int64_t each = visible_slots(p) * QUERIES + OUTPUTS * widest(m); /* of a thread: scores, and weights made of codes */
     return size * (m->hidden + heads + 2 * m->inner) + p->threads * each + inputs;
 }
@@ -421,8 +447,8 @@ int forward(const model *m, const pass *p) {
     float *x = p->scratch, *qkv = x + size * hidden, *gate = qkv + size * stride, *up = gate + size * inner;
     float *scores = up + size * inner;
     float *rooms = scores + p->threads * visible * QUERIES;
-    weight *y = (weight *)(rooms + p->threads * OUTPUTS * widest(m)), *mixed = y + padded(size) * hidden;
-    weight *act = mixed + padded(size) * query;
+    weight *y = (weight *)(rooms + p->threads * OUTPUTS * widest(m)), *mixed = y + blocks_of(size) * INPUTS * hidden;
+    weight *act = mixed + blocks_of(size) * INPUTS * query;
 #pragma omp parallel num_threads(p->threads)
     {
         weight *room = (weight *)(rooms + omp_get_thread_num() * OUTPUTS * widest(m));
@@ -438,7 +464,8 @@ int forward(const model *m, const pass *p) {
             product(&l->value, y, size, hidden, qkv + query + key, stride, 0, room);
 #pragma omp barrier
             turn(m, l, p, qkv, p->caches[number]);
-            attend(m, p, qkv, p->caches[number], mixed, scores + omp_get_thread_num() * visible * QUERIES);
+            attend(m, p, qkv, p->caches[number], scores + omp_get_thread_num() * visible * QUERIES);
+            lay(qkv, size, query, stride, mixed);
             product(&l->output, mixed, size, query, x, hidden, 1, room);
 #pragma omp barrier
             normalise(m, p, x, l->mlp_norm, p->count, y);
