@@ -5,8 +5,9 @@ arithmetic decides, and cheaper again when a tile of a processor has been begun.
 
     sum over k = 4, 16, 64, ...  of  a_k min(T, k) + b_k max(T - k, 0)   +   (once + each * requests)  where gamma > 0,
 
-none below 0: a surface that only ever rises, concave where the a are, convex where the b are. The last part is what speculation
-takes whatever it drafts: accepting, and the draft's own bookkeeping.
+none below 0: a surface that only ever rises, concave where the a are, convex where the b are; the draft's gamma passes, each over
+as many tokens as there are requests, have such pieces of their own. The last part is what speculation takes whatever it drafts:
+accepting, and the draft's own bookkeeping.
 """
 
 from collections.abc import Sequence
@@ -25,29 +26,30 @@ _RIDGE = 1e-3  # of relative errors squared: shares a cost out among terms that 
 
 @dataclass(frozen=True)
 class Bends:
-    """A fitted surface; `values_K` belong to the columns that `at` and `experts` make."""
+    """A fitted surface; `values_K` belong to the columns that the places of bends and `experts` make."""
 
-    at: tuple[float, ...]  # tokens
+    at: tuple[float, ...]  # tokens of the target's pass
+    drafted_at: tuple[float, ...]  # tokens of one of the draft's, which are requests
     values_K: tuple[float, ...]
     experts: Experts | None
 
     def step_seconds(self, batch: ArrayLike, gamma: ArrayLike) -> Floats:
         """As `Costs.step_seconds`."""
-        seconds: Floats = _columns(batch, gamma, self.experts, self.at) @ np.array(self.values_K)
+        seconds: Floats = _columns(batch, gamma, self.experts, self.at, self.drafted_at) @ np.array(self.values_K)
         return seconds
 
 
 def fit_bends(batch_R: Floats, gamma_R: Floats, step_seconds_R: Floats, experts: Experts | None) -> Bends:
     """From R measured steps, of which no two have one place."""
-    at = _bends(batch_R, gamma_R)
-    columns_RK = _columns(batch_R, gamma_R, experts, at)
-    return Bends(at, tuple(least_squares(columns_RK, step_seconds_R, _RIDGE).tolist()), experts)
+    places = _bends(batch_R, gamma_R)
+    columns_RK = _columns(batch_R, gamma_R, experts, *places)
+    return Bends(*places, tuple(least_squares(columns_RK, step_seconds_R, _RIDGE).tolist()), experts)
 
 
 def left_out(batch_R: Floats, gamma_R: Floats, step_seconds_R: Floats, experts: Experts | None) -> tuple[float, float]:
     """Mean relative error in predicting each step from the others: by the line, and with bends."""
     line_RK = columns(batch_R, gamma_R, experts)
-    bent_RK = _columns(batch_R, gamma_R, experts, _bends(batch_R, gamma_R))
+    bent_RK = _columns(batch_R, gamma_R, experts, *_bends(batch_R, gamma_R))
     return _error(line_RK, step_seconds_R, 0.0), _error(bent_RK, step_seconds_R, _RIDGE)
 
 
@@ -59,15 +61,26 @@ def _error(columns_RK: Floats, seconds_R: Floats, ridge: float) -> float:
     return float(np.abs(np.array(guesses) / seconds_R - 1).mean())
 
 
-def _bends(batch_R: Floats, gamma_R: Floats) -> tuple[float, ...]:
-    most = float((batch_R * (gamma_R + 1)).max())
-    return tuple(_APART**power for power in range(1, int(np.log(max(most, 1.0)) / np.log(_APART)) + 1))
+def _bends(batch_R: Floats, gamma_R: Floats) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Of the target's passes and of the draft's: below the most tokens that each was measured with."""
+    return _powers(float((batch_R * (gamma_R + 1)).max())), _powers(float(batch_R.max()))
 
 
-def _columns(batch: ArrayLike, gamma: ArrayLike, experts: Experts | None, at: Sequence[float]) -> Floats:
+def _powers(most: float) -> tuple[float, ...]:
+    return tuple(_APART**power for power in range(1, 32) if _APART**power < most)
+
+
+def _columns(
+    batch: ArrayLike, gamma: ArrayLike, experts: Experts | None, at: Sequence[float], drafted_at: Sequence[float]
+) -> Floats:
     batch, gamma = np.broadcast_arrays(np.asarray(batch, dtype=np.float64), np.asarray(gamma, dtype=np.float64))
-    tokens, drafting = batch * (gamma + 1), (gamma > 0).astype(np.float64)
-    bent = [part for k in at for part in (np.minimum(tokens, k), np.maximum(tokens - k, 0.0))]
+    drafting = (gamma > 0).astype(np.float64)
+    verified = [part for k in at for part in _pieces(batch * (gamma + 1), k)]
+    drafted = [gamma * part for k in drafted_at for part in _pieces(batch, k)]
     return np.concatenate(
-        [columns(batch, gamma, experts), np.stack([drafting, batch * drafting, *bent], axis=-1)], axis=-1
+        [columns(batch, gamma, experts), np.stack([drafting, batch * drafting, *verified, *drafted], axis=-1)], axis=-1
     )
+
+
+def _pieces(tokens: Floats, bend: float) -> tuple[Floats, Floats]:
+    return np.minimum(tokens, bend), np.maximum(tokens - bend, 0.0)

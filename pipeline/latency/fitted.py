@@ -77,7 +77,9 @@ class Fitted:
                 "r2": costs.r2,
                 "experts": [costs.experts.awake, costs.experts.all] if costs.experts else None,
             },
-            "bends": [list(self.bends.at), list(self.bends.values_K)] if self.bends else None,
+            "bends": [list(one) for one in (self.bends.at, self.bends.drafted_at, self.bends.values_K)]
+            if self.bends
+            else None,
             "prefill": self.prefill,
             "most_gamma": self.most_gamma,
             "most_requests": self.most_requests,
@@ -185,5 +187,5 @@ def fitted_from_json(raw: Any, where: str) -> Fitted:
 def _bends_from_json(raw: Any, experts: Experts | None) -> Bends | None:
     if raw is None:
         return None
-    at, values = raw
-    return Bends(tuple(map(float, at)), tuple(map(float, values)), experts)
+    at, drafted_at, values = (tuple(map(float, one)) for one in raw)
+    return Bends(at, drafted_at, values, experts)

@@ -24,6 +24,11 @@ def _bends(requests: float, gamma: float) -> float:
     return _line(requests, gamma) * (1 + 0.4 * max(0.0, np.log2(requests * (gamma + 1) / 16)))
 
 
+def _draft_bends(requests: float, gamma: float) -> float:
+    """As a draft whose pass is free up to 16 requests, beside a target whose pass is a line."""
+    return 0.02 + 0.0005 * requests * (gamma + 1) + gamma * (0.003 + 0.001 * max(0.0, requests - 16))
+
+
 def _sweep(step: Step, tokens: float | None = None) -> list[Measurement]:
     return [
         Measurement("here", requests, gamma, (1 + gamma) ** 0.5, step(requests, gamma), tokens, 0.05 * requests)
@@ -42,13 +47,14 @@ def test_a_line_is_left_alone() -> None:
     assert not found.reaches(33, 5, 100)
 
 
-def test_a_server_that_bends_is_followed() -> None:
+@pytest.mark.parametrize(("step", "error"), [(_bends, 0.03), (_draft_bends, 0.01)])
+def test_a_server_that_bends_is_followed(step: Step, error: float) -> None:
     """Better than by a line, where it was measured and between; the errors of both are kept."""
-    found = fit_measurements(_sweep(_bends))
+    found = fit_measurements(_sweep(step))
 
     requests, gamma = (one.ravel() for one in np.meshgrid([1, 3, 6, 12, 24, 32], [0, 1, 2, 4, 5]))
-    true = np.array([_bends(*place) for place in zip(requests, gamma, strict=True)])
-    assert np.abs(found.step_seconds(requests, gamma) / true - 1).mean() < 0.03
+    true = np.array([step(*place) for place in zip(requests, gamma, strict=True)])
+    assert np.abs(found.step_seconds(requests, gamma) / true - 1).mean() < error
     assert np.abs(found.costs.step_seconds(requests, gamma) / true - 1).mean() > 0.06
     assert found.left_out.bent < 0.5 * found.left_out.line
     assert found.costs.mape > 0.05
@@ -82,7 +88,7 @@ def test_it_says_whether_plain_decoding_was_measured() -> None:
     assert not fit_measurements([one for one in sweep if one.gamma]).plain
 
 
-@pytest.mark.parametrize("step", [_line, _bends])
+@pytest.mark.parametrize("step", [_line, _bends, _draft_bends])
 def test_it_survives_its_file(step: Step) -> None:
     """Written and read, intervals that are unknown among it."""
     found = fit_measurements(_sweep(step, 100.0))
