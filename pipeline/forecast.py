@@ -40,7 +40,7 @@ class Forecast:
 
 def forecast(config: Config) -> Forecast:
     """UsageError for a source that is not there or cannot be read."""
-    rows = sum(_rows(config))
+    rows = sum(source_rows(config))
     splits = config.corpus.splits
     prompts = {name: round(rows * getattr(splits, name)) for name in ("train", "dev", "examination")}
     bytes_per_token = _PER_TOKEN + _PER_KEPT * config.generate.kept
@@ -57,7 +57,8 @@ def _chats(config: Config) -> bool:
     return any(source.every_turn for source in config.corpus.sources)
 
 
-def _rows(config: Config) -> Sequence[int]:
+def source_rows(config: Config) -> Sequence[int]:
+    """How many each source has, its limit respected."""
     return [
         config.pair.reference.prompts
         if source.is_reference

@@ -37,6 +37,15 @@ class Pair:
     def tokenizer(self) -> Path:
         return self.directory / "tokenizer"
 
+    @property
+    def cache_bytes_per_token(self) -> float:
+        """Keys and values of one token of one request, in both models."""
+        return float(sum(self.facts[role]["cache_bytes_per_token"] for role in ("target", "draft")))
+
+    def serving_bytes(self, draft_bytes: float, batch: int, context: int) -> float:
+        """Weights of the target and of a draft, and caches of `batch` requests of `context` tokens."""
+        return float(self.facts["target"]["bytes"]) + draft_bytes + self.cache_bytes_per_token * batch * context
+
     def path(self, role: str) -> Path:
         """The directory of a role's model: in the artifact where the stage made it, else where the config says it is *now*
         (a moved or evicted directory has the same digest, so the artifact may outlive the place it was made from)."""

@@ -21,7 +21,7 @@ from pipeline.errors import BrokenDraft, UsageError
 from pipeline.generation.examination import examine_stored, look_up_stored
 from pipeline.generation.generate import Settings, generate, plan_completions
 from pipeline.generation.store import Spoken, read_completions, stored_samplings
-from pipeline.latency.footprint import operations_factor, token_arithmetic
+from pipeline.latency.arithmetic import operations_factor, token_arithmetic
 from pipeline.latency.speedup import ForwardTimes, best_gamma, break_even_acceptance, from_cost_ratio, ideal_speedup
 from pipeline.latency.times import measure_times, pooled
 from pipeline.modelfiles import model_digest

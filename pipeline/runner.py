@@ -21,6 +21,7 @@ from pipeline.context import Outcome, StageContext
 from pipeline.errors import Refused, RegistryUnavailable, UsageError
 from pipeline.jobs import Job, expand
 from pipeline.outside import Outside, resolve_inputs
+from pipeline.peak import peak_memory
 from pipeline.plan import STAGE_NAMES, stage_named
 from pipeline.progress import Progress
 from pipeline.registry import Registry, registry_for
@@ -151,7 +152,8 @@ class Runner:
             self.progress.line(f"{job.id}: {stage_named(job.stage).summary}")
             work = self.store.open_work(job.stage, key, resumable=job.stage in _RESUMABLE)
             began = time.monotonic()
-            outcome = self._call(job, digests, work)
+            with peak_memory() as peak:
+                outcome = self._call(job, digests, work)
             manifest = {
                 "stage": job.stage,
                 "part": job.part,
@@ -161,6 +163,7 @@ class Runner:
                 "inputs": dict(digests),
                 "seed": self.config.seed,
                 "seconds": time.monotonic() - began,
+                "peak_memory": peak,
                 "environment": _environment(),
                 "figures": dict(outcome.figures),
                 "provides": dict(outcome.provides),

@@ -36,7 +36,10 @@ _STATUS = {
     "failed": "FAILED",
     "interrupted": "KILLED",
 }
-_SMALL_FILES = ("manifest.json", "decision.json", "acceptance.json", "promotion.json", "card.md")
+_SMALL_FILES = (
+    *("manifest.json", "decision.json", "acceptance.json", "promotion.json", "card.md"),
+    *("latency.png", "draft_lengths.png"),
+)
 _SMALL_BYTES = 2_000_000
 _PARENT, _RUN, _JOB = "mlflow.parentRunId", "understudy.run", "understudy.job"
 

@@ -17,6 +17,8 @@ from pipeline.judgement.choice import CHOSEN, Contender, choose
 from pipeline.judgement.decision import already_champion, decide, without_prompts
 from pipeline.judgement.policy import PASS, Case, apply_rules
 from pipeline.latency.machine import Machine, read_machine
+from pipeline.latency.prediction import chosen_lengths, predict
+from pipeline.latency.schedule import Option, scheduled
 from pipeline.latency.serving import at_load, serve
 from pipeline.latency.workload import Workload, examined_workload, read_workload
 from pipeline.pairfile import read_pair
@@ -135,8 +137,23 @@ def _served(context: StageContext, chosen: str, case: Case) -> Case:
     if _timed(context, chosen):
         convention = CONVENTIONS[config.evaluate.convention]
         workload = examined_workload(case.candidate, convention, config.evaluate.max_gamma)
-        served = serve(*_question(context, chosen, workload), config.evaluate.confidence)
-    pair = read_pair(context.inputs["pair"], config.pair).facts
-    cache = sum(pair[role]["cache_bytes_per_token"] for role in ("target", "draft"))
-    weights = pair["target"]["bytes"] + (case.draft_bytes or float("nan"))
-    return replace(case, served=served, serving_bytes=weights + cache * load.context * load.max_batch)
+        question = _question(context, chosen, workload)
+        served = serve(*question, config.evaluate.confidence)
+        _draw(context, chosen, *question)
+    pair = read_pair(context.inputs["pair"], config.pair)
+    draft = float("nan") if case.draft_bytes is None else case.draft_bytes
+    return replace(case, served=served, serving_bytes=pair.serving_bytes(draft, *config.gate.served))
+
+
+def _draw(
+    context: StageContext, chosen: str, workload: Workload, machine: Machine, _: float, cap: int, gamma: int
+) -> None:
+    """How the form would do at other loads and draft lengths: what people look at before they believe a decision."""
+    from pipeline.report.predicted import plot_prediction
+    from pipeline.report.scheduled import plot_schedule
+
+    steps_GN = machine.steps(cap, round(workload.context), workload.most_gamma)
+    plot_prediction(
+        predict(workload, machine, chosen_lengths(workload, machine, cap, gamma), []), context.out / "latency.png"
+    )
+    plot_schedule(scheduled([Option(chosen, workload.rounds_G, steps_GN)]), context.out / "draft_lengths.png")

@@ -70,11 +70,14 @@ def _expected(context: StageContext) -> RegisteredDraft | None:
 
 def _facts(context: StageContext, name: str, decision: Mapping[str, Any], chosen: str) -> dict[str, Any]:
     """Everything the card and the tags say."""
-    pair = read_pair(context.inputs["pair"], context.config.pair).facts
+    whole = read_pair(context.inputs["pair"], context.config.pair)
+    pair, served = whole.facts, context.config.gate.served
     provenance = _provenance(context, chosen)
     corpus = Store(context.store).find("corpus", provenance["corpus"])
     if corpus is None:
         raise UnderstudyError(f"corpus {provenance['corpus']} is no longer in {context.store}; run again")
+    profile = read_head(context.inputs[f"examined_{chosen}"] / "acceptance.json", "prompts")
+    figures = examined(profile, context.config.evaluate.gamma)
     return {
         "name": name,
         "digest": context.digests[f"draft_{chosen}"],
@@ -83,10 +86,13 @@ def _facts(context: StageContext, name: str, decision: Mapping[str, Any], chosen
         "target": pair["target"],
         "base": pair["draft"],
         "license": context.config.promote.license or pair["draft"]["license"],
-        "examined": examined(
-            read_head(context.inputs[f"examined_{chosen}"] / "acceptance.json", "prompts"),
-            context.config.evaluate.gamma,
-        ),
+        "examined": figures,
+        "serving": {
+            "bytes": whole.serving_bytes(figures["bytes"], *served),
+            "cache_bytes_per_token": whole.cache_bytes_per_token,
+            "batch": served[0],
+            "context": served[1],
+        },
         "train_prompts": corpus.figures["train"],
         "decision": decision,
         "provenance": provenance,

@@ -11,6 +11,9 @@ def plan(
     config: ConfigPath,
     set_: Overrides = None,
     store: StorePath = DEFAULT_STORE,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Time, disk and memory of each job, from two small runs of the loop.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Prompts, target tokens and bytes that a run asks for at most, and what more completions brought the last run."""
@@ -20,11 +23,20 @@ def plan(
     from pipeline.artifacts import Store
     from pipeline.config.loading import load_config
     from pipeline.forecast import forecast, last_learning_curve
-    from pipeline.report.planned import print_forecast
+    from pipeline.progress import Progress
+    from pipeline.report.planned import print_forecast, print_measured
+    from pipeline.trial import measure as measure_trials
 
-    resolved = load_config(config, set_ or ())
-    found, curve = forecast(resolved), last_learning_curve(Store(store), resolved.name)
-    if as_json:
-        print(json.dumps({**dataclasses.asdict(found), "learning_curve": curve}, indent=1, allow_nan=False))
-    else:
+    resolved, kept = load_config(config, set_ or ()), Store(store)
+    found, curve = forecast(resolved), last_learning_curve(kept, resolved.name)
+    if not as_json:
         print_forecast(found, curve)
+    measured = measure_trials(resolved, found, kept.root, Progress()) if measure else None
+    if as_json:
+        figures = {**dataclasses.asdict(found), "learning_curve": curve}
+        figures["measured"] = dataclasses.asdict(measured) if measured else None
+        print(json.dumps(figures, indent=1, allow_nan=False))
+    elif measured:
+        print_measured(measured)
+    else:
+        print("time and memory: add --measure")

@@ -53,6 +53,12 @@ class GateConfig(Section):
         default=None, gt=0, description="Largest pair and caches at the load's batch and context (10^6 bytes)."
     )
 
+    @property
+    def served(self) -> tuple[int, int]:
+        """Requests at once and tokens of each that memory is stated for: the load's, or one request."""
+        context: int = LoadConfig.model_fields["context"].default
+        return (self.load.max_batch, self.load.context) if self.load else (1, context)
+
     @field_validator("profile", mode="before")
     @classmethod
     def _one_file(cls, value: Any) -> Any:

@@ -6,12 +6,13 @@ from pydantic import Field
 
 from pipeline.config.base import Section
 
-Variant = Literal["int8", "int4"]
-Form = Literal["none", "int8", "int4"]  # of a draft: as it was trained, or a variant
+Variant = Literal["int8", "int4", "fp8"]
+Form = Literal["none", "int8", "int4", "fp8"]  # of a draft: as it was trained, or a variant
 Engine = Literal["transformers", "vllm", "sglang", "tensorrt-llm", "llama.cpp", "openvino"]
 
-# Whether an engine loads checkpoints of bitsandbytes, and whether with a quantised head (checked 2026-11).
-_LOADS: dict[str, bool] = {"transformers": True, "vllm": False, "sglang": False}
+# Engines that load what is written here, and those that also load a quantised head (checked 2026-11).
+_LOADS = ("transformers", "vllm", "sglang")
+_LOADS_HEAD = ("transformers",)
 
 
 class RecoveryConfig(Section):
@@ -27,11 +28,12 @@ class RecoveryConfig(Section):
 
 
 class QuantizeConfig(Section):
-    """Quantised variants of the candidate (bitsandbytes)."""
+    """Quantised variants of the candidate."""
 
     variants: tuple[Variant, ...] = Field(
         default=("int8", "int4"),
-        description="int8: LLM.int8() without an outlier threshold; int4: nf4 with double quantisation.",
+        description="int8: LLM.int8() without an outlier threshold; int4: nf4 with double quantisation (both bitsandbytes); fp8: "
+        "e4m3 with a scale a block of 128 x 128, for GPUs that multiply in it (elsewhere its weights are widened to bf16).",
     )
     head: bool = Field(
         default=True,
@@ -53,4 +55,4 @@ class QuantizeConfig(Section):
     @property
     def quantised_head(self) -> bool:
         """Whether variants have one, as far as the engine goes."""
-        return self.head and _LOADS.get(self.engine, False)
+        return self.head and self.engine in _LOADS_HEAD

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pipeline.errors import UsageError
-from pipeline.latency.bends import Bends, fit_bends, left_out
+from pipeline.latency.bends import Bends, fit_bends
 from pipeline.latency.fit import PREFILL, Coefficient, Costs, Experts, fit_costs
 from pipeline.latency.measurements import Measurement
 
@@ -77,7 +77,9 @@ class Fitted:
                 "r2": costs.r2,
                 "experts": [costs.experts.awake, costs.experts.all] if costs.experts else None,
             },
-            "bends": [list(one) for one in (self.bends.at, self.bends.drafted_at, self.bends.values_K)]
+            "bends": [
+                list(one) for one in (self.bends.at, self.bends.drafted_at, self.bends.tiles, self.bends.values_K)
+            ]
             if self.bends
             else None,
             "prefill": self.prefill,
@@ -121,9 +123,8 @@ def _bends(
         return None, LeftOut(0.0, 0.0)
     counted = np.bincount(where_R.ravel())
     batch_P, gamma_P, seconds_P = *places_R2.T, np.bincount(where_R.ravel(), seconds_R) / counted
-    errors = LeftOut(*left_out(batch_P, gamma_P, seconds_P, experts))
-    bent = errors.line > errors.bent + _ROUNDING
-    return fit_bends(batch_P, gamma_P, seconds_P, experts) if bent else None, errors
+    bends, line, bent = fit_bends(batch_P, gamma_P, seconds_P, experts)
+    return bends if line > bent + _ROUNDING else None, LeftOut(line, bent)
 
 
 def _without_prefills(measured: Sequence[Measurement]) -> tuple[Floats, Floats | None, float | None]:
@@ -187,5 +188,5 @@ def fitted_from_json(raw: Any, where: str) -> Fitted:
 def _bends_from_json(raw: Any, experts: Experts | None) -> Bends | None:
     if raw is None:
         return None
-    at, drafted_at, values = (tuple(map(float, one)) for one in raw)
-    return Bends(at, drafted_at, values, experts)
+    at, drafted_at, tiles, values = (tuple(map(float, one)) for one in raw)
+    return Bends(at, drafted_at, tiles, values, experts)

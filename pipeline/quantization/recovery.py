@@ -12,6 +12,8 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
+from pipeline.quantization.eightbitfloats import block_scales, spread, to_floats
+
 
 class _Rounded(nn.Module):
     """A weight as the variant has it. Norms, embeddings and biases stay as they are."""
@@ -54,4 +56,10 @@ def _int4(weight_OI: torch.Tensor) -> torch.Tensor:
     return rounded_OI
 
 
-_ROUNDED = {"int8": _int8, "int4": _int4}
+def _fp8(weight_OI: torch.Tensor) -> torch.Tensor:
+    """8-bit floats, of weights in bf16."""
+    scales = block_scales(weight_OI.bfloat16())
+    return (to_floats(weight_OI.bfloat16(), scales).float() * spread(scales)).to(weight_OI.dtype)
+
+
+_ROUNDED = {"int8": _int8, "int4": _int4, "fp8": _fp8}

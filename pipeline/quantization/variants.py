@@ -1,9 +1,10 @@
-"""INT8 and INT4 variants of a draft (bitsandbytes), as directories that load alone. Knows no stage.
+"""Variants of a draft, as directories that load alone: INT8 and INT4 by bitsandbytes, FP8. Knows no stage.
 
 On CPUs with AVX512-BF16 bitsandbytes repacks 4-bit weights in place at the first forward pass, and a checkpoint saved
 after that is silently wrong. So: quantise, save, reload, and only then compute anything.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
 
 from pipeline.errors import UnderstudyError
+from pipeline.quantization.eightbitfloats import BLOCK, rounded_layers, save
 
 _BLOCK, _OUTPUTS = 64, 32  # nf4 scales blocks of 64 inputs; the CPU kernels take whole blocks, of 32 outputs at a time
 
@@ -27,42 +29,66 @@ class Quantised(NamedTuple):
 def quantize(
     source: Path, variant: str, out: Path, device: torch.device, trust_remote_code: bool = False, head: bool = True
 ) -> Quantised:
-    """Write the `variant` ("int8" or "int4") of the model in `source` to `out`.
+    """Write the `variant` ("int8", "int4" or "fp8") of the model in `source` to `out`.
 
-    `head`: the output head too, unless it is the embedding or, in int4, no whole blocks; embeddings stay as they are.
-    The caller examines what is reloaded from `out`, never the model in memory here.
+    `head`: the output head too, unless it is the embedding or, in int4, no whole blocks; never in fp8. Embeddings stay as they
+    are. The caller examines what is reloaded from `out`, never the model in memory here.
     """
-    config = AutoConfig.from_pretrained(source, local_files_only=True, trust_remote_code=trust_remote_code)
-    model = AutoModelForCausalLM.from_pretrained(
-        source,
-        quantization_config=_recipe(variant, head and _head_fits(config, variant)),
-        device_map=str(device),
-        dtype=torch.bfloat16,
-        local_files_only=True,
-        trust_remote_code=trust_remote_code,
+    how = {"dtype": torch.bfloat16, "local_files_only": True, "trust_remote_code": trust_remote_code}
+    make = _eight_bit_floats if variant == "fp8" else _by_bitsandbytes
+    modules = make(source, variant, out, device, head, how)
+    return Quantised(
+        frozenset(modules),
+        {
+            "linear_bytes": float(_bytes(out, set(modules))),
+            "linear_bytes_bf16": 2.0 * sum(module.in_features * module.out_features for module in modules.values()),
+            "file_bytes": float(sum(path.stat().st_size for path in out.glob("*.safetensors"))),
+            "file_bytes_source": float(sum(path.stat().st_size for path in source.glob("*.safetensors"))),
+        },
     )
+
+
+def _eight_bit_floats(
+    source: Path, variant: str, out: Path, device: torch.device, head: bool, how: dict[str, Any]
+) -> dict[str, Any]:
+    model = AutoModelForCausalLM.from_pretrained(source, **how)
+    layers = rounded_layers(model)
+    if not layers:
+        raise UnderstudyError(f"{source}: has no linear layer to quantise")
+    _check_blocks(source, variant, layers, (BLOCK, BLOCK))
+    save(model, layers, out)
+    return layers
+
+
+def _by_bitsandbytes(
+    source: Path, variant: str, out: Path, device: torch.device, head: bool, how: dict[str, Any]
+) -> dict[str, Any]:
+    config = AutoConfig.from_pretrained(
+        source, **{name: how[name] for name in ("local_files_only", "trust_remote_code")}
+    )
+    recipe = _recipe(variant, head and _head_fits(config, variant))
+    model = AutoModelForCausalLM.from_pretrained(source, quantization_config=recipe, device_map=str(device), **how)
     modules = {
         name: module
         for name, module in model.named_modules()
         if type(module).__name__ in ("Linear8bitLt", "Linear4bit")
     }
-    linears = set(modules)
-    if not linears:
+    if not modules:
         raise UnderstudyError(f"{source}: bitsandbytes found no linear layer to quantise")
-    for name, module in modules.items() if variant == "int4" else ():
-        if module.in_features % _BLOCK or module.out_features % _OUTPUTS:
-            raise UnderstudyError(
-                f"{source}: {name} has {module.in_features} inputs and {module.out_features} outputs, and int4 needs multiples "
-                f"of {_BLOCK} and {_OUTPUTS}; leave int4 out of quantize.variants"
-            )
+    if variant == "int4":
+        _check_blocks(source, variant, modules, (_BLOCK, _OUTPUTS))
     model.save_pretrained(out)
-    sizes = {
-        "linear_bytes": float(_bytes(out, linears)),
-        "linear_bytes_bf16": 2.0 * sum(module.in_features * module.out_features for module in modules.values()),
-        "file_bytes": float(sum(path.stat().st_size for path in out.glob("*.safetensors"))),
-        "file_bytes_source": float(sum(path.stat().st_size for path in source.glob("*.safetensors"))),
-    }
-    return Quantised(frozenset(linears), sizes)
+    return modules
+
+
+def _check_blocks(source: Path, variant: str, modules: Mapping[str, Any], whole: tuple[int, int]) -> None:
+    """UnderstudyError naming the first layer whose inputs or outputs are no multiples of `whole`."""
+    for name, module in modules.items():
+        if module.in_features % whole[0] or module.out_features % whole[1]:
+            raise UnderstudyError(
+                f"{source}: {name} has {module.in_features} inputs and {module.out_features} outputs, and {variant} needs "
+                f"multiples of {whole[0]} and {whole[1]}; leave {variant} out of quantize.variants"
+            )
 
 
 def _head_fits(config: Any, variant: str) -> bool:

@@ -77,7 +77,7 @@ def card(facts: Mapping[str, Any]) -> str:
     """The card in Markdown.
 
     `facts`: name, digest, quantisation, run, license, target and base (source, revision, digest, parameters), examined,
-    train_prompts, decision (reasons, rules), provenance (what: key).
+    serving (bytes, cache_bytes_per_token, batch, context), train_prompts, decision (reasons, rules), provenance (what: key).
     Raises UnderstudyError naming the fact that is missing.
     """
     try:
@@ -119,9 +119,18 @@ def _summary(facts: Mapping[str, Any]) -> str:
             f"| licence | {licence} |",
             f"| training prompts | {int(facts['train_prompts']):,} |",
             f"| size | {found['parameters']:,} parameters, {found['bytes'] / 1e6:,.1f} MB |",
+            f"| memory to serve | {_memory(facts['serving'])} |",
             f"| quantisation | {facts['quantisation']} |",
             f"| content digest | `{facts['digest']}` |",
         ]
+    )
+
+
+def _memory(serving: Mapping[str, Any]) -> str:
+    requests = f"{serving['batch']} request{'s' if serving['batch'] > 1 else ''}"
+    return (
+        f"{serving['bytes'] / 1e6:,.1f} MB: target, this draft, and caches of {requests} of {serving['context']:,} tokens "
+        f"({serving['cache_bytes_per_token'] / 1e3:,.1f} kB a token)"
     )
 
 

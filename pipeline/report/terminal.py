@@ -16,6 +16,7 @@ _NAMES = {
     "candidate": "candidate",
     "int8": "candidate, int8",
     "int4": "candidate, int4",
+    "fp8": "candidate, fp8",
     "prompt-lookup": "prompt-lookup",
 }
 _PIPE_WIDTH = 110

@@ -55,6 +55,8 @@ def test_the_form_that_serves_the_load_best_is_promoted(loop: Place, profiles: s
     assert {"predicted_speedup", "predicted_p95", "largest_serving_memory"} <= {
         one["name"] for one in decision["rules"]
     }
+    plots = [loop.artifact("gate", "forms") / name for name in ("latency.png", "draft_lengths.png")]
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in plots)
     tags = loop.registry()["other-draft"]["versions"]["1"]
     assert ("int4", manifest["provides"]["draft"]) == (tags["understudy.quantisation"], tags["understudy.digest"])
     assert "chosen  int4" in ended.out

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from tests.integration.conftest import SMOKE, Smoke
+from tests.integration.conftest import JOBS, SMOKE, Place, Smoke
 
 
 def test_the_run_stays_within_its_plan(smoke: Smoke) -> None:
@@ -54,3 +54,30 @@ def test_a_plan_needs_no_torch_and_its_sources(smoke: Smoke, tmp_path: Path) -> 
     assert (0, []) == (code, imported)
     assert 2 == missing.code
     assert f"{tmp_path / 'none.jsonl'}" in missing.complaint
+
+
+def test_a_measured_plan_names_what_each_job_takes(place: Place) -> None:
+    """Two small runs of the real loop: figures for each job, memory of serving, and nothing left behind or done."""
+    load = "gate.load={requests_per_second: 1, max_batch: 4, context: 64}"
+    ended = place.understudy("plan", SMOKE, "--measure", "--json", "--set", load)
+    assert 0 == ended.code, ended.err
+    measured = json.loads(ended.out)["measured"]
+    jobs = measured["jobs"]
+
+    assert [job for job in JOBS if job != "promote"] == list(jobs)
+    assert all(cost["seconds"] > 0 and cost["stored_bytes"] > 0 for cost in jobs.values())
+    assert all(cost["memory_bytes"] > 1e8 for cost in jobs.values())  # torch alone
+    assert measured["total"]["seconds"] > sum(cost["seconds"] for cost in jobs.values())
+    assert ["candidate", "int8", "int4"] == list(measured["serving_bytes"])
+    assert (4, 64) == (measured["batch"], measured["context"])
+    assert [] == [path for path in place.store.rglob("*") if path.is_file()]
+
+
+def test_a_plan_that_cannot_be_measured_says_why(place: Place) -> None:
+    """The small run's own line, as a failure."""
+    ended = place.understudy(
+        "plan", SMOKE, "--measure", "--set", "generate.kept=255", "--set", "generate.max_new_tokens=500"
+    )
+
+    assert 1 == ended.code
+    assert "plan: a small run of this config failed: generate: a prompt of" in ended.complaint

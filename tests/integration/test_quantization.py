@@ -14,6 +14,7 @@ from pipeline.quantization.variants import quantize
 from tests.fakes import full_logits, tiny_llama
 
 CPU = torch.device("cpu")
+SIZE = 256  # keys and values of half of it are whole blocks of 128
 IDS = [3, 1, 4, 1, 5, 9]
 _FRESH = """
 import json, sys
@@ -33,14 +34,14 @@ print(json.dumps(found))
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("draft")
-    tiny_llama(71, hidden=64, dtype=torch.bfloat16, spread=0.1).save_pretrained(path)
+    tiny_llama(71, hidden=SIZE, dtype=torch.bfloat16, spread=0.05).save_pretrained(path)
     return path
 
 
 @pytest.fixture(scope="module")
 def variants(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, dict[str, float]]]:
     found = {}
-    for variant in ("int8", "int4"):
+    for variant in ("int8", "int4", "fp8"):
         out = tmp_path_factory.mktemp(variant)
         found[variant] = out, quantize(source, variant, out, CPU).sizes
     return found
@@ -57,28 +58,29 @@ def test_a_variant_loads_alone_in_a_fresh_process(variants: dict[str, tuple[Path
         torch.testing.assert_close(here, torch.tensor(found[path]), atol=0, rtol=0)
 
 
-@pytest.mark.parametrize(("variant", "error"), [("int8", 0.05), ("int4", 0.35)])
+@pytest.mark.parametrize(("variant", "error"), [("int8", 0.05), ("int4", 0.35), ("fp8", 0.12)])
 def test_a_variant_is_close_to_its_draft(
     source: Path, variants: dict[str, tuple[Path, dict[str, float]]], variant: str, error: float
 ) -> None:
-    """The logits' error, relative to their size, is that of rounding to 8 or 4 bits, and not none."""
+    """The logits' error, relative to their size, is that of rounding to so many bits, and not none."""
     exact = full_logits(load_model(source, "float32", CPU), IDS)
     rounded = full_logits(load_model(variants[variant][0], "bfloat16", CPU), IDS).float()
 
     assert 1e-4 < float((rounded - exact).norm() / exact.norm()) < error
 
 
-@pytest.mark.parametrize(("variant", "share"), [("int8", 0.6), ("int4", 0.4)])
+@pytest.mark.parametrize(("variant", "share"), [("int8", 0.51), ("int4", 0.29), ("fp8", 0.501)])
 def test_sizes_are_those_on_disk(
     source: Path, variants: dict[str, tuple[Path, dict[str, float]]], variant: str, share: float
 ) -> None:
-    """The linear layers, scales included, take about an eighth or a quarter of fp32; two bytes a weight before."""
+    """The linear layers, scales included, take half or a quarter of two bytes a weight, and a little for the scales."""
     out, figures = variants[variant]
-    linears = [m for m in tiny_llama(71, hidden=64).modules() if isinstance(m, torch.nn.Linear)]  # the head among them
-    elements = sum(m.weight.numel() for m in linears)
+    model = tiny_llama(71, hidden=SIZE)
+    elements = sum(m.weight.numel() for m in model.modules() if isinstance(m, torch.nn.Linear))
+    elements -= model.lm_head.weight.numel() if variant == "fp8" else 0  # a head of 8-bit floats is no engine's
 
     assert 2 * elements == figures["linear_bytes_bf16"]
-    assert (0.5 if variant == "int8" else 0.25) * figures["linear_bytes_bf16"] < figures["linear_bytes"]
+    assert (0.25 if variant == "int4" else 0.5) * figures["linear_bytes_bf16"] < figures["linear_bytes"]
     assert figures["linear_bytes"] <= share * figures["linear_bytes_bf16"]
     assert (out / "model.safetensors").stat().st_size == figures["file_bytes"]
     assert (source / "model.safetensors").stat().st_size == figures["file_bytes_source"]
@@ -99,14 +101,15 @@ def test_the_head_is_quantised_where_it_can_be(tmp_path: Path, variant: str, hea
     assert torch.isfinite(full_logits(loaded, IDS)).all()
 
 
-def test_int4_needs_whole_blocks(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("variant", "blocks"), [("int4", "64 and 32"), ("fp8", "128 and 128")])
+def test_some_need_whole_blocks(tmp_path: Path, variant: str, blocks: str) -> None:
     """Layers that are no whole blocks are refused by name, with a remedy, and nothing is written."""
     tiny_llama(1, hidden=96, dtype=torch.bfloat16).save_pretrained(tmp_path / "draft")
 
     with pytest.raises(
-        UnderstudyError, match=r"q_proj has 96 inputs and 96 outputs, and int4 needs .* 64 and 32; leave"
+        UnderstudyError, match=rf"q_proj has 96 inputs and 96 outputs, and {variant} needs .* {blocks}; leave {variant}"
     ):
-        quantize(tmp_path / "draft", "int4", tmp_path / "out", CPU)
+        quantize(tmp_path / "draft", variant, tmp_path / "out", CPU)
     assert not (tmp_path / "out").exists()
 
 
@@ -114,3 +117,24 @@ def test_a_row_of_int8_does_not_depend_on_its_batch(variants: dict[str, tuple[Pa
     """No outlier threshold is stored: with one, which columns are kept in higher precision depends on the batch."""
     stored = json.loads((variants["int8"][0] / "config.json").read_text())["quantization_config"]
     assert 0.0 == stored["llm_int8_threshold"]
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_what_is_loaded_of_8_bit_floats(tmp_path: Path, tied: bool) -> None:
+    """Each weight is a number of the format times its block's scale, at most one part in 16 off; the rest is as it was."""
+    model = tiny_llama(71, hidden=SIZE, dtype=torch.bfloat16)
+    model.config.tie_word_embeddings = tied
+    model.tie_weights()
+    model.save_pretrained(tmp_path / "draft")
+    layers = quantize(tmp_path / "draft", "fp8", tmp_path / "out", CPU).layers
+    loaded = load_model(tmp_path / "out", "bfloat16", CPU)
+
+    assert 2 * 7 == len(layers)
+    assert "lm_head" not in layers
+    for name, weight in load_model(tmp_path / "draft", "bfloat16", CPU).state_dict().items():
+        found = loaded.state_dict()[name]
+        if name.removesuffix(".weight") in layers:
+            near = weight.abs() > weight.abs().max() / 100  # below, what is left of a number has fewer bits
+            assert 0 < float((found[near] / weight[near] - 1).abs().max()) < 1 / 15
+        else:
+            torch.testing.assert_close(found, weight, atol=0, rtol=0)

@@ -29,6 +29,11 @@ def _draft_bends(requests: float, gamma: float) -> float:
     return 0.02 + 0.0005 * requests * (gamma + 1) + gamma * (0.003 + 0.001 * max(0.0, requests - 16))
 
 
+def _tiled(requests: float, gamma: float) -> float:
+    """As a target's pass that takes 16 tokens as it takes one of them."""
+    return _line(requests, gamma) + 0.03 * np.ceil(requests * (gamma + 1) / 16)
+
+
 def _sweep(step: Step, tokens: float | None = None) -> list[Measurement]:
     return [
         Measurement("here", requests, gamma, (1 + gamma) ** 0.5, step(requests, gamma), tokens, 0.05 * requests)
@@ -47,7 +52,7 @@ def test_a_line_is_left_alone() -> None:
     assert not found.reaches(33, 5, 100)
 
 
-@pytest.mark.parametrize(("step", "error"), [(_bends, 0.03), (_draft_bends, 0.01)])
+@pytest.mark.parametrize(("step", "error"), [(_bends, 0.03), (_draft_bends, 0.01), (_tiled, 0.03)])
 def test_a_server_that_bends_is_followed(step: Step, error: float) -> None:
     """Better than by a line, where it was measured and between; the errors of both are kept."""
     found = fit_measurements(_sweep(step))
@@ -88,7 +93,7 @@ def test_it_says_whether_plain_decoding_was_measured() -> None:
     assert not fit_measurements([one for one in sweep if one.gamma]).plain
 
 
-@pytest.mark.parametrize("step", [_line, _bends, _draft_bends])
+@pytest.mark.parametrize("step", [_line, _bends, _draft_bends, _tiled])
 def test_it_survives_its_file(step: Step) -> None:
     """Written and read, intervals that are unknown among it."""
     found = fit_measurements(_sweep(step, 100.0))

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 # DESIGN section 4, left to right: a module may import from its own group and from groups before it.
 ORDER: tuple[tuple[str, ...], ...] = (
-    ("errors", "plan", "compiled"),
+    ("errors", "plan", "peak", "compiled"),
     ("artifacts", "spool", "config", "progress", "context", "modelfiles", "hub", "pairfile", "drafts"),
     ("speculation.sampling",),
     ("acceptance",),
@@ -31,6 +31,7 @@ ORDER: tuple[tuple[str, ...], ...] = (
         "runs",
         "outside",
         "forecast",
+        "trial",
         "mlflow_store",
         "claims",
         "packaging",

@@ -1,8 +1,8 @@
-"""Memory and arithmetic, from configs as models save them."""
+"""Arithmetic, from configs as models save them."""
 
 import pytest
 
-from pipeline.latency.footprint import cache_bytes_per_token, operations_factor, token_arithmetic
+from pipeline.latency.arithmetic import operations_factor, token_arithmetic
 from tests.fakes import family_model
 
 LLAMA_8B = {
@@ -13,12 +13,6 @@ LLAMA_8B = {
     "intermediate_size": 14336,
     "vocab_size": 128256,
 }
-
-
-def test_a_well_known_models_cache() -> None:
-    """128 KiB a token in 16 bits, as everybody counts for Llama 3.1 8B; half of it in 8."""
-    assert 128 * 1024 == cache_bytes_per_token(LLAMA_8B)
-    assert 64 * 1024 == cache_bytes_per_token(LLAMA_8B, 1)
 
 
 def test_arithmetic_is_the_weights_that_a_token_meets() -> None:
@@ -37,7 +31,6 @@ def test_arithmetic_is_the_weights_that_a_token_meets() -> None:
 @pytest.mark.parametrize("config", [{}, {"n_embd": 768}, LLAMA_8B | {"hidden_size": None}])
 def test_other_shapes_have_none_to_state(config: dict[str, object]) -> None:
     """No guess."""
-    assert cache_bytes_per_token(config) is None
     assert token_arithmetic(config) is None
 
 

@@ -1,21 +1,16 @@
-"""What a pair asks for beside time: memory of its caches, arithmetic of a token. Pure, from a model's config as it is saved.
+"""Arithmetic that a pair asks for. Pure.
 
-Sizes are those of decoders with attention over heads and a gated MLP, dense or of experts; anything else has none to state.
+It is told from a model's config as it is saved, for decoders with attention over heads and a gated MLP, dense or of
+experts; anything else has none to state.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
 
-def cache_bytes_per_token(config: Mapping[str, Any], number_bytes: float = 2) -> float | None:
-    """Of keys and values of one token in all layers; a sliding window, past which a cache does not grow, is left out of account.
-    None for a config of unknown names."""
-    sizes = _sizes(config)
-    return None if sizes is None else 2 * sizes["layers"] * sizes["keys"] * number_bytes
-
-
 def token_arithmetic(config: Mapping[str, Any]) -> float | None:
-    """Multiplications of one token with weights, head included, attention to the context left out. None as above."""
+    """Multiplications of one token with weights, head included, attention to the context left out. None for a
+    config of unknown names."""
     sizes = _sizes(config)
     if sizes is None:
         return None

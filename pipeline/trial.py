@@ -1,0 +1,201 @@
+"""What a run will take, from two small runs of the same loop: same models, stages and batches, fewer prompts and steps.
+
+Seconds and bytes of a job are taken as a line in how much it is given; what it holds in memory does not grow with that.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.artifacts import Artifact, Store, write_json
+from pipeline.config.root import Config
+from pipeline.errors import UnderstudyError
+from pipeline.forecast import Forecast, source_rows
+from pipeline.jobs import expand
+from pipeline.pairfile import read_pair
+from pipeline.plan import stage_named
+from pipeline.progress import Progress
+from pipeline.runs import find_built, require_run
+
+PAIR = "pair"
+_STEPS, _PROMPTS = 10, 6  # of a training and in a split: fewer say little
+_TWICE, _MOST = 2.0, 0.5
+_PAIR_SHARES = (0.04, 0.16)  # steps of the reference pair's trainings are all alike, beside a start of some seconds
+_FINE, _REFUSED = 0, 3
+_UNDERSTUDY = "from pipeline.cli import main; main()"
+_CONFIG, _STORE = "config.yaml", "store"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one job, or of the whole run with what is between its jobs."""
+
+    seconds: float
+    stored_bytes: int
+    memory_bytes: int  # the most that the process held
+    gpu_bytes: int  # the most on a GPU; 0 without one
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A small run that was measured."""
+
+    seconds: float
+    shares: dict[str, float]  # by job: how much of the whole it was given
+    jobs: dict[str, Cost]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the whole run will take, and what serving its drafts will."""
+
+    jobs: dict[str, Cost]
+    total: Cost
+    serving_bytes: dict[str, float]  # of pair and caches, by form of the draft
+    batch: int
+    context: int
+
+
+def measure(config: Config, counted: Forecast, store: Path, progress: Progress) -> Measured:
+    """The small runs lie beside the store's artifacts while they last; they log nowhere else, register nothing and see no
+    champion. UnderstudyError where one fails."""
+    trials = []
+    with tempfile.TemporaryDirectory(prefix="plan-", dir=_made(store / "work")) as place:
+        for number, (share, pair_share) in enumerate(zip(_shares(config, counted), _PAIR_SHARES, strict=True), 1):
+            progress.line(f"small run {number} of 2: {share:.1%} of prompts and steps")
+            trials.append(_run(config, counted, share, pair_share, last := Path(place) / str(number)))
+        serving = _serving(config, Store(last / _STORE))
+    return Measured(*extrapolate(*trials), serving, *config.gate.served)
+
+
+def _made(directory: Path) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+def _shares(config: Config, counted: Forecast) -> tuple[float, float]:
+    """Of prompts and steps: enough that a batch of completions is full, each split has prompts, and a training some steps."""
+    completions = next(asked.completions for asked in counted.generate if asked.job == "generate")
+    least = max(
+        config.generate.batch / completions,
+        _STEPS / config.distill.max_steps,
+        _PROMPTS / min(counted.prompts.values()),
+    )
+    small = min(least, _MOST / _TWICE)
+    return small, _TWICE * small
+
+
+def scaled(config: Config, share: float, pair_share: float) -> Config:
+    """The same loop with a share of prompts and steps, and a share of the reference pair's training."""
+    raw = config.model_dump()
+    for source, rows, given in zip(raw["corpus"]["sources"], source_rows(config), config.corpus.sources, strict=True):
+        if not given.is_reference:
+            source["limit"] = _part(rows, share)
+    raw["corpus"]["max_reject_share"] = 1.0  # bad rows may come first
+    reference = raw["pair"]["reference"]
+    reference["prompts"] = max(8, _part(reference["prompts"], share))
+    reference["move_steps"] = _part(reference["move_steps"], pair_share)
+    for role in ("target", "draft"):
+        reference[role]["steps"] = _part(reference[role]["steps"], pair_share)
+    distill = raw["distill"]
+    for section, name in (
+        (distill, "max_steps"),
+        (distill, "evaluate_every"),
+        (distill, "save_every"),
+        (distill["on_policy"], "prompts"),
+        (distill["on_policy"], "max_steps"),
+        (raw["quantize"]["recovery"], "max_steps"),
+    ):
+        section[name] = _part(section[name], share)
+    raw["tracking"]["uri"] = None
+    return Config.model_validate(raw)
+
+
+def _part(whole: int, share: float) -> int:
+    return max(1, round(whole * share))
+
+
+def _run(config: Config, counted: Forecast, share: float, pair_share: float, place: Path) -> Trial:
+    """The gate has too little to judge by, and mostly refuses: that is no failure here."""
+    place.mkdir()
+    write_json(place / _CONFIG, scaled(config, share, pair_share).model_dump(mode="json"))
+    environment = {name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"}
+    command = [sys.executable, "-c", _UNDERSTUDY, "run", str(place / _CONFIG), "--store", str(place / _STORE)]
+    began = time.monotonic()
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    seconds = time.monotonic() - began
+    if ended.returncode not in (_FINE, _REFUSED):
+        said = ended.stderr.strip().splitlines() or ["it said nothing"]
+        raise UnderstudyError(f"plan: a small run of this config failed: {said[-1].removeprefix('understudy: ')}")
+    store = Store(place / _STORE)
+    record = require_run(store, None)
+    built = {job.id: find_built(store, record, job.id) for job in expand(config, ()) if stage_named(job.stage).cached}
+    shares = _given(built, counted) | {PAIR: pair_share if config.pair.is_reference else 1.0}
+    return Trial(
+        seconds,
+        {job: shares.get(job, shares.get(job.partition("/")[0], share)) for job in built},
+        {job: cost_of(artifact) for job, artifact in built.items()},
+    )
+
+
+def _given(built: Mapping[str, Artifact], counted: Forecast) -> dict[str, float]:
+    """By job or stage: chance decides how many prompts of a few fall into a split."""
+    examined = built["corpus"].figures["examination"] / counted.prompts["examination"]
+    asked = {asked.job: asked.completions for asked in counted.generate}
+    said = {job: built[job].figures["completions"] / asked[job] for job in built if job in asked}
+    return {"evaluate": examined, "gate": examined, **said}
+
+
+def cost_of(artifact: Artifact) -> Cost:
+    """What building it took."""
+    manifest = artifact.manifest
+    peak, stored = manifest["peak_memory"], sum(file["size"] for file in manifest["files"].values())
+    return Cost(manifest["seconds"], stored, peak["process"], peak.get("gpu", 0))
+
+
+def _serving(config: Config, store: Store) -> dict[str, float]:
+    record = require_run(store, None)
+    pair = read_pair(find_built(store, record, PAIR).path, config.pair)
+    examined = {
+        form: find_built(store, record, f"evaluate/{form}") for form in ("candidate", *config.quantize.loadable)
+    }
+    return {
+        form: pair.serving_bytes(artifact.figures["draft_bytes"], *config.gate.served)
+        for form, artifact in examined.items()
+        if artifact.figures
+    }
+
+
+def extrapolate(small: Trial, large: Trial) -> tuple[dict[str, Cost], Cost]:
+    """Jobs, and all together: seconds between jobs (start, imports, tracking) are as many in the whole as in a small run."""
+
+    def whole(name: str) -> Cost:
+        first, second, shares = small.jobs[name], large.jobs[name], (small.shares[name], large.shares[name])
+        return Cost(
+            _at_one(first.seconds, second.seconds, *shares),
+            round(_at_one(first.stored_bytes, second.stored_bytes, *shares)),
+            max(first.memory_bytes, second.memory_bytes),
+            max(first.gpu_bytes, second.gpu_bytes),
+        )
+
+    jobs = {name: whole(name) for name in large.jobs}
+    between = large.seconds - sum(one.seconds for one in large.jobs.values())
+    total = Cost(
+        between + sum(one.seconds for one in jobs.values()),
+        sum(one.stored_bytes for one in jobs.values()),
+        max(one.memory_bytes for one in jobs.values()),
+        max(one.gpu_bytes for one in jobs.values()),
+    )
+    return jobs, total
+
+
+def _at_one(small: float, large: float, small_share: float, large_share: float) -> float:
+    """Noise must not make more work take less time, nor chance a job that was given as much twice take for ever."""
+    if large_share <= small_share:
+        return max(small / small_share, large / large_share)
+    return large + max(0.0, large - small) * (1 - large_share) / (large_share - small_share)
