@@ -1,0 +1,31 @@
+"""The most memory that a piece of work needed."""
+
+import sys
+
+import pytest
+
+from pipeline.peak import peak_memory
+
+_MEGABYTE = 1_000_000
+
+
+def _held(megabytes: int) -> int:
+    with peak_memory() as found:
+        bytearray(b"x") * (megabytes * _MEGABYTE)
+    return found["process"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system's own mark cannot be forgotten")
+def test_each_piece_has_its_own_peak() -> None:
+    """What was given back before a piece began does not count for it, and what was within it does."""
+    large, small = _held(600), _held(50)
+
+    assert 500 * _MEGABYTE < large - small < 700 * _MEGABYTE
+
+
+def test_it_is_told_of_a_piece_that_failed() -> None:
+    """As far as it came; and without torch nothing is said of a GPU."""
+    with pytest.raises(ValueError, match="stop"), peak_memory() as found:
+        raise ValueError("stop")
+
+    assert found["process"] > _MEGABYTE
