@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, FineGrainedFP8Config
 from transformers.utils import logging as transformers_logging
 
 from pipeline.errors import UnderstudyError, UsageError
@@ -46,8 +46,13 @@ def load_model(path: Path, dtype: str, device: torch.device, trust_remote_code: 
 
     Raises UnderstudyError naming the directory if the weights are missing, damaged or not safetensors.
     """
-    quantised = "quantization_config" in read_model_config(path)
-    placement = {"device_map": str(device)} if quantised else {}
+    quantisation: dict[str, Any] = read_model_config(path).get("quantization_config") or {}
+    quantised = bool(quantisation)
+    placement: dict[str, Any] = {"device_map": str(device)} if quantised else {}
+    if quantisation.get("quant_method") == "fp8":
+        # Else a GPU of some generations would fetch kernels to multiply in it, and examine another draft than any other machine.
+        skipped = quantisation.get("modules_to_not_convert")
+        placement["quantization_config"] = FineGrainedFP8Config(dequantize=True, modules_to_not_convert=skipped)
     try:
         model = AutoModelForCausalLM.from_pretrained(
             path,

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes, of what the system counts in
+_STATUS, _FORGET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 @contextmanager
@@ -16,13 +16,13 @@ def peak_memory() -> Iterator[dict[str, int]]:
     system cannot forget its own mark (any but Linux), the process's highest so far."""
     found: dict[str, int] = {}
     with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
+        _FORGET.write_text("5")
     if gpu := _gpu():
         gpu.reset_peak_memory_stats()
     try:
         yield found
     finally:
-        found["process"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _UNIT
+        found["process"] = _highest()
         if gpu := _gpu():
             found["gpu"] = gpu.max_memory_allocated()
 
@@ -31,3 +31,11 @@ def _gpu() -> Any:
     """torch.cuda once somebody uses it; nobody is made to import torch for this."""
     torch = sys.modules.get("torch")
     return torch.cuda if torch is not None and torch.cuda.is_initialized() else None
+
+
+def _highest() -> int:
+    """Not from getrusage on Linux: there a process inherits the mark of the one that started it."""
+    if _STATUS.exists():
+        (line,) = [line for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM:")]
+        return int(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

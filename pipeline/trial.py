@@ -3,18 +3,20 @@
 Seconds and bytes of a job are taken as a line in how much it is given; what it holds in memory does not grow with that.
 """
 
+import math
 import os
+import shutil
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.artifacts import Artifact, Store, write_json
 from pipeline.config.root import Config
-from pipeline.errors import UnderstudyError
+from pipeline.errors import UnderstudyError, UsageError
 from pipeline.forecast import Forecast, source_rows
 from pipeline.jobs import expand
 from pipeline.pairfile import read_pair
@@ -23,8 +25,8 @@ from pipeline.progress import Progress
 from pipeline.runs import find_built, require_run
 
 PAIR = "pair"
-_STEPS, _PROMPTS = 10, 6  # of a training and in a split: fewer say little
-_TWICE, _MOST = 2.0, 0.5
+_STEPS, _PROMPTS = 10, 8  # of a training and in a split: fewer say little, and chance may leave none
+_TWICE, _MOST = 2.0, 1.0
 _PAIR_SHARES = (0.04, 0.16)  # steps of the reference pair's trainings are all alike, beside a start of some seconds
 _FINE, _REFUSED = 0, 3
 _UNDERSTUDY = "from pipeline.cli import main; main()"
@@ -47,6 +49,7 @@ class Trial:
 
     seconds: float
     shares: dict[str, float]  # by job: how much of the whole it was given
+    counts: dict[str, float]  # by job: of what it was given, where chance decides how many that are
     jobs: dict[str, Cost]
 
 
@@ -61,32 +64,44 @@ class Measured:
     context: int
 
 
-def measure(config: Config, counted: Forecast, store: Path, progress: Progress) -> Measured:
+def measure(config: Config, counted: Forecast, store: Store, progress: Progress) -> Measured:
     """The small runs lie beside the store's artifacts while they last; they log nowhere else, register nothing and see no
-    champion. UnderstudyError where one fails."""
-    trials = []
-    with tempfile.TemporaryDirectory(prefix="plan-", dir=_made(store / "work")) as place:
+    champion. UnderstudyError where one fails, UsageError where there are too few rows."""
+    trials = list[Trial]()
+    with _place(store, progress) as place:
         for number, (share, pair_share) in enumerate(zip(_shares(config, counted), _PAIR_SHARES, strict=True), 1):
             progress.line(f"small run {number} of 2: {share:.1%} of prompts and steps")
-            trials.append(_run(config, counted, share, pair_share, last := Path(place) / str(number)))
+            trials.append(_run(config, share, pair_share, last := place / str(number)))
         serving = _serving(config, Store(last / _STORE))
-    return Measured(*extrapolate(*trials), serving, *config.gate.served)
+    return Measured(*extrapolate(trials[0], trials[1]), serving, *config.gate.served)
 
 
-def _made(directory: Path) -> Path:
-    directory.mkdir(parents=True, exist_ok=True)
-    return directory
+@contextmanager
+def _place(store: Store, progress: Progress) -> Iterator[Path]:
+    """One plan at a time on a store, so that what a killed one left can be told from what another is at."""
+    with store.lock("plan", lambda: progress.line("another plan is being measured; waiting")):
+        place = store.root / "work" / "plan"
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True)
+        try:
+            yield place
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
 
 
 def _shares(config: Config, counted: Forecast) -> tuple[float, float]:
     """Of prompts and steps: enough that a batch of completions is full, each split has prompts, and a training some steps."""
+    fewest, examined_every = min(counted.prompts.values()), config.distill.evaluate_every
+    if fewest < 2:
+        raise UsageError(f"plan --measure: {counted.rows} rows are too few for two smaller runs; run it as it is")
     completions = next(asked.completions for asked in counted.generate if asked.job == "generate")
-    least = max(
-        config.generate.batch / completions,
-        _STEPS / config.distill.max_steps,
-        _PROMPTS / min(counted.prompts.values()),
-    )
-    small = min(least, _MOST / _TWICE)
+    steps = [
+        config.distill.max_steps,
+        *([config.distill.on_policy.max_steps] if config.distill.on_policy.rounds else []),
+    ]
+    least = max(config.generate.batch / completions, _STEPS / min(steps), _PROMPTS / fewest)
+    # So that as many examinations fall into a training as in the whole, steps between two are whole numbers too.
+    small = min(math.ceil(least * examined_every) / examined_every, _MOST / _TWICE)
     return small, _TWICE * small
 
 
@@ -120,7 +135,7 @@ def _part(whole: int, share: float) -> int:
     return max(1, round(whole * share))
 
 
-def _run(config: Config, counted: Forecast, share: float, pair_share: float, place: Path) -> Trial:
+def _run(config: Config, share: float, pair_share: float, place: Path) -> Trial:
     """The gate has too little to judge by, and mostly refuses: that is no failure here."""
     place.mkdir()
     write_json(place / _CONFIG, scaled(config, share, pair_share).model_dump(mode="json"))
@@ -131,24 +146,31 @@ def _run(config: Config, counted: Forecast, share: float, pair_share: float, pla
     seconds = time.monotonic() - began
     if ended.returncode not in (_FINE, _REFUSED):
         said = ended.stderr.strip().splitlines() or ["it said nothing"]
-        raise UnderstudyError(f"plan: a small run of this config failed: {said[-1].removeprefix('understudy: ')}")
+        why = said[-1].removeprefix("understudy: ")
+        raise UnderstudyError(f"plan: a run of this config with {share:.1%} of its prompts and steps failed: {why}")
     store = Store(place / _STORE)
     record = require_run(store, None)
     built = {job.id: find_built(store, record, job.id) for job in expand(config, ()) if stage_named(job.stage).cached}
-    shares = _given(built, counted) | {PAIR: pair_share if config.pair.is_reference else 1.0}
     return Trial(
         seconds,
-        {job: shares.get(job, shares.get(job.partition("/")[0], share)) for job in built},
+        {job: _share(job, config, share, pair_share) for job in built},
+        {job: _count(job, built) for job in built},
         {job: cost_of(artifact) for job, artifact in built.items()},
     )
 
 
-def _given(built: Mapping[str, Artifact], counted: Forecast) -> dict[str, float]:
-    """By job or stage: chance decides how many prompts of a few fall into a split."""
-    examined = built["corpus"].figures["examination"] / counted.prompts["examination"]
-    asked = {asked.job: asked.completions for asked in counted.generate}
-    said = {job: built[job].figures["completions"] / asked[job] for job in built if job in asked}
-    return {"evaluate": examined, "gate": examined, **said}
+def _share(job: str, config: Config, share: float, pair_share: float) -> float:
+    if job == PAIR:
+        return pair_share if config.pair.is_reference else 1.0
+    return share
+
+
+def _count(job: str, built: Mapping[str, Artifact]) -> float:
+    """Completions of a generation, with all turns of a chat; examined prompts. 0 for a job whose share says it all."""
+    stage = job.partition("/")[0]
+    if stage == "generate":
+        return built[job].figures["completions"]
+    return built["corpus"].figures["examination"] if stage in ("evaluate", "gate") else 0.0
 
 
 def cost_of(artifact: Artifact) -> Cost:
@@ -175,7 +197,9 @@ def extrapolate(small: Trial, large: Trial) -> tuple[dict[str, Cost], Cost]:
     """Jobs, and all together: seconds between jobs (start, imports, tracking) are as many in the whole as in a small run."""
 
     def whole(name: str) -> Cost:
-        first, second, shares = small.jobs[name], large.jobs[name], (small.shares[name], large.shares[name])
+        first, second, shares = small.jobs[name], large.jobs[name], [small.shares[name], large.shares[name]]
+        if large.counts[name]:  # the larger says how many the whole will have
+            shares[0] = shares[1] * small.counts[name] / large.counts[name]
         return Cost(
             _at_one(first.seconds, second.seconds, *shares),
             round(_at_one(first.stored_bytes, second.stored_bytes, *shares)),
@@ -195,7 +219,7 @@ def extrapolate(small: Trial, large: Trial) -> tuple[dict[str, Cost], Cost]:
 
 
 def _at_one(small: float, large: float, small_share: float, large_share: float) -> float:
-    """Noise must not make more work take less time, nor chance a job that was given as much twice take for ever."""
+    """Noise must not make more work take less time, nor chance, where a job was given as much twice, take it for a fixed cost."""
     if large_share <= small_share:
         return max(small / small_share, large / large_share)
     return large + max(0.0, large - small) * (1 - large_share) / (large_share - small_share)

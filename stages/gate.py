@@ -139,7 +139,8 @@ def _served(context: StageContext, chosen: str, case: Case) -> Case:
         workload = examined_workload(case.candidate, convention, config.evaluate.max_gamma)
         question = _question(context, chosen, workload)
         served = serve(*question, config.evaluate.confidence)
-        _draw(context, chosen, *question)
+        if question[1].plain:
+            _draw(context, chosen, *question)
     pair = read_pair(context.inputs["pair"], config.pair)
     draft = float("nan") if case.draft_bytes is None else case.draft_bytes
     return replace(case, served=served, serving_bytes=pair.serving_bytes(draft, *config.gate.served))

@@ -31,7 +31,7 @@ def plan(
     found, curve = forecast(resolved), last_learning_curve(kept, resolved.name)
     if not as_json:
         print_forecast(found, curve)
-    measured = measure_trials(resolved, found, kept.root, Progress()) if measure else None
+    measured = measure_trials(resolved, found, kept, Progress()) if measure else None
     if as_json:
         figures = {**dataclasses.asdict(found), "learning_curve": curve}
         figures["measured"] = dataclasses.asdict(measured) if measured else None

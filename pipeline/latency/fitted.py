@@ -17,7 +17,7 @@ from pipeline.latency.measurements import Measurement
 
 Floats = NDArray[np.float64]
 
-KIND, SCHEMA = "fitted costs", 1
+KIND, SCHEMA = "fitted costs", 2
 _ROUNDING = 1e-9
 _FEW = 6  # places below which nobody can say that a line does not fit
 _COMPANY = 1.5  # requests at once from which a first token may have waited for others'

@@ -13,6 +13,8 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from pipeline.errors import UnderstudyError
+
 BLOCK = 128
 _FORMAT = torch.float8_e4m3fn
 _LARGEST = torch.finfo(_FORMAT).max
@@ -36,11 +38,19 @@ def spread(scales: torch.Tensor) -> torch.Tensor:
 
 
 def rounded_layers(model: Any) -> dict[str, nn.Linear]:
-    """The linear layers of `model` but its head, by name."""
+    """The linear layers of `model` but its head, by name. UnderstudyError for one that keeps weights anywhere else (experts
+    are in no linear layer): whoever loads it would take those for 8-bit floats."""
     head = model.get_output_embeddings()
-    return {
+    layers = {
         name: module for name, module in model.named_modules() if isinstance(module, nn.Linear) and module is not head
     }
+    known = {id(module.weight) for module in (*layers.values(), head, model.get_input_embeddings())}
+    for name, weight in model.named_parameters():
+        if weight.ndim > 1 and id(weight) not in known:
+            raise UnderstudyError(
+                f"{name} is in no linear layer, and fp8 is made of those alone; leave fp8 out of quantize.variants"
+            )
+    return layers
 
 
 def save(model: Any, layers: Mapping[str, nn.Linear], out: Path) -> None:

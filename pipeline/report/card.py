@@ -129,7 +129,7 @@ def _summary(facts: Mapping[str, Any]) -> str:
 def _memory(serving: Mapping[str, Any]) -> str:
     requests = f"{serving['batch']} request{'s' if serving['batch'] > 1 else ''}"
     return (
-        f"{serving['bytes'] / 1e6:,.1f} MB: target, this draft, and caches of {requests} of {serving['context']:,} tokens "
+        f"{serving['bytes'] / 1e6:,.1f} MB: both models as stored, and caches of {requests} of {serving['context']:,} tokens "
         f"({serving['cache_bytes_per_token'] / 1e3:,.1f} kB a token)"
     )
 

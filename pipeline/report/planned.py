@@ -44,7 +44,9 @@ def print_measured(found: "Measured") -> None:
     console.print(table)
     forms = ", ".join(f"{name} {size / 1e6:,.0f} MB" for name, size in found.serving_bytes.items())
     requests = "request" if found.batch == 1 else "requests"
-    print(f"serving (target, draft, caches of {found.batch} {requests} of {found.context:,} tokens): {forms}")
+    print(
+        f"serving (target and draft as stored, caches of {found.batch} {requests} of {found.context:,} tokens): {forms}"
+    )
 
 
 def _cells(cost: "Cost", gpu: bool) -> list[str]:

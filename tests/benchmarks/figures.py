@@ -4,7 +4,6 @@ import importlib.metadata
 import json
 import os
 import platform
-import resource
 import statistics
 import subprocess
 import sys
@@ -27,11 +26,6 @@ def seconds(command: Sequence[str], repeats: int) -> dict[str, float]:
         if number:
             times.append(time.perf_counter() - began)
     return {"median": statistics.median(times), "lowest": min(times), "highest": max(times), "repeats": float(repeats)}
-
-
-def peak_gibibytes_of_children() -> float:
-    """Largest resident set of any child so far."""
-    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
 
 
 def write(name: str, command: str, figure: dict[str, Any]) -> None:

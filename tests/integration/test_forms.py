@@ -99,7 +99,8 @@ def test_a_speedup_needs_plain_decoding(loop: Place, tmp_path: Path) -> None:
         for gamma in (1, 3, 5)
     ]
     (tmp_path / "costs.json").write_text(json.dumps(fit_measurements(rows).json()))
-    ended = loop.understudy("run", SMOKE, "--set", LOAD, "--set", f"gate.profile={tmp_path / 'costs.json'}")
+    given = ("--set", LOAD, "--set", f"gate.profile={tmp_path / 'costs.json'}")
+    ended = loop.understudy("run", SMOKE, *given, "--set", "gate.min_speedup=1.2")
 
     assert 2 == ended.code
     assert "has no row without drafting" in ended.complaint

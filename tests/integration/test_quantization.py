@@ -11,7 +11,7 @@ import torch
 from pipeline.errors import UnderstudyError
 from pipeline.models import load_model
 from pipeline.quantization.variants import quantize
-from tests.fakes import full_logits, tiny_llama
+from tests.fakes import family_model, full_logits, tiny_llama
 
 CPU = torch.device("cpu")
 SIZE = 256  # keys and values of half of it are whole blocks of 128
@@ -138,3 +138,12 @@ def test_what_is_loaded_of_8_bit_floats(tmp_path: Path, tied: bool) -> None:
             assert 0 < float((found[near] / weight[near] - 1).abs().max()) < 1 / 15
         else:
             torch.testing.assert_close(found, weight, atol=0, rtol=0)
+
+
+def test_weights_outside_linear_layers_are_not_for_8_bit_floats(tmp_path: Path) -> None:
+    """Experts are one tensor of three dimensions: a loader would take them for 8-bit floats that they are not."""
+    family_model("Mixtral").to(torch.bfloat16).save_pretrained(tmp_path / "draft")
+
+    with pytest.raises(UnderstudyError, match=r"mlp\.\S+ is in no linear layer, .*leave fp8 out"):
+        quantize(tmp_path / "draft", "fp8", tmp_path / "out", CPU)
+    assert not (tmp_path / "out").exists()

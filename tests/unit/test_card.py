@@ -60,7 +60,7 @@ def facts() -> dict[str, Any]:
         "| quantisation | int4 |",
         "| training prompts | 360 |",
         "640,000 parameters, 2.5 MB",
-        "| memory to serve | 36.5 MB: target, this draft, and caches of 4 requests of 1,024 tokens (8.2 kB a token) |",
+        "| memory to serve | 36.5 MB: both models as stored, and caches of 4 requests of 1,024 tokens (8.2 kB a token) |",
         "temperature 1",
         "On 120 prompts",
         "| acceptance rate | 0.783 | 0.773 to 0.793 |",

@@ -106,7 +106,7 @@ def test_it_survives_its_file(step: Step) -> None:
 def test_a_file_that_holds_no_costs_is_one_line() -> None:
     """Naming it."""
     whole = fit_measurements(_sweep(_line)).json()
-    with pytest.raises(UsageError, match=r"costs\.json: no costs of schema 1"):
-        fitted_from_json(whole | {"schema": 2}, "costs.json")
+    with pytest.raises(UsageError, match=r"costs\.json: no costs of schema 2"):
+        fitted_from_json(whole | {"schema": 1}, "costs.json")
     with pytest.raises(UsageError, match=r"costs\.json: not whole costs"):
         fitted_from_json(whole | {"costs": {}}, "costs.json")

@@ -1,5 +1,6 @@
 """The most memory that a piece of work needed."""
 
+import subprocess
 import sys
 
 import pytest
@@ -21,6 +22,17 @@ def test_each_piece_has_its_own_peak() -> None:
     large, small = _held(600), _held(50)
 
     assert 500 * _MEGABYTE < large - small < 700 * _MEGABYTE
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system's own mark is all there is")
+def test_what_its_parent_held_is_not_its_own() -> None:
+    """A process is born with the highest mark of the one that started it, in what `getrusage` says."""
+    ballast = bytearray(b"x") * (600 * _MEGABYTE)
+    script = "from pipeline.peak import peak_memory\nwith peak_memory() as found: pass\nprint(found['process'])"
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+
+    assert len(ballast) == 600 * _MEGABYTE
+    assert int(said) < 200 * _MEGABYTE
 
 
 def test_it_is_told_of_a_piece_that_failed() -> None:

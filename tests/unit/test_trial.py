@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from pipeline.config.loading import load_config
+from pipeline.errors import UsageError
+from pipeline.forecast import forecast
 from pipeline.report.planned import print_measured
-from pipeline.trial import Cost, Measured, Trial, extrapolate, scaled
+from pipeline.trial import Cost, Measured, Trial, _shares, extrapolate, scaled
 
 _OF_A_RUN = Cost(3_725.0, 2_500_000, 1_200_000_000, 0)
 SMOKE = Path(__file__).parents[2] / "configs" / "smoke.yaml"
@@ -19,7 +21,8 @@ def _trial(share: float, pair_share: float, noise: float = 0.0) -> Trial:
         "pair": Cost(5 + 200 * pair_share, 7_000, 900, 0),
         "generate": Cost(1 + 100 * share + noise, 400 + round(10_000 * share), 1_000 + round(100 * share), 50),
     }
-    return Trial(3 + sum(one.seconds for one in jobs.values()), {"pair": pair_share, "generate": share}, jobs)
+    shares, counts = {"pair": pair_share, "generate": share}, {"pair": 0.0, "generate": 1_000 * share}
+    return Trial(3 + sum(one.seconds for one in jobs.values()), shares, counts, jobs)
 
 
 def test_jobs_are_lines_of_what_they_are_given() -> None:
@@ -46,6 +49,33 @@ def test_by_chance_the_smaller_was_given_more() -> None:
     jobs, _ = extrapolate(_trial(0.2, 0.03), _trial(0.2, 0.09))
 
     assert pytest.approx(21 / 0.2) == jobs["generate"].seconds
+
+
+def test_what_was_counted_goes_before_what_was_asked() -> None:
+    """Turns of chats, rows that are rejected, and chance: a line of completions, of which the larger run says the whole's."""
+    small, large = _trial(0.1, 0.03), _trial(0.2, 0.09)
+    lucky = replace(
+        small, counts={"pair": 0.0, "generate": 140.0}, jobs=small.jobs | {"generate": Cost(15, 1_800, 0, 0)}
+    )
+    jobs, _ = extrapolate(lucky, replace(large, counts={"pair": 0.0, "generate": 200.0}))
+
+    assert pytest.approx(101) == jobs["generate"].seconds
+
+
+def test_shares_fill_a_batch_and_leave_examinations_whole() -> None:
+    """Of 48 dev prompts a sixth, and 20 steps between examinations make it a fifth; of a long training little is needed."""
+    assert (0.2, 0.4) == _shares(load_config(SMOKE), forecast(load_config(SMOKE)))
+    long = load_config(SMOKE, ["distill.max_steps=4000", "distill.evaluate_every=100", "pair.reference.prompts=48000"])
+    assert (0.01, 0.02) == _shares(long, forecast(long))
+    on_policy = load_config(SMOKE, ["distill.on_policy={rounds: 1, max_steps: 20}", "pair.reference.prompts=48000"])
+    assert (0.5, 1.0) == _shares(on_policy, forecast(on_policy))
+
+
+def test_too_few_rows_are_one_line() -> None:
+    """What is left of 10 rows for the dev split is one."""
+    few = load_config(SMOKE, ["pair.reference.prompts=10"])
+    with pytest.raises(UsageError, match="10 rows are too few for two smaller runs; run it as it is"):
+        _shares(few, forecast(few))
 
 
 def test_a_small_run_is_the_same_loop() -> None:
@@ -88,7 +118,10 @@ def test_a_measured_plan_in_words(gpu: int, capsys: pytest.CaptureFixture[str]) 
     assert ["generate", "1:02:05"] == _row(said, "generate")[:2]
     assert ["all together", "1:02:05"] == _row(said, "all together")[:2]
     assert bool(gpu) == ("9,000.0 MB" in said) == ("GPU memory" in said)
-    assert "serving (target, draft, caches of 32 requests of 4,096 tokens): candidate 2,500 MB, int4 2,100 MB\n" in said
+    assert (
+        "serving (target and draft as stored, caches of 32 requests of 4,096 tokens): candidate 2,500 MB, int4 2,100 MB\n"
+        in said
+    )
 
 
 def _row(said: str, job: str) -> list[str]:
