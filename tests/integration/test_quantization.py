@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 from pipeline.errors import UnderstudyError
 from pipeline.models import load_model
+from pipeline.quantization.eightbitfloats import block_scales, to_floats
 from pipeline.quantization.variants import quantize
 from tests.fakes import family_model, full_logits, tiny_llama
 
@@ -129,6 +131,10 @@ def test_what_is_loaded_of_8_bit_floats(tmp_path: Path, tied: bool) -> None:
     layers = quantize(tmp_path / "draft", "fp8", tmp_path / "out", CPU).layers
     loaded = load_model(tmp_path / "out", "bfloat16", CPU)
 
+    stored = json.loads((tmp_path / "out" / "config.json").read_text())["quantization_config"]
+    assert ("fp8", "dynamic", [128, 128], ["lm_head"]) == tuple(
+        stored[name] for name in ("quant_method", "activation_scheme", "weight_block_size", "modules_to_not_convert")
+    )
     assert 2 * 7 == len(layers)
     assert "lm_head" not in layers
     for name, weight in load_model(tmp_path / "draft", "bfloat16", CPU).state_dict().items():
@@ -147,3 +153,17 @@ def test_weights_outside_linear_layers_are_not_for_8_bit_floats(tmp_path: Path) 
     with pytest.raises(UnderstudyError, match=r"mlp\.\S+ is in no linear layer, .*leave fp8 out"):
         quantize(tmp_path / "draft", "fp8", tmp_path / "out", CPU)
     assert not (tmp_path / "out").exists()
+
+
+def test_each_block_has_its_own_scale() -> None:
+    """What its largest weight is over 448, so that this weight is the largest number of the format."""
+    weight = torch.randn(256, 384, generator=torch.Generator().manual_seed(1))
+    weight[:128, 128:256] *= 1000
+    scales = block_scales(weight)
+    coded = to_floats(weight, scales).float()
+
+    assert (2, 3) == scales.shape
+    for o, i in product(range(2), range(3)):
+        block = (slice(128 * o, 128 * (o + 1)), slice(128 * i, 128 * (i + 1)))
+        torch.testing.assert_close(scales[o, i], weight[block].abs().max() / 448)
+        assert 448.0 == float(coded[block].abs().max())

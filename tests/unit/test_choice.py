@@ -46,7 +46,7 @@ def test_the_only_one_is_not_called_unstable() -> None:
     assert (CHOSEN, True) == (found.verdict, "the only form" in found.text)
 
 
-@pytest.mark.parametrize(("acceptance", "verdict"), [(0.39, REFUSED), (0.41, CHOSEN), (None, REFUSED)])
+@pytest.mark.parametrize(("acceptance", "verdict"), [(0.39, REFUSED), (0.4, CHOSEN), (None, REFUSED)])
 def test_a_variant_that_no_longer_agrees_is_refused(acceptance: float | None, verdict: str) -> None:
     """Below half of the acceptance before quantising, or without one, with its figures; however fast it is."""
     contenders = [Contender("candidate", 0.8, True, 2.0), Contender("int4", acceptance, True, 0.1)]
@@ -70,5 +70,13 @@ def test_a_load_that_is_too_much_is_the_slowest() -> None:
 def test_a_broken_candidate_refuses_nobody() -> None:
     """Nothing can be said of agreement where the candidate itself has no figure; the rules refuse it."""
     assert {"candidate": CHOSEN, "int4": SLOWER} == _verdicts(
-        Contender("candidate", None, True, 1.0), Contender("int4", 0.7, True, 2.0)
+        Contender("candidate", None, True, 1.0), Contender("int4", 0.3, True, 2.0)
     )
+
+
+def test_a_standing_has_its_figures() -> None:
+    """Acceptance and seconds as they were given, and why it lost."""
+    found = choose([Contender("candidate", 0.8, True, 2.0), Contender("int4", 0.7, True, None)])
+
+    assert [(0.8, 2.0), (0.7, None)] == [(one.acceptance, one.seconds) for one in found]
+    assert "int4: not stable at the load" == found[1].text

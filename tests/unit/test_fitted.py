@@ -34,6 +34,12 @@ def _tiled(requests: float, gamma: float) -> float:
     return _line(requests, gamma) + 0.03 * np.ceil(requests * (gamma + 1) / 16)
 
 
+def _bookkeeping(requests: float, gamma: float) -> float:
+    """As a server that takes time for speculating with each request, whatever it drafts."""
+    late = 0.01 * max(0.0, np.log2(requests * (gamma + 1) / 16))
+    return _line(requests, gamma) + (0.02 + 0.004 * requests) * (gamma > 0) + late
+
+
 def _sweep(step: Step, tokens: float | None = None) -> list[Measurement]:
     return [
         Measurement("here", requests, gamma, (1 + gamma) ** 0.5, step(requests, gamma), tokens, 0.05 * requests)
@@ -110,3 +116,66 @@ def test_a_file_that_holds_no_costs_is_one_line() -> None:
         fitted_from_json(whole | {"schema": 1}, "costs.json")
     with pytest.raises(UsageError, match=r"costs\.json: not whole costs"):
         fitted_from_json(whole | {"costs": {}}, "costs.json")
+
+
+def test_prefills_that_are_sliced_stay_in_the_steps() -> None:
+    """Where too little of a step would be left, steps are taken as they are."""
+    found = fit_measurements([replace(one, first_token=2.0) for one in _sweep(_line, 10.0)])
+
+    np.testing.assert_allclose(found.step_seconds(8, 3), _line(8, 3))
+    assert 0.0 == found.prefill
+
+
+def test_a_load_measured_twice_is_one_place() -> None:
+    """Of the mean seconds."""
+    once, twice = fit_measurements(_sweep(_bends)), fit_measurements(_sweep(_bends) * 2)
+
+    np.testing.assert_allclose(twice.step_seconds(12, 3), once.step_seconds(12, 3), rtol=1e-6)
+
+
+def test_a_prompt_measured_alone_waited_for_nobody() -> None:
+    """Whatever the load of its row; the median of them, so that one that was held up says nothing."""
+    company = [replace(one, alone=True, first_token=0.04) for one in _sweep(_line) if one.requests > 1]
+    held_up = [replace(company[0], first_token=1.0), *company[1:]]
+
+    assert pytest.approx(0.04) == fit_measurements(company).prefill
+    assert pytest.approx(0.04) == fit_measurements(held_up).prefill
+
+
+def test_a_few_places_have_no_bends() -> None:
+    """Nobody can say of four that a line does not fit."""
+    found = fit_measurements([one for one in _sweep(_bends) if one.requests in (1, 32) and one.gamma in (0, 5)])
+
+    assert found.bends is None
+    assert 0.0 == found.left_out.line
+
+
+def test_errors_are_of_what_was_not_seen() -> None:
+    """Predicting noise from other noise is worse than following it."""
+    random = np.random.default_rng(0)
+    found = fit_measurements([replace(one, step=one.step * random.uniform(0.8, 1.2)) for one in _sweep(_line)])
+
+    assert found.left_out.line > 1.1 * found.costs.mape
+
+
+def test_everything_survives_its_file() -> None:
+    """Prefills, limits, errors, and that plain decoding was not measured."""
+    found = fit_measurements([replace(one, alone=True, first_token=0.04) for one in _sweep(_bends) if one.gamma])
+
+    assert found == fitted_from_json(json.loads(json.dumps(found.json())), "costs.json")
+
+
+@pytest.mark.parametrize("bad", [{"prefill": np.nan}, {"prefill": -1.0}, {"most_gamma": -1}, {"most_requests": 0}])
+def test_figures_that_cannot_be_are_refused(bad: dict[str, float]) -> None:
+    """As a file that is not whole."""
+    with pytest.raises(UsageError, match=r"costs\.json: not whole costs"):
+        fitted_from_json(fit_measurements(_sweep(_line)).json() | bad, "costs.json")
+
+
+def test_bookkeeping_is_followed() -> None:
+    """A part once and a part for each request, where anything is drafted."""
+    found = fit_measurements(_sweep(_bookkeeping))
+    places = product((3, 12, 24, 32), (0, 1, 2, 5))
+    errors = [float(found.step_seconds(*place)) / _bookkeeping(*place) - 1 for place in places]
+
+    assert np.abs(errors).mean() < 0.02

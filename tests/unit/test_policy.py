@@ -119,6 +119,8 @@ def _served(speedup: float | None, p95: float | None, mean: float | None = 1.0, 
         ({"served": None}, NO_VERDICT, "predicted_speedup"),
         ({"serving_bytes": 1e8}, PASS, None),
         ({"serving_bytes": 1.1e8}, FAIL, "largest_serving_memory"),
+        ({"serving_bytes": 1.001e8}, FAIL, "largest_serving_memory"),
+        ({"serving_bytes": math.nan}, NO_VERDICT, "largest_serving_memory"),
         ({"serving_bytes": None}, NO_VERDICT, "largest_serving_memory"),
     ],
 )
@@ -236,3 +238,28 @@ def test_a_candidate_that_is_the_champion_is_neither() -> None:
     decision = already_champion({"gamma": 5})
 
     assert (ALREADY_CHAMPION, 1, []) == (decision["verdict"], len(decision["reasons"]), decision["rules"])
+
+
+def test_each_rule_at_a_load_refuses_alone() -> None:
+    """What is missing or not stable refuses by every rule that it is a figure of."""
+    policy = replace_policy(min_speedup=1.2, max_p95_seconds=3.0, max_memory_megabytes=100)
+    missing, beyond = (_rules(_case(served=one), policy) for one in (None, _served(None, None, mean=None)))
+
+    assert NO_VERDICT == missing["predicted_p95"].verdict == missing["predicted_speedup"].verdict
+    assert FAIL == beyond["predicted_p95"].verdict == beyond["predicted_speedup"].verdict
+
+
+def test_bounds_must_exceed_their_thresholds() -> None:
+    """At a threshold nothing is proved from below it, and all from above."""
+
+    def served(low: float, high: float) -> Served:
+        around = Interval((low + high) / 2, low, high, 12)
+        return Served(1.0, 2.0, around, around)
+
+    policy = replace_policy(min_speedup=2.0, max_p95_seconds=2.0)
+    above, below = (_rules(_case(served=one), policy) for one in (served(2.0, 3.0), served(1.0, 2.0)))
+    speedup, p95 = above["predicted_speedup"], above["predicted_p95"]
+
+    assert (NO_VERDICT, FAIL) == (speedup.verdict, p95.verdict)
+    assert (FAIL, NO_VERDICT) == (below["predicted_speedup"].verdict, below["predicted_p95"].verdict)
+    assert (2.5, 2.0, 3.0, 2.0) == (p95.figure, p95.low, p95.high, p95.threshold)

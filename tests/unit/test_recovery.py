@@ -57,3 +57,12 @@ def test_a_row_of_zeros_stays() -> None:
     for variant in ("int8", "int4", "fp8"):
         with rounding(model, variant, frozenset({"own"})):
             assert not model["own"].weight.any()
+
+
+def test_a_training_that_fails_leaves_plain_layers() -> None:
+    """Nothing stays rounded."""
+    model = torch.nn.ModuleDict({"own": torch.nn.Linear(128, 128)})
+    with pytest.raises(KeyError), rounding(model, "fp8", frozenset({"own"})):
+        raise KeyError
+
+    assert type(model["own"]) is torch.nn.Linear

@@ -73,3 +73,20 @@ def test_what_is_not_stable_has_no_figure() -> None:
     assert between.speedup is None
     assert between.mean is not None
     assert (None, None, None) == (beyond.mean, beyond.speedup, beyond.p95)
+
+
+def test_figures_are_the_predictions() -> None:
+    """Each one its own, with its own interval around it."""
+    machine, many = machine_of(0.0005), _spread(100)
+    point = predict(many, machine, chosen_lengths(many, machine, 16, 2), [2.0]).points[0]
+    found = serve(many, machine, 2.0, 16, 2, 0.95)
+
+    assert point.drafted is not None
+    assert point.plain is not None
+    assert point.speedup is not None
+    assert found.speedup is not None
+    assert found.p95 is not None
+    assert (point.drafted.mean, point.plain.mean) == (found.mean, found.plain_mean)
+    assert (point.speedup, point.drafted.p95) == (found.speedup.value, found.p95.value)
+    assert 0.5 * point.speedup < found.speedup.low < point.speedup < found.speedup.high < 2 * point.speedup
+    assert 100 == found.speedup.prompts

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.artifacts import Artifact
 from pipeline.config.loading import load_config
 from pipeline.errors import UsageError
 from pipeline.forecast import forecast
 from pipeline.report.planned import print_measured
-from pipeline.trial import Cost, Measured, Trial, _shares, extrapolate, scaled
+from pipeline.trial import Cost, Measured, Trial, _shares, cost_of, extrapolate, scaled
 
 _OF_A_RUN = Cost(3_725.0, 2_500_000, 1_200_000_000, 0)
 SMOKE = Path(__file__).parents[2] / "configs" / "smoke.yaml"
@@ -45,10 +46,11 @@ def test_noise_takes_no_time_back() -> None:
 
 
 def test_by_chance_the_smaller_was_given_more() -> None:
-    """Then there is no line, and each is taken in proportion."""
-    jobs, _ = extrapolate(_trial(0.2, 0.03), _trial(0.2, 0.09))
+    """Then there is no line, and each is taken in proportion: the dearer of both."""
+    held_up, _ = extrapolate(_trial(0.2, 0.03, noise=10), _trial(0.2, 0.09))
+    slower, _ = extrapolate(_trial(0.2, 0.03), _trial(0.2, 0.09, noise=10))
 
-    assert pytest.approx(21 / 0.2) == jobs["generate"].seconds
+    assert pytest.approx(31 / 0.2) == held_up["generate"].seconds == slower["generate"].seconds
 
 
 def test_what_was_counted_goes_before_what_was_asked() -> None:
@@ -127,3 +129,38 @@ def test_a_measured_plan_in_words(gpu: int, capsys: pytest.CaptureFixture[str]) 
 def _row(said: str, job: str) -> list[str]:
     (line,) = [line for line in said.splitlines() if line.startswith(f"│ {job} ")]
     return [cell.strip() for cell in line.strip("│").split("│")]
+
+
+def test_memory_is_the_higher_of_both() -> None:
+    """Whichever run held more."""
+    small, large = _trial(0.1, 0.03), _trial(0.2, 0.09)
+    held = replace(
+        small, jobs=small.jobs | {"generate": replace(small.jobs["generate"], memory_bytes=5_000, gpu_bytes=80)}
+    )
+    more = replace(large, jobs=large.jobs | {"generate": replace(large.jobs["generate"], gpu_bytes=90)})
+    _, total = extrapolate(held, large)
+
+    assert (5_000, 80) == (total.memory_bytes, total.gpu_bytes)
+    assert 90 == extrapolate(small, more)[1].gpu_bytes
+
+
+def test_a_cost_is_read_from_a_manifest() -> None:
+    """Seconds, all files together, and the most memory; a GPU's where there was one."""
+    manifest = {"seconds": 2.5, "files": {"a": {"size": 3}, "b": {"size": 4}}, "peak_memory": {"process": 100}}
+
+    assert Cost(2.5, 7, 100, 0) == cost_of(Artifact(Path("nowhere"), manifest))
+    assert Cost(2.5, 7, 100, 9) == cost_of(
+        Artifact(Path("nowhere"), manifest | {"peak_memory": {"process": 100, "gpu": 9}})
+    )
+
+
+def test_every_training_has_a_share_of_its_steps() -> None:
+    """The on-policy rounds' and recovery's too, and the target's move; a few bad rows do not refuse a small corpus."""
+    settings = ["distill.on_policy={rounds: 2, prompts: 100, max_steps: 40}", "quantize.recovery.max_steps=50"]
+    small = scaled(load_config(SMOKE, settings), 0.1, 0.04)
+
+    assert (4, 5) == (small.distill.on_policy.max_steps, small.quantize.recovery.max_steps)
+    assert (2, 1.0) == (small.pair.reference.move_steps, small.corpus.max_reject_share)
+    assert [None] == [source.limit for source in small.corpus.sources]
+    assert 8 == scaled(load_config(SMOKE), 0.01, 0.04).pair.reference.prompts
+    assert 1 == scaled(load_config(SMOKE), 0.001, 0.001).distill.max_steps
