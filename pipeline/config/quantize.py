@@ -33,7 +33,7 @@ class QuantizeConfig(Section):
     variants: tuple[Variant, ...] = Field(
         default=("int8", "int4"),
         description="int8: LLM.int8() without an outlier threshold; int4: nf4 with double quantisation (both bitsandbytes); fp8: "
-        "e4m3 with a scale a block of 128 x 128, for GPUs that multiply in it (elsewhere its weights are widened to bf16).",
+        "e4m3 with a scale a block of 128 x 128, for GPUs that multiply in it; examined with its weights widened to bf16.",
     )
     head: bool = Field(
         default=True,

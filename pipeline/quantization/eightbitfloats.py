@@ -1,8 +1,8 @@
 """Weights as 8-bit floats (e4m3) with a scale for each block of 128 by 128: the layout of DeepSeek-V3, which transformers, vLLM
 and SGLang load (`quant_method: fp8`). Knows no stage.
 
-A GPU that multiplies in FP8 rounds activations too, as it goes; anything else widens the weights to bf16 when it loads them, so
-that what is examined there is the rounding of the weights.
+A GPU that multiplies in FP8 rounds activations too, as it goes. An examination widens the weights to bf16 when it loads them, on
+any machine: what it sees is the rounding of the weights.
 """
 
 from collections.abc import Mapping
