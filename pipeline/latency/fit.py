@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import nnls
 from scipy.special import stdtrit
 
-from pipeline.errors import UnderstudyError
+from pipeline.errors import UsageError
 
 Floats = NDArray[np.float64]
 
@@ -73,7 +73,7 @@ def fit_costs(
     prefills_R: ArrayLike | None = None,
     confidence: float = 0.95,
 ) -> Costs:
-    """From R measured steps; `prefills_R`: those of others that came with each. UnderstudyError where there are too few, or only
+    """From R measured steps; `prefills_R`: those of others that came with each. UsageError where there are too few, or only
     one load, or seconds that are none."""
     batch_R, gamma_R, seconds_R = (np.asarray(one, dtype=np.float64) for one in (batch_R, gamma_R, step_seconds_R))
     _check(batch_R, gamma_R, seconds_R)
@@ -122,19 +122,19 @@ def columns(batch: ArrayLike, gamma: ArrayLike, experts: Experts | None) -> Floa
 def _check(batch_R: Floats, gamma_R: Floats, seconds_R: Floats) -> None:
     wrong = np.flatnonzero(~(np.isfinite(seconds_R) & (seconds_R > 0)))
     if len(wrong):
-        raise UnderstudyError(f"measurement {wrong[0] + 1}: {seconds_R[wrong[0]]:g} s is no time that a step takes")
+        raise UsageError(f"measurement {wrong[0] + 1}: {seconds_R[wrong[0]]:g} s is no time that a step takes")
     wrong = np.flatnonzero(~((batch_R > 0) & (gamma_R >= 0)))
     if len(wrong):
-        raise UnderstudyError(
+        raise UsageError(
             f"measurement {wrong[0] + 1}: {batch_R[wrong[0]]:g} requests at draft length {gamma_R[wrong[0]]:g}"
         )
     if len(set(batch_R.tolist())) < 2:
-        raise UnderstudyError(
+        raise UsageError(
             f"all {len(batch_R)} measurements are of one load: what a further request adds cannot be known; measure at two "
             "loads at least"
         )
     if len(set(zip(batch_R.tolist(), gamma_R.tolist(), strict=True))) < len(NAMES) and gamma_R.any():
-        raise UnderstudyError(f"{len(batch_R)} measurements are too few for {len(NAMES)} costs")
+        raise UsageError(f"{len(batch_R)} measurements are too few for {len(NAMES)} costs")
 
 
 def _half_widths(relative_RK: Floats, error_R: Floats, values_K: Floats, confidence: float) -> Floats:

@@ -93,7 +93,7 @@ class Fitted:
 def fit_measurements(
     measured: Sequence[Measurement], experts: Experts | None = None, confidence: float = 0.95
 ) -> Fitted:
-    """UnderstudyError where they are too few, of one load, or no times."""
+    """UsageError where they are too few, of one load, or no times."""
     requests_R = np.array([one.requests for one in measured])
     gamma_R = np.array([one.gamma for one in measured])
     seconds_R, prefills_R, prefill = _without_prefills(measured)

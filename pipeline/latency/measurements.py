@@ -40,6 +40,9 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "prompt_tokens": ("prompt_tokens", "input_tokens", "input_len"),
 }
 _TIMES = ("tpot", "ttft", "latency")
+_SHARES = ("acceptance_rate", "draft_acceptance_rate")
+_JSON = (".json", ".jsonl")
+_PLAIN = 1.05  # tokens a step up to which rounding may have made more of one
 _SLOWEST = 10.0  # seconds of a token that are taken for a mistaken unit
 _MOST_REQUESTS = 100_000
 _LEFT_BEHIND = 0.95  # served over asked below which the line was growing
@@ -72,7 +75,11 @@ def read_measurements(
         raise UsageError(f"{path}: no measurement in it")
     if unsound := next((name for name, value in (values or {}).items() if not math.isfinite(value)), None):
         raise UsageError(f"{path}: {unsound} is no number")
-    return [_measurement(_named(row, where, columns or {}) | dict(values or {}), where, row) for where, row in rows]
+    named, told = [(_named(row, where, columns or {}), where, row) for where, row in rows], dict(values or {})
+    for own, where, _ in named if path.suffix not in _JSON else ():
+        if twice := next((name for name, value in told.items() if own.get(name, value) != value), None):
+            raise UsageError(f"{where}: says itself that {twice} is {own[twice]:g}; leave {twice}={told[twice]:g} out")
+    return [_measurement(own | told, where, row) for own, where, row in named]
 
 
 def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -81,7 +88,7 @@ def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "this is no text"
         raise UsageError(f"{path}: {reason}") from None
-    if path.suffix in (".json", ".jsonl"):
+    if path.suffix in _JSON:
         for number, result in enumerate(_results(path, text), 1):
             yield f"{path}: result {number}", result
     else:
@@ -179,7 +186,12 @@ def _named(row: Mapping[str, Any], where: str, columns: Mapping[str, str]) -> di
 def _measurement(row: Mapping[str, float], where: str, given: Mapping[str, Any]) -> Measurement:
     for name in _TIMES:
         if not row.get(name, 1.0) > 0:
-            raise UsageError(f"{where}: {name} is {row[name]:g} s, which is no time that anything takes")
+            raise UsageError(
+                f"{where}: {name} is {row[name]:g} s, which is no time that anything takes; mend or leave it out"
+            )
+    for name in _SHARES:
+        if not 0 <= row.get(name, 0.0) <= 1:
+            raise UsageError(f"{where}: {name} is {row[name]:g}; give a share from 0 to 1 (70% is 0.7)")
     if (asked := row.get("rate")) and (served := row.get("served_rate")) and served < _LEFT_BEHIND * asked:
         raise UsageError(
             f"{where}: {served:.3g} requests a second were served of {asked:.3g}: beyond stability, so its times only say how "
@@ -202,6 +214,13 @@ def _measurement(row: Mapping[str, float], where: str, given: Mapping[str, Any])
 
 
 def _tokens_per_step(row: Mapping[str, float], gamma: int, where: str) -> float:
+    if gamma == 0 and row.get("acceptance_length", 1.0) > _PLAIN:
+        said = (
+            "its draft length is 0"
+            if "gamma" in row
+            else "nothing says its draft length; name a column by --column gamma=NAME"
+        )
+        raise UsageError(f"{where}: {row['acceptance_length']:g} tokens a step, and {said}")
     if gamma == 0:
         return 1.0
     if "acceptance_length" in row:

@@ -55,8 +55,8 @@ def print_costs(found: Fitted, measurements: int, path: Path | None) -> None:
         say(f"A prompt holds everybody up for {1e3 * found.prefill:.3g} ms")
     else:
         say(
-            "What prefills take cannot be told from the steps (it can with the answers' length, a column `tokens`, and a row of "
-            "one request with its first token): predictions have it in the steps alone"
+            "Prefills are not known, so predictions leave the wait for a first token out: give answers' lengths (a column "
+            "`tokens`) and a row of one request with its first token (`ttft`)"
         )
     if path is not None:
         say(f"written to {path}")

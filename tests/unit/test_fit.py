@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from pipeline.errors import UnderstudyError
+from pipeline.errors import UsageError
 from pipeline.latency.fit import Experts, fit_costs
 
 TRUE = {"verify": 0.02, "draft": 0.003, "verify_each": 0.0008, "draft_each": 0.0002}
@@ -84,5 +84,5 @@ def test_what_cannot_be_fitted_is_one_line(
     batch: list[int], gamma: list[int], seconds: list[float], message: str
 ) -> None:
     """Naming the measurement, or what is missing."""
-    with pytest.raises(UnderstudyError, match=re.escape(message)):
+    with pytest.raises(UsageError, match=re.escape(message)):
         fit_costs(batch, gamma, seconds)

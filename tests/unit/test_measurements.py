@@ -134,6 +134,19 @@ def test_a_guidellm_report_is_read(tmp_path: Path) -> None:
         ((PUBLISHED, "1e9,1,2,10,50,400"), "line 2: 1e+09 requests at once; give more than 0, and at most 100,000"),
         ((PUBLISHED, "4,nan,2,10,50,400"), "line 2: k is 'nan', which is no number"),
         ((PUBLISHED, "4,1,2,10,inf,400"), "line 2: ttft_p50_ms is 'inf', which is no number"),
+        (
+            ("concurrency,k,tpot,alpha", "4,3,0.01,70"),
+            "line 2: acceptance_rate is 70; give a share from 0 to 1 (70% is 0.7)",
+        ),
+        (
+            ("concurrency,k,tpot,draft_acceptance_rate", "4,3,0.01,-1"),
+            "line 2: draft_acceptance_rate is -1; give a share",
+        ),
+        (
+            ("concurrency,omega,tpot", "4,2.5,0.01"),
+            "line 2: 2.5 tokens a step, and nothing says its draft length; name a",
+        ),
+        (("concurrency,k,omega,tpot", "4,0,2.5,0.01"), "line 2: 2.5 tokens a step, and its draft length is 0"),
         (("concurrency,k,throughput,ttft,tokens", "2,0,100,9,100"), "line 2: a token takes -0.07 s"),
         (("k,tpot", "0,0.1"), "line 2: nothing says how many requests are served at once"),
         (
@@ -183,3 +196,12 @@ def test_names_that_are_none_are_told(tmp_path: Path) -> None:
         read_measurements(path, {"speed": "k"})
     with pytest.raises(UsageError, match=r"absent\.csv: No such file"):
         read_measurements(tmp_path / "absent.csv")
+
+
+def test_what_a_table_says_is_not_said_otherwise(tmp_path: Path) -> None:
+    """A value behind the file is for what no column says."""
+    path = _table(tmp_path, PUBLISHED, "4,3,2.5,10,50,400")
+
+    with pytest.raises(UsageError, match="line 2: says itself that gamma is 3; leave gamma=5 out"):
+        read_measurements(path, values={"gamma": 5})
+    assert 3 == read_measurements(path, values={"gamma": 3})[0].gamma

@@ -81,6 +81,8 @@ def notes(machine: "Machine", workload: "Workload", cap: int) -> list[str]:
         found.append(
             "note: the examination is of another draft than was timed; fine for one of the same shape and number format"
         )
+    if not machine.prefills([max(1, context)]).any():
+        found.append("note: the times know no prefill, so the wait for a first token is left out")
     if not machine.reaches(cap, workload.most_gamma, context):
         found.append(
             f"note: {cap} requests at once with {context} tokens each lie past what was measured; their times are carried on "
