@@ -98,6 +98,12 @@ class Schedule:
     break_even_N: Floats  # acceptance rate from which that draft pays at all, the first where none wins
 
 
+def plain_spread(drafts: Sequence[Option]) -> float:
+    """By how much plain decoding's time differs at most between measurements, at one number in the batch: 0.1 is 10%."""
+    plain_DN = np.array([draft.step_GN[0] for draft in drafts])
+    return float((plain_DN.max(0) / plain_DN.min(0)).max() - 1)
+
+
 def scheduled(drafts: Sequence[Option]) -> Schedule:
     """Each draft is held against plain decoding as it was measured with it: a slow hour of a machine is no draft's loss."""
     speedup_DN = np.array([speedups(draft.rounds_G, draft.step_GN).max(0) for draft in drafts])

@@ -10,6 +10,7 @@ from pipeline.latency.schedule import (
     for_tensorrt,
     for_vllm,
     last_paying,
+    plain_spread,
     ranges,
     scheduled,
     speedups,
@@ -70,6 +71,16 @@ def test_break_even_is_what_the_cheapest_length_asks_for() -> None:
 
     assert pytest.approx(0.2, abs=1e-5) == found[0]
     assert np.inf == found[1]
+
+
+def test_how_far_apart_plain_decoding_was_measured() -> None:
+    """Where it is farthest, whichever was slower; one draft is not apart from itself."""
+    rounds_G, drafted = np.array([100.0, 60.0]), np.array([1.1, 1.6])
+    first = Option("first", rounds_G, np.array([[1.0, 3.0], drafted]))
+    second = Option("second", rounds_G, np.array([[1.1, 2.0], drafted]))
+
+    assert pytest.approx(0.5) == plain_spread([first, second]) == plain_spread([second, first])
+    assert 0.0 == plain_spread([first])
 
 
 def test_the_draft_that_answers_soonest_wins() -> None:

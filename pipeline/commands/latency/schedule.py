@@ -13,6 +13,8 @@ from pipeline.commands.latency.options import (
     TokensOption,
 )
 
+_SAME_MACHINE = 0.1  # by how much plain decoding may differ without a word
+
 
 def schedule(
     times: Annotated[
@@ -45,7 +47,7 @@ def schedule(
 
     from pipeline.commands.latency.options import batch_cap_of, check_plot, notes, read_pair
     from pipeline.errors import Refused, UsageError
-    from pipeline.latency.schedule import FORMATS, Option, scheduled
+    from pipeline.latency.schedule import FORMATS, Option, plain_spread, scheduled
     from pipeline.report.scheduled import plot_schedule, print_schedule, schedule_json
 
     check_plot(plot)
@@ -67,6 +69,11 @@ def schedule(
         told += [note for note in notes(machine, workload, cap) if note not in told]
     if len({draft.name for draft in drafts}) < len(drafts):
         raise UsageError("--times: two files of the same name; drafts are called by it")
+    if (spread := plain_spread(drafts)) > _SAME_MACHINE:
+        told.append(
+            f"note: plain decoding takes up to {spread:.0%} longer in one of these files than in another; each draft is held "
+            "against its own, which is fair for hours of one machine and not for two machines"
+        )
     found = scheduled(drafts)
     if engine is not None and not found.lengths_N.any():
         raise Refused(f"speculation does not pay here at any number of requests up to {cap}; configure none")
