@@ -34,6 +34,7 @@ def commit(store: Store, stage: str, inputs: dict[str, str], figures: dict[str, 
 def context(store: Store, tmp_path: Path) -> StageContext:
     """A run whose gate said yes."""
     model = {"source": "reference", "revision": None, "digest": "d", "license": None, "parameters": 5}
+    model |= {"bytes": 20, "cache_bytes_per_token": 8}
     commit(store, "corpus", {}, {"train": 360.0})
     inputs = {
         "decision": commit(store, "gate", {}, {}, decision=DECISION),
