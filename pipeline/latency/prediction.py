@@ -7,8 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.latency.machine import Machine
-from pipeline.latency.queueing import Latency, Server, latency
+from pipeline.latency.queueing import Latency, latency
 from pipeline.latency.schedule import best_lengths
+from pipeline.latency.server import Server
 from pipeline.latency.simulation import Replica, simulate
 from pipeline.latency.workload import Workload, server, traces
 

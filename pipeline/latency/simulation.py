@@ -7,7 +7,8 @@ length of the moment, and each request goes on by as many draft tokens as its ow
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import ceil, inf, isfinite
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,70 +62,111 @@ def simulate(replica: Replica, traces: Traces, rate: float, requests: int, seed:
         np.full(requests, np.nan),
         np.full(requests, np.nan),
     )
-    running = [_Running(replica, traces, served, random) for _ in range(replicas)]
-    ends = np.full(replicas, np.inf)  # of the steps under way
+    prefill_W = replica.prefill(traces.prompt_tokens_W)
+    running = [_Running(replica, prefill_W, traces, served, random) for _ in range(replicas)]
 
     def until(now: float) -> None:
-        while ends[earliest := int(ends.argmin())] <= now and np.isfinite(ends[earliest]):
-            ends[earliest] = running[earliest].end_step(float(ends[earliest]))
+        while (earliest := min(running, key=lambda one: one.ends)).ends <= now and isfinite(earliest.ends):
+            earliest.go_on()
 
     for request, now in enumerate(served.arrived_R.tolist()):
         until(now)
-        chosen = min(range(replicas), key=lambda one: running[one].present)
-        running[chosen].waiting.append(request)
-        if ends[chosen] == np.inf:
-            ends[chosen] = running[chosen].begin_step(now)
-    until(np.inf)
+        min(running, key=lambda one: one.present).arrive(request, now)
+    until(inf)
     return served
 
 
-class _Running:
-    """One replica: who is in the batch, how far each has come, and who waits."""
+@dataclass
+class _Answer:
+    """A request in the batch. Its luck is drawn as it begins: a token is drafted and judged once at most, at any draft length."""
 
-    def __init__(self, replica: Replica, traces: Traces, served: Served, random: np.random.Generator) -> None:
-        self._replica, self._traces, self._served, self._random = replica, traces, served, random
-        self.waiting: deque[int] = deque()
-        self._request_B, self._said_B = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
-        self._gamma = 0
+    request: int
+    accepted_T: list[int]  # draft tokens that would be accepted from each token of the answer on
+    said_S: list[int] = field(default_factory=lambda: [1])  # tokens, after each step to come; the prefill says one
+    at: int = 0  # of those steps
+
+    def draft(self, gamma: int) -> None:
+        """Go on at another draft length."""
+        said = self.said_S[self.at]
+        self.said_S, self.at = [said], 0
+        while said < len(self.accepted_T):
+            accepted = self.accepted_T[said]
+            said += 1 + (accepted if accepted < gamma else gamma)
+            self.said_S.append(said)
+
+    @property
+    def left(self) -> int:
+        """Steps to its end."""
+        return len(self.said_S) - 1 - self.at
+
+
+class _Running:
+    """One replica: who is in the batch, how far each has come, and who waits. Until somebody comes or goes all steps are alike,
+    and such a stretch of them is taken at once."""
+
+    def __init__(
+        self, replica: Replica, prefill_W: Floats, traces: Traces, served: Served, random: np.random.Generator
+    ) -> None:
+        self._replica, self._prefill_W, self._traces, self._served = replica, prefill_W, traces, served
+        self._random, self._cap = random, replica.step_GN.shape[1]
+        self._waiting: deque[int] = deque()
+        self._batch: list[_Answer] = []
+        self._gamma = -1
+        self._began, self._step, self._steps = 0.0, 0.0, 0  # of the stretch: when, seconds of a step, how many
+        self.ends = inf  # of the stretch; infinity where nobody is there
 
     @property
     def present(self) -> int:
-        return len(self.waiting) + len(self._request_B)
+        return len(self._waiting) + len(self._batch)
 
-    def begin_step(self, now: float) -> float:
-        """When the step that begins now ends; infinity where nobody is there."""
-        if not self.present:
-            return float("inf")
-        now = self._admit(now)
-        count = len(self._request_B)
-        if not count:  # whoever came was answered by the prefill
-            return now
-        self._gamma = self._replica.gamma(count)
-        return now + float(self._replica.step_GN[self._gamma, count - 1])
+    def arrive(self, request: int, now: float) -> None:
+        """Who finds room begins after the step under way."""
+        self._waiting.append(request)
+        if self.ends == inf:
+            self._begin(now)
+        elif 0 < len(self._batch) < self._cap:
+            self._steps = min(self._steps, max(1, ceil((now - self._began) / self._step)))
+            self.ends = self._began + self._steps * self._step
 
-    def _admit(self, now: float) -> float:
-        """When the prefills of those for whom there is a place are done."""
-        places = self._replica.step_GN.shape[1] - len(self._request_B)
-        admitted = np.array([self.waiting.popleft() for _ in range(min(places, len(self.waiting)))], dtype=np.int64)
-        if not len(admitted):
-            return now
-        trace = self._served.trace_R[admitted]
-        now += float(self._replica.prefill(self._traces.prompt_tokens_W[trace]).sum())
-        self._served.first_token_R[admitted] = now
-        answered = self._traces.tokens_W[trace] <= 1
-        self._served.finished_R[admitted[answered]] = now
-        self._request_B = np.append(self._request_B, admitted[~answered])
-        self._said_B = np.append(self._said_B, np.ones((~answered).sum(), dtype=np.int64))
+    def go_on(self) -> None:
+        """From the end of a stretch to the next."""
+        for answer in self._batch:
+            answer.at += self._steps
+            if not answer.left:
+                self._served.finished_R[answer.request] = self.ends
+        self._batch = [answer for answer in self._batch if answer.left]
+        self._begin(self.ends)
+
+    def _begin(self, now: float) -> None:
+        new = [self._waiting.popleft() for _ in range(min(self._cap - len(self._batch), len(self._waiting)))]
+        now = self._admit(new, now) if new else now
+        self._began, self._steps = now, 0
+        count = len(self._batch)
+        if count:
+            gamma = self._replica.gamma(count)
+            for answer in self._batch if gamma != self._gamma else self._batch[count - len(new) :]:
+                answer.draft(gamma)
+            self._gamma, self._step = gamma, float(self._replica.step_GN[gamma, count - 1])
+            self._steps = min(answer.left for answer in self._batch)
+        self.ends = now + self._steps * self._step if new or self._batch else inf
+
+    def _admit(self, new: list[int], now: float) -> float:
+        """When the prefills of new requests are done."""
+        trace_B = self._served.trace_R[new]
+        now += float(self._prefill_W[trace_B].sum())
+        self._served.first_token_R[new] = now
+        for request, trace in zip(new, trace_B, strict=True):
+            tokens = int(self._traces.tokens_W[trace])
+            if tokens <= 1:
+                self._served.finished_R[request] = now
+            else:
+                self._batch.append(_Answer(request, self._luck(trace, tokens)))
         return now
 
-    def end_step(self, now: float) -> float:
-        """When the step after the one that ends now will end."""
-        trace_B = self._served.trace_R[self._request_B]
-        chance_BG = self._traces.acceptance_WT[trace_B[:, None], self._said_B[:, None] + np.arange(self._gamma)]
-        accepted_BG = np.logical_and.accumulate(self._random.random(chance_BG.shape) < chance_BG, axis=1)
-        self._said_B = self._said_B + 1 + accepted_BG.sum(1)
-        done_B = self._said_B >= self._traces.tokens_W[trace_B]
-        if done_B.any():
-            self._served.finished_R[self._request_B[done_B]] = now
-            self._request_B, self._said_B = self._request_B[~done_B], self._said_B[~done_B]
-        return self.begin_step(now)
+    def _luck(self, trace: int, tokens: int) -> list[int]:
+        """From each token of an answer, how far to the next that is refused."""
+        here_T = np.arange(tokens)
+        refused_T = self._random.random(tokens) >= self._traces.acceptance_WT[trace, :tokens]
+        next_T = np.minimum.accumulate(np.where(refused_T, here_T, tokens)[::-1])[::-1]
+        luck_T: list[int] = (next_T - here_T).tolist()
+        return luck_T

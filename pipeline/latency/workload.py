@@ -13,7 +13,7 @@ from pipeline.acceptance.rounds import CONVENTIONS, Convention, expected_rounds
 from pipeline.errors import UsageError
 from pipeline.latency.given import read_given
 from pipeline.latency.machine import Machine
-from pipeline.latency.queueing import Server, Sizes
+from pipeline.latency.server import Server, Sizes
 from pipeline.latency.simulation import Traces
 
 Floats = NDArray[np.float64]

@@ -10,7 +10,7 @@ import numpy as np
 
 from tests.benchmarks.figures import RESULTS, write
 
-LOADS, CAP, TOKENS = (0.2, 0.4, 0.6, 0.79), 32, 4_000_000
+LOADS, CAP, TOKENS, TOKENS_OF_A_REGRET = (0.2, 0.4, 0.6, 0.79), 32, 24_000_000, 4_000_000
 POLICIES = {"plain": 0, "gamma 3": 3, "best by load": None}
 _NEAR = 1.2  # of the least that the formula says, which is off by far less: longer ones cannot be the best
 _MEAN_AIM, _P95_AIM, _REGRET_AIM = 0.03, 0.10, 0.02
@@ -113,7 +113,7 @@ def _compared(machine: Any, workload: Any, traces: Any, gamma: int | None, load:
     lengths_N = chosen_lengths(workload, machine, CAP, gamma)
     rate = load * server(workload, machine, lengths_N).stability_limit
     found = predict(workload, machine, lengths_N, [rate]).points[0].drafted
-    seen = _simulated(machine, traces, lengths_N, rate, _requests(load, traces), seed=1)
+    seen = _simulated(machine, traces, lengths_N, rate, _requests(TOKENS, load, traces), seed=1)
     assert found is not None
     return {
         "load": load,
@@ -123,9 +123,9 @@ def _compared(machine: Any, workload: Any, traces: Any, gamma: int | None, load:
     }
 
 
-def _requests(load: float, traces: Any) -> int:
-    """Fewer where hardly anybody meets anybody: there few are enough, and each takes longest to simulate."""
-    return round(TOKENS / float(traces.tokens_W.mean()) * load / max(LOADS))
+def _requests(tokens: int, load: float, traces: Any) -> int:
+    """Fewer where hardly anybody meets anybody: there few are enough."""
+    return round(tokens / float(traces.tokens_W.mean()) * load / max(LOADS))
 
 
 def _simulated(machine: Any, traces: Any, lengths_N: Any, rate: float, requests: int, seed: int) -> Any:
@@ -146,7 +146,9 @@ def _regret(machine: Any, workload: Any, traces: Any, load: float) -> float:
     rate = load * server(workload, machine, best_N).stability_limit
 
     def mean(lengths_N: Any) -> float:
-        return float(_simulated(machine, traces, lengths_N, rate, _requests(load, traces) // 2, seed=2).mean())
+        return float(
+            _simulated(machine, traces, lengths_N, rate, _requests(TOKENS_OF_A_REGRET, load, traces), seed=2).mean()
+        )
 
     fixed = [np.full(CAP, gamma) for gamma in range(machine.most_gamma + 1)]
     stable = [one for one in fixed if rate < 0.98 * server(workload, machine, one).stability_limit]

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from pipeline.latency.queueing import Latency, Server, Sizes, latency
+from pipeline.latency.queueing import Latency, latency
+from pipeline.latency.server import Server, Sizes
 
 EQUAL = Sizes(np.ones(1), np.zeros(1))
 
@@ -56,15 +57,41 @@ def test_the_server_shared_by_all_is_processor_sharing() -> None:
     assert pytest.approx(2.0) == found.service
 
 
-def test_prefills_slow_all_down() -> None:
-    """They take a tenth of the time from the steps, and a little more, because who comes during one begins with the next: the
-    mean busy period that a request is in holds 1 / 0.9^2 of them. The limit counts them as work."""
+def test_who_comes_during_a_prefill_begins_with_the_next() -> None:
+    """The mean busy period of prefills that a request is in holds 1 / 0.9^2 of them. The limit counts prefills as work."""
     plain, slowed = _linear(0.02, 0.001, 50, 2000), _linear(0.02, 0.001, 50, 2000, prefill=0.01)
-    alone = 50 * 0.021 / (1 - 10 * 0.01 - 10 * 0.05)
 
-    assert alone < _stable(10.0, slowed).service < 1.01 * alone
     assert pytest.approx(0.01 / 0.9**2) == _stable(10.0, slowed).prefill
+    assert pytest.approx(1 / (50 * 0.001 * 2020 / 2000 + 0.01)) == slowed.stability_limit
     assert slowed.stability_limit < plain.stability_limit
+
+
+@pytest.mark.parametrize(
+    "sizes", [EQUAL, Sizes(np.array([0.5, 1.5]), np.array([0.1, 0.3])), Sizes(np.ones(1), np.ones(1))]
+)
+def test_clusters_share_a_processor_as_batches_of_arrivals_do(sizes: Sizes) -> None:
+    """Of b others on the average: (1 + b / (1 + cv^2)) / (1 - load), in the time that prefills leave."""
+    prefilled = 0.5 * 0.1
+    mates = 1 / (1 - prefilled) ** 2 - 1
+    load = 0.5 / (1 - prefilled)
+
+    found = _stable(0.5, _linear(0.0, 1.0, steps=1, cap=300, prefill=0.1), sizes)
+
+    expected = (1 + mates / (1 + sizes.variability)) / (1 - load) / (1 - prefilled)
+    assert pytest.approx(expected, rel=1e-6) == found.service
+
+
+@pytest.mark.parametrize("prefill", [0.1, 0.5])
+def test_a_batch_of_one_is_prefilled_in_turn(prefill: float) -> None:
+    """Nobody stops anybody, and the line is that of Pollaczek and Khinchine for prefill and steps together, within 2.5%."""
+    sizes = Sizes(np.linspace(0.0, 2.0, 201), np.zeros(201))
+    work_W, rate = prefill + sizes.mean_W, 0.7 / (1 + prefill)
+    line = rate * float((work_W**2).mean()) / 2 / (1 - 0.7)
+
+    found = _stable(rate, _linear(1.0, 0.0, steps=1, cap=1, prefill=prefill), sizes)
+
+    assert pytest.approx((prefill, 1.0)) == (found.prefill, found.service)
+    assert pytest.approx(line, rel=0.025) == found.queue
 
 
 def test_a_load_beyond_the_limit_has_no_latency() -> None:
