@@ -29,6 +29,17 @@ class Outside:
 def resolve_inputs(config: Config, store: Store) -> dict[str, Outside]:
     """Digests of prompt files and models named by the config. UsageError names what is not there."""
     digests = _FileDigests(store)
+    found = _inputs(config, digests)
+    digests.save()
+    return found
+
+
+def require_inputs(config: Config) -> None:
+    """UsageError names what is not there. Hashes nothing and writes nothing."""
+    _inputs(config, _Unread())
+
+
+def _inputs(config: Config, digests: "_FileDigests | _Unread") -> dict[str, Outside]:
     found: dict[str, Outside] = {}
     if config.pair.is_reference:
         library = Path(sysconfig.get_path("stdlib"))
@@ -43,11 +54,10 @@ def resolve_inputs(config: Config, store: Store) -> dict[str, Outside]:
             found[f"prompts_{number}"] = _prompts(number, Path(source.path), digests)
     for form in config.gate.profile:
         found[f"profile_{form}"] = _profile(form, config, digests)
-    digests.save()
     return found
 
 
-def _profile(form: Form, config: Config, digests: "_FileDigests") -> Outside:
+def _profile(form: Form, config: Config, digests: "_FileDigests | _Unread") -> Outside:
     # Takes a second to import: runs that state no load need not wait for it.
     from pipeline.latency.machine import read_machine
 
@@ -67,7 +77,7 @@ def _profile(form: Form, config: Config, digests: "_FileDigests") -> Outside:
     return Outside(digests.of(path), str(path))
 
 
-def _model(role: str, source: ModelSource, digests: "_FileDigests") -> Outside:
+def _model(role: str, source: ModelSource, digests: "_FileDigests | _Unread") -> Outside:
     if source.is_hub:
         return Outside(f"{source.source}@{source.revision}")
     path = Path(source.source)
@@ -76,12 +86,25 @@ def _model(role: str, source: ModelSource, digests: "_FileDigests") -> Outside:
     return Outside(digests.of_files(path, model_files(path)), str(path))
 
 
-def _prompts(number: int, path: Path, digests: "_FileDigests") -> Outside:
+def _prompts(number: int, path: Path, digests: "_FileDigests | _Unread") -> Outside:
     if path.is_file():
         return Outside(digests.of(path), str(path))
     if path.is_dir():
         return Outside(digests.of_files(path, sorted(item for item in path.rglob("*") if item.is_file())), str(path))
     raise UsageError(f"corpus.sources.{number}.path: {path}: no such file or directory")
+
+
+class _Unread:
+    """In place of digests, where only what is missing matters."""
+
+    def of(self, path: Path) -> str:
+        return ""
+
+    def of_text(self, library: Path, megabytes: float) -> str:
+        return ""
+
+    def of_files(self, root: Path, files: list[Path]) -> str:
+        return ""
 
 
 class _FileDigests:

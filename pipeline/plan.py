@@ -23,7 +23,7 @@ STAGES: tuple[Stage, ...] = (
     Stage("distill", 3, "the understudy learns"),
     Stage("quantize", 1, "lighter costumes"),
     Stage("evaluate", 3, "the examination"),
-    Stage("gate", 1, "pass or fail, never silently"),
+    Stage("gate", 2, "pass or fail, never silently"),
     Stage("promote", 1, "goes on stage", cached=False),
 )
 

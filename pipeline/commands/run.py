@@ -23,7 +23,10 @@ def run(
     run_id: Annotated[str | None, typer.Option("--run", metavar="ID", help="Name this run, or go on with one.")] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Hash every file of what is reused.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the resolved config and the plan; run nothing.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Print the resolved config and the plan, and say what is not there; run nothing."
+        ),
     ] = False,
 ) -> None:
     """Run the loop: examine, distil, judge, promote. What is in the store already is not done again."""
@@ -36,7 +39,10 @@ def run(
         raise UsageError(f"--from {from_} comes after --until {until}")
     resolved = load_config(config, set_ or ())
     if dry_run:
+        from pipeline.outside import require_inputs
+
         _print_plan(resolved)
+        require_inputs(resolved)
         return
     from pipeline.artifacts import Store
     from pipeline.progress import Progress

@@ -66,6 +66,8 @@ class GateConfig(Section):
 
     @model_validator(mode="after")
     def _rules_have_what_they_need(self) -> "GateConfig":
+        if self.profile and self.load is None:
+            raise ValueError("profile says what steps take, which depends on the load: give gate.load too")
         timed = [name for name in ("min_speedup", "max_p95_seconds") if getattr(self, name) is not None]
         if timed and not (self.load and self.profile):
             raise ValueError(f"{timed[0]} is predicted: give gate.load and gate.profile too")

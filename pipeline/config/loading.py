@@ -37,18 +37,22 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
         raise UsageError(f"{path}: a config is a mapping of sections, not {type(raw).__name__}")
     for override in overrides:
         _apply(raw, override)
-    config = parse_config(raw, str(path))
+    config = parse_config(raw, str(path), overrides)
     return _anchored(config, path.resolve().parent)
 
 
-def parse_config(raw: Any, where: str) -> Config:
-    """Validate an already parsed mapping; `where` names it in messages."""
+def parse_config(raw: Any, where: str, overrides: Sequence[str] = ()) -> Config:
+    """Validate an already parsed mapping; `where` names it in messages, or the override that a mistake is in."""
     if not isinstance(raw, dict):
         raise UsageError(f"{where}: a config is a mapping of sections, not {type(raw).__name__}")
     try:
         return Config.model_validate(raw)
     except ValidationError as error:
-        raise UsageError("\n".join(f"{where}: {_explain(item)}" for item in error.errors())) from None
+        raise UsageError(
+            "\n".join(
+                f"{'--set' if _overridden(item, overrides) else where}: {_explain(item)}" for item in error.errors()
+            )
+        ) from None
 
 
 def _read(path: Path) -> Any:
@@ -99,6 +103,13 @@ def _index(node: list[Any], part: str, override: str) -> int:
     return int(part)
 
 
+def _overridden(item: Any, overrides: Sequence[str]) -> bool:
+    """Whether the mistake is in what an override set."""
+    location = [str(part) for part in item["loc"]]
+    keys = (override.partition("=")[0].strip().split(".") for override in overrides)
+    return any(location[: len(key)] == key for key in keys)
+
+
 def _explain(item: Any) -> str:
     """One pydantic error as: path = value: what is wrong; what is allowed."""
     location = [str(part) for part in item["loc"]]
@@ -113,6 +124,10 @@ def _explain(item: Any) -> str:
         return f"{path}: required, and missing"
     if item["type"] == "value_error":
         return f"{path}: {message}"
+    if item["type"] in ("tuple_type", "list_type"):
+        return f"{path} = {_short(item['input'])}: a list is wanted, like [{item['input']}]"
+    if item["type"] in ("model_type", "dict_type", "model_attributes_type"):
+        return f"{path} = {_short(item['input'])}: a section is wanted (keys: {', '.join(_keys_at(location))})"
     return f"{path} = {_short(item['input'])}: {message[0].lower()}{message[1:]}"
 
 

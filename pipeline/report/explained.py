@@ -46,9 +46,9 @@ def print_explanation(example: Example) -> None:
     for title in (
         "draft tokens",
         "tokens a round",
-        "by the rule",
+        "tokens by the rule",
         "times as fast",
-        "by the rule",
+        "times by the rule",
         "accepted of drafted",
     ):
         table.add_column(title, justify="right")
@@ -77,7 +77,8 @@ def _arithmetic(example: Example) -> list[str]:
     alpha, gamma = example.alpha, example.gamma
     round_ms = example.times(gamma).round(gamma)
     exact, rule = iid_tokens_per_call(alpha, gamma), rule_of_thumb_tokens(alpha, gamma)
-    behind = acceptance_behind(alpha, gamma)
+    behind, over = acceptance_behind(alpha, gamma), round(100 * (rule / exact - 1))
+    said = f"promises {over}% too much" if over else "says the same"
     return [
         f"Without a draft the target says a token every {example.plain:g} ms.",
         f"A round with one: {gamma} draft tokens in {gamma * example.draft:g} ms, one pass of the target over them and one more "
@@ -88,7 +89,7 @@ def _arithmetic(example: Example) -> list[str]:
         f"Exact: a draft token is kept only if all before it were, 1 + {alpha:g} + {alpha:g}^2 + ... = {exact:.2f} tokens a "
         f"round: {round_ms / exact:.1f} ms a token, {exact * example.plain / round_ms:.2f} times as fast.",
         "",
-        f"The rule promises {100 * (rule / exact - 1):.0f}% too much where {alpha:g} is the acceptance rate, the chance that a "
+        f"The rule {said} where {alpha:g} is the acceptance rate, the chance that a "
         "token is kept if all before it were,",
         f"as `understudy probe` and every examination report it. It is right where {alpha:g} is what an engine counts, accepted "
         f"over drafted: the acceptance rate is {behind:.2f} then.",

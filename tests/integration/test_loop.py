@@ -149,6 +149,15 @@ def test_dry_run_prints_config_and_plan_and_is_light(place: Place) -> None:
     assert not place.store.exists()
 
 
+def test_dry_run_says_what_is_not_there(place: Place) -> None:
+    """After config and plan: what the run would refuse at its start."""
+    ended = place.understudy("run", SMOKE.parent / "smollm2-1.7b.yaml", "--dry-run")
+    assert 2 == ended.code
+    assert "# promote: reads" in ended.out
+    assert ended.err.endswith("configs/prompts.jsonl: no such file or directory\n")
+    assert not place.store.exists()
+
+
 def test_change_of_distill_runs_distill_and_what_follows(loop: Place) -> None:
     """Another learning rate trains, quantises, examines and judges again, against the champion, and nothing before."""
     before = loop.committed()

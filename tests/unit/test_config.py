@@ -47,11 +47,36 @@ def test_set_reaches_into_lists_and_missing_sections(small: Path) -> None:
 
 def test_an_unknown_key_names_path_value_nearest_and_allowed(small: Path) -> None:
     """A misspelt key is answered with where, what, the nearest valid key and what is allowed."""
-    message = _error(small, "distill.lerning_rate=0.1")
+    small.write_text(SMALL + "distill: {lerning_rate: 0.1}\n")
+    message = _error(small)
     assert message.startswith(
         f"{small}: distill.lerning_rate = 0.1: unknown key; did you mean 'distill.learning_rate'?"
     )
     assert "max_steps" in message
+
+
+def test_a_mistake_is_blamed_on_the_file_or_on_set(small: Path) -> None:
+    """Whoever wrote it."""
+    small.write_text(SMALL + "distill: {max_steps: 0}\n")
+    in_file, on_line = _error(small, "distill.batch=0").splitlines()
+    assert in_file.startswith(f"{small}: distill.max_steps = 0: ")
+    assert on_line.startswith("--set: distill.batch = 0: ")
+
+
+@pytest.mark.parametrize(
+    ("override", "wanted"),
+    [
+        ("quantize.variants=int8", "quantize.variants = 'int8': a list is wanted, like [int8]"),
+        ("quantize=int8", "quantize = 'int8': a section is wanted (keys: variants, "),
+        (
+            "gate.profile=costs.json",
+            "gate: profile says what steps take, which depends on the load: give gate.load too",
+        ),
+    ],
+)
+def test_what_is_wanted_is_said_in_words_of_the_config(small: Path, override: str, wanted: str) -> None:
+    """Not in those of the parser."""
+    assert wanted in _error(small, override)
 
 
 def test_an_unknown_key_inside_a_list_names_its_position(small: Path) -> None:

@@ -44,6 +44,7 @@ def schedule(
 ) -> None:
     """The best draft length for every number of requests, 0 where speculation loses, and which of several drafts wins where."""
     import json
+    import sys
 
     from pipeline.commands.latency.options import batch_cap_of, check_plot, notes, read_pair
     from pipeline.errors import Refused, UsageError
@@ -77,11 +78,11 @@ def schedule(
     found = scheduled(drafts)
     if engine is not None and not found.lengths_N.any():
         raise Refused(f"speculation does not pay here at any number of requests up to {cap}; configure none")
-    if engine is not None:
-        print(json.dumps(FORMATS[engine](found.lengths_N)))
-    elif as_json:
-        print(json.dumps(schedule_json(found), indent=1, allow_nan=False))
-    else:
+    if engine is None and not as_json:
         print_schedule(found, told)
+    else:
+        print(*told, sep="\n", end="\n" if told else "", file=sys.stderr)
+        figures = FORMATS[engine](found.lengths_N) if engine else schedule_json(found)
+        print(json.dumps(figures, indent=None if engine else 1, allow_nan=False))
     if plot is not None:
         plot_schedule(found, plot)
