@@ -25,7 +25,8 @@ def run(
     dry_run: Annotated[
         bool,
         typer.Option(
-            "--dry-run", help="Print the resolved config and the plan, and say what is not there; run nothing."
+            "--dry-run",
+            help="Print the resolved config and the plan, and the first thing that is not there; run nothing.",
         ),
     ] = False,
 ) -> None:

@@ -12,7 +12,7 @@ class LoadConfig(Section):
     """What a server of the pair is asked for, each replica."""
 
     requests_per_second: float = Field(gt=0, description="Requests that arrive, at random.")
-    max_batch: int = Field(default=32, ge=1, description="Requests served at once, at most.")
+    max_batch: int = Field(default=32, ge=1, le=4096, description="Requests served at once, at most.")
     context: int = Field(
         default=4096, ge=1, description="Tokens that the cache holds for each of them, for the memory."
     )
@@ -24,10 +24,11 @@ class GateConfig(Section):
     min_gain: float = Field(
         default=0.0,
         ge=0,
+        le=1,
         description="The lower bound of the gain in acceptance rate must exceed this (0.01 is a point).",
     )
     domain_margin: float = Field(
-        default=0.01, ge=0, description="No domain may lose more acceptance than this, proved by the lower bound."
+        default=0.01, ge=0, le=1, description="No domain may lose more acceptance than this, proved by the lower bound."
     )
     min_prompts_per_domain: int = Field(
         default=40, ge=2, description="Fewer examination prompts in a domain: no verdict, refused."

@@ -49,9 +49,7 @@ def parse_config(raw: Any, where: str, overrides: Sequence[str] = ()) -> Config:
         return Config.model_validate(raw)
     except ValidationError as error:
         raise UsageError(
-            "\n".join(
-                f"{'--set' if _overridden(item, overrides) else where}: {_explain(item)}" for item in error.errors()
-            )
+            "\n".join(f"{_blamed(item, overrides, where)}: {_explain(item)}" for item in error.errors())
         ) from None
 
 
@@ -103,11 +101,13 @@ def _index(node: list[Any], part: str, override: str) -> int:
     return int(part)
 
 
-def _overridden(item: Any, overrides: Sequence[str]) -> bool:
-    """Whether the mistake is in what an override set."""
+def _blamed(item: Any, overrides: Sequence[str], where: str) -> str:
+    """Whoever set what the mistake is in: the file, an override, or both where it is between several keys."""
     location = [str(part) for part in item["loc"]]
-    keys = (override.partition("=")[0].strip().split(".") for override in overrides)
-    return any(location[: len(key)] == key for key in keys)
+    keys = [override.partition("=")[0].strip().split(".") for override in overrides]
+    if any(location[: len(key)] == key for key in keys):
+        return "--set"
+    return f"{where} with --set" if any(key[: len(location)] == location for key in keys) else where
 
 
 def _explain(item: Any) -> str:
@@ -125,8 +125,12 @@ def _explain(item: Any) -> str:
     if item["type"] == "value_error":
         return f"{path}: {message}"
     if item["type"] in ("tuple_type", "list_type"):
-        return f"{path} = {_short(item['input'])}: a list is wanted, like [{item['input']}]"
-    if item["type"] in ("model_type", "dict_type", "model_attributes_type"):
+        given = item["input"]
+        like = f", like [{given}]" if isinstance(given, str | int | float) and len(str(given)) <= 40 else ""
+        return f"{path} = {_short(given)}: a list is wanted{like}"
+    if item["type"] == "dict_type":
+        return f"{path} = {_short(item['input'])}: a mapping is wanted, like {{key: value}}"
+    if item["type"] in ("model_type", "model_attributes_type"):
         return f"{path} = {_short(item['input'])}: a section is wanted (keys: {', '.join(_keys_at(location))})"
     return f"{path} = {_short(item['input'])}: {message[0].lower()}{message[1:]}"
 

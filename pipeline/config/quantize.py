@@ -33,7 +33,8 @@ class QuantizeConfig(Section):
     variants: tuple[Variant, ...] = Field(
         default=("int8", "int4"),
         description="int8: LLM.int8() without an outlier threshold; int4: nf4 with double quantisation (both bitsandbytes); fp8: "
-        "e4m3 with a scale a block of 128 x 128, for GPUs that multiply in it; examined with its weights widened to bf16.",
+        "e4m3 with a scale a block of 128 x 128, for GPUs that multiply in it; examined with its weights widened to bf16. "
+        "On a CPU int4 is the quick one: a pass of int8 takes four times one of bf16.",
     )
     head: bool = Field(
         default=True,

@@ -53,10 +53,10 @@ def clusters(rate: float, server: Server, sizes: Sizes) -> Clusters:
     """At `rate` requests a second, fewer than the server can take."""
     prefilled = rate * server.prefill
     mates = (1 / (1 - prefilled) ** 2 - 1) * 2 / (1 + sizes.variability)  # of the mean request, as if exponential
-    enlarged = 1 - (1 + mates) ** -0.5  # the share of prefills that has so many
+    chance_K = borel(1 - (1 + mates) ** -0.5)  # of the share of prefills that has so many
     return Clusters(
-        rate * (1 - enlarged) / (1 - prefilled),
-        borel(enlarged),
+        rate / (1 - prefilled) / float(np.arange(1, len(chance_K) + 1) @ chance_K),
+        chance_K,
         rate * (1 + server.prefill / server.full_service),
         prefilled,
     )

@@ -22,6 +22,7 @@ _ROUNDING = 1e-9
 _FEW = 6  # places below which nobody can say that a line does not fit
 _COMPANY = 1.5  # requests at once from which a first token may have waited for others'
 _LEAST_LEFT = 0.2  # of a step, that is not prefills
+_CLEARLY = 1.5  # times the error, that is no luck
 _KEYS = {"kind", "schema", "costs", "bends", "prefill", "most_gamma", "most_requests", "left_out", "plain"}
 
 
@@ -98,6 +99,12 @@ def fit_measurements(
     gamma_R = np.array([one.gamma for one in measured])
     seconds_R, prefills_R, prefill = _without_prefills(measured)
     costs = fit_costs(requests_R, gamma_R, seconds_R, experts, prefills_R, confidence)
+    if prefill and not all(one.alone for one in measured):
+        # A line that fits steps as they were measured, but not what prefills should have left of them: the engine slices them.
+        whole_R = np.array([one.step for one in measured])
+        whole = fit_costs(requests_R, gamma_R, whole_R, experts, None, confidence)
+        if costs.mape > _CLEARLY * whole.mape + _ROUNDING:
+            costs, seconds_R, prefill = whole, whole_R, 0.0
     stalled = costs.coefficients.get(PREFILL)
     if stalled is not None and prefills_R is not None:
         seconds_R = seconds_R - stalled.value * prefills_R

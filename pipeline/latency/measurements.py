@@ -43,7 +43,7 @@ _TIMES = ("tpot", "ttft", "latency")
 _SHARES = ("acceptance_rate", "draft_acceptance_rate")
 _JSON = (".json", ".jsonl")
 _PLAIN = 1.05  # tokens a step up to which rounding may have made more of one
-_SLOWEST = 10.0  # seconds of a token that are taken for a mistaken unit
+_SLOWEST = 3.0  # seconds of a token that are taken for a mistaken unit
 _MOST_REQUESTS = 100_000
 _LEFT_BEHIND = 0.95  # served over asked below which the line was growing
 
@@ -92,7 +92,9 @@ def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         for number, result in enumerate(_results(path, text), 1):
             yield f"{path}: result {number}", result
     else:
-        for number, row in enumerate(csv.DictReader(text.splitlines()), 2):
+        lines = text.splitlines()
+        parted = max(",;\t", key=lines[0].count) if lines else ","
+        for number, row in enumerate(csv.DictReader(lines, delimiter=parted), 2):
             yield f"{path}: line {number}", {key: value for key, value in row.items() if key is not None and value}
 
 

@@ -16,6 +16,7 @@ request's time is that of the company it meets (`stay`), which comes and goes as
 """
 
 from dataclasses import dataclass
+from math import log
 
 import numpy as np
 from scipy.optimize import brentq
@@ -27,7 +28,8 @@ from pipeline.latency.stay import Stay, stay
 
 _WAITS = 32  # equally likely waits in line that stand for all
 _RARE, _LARGE = 1e-9, 1e200
-_MOST_PRESENT = 20_000
+_NEVER = 1e-12
+_MOST_IN_LINE = 5_000_000
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,9 @@ def latency(rate: float, server: Server, sizes: Sizes) -> Latency | None:
     in_batch_M = np.minimum(present_M, cap)
     own = server.full_service / (server.full_service + server.prefill)  # share of a request's work that differs
     in_line = float(share_M @ (present_M - in_batch_M)) * (1 + sizes.variability * own**2) / 2
-    meets_M = np.convolve(share_M, beginning.mates_K)
+    known = min(len(share_M), 5 * cap + 100)
+    meets_M = np.convolve(share_M[:known], beginning.mates_K)[:known]
+    meets_M = np.append(meets_M, max(0.0, 1.0 - float(meets_M.sum())))
     stayed = stay(server, sizes, beginning, meets_M)
     step = float(share_M[1:cap] @ server.step_N[: cap - 1])
     admission = ((1 - prefilled) / 2 + prefilled) * step
@@ -68,7 +72,7 @@ def latency(rate: float, server: Server, sizes: Sizes) -> Latency | None:
         admission,
         prefill,
         stayed.mean,
-        float(share_M @ in_batch_M),
+        rate * stayed.mean,
         float(1 - share_M[0] * (1 - prefilled)),
     )
 
@@ -77,7 +81,7 @@ def _present(server: Server, beginning: Clusters) -> Floats:
     """Share of the time between prefills with m requests present, batch and line, entry m: what goes up past m comes down."""
     cap, beyond_K = server.cap, beginning.beyond_K
     weights, filling, most = [1.0], 0.0, 1.0
-    while len(weights) < _MOST_PRESENT:
+    while not (len(weights) > cap and beginning.late(len(weights) - cap) < _NEVER):
         m = len(weights)
         if m <= cap:
             filling = up = sum(weight * over for weight, over in zip(reversed(weights), beyond_K, strict=False))
@@ -90,7 +94,10 @@ def _present(server: Server, beginning: Clusters) -> Floats:
         most = max(most, weights[-1])
         if weights[-1] < min(weights[-2], _RARE * most):
             break
-    found = np.pad(weights, (0, max(0, cap + 1 - len(weights))))
+    rarer = beginning.alone * server.full_service  # from here on, each of the one before
+    further = log(_RARE * most / weights[-1]) / log(rarer) if weights[-1] > _RARE * most else 0.0
+    tail_L = weights[-1] * rarer ** np.arange(1.0, 1 + min(further, _MOST_IN_LINE))
+    found = np.append(np.pad(weights, (0, max(0, cap + 1 - len(weights)))), tail_L)
     share_M: Floats = found / found.sum()
     return share_M
 

@@ -51,11 +51,11 @@ def ranges(lengths_N: Sequence[int] | Ints) -> list[tuple[int, int, int]]:
 
 
 def for_vllm(lengths_N: Sequence[int] | Ints) -> dict[str, Any]:
-    """Keys of vLLM's `--speculative-config`."""
-    return {
-        "num_speculative_tokens": int(max(lengths_N)),
-        "num_speculative_tokens_per_batch_size": [list(stretch) for stretch in ranges(lengths_N)],
-    }
+    """Keys of vLLM's `--speculative-config`; one draft length for all needs no schedule."""
+    fixed, stretches = {"num_speculative_tokens": int(max(lengths_N))}, ranges(lengths_N)
+    if len(stretches) == 1:
+        return fixed
+    return fixed | {"num_speculative_tokens_per_batch_size": [list(stretch) for stretch in stretches]}
 
 
 def for_tensorrt(lengths_N: Sequence[int] | Ints) -> dict[str, Any]:

@@ -139,15 +139,17 @@ class _Running:
 
     def _begin(self, now: float) -> None:
         new = [self._waiting.popleft() for _ in range(min(self._cap - len(self._batch), len(self._waiting)))]
+        before = len(self._batch)
         now = self._admit(new, now) if new else now
         self._began, self._steps = now, 0
         count = len(self._batch)
         if count:
             gamma = self._replica.gamma(count)
-            for answer in self._batch if gamma != self._gamma else self._batch[count - len(new) :]:
+            for answer in self._batch if gamma != self._gamma else self._batch[before:]:
                 answer.draft(gamma)
             self._gamma, self._step = gamma, float(self._replica.step_GN[gamma, count - 1])
-            self._steps = min(answer.left for answer in self._batch)
+            room = self._waiting and count < self._cap  # that answers of one token have left
+            self._steps = 1 if room else min(answer.left for answer in self._batch)
         self.ends = now + self._steps * self._step if new or self._batch else inf
 
     def _admit(self, new: list[int], now: float) -> float:

@@ -33,10 +33,10 @@ class _Moves:
     from_E: NDArray[np.int64]
     to_E: NDArray[np.int64]
     rate_E: Floats
-    stopped_E: Floats  # seconds of the prefills that come with it
+    stopped_E: Floats  # units of time that the prefills which come with it take
 
     def raised(self, power: int) -> csr_array:
-        """By from and to: how often, times the power of those seconds."""
+        """By from and to: how often, times the power of that time."""
         return csr_array((self.rate_E * self.stopped_E**power, (self.from_E, self.to_E)), (self.states, self.states))
 
 
@@ -56,14 +56,15 @@ def stay(server: Server, sizes: Sizes, clusters: Clusters, meets_M: Floats) -> S
     meets_M = np.pad(meets_M, (0, max(0, states - len(meets_M))))
     start_M = np.append(meets_M[: states - 1], meets_M[states - 1 :].sum())
     seconds_M = server.service_N[np.minimum(np.arange(states), cap - 1)]
-    moves = _moves(server, clusters, seconds_M)
+    unit = 100 * float(seconds_M.max())  # that keeps the higher moments small, and with them the work
+    moves = _moves(server, clusters, seconds_M, unit)
     raised = [moves.raised(power) for power in range(4)]
     generator = raised[0] - diags_array(raised[0].sum(1))
     first, second, third = (matrix.sum(1)[:, None] for matrix in raised[1:])
-    passes = diags_array(seconds_M)
+    passes = diags_array(seconds_M / unit)
     system = bmat(  # of v_1, v_2, v_3 and the constant 1
         [
-            [generator, None, None, csr_array(seconds_M[:, None] + first)],
+            [generator, None, None, csr_array(seconds_M[:, None] / unit + first)],
             [2 * (passes + raised[1]), generator, None, csr_array(second)],
             [3 * raised[2], 3 * (passes + raised[1]), generator, csr_array(third)],
             [None, None, None, csr_array((1, 1))],
@@ -74,16 +75,16 @@ def stay(server: Server, sizes: Sizes, clusters: Clusters, meets_M: Floats) -> S
     begin = np.append(np.zeros(3 * states), 1.0)
     moments_S = expm_multiply(system, begin, start=0.0, stop=float(size_S[-1]), num=_SIZES + 1)[:, :-1]
     one_S, two_S, three_S = moments_S.reshape(-1, 3, states).transpose(1, 0, 2) @ start_M
-    mean = float(start_M @ spsolve((eye_array(states) - generator).tocsc(), seconds_M + first[:, 0]))
+    mean = float(start_M @ spsolve((eye_array(states) - generator).tocsc(), seconds_M / unit + first[:, 0]))
     variance_S = np.maximum(two_S - one_S**2, 0.0)
     seen_S = variance_S > 1e-9 * one_S**2  # less is rounding
     third_S = three_S - 3 * one_S * two_S + 2 * one_S**3
     skew_S = np.where(seen_S, third_S, 0.0) / np.where(seen_S, variance_S, 1.0) ** 1.5
     scale = mean / float(np.interp(sizes.mean_W, size_S, one_S).mean())
-    return Stay(mean, size_S, scale * one_S, scale**2 * variance_S, skew_S)
+    return Stay(unit * mean, size_S, unit * scale * one_S, (unit * scale) ** 2 * variance_S, skew_S)
 
 
-def _moves(server: Server, clusters: Clusters, seconds_M: Floats) -> _Moves:
+def _moves(server: Server, clusters: Clusters, seconds_M: Floats, unit: float) -> _Moves:
     """Clusters while there is room, one at a time while the batch is full; and the end of another's answer, after which the first
     in line is prefilled. The last state holds all beyond."""
     cap, others_M = server.cap, np.arange(len(seconds_M))
@@ -99,4 +100,4 @@ def _moves(server: Server, clusters: Clusters, seconds_M: Floats) -> _Moves:
     )
     from_E, to_E, rate_E, prefills_E = (np.concatenate(part) for part in zip(*moves, strict=True))
     last = len(others_M) - 1
-    return _Moves(last + 1, from_E, np.minimum(to_E, last), rate_E.astype(float), prefills_E * server.prefill)
+    return _Moves(last + 1, from_E, np.minimum(to_E, last), rate_E.astype(float), prefills_E * server.prefill / unit)

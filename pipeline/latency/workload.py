@@ -80,8 +80,9 @@ def read_workload(path: Path) -> Workload:
         counts = counts_from_json(rows["deployed"] if isinstance(rows, dict) else rows)
         draft = dict(raw.get("draft") or {})
     except (AttributeError, KeyError, TypeError, ValueError) as error:
+        reason = f"no {error} in it" if isinstance(error, KeyError) else error
         raise UsageError(
-            f"{file}: no examination ({error}); give an evaluate artifact, its acceptance.json or a baseline of "
+            f"{file}: no examination ({reason}); give an evaluate artifact, its acceptance.json or a baseline of "
             "`understudy check`"
         ) from None
     if draft.get("kind") == "prompt-lookup":

@@ -55,8 +55,9 @@ def print_costs(found: Fitted, measurements: int, path: Path | None) -> None:
         say(f"A prompt holds everybody up for {1e3 * found.prefill:.3g} ms")
     else:
         say(
-            "Prefills are not known, so predictions leave the wait for a first token out: give answers' lengths (a column "
-            "`tokens`) and a row of one request with its first token (`ttft`)"
+            "Predictions leave the wait for a first token out. Where nothing says what prefills take, answers' lengths (a column "
+            "`tokens`) and a row of one request with its first token (`ttft`) do; an engine that slices prefills into its steps "
+            "has them in its steps already"
         )
     if path is not None:
         say(f"written to {path}")

@@ -42,7 +42,7 @@ def test_a_table_is_fitted(smoke: Smoke, sweep: Path) -> None:
         "verify",
         "draft_each",
         "12 measurements; the line is 0.0% off",
-        "Prefills are not known",
+        "leave the wait for a first token out",
     ):
         assert expected in ended.out
 

@@ -59,14 +59,18 @@ def test_a_mistake_is_blamed_on_the_file_or_on_set(small: Path) -> None:
     """Whoever wrote it."""
     small.write_text(SMALL + "distill: {max_steps: 0}\n")
     in_file, on_line = _error(small, "distill.batch=0").splitlines()
+    between = _error(small, "distill.max_steps=1", "gate.min_speedup=2")
     assert in_file.startswith(f"{small}: distill.max_steps = 0: ")
     assert on_line.startswith("--set: distill.batch = 0: ")
+    assert between.startswith(f"{small} with --set: gate: min_speedup is predicted")
 
 
 @pytest.mark.parametrize(
     ("override", "wanted"),
     [
         ("quantize.variants=int8", "quantize.variants = 'int8': a list is wanted, like [int8]"),
+        ("quantize.variants={a: 1}", "quantize.variants = {'a': 1}: a list is wanted"),
+        ("gate.profile=3", "gate.profile = 3: a mapping is wanted, like {key: value}"),
         ("quantize=int8", "quantize = 'int8': a section is wanted (keys: variants, "),
         (
             "gate.profile=costs.json",

@@ -126,6 +126,14 @@ def test_prefills_that_are_sliced_stay_in_the_steps() -> None:
     assert 0.0 == found.prefill
 
 
+def test_prefills_that_would_explain_less_are_sliced() -> None:
+    """Enough of every step would be left, but not a line, where the steps themselves are one."""
+    found = fit_measurements([replace(one, first_token=0.01, tokens=100.0) for one in _sweep(_line, 100.0)])
+
+    np.testing.assert_allclose(found.step_seconds(8, 3), _line(8, 3))
+    assert 0.0 == found.prefill
+
+
 def test_a_load_measured_twice_is_one_place() -> None:
     """Of the mean seconds."""
     once, twice = fit_measurements(_sweep(_bends)), fit_measurements(_sweep(_bends) * 2)

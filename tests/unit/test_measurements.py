@@ -46,6 +46,14 @@ def test_what_is_not_said_follows(header: str, row: str, requests: float, step: 
     assert pytest.approx(step) == found.step
 
 
+@pytest.mark.parametrize("parted", [",", ";", "\t"])
+def test_what_parts_columns_is_seen_in_the_header(parted: str, tmp_path: Path) -> None:
+    """As spreadsheets write them."""
+    path = _table(tmp_path, *(line.replace(",", parted) for line in (PUBLISHED, "4,3,2.5,10,50,400")))
+
+    assert [(4.0, 3, 2.5)] == [(one.requests, one.gamma, one.tokens_per_step) for one in read_measurements(path)]
+
+
 def test_columns_and_values_can_be_named(tmp_path: Path) -> None:
     """For tables that call them otherwise, or leave them out."""
     path = _table(tmp_path, "users,time per token (ms)", "4,10")

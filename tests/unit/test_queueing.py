@@ -38,16 +38,17 @@ def test_steps_that_take_as_long_in_any_company_are_never_slowed() -> None:
     assert pytest.approx(0.01, rel=1e-3) == found.admission
 
 
-def test_a_batch_of_one_waits_as_pollaczek_and_khinchine_say() -> None:
+@pytest.mark.parametrize("load", [0.7, 0.9999])
+def test_a_batch_of_one_waits_as_pollaczek_and_khinchine_say(load: float) -> None:
     """rate E[S^2] / 2 (1 - load), for requests of unequal size and luck."""
     sizes = Sizes(np.array([0.5, 1.5]), np.array([0.1, 0.3]))
     second_moment = (0.5**2 + 1.5**2 + 0.1 + 0.3) / 2
 
-    found = _stable(0.7, _linear(1.0, 0.0, steps=1, cap=1), sizes)
+    found = _stable(load, _linear(1.0, 0.0, steps=1, cap=1), sizes)
 
-    assert pytest.approx(0.7 * second_moment / (2 * 0.3)) == found.queue
+    assert pytest.approx(load * second_moment / (2 * (1 - load))) == found.queue
     assert pytest.approx(1.0) == found.service
-    assert pytest.approx(0.7) == found.busy
+    assert pytest.approx(load) == found.busy
 
 
 def test_the_server_shared_by_all_is_processor_sharing() -> None:
@@ -90,7 +91,7 @@ def test_a_batch_of_one_is_prefilled_in_turn(prefill: float) -> None:
 
     found = _stable(rate, _linear(1.0, 0.0, steps=1, cap=1, prefill=prefill), sizes)
 
-    assert pytest.approx((prefill, 1.0)) == (found.prefill, found.service)
+    assert pytest.approx((prefill, 1.0, rate)) == (found.prefill, found.service, found.batch)
     assert pytest.approx(line, rel=0.025) == found.queue
 
 

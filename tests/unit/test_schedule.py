@@ -56,6 +56,11 @@ def test_vllm_reads_stretches() -> None:
     } == for_vllm([2, 1, 1, 0])
 
 
+def test_one_draft_length_for_all_needs_no_schedule() -> None:
+    """One number says it."""
+    assert {"num_speculative_tokens": 3} == for_vllm([3, 3, 3])
+
+
 def test_tensorrt_has_every_batch_size() -> None:
     """Whether it reads a size as the first or the last of its stretch."""
     assert {"max_draft_len": 2, "draft_len_schedule": {1: 2, 2: 1, 3: 1, 4: 0}} == for_tensorrt([2, 1, 1, 0])

@@ -43,6 +43,43 @@ def test_an_answer_of_one_token_needs_no_step() -> None:
     np.testing.assert_allclose(served.finished_R, [1, 2, 3, 4, 5], atol=1e-6)
 
 
+@pytest.mark.parametrize("cap", [2, 8])
+def test_an_answer_of_one_token_gives_its_place_to_who_waits(cap: int) -> None:
+    """Of 1 or 11 tokens, in steps of a second, prefills taking none: as played step by step."""
+    traces = _traces([1, 11])
+    served = simulate(_replica([1.0] * cap), traces, rate=0.15 * cap, requests=400, seed=3)
+
+    waiting, batch, now, finished = [], list[list[int]](), 0.0, np.empty(400)
+    coming = list(zip(served.arrived_R, range(400), strict=True))
+    while coming or waiting or batch:
+        now = max(now, coming[0][0]) if not batch and not waiting else now
+        while coming and coming[0][0] <= now:
+            waiting.append(coming.pop(0)[1])
+        new, waiting = waiting[: cap - len(batch)], waiting[cap - len(batch) :]
+        for request in new:
+            finished[request] = now
+            if traces.tokens_W[served.trace_R[request]] > 1:
+                batch.append([request, 10])
+        now += 1.0 if batch else 0.0
+        for one in batch:
+            one[1] -= 1
+            finished[one[0]] = now
+        batch = [one for one in batch if one[1]]
+
+    np.testing.assert_allclose(served.finished_R, finished)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_every_answer_takes_its_steps(seed: int) -> None:
+    """Ten for eleven tokens, whoever began with it and was done at once."""
+    traces = _traces([1, 11])
+    served = simulate(_replica([1.0] * 8, prefill=1.0), traces, rate=1e9, requests=8, seed=seed)
+    long_R = traces.tokens_W[served.trace_R] > 1
+
+    assert ((served.finished_R - served.first_token_R)[long_R] >= 10 - 1e-6).all()
+    np.testing.assert_array_equal(served.finished_R[~long_R], served.first_token_R[~long_R])
+
+
 def test_no_more_than_the_cap_are_served_at_once() -> None:
     """The first step begins with one, the next with two; then a place is free a step apart."""
     served = simulate(_replica([1.0, 1.0]), _traces([5]), rate=1e9, requests=7, seed=0)
