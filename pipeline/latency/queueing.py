@@ -94,7 +94,7 @@ def _present(server: Server, beginning: Clusters) -> Floats:
         most = max(most, weights[-1])
         if weights[-1] < min(weights[-2], _RARE * most):
             break
-    rarer = beginning.alone * server.full_service  # from here on, each of the one before
+    rarer = min(beginning.alone * server.full_service, 1 - _RARE)  # from here on, each of the one before
     further = log(_RARE * most / weights[-1]) / log(rarer) if weights[-1] > _RARE * most else 0.0
     tail_L = weights[-1] * rarer ** np.arange(1.0, 1 + min(further, _MOST_IN_LINE))
     found = np.append(np.pad(weights, (0, max(0, cap + 1 - len(weights)))), tail_L)

@@ -105,6 +105,13 @@ def test_a_load_beyond_the_limit_has_no_latency() -> None:
     assert _stable(0.999 * server.stability_limit, server).queue > 10
 
 
+def test_the_last_load_before_the_limit_has_a_latency() -> None:
+    """However it is rounded."""
+    for prefill in np.linspace(0.0, 0.01, 8):
+        server = _linear(0.02, 0.001, steps=50, cap=2, prefill=float(prefill))
+        assert np.isfinite(_stable(float(np.nextafter(server.stability_limit, 0.0)), server).mean)
+
+
 def test_experts_that_are_awake_already_cost_no_more() -> None:
     """A step that stops growing: between no sharing and full sharing, and below the linear form of the same slope."""
     count_N = np.arange(1, 201)
