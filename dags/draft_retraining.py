@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import DAG, Param, chain
 
-# Held equal to `pipeline.plan.STAGE_NAMES` by tests/unit/test_dags_static.py: this file cannot import it.
+# Held equal to `pipeline.running.stage_list.STAGE_NAMES` by tests/unit/test_dags_static.py: this file cannot import it.
 STAGES = ("pair", "corpus", "generate", "distill", "quantize", "evaluate", "gate", "promote")
 
 EXIT_REFUSED = 3

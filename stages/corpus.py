@@ -7,14 +7,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from pipeline.context import Outcome, StageContext
-from pipeline.corpus.duplicates import Clusters, find_clusters
-from pipeline.corpus.intake import Tally, take_in
+from pipeline.corpus.first_pass import Tally, take_in
+from pipeline.corpus.near_duplicates import Clusters, find_clusters
+from pipeline.corpus.prompt_store import PROMPTS, Written, write_prompts
 from pipeline.corpus.rendering import Renderer
+from pipeline.corpus.row_buffer import RowBuffer
 from pipeline.corpus.splits import SPLITS, assign_splits
-from pipeline.corpus.spool import Spool
-from pipeline.corpus.store import PROMPTS, Written, write_prompts
 from pipeline.errors import UsageError
+from pipeline.running.context import Outcome, StageContext
 
 REJECTS = "rejects.jsonl"
 
@@ -29,7 +29,7 @@ def run(context: StageContext) -> Outcome:
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir()
     try:
-        with Spool(scratch) as spool:
+        with RowBuffer(scratch) as spool:
             tally = take_in(config, paths, renderer, spool, context.out / REJECTS, context.progress)
         facts = spool.facts()
         clusters = find_clusters(facts, spool.signatures(), config.near_duplicate_threshold, scratch)

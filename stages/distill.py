@@ -4,18 +4,18 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from pipeline.artifacts import write_json
-from pipeline.context import Outcome, StageContext
-from pipeline.distillation.curve import CURVE, Point, curve_json, part
+from pipeline.distillation.learning_curve import CURVE, Point, curve_json, part
 from pipeline.distillation.mixing import mix
 from pipeline.distillation.training import Log, Training, best
-from pipeline.drafts import TRAINED_ON, trained_on_before
 from pipeline.errors import UnderstudyError
-from pipeline.generation.store import Spoken, read_completions
-from pipeline.modelfiles import model_digest
-from pipeline.models import load_tokenizer
-from pipeline.pairfile import Pair, read_pair
+from pipeline.generation.completion_store import StoredCompletion, read_completions
+from pipeline.models.draft_directory import TRAINED_ON, trained_on_before
+from pipeline.models.files import model_digest
+from pipeline.models.loading import load_tokenizer
+from pipeline.models.stored_pair import Pair, read_pair
+from pipeline.running.context import Outcome, StageContext
 from pipeline.speculation.sampling import Sampling
+from pipeline.store.files import write_json
 
 
 def run(context: StageContext) -> Outcome:
@@ -38,7 +38,7 @@ def run(context: StageContext) -> Outcome:
     return Outcome(figures, {"draft": model_digest(context.out / "draft")})
 
 
-def _parts(context: StageContext, training: Training, said: list[Spoken], checkpoints: Path) -> list[Point]:
+def _parts(context: StageContext, training: Training, said: list[StoredCompletion], checkpoints: Path) -> list[Point]:
     """What drafts come to that are trained on parts of the completions; the drafts themselves are not kept."""
     config, points = context.config, []
     for share in config.distill.learning_curve:
@@ -48,12 +48,12 @@ def _parts(context: StageContext, training: Training, said: list[Spoken], checkp
     return points
 
 
-def _point(said: list[Spoken], log: Log) -> Point:
+def _point(said: list[StoredCompletion], log: Log) -> Point:
     found = best(log)
     return Point(len(said), sum(item.length for item in said), found["dev_acceptance"], found["dev_omega"])
 
 
-def _figures(said: list[Spoken], log: Log) -> dict[str, float]:
+def _figures(said: list[StoredCompletion], log: Log) -> dict[str, float]:
     found, losses = best(log), [entry["loss"] for entry in log if "loss" in entry]
     return {
         "dev_acceptance_before": next(entry["dev_acceptance"] for entry in log if "dev_omega" in entry),

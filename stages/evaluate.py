@@ -11,24 +11,26 @@ import numpy as np
 from pipeline.acceptance.figures import Tally
 from pipeline.acceptance.rounds import CONVENTIONS
 from pipeline.acceptance.schema import SCHEMA
-from pipeline.context import Outcome, StageContext
-from pipeline.derived import gained_tokens, grow_vocabulary
-from pipeline.drafts import find_draft
 from pipeline.errors import BrokenDraft, UnderstudyError
-from pipeline.generation.examination import examine_draft, look_up_stored, tallied
-from pipeline.generation.store import Spoken, canonical, read_completions, stored_samplings
-from pipeline.models import check_same_family, choose_device, load_model, load_tokenizer, measure_weights
-from pipeline.pairfile import Pair, read_pair
-from pipeline.speculation.crosscheck import cross_check
+from pipeline.examination.cross_check import cross_check
+from pipeline.examination.stored import examine_draft, look_up_stored, tallied
+from pipeline.generation.completion_store import StoredCompletion, canonical, read_completions, stored_samplings
+from pipeline.models.draft_directory import find_draft
+from pipeline.models.loading import choose_device, load_model, load_tokenizer
+from pipeline.models.shape import measure_weights
+from pipeline.models.stored_pair import Pair, read_pair
+from pipeline.models.surgery import gained_tokens, grow_vocabulary
+from pipeline.models.tokenizers import check_same_family
+from pipeline.running.context import Outcome, StageContext
 from pipeline.speculation.sampling import GREEDY, Sampling
-from pipeline.spool import Spools
+from pipeline.store.row_files import RowFile
 
 _DEV = "dev"
 
 
 def run(context: StageContext) -> Outcome:
     sets = _sets(context)
-    with Spools(context.out / "acceptance.json", list(sets)) as spools:
+    with RowFile(context.out / "acceptance.json", list(sets)) as spools:
         if context.part == "prompt-lookup":
             draft: dict[str, Any] = {"kind": "prompt-lookup", "bytes": 0, "parameters": 0}
             found = _look_up(context, sets, spools)
@@ -73,7 +75,7 @@ def _sets(context: StageContext) -> dict[str, _Set]:
     return {name: _Set(sampling, stored[sampling]) for sampling, name in names.items()}
 
 
-def _said(context: StageContext, sampling: Sampling) -> Iterator[Spoken]:
+def _said(context: StageContext, sampling: Sampling) -> Iterator[StoredCompletion]:
     return read_completions(context.inputs["completions"], {_split(context)}, sampling)
 
 
@@ -88,7 +90,7 @@ def _count_as(context: StageContext) -> str:
     return convention if _split(context) != _DEV or CONVENTIONS[convention].clipped else "user"
 
 
-def _look_up(context: StageContext, sets: dict[str, _Set], spools: Spools) -> dict[str, Any]:
+def _look_up(context: StageContext, sets: dict[str, _Set], spools: RowFile) -> dict[str, Any]:
     settings = context.config.evaluate
     tallies = {
         name: tallied(look_up_stored(_said(context, item.sampling), settings), settings.max_gamma, spools, name)
@@ -97,7 +99,7 @@ def _look_up(context: StageContext, sets: dict[str, _Set], spools: Spools) -> di
     return _figures(context, sets, tallies) | {"crosscheck": None}
 
 
-def _examine(context: StageContext, path: Path, sets: dict[str, _Set], spools: Spools) -> dict[str, Any]:
+def _examine(context: StageContext, path: Path, sets: dict[str, _Set], spools: RowFile) -> dict[str, Any]:
     settings, pair = context.config.evaluate, read_pair(context.inputs["target"], context.config.pair)
     model = _load(context, pair, path)
     tallies, total = {}, sum(item.completions for item in sets.values())

@@ -10,19 +10,19 @@ import numpy as np
 from pipeline.acceptance.profile import counts_from_json
 from pipeline.acceptance.rounds import CONVENTIONS
 from pipeline.acceptance.schema import checked_profile
-from pipeline.artifacts import read_json, write_json
-from pipeline.context import Outcome, StageContext
-from pipeline.drafts import find_draft, trained_on
 from pipeline.judgement.choice import CHOSEN, Contender, choose
 from pipeline.judgement.decision import already_champion, decide, without_prompts
 from pipeline.judgement.policy import PASS, Case, apply_rules
-from pipeline.latency.machine import Machine, read_machine
-from pipeline.latency.prediction import chosen_lengths, predict
-from pipeline.latency.schedule import Option, scheduled
-from pipeline.latency.serving import at_load, serve
-from pipeline.latency.workload import Workload, examined_workload, read_workload
-from pipeline.pairfile import read_pair
-from pipeline.spool import read_head
+from pipeline.latency.costs.step_costs import Machine, read_machine
+from pipeline.latency.load.prediction import chosen_lengths, predict
+from pipeline.latency.load.schedule import Option, scheduled
+from pipeline.latency.load.serving import at_load, serve
+from pipeline.latency.load.workload import Workload, examined_workload, read_workload
+from pipeline.models.draft_directory import find_draft, trained_on
+from pipeline.models.stored_pair import read_pair
+from pipeline.running.context import Outcome, StageContext
+from pipeline.store.files import read_json, write_json
+from pipeline.store.row_files import read_head
 
 
 def run(context: StageContext) -> Outcome:
@@ -150,8 +150,8 @@ def _draw(
     context: StageContext, chosen: str, workload: Workload, machine: Machine, _: float, cap: int, gamma: int
 ) -> None:
     """How the form would do at other loads and draft lengths: what people look at before they believe a decision."""
-    from pipeline.report.predicted import plot_prediction
-    from pipeline.report.scheduled import plot_schedule
+    from pipeline.report.latency_predict import plot_prediction
+    from pipeline.report.latency_schedule import plot_schedule
 
     steps_GN = machine.steps(cap, round(workload.context), workload.most_gamma)
     plot_prediction(

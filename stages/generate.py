@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
-from pipeline.context import Outcome, StageContext
+from pipeline.corpus.prompt_store import read_prompts
 from pipeline.corpus.rendering import Renderer
-from pipeline.corpus.store import read_prompts
 from pipeline.errors import UsageError
+from pipeline.generation.completion_store import read_completions
 from pipeline.generation.generate import Settings, Wanted, generate, plan_completions, shard_prefix
-from pipeline.generation.store import read_completions
-from pipeline.generation.turns import Ends, next_turn
-from pipeline.models import choose_device, load_model, load_tokenizer
-from pipeline.pairfile import Pair, read_pair
+from pipeline.generation.multi_turn import Ends, next_turn
+from pipeline.models.loading import choose_device, load_model, load_tokenizer
+from pipeline.models.stored_pair import Pair, read_pair
+from pipeline.running.context import Outcome, StageContext
 from pipeline.speculation.sampling import Sampling
 
 

@@ -6,27 +6,19 @@ from typing import Any
 
 import torch
 
-from pipeline.artifacts import content_key, file_sha256, write_json
 from pipeline.config.pair import ModelSource, PairConfig
-from pipeline.context import Outcome, StageContext
-from pipeline.derived import gained_tokens, grow_vocabulary, keep_layers
-from pipeline.drafts import TRAINED_ON
 from pipeline.errors import UsageError
-from pipeline.modelfiles import model_digest, tokenizer_digest
-from pipeline.models import (
-    check_same_family,
-    choose_device,
-    dtype_bytes,
-    legal_differences,
-    load_model,
-    load_tokenizer,
-    measure_weights,
-    read_shape,
-    stop_token_ids,
-)
-from pipeline.pairfile import PAIR_FILE, locate
+from pipeline.models.draft_directory import TRAINED_ON
+from pipeline.models.files import model_digest, tokenizer_digest
+from pipeline.models.loading import choose_device, dtype_bytes, load_model, load_tokenizer
+from pipeline.models.shape import measure_weights, read_shape
+from pipeline.models.stored_pair import PAIR_FILE, locate
+from pipeline.models.surgery import gained_tokens, grow_vocabulary, keep_layers
+from pipeline.models.tokenizers import check_same_family, legal_differences, stop_token_ids
 from pipeline.reference.recipe import make_reference_pair
 from pipeline.reference.text import read_flavours
+from pipeline.running.context import Outcome, StageContext
+from pipeline.store.files import content_key, file_sha256, write_json
 
 
 def run(context: StageContext) -> Outcome:

@@ -5,13 +5,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pipeline.artifacts import MANIFEST, Store, read_json, write_json
-from pipeline.context import Outcome, StageContext
 from pipeline.errors import Refused, UnderstudyError
-from pipeline.pairfile import read_pair
-from pipeline.registry import RegisteredDraft, Registry, registry_for
+from pipeline.models.stored_pair import read_pair
+from pipeline.registry.registry import RegisteredDraft, Registry, registry_for
 from pipeline.report.card import card, examined, flat_figures
-from pipeline.spool import read_head
+from pipeline.running.context import Outcome, StageContext
+from pipeline.store.artifacts import MANIFEST, Store
+from pipeline.store.files import read_json, write_json
+from pipeline.store.row_files import read_head
 
 
 def run(context: StageContext) -> Outcome:

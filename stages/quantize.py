@@ -8,17 +8,17 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from pipeline.context import Outcome, StageContext
 from pipeline.distillation.mixing import mix
 from pipeline.distillation.training import Training
-from pipeline.drafts import TRAINED_ON, find_draft
 from pipeline.errors import BrokenDraft
-from pipeline.generation.store import read_completions
-from pipeline.modelfiles import code_files, model_digest, tokenizer_files
-from pipeline.models import choose_device, load_model
-from pipeline.pairfile import read_pair
+from pipeline.generation.completion_store import read_completions
+from pipeline.models.draft_directory import TRAINED_ON, find_draft
+from pipeline.models.files import code_files, model_digest, tokenizer_files
+from pipeline.models.loading import choose_device, load_model
+from pipeline.models.stored_pair import read_pair
 from pipeline.quantization.recovery import rounding
 from pipeline.quantization.variants import Quantised, quantize
+from pipeline.running.context import Outcome, StageContext
 from pipeline.speculation.sampling import Sampling
 
 

@@ -12,8 +12,8 @@ from torch import nn
 
 from pipeline.acceptance.profile import PromptCounts
 from pipeline.generation import distributions
+from pipeline.generation.completion_store import StoredCompletion
 from pipeline.generation.distributions import Keep
-from pipeline.generation.store import Spoken
 from pipeline.progress import Progress
 from pipeline.speculation.batch import Request
 from pipeline.speculation.forward import Side
@@ -196,13 +196,13 @@ def spoken(
     kept: int = 3,
     keep: Keep = "top",
     seed: int = 0,
-) -> Spoken:
+) -> StoredCompletion:
     """A stored completion with made-up distributions."""
     tokens_N, generator = np.array(tokens, dtype=np.int32), np.random.default_rng(seed)
     count = len(tokens_N)
     p_NV = generator.dirichlet(np.ones(vocabulary), count)
     stored = distributions.keep(torch.from_numpy(p_NV).log(), kept, keep, generator.random(count))
-    return Spoken(
+    return StoredCompletion(
         name,
         split,
         domain,

@@ -27,7 +27,7 @@ class Text(Protocol):
     def tokens(self) -> NDArray[np.int32]: ...  # overrun included
 
 
-class Spoken(Text, Protocol):
+class ScoredCompletion(Text, Protocol):
     """What of a stored completion the examination reads: what the target said after a prompt."""
 
     @property
@@ -36,7 +36,7 @@ class Spoken(Text, Protocol):
 
 def acceptance_probabilities(
     model: Any,
-    spoken: Sequence[Spoken],
+    spoken: Sequence[ScoredCompletion],
     sampling: Sampling,
     draft_sampling: Sampling,
     vocabulary: int,
@@ -52,7 +52,7 @@ def acceptance_probabilities(
 
 def examine(
     models: Mapping[str, Any],
-    spoken: Sequence[Spoken],
+    spoken: Sequence[ScoredCompletion],
     sampling: Sampling,
     draft_sampling: Sampling,
     vocabulary: int,
@@ -122,7 +122,7 @@ class Batch:
 @torch.inference_mode()
 def _examine_batch(
     model: Any,
-    rows: Sequence[Spoken],
+    rows: Sequence[ScoredCompletion],
     batch: Batch,
     sampling: Sampling,
     draft_sampling: Sampling,

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.acceptance.decay import BINS, bin_json, places_by_bin
 from pipeline.acceptance.intervals import Interval, RatioSums
+from pipeline.acceptance.position_bins import BINS, bin_json, places_by_bin
 from pipeline.acceptance.profile import PromptCounts
 from pipeline.acceptance.rounds import Floats, iid_tokens_per_call
 from pipeline.errors import UnderstudyError

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.acceptance.decay import accepted_by_bin, places_by_bin
 from pipeline.acceptance.intervals import Interval, ratio_gain
 from pipeline.acceptance.moments import rounds_variance
+from pipeline.acceptance.position_bins import accepted_by_bin, places_by_bin
 from pipeline.acceptance.rounds import Convention, Floats, Lengths, expected_rounds
 from pipeline.errors import UnderstudyError
 
@@ -35,7 +35,9 @@ class PromptCounts:
     loop_tokens: int = 0
     loop_accepted: float = 0.0  # sum of a_t over tokens inside a loop
     prompt_tokens: int = 0
-    accepted_by_output: list[float] = field(default_factory=list)  # sum of a_t by bin of `pipeline/acceptance/decay.py`
+    accepted_by_output: list[float] = field(
+        default_factory=list
+    )  # sum of a_t by bin of `pipeline/acceptance/position_bins.py`
     accepted_by_context: list[float] = field(default_factory=list)  # the same by prompt and position
 
 

@@ -27,17 +27,20 @@ def check(
     ] = False,
 ) -> None:
     """Examine a draft on stored completions and compare it with a baseline, prompt by prompt. Exit 3 on a regression."""
-    from pipeline.artifacts import Store, read_json, write_json
     from pipeline.errors import BrokenDraft, Refused, UsageError
     from pipeline.judgement.regression import baseline_json, compare, read_baseline
-    from pipeline.runs import require_run
+    from pipeline.store.artifacts import Store
+    from pipeline.store.files import read_json, write_json
+    from pipeline.store.runs import require_run
 
     if not update_baseline and not baseline.is_file():
         raise UsageError(f"--baseline {baseline}: no such file; write it with --update-baseline")
     before, stored = ({}, []) if update_baseline else read_baseline(read_json(baseline), str(baseline))
     target = Store(store)
     record = require_run(target, run_id)
-    from pipeline.recheck import examine_again  # loads torch: after everything that can be wrong without it
+    from pipeline.examination.against_run import (
+        examine_again,  # loads torch: after everything that can be wrong without it
+    )
 
     try:
         counts, conditions = examine_again(target, record, draft, completions)

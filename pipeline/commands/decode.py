@@ -10,9 +10,9 @@ from pipeline.commands.options import DeviceOption, DtypeOption, TrustOption
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pipeline.openpair import OpenPair
+    from pipeline.models.named_pair import NamedPair
     from pipeline.speculation.batch import Completion
-    from pipeline.speculation.draftlength import DraftLength
+    from pipeline.speculation.draft_length import DraftLength
     from pipeline.speculation.sampling import Sampling
 
 
@@ -56,13 +56,13 @@ def decode(
         raise UsageError("the prompt is empty; there is nothing to continue")
     if gamma < 1:
         raise UsageError(f"--gamma {gamma}: draft at least 1 token a round; --compare shows the target alone")
-    from pipeline.openpair import open_pair
-    from pipeline.report.decoded import Painter, print_statistics
+    from pipeline.models.named_pair import load_named_pair
+    from pipeline.report.decode import Painter, print_statistics
     from pipeline.speculation.batch import Request
     from pipeline.speculation.decoder import Decoder, Decoding
     from pipeline.speculation.sampling import GREEDY, Sampling
 
-    pair = open_pair(target, [draft], dtype, device, trust_remote_code)
+    pair = load_named_pair(target, [draft], dtype, device, trust_remote_code)
     request = Request(_tokens(pair, text, chat, max_new_tokens), max_new_tokens, seed)
     sampling = Sampling(temperature, top_k, top_p, min_p)
 
@@ -106,12 +106,12 @@ def _is_text(text: str) -> bool:
 
 
 def _length(gamma: int, stop_drafting: str) -> "DraftLength":
-    from pipeline.speculation.draftlength import Certain, Confident, Fixed
+    from pipeline.speculation.draft_length import Certain, Confident, Fixed
 
     return {"never": Fixed, "confidence": Confident, "entropy": Certain}[stop_drafting](gamma)
 
 
-def _tokens(pair: "OpenPair", text: str, chat: bool | None, new: int) -> list[int]:
+def _tokens(pair: "NamedPair", text: str, chat: bool | None, new: int) -> list[int]:
     from pipeline.corpus.rendering import Renderer
     from pipeline.corpus.rows import BadRow, Request
     from pipeline.errors import UsageError
@@ -135,10 +135,10 @@ def _tokens(pair: "OpenPair", text: str, chat: bool | None, new: int) -> list[in
 
 
 def _why_other(
-    pair: "OpenPair", prompt: "Sequence[int]", speculative: "Completion", alone: "Completion", sampling: "Sampling"
+    pair: "NamedPair", prompt: "Sequence[int]", speculative: "Completion", alone: "Completion", sampling: "Sampling"
 ) -> str:
     """Why two texts differ, as far as it is known."""
-    from pipeline.speculation.crosscheck import NEAR_TIE, first_divergence
+    from pipeline.examination.cross_check import NEAR_TIE, first_divergence
 
     if not sampling.greedy:
         return "the target alone (another draw from the same distribution)"

@@ -20,12 +20,12 @@ def plan(
     import dataclasses
     import json
 
-    from pipeline.artifacts import Store
     from pipeline.config.loading import load_config
-    from pipeline.forecast import forecast, last_learning_curve
+    from pipeline.planning.forecast import forecast, last_learning_curve
+    from pipeline.planning.trial_runs import measure as measure_trials
     from pipeline.progress import Progress
-    from pipeline.report.planned import print_forecast, print_measured
-    from pipeline.trial import measure as measure_trials
+    from pipeline.report.plan import print_forecast, print_measured
+    from pipeline.store.artifacts import Store
 
     resolved, kept = load_config(config, set_ or ()), Store(store)
     found, curve = forecast(resolved), last_learning_curve(kept, resolved.name)

@@ -58,17 +58,17 @@ def probe(
     from pipeline.errors import UsageError
 
     _check(prompts, completions, cost_ratio, temperature)
-    from pipeline.openpair import locate, open_pair
-    from pipeline.probe import check_completions, complete, read_prompts
-    from pipeline.probe import probe as examine
+    from pipeline.examination.probe import check_completions, complete, read_prompts
+    from pipeline.examination.probe import probe as examine
+    from pipeline.models.named_pair import load_named_pair, locate
     from pipeline.progress import Progress
-    from pipeline.report.probed import print_probe
+    from pipeline.report.probe import print_probe
     from pipeline.speculation.sampling import GREEDY, Sampling
 
     sampling = Sampling(temperature, top_k, top_p, min_p) if temperature else GREEDY
     if completions is not None:
         check_completions(completions, sampling, locate(target, "target"))
-    pair, progress = open_pair(target, draft, dtype, device, trust_remote_code), Progress()
+    pair, progress = load_named_pair(target, draft, dtype, device, trust_remote_code), Progress()
     if chat and not pair.tokenizer.chat_template:
         raise UsageError("--chat: the target's tokenizer has no chat template")
     if max_new_tokens >= pair.context:

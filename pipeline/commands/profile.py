@@ -30,15 +30,15 @@ def profile(
     import json
 
     from pipeline.errors import UsageError
-    from pipeline.latency.measure import measure_profile
-    from pipeline.modelfiles import model_digest
-    from pipeline.openpair import locate, open_pair
+    from pipeline.latency.costs.measure import measure_profile
+    from pipeline.models.files import model_digest
+    from pipeline.models.named_pair import load_named_pair, locate
     from pipeline.progress import Progress
-    from pipeline.report.profiled import print_profile
+    from pipeline.report.profile import print_profile
 
     if not out.parent.is_dir():
         raise UsageError(f"--out {out}: no such directory as {out.parent}")
-    pair = open_pair(target, [draft], dtype, device, trust_remote_code)
+    pair = load_named_pair(target, [draft], dtype, device, trust_remote_code)
     (model,) = pair.drafts.values()
     needed = max(*axes[1], *axes[2]) + max_gamma + 1
     if needed > pair.context:

@@ -12,9 +12,9 @@ def rollback(
     store: Annotated[Path, typer.Option(help="The store that holds the default registry.")] = Path(".understudy"),
 ) -> None:
     """Put the previous champion back, or nobody if there was none: then the stock draft is the one to beat again."""
-    from pipeline.artifacts import Store
     from pipeline.config.loading import load_config
-    from pipeline.registry import registry_for
+    from pipeline.registry.registry import registry_for
+    from pipeline.store.artifacts import Store
 
     registry = registry_for(load_config(config, overrides or []), Store(store))
     champion = registry.rollback()

@@ -6,7 +6,7 @@ import typer
 
 from pipeline.commands.options import DEFAULT_STORE, ConfigPath, Overrides, StorePath
 from pipeline.errors import UsageError
-from pipeline.plan import STAGE_NAMES
+from pipeline.running.stage_list import STAGE_NAMES
 
 if TYPE_CHECKING:
     from pipeline.config.root import Config
@@ -40,16 +40,16 @@ def run(
         raise UsageError(f"--from {from_} comes after --until {until}")
     resolved = load_config(config, set_ or ())
     if dry_run:
-        from pipeline.outside import require_inputs
+        from pipeline.running.inputs import require_inputs
 
         _print_plan(resolved)
         require_inputs(resolved)
         return
-    from pipeline.artifacts import Store
     from pipeline.progress import Progress
+    from pipeline.report.run import print_summary
     from pipeline.report.summary import summarise
-    from pipeline.report.terminal import print_summary
-    from pipeline.runner import Runner, begin
+    from pipeline.running.runner import Runner, begin
+    from pipeline.store.artifacts import Store
 
     target, progress = Store(store), Progress()
     record = begin(resolved, target, run_id, progress)
@@ -66,7 +66,7 @@ def _print_plan(resolved: "Config") -> None:
 
     import yaml
 
-    from pipeline.jobs import expand
+    from pipeline.running.jobs import expand
 
     yaml.safe_dump(resolved.model_dump(mode="json"), sys.stdout, sort_keys=False, allow_unicode=True)
     print("---\n# jobs, in order")

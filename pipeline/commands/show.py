@@ -17,10 +17,10 @@ def show(
     import dataclasses
     import json
 
-    from pipeline.artifacts import Store
+    from pipeline.report.run import print_summary
     from pipeline.report.summary import summarise
-    from pipeline.report.terminal import print_summary
-    from pipeline.runs import require_run
+    from pipeline.store.artifacts import Store
+    from pipeline.store.runs import require_run
 
     target = Store(store)
     summary = summarise(target, require_run(target, run_id or run_option))

@@ -6,7 +6,7 @@ import typer
 
 from pipeline.commands.options import DEFAULT_STORE, ConfigPath, Overrides, StorePath
 from pipeline.errors import UsageError
-from pipeline.plan import STAGE_NAMES
+from pipeline.running.stage_list import STAGE_NAMES
 
 
 def stage(
@@ -19,10 +19,10 @@ def stage(
     store: StorePath = DEFAULT_STORE,
 ) -> None:
     """Run one stage of a run. Earlier stages must be done; state passes through the store and the run's id."""
-    from pipeline.artifacts import Store
     from pipeline.config.loading import load_config
     from pipeline.progress import Progress
-    from pipeline.runner import Runner, begin
+    from pipeline.running.runner import Runner, begin
+    from pipeline.store.artifacts import Store
 
     if name not in STAGE_NAMES:
         raise UsageError(f"{name}: not a stage; the stages are {', '.join(STAGE_NAMES)}")

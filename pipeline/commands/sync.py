@@ -11,12 +11,12 @@ def sync(
     store: Annotated[Path, typer.Option(help="The store that holds the runs.")] = Path(".understudy"),
 ) -> None:
     """Upload runs to MLflow, as far as it does not have them yet. Repeating it changes nothing."""
-    from pipeline.artifacts import Store
     from pipeline.config.loading import parse_config
     from pipeline.errors import UnderstudyError
     from pipeline.progress import Progress
-    from pipeline.runs import list_runs, require_run
-    from pipeline.tracking import Tracker, ui_link
+    from pipeline.registry.tracking import Tracker, ui_link
+    from pipeline.store.artifacts import Store
+    from pipeline.store.runs import list_runs, require_run
 
     where, progress, failed = Store(store), Progress(), list[str]()
     chosen: list[str] = runs or list_runs(where) or ["latest"]

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
-from pipeline.artifacts import canonical_json
 from pipeline.config.corpus import PromptSource
+from pipeline.store.files import canonical_json
 
 MAX_CHARACTERS = 1_000_000
 _MAX_LABEL = 200  # characters of a domain or group: more is not a label but a mistaken column

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.config.corpus import Splits
-from pipeline.corpus.duplicates import Clusters
+from pipeline.corpus.near_duplicates import Clusters
 from pipeline.errors import UsageError
 
 SPLITS = ("train", "dev", "examination")

@@ -7,15 +7,15 @@ import torch
 
 from pipeline.distillation.losses import Sparse
 from pipeline.distillation.packing import pack_rows
+from pipeline.generation.completion_store import StoredCompletion
 from pipeline.generation.distributions import unpack
-from pipeline.generation.store import Spoken
 
 
 class Documents:
     """What there is to learn: completions, packed into rows that a trainer's dataset names by number alone, so that no library
     can drop, reorder or re-encode a teacher column."""
 
-    def __init__(self, spoken: Sequence[Spoken], together: bool = True) -> None:
+    def __init__(self, spoken: Sequence[StoredCompletion], together: bool = True) -> None:
         """`together`: several may share a row, for a model that keeps them apart by their positions."""
         self.spoken = spoken
         lengths = [len(item.prompt) + item.length for item in spoken]
@@ -56,7 +56,7 @@ class Documents:
         return batch
 
 
-def _teacher(items: Sequence[Spoken]) -> dict[str, torch.Tensor]:
+def _teacher(items: Sequence[StoredCompletion]) -> dict[str, torch.Tensor]:
     certain_N = np.concatenate([item.certain[: item.length] for item in items])
     rest_log_p_N = np.concatenate([item.rest_log_p[: item.length] for item in items])
     entries_NK3 = np.concatenate([item.entries[: item.length] for item in items])

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch.nn import functional
 
-from pipeline.distillation.selection import select
+from pipeline.distillation.sparse_log_probs import select
 
 _LEAST = -1e4  # for log p of what cannot be: exp gives 0, and 0 * -inf is not met
 _LEAST_REST = 1e-7  # of a bucket's mass: below, a difference of fp32 numbers says nothing

@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from pipeline.errors import UsageError
-from pipeline.generation.store import Spoken
+from pipeline.generation.completion_store import StoredCompletion
 
 _ROUNDING = 1e-6
 
 
-def mix(spoken: Sequence[Spoken], shares: Mapping[str, float], seed: int) -> list[Spoken]:
+def mix(spoken: Sequence[StoredCompletion], shares: Mapping[str, float], seed: int) -> list[StoredCompletion]:
     """`spoken` with the domains of `shares` making up those shares of it; all completions of the other domains are there once.
 
     A share that is more than a domain has repeats its completions, one that is less takes some, chosen by `seed`. Where every
@@ -19,7 +19,7 @@ def mix(spoken: Sequence[Spoken], shares: Mapping[str, float], seed: int) -> lis
     """
     if not shares:
         return list(spoken)
-    by_domain: dict[str, list[Spoken]] = {}
+    by_domain: dict[str, list[StoredCompletion]] = {}
     for item in spoken:
         by_domain.setdefault(item.domain, []).append(item)
     for domain in shares:
@@ -45,7 +45,7 @@ def mix(spoken: Sequence[Spoken], shares: Mapping[str, float], seed: int) -> lis
     return mixed
 
 
-def _take(items: Sequence[Spoken], count: int, seed: Sequence[int]) -> list[Spoken]:
+def _take(items: Sequence[StoredCompletion], count: int, seed: Sequence[int]) -> list[StoredCompletion]:
     """Whole passes over `items`, then some of them."""
     passes, rest = divmod(count, len(items))
     chosen = np.random.default_rng(seed).permutation(len(items))[:rest]

@@ -18,16 +18,16 @@ from transformers.trainer import TRAINER_STATE_NAME
 from trl import SFTConfig, SFTTrainer
 
 from pipeline.config.distill import DistillConfig
-from pipeline.distillation.apart import keeps_apart
+from pipeline.distillation.chunked_loss import mean_loss, mean_loss_of_logits, plain_head
 from pipeline.distillation.dataset import Documents, stored_targets
-from pipeline.distillation.head import mean_loss, mean_loss_of_logits, plain_head
+from pipeline.distillation.document_masking import supports_document_masking
 from pipeline.distillation.losses import LOSSES, MERGED, Sparse, cross_entropy, sparse_columns
 from pipeline.distillation.optimizer import MuonWithAdamW
 from pipeline.distillation.precision import fast_attention
 from pipeline.errors import UnderstudyError
-from pipeline.generation.examination import DevFigures
-from pipeline.generation.store import Spoken
-from pipeline.models import multiplies_bf16
+from pipeline.examination.stored import DevFigures
+from pipeline.generation.completion_store import StoredCompletion
+from pipeline.models.loading import multiplies_bf16
 from pipeline.progress import Progress, Track
 
 _COMPLETE = "checkpoint_complete"  # written last into a checkpoint: one without it was cut short by a kill
@@ -36,7 +36,7 @@ _COMPLETE = "checkpoint_complete"  # written last into a checkpoint: one without
 def distill(
     model: Any,
     tokenizer: Any,
-    spoken: Sequence[Spoken],
+    spoken: Sequence[StoredCompletion],
     settings: DistillConfig,
     seed: int,
     vocabulary: int,
@@ -50,7 +50,7 @@ def distill(
     Raises UnderstudyError naming step and completions if the loss is not finite.
     """
     _check_alone()
-    documents, device = Documents(spoken, keeps_apart(model, vocabulary)), torch.device(model.device)
+    documents, device = Documents(spoken, supports_document_masking(model, vocabulary)), torch.device(model.device)
     bf16 = multiplies_bf16(device) if settings.bf16 is None else settings.bf16
     with progress.track("distill", settings.max_steps, "steps") as track, fast_attention(model, bf16):
         trainer = _Trainer(

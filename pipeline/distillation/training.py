@@ -8,12 +8,12 @@ from typing import Any
 from pipeline.config.distill import DistillConfig
 from pipeline.config.root import Config
 from pipeline.distillation.adapters import add_adapters, merge_adapters
-from pipeline.distillation.onpolicy import Write, run_rounds, write_round
+from pipeline.distillation.on_policy import Write, run_rounds, write_round
 from pipeline.distillation.trainer import distill
-from pipeline.generation.examination import DevFigures, dev_figures
-from pipeline.generation.store import Spoken
-from pipeline.models import choose_device, load_model, load_tokenizer
-from pipeline.pairfile import Pair
+from pipeline.examination.stored import DevFigures, dev_figures
+from pipeline.generation.completion_store import StoredCompletion
+from pipeline.models.loading import choose_device, load_model, load_tokenizer
+from pipeline.models.stored_pair import Pair
 from pipeline.progress import Progress
 from pipeline.speculation.sampling import Sampling
 
@@ -26,10 +26,10 @@ class Training:
 
     config: Config
     pair: Pair
-    dev: Sequence[Spoken]  # at the deployment's sampling
+    dev: Sequence[StoredCompletion]  # at the deployment's sampling
     progress: Progress
 
-    def run(self, rows: Sequence[Spoken], work: Path) -> tuple[Any, Log]:
+    def run(self, rows: Sequence[StoredCompletion], work: Path) -> tuple[Any, Log]:
         """A draft trained on `rows` from the base, as it was when dev prompts said it was best, and its log. Checkpoints go to
         `work`; a training that was killed goes on from them, one that was finished is only read."""
         settings, seed = self.config.distill, self.config.seed
@@ -38,7 +38,7 @@ class Training:
         if settings.lora is not None:
             model = add_adapters(model, settings.lora, seed)
 
-        def learn(some: Sequence[Spoken], how: DistillConfig, seed: int, place: Path) -> Log:
+        def learn(some: Sequence[StoredCompletion], how: DistillConfig, seed: int, place: Path) -> Log:
             return self.learn(model, some, how, seed, place)
 
         log = learn(rows, settings, seed, work / "offline")
@@ -48,7 +48,7 @@ class Training:
                 log += [entry | {"step": done + entry["step"]} for entry in phase]
         return (model if settings.lora is None else merge_adapters(model)), log
 
-    def learn(self, model: Any, rows: Sequence[Spoken], how: DistillConfig, seed: int, work: Path) -> Log:
+    def learn(self, model: Any, rows: Sequence[StoredCompletion], how: DistillConfig, seed: int, work: Path) -> Log:
         """One phase: `model` is trained in place on `rows`, and left as it was when dev prompts said it was best."""
         tokenizer = load_tokenizer(self.pair.tokenizer, self.config.pair.trust_remote_code)
         vocabulary = self.pair.vocabulary
@@ -62,7 +62,7 @@ class Training:
     def _writer(self, draft: Any) -> Write:
         target = self._load("target", self.pair.dtype("target"))
 
-        def write(prompts: Sequence[Spoken], seed: int, out: Path) -> list[Spoken]:
+        def write(prompts: Sequence[StoredCompletion], seed: int, out: Path) -> list[StoredCompletion]:
             return write_round(
                 draft.eval(),
                 target,

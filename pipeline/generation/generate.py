@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from pipeline.corpus.store import Prompt
+from pipeline.corpus.prompt_store import Prompt
+from pipeline.generation.completion_store import StoredCompletion, canonical, shard_exists, write_shard
 from pipeline.generation.distributions import ENTRY_BYTES, Keep, keep, pack
-from pipeline.generation.store import Spoken, canonical, shard_exists, write_shard
 from pipeline.progress import Progress
 from pipeline.speculation.batch import Completion, Request, Round
 from pipeline.speculation.decoder import Decoder
@@ -104,7 +104,7 @@ def generate(
                 continue
             # Made once a shard: it packs the model's small weights.
             decoder = Decoder(model, None, sampling=shard[0].sampling, vocabulary=vocabulary, stop_tokens=stop_tokens)
-            spoken: list[Spoken] = []
+            spoken: list[StoredCompletion] = []
             for begin in range(0, len(shard), settings.batch):
                 spoken += _complete(decoder, shard[begin : begin + settings.batch], settings)
                 track.advance(len(shard[begin : begin + settings.batch]) * most)
@@ -123,7 +123,7 @@ def _shards(wanted: Sequence[Wanted], size: int, turn: int) -> list[tuple[str, l
     return [(f"{shard_prefix(turn)}{number:05d}", part) for number, part in enumerate(parts)]
 
 
-def _complete(decoder: Decoder, wanted: Sequence[Wanted], settings: Settings) -> list[Spoken]:
+def _complete(decoder: Decoder, wanted: Sequence[Wanted], settings: Settings) -> list[StoredCompletion]:
     requests = [
         Request(
             item.prompt.tokens,
@@ -184,9 +184,9 @@ class _Recorder:
         self._certain[at], self._rest_log_p[at] = kept.certain_N, kept.rest_log_p_N
         self._filled[numbers] += 1
 
-    def spoken(self, row: int, item: Wanted, completion: Completion) -> Spoken:
+    def spoken(self, row: int, item: Wanted, completion: Completion) -> StoredCompletion:
         count = len(completion.tokens)
-        return Spoken(
+        return StoredCompletion(
             item.prompt.id,
             item.prompt.split,
             item.prompt.domain,

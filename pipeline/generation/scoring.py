@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 
 from pipeline.acceptance.examine import Batch, batches
+from pipeline.generation.completion_store import StoredCompletion, canonical
 from pipeline.generation.distributions import Keep, keep, pack
-from pipeline.generation.store import Spoken, canonical
 from pipeline.speculation.sampling import Sampling, log_probabilities
 
 _CHUNK_ELEMENTS = 1 << 24  # of one distribution a position: 64 MiB of fp32
@@ -39,12 +39,12 @@ def score(
     vocabulary: int,
     batch_tokens: int,
     on_done: Callable[[int], None] = lambda count: None,
-) -> list[Spoken]:
+) -> list[StoredCompletion]:
     """Each text as a stored completion whose columns are the target's, in one teacher-forced pass, in the order given.
 
     Prompt and text must fit the target's context. Batches depend on the texts alone.
     """
-    found: dict[int, Spoken] = {}
+    found: dict[int, StoredCompletion] = {}
     for numbers in batches([len(item.prompt) + len(item.tokens) for item in written], batch_tokens):
         rows = [written[number] for number in numbers]
         batch = Batch(rows)
@@ -58,7 +58,7 @@ def score(
     return [found[number] for number in range(len(written))]
 
 
-def _spoken(row: Written, logits_NV: torch.Tensor, sampling: Sampling, kept: int, how: Keep) -> Spoken:
+def _spoken(row: Written, logits_NV: torch.Tensor, sampling: Sampling, kept: int, how: Keep) -> StoredCompletion:
     count, vocabulary = logits_NV.shape
     uniform_N = np.random.default_rng([row.seed, 1]).random(count)
     log_p, entries, certain, rest = [], [], [], []
@@ -71,7 +71,7 @@ def _spoken(row: Written, logits_NV: torch.Tensor, sampling: Sampling, kept: int
         entries.append(pack(found, vocabulary))
         certain.append(found.certain_N)
         rest.append(found.rest_log_p_N)
-    return Spoken(
+    return StoredCompletion(
         row.id,
         row.split,
         row.domain,

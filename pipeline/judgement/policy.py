@@ -12,7 +12,7 @@ from pipeline.acceptance.intervals import Interval
 from pipeline.acceptance.profile import PromptCounts, acceptance_gain, omega_gain
 from pipeline.config.gate import GateConfig
 from pipeline.errors import UnderstudyError
-from pipeline.latency.serving import Served
+from pipeline.latency.load.serving import Served
 
 PASS, FAIL, NO_VERDICT = "pass", "fail", "no verdict"
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from pipeline.quantization.eightbitfloats import block_scales, spread, to_floats
+from pipeline.quantization.fp8 import block_scales, spread, to_floats
 
 
 class _Rounded(nn.Module):

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
 
 from pipeline.errors import UnderstudyError
-from pipeline.quantization.eightbitfloats import BLOCK, rounded_layers, save
+from pipeline.quantization.fp8 import BLOCK, rounded_layers, save
 
 _BLOCK, _OUTPUTS = 64, 32  # nf4 scales blocks of 64 inputs; the CPU kernels take whole blocks, of 32 outputs at a time
 

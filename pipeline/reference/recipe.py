@@ -19,7 +19,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from pipeline.config.pair import ReferenceRecipe, ReferenceShape
 from pipeline.distillation.optimizer import MuonWithAdamW
 from pipeline.errors import UnderstudyError
-from pipeline.models import multiplies_bf16
+from pipeline.models.loading import multiplies_bf16
 from pipeline.progress import Progress
 from pipeline.reference.text import Document, Flavours
 

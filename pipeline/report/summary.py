@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.acceptance.schema import checked_profile
-from pipeline.artifacts import Artifact, Store, read_json
 from pipeline.config.loading import parse_config
-from pipeline.distillation.curve import CURVE
-from pipeline.jobs import expand
-from pipeline.runs import RunRecord
-from pipeline.spool import read_head
-from pipeline.tracking import ui_link
+from pipeline.distillation.learning_curve import CURVE
+from pipeline.registry.tracking import ui_link
+from pipeline.running.jobs import expand
+from pipeline.store.artifacts import Artifact, Store
+from pipeline.store.files import read_json
+from pipeline.store.row_files import read_head
+from pipeline.store.runs import RunRecord
 
 _SHOWN = ("pair", "distill", "evaluate")
 _DIRECTORIES = {"pair": "target", "distill": "draft", "generate": "completions"}

@@ -14,7 +14,7 @@ import torch
 
 from pipeline.errors import UsageError
 from pipeline.speculation.batch import Batch, Completion, Request, Round, Seconds
-from pipeline.speculation.draftlength import DraftLength, Fixed
+from pipeline.speculation.draft_length import DraftLength, Fixed
 from pipeline.speculation.forward import Side, choose_body
 from pipeline.speculation.sampling import Sampling, Streams, check_drawn, draw, probabilities, soundness
 from pipeline.speculation.verification import Verdict, verify_block, verify_greedy, verify_imposed, verify_tokens

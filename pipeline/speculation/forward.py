@@ -1,6 +1,6 @@
 """A model with its cache, as the decoder sees it: token ids in at their slots, logits out.
 
-Two ways to the same logits: `lean.LeanModel` over the weights of a Llama-shaped model, and the model's own forward where
+Two ways to the same logits: `lean.LlamaForward` over the weights of a Llama-shaped model, and the model's own forward where
 the shape is another. Knows no decoding rule. Shapes: B rows, T tokens of a row, S visible slots, V shared tokens.
 """
 
@@ -11,7 +11,7 @@ import torch
 
 from pipeline.errors import UsageError
 from pipeline.speculation.cache import RaggedCache, attention_window
-from pipeline.speculation.lean import LeanModel
+from pipeline.speculation.llama_forward import LlamaForward
 
 _PREFILL = 512  # tokens of a pass over a prompt
 
@@ -74,8 +74,8 @@ class Body(Protocol):
         """Keep only these rows of the caches."""
 
 
-class OwnForward:
-    """The model's own forward, for shapes that `LeanModel` does not know."""
+class ModelForward:
+    """The model's own forward, for shapes that `LlamaForward` does not know."""
 
     def __init__(self, model: Any, vocabulary: int) -> None:
         self.model, self.vocabulary, self.device = model, vocabulary, model.device
@@ -109,5 +109,5 @@ class OwnForward:
 
 def choose_body(model: Any, vocabulary: int, lean: bool = True) -> Body:
     """The lean forward where `model` has its shape and it reproduces the model's own logits, else the model's own."""
-    body = LeanModel.of(model, vocabulary) if lean else None
-    return body or OwnForward(model, vocabulary)
+    body = LlamaForward.of(model, vocabulary) if lean else None
+    return body or ModelForward(model, vocabulary)

@@ -22,7 +22,7 @@ def main() -> None:
 def _measure() -> dict[str, Any]:
     import logging
 
-    from pipeline.latency.times import measure_times
+    from pipeline.latency.costs.forward_times import measure_times
     from pipeline.speculation.decoder import Decoder
     from pipeline.speculation.sampling import Sampling
     from tests.benchmarks.realpair import VOCABULARY, real_pair
@@ -75,7 +75,7 @@ def _variants(draft: Any, scratch: Path) -> tuple[dict[str, Any], dict[str, dict
     """Loaded anew from what was saved, and their sizes."""
     import torch
 
-    from pipeline.models import load_model
+    from pipeline.models.loading import load_model
     from pipeline.quantization.variants import quantize
 
     device, drafts, sizes = torch.device("cpu"), {}, {}

@@ -15,8 +15,8 @@ def main() -> None:
 
 
 def _measure() -> dict[str, Any]:
-    from pipeline.latency.speedup import ideal_speedup
-    from pipeline.latency.times import measure_times
+    from pipeline.latency.costs.forward_times import measure_times
+    from pipeline.latency.costs.speedup import ideal_speedup
     from pipeline.speculation.decoder import Decoder
     from pipeline.speculation.sampling import Sampling
     from tests.benchmarks.realpair import VOCABULARY, real_pair

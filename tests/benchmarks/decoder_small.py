@@ -32,8 +32,8 @@ def _settings() -> dict[str, Any]:
 
 def _measure(dtype: str, sample: bool) -> dict[str, Any]:
     """Tokens per second of every way, taking turns; the median of the ratios of each turn."""
-    from pipeline.latency.speedup import ideal_speedup
-    from pipeline.latency.times import measure_times
+    from pipeline.latency.costs.forward_times import measure_times
+    from pipeline.latency.costs.speedup import ideal_speedup
     from pipeline.speculation.batch import Request
     from pipeline.speculation.decoder import Decoder
     from pipeline.speculation.sampling import GREEDY, Sampling

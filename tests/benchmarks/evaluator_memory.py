@@ -40,8 +40,8 @@ def measure(counts: tuple[int, ...] = COUNTS) -> dict[str, Any]:
 
 def _build(directory: Path, count: int) -> None:
     """A store of random completions of about TOKENS tokens, shard by shard."""
+    from pipeline.generation.completion_store import StoredCompletion, write_shard
     from pipeline.generation.distributions import ENTRY_BYTES
-    from pipeline.generation.store import Spoken, write_shard
     from pipeline.speculation.sampling import Sampling
 
     generator = np.random.default_rng(0)
@@ -51,7 +51,7 @@ def _build(directory: Path, count: int) -> None:
             length = int(generator.integers(TOKENS - 16, TOKENS + 17))
             total = length + OVERRUN
             rows.append(
-                Spoken(
+                StoredCompletion(
                     f"{index:016x}",
                     "examination",
                     f"domain-{index % 4}",
@@ -73,17 +73,17 @@ def _build(directory: Path, count: int) -> None:
 def _examine(directory: Path) -> dict[str, float]:
     """What the stage does with one set of completions, in this process."""
     from pipeline.config.evaluate import EvaluateConfig
-    from pipeline.generation.examination import examine_draft, tallied
-    from pipeline.generation.store import read_completions
+    from pipeline.examination.stored import examine_draft, tallied
+    from pipeline.generation.completion_store import read_completions
     from pipeline.speculation.sampling import Sampling
-    from pipeline.spool import Spools
+    from pipeline.store.row_files import RowFile
     from tests.fakes import tiny_llama
 
     settings = EvaluateConfig()
     model = tiny_llama(0, vocabulary=VOCABULARY, layers=1).float()
     before, began, anonymous = _mib("status", "VmRSS"), time.perf_counter(), 0.0
     spoken = read_completions(directory, {"examination"}, Sampling())
-    with Spools(directory / "acceptance.json", ["deployed"]) as spools:
+    with RowFile(directory / "acceptance.json", ["deployed"]) as spools:
 
         def counted() -> Any:
             nonlocal anonymous

@@ -20,8 +20,8 @@ def _measure() -> dict[str, Any]:
 
     from pipeline.acceptance.figures import Tally
     from pipeline.config.evaluate import EvaluateConfig
-    from pipeline.generation.examination import examine_draft
-    from pipeline.generation.store import read_completions
+    from pipeline.examination.stored import examine_draft
+    from pipeline.generation.completion_store import read_completions
     from pipeline.speculation.sampling import GREEDY
     from tests.benchmarks import assisted
     from tests.benchmarks.refpair import counted_calls, find_pair

@@ -11,7 +11,7 @@ BATCHES = {"float64": 200, "float32": 4, "bfloat16": 16}
 
 
 def main() -> None:
-    from pipeline.speculation.crosscheck import NEAR_TIE
+    from pipeline.examination.cross_check import NEAR_TIE
 
     figure = {dtype: _compare(dtype, batch) for dtype, batch in BATCHES.items()}
     settings = {"prompts": PROMPTS, "tokens": TOKENS, "gamma": GAMMA, "near_tie": NEAR_TIE}
@@ -22,8 +22,8 @@ def _compare(dtype: str, batch: int) -> dict[str, Any]:
     """How many texts are equal; of the others, where they part and how far apart the two logits are there."""
     import torch
 
+    from pipeline.examination.cross_check import first_divergence
     from pipeline.speculation.batch import Request
-    from pipeline.speculation.crosscheck import first_divergence
     from pipeline.speculation.decoder import Decoder
     from pipeline.speculation.sampling import GREEDY
     from tests.benchmarks.refpair import find_pair, windows

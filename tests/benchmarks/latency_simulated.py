@@ -51,9 +51,9 @@ def _measure() -> dict[str, Any]:
 
 def _machines() -> dict[str, Any]:
     """What was measured here, a line, and a target of 64 experts of which each token wakes 8."""
-    from pipeline.latency.fit import Coefficient, Costs, Experts
-    from pipeline.latency.fitted import Fitted, LeftOut
-    from pipeline.latency.profile import profile_from_json
+    from pipeline.latency.costs.fit import Coefficient, Costs, Experts
+    from pipeline.latency.costs.fitted import Fitted, LeftOut
+    from pipeline.latency.costs.profile import profile_from_json
 
     def costs(mixture: Experts | None, **values: float) -> Fitted:
         named = {name: Coefficient(value, value, value) for name, value in values.items()}
@@ -71,7 +71,7 @@ def _machines() -> dict[str, Any]:
 def _workloads(gammas: int) -> dict[str, tuple[Any, Any]]:
     """The quickstart's completions by what the draft has accepted of each token, as they are and joined to 1 to 6 of them."""
     from pipeline.acceptance.examine import acceptance_probabilities
-    from pipeline.generation.store import read_completions
+    from pipeline.generation.completion_store import read_completions
     from pipeline.speculation.sampling import Sampling
     from tests.benchmarks.refpair import find_pair
 
@@ -90,8 +90,8 @@ def _asked(accepted: list[Any], prompts: Any, gammas: int) -> tuple[Any, Any]:
     """What the formula is told of them, and what the simulation plays."""
     from pipeline.acceptance.moments import rounds_variance
     from pipeline.acceptance.rounds import CONVENTIONS, expected_rounds
-    from pipeline.latency.simulation import Traces
-    from pipeline.latency.workload import Workload
+    from pipeline.latency.load.simulation import Traces
+    from pipeline.latency.load.workload import Workload
 
     lengths = np.array([len(values) for values in accepted])
     a_WT = np.zeros((len(accepted), lengths.max() + gammas))
@@ -107,8 +107,8 @@ def _asked(accepted: list[Any], prompts: Any, gammas: int) -> tuple[Any, Any]:
 
 
 def _compared(machine: Any, workload: Any, traces: Any, gamma: int | None, load: float) -> dict[str, float]:
-    from pipeline.latency.prediction import chosen_lengths, predict
-    from pipeline.latency.workload import server
+    from pipeline.latency.load.prediction import chosen_lengths, predict
+    from pipeline.latency.load.workload import server
 
     lengths_N = chosen_lengths(workload, machine, CAP, gamma)
     rate = load * server(workload, machine, lengths_N).stability_limit
@@ -129,7 +129,7 @@ def _requests(tokens: int, load: float, traces: Any) -> int:
 
 
 def _simulated(machine: Any, traces: Any, lengths_N: Any, rate: float, requests: int, seed: int) -> Any:
-    from pipeline.latency.simulation import Replica, simulate
+    from pipeline.latency.load.simulation import Replica, simulate
 
     context = round(float((traces.prompt_tokens_W + traces.tokens_W / 2).mean()))
     steps = machine.steps(CAP, context, machine.most_gamma)
@@ -139,8 +139,8 @@ def _simulated(machine: Any, traces: Any, lengths_N: Any, rate: float, requests:
 
 def _regret(machine: Any, workload: Any, traces: Any, load: float) -> float:
     """What the schedule's simulated mean is above that of the best one draft length."""
-    from pipeline.latency.prediction import chosen_lengths, predict
-    from pipeline.latency.workload import server
+    from pipeline.latency.load.prediction import chosen_lengths, predict
+    from pipeline.latency.load.workload import server
 
     best_N = chosen_lengths(workload, machine, CAP)
     rate = load * server(workload, machine, best_N).stability_limit

@@ -20,7 +20,7 @@ def main() -> None:
 
 
 def _measure() -> dict[str, Any]:
-    from pipeline.latency.measure import measure_profile
+    from pipeline.latency.costs.measure import measure_profile
     from pipeline.progress import Progress
     from pipeline.speculation.decoder import Decoder
     from pipeline.speculation.sampling import Sampling
@@ -89,8 +89,8 @@ def _judged(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Fitted to one colour of the chessboard, asked for the other, and the other way round."""
     import numpy as np
 
-    from pipeline.latency.fitted import fit_measurements
-    from pipeline.latency.measurements import Measurement
+    from pipeline.latency.costs.fitted import fit_measurements
+    from pipeline.latency.costs.measurements import Measurement
 
     found = []
     for colour in (0, 1):

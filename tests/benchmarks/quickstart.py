@@ -46,9 +46,9 @@ def _jobs(store: str) -> dict[str, dict[str, float]]:
     from dataclasses import asdict
     from pathlib import Path
 
-    from pipeline.artifacts import Store
-    from pipeline.runs import find_built, require_run
-    from pipeline.trial import cost_of
+    from pipeline.planning.trial_runs import cost_of
+    from pipeline.store.artifacts import Store
+    from pipeline.store.runs import find_built, require_run
 
     kept = Store(Path(store))
     record = require_run(kept, None)

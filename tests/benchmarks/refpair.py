@@ -31,17 +31,17 @@ class ReferencePair:
         """Target and draft on the CPU."""
         import torch
 
-        from pipeline.models import load_model
+        from pipeline.models.loading import load_model
 
         return tuple(load_model(path, dtype, torch.device("cpu")) for path in (self.target, self.draft))  # type: ignore[return-value]
 
 
 def find_pair(root: Path | None = None) -> ReferencePair:
     """The pair of the latest run in the store at `root`; the quickstart is run where there is none."""
-    from pipeline.artifacts import Store
     from pipeline.config.loading import parse_config
-    from pipeline.pairfile import read_pair
-    from pipeline.runs import find_built, list_runs, require_run
+    from pipeline.models.stored_pair import read_pair
+    from pipeline.store.artifacts import Store
+    from pipeline.store.runs import find_built, list_runs, require_run
 
     root = root or Path(os.environ.get("UNDERSTUDY_BENCH_STORE", ROOT / ".understudy"))
     if not list_runs(store := Store(root)):
@@ -66,7 +66,7 @@ def windows(pair: ReferencePair, count: int, tokens: int, seed: int) -> list[lis
 
     import numpy as np
 
-    from pipeline.models import load_tokenizer
+    from pipeline.models.loading import load_tokenizer
     from pipeline.reference.text import read_flavours
 
     flavours = read_flavours(Path(sysconfig.get_paths()["stdlib"]), 5.0)

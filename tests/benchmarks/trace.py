@@ -19,8 +19,8 @@ def _greedy() -> list[dict[str, Any]]:
     """At every gamma: rounds decoded and predicted, and the differences that near-ties explain."""
     from itertools import islice
 
-    from pipeline.generation.store import read_completions
-    from pipeline.speculation.crosscheck import cross_check
+    from pipeline.examination.cross_check import cross_check
+    from pipeline.generation.completion_store import read_completions
     from pipeline.speculation.sampling import GREEDY
     from tests.benchmarks.refpair import find_pair
 

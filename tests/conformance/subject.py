@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pipeline.generation.store import read_completions
-from pipeline.models import load_model
+from pipeline.generation.completion_store import read_completions
+from pipeline.models.loading import load_model
 from pipeline.speculation.sampling import Sampling
 from tests.benchmarks.refpair import find_pair
 

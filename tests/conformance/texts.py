@@ -21,7 +21,7 @@ BATCH_TOKENS = 8192
 
 @dataclass(frozen=True)
 class Text:
-    """A prompt and what followed; `tokens` may go on past `length`. Is a `Spoken` of the examination."""
+    """A prompt and what followed; `tokens` may go on past `length`. Is a `StoredCompletion` of the examination."""
 
     prompt: NDArray[np.int32]
     tokens: NDArray[np.int32]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.plan import stage_named
+from pipeline.running.stage_list import stage_named
 from tests.integration.conftest import SMOKE, Place, copy_place, loop, place, smoke
 
 __all__ = ["loop", "place", "smoke"]

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.artifacts import Store
 from pipeline.config.loading import parse_config
 from pipeline.config.root import Config
-from pipeline.mlflow_store import client_for, locate
 from pipeline.progress import Progress
+from pipeline.registry.mlflow_client import client_for, locate
+from pipeline.store.artifacts import Store
 
 
 def config_of(**overrides: object) -> Config:

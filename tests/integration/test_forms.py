@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.latency.fitted import fit_measurements
-from pipeline.latency.measurements import Measurement
-from pipeline.latency.profile import Profile
-from pipeline.latency.surface import Surface
+from pipeline.latency.costs.fitted import fit_measurements
+from pipeline.latency.costs.measurements import Measurement
+from pipeline.latency.costs.profile import Profile
+from pipeline.latency.costs.surface import Surface
 from tests.integration.conftest import SMOKE, Place
 
 FAST, SLOW = 0.001, 0.004  # seconds of a draft's pass; a target's takes 10 ms

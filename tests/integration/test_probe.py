@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.drafts import TRAINED_ON
+from pipeline.models.draft_directory import TRAINED_ON
 from tests.integration.conftest import Ended, Smoke, replace_bytes
 
 

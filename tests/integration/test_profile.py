@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.latency.machine import read_profile
+from pipeline.latency.costs.step_costs import read_profile
 from tests.integration.conftest import Ended, Smoke
 
 SMALL = ("--batches", "4,1", "--max-gamma", 2, "--contexts", 8, "--prompts", "4,12")

@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
-from pipeline.artifacts import Store, read_json, write_json
-from pipeline.context import StageContext
 from pipeline.errors import Refused, UnderstudyError
-from pipeline.mlflow_store import client_for
-from pipeline.modelfiles import model_digest
-from pipeline.registry import registry_for
+from pipeline.models.files import model_digest
+from pipeline.registry.mlflow_client import client_for
+from pipeline.registry.registry import registry_for
+from pipeline.running.context import StageContext
+from pipeline.store.artifacts import Store
+from pipeline.store.files import read_json, write_json
 from stages import promote
 from tests.integration.mlflow_fixtures import Quiet, config_of, make_draft, mlflow_template, store
 from tests.unit.test_card import profile

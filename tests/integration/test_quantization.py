@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from pipeline.errors import UnderstudyError
-from pipeline.models import load_model
-from pipeline.quantization.eightbitfloats import block_scales, to_floats
+from pipeline.models.loading import load_model
+from pipeline.quantization.fp8 import block_scales, to_floats
 from pipeline.quantization.variants import quantize
 from tests.fakes import family_model, full_logits, tiny_llama
 
@@ -22,7 +22,7 @@ _FRESH = """
 import json, sys
 from pathlib import Path
 import torch
-from pipeline.models import load_model
+from pipeline.models.loading import load_model
 torch.set_num_threads(1)
 found = {}
 for path in sys.argv[1:]:

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from pipeline import claims
-from pipeline.artifacts import Store
 from pipeline.errors import RegistryUnavailable, UnderstudyError, UsageError
-from pipeline.mlflow_store import client_for
-from pipeline.modelfiles import model_digest
-from pipeline.registry import RegisteredDraft, Registry, registered_name, registry_for
+from pipeline.models.files import model_digest
+from pipeline.registry import claims
+from pipeline.registry.mlflow_client import client_for
+from pipeline.registry.registry import RegisteredDraft, Registry, registered_name, registry_for
+from pipeline.store.artifacts import Store
 from tests.integration.mlflow_fixtures import config_of, make_draft, mlflow_template, store
 
 __all__ = ["mlflow_template", "store"]
@@ -162,9 +162,9 @@ def test_one_of_two_threads_wins(registry: Registry, tmp_path: Path) -> None:
 _CONTEND = """
 import sys
 from pathlib import Path
-from pipeline.artifacts import Store
+from pipeline.store.artifacts import Store
 from pipeline.errors import UnderstudyError
-from pipeline.registry import registry_for
+from pipeline.registry.registry import registry_for
 from tests.integration.mlflow_fixtures import config_of
 from tests.integration.test_registry import promote
 try:
@@ -224,7 +224,7 @@ def test_live_claim_is_waited_for_and_respected(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While somebody alive holds the claim nothing is switched, and the message says who."""
-    monkeypatch.setattr("pipeline.registry._WAIT_SECONDS", 0.3)
+    monkeypatch.setattr("pipeline.registry.registry._WAIT_SECONDS", 0.3)
     _claim(registry)
     with pytest.raises(UnderstudyError, match="another promotion or rollback is under way"):
         promote(registry, make_draft(tmp_path / "draft"))
@@ -371,9 +371,9 @@ def test_connection_lost_between_two_calls_is_no_answer(store: Store) -> None:
 def test_registry_is_made_without_mlflow(tmp_path: Path) -> None:
     """Making a registry imports no MLflow, and using one no torch."""
     code = (
-        "import sys; from pathlib import Path; from pipeline.artifacts import Store\n"
-        "from pipeline.registry import registry_for; from tests.integration.mlflow_fixtures import config_of\n"
-        f"import pipeline.tracking; registry_for(config_of(), Store(Path({str(tmp_path)!r})))\n"
+        "import sys; from pathlib import Path; from pipeline.store.artifacts import Store\n"
+        "from pipeline.registry.registry import registry_for; from tests.integration.mlflow_fixtures import config_of\n"
+        f"import pipeline.registry.tracking; registry_for(config_of(), Store(Path({str(tmp_path)!r})))\n"
         "assert 'torch' not in sys.modules"
     )
     # pytest plugins of the fixtures module do not import mlflow either

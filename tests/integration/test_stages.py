@@ -1,6 +1,6 @@
 """`understudy stage`, stage by stage, as a scheduler calls it."""
 
-from pipeline.plan import STAGE_NAMES
+from pipeline.running.stage_list import STAGE_NAMES
 from tests.integration.conftest import JOBS, NOBODY, RUN, SMOKE, Place
 
 

@@ -10,15 +10,15 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from pipeline.artifacts import Store
 from pipeline.commands.rollback import rollback
 from pipeline.commands.sync import sync
 from pipeline.errors import UnderstudyError, UsageError
-from pipeline.mlflow_store import Location, client_for
-from pipeline.modelfiles import model_digest
-from pipeline.registry import registry_for
-from pipeline.runs import RunRecord, load_run, run_directory
-from pipeline.tracking import Tracker, ui_link, ui_list_link
+from pipeline.models.files import model_digest
+from pipeline.registry.mlflow_client import Location, client_for
+from pipeline.registry.registry import registry_for
+from pipeline.registry.tracking import Tracker, ui_link, ui_list_link
+from pipeline.store.artifacts import Store
+from pipeline.store.runs import RunRecord, load_run, run_directory
 from tests.integration.mlflow_fixtures import Quiet, config_of, make_draft, mlflow_template, store
 
 __all__ = ["mlflow_template", "store"]
@@ -184,7 +184,7 @@ def test_damaged_artifact_is_tracked_without_figures(store: Store) -> None:
 
 def test_defects_of_ours_are_not_swallowed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only MLflow's failures are forgiven."""
-    monkeypatch.setattr("pipeline.tracking._note", lambda record: 1 / 0)
+    monkeypatch.setattr("pipeline.registry.tracking._note", lambda record: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         Tracker(config_of(), store, Quiet()).sync(record_of(store))
 

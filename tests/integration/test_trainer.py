@@ -12,10 +12,10 @@ import torch
 
 from pipeline.config.distill import DistillConfig, LoraConfig
 from pipeline.distillation.adapters import add_adapters, merge_adapters
-from pipeline.distillation.head import plain_head
+from pipeline.distillation.chunked_loss import plain_head
 from pipeline.errors import UnderstudyError, UsageError
-from pipeline.generation.examination import DevFigures
-from pipeline.generation.store import Spoken
+from pipeline.examination.stored import DevFigures
+from pipeline.generation.completion_store import StoredCompletion
 from tests.fakes import quiet, spoken, tiny_llama, tiny_tokenizer
 
 SETTINGS = DistillConfig(bf16=False, max_steps=6, batch=2, save_every=2, evaluate_every=5, learning_rate=1e-2)
@@ -26,7 +26,7 @@ class _Killed(Exception):
     pass
 
 
-def _rows(count: int = 10) -> list[Spoken]:
+def _rows(count: int = 10) -> list[StoredCompletion]:
     generator = np.random.default_rng(0)
     return [
         spoken(generator.integers(0, 32, 3), generator.integers(0, 32, 4 + n % 3), name=f"prompt-{n}", seed=n)
@@ -54,7 +54,7 @@ def _train(
     work: Path,
     settings: DistillConfig = SETTINGS,
     examine: Callable[[Any], DevFigures] | None = None,
-    rows: list[Spoken] | None = None,
+    rows: list[StoredCompletion] | None = None,
     vocabulary: int = 32,
     seed: int = 3,
     wrap: Callable[[Any], Any] = lambda model: model,
@@ -429,7 +429,7 @@ def test_rows_are_shared_only_where_documents_stay_apart(
             together.append(arguments[1])
             super().__init__(*arguments)
 
-    monkeypatch.setattr(trainer, "keeps_apart", lambda model, vocabulary: apart)
+    monkeypatch.setattr(trainer, "supports_document_masking", lambda model, vocabulary: apart)
     monkeypatch.setattr(trainer, "Documents", Watched)
     _train(tmp_path, SETTINGS.model_copy(update={"max_steps": 1}))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from pipeline.generation.store import Spoken, read_completions
+from pipeline.generation.completion_store import StoredCompletion, read_completions
 from tests.integration.conftest import NOBODY, SMOKE, Place, Smoke
 
 
@@ -62,7 +62,7 @@ def test_each_question_follows_the_targets_own_answer(smoke: Smoke, place: Place
             assert any(_goes_on(before, item) for before in earlier)
 
 
-def _goes_on(before: Spoken, item: Spoken) -> bool:
+def _goes_on(before: StoredCompletion, item: StoredCompletion) -> bool:
     """Whether `item` was asked after `before` was answered: the same chat, split and sampling."""
     begun = before.prompt.tolist()
     return (

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.artifacts import MANIFEST, Artifact, Store, content_key, read_json, write_json
 from pipeline.errors import UnderstudyError, UsageError
+from pipeline.store.artifacts import MANIFEST, Artifact, Store
+from pipeline.store.files import content_key, read_json, write_json
 
 
 def _commit(store: Store, content: str = "hello", key: str = "k1") -> Artifact:

@@ -8,8 +8,8 @@ import torch
 
 from pipeline.errors import UsageError
 from pipeline.speculation.cache import RaggedCache, attention_window
-from pipeline.speculation.forward import OwnForward, Side, choose_body
-from pipeline.speculation.lean import LeanModel
+from pipeline.speculation.forward import ModelForward, Side, choose_body
+from pipeline.speculation.llama_forward import LlamaForward
 from tests.fakes import full_logits, tiny_llama
 
 VOCABULARY = 32
@@ -22,7 +22,7 @@ def _rows(lengths: list[int], seed: int = 1) -> list[list[int]]:
 
 def _side(model: Any, rows: int, capacity: int, lean: bool = False) -> Side:
     body = choose_body(model, VOCABULARY, lean)
-    assert isinstance(body, LeanModel if lean else OwnForward)
+    assert isinstance(body, LlamaForward if lean else ModelForward)
     return Side(body, rows, capacity)
 
 

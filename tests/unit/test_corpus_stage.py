@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 
 from pipeline.config.loading import parse_config
-from pipeline.context import Outcome, StageContext
-from pipeline.corpus.store import PROMPTS, Prompt, read_prompts
+from pipeline.corpus.prompt_store import PROMPTS, Prompt, read_prompts
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.progress import Progress
+from pipeline.running.context import Outcome, StageContext
 from stages import corpus
 from tests.unit.test_corpus_rows import WordTokenizer
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import EXIT_REFUSED
-from pipeline.plan import STAGE_NAMES
+from pipeline.running.stage_list import STAGE_NAMES
 
 DAGS = sorted((Path(__file__).resolve().parents[2] / "dags").glob("*.py"))
 

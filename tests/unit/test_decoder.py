@@ -9,8 +9,8 @@ import torch
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.speculation.batch import Completion, Request
 from pipeline.speculation.decoder import Decoder
-from pipeline.speculation.forward import OwnForward
-from pipeline.speculation.lean import LeanModel
+from pipeline.speculation.forward import ModelForward
+from pipeline.speculation.llama_forward import LlamaForward
 from pipeline.speculation.sampling import GREEDY, Sampling
 from tests.fakes import greedy_text, ragged_requests, table_model, tiny_llama, tiny_pair
 
@@ -58,7 +58,7 @@ def test_greedy_speculation_equals_greedy_decoding(
     decoder = Decoder(target, draft if gamma else None, sampling=GREEDY, vocabulary=VOCABULARY, gamma=gamma, lean=lean)
     completions = decoder.decode(requests)
 
-    assert isinstance(decoder.target, LeanModel if lean else OwnForward)
+    assert isinstance(decoder.target, LlamaForward if lean else ModelForward)
     assert greedy[:batch] == [completion.tokens for completion in completions]
     assert [request.limit for request in requests] == [completion.length for completion in completions]
 

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from pipeline.distillation.dataset import Documents, stored_targets
+from pipeline.generation.completion_store import StoredCompletion
 from pipeline.generation.distributions import unpack
-from pipeline.generation.store import Spoken
 from tests.fakes import family_model, full_logits, spoken
 
 
 @pytest.fixture
-def items() -> list[Spoken]:
+def items() -> list[StoredCompletion]:
     """Completions of different lengths; the second has three tokens of overrun. The last two share a row."""
     second = spoken([11], [12, 13, 14, 15, 16, 17], name="b", length=3, seed=2)
     return [
@@ -25,11 +25,11 @@ def items() -> list[Spoken]:
     ]
 
 
-def _batch(items: list[Spoken], *rows: int) -> dict[str, torch.Tensor]:
+def _batch(items: list[StoredCompletion], *rows: int) -> dict[str, torch.Tensor]:
     return Documents(items).collate([{"row": row} for row in rows])
 
 
-def test_a_position_predicts_the_token_behind_it(items: list[Spoken]) -> None:
+def test_a_position_predicts_the_token_behind_it(items: list[StoredCompletion]) -> None:
     """The first distribution stands at the prompt's last token, the last one before the last token; nowhere else, and no
     document predicts the next one's first token."""
     batch = _batch(items, 0, 2)
@@ -41,7 +41,7 @@ def test_a_position_predicts_the_token_behind_it(items: list[Spoken]) -> None:
     assert [0, 2, 3] == batch["documents"].tolist()
 
 
-def test_documents_that_may_not_share_have_a_row_each(items: list[Spoken]) -> None:
+def test_documents_that_may_not_share_have_a_row_each(items: list[StoredCompletion]) -> None:
     """For models that would let one run on into the next."""
     documents = Documents(items, together=False)
 
@@ -49,7 +49,7 @@ def test_documents_that_may_not_share_have_a_row_each(items: list[Spoken]) -> No
     assert "position_ids" not in documents.collate([{"row": row} for row in range(4)])
 
 
-def test_every_marked_position_is_followed_by_its_token(items: list[Spoken]) -> None:
+def test_every_marked_position_is_followed_by_its_token(items: list[StoredCompletion]) -> None:
     """What `predicts` marks at t is the input at t + 1, in every row, in the order of the teacher's columns."""
     batch = _batch(items, 2, 0, 1)
     row, position = batch["predicts"].nonzero(as_tuple=True)
@@ -57,7 +57,7 @@ def test_every_marked_position_is_followed_by_its_token(items: list[Spoken]) -> 
     assert batch["input_ids"][row, position + 1].tolist() == batch["tokens"].tolist()
 
 
-def test_teacher_columns_stand_with_their_tokens(items: list[Spoken]) -> None:
+def test_teacher_columns_stand_with_their_tokens(items: list[StoredCompletion]) -> None:
     """Each column is the store's, document after document, in the batch's order."""
     stored = stored_targets(_batch(items, 2, 1))
     order = [items[2], items[3], items[1]]
@@ -70,7 +70,7 @@ def test_teacher_columns_stand_with_their_tokens(items: list[Spoken]) -> None:
         np.testing.assert_array_equal(whole.astype(float), column.double().numpy())
 
 
-def test_the_overrun_is_not_trained_on(items: list[Spoken]) -> None:
+def test_the_overrun_is_not_trained_on(items: list[StoredCompletion]) -> None:
     """Tokens past the end are for the examination alone."""
     batch = _batch(items, 1)
 
@@ -78,7 +78,7 @@ def test_the_overrun_is_not_trained_on(items: list[Spoken]) -> None:
     assert [[True, True, True, False]] == batch["predicts"].tolist()
 
 
-def test_columns_have_the_types_a_loss_takes(items: list[Spoken]) -> None:
+def test_columns_have_the_types_a_loss_takes(items: list[StoredCompletion]) -> None:
     """Ids are int64 and log-probabilities fp32, however they are kept."""
     stored = stored_targets(_batch(items, 0))
 
@@ -86,7 +86,7 @@ def test_columns_have_the_types_a_loss_takes(items: list[Spoken]) -> None:
     assert {torch.float32} == {column.dtype for column in (stored.log_p_NK, stored.rest_log_p_N)}
 
 
-def test_positions_begin_anew_with_each_document(items: list[Spoken]) -> None:
+def test_positions_begin_anew_with_each_document(items: list[StoredCompletion]) -> None:
     """And are left out where every row is one document, so that attention takes its fast way."""
     assert "position_ids" not in _batch(items, 0, 1)
     assert [[0, 1, 2, 0, 1, 2], [0, 1, 2, 3, 0, 1]] == _batch(items, 2, 1)["position_ids"].tolist()

@@ -132,7 +132,7 @@ def test_what_rounding_costs_the_acceptance(vocabulary: int, error: float) -> No
 
 def test_sixteen_tokens_of_a_large_vocabulary_fit_in_sixty_bytes() -> None:
     """Beside the token's id and its log p: what the store promises."""
-    from pipeline.generation.store import token_schema
+    from pipeline.generation.completion_store import token_schema
 
     schema = token_schema(16, 152_000)
     widths = [field.type.list_size if field.name == "entries" else field.type.bit_width // 8 for field in schema]

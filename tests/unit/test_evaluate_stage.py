@@ -14,10 +14,10 @@ from pipeline.acceptance.figures import Tally
 from pipeline.acceptance.profile import counts_from_json
 from pipeline.acceptance.schema import SCHEMA
 from pipeline.config.loading import parse_config
-from pipeline.context import Outcome, StageContext
 from pipeline.errors import UnderstudyError
-from pipeline.generation.store import write_shard
-from pipeline.models import Weights
+from pipeline.generation.completion_store import write_shard
+from pipeline.models.shape import Weights
+from pipeline.running.context import Outcome, StageContext
 from pipeline.speculation.sampling import GREEDY, Sampling
 from tests.fakes import TableModel, quiet, spoken, table_model
 
@@ -135,7 +135,7 @@ def test_a_broken_draft_has_a_reason_and_no_rows(place: Path, monkeypatch: pytes
     """Also where it breaks late, after rows of an earlier window were written."""
     _store(place / "store", [Sampling(), GREEDY])
     monkeypatch.setattr(stages.evaluate, "load_model", lambda *_: _BreaksLate(table_model(8, 1).table_PVW))
-    monkeypatch.setattr("pipeline.generation.examination.WINDOW", 2)
+    monkeypatch.setattr("pipeline.examination.stored.WINDOW", 2)
     outcome, profile = _run(place, "candidate")
 
     assert {"deployed": [], "greedy": []} == profile["prompts"]

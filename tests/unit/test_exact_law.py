@@ -17,7 +17,7 @@ from pipeline.speculation import decoder as decoder_module
 from pipeline.speculation import verification as verification_module
 from pipeline.speculation.batch import Request
 from pipeline.speculation.decoder import Decoder, Decoding
-from pipeline.speculation.draftlength import Certain, Confident, DraftLength, Fallback, Schedule
+from pipeline.speculation.draft_length import Certain, Confident, DraftLength, Fallback, Schedule
 from pipeline.speculation.sampling import GREEDY, Sampling, probabilities
 from tests.fakes import TableModel, table_model
 

@@ -9,7 +9,7 @@ import torch
 
 from pipeline.acceptance.examine import acceptance_probabilities, batches, engine_sampling, examine
 from pipeline.errors import BrokenDraft, UnderstudyError
-from pipeline.generation.store import Spoken
+from pipeline.generation.completion_store import StoredCompletion
 from pipeline.speculation.sampling import GREEDY, Sampling, log_probabilities
 from tests.fakes import full_logits, spoken, table_model, tiny_llama
 
@@ -24,7 +24,7 @@ def draft() -> Any:
 
 
 @pytest.fixture(scope="module")
-def rows() -> list[Spoken]:
+def rows() -> list[StoredCompletion]:
     generator = np.random.default_rng(0)
     made = []
     for number, (before, after) in enumerate([(3, 9), (1, 4), (8, 2), (5, 12), (2, 1)]):
@@ -34,7 +34,7 @@ def rows() -> list[Spoken]:
     return made
 
 
-def _directly(model: Any, row: Spoken, draft_sampling: Sampling, greedy: bool) -> list[float]:
+def _directly(model: Any, row: StoredCompletion, draft_sampling: Sampling, greedy: bool) -> list[float]:
     """a_t of one completion from the definition: one pass, no batch, a token at a time."""
     logits_TV = full_logits(model, [*row.prompt.tolist(), *row.tokens.tolist()])[:, :VOCABULARY]
     found = []
@@ -52,7 +52,7 @@ def _directly(model: Any, row: Spoken, draft_sampling: Sampling, greedy: bool) -
 )
 @pytest.mark.parametrize("batch_tokens", [1, 20, 10_000])
 def test_batches_find_what_single_passes_find(
-    draft: Any, rows: list[Spoken], sampling: Sampling, draft_sampling: Sampling, batch_tokens: int
+    draft: Any, rows: list[StoredCompletion], sampling: Sampling, draft_sampling: Sampling, batch_tokens: int
 ) -> None:
     """Every a_t, in the order given, whatever the batch; padded columns are cut; a greedy side makes it 0 or 1."""
     greedy = sampling.greedy or draft_sampling.greedy
@@ -62,7 +62,7 @@ def test_batches_find_what_single_passes_find(
         np.testing.assert_allclose(_directly(draft, row, draft_sampling, greedy), a_T, atol=1e-6)
 
 
-def test_figures_do_not_depend_on_the_order_of_completions(draft: Any, rows: list[Spoken]) -> None:
+def test_figures_do_not_depend_on_the_order_of_completions(draft: Any, rows: list[StoredCompletion]) -> None:
     """Batches are a function of lengths, so that the same completions in another order give the same bits."""
     order = [3, 0, 4, 1, 2]
     forward = acceptance_probabilities(draft, rows, Sampling(), Sampling(), VOCABULARY, 30)
@@ -83,7 +83,7 @@ def test_batches_hold_each_row_once_and_keep_to_their_size() -> None:
 
 
 def test_long_completions_are_scored_piece_by_piece(
-    draft: Any, rows: list[Spoken], monkeypatch: pytest.MonkeyPatch
+    draft: Any, rows: list[StoredCompletion], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bound on memory changes no figure."""
     whole = acceptance_probabilities(draft, rows, FILTERED, FILTERED, VOCABULARY, 10_000)
@@ -105,7 +105,7 @@ def test_a_damaged_draft_is_named_with_the_completion(draft_sampling: Sampling) 
         acceptance_probabilities(model, completions, Sampling(), draft_sampling, VOCABULARY, 100)
 
 
-def test_many_drafts_are_examined_as_each_alone(draft: Any, rows: list[Spoken]) -> None:
+def test_many_drafts_are_examined_as_each_alone(draft: Any, rows: list[StoredCompletion]) -> None:
     """Any number of drafts in one pass over the batches: every one gets, to the bit, what it gets alone."""
     models = {"one": draft, "two": tiny_llama(5), "table": table_model(VOCABULARY, 3)}
     found = examine(models, rows, FILTERED, FILTERED, VOCABULARY, 30)
@@ -116,7 +116,7 @@ def test_many_drafts_are_examined_as_each_alone(draft: Any, rows: list[Spoken]) 
         assert [a_T.tolist() for a_T in alone] == [a_T.tolist() for a_T in found[name]]
 
 
-def test_a_damaged_draft_spoils_no_other(draft: Any, rows: list[Spoken]) -> None:
+def test_a_damaged_draft_spoils_no_other(draft: Any, rows: list[StoredCompletion]) -> None:
     """It gets the reason in place of figures, counted from where its caller says, and the others theirs."""
     damaged = table_model(VOCABULARY, 0)
     damaged.table_PVW[:] = math.nan
@@ -128,7 +128,7 @@ def test_a_damaged_draft_spoils_no_other(draft: Any, rows: list[Spoken]) -> None
     assert [a_T.tolist() for a_T in alone] == [a_T.tolist() for a_T in found["good"]]
 
 
-def test_a_draft_that_does_not_fit_is_named(rows: list[Spoken]) -> None:
+def test_a_draft_that_does_not_fit_is_named(rows: list[StoredCompletion]) -> None:
     """A context too short for prompt and completion, and fewer logits than the pair has tokens: one line each."""
     short, narrow = tiny_llama(1), tiny_llama(1, vocabulary=VOCABULARY - 1)
     short.config.max_position_embeddings = 16
@@ -160,7 +160,7 @@ def test_a_token_the_draft_rules_out_is_never_accepted() -> None:
     assert a_T[1] > 0
 
 
-def test_progress_counts_completions(draft: Any, rows: list[Spoken]) -> None:
+def test_progress_counts_completions(draft: Any, rows: list[StoredCompletion]) -> None:
     """`on_done` hears of every completion once."""
     heard: list[int] = []
     acceptance_probabilities(draft, rows, Sampling(), Sampling(), VOCABULARY, 30, heard.append)

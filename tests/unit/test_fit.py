@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import UsageError
-from pipeline.latency.fit import Experts, fit_costs
+from pipeline.latency.costs.fit import Experts, fit_costs
 
 TRUE = {"verify": 0.02, "draft": 0.003, "verify_each": 0.0008, "draft_each": 0.0002}
 BATCH_R, GAMMA_R = (one.ravel() for one in np.meshgrid([1, 2, 4, 8, 16], [0, 1, 3, 5], indexing="ij"))

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from pipeline.errors import UsageError
-from pipeline.latency.fitted import fit_measurements, fitted_from_json
-from pipeline.latency.measurements import Measurement
+from pipeline.latency.costs.fitted import fit_measurements, fitted_from_json
+from pipeline.latency.costs.measurements import Measurement
 
 Step = Callable[[float, float], float]
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.corpus.store import Prompt
+from pipeline.corpus.prompt_store import Prompt
+from pipeline.generation.completion_store import StoredCompletion, read_completions, stored_samplings
 from pipeline.generation.distributions import unpack
 from pipeline.generation.generate import Settings, Wanted, _seed, generate, plan_completions
-from pipeline.generation.store import Spoken, read_completions, stored_samplings
 from pipeline.speculation.sampling import GREEDY, Sampling, log_probabilities
 from tests.fakes import full_logits, greedy_text, quiet, tiny_llama
 
@@ -37,7 +37,9 @@ def prompts() -> list[Prompt]:
 
 
 @pytest.fixture(scope="module")
-def stored(model: Any, prompts: list[Prompt], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Spoken]]:
+def stored(
+    model: Any, prompts: list[Prompt], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, list[StoredCompletion]]:
     out = tmp_path_factory.mktemp("completions")
     _generate(model, prompts, out)
     return out, list(read_completions(out))
@@ -59,7 +61,7 @@ def test_every_prompt_gets_a_completion_and_examination_prompts_two(prompts: lis
 
 
 def test_further_tuples_are_for_the_examination_alone(
-    model: Any, prompts: list[Prompt], stored: tuple[Path, list[Spoken]], tmp_path: Path
+    model: Any, prompts: list[Prompt], stored: tuple[Path, list[StoredCompletion]], tmp_path: Path
 ) -> None:
     """Asked for at other settings too, examination prompts get one completion more at each; what was there stays as it
     was, byte by byte; naming the deployment's or temperature 0 again adds nothing."""
@@ -77,7 +79,7 @@ def test_further_tuples_are_for_the_examination_alone(
 
 
 def test_train_prompts_may_have_several_completions(
-    model: Any, prompts: list[Prompt], stored: tuple[Path, list[Spoken]], tmp_path: Path
+    model: Any, prompts: list[Prompt], stored: tuple[Path, list[StoredCompletion]], tmp_path: Path
 ) -> None:
     """One for each temperature asked for, those at one temperature different; other splits stay as they were."""
     cold = Sampling(0.5, top_k=20)
@@ -115,7 +117,7 @@ def test_the_plan_does_not_depend_on_the_order_of_prompts(prompts: list[Prompt])
     assert plan_completions(prompts, SAMPLED) == plan_completions(prompts[::-1], SAMPLED)
 
 
-def test_completions_have_their_length_and_overrun(stored: tuple[Path, list[Spoken]]) -> None:
+def test_completions_have_their_length_and_overrun(stored: tuple[Path, list[StoredCompletion]]) -> None:
     """At most the limit, ended by a stop token or by it, and `lookahead` tokens further for the examination alone."""
     for item in stored[1]:
         said = item.tokens[: item.length].tolist()
@@ -126,7 +128,7 @@ def test_completions_have_their_length_and_overrun(stored: tuple[Path, list[Spok
     assert any(item.stopped for item in stored[1])
 
 
-def test_greedy_completions_are_the_argmax(model: Any, stored: tuple[Path, list[Spoken]]) -> None:
+def test_greedy_completions_are_the_argmax(model: Any, stored: tuple[Path, list[StoredCompletion]]) -> None:
     """Greedy ones are argmax text with log p of 0; sampled ones of the same prompts are not."""
     greedy = [item for item in stored[1] if item.greedy]
 
@@ -138,7 +140,7 @@ def test_greedy_completions_are_the_argmax(model: Any, stored: tuple[Path, list[
     assert any(sampled[item.id] != item.tokens.tolist() for item in greedy)
 
 
-def test_stored_probabilities_are_the_models(model: Any, stored: tuple[Path, list[Spoken]]) -> None:
+def test_stored_probabilities_are_the_models(model: Any, stored: tuple[Path, list[StoredCompletion]]) -> None:
     """log p is at the sampling settings, the distributions at temperature 1; each belongs to its token."""
     for item in stored[1]:
         if item.greedy:
@@ -172,7 +174,7 @@ def test_an_empty_tail_is_a_number(tmp_path: Path, prompts: list[Prompt]) -> Non
 
 @pytest.mark.parametrize("lost", ["shard-00002", "shard-00000"])
 def test_a_resumed_run_writes_the_bytes_of_an_unbroken_one(
-    model: Any, prompts: list[Prompt], stored: tuple[Path, list[Spoken]], tmp_path: Path, lost: str
+    model: Any, prompts: list[Prompt], stored: tuple[Path, list[StoredCompletion]], tmp_path: Path, lost: str
 ) -> None:
     """Only the missing shard is generated, and it is the same; the others are not touched."""
     whole = {path.name: path.read_bytes() for path in stored[0].iterdir()}
@@ -187,17 +189,17 @@ def test_a_resumed_run_writes_the_bytes_of_an_unbroken_one(
     assert kept == {name: (tmp_path / name).stat().st_mtime_ns for name in kept}
 
 
-def test_a_shard_never_mixes_greedy_with_sampled(stored: tuple[Path, list[Spoken]]) -> None:
+def test_a_shard_never_mixes_greedy_with_sampled(stored: tuple[Path, list[StoredCompletion]]) -> None:
     """The last shard holds the three greedy completions, the others eight sampled ones."""
     assert [False] * 8 + [True] * 3 == [item.greedy for item in stored[1]]
 
 
 def test_a_completion_does_not_depend_on_what_else_is_asked_for(
-    model: Any, prompts: list[Prompt], stored: tuple[Path, list[Spoken]], tmp_path: Path
+    model: Any, prompts: list[Prompt], stored: tuple[Path, list[StoredCompletion]], tmp_path: Path
 ) -> None:
     """Without the last prompt of the plan, in smaller batches or with another shard size, the tokens are the same."""
 
-    def said(items: Iterable[Spoken]) -> dict[Any, Any]:
+    def said(items: Iterable[StoredCompletion]) -> dict[Any, Any]:
         kept = [(item, unpack(item.entries, item.certain, item.rest_log_p, 32)[0]) for item in items]
         return {(item.id, item.greedy): (item.tokens.tolist(), ids_NK.tolist()) for item, ids_NK in kept}
 

@@ -7,8 +7,8 @@ import pytest
 
 from pipeline.config.loading import load_config
 from pipeline.config.root import Config
-from pipeline.jobs import Job, expand
-from pipeline.plan import STAGE_NAMES
+from pipeline.running.jobs import Job, expand
+from pipeline.running.stage_list import STAGE_NAMES
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 

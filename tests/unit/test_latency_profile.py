@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from pipeline.errors import UnderstudyError
-from pipeline.latency.machine import read_profile
-from pipeline.latency.measure import measure_profile
-from pipeline.latency.profile import Profile
-from pipeline.latency.surface import Surface
+from pipeline.latency.costs.measure import measure_profile
+from pipeline.latency.costs.profile import Profile
+from pipeline.latency.costs.step_costs import read_profile
+from pipeline.latency.costs.surface import Surface
 from tests.fakes import quiet, tiny_llama
 
 PROFILE = Profile(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline.errors import UsageError
-from pipeline.latency.measurements import Measurement, read_measurements
+from pipeline.latency.costs.measurements import Measurement, read_measurements
 
 PUBLISHED = "concurrency,k,mean_acceptance_length,tpot_p50_ms,ttft_p50_ms,output_tok_s"
 

@@ -10,19 +10,9 @@ import pytest
 import torch
 
 from pipeline.errors import UnderstudyError, UsageError
-from pipeline.models import (
-    Shape,
-    Weights,
-    check_same_family,
-    choose_device,
-    dtype_bytes,
-    load_model,
-    load_tokenizer,
-    measure_weights,
-    multiplies_bf16,
-    read_shape,
-    stop_token_ids,
-)
+from pipeline.models.loading import choose_device, dtype_bytes, load_model, load_tokenizer, multiplies_bf16
+from pipeline.models.shape import Shape, Weights, measure_weights, read_shape
+from pipeline.models.tokenizers import check_same_family, stop_token_ids
 from tests.fakes import tiny_llama, tiny_tokenizer
 
 

@@ -38,15 +38,22 @@ def test_each_weight_is_moved_by_its_own_rule(tied: bool, at_once: int, monkeypa
         for weight in expected.parameters()
     ]
     optimizer = _optimizer(model)
+    generator = torch.Generator().manual_seed(0)
     for _ in range(3):
-        _step(model, optimizer)
-        expected(input_ids=IDS, labels=IDS).loss.backward()
-        for part in parts:
+        for own, other in zip(model.parameters(), expected.parameters(), strict=True):
+            own.grad = torch.randn(own.shape, generator=generator)
+            other.grad = own.grad.clone()
+        for part in (optimizer, *parts):
             part.step()
-            part.zero_grad()
 
-    for (name, own), ours in zip(expected.named_parameters(), model.parameters(), strict=True):
-        torch.testing.assert_close(own, ours, msg=lambda text, name=name: f"{name}: {text}")
+    before = family_model("Llama", torch.float32, tie_word_embeddings=tied)
+    pairs = zip(before.parameters(), expected.named_parameters(), model.parameters(), strict=True)
+    for start, (name, own), ours in pairs:
+        # Newton-Schulz runs in bfloat16, where batched and single products round differently on some processors.
+        leeway = 0.03 if own.ndim == 2 and id(own) not in ends else 1e-5
+        moved = (own - start).norm()
+        assert 0.01 < moved, name
+        assert (own - ours).norm() < leeway * moved, name
 
 
 def test_a_schedule_reaches_both() -> None:

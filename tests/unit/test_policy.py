@@ -13,7 +13,7 @@ from pipeline.acceptance.profile import PromptCounts
 from pipeline.config.gate import GateConfig
 from pipeline.judgement.decision import ALREADY_CHAMPION, PROMOTE, REFUSE, already_champion, decide, without_prompts
 from pipeline.judgement.policy import FAIL, NO_VERDICT, PASS, Case, Rule, apply_rules
-from pipeline.latency.serving import Served
+from pipeline.latency.load.serving import Served
 from tests.fakes import counted
 
 POLICY = GateConfig(min_prompts_per_domain=10, max_draft_megabytes=10)

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from pipeline.acceptance.rounds import iid_tokens_per_call
-from pipeline.latency.fitted import Fitted, fit_measurements
-from pipeline.latency.measurements import Measurement
-from pipeline.latency.prediction import SHARES, chosen_lengths, predict
-from pipeline.latency.workload import Workload, imposed_workload
+from pipeline.latency.costs.fitted import Fitted, fit_measurements
+from pipeline.latency.costs.measurements import Measurement
+from pipeline.latency.load.prediction import SHARES, chosen_lengths, predict
+from pipeline.latency.load.workload import Workload, imposed_workload
 
 WORKLOAD = imposed_workload(0.7, prompt_tokens=100, tokens=200, gammas=3)
 

@@ -24,7 +24,7 @@ from pipeline.acceptance.rounds import CONVENTIONS, expected_rounds, iid_tokens_
 from pipeline.acceptance.schema import SCHEMA, checked_profile
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.errors import UnderstudyError
-from pipeline.generation.examination import dev_figures, examine_draft, look_up_stored
+from pipeline.examination.stored import dev_figures, examine_draft, look_up_stored
 from pipeline.speculation.sampling import Sampling
 from tests.fakes import counted, spoken, table_model
 

@@ -3,18 +3,18 @@
 import numpy as np
 import pytest
 
-from pipeline.latency.queueing import Latency, latency
-from pipeline.latency.server import Server, Sizes
+from pipeline.latency.load.capacity import RequestSizes, ServerCapacity
+from pipeline.latency.load.queueing import Latency, latency
 
-EQUAL = Sizes(np.ones(1), np.zeros(1))
+EQUAL = RequestSizes(np.ones(1), np.zeros(1))
 
 
-def _linear(fixed: float, each: float, steps: float, cap: int, prefill: float = 0.0) -> Server:
+def _linear(fixed: float, each: float, steps: float, cap: int, prefill: float = 0.0) -> ServerCapacity:
     step_N = fixed + each * np.arange(1, cap + 1)
-    return Server(steps * step_N, step_N, prefill)
+    return ServerCapacity(steps * step_N, step_N, prefill)
 
 
-def _stable(rate: float, server: Server, sizes: Sizes = EQUAL) -> Latency:
+def _stable(rate: float, server: ServerCapacity, sizes: RequestSizes = EQUAL) -> Latency:
     found = latency(rate, server, sizes)
     assert found is not None
     return found
@@ -41,7 +41,7 @@ def test_steps_that_take_as_long_in_any_company_are_never_slowed() -> None:
 @pytest.mark.parametrize("load", [0.7, 0.9999])
 def test_a_batch_of_one_waits_as_pollaczek_and_khinchine_say(load: float) -> None:
     """rate E[S^2] / 2 (1 - load), for requests of unequal size and luck."""
-    sizes = Sizes(np.array([0.5, 1.5]), np.array([0.1, 0.3]))
+    sizes = RequestSizes(np.array([0.5, 1.5]), np.array([0.1, 0.3]))
     second_moment = (0.5**2 + 1.5**2 + 0.1 + 0.3) / 2
 
     found = _stable(load, _linear(1.0, 0.0, steps=1, cap=1), sizes)
@@ -68,9 +68,9 @@ def test_who_comes_during_a_prefill_begins_with_the_next() -> None:
 
 
 @pytest.mark.parametrize(
-    "sizes", [EQUAL, Sizes(np.array([0.5, 1.5]), np.array([0.1, 0.3])), Sizes(np.ones(1), np.ones(1))]
+    "sizes", [EQUAL, RequestSizes(np.array([0.5, 1.5]), np.array([0.1, 0.3])), RequestSizes(np.ones(1), np.ones(1))]
 )
-def test_clusters_share_a_processor_as_batches_of_arrivals_do(sizes: Sizes) -> None:
+def test_clusters_share_a_processor_as_batches_of_arrivals_do(sizes: RequestSizes) -> None:
     """Of b others on the average: (1 + b / (1 + cv^2)) / (1 - load), in the time that prefills leave."""
     prefilled = 0.5 * 0.1
     mates = 1 / (1 - prefilled) ** 2 - 1
@@ -85,7 +85,7 @@ def test_clusters_share_a_processor_as_batches_of_arrivals_do(sizes: Sizes) -> N
 @pytest.mark.parametrize("prefill", [0.1, 0.5])
 def test_a_batch_of_one_is_prefilled_in_turn(prefill: float) -> None:
     """Nobody stops anybody, and the line is that of Pollaczek and Khinchine for prefill and steps together, within 2.5%."""
-    sizes = Sizes(np.linspace(0.0, 2.0, 201), np.zeros(201))
+    sizes = RequestSizes(np.linspace(0.0, 2.0, 201), np.zeros(201))
     work_W, rate = prefill + sizes.mean_W, 0.7 / (1 + prefill)
     line = rate * float((work_W**2).mean()) / 2 / (1 - 0.7)
 
@@ -116,15 +116,15 @@ def test_experts_that_are_awake_already_cost_no_more() -> None:
     """A step that stops growing: between no sharing and full sharing, and below the linear form of the same slope."""
     count_N = np.arange(1, 201)
     step_N = 0.01 + 0.02 * (1 - 0.95**count_N)
-    found = _stable(10.0, Server(50 * step_N, step_N, 0.0))
-    line = _stable(10.0, Server(50 * (0.01 + 0.001 * count_N), 0.01 + 0.001 * count_N, 0.0))
+    found = _stable(10.0, ServerCapacity(50 * step_N, step_N, 0.0))
+    line = _stable(10.0, ServerCapacity(50 * (0.01 + 0.001 * count_N), 0.01 + 0.001 * count_N, 0.0))
 
     assert 50 * step_N[0] < found.service < line.service
 
 
 def test_the_mean_is_the_sum_of_its_parts_and_the_tail_lies_above() -> None:
     """And a request twice the size takes twice as long."""
-    sizes = Sizes(np.array([0.5, 0.5, 0.5, 2.5]), np.zeros(4))
+    sizes = RequestSizes(np.array([0.5, 0.5, 0.5, 2.5]), np.zeros(4))
     found = _stable(5.0, _linear(0.02, 0.001, steps=50, cap=32, prefill=0.01), sizes)
 
     assert pytest.approx(found.queue + found.admission + found.prefill + found.service) == found.mean

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline.models import load_model
+from pipeline.models.loading import load_model
 from pipeline.quantization.recovery import rounding
 from pipeline.quantization.variants import quantize
 from tests.fakes import full_logits, tiny_llama

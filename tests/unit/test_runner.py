@@ -9,17 +9,18 @@ from typing import Any
 
 import pytest
 
-from pipeline import outside as outside_module
-from pipeline import runner as runner_module
-from pipeline.artifacts import Store, read_json, write_json
 from pipeline.config.loading import load_config
-from pipeline.context import Outcome, StageContext
 from pipeline.errors import Refused, RegistryUnavailable, UnderstudyError, UsageError
-from pipeline.plan import STAGE_NAMES
 from pipeline.progress import Progress
-from pipeline.registry import RegisteredDraft
-from pipeline.runner import Runner, begin
-from pipeline.runs import RunRecord, load_run
+from pipeline.registry.registry import RegisteredDraft
+from pipeline.running import inputs as inputs_module
+from pipeline.running import runner as runner_module
+from pipeline.running.context import Outcome, StageContext
+from pipeline.running.runner import Runner, begin
+from pipeline.running.stage_list import STAGE_NAMES
+from pipeline.store.artifacts import Store
+from pipeline.store.files import read_json, write_json
+from pipeline.store.runs import RunRecord, load_run
 
 CONFIG = Path(__file__).parents[2] / "configs" / "smoke.yaml"
 
@@ -54,7 +55,7 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> "_World":
     registry = _Registry()
     monkeypatch.setattr(runner_module, "registry_for", lambda config, store: registry)
     monkeypatch.setattr(runner_module, "Tracker", _Tracker)
-    monkeypatch.setattr(outside_module, "text_digest", lambda library, megabytes: "text")
+    monkeypatch.setattr(inputs_module, "text_digest", lambda library, megabytes: "text")
     return _World(monkeypatch, tmp_path, registry)
 
 

@@ -13,7 +13,7 @@ from scipy.stats import chi2
 
 from pipeline.speculation.batch import Request
 from pipeline.speculation.decoder import Decoder, Decoding
-from pipeline.speculation.draftlength import Certain, DraftLength
+from pipeline.speculation.draft_length import Certain, DraftLength
 from pipeline.speculation.sampling import GREEDY, Sampling, probabilities
 from tests.fakes import TableModel, table_model
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pipeline.latency.schedule import (
+from pipeline.latency.load.schedule import (
     Option,
     best_lengths,
     break_even_acceptances,

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.corpus.store import Prompt
+from pipeline.corpus.prompt_store import Prompt
+from pipeline.generation.completion_store import StoredCompletion, read_completions
 from pipeline.generation.distributions import unpack
 from pipeline.generation.generate import Settings, _seed, generate, plan_completions
 from pipeline.generation.scoring import Written, score
-from pipeline.generation.store import Spoken, read_completions
 from pipeline.speculation.sampling import GREEDY, Sampling, log_probabilities
 from tests.fakes import full_logits, quiet, tiny_llama
 
@@ -25,7 +25,7 @@ def target() -> Any:
 
 
 @pytest.fixture(scope="module")
-def generated(target: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Spoken], list[Written]]:
+def generated(target: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[StoredCompletion], list[Written]]:
     """What a target said, as it was stored, and the same as if another had written it."""
     generator, out = np.random.default_rng(0), tmp_path_factory.mktemp("said")
     prompts = [
@@ -43,7 +43,7 @@ def generated(target: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[li
 
 @pytest.mark.parametrize("batch_tokens", [1, 40, 1000])
 def test_scored_texts_are_stored_as_generated_ones(
-    target: Any, generated: tuple[list[Spoken], list[Written]], batch_tokens: int
+    target: Any, generated: tuple[list[StoredCompletion], list[Written]], batch_tokens: int
 ) -> None:
     """The same tokens are kept with the same probabilities, row by row, whatever batch they are scored in."""
     said, written = generated
@@ -90,7 +90,7 @@ def test_a_greedy_text_is_filed_as_greedy(target: Any) -> None:
 def test_rounds_leave_a_store(tmp_path: Path) -> None:
     """What the draft wrote is the draft's own text, and a round that is taken up again ends with the same bytes."""
     from pipeline.config.generate import GenerateConfig
-    from pipeline.distillation.onpolicy import write_round
+    from pipeline.distillation.on_policy import write_round
     from pipeline.speculation.batch import Request
     from pipeline.speculation.decoder import Decoder
     from tests.fakes import spoken
@@ -103,7 +103,7 @@ def test_rounds_leave_a_store(tmp_path: Path) -> None:
     ]
     settings = GenerateConfig(max_new_tokens=6, kept=4, batch=2, shard=2)
 
-    def write(out: Path) -> list[Spoken]:
+    def write(out: Path) -> list[StoredCompletion]:
         return write_round(draft, target, prompts, GREEDY, settings, 64, 9, 32, [0], out, quiet())
 
     whole = write(tmp_path / "whole")
@@ -124,7 +124,7 @@ def test_rounds_leave_a_store(tmp_path: Path) -> None:
 def test_a_round_learns_from_its_own_text_and_as_much_of_the_targets(tmp_path: Path) -> None:
     """A prompt with several completions is asked once a round; every round asks anew, with its own steps and rate."""
     from pipeline.config.distill import DistillConfig, OnPolicyConfig
-    from pipeline.distillation.onpolicy import run_rounds
+    from pipeline.distillation.on_policy import run_rounds
     from tests.fakes import spoken
 
     train = [spoken([3, 4], [5, 6], name=f"p{n // 2}", seed=n) for n in range(20)]
@@ -134,7 +134,7 @@ def test_a_round_learns_from_its_own_text_and_as_much_of_the_targets(tmp_path: P
     asked: list[list[str]] = []
     learnt: list[tuple[int, int, float, int, str]] = []
 
-    def write(prompts: Any, seed: int, out: Path) -> list[Spoken]:
+    def write(prompts: Any, seed: int, out: Path) -> list[StoredCompletion]:
         asked.append([item.id for item in prompts])
         assert out.parent.parent == tmp_path
         return list(prompts)

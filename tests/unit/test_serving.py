@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from scipy.special import stdtrit
 
-from pipeline.latency.prediction import chosen_lengths, predict
-from pipeline.latency.serving import jackknife, serve
-from pipeline.latency.workload import Workload
+from pipeline.latency.load.prediction import chosen_lengths, predict
+from pipeline.latency.load.serving import jackknife, serve
+from pipeline.latency.load.workload import Workload
 from tests.unit.test_prediction import WORKLOAD, machine_of
 
 

@@ -5,9 +5,9 @@ import pytest
 
 from pipeline.acceptance.moments import rounds_variance
 from pipeline.acceptance.rounds import CONVENTIONS, expected_rounds
-from pipeline.latency.queueing import latency
-from pipeline.latency.server import Server, Sizes
-from pipeline.latency.simulation import Replica, Traces, simulate
+from pipeline.latency.load.capacity import RequestSizes, ServerCapacity
+from pipeline.latency.load.queueing import latency
+from pipeline.latency.load.simulation import Replica, Traces, simulate
 
 
 def _replica(step_N: list[float], gamma: int = 0, prefill: float = 0.0) -> Replica:
@@ -126,11 +126,11 @@ def test_the_closed_form_predicts_it(load: float, cap: int, prefill: float) -> N
     step_N = 0.02 + 0.0004 * count_N + 0.008 * (count_N > 6)
     steps_W = expected_rounds(acceptance_WT, tokens_W, gamma, convention).calls_B - 1
     variance_W = rounds_variance(acceptance_WT, tokens_W, gamma, convention)
-    server = Server(steps_W.mean() * step_N, step_N, float(np.mean(prefill * traces.prompt_tokens_W)))
+    server = ServerCapacity(steps_W.mean() * step_N, step_N, float(np.mean(prefill * traces.prompt_tokens_W)))
     replica = Replica(np.tile(step_N, (gamma + 1, 1)), lambda prompt: prefill * prompt, lambda count: gamma)
     rate = load * server.stability_limit
 
-    found = latency(rate, server, Sizes(steps_W / steps_W.mean(), variance_W / steps_W.mean() ** 2))
+    found = latency(rate, server, RequestSizes(steps_W / steps_W.mean(), variance_W / steps_W.mean() ** 2))
     seen = simulate(replica, traces, rate, 40_000, seed=1).settled()
 
     assert found is not None

@@ -3,7 +3,8 @@
 import pytest
 
 from pipeline.acceptance.rounds import iid_tokens_per_call
-from pipeline.latency.speedup import (
+from pipeline.latency.costs.forward_times import pooled
+from pipeline.latency.costs.speedup import (
     ForwardTimes,
     acceptance_behind,
     best_gamma,
@@ -13,7 +14,6 @@ from pipeline.latency.speedup import (
     ideal_speedup,
     rule_of_thumb_tokens,
 )
-from pipeline.latency.times import pooled
 
 
 def test_the_textbook_example() -> None:

@@ -9,7 +9,7 @@ import pytest
 from pipeline.errors import UsageError
 from pipeline.speculation.batch import Request, Round, Seconds
 from pipeline.speculation.decoder import Decoder, Decoding
-from pipeline.speculation.draftlength import Confident
+from pipeline.speculation.draft_length import Confident
 from pipeline.speculation.sampling import GREEDY, Sampling
 from tests.fakes import ragged_requests, table_model, tiny_pair
 

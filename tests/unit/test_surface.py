@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import UnderstudyError
-from pipeline.latency.surface import Surface, read_surface
+from pipeline.latency.costs.surface import Surface, read_surface
 
 TABLE = Surface((1, 2, 8), (1, 4), (128,), np.array([[[1.0], [1.0]], [[4.0], [5.0]], [[10.0], [14.0]]]))
 

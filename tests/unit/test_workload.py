@@ -9,9 +9,9 @@ import pytest
 from pipeline.acceptance.profile import Completions, count_completions, counts_json
 from pipeline.acceptance.rounds import CONVENTIONS, expected_rounds
 from pipeline.errors import UsageError
-from pipeline.latency.profile import Profile
-from pipeline.latency.surface import Surface
-from pipeline.latency.workload import Workload, examined_workload, imposed_workload, read_workload, server, traces
+from pipeline.latency.costs.profile import Profile
+from pipeline.latency.costs.surface import Surface
+from pipeline.latency.load.workload import Workload, examined_workload, imposed_workload, read_workload, server, traces
 
 PROFILE = Profile(
     Surface((1, 2), (1, 3), (64,), np.array([[[1.0], [1.2]], [[2.0], [2.4]]])),

@@ -14,7 +14,7 @@ def explain(
 ) -> None:
     """What a draft is worth to one request alone: by the rule of thumb, exactly, and where the rule misleads."""
     from pipeline.errors import UsageError
-    from pipeline.report.explained import Example, print_explanation
+    from pipeline.report.latency_explain import Example, print_explanation
 
     for option, value in (("--plain-ms", plain_ms), ("--verify-ms", verify_ms), ("--draft-ms", draft_ms)):
         if not 0 < value < float("inf"):

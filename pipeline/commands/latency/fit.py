@@ -8,7 +8,7 @@ import typer
 from pipeline.commands.latency.options import JsonOption
 
 if TYPE_CHECKING:
-    from pipeline.latency.fit import Experts
+    from pipeline.latency.costs.fit import Experts
 
 
 def fit(
@@ -36,10 +36,10 @@ def fit(
     import json
 
     from pipeline.errors import UsageError
-    from pipeline.latency.fitted import fit_measurements
-    from pipeline.latency.machine import is_profile, read_profile
-    from pipeline.latency.measurements import Measurement, read_measurements
-    from pipeline.report.fitted import print_costs
+    from pipeline.latency.costs.fitted import fit_measurements
+    from pipeline.latency.costs.measurements import Measurement, read_measurements
+    from pipeline.latency.costs.step_costs import is_profile, read_profile
+    from pipeline.report.latency_fit import print_costs
 
     if out is not None and (not out.parent.is_dir() or out.is_dir()):
         raise UsageError(f"--out {out}: give a file in a directory that is there")
@@ -89,7 +89,7 @@ def _pairs(texts: list[str], where: str) -> dict[str, str]:
 
 def _experts(text: str | None) -> "Experts | None":
     from pipeline.errors import UsageError
-    from pipeline.latency.fit import Experts
+    from pipeline.latency.costs.fit import Experts
 
     if text is None:
         return None

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from pipeline.latency.machine import Machine
-    from pipeline.latency.workload import Workload
+    from pipeline.latency.costs.step_costs import Machine
+    from pipeline.latency.load.workload import Workload
 
 _MOST_CAP = 512  # where none is given
 
@@ -42,8 +42,8 @@ def read_pair(
 ) -> "tuple[Machine, Workload]":
     """Both to the same draft lengths: those that were measured and examined. UsageError for what is missing or too much."""
     from pipeline.errors import UsageError
-    from pipeline.latency.machine import read_machine
-    from pipeline.latency.workload import imposed_workload, read_workload
+    from pipeline.latency.costs.step_costs import read_machine
+    from pipeline.latency.load.workload import imposed_workload, read_workload
 
     if (acceptance is None) == (alpha is None):
         raise UsageError("give either --acceptance, an examination, or --acceptance-rate, a number")

@@ -44,9 +44,9 @@ def predict(
 
     from pipeline.commands.latency.options import batch_cap_of, check_plot, notes, read_pair
     from pipeline.errors import UsageError
-    from pipeline.latency.prediction import chosen_lengths
-    from pipeline.latency.prediction import predict as predicted
-    from pipeline.report.predicted import plot_prediction, print_prediction
+    from pipeline.latency.load.prediction import chosen_lengths
+    from pipeline.latency.load.prediction import predict as predicted
+    from pipeline.report.latency_predict import plot_prediction, print_prediction
 
     check_plot(plot)
     rates = _rates(rate)

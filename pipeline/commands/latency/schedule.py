@@ -48,8 +48,8 @@ def schedule(
 
     from pipeline.commands.latency.options import batch_cap_of, check_plot, notes, read_pair
     from pipeline.errors import Refused, UsageError
-    from pipeline.latency.schedule import FORMATS, Option, plain_spread, scheduled
-    from pipeline.report.scheduled import plot_schedule, print_schedule, schedule_json
+    from pipeline.latency.load.schedule import FORMATS, Option, plain_spread, scheduled
+    from pipeline.report.latency_schedule import plot_schedule, print_schedule, schedule_json
 
     check_plot(plot)
     if engine is not None and len(times) > 1:

@@ -33,7 +33,7 @@ class Regime:
 
     @cached_property
     def tokenizer(self) -> Any:
-        from pipeline.models import load_tokenizer
+        from pipeline.models.loading import load_tokenizer
 
         return load_tokenizer(self.target)
 
@@ -44,33 +44,33 @@ class Regime:
     @cached_property
     def documents(self) -> dict[str, int]:
         """By prompt, what it was cut from."""
-        from pipeline.corpus.store import read_prompts
+        from pipeline.corpus.prompt_store import read_prompts
 
         return {prompt.id: prompt.cluster for prompt in read_prompts(self.corpus)}
 
     def load(self, which: Path) -> Any:
         import torch
 
-        from pipeline.models import load_model
+        from pipeline.models.loading import load_model
 
         return load_model(which, "float32", torch.device("cpu"))
 
     def read(self, split: str) -> Sequence[Any]:
-        from pipeline.generation.store import read_completions
+        from pipeline.generation.completion_store import read_completions
         from pipeline.speculation.sampling import Sampling
 
         return list(read_completions(self.completions, {split}, Sampling()))
 
     def examine(self, draft: Any) -> list[Any]:
         """Per-prompt counts on the examination split, at temperature 1."""
-        from pipeline.generation.examination import examine_draft
+        from pipeline.examination.stored import examine_draft
         from pipeline.speculation.sampling import Sampling
 
         found = examine_draft(draft, self.read("examination"), Sampling(), self.config.evaluate, self.vocabulary)
         return [counts for window in found for counts in window]
 
     def dev_acceptance(self, draft: Any) -> float:
-        from pipeline.generation.examination import dev_figures
+        from pipeline.examination.stored import dev_figures
         from pipeline.speculation.sampling import Sampling
 
         return dev_figures(draft, self.read("dev"), Sampling(), self.config.evaluate, self.vocabulary).acceptance
@@ -78,9 +78,10 @@ class Regime:
 
 def find_regime(name: str) -> Regime:
     """The regime's completions; the pair is trained and the stages are run where they are not there yet."""
-    from pipeline.artifacts import Store, content_key
     from pipeline.config.loading import load_config
-    from pipeline.runs import find_built, require_run
+    from pipeline.store.artifacts import Store
+    from pipeline.store.files import content_key
+    from pipeline.store.runs import find_built, require_run
 
     make_pair()
     overrides = _overrides(name)

@@ -39,7 +39,7 @@ def _prompts(regime: Any) -> list[Any]:
 
 def _ours(target: Any, regime: Any, some: list[Any], batch: int, turn: int) -> float:
     """Up to the last shard on disk. No stop tokens, so that both write as many tokens."""
-    from pipeline.corpus.store import Prompt
+    from pipeline.corpus.prompt_store import Prompt
     from pipeline.generation.generate import Settings, generate, plan_completions
     from pipeline.progress import Progress
     from pipeline.speculation.sampling import Sampling

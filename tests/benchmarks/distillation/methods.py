@@ -17,8 +17,8 @@ import numpy as np
 import torch
 
 from pipeline.distillation.precision import fast_attention
+from pipeline.generation.completion_store import StoredCompletion
 from pipeline.generation.distributions import Kept, pack, unpack
-from pipeline.generation.store import Spoken
 from tests.benchmarks.distillation.data import Regime
 from tests.benchmarks.distillation.pair import PRUNED_LAYERS, make_alone
 
@@ -43,7 +43,7 @@ def stock(regime: Regime) -> Any:
 
 def pruned(regime: Regime) -> Any:
     """As many of the target's layers as the stock draft has."""
-    from pipeline.derived import keep_layers
+    from pipeline.models.surgery import keep_layers
 
     return keep_layers(regime.load(regime.target), PRUNED_LAYERS)[0]
 
@@ -57,14 +57,14 @@ def ours(
     loss: str,
     optimizer: str = "adamw",
     begin: Callable[[Regime], Any] = stock,
-    stored: Callable[[Spoken], Spoken] = lambda item: item,
+    stored: Callable[[StoredCompletion], StoredCompletion] = lambda item: item,
 ) -> Method:
     """Understudy's trainer on stored distributions, examinations on dev prompts included."""
 
     def train(regime: Regime, steps: int, seed: int, rate: float) -> Trained:
         from pipeline.distillation.dataset import Documents
         from pipeline.distillation.trainer import distill
-        from pipeline.generation.examination import dev_figures
+        from pipeline.examination.stored import dev_figures
         from pipeline.progress import Progress
         from pipeline.speculation.sampling import Sampling
 
@@ -163,7 +163,7 @@ def trl_gkd(regime: Regime, steps: int, seed: int, rate: float) -> Trained:
     return Trained(model, took, _mean_length(spoken) * BATCH * steps)
 
 
-def coarse(item: Spoken) -> Spoken:
+def coarse(item: StoredCompletion) -> StoredCompletion:
     """As a vocabulary of 152,000 would have it stored: an id takes 18 of an entry's 24 bits and leaves its log p 6."""
     ids_NK, log_p_NK = unpack(item.entries, item.certain, item.rest_log_p, item.vocabulary)
     kept = Kept(ids_NK.astype(np.int32), log_p_NK, item.certain, item.rest_log_p)

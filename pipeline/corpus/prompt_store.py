@@ -1,0 +1,155 @@
+"""`prompts.arrow`: the corpus as later stages read it, and how it is written. Knows no tokenizer.
+
+An Arrow IPC file, uncompressed, so that a memory map is all it takes to read one.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pipeline.corpus.near_duplicates import Clusters
+from pipeline.corpus.splits import SPLITS
+from pipeline.errors import UnderstudyError
+
+PROMPTS = "prompts.arrow"
+SCHEMA = pa.schema(
+    [
+        ("id", pa.string()),
+        ("split", pa.string()),
+        ("domain", pa.string()),
+        ("cluster", pa.int64()),
+        ("tokens", pa.list_(pa.int32())),
+        ("chat", pa.string()),  # JSON of a Chat; null where nothing follows
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Chat:
+    """A chat that goes on: the messages so far, and what is asked after each answer to come."""
+
+    messages: tuple[Mapping[str, Any], ...]
+    follow_ups: tuple[tuple[Mapping[str, Any], ...], ...]
+
+    def answered(self, text: str) -> "Chat":
+        """The chat after the target's answer, with the next question asked."""
+        asked, *later = self.follow_ups
+        return Chat((*self.messages, {"role": "assistant", "content": text}, *asked), tuple(later))
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One prompt. `id` is 16 hex digits of SHA-256 over the token ids as little-endian int32: equal ids, equal tokens.
+
+    `split` is train, dev or examination; prompts of one `cluster` (a number within this artifact) share it. `chat` is there
+    where more is asked after the answer.
+    """
+
+    id: str
+    split: str
+    domain: str
+    cluster: int
+    tokens: tuple[int, ...]
+    chat: Chat | None = None
+
+
+@dataclass
+class Written:
+    """What went into the file: prompts by (domain, split), all tokens, clusters, and the prompts of the largest one."""
+
+    prompts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    tokens: int = 0
+    clusters: int = 0
+    largest_cluster: int = 0
+
+    def in_split(self, split: str) -> int:
+        return sum(count for (_, where), count in self.prompts.items() if where == split)
+
+    def by_domain(self) -> dict[str, dict[str, int]]:
+        """{domain: {split: prompts}}, every split named."""
+        domains = sorted({domain for domain, _ in self.prompts})
+        return {domain: {split: self.prompts[domain, split] for split in SPLITS} for domain in domains}
+
+
+def write_prompts(
+    path: Path, accepted: Path, ids: NDArray[np.uint64], clusters: Clusters, splits: NDArray[np.uint8]
+) -> Written:
+    """Copy the kept rows of the spool's `accepted` file to `path`, batch by batch, in the order they were read.
+
+    `ids` and `splits` are [rows]; clusters are numbered by their first kept row.
+    """
+    kept_first = clusters.first[clusters.kept]
+    found, start, inverse, sizes = np.unique(kept_first, return_index=True, return_inverse=True, return_counts=True)
+    number = np.empty(len(found), dtype=np.int64)
+    number[np.argsort(start)] = np.arange(len(found))
+    cluster_of = np.full(len(clusters.kept), -1, dtype=np.int64)
+    cluster_of[clusters.kept] = number[inverse]
+    written = Written(clusters=len(found), largest_cluster=int(sizes.max()))
+    with pa.memory_map(str(accepted)) as source, pa.ipc.new_file(str(path), SCHEMA) as out:
+        row = 0
+        for batch in _batches(pa.ipc.open_file(source)):
+            rows = row + np.flatnonzero(clusters.kept[row : row + batch.num_rows])
+            row += batch.num_rows
+            if not len(rows):
+                continue
+            batch = batch.take(pa.array(rows - (row - batch.num_rows)))
+            names = [SPLITS[split] for split in splits[rows]]
+            domains, tokens = batch.column("domain"), batch.column("tokens")
+            out.write_batch(
+                pa.record_batch(
+                    [
+                        pa.array([f"{int(value):016x}" for value in ids[rows]]),
+                        pa.array(names),
+                        domains,
+                        pa.array(cluster_of[rows]),
+                        tokens,
+                        batch.column("chat"),
+                    ],
+                    schema=SCHEMA,
+                )
+            )
+            written.prompts.update(zip(domains.to_pylist(), names, strict=True))
+            written.tokens += len(tokens.flatten())
+    return written
+
+
+def read_prompts(artifact_dir: Path, splits: Collection[str] | None = None) -> list[Prompt]:
+    """The prompts of a corpus artifact, in file order; of `splits` only, where given (ValueError for an unknown name).
+
+    UnderstudyError where the file is missing or damaged.
+    """
+    if splits is not None and set(splits) - set(SPLITS):
+        raise ValueError(f"no such split: {', '.join(sorted(set(splits) - set(SPLITS)))}")
+    path = artifact_dir / PROMPTS
+    try:
+        with pa.memory_map(str(path)) as source:
+            return [prompt for batch in _batches(pa.ipc.open_file(source)) for prompt in _prompts(batch, splits)]
+    except FileNotFoundError:
+        raise UnderstudyError(f"{path}: no such file; run the corpus stage first") from None
+    except pa.ArrowInvalid as error:
+        raise UnderstudyError(
+            f"{path}: damaged ({' '.join(str(error).split())[:200]}); delete {artifact_dir} and run again"
+        ) from None
+
+
+def _prompts(batch: Any, splits: Collection[str] | None) -> Iterator[Prompt]:
+    for row in batch.to_pylist():
+        if splits is None or row["split"] in splits:
+            chat = None if row["chat"] is None else _chat(json.loads(row["chat"]))
+            yield Prompt(row["id"], row["split"], row["domain"], row["cluster"], tuple(row["tokens"]), chat)
+
+
+def _chat(raw: Mapping[str, Any]) -> Chat:
+    return Chat(tuple(raw["messages"]), tuple(map(tuple, raw["follow_ups"])))
+
+
+def _batches(reader: Any) -> Iterator[Any]:
+    for number in range(reader.num_record_batches):
+        yield reader.get_batch(number)

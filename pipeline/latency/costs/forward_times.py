@@ -1,0 +1,77 @@
+"""Forward times of a pair on this machine, measured alone: what efficiency is held against."""
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from pipeline.latency.costs.speedup import ForwardTimes
+from pipeline.speculation.forward import Body, Side, choose_body
+
+
+def measure_times(
+    target: Any,
+    draft: Any,
+    vocabulary: int,
+    tokens: Sequence[int],
+    *,
+    batch: int = 1,
+    context: int = 128,
+    repeats: int = 15,
+) -> ForwardTimes:
+    """As `measure_bodies`, of two models."""
+    bodies = choose_body(target, vocabulary), choose_body(draft, vocabulary)
+    return measure_bodies(*bodies, vocabulary, tokens, batch=batch, context=context, repeats=repeats)
+
+
+@torch.inference_mode()
+def measure_bodies(
+    target: Body,
+    draft: Body,
+    vocabulary: int,
+    tokens: Sequence[int],
+    *,
+    batch: int,
+    context: int,
+    repeats: int,
+) -> ForwardTimes:
+    """Median seconds of a forward pass of the target over each of `tokens` tokens a sequence and of the draft over one, by
+    the forward that the decoder uses, `context` tokens in the cache. The passes take turns, so that a slow moment of the
+    machine falls on all of them."""
+    widest = max(tokens)
+    passes: dict[tuple[str, int], Callable[[], None]] = {}
+    for name, body, widths in (("target", target, sorted({1, *tokens})), ("draft", draft, [1])):
+        side = Side(body, batch, context + widest)
+        ids_BT = torch.arange(batch * (context + widest), device=side.device).view(batch, -1) % vocabulary
+        side.logits(ids_BT[:, :context], [0] * batch, keep=1)
+        for width in widths:
+            passes[name, width] = _one_pass(side, ids_BT[:, context : context + width], context)
+    seconds: dict[tuple[str, int], list[float]] = {key: [] for key in passes}
+    for number in range(repeats + 2):
+        for key, run in passes.items():
+            began = perf_counter()
+            run()
+            if number >= 2:  # the first two warm up
+                seconds[key].append(perf_counter() - began)
+    found = {key: median(values) for key, values in seconds.items()}
+    return ForwardTimes({width: found[name, width] for name, width in found if name == "target"}, found["draft", 1])
+
+
+def pooled(turns: Sequence[ForwardTimes]) -> ForwardTimes:
+    """The median of several measurements, where more tokens never take less time: what would say so is noise."""
+    widths = sorted(turns[0].target)
+    medians = (median(turn.target[width] for turn in turns) for width in widths)
+    rising = dict(zip(widths, accumulate(medians, max), strict=True))
+    return ForwardTimes(rising, median(turn.draft for turn in turns))
+
+
+def _one_pass(side: Side, ids_BT: torch.Tensor, context: int) -> Callable[[], None]:
+    def run() -> None:
+        side.logits(ids_BT, [context] * len(ids_BT), keep=ids_BT.shape[1])
+        if side.device.type == "cuda":
+            torch.cuda.synchronize(side.device)
+
+    return run

@@ -1,0 +1,116 @@
+"""Which draft length at which number of requests, from measured step times and measured acceptance. Pure.
+
+With n requests in the batch a request's answer takes rounds(gamma) * step(gamma, n) seconds, whatever happened before; the
+least of them in every state is also the least latency and the most throughput over all states.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.latency.costs.speedup import break_even
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+def answers(rounds_G: Floats, step_GN: Floats) -> Floats:
+    """Seconds of a mean request's answer by draft length and number in the batch: [gamma, n - 1]. `rounds_G[0]` is of plain
+    decoding, a token a round."""
+    return rounds_G[:, None] * step_GN
+
+
+def best_lengths(rounds_G: Floats, step_GN: Floats) -> Ints:
+    """The draft length for each number in the batch, the shorter of two that are as good; 0 where speculation does not pay."""
+    lengths_N: Ints = answers(rounds_G, step_GN).argmin(0)
+    return lengths_N
+
+
+def speedups(rounds_G: Floats, step_GN: Floats) -> Floats:
+    """Plain decoding's time over that of each draft length, at each number in the batch: [gamma, n - 1]."""
+    answer_GN = answers(rounds_G, step_GN)
+    speedup_GN: Floats = answer_GN[0] / answer_GN
+    return speedup_GN
+
+
+def last_paying(lengths_N: Ints) -> int:
+    """The largest batch at which any draft length pays; 0 if none does."""
+    paying = np.flatnonzero(lengths_N)
+    return int(paying[-1]) + 1 if len(paying) else 0
+
+
+def ranges(lengths_N: Sequence[int] | Ints) -> list[tuple[int, int, int]]:
+    """(first batch, last batch, gamma) of each stretch of one draft length."""
+    lengths_N = np.asarray(lengths_N)
+    begins = np.flatnonzero(np.diff(lengths_N, prepend=-1))
+    ends = np.append(begins[1:], len(lengths_N))
+    return [(int(begin) + 1, int(end), int(lengths_N[begin])) for begin, end in zip(begins, ends, strict=True)]
+
+
+def for_vllm(lengths_N: Sequence[int] | Ints) -> dict[str, Any]:
+    """Keys of vLLM's `--speculative-config`; one draft length for all needs no schedule."""
+    fixed, stretches = {"num_speculative_tokens": int(max(lengths_N))}, ranges(lengths_N)
+    if len(stretches) == 1:
+        return fixed
+    return fixed | {"num_speculative_tokens_per_batch_size": [list(stretch) for stretch in stretches]}
+
+
+def for_tensorrt(lengths_N: Sequence[int] | Ints) -> dict[str, Any]:
+    """Keys of TensorRT-LLM's `speculative_config`. A batch of one has the longest of all, as its validator demands; its releases
+    read a batch size of the schedule as the first or as the last of its stretch, and with every size in it both mean the same."""
+    return {
+        "max_draft_len": int(max(lengths_N)),
+        "draft_len_schedule": {number: int(gamma) for number, gamma in enumerate(lengths_N, 1)}
+        | {1: int(max(lengths_N))},
+    }
+
+
+def break_even_acceptances(step_GN: Floats) -> Floats:
+    """By the number in the batch: the acceptance rate from which the best draft length pays, were acceptance the same and
+    independent everywhere; above 1 where none does."""
+    found = [break_even(dict(enumerate(step_G[1:] / step_G[0], 1))) for step_G in step_GN.T]
+    return np.array([np.inf if one is None else one for one in found])
+
+
+FORMATS = {"vllm": for_vllm, "tensorrt-llm": for_tensorrt}
+
+
+@dataclass(frozen=True)
+class Option:
+    """One of several drafts on the same target."""
+
+    name: str
+    rounds_G: Floats
+    step_GN: Floats
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What to do with N requests in the batch, entry N - 1."""
+
+    drafts: list[Option]
+    winner_N: list[str | None]  # the draft whose answers come soonest; None where plain decoding's do
+    lengths_N: Ints  # its draft length; 0
+    speedup_N: Floats  # over plain decoding
+    break_even_N: Floats  # acceptance rate from which that draft pays at all, the first where none wins
+
+
+def plain_spread(drafts: Sequence[Option]) -> float:
+    """By how much plain decoding's time differs at most between measurements, at one number in the batch: 0.1 is 10%."""
+    plain_DN = np.array([draft.step_GN[0] for draft in drafts])
+    return float((plain_DN.max(0) / plain_DN.min(0)).max() - 1)
+
+
+def scheduled(drafts: Sequence[Option]) -> Schedule:
+    """Each draft is held against plain decoding as it was measured with it: a slow hour of a machine is no draft's loss."""
+    speedup_DN = np.array([speedups(draft.rounds_G, draft.step_GN).max(0) for draft in drafts])
+    lengths_DN = np.array([best_lengths(draft.rounds_G, draft.step_GN) for draft in drafts])
+    first_N = speedup_DN.argmax(0)
+    each_N = np.arange(len(first_N))
+    lengths_N = lengths_DN[first_N, each_N]
+    winner_N = [drafts[one].name if gamma else None for one, gamma in zip(first_N, lengths_N, strict=True)]
+    break_even_DN = np.array([break_even_acceptances(draft.step_GN) for draft in drafts])
+    return Schedule(list(drafts), winner_N, lengths_N, speedup_DN[first_N, each_N], break_even_DN[first_N, each_N])

@@ -1,0 +1,91 @@
+"""Loads models and tokenizers, on the device and in the number format asked for. Knows no stage.
+
+The only way weights enter this project: safetensors, and no code shipped with a model unless the user asked for it.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from transformers import AutoModelForCausalLM, AutoTokenizer, FineGrainedFP8Config
+from transformers.utils import logging as transformers_logging
+
+from pipeline.errors import UnderstudyError, UsageError
+
+transformers_logging.disable_progress_bar()  # a bar per loaded file drowns our own progress
+transformers_logging.set_verbosity_error()
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def choose_device(name: str) -> torch.device:
+    """The device called `name`; `auto` takes a GPU where there is one. UsageError if it is not there."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UsageError(f"device = '{name}' cannot be used here: {str(error).splitlines()[0]}") from None
+    return device
+
+
+def multiplies_bf16(device: torch.device) -> bool:
+    """Whether the device multiplies in bfloat16: elsewhere it is emulated, slowly."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    capabilities = torch.cpu.get_capabilities()
+    return device.type == "cpu" and bool(capabilities.get("amx_bf16") or capabilities.get("avx512_bf16"))
+
+
+def load_model(path: Path, dtype: str, device: torch.device, trust_remote_code: bool = False) -> Any:
+    """A causal language model in eval mode. A quantised directory keeps its own number format.
+
+    Raises UnderstudyError naming the directory if the weights are missing, damaged or not safetensors.
+    """
+    quantisation: dict[str, Any] = read_model_config(path).get("quantization_config") or {}
+    quantised = bool(quantisation)
+    placement: dict[str, Any] = {"device_map": str(device)} if quantised else {}
+    if quantisation.get("quant_method") == "fp8":
+        # Else a GPU of some generations would fetch kernels to multiply in it, and examine another draft than any other machine.
+        skipped = quantisation.get("modules_to_not_convert")
+        placement["quantization_config"] = FineGrainedFP8Config(dequantize=True, modules_to_not_convert=skipped)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            path,
+            dtype="auto" if quantised else _DTYPES[dtype],  # as it would load anywhere else
+            use_safetensors=True,
+            trust_remote_code=trust_remote_code,
+            local_files_only=True,
+            **placement,
+        )
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise UnderstudyError(f"{path}: cannot be loaded: {' '.join(str(error).split())[:300]}") from error
+    return model.eval() if quantised else model.to(device).eval()
+
+
+def load_tokenizer(path: Path, trust_remote_code: bool = False) -> Any:
+    """The tokenizer of a model directory. UnderstudyError if there is none."""
+    try:
+        return AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code, local_files_only=True)
+    except Exception as error:  # the tokenizers library raises bare exceptions for damaged files
+        raise UnderstudyError(f"{path}: no usable tokenizer: {' '.join(str(error).split())[:300]}") from error
+
+
+def read_model_config(path: Path) -> dict[str, Any]:
+    """`config.json` as it lies on disk."""
+    return read_json_object(path / "config.json")
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UnderstudyError(f"{path}: cannot be read: {error}") from None
+    return content
+
+
+def dtype_bytes(dtype: str) -> int:
+    """Bytes of one number."""
+    return int(_DTYPES[dtype].itemsize)

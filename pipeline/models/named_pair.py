@@ -1,0 +1,98 @@
+"""A target and drafts named on the command line, loaded and checked, without a config or a store."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import UsageError
+from pipeline.models.draft_directory import trained_on_before
+from pipeline.models.hub import fetch
+from pipeline.models.loading import choose_device, load_model, load_tokenizer, read_model_config
+from pipeline.models.shape import read_shape
+from pipeline.models.tokenizers import check_same_family, stop_token_ids
+
+_HUB = re.compile(r"(?P<source>[\w.-]+/[\w.-]+)@(?P<revision>[0-9a-f]{40})")
+
+
+@dataclass(frozen=True)
+class NamedPair:
+    """One target, any number of drafts of its family, ready to run."""
+
+    target: Any
+    drafts: dict[str, Any]  # in the order given, by the end of their names
+    tokenizer: Any
+    vocabulary: int  # tokens that every model's logits have a column for
+    context: int  # most tokens of a sequence that every model can see
+    stop_tokens: list[int]
+    learnt: frozenset[str]  # prompts that a draft says it was trained on
+
+
+def load_named_pair(
+    target: str, drafts: Sequence[str], dtype: str | None, device: str, trust_remote_code: bool = False
+) -> NamedPair:
+    """Load a target and drafts: a model directory, an artifact that holds one, or `org/name@revision` on the hub.
+
+    `dtype` None loads each model as it was saved. Raises UsageError for a name that is neither, UnderstudyError for a
+    draft of another family or weights that do not load.
+    """
+    where = choose_device(device)  # before anything is fetched
+    names = short_names(list(dict.fromkeys(drafts)))
+    paths = {short: locate(name, "draft") for name, short in names.items()}
+    target_path = locate(target, "target")
+    tokenizer = load_tokenizer(target_path, trust_remote_code)
+    for path in paths.values():
+        check_same_family(tokenizer, load_tokenizer(path, trust_remote_code))
+    shapes = {path: read_shape(path, trust_remote_code) for path in (target_path, *paths.values())}
+    for path, shape in shapes.items():
+        if shape.logits_width < len(tokenizer):
+            raise UsageError(
+                f"{path}: its logits have {shape.logits_width} columns and the target's tokenizer {len(tokenizer)} tokens; "
+                "take a model that knows them all"
+            )
+
+    def load(path: Path) -> Any:
+        return load_model(path, dtype or _saved_dtype(path), where, trust_remote_code)
+
+    return NamedPair(
+        load(target_path),
+        {name: load(path) for name, path in paths.items()},
+        tokenizer,
+        min(shape.logits_width for shape in shapes.values()),
+        min(shape.context for shape in shapes.values()),
+        stop_token_ids(target_path, tokenizer),
+        frozenset().union(*map(trained_on_before, paths.values())),
+    )
+
+
+def short_names(names: Sequence[str]) -> dict[str, str]:
+    """For each of `names` as many of its last path components as tell it from the others."""
+    parts = {name: Path(name).parts for name in names}
+    for kept in range(1, max(map(len, parts.values()), default=0) + 1):
+        short = {name: "/".join(own[-kept:]) for name, own in parts.items()}
+        if len(set(short.values())) == len(names):
+            return short
+    return {name: name for name in names}
+
+
+def locate(name: str, role: str) -> Path:
+    """The model directory that `name` stands for; an artifact keeps its models in folders named by their role."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        path = path / role if (path / role / "config.json").is_file() else path
+        if not (path / "config.json").is_file():
+            raise UsageError(f"--{role} {name}: not a model directory (no config.json there)")
+        return path
+    hub = _HUB.fullmatch(name)
+    if hub is None:
+        raise UsageError(
+            f"--{role} {name}: neither a directory nor a hub model (org/name@revision, the commit's 40 hex digits)"
+        )
+    return fetch(hub["source"], hub["revision"])
+
+
+def _saved_dtype(path: Path) -> str:
+    config = read_model_config(path)
+    saved = str(config.get("dtype") or config.get("torch_dtype") or "float32")
+    return saved if saved in ("float32", "bfloat16", "float16") else "float32"

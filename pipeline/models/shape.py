@@ -1,0 +1,72 @@
+"""Sizes of a model, read from its config and from the headers of its weights: no tensor is loaded."""
+
+import json
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from transformers import AutoConfig
+
+from pipeline.errors import UnderstudyError
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What the headers of the safetensors files say."""
+
+    parameters: int
+    bytes: int
+
+
+def measure_weights(path: Path) -> Weights:
+    """Count parameters and bytes without loading a tensor (a safetensors header is JSON behind its 8-byte length)."""
+    parameters = size = 0
+    for file in sorted(path.glob("*.safetensors")):
+        with file.open("rb") as stream:
+            try:
+                (length,) = struct.unpack("<Q", stream.read(8))
+                header = json.loads(stream.read(length))
+            except (struct.error, json.JSONDecodeError, UnicodeDecodeError, MemoryError, OverflowError):
+                raise UnderstudyError(f"{file}: not a whole safetensors file") from None
+        for name, entry in header.items():
+            if name != "__metadata__":
+                begin, end = entry["data_offsets"]
+                count = 1
+                for extent in entry["shape"]:
+                    count *= extent
+                parameters, size = parameters + count, size + end - begin
+        if file.stat().st_size != 8 + length + max(
+            (e["data_offsets"][1] for n, e in header.items() if n != "__metadata__"), default=0
+        ):
+            raise UnderstudyError(f"{file}: truncated")
+    return Weights(parameters, size)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What of a model's config the pair needs to know."""
+
+    logits_width: int  # the vocabulary, often padded beyond the tokenizer's
+    context: int  # most tokens of a sequence
+    cache_elements_per_token: int  # keys and values of one token of one sequence
+
+
+def read_shape(path: Path, trust_remote_code: bool = False) -> Shape:
+    """The shape of the decoder in a model directory; for a multimodal model, of its text part.
+
+    A sliding window limits the context: within it, sliding and full attention are the same.
+    Raises UnderstudyError for a model that is not a transformer with key-value heads, or whose config cannot be read.
+    """
+    try:
+        config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=trust_remote_code)
+        text = config.get_text_config()
+        heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+        width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+        elements = int(2 * text.num_hidden_layers * heads * width)
+    except (OSError, ValueError, AttributeError, ImportError) as error:
+        raise UnderstudyError(f"{path}: not a model this can use: {' '.join(str(error).split())[:300]}") from error
+    context = getattr(text, "max_position_embeddings", None) or 2**31
+    window = getattr(text, "sliding_window", None)
+    if window and getattr(text, "use_sliding_window", True):
+        context = min(context, window)
+    return Shape(int(text.vocab_size), int(context), elements)

@@ -1,0 +1,94 @@
+"""Base drafts made from what there is: some layers of the target, or a draft with rows for tokens that the target gained."""
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from pipeline.errors import UsageError
+from pipeline.models.tokenizers import split_difference
+
+
+def keep_layers(model: Any, layers: int | Sequence[int]) -> tuple[Any, list[int]]:
+    """A model of the same shape with some of `model`'s decoder layers, by number from 0, and which; its other weights are equal.
+
+    A count takes the first, the last, and others evenly between: neighbours do nearly the same, the ends do not. UsageError
+    where there are no such layers, or where they cannot take each other's place.
+    """
+    if getattr(model.config, "quantization_config", None) is not None:
+        raise UsageError(
+            "pair.draft.source = target: the target is quantised; its layers cannot be trained, name a draft"
+        )
+    name, stack = _layers(model)
+    chosen = _spread(len(stack), layers) if isinstance(layers, int) else list(layers)
+    if not chosen or len(chosen) > len(stack) or not set(chosen) <= set(range(len(stack))):
+        raise UsageError(f"pair.draft.layers = {layers}: the target has {len(stack)} layers, 0 to {len(stack) - 1}")
+    config = copy.deepcopy(model.config)
+    text = config.get_text_config()
+    for key, value in list(vars(text).items()):  # such as layer_types
+        if isinstance(value, list) and len(value) == len(stack):
+            setattr(text, key, [value[layer] for layer in chosen])
+    text.num_hidden_layers = len(chosen)
+    smaller = type(model)(config).to(model.dtype)
+    try:
+        smaller.load_state_dict(_renamed(model.state_dict(), list(smaller.state_dict()), name, chosen))
+    except (KeyError, RuntimeError) as error:  # layers that differ by their place, such as dense ones before experts
+        reason = " ".join(str(error).split())[:160]
+        raise UsageError(
+            f"pair.draft.layers = {layers}: layers of a {type(model).__name__} cannot take each other's place ({reason}); "
+            "name a draft instead"
+        ) from None
+    smaller.generation_config = copy.deepcopy(model.generation_config)
+    return smaller.eval(), chosen
+
+
+def _renamed(weights: dict[str, Any], wanted: Sequence[str], stack: str, chosen: Sequence[int]) -> dict[str, Any]:
+    """The weights that a model of the layers `chosen` wants, by the names they have there."""
+    found = {}
+    for key in wanted:
+        source = key
+        if key.startswith(f"{stack}."):
+            layer, _, rest = key.removeprefix(f"{stack}.").partition(".")
+            source = f"{stack}.{chosen[int(layer)]}.{rest}"
+        found[key] = weights[source]
+    return found
+
+
+def _layers(model: Any) -> tuple[str, torch.nn.ModuleList]:
+    count, decoder = model.config.get_text_config().num_hidden_layers, set(model.get_decoder().modules())
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.ModuleList) and len(module) == count and module in decoder:
+            return name, module
+    raise UsageError(
+        f"pair.draft.source = target: the layers of a {type(model).__name__} are not one list; name a draft instead"
+    )
+
+
+def _spread(count: int, kept: int) -> list[int]:
+    if kept == 1:
+        return [0]
+    return [round(place * (count - 1) / (kept - 1)) for place in range(min(kept, count))] if kept <= count else []
+
+
+def gained_tokens(target: Any, draft: Any) -> list[int]:
+    """Ids of tokens that the target's tokenizer has and the draft's lacks, where that is the only difference; else none."""
+    theirs, ours = target.get_vocab(), draft.get_vocab()
+    if not ours.items() < theirs.items() or split_difference(target, draft) is not None:
+        return []
+    gained = sorted(theirs[token] for token in theirs.keys() - ours.keys())
+    return gained if gained[0] > max(ours.values()) else []
+
+
+@torch.no_grad()
+def grow_vocabulary(model: Any, gained: Sequence[int]) -> None:
+    """Rows for new tokens in embedding and head, in place: the mean of the rows there are, so that they begin as nobody's
+    favourite. `gained` are ids beyond every token that the model knows."""
+    known, wanted = gained[0], gained[-1] + 1
+    if model.get_input_embeddings().weight.shape[0] < wanted:
+        model.resize_token_embeddings(wanted, mean_resizing=False)
+    tensors = [model.get_input_embeddings().weight]
+    if (head := model.get_output_embeddings()) is not None:
+        tensors += [tensor for tensor in (head.weight, head.bias) if tensor is not None]
+    for tensor in tensors:
+        tensor[list(gained)] = tensor[:known].float().mean(0).to(tensor.dtype)

@@ -1,0 +1,68 @@
+"""Whether two tokenizers are of one family, and which tokens end a completion."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import UnderstudyError
+from pipeline.models.loading import read_json_object
+
+
+def check_same_family(target: Any, draft: Any) -> list[str]:
+    """Compare two tokenizers. Returns differences that are legal and reported: EOS, pad, chat template.
+
+    Raises UnderstudyError naming a token if any text could be tokenised differently: a draft of another family can
+    never agree with its target.
+    """
+    theirs, ours = target.get_vocab(), draft.get_vocab()
+    if theirs != ours:
+        token = min((theirs.keys() ^ ours.keys()) or {t for t in theirs if theirs[t] != ours[t]})
+        raise UnderstudyError(
+            f"draft and target are not of one family: token {token!r} is {_id(theirs, token)} for the target and "
+            f"{_id(ours, token)} for the draft ({len(theirs)} and {len(ours)} tokens); choose a draft with the target's tokenizer"
+        )
+    if (difference := split_difference(target, draft)) is not None:
+        raise UnderstudyError(
+            f"draft and target share a token list but split text differently ({difference}); choose a draft with the target's "
+            "tokenizer"
+        )
+    return legal_differences(target, draft)
+
+
+def legal_differences(target: Any, draft: Any) -> list[str]:
+    """What two tokenizers of one family may differ in: the target's is used, and that is reported."""
+    return [
+        f"{name}: the target's {getattr(target, name)!r} is used, the draft's was {getattr(draft, name)!r}"
+        for name in ("eos_token", "pad_token", "chat_template")
+        if getattr(target, name) != getattr(draft, name)
+    ]
+
+
+def split_difference(target: Any, draft: Any) -> str | None:
+    """Why two tokenizers may cut one text into different tokens; None where nothing says so."""
+    split = next((one for one, other in zip(_merges(target), _merges(draft), strict=False) if one != other), None)
+    if split is not None:
+        return f"merge {split} of the target has another rank in the draft"
+    probe = "def f(x):\n\treturn  [1234, 'äöü', \"漢字\"]  # ok 🙂 \r\n"
+    same = target(probe)["input_ids"] == draft(probe)["input_ids"]
+    return None if same else "another normaliser or special tokens"
+
+
+def _merges(tokenizer: Any) -> list[Any]:
+    """The merge rules of a BPE in order of rank; none where the tokenizer is of another kind."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    return list(json.loads(backend.to_str())["model"].get("merges") or []) if backend is not None else []
+
+
+def _id(vocabulary: dict[str, int], token: str) -> str:
+    return f"id {vocabulary[token]}" if token in vocabulary else "missing"
+
+
+def stop_token_ids(path: Path, tokenizer: Any) -> list[int]:
+    """The ids that end a completion: those of the generation config, and the tokenizer's EOS."""
+    found: set[int] = set()
+    generation = path / "generation_config.json"
+    if generation.exists():
+        listed: Any = read_json_object(generation).get("eos_token_id")
+        found |= set(listed) if isinstance(listed, list) else {listed}
+    return sorted(token for token in found | {tokenizer.eos_token_id} if token is not None)

@@ -1,0 +1,226 @@
+"""What a run will take, from two small runs of the same loop: same models, stages and batches, fewer prompts and steps.
+
+Seconds and bytes of a job are taken as a line in how much it is given; what it holds in memory does not grow with that.
+"""
+
+import math
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.config.root import Config
+from pipeline.errors import UnderstudyError, UsageError
+from pipeline.models.stored_pair import read_pair
+from pipeline.planning.forecast import Forecast, source_rows
+from pipeline.progress import Progress
+from pipeline.running.jobs import expand
+from pipeline.running.stage_list import stage_named
+from pipeline.store.artifacts import Artifact, Store
+from pipeline.store.files import write_json
+from pipeline.store.runs import find_built, require_run
+
+PAIR = "pair"
+_STEPS, _PROMPTS = 10, 8  # of a training and in a split: fewer say little, and chance may leave none
+_TWICE, _MOST = 2.0, 1.0
+_PAIR_SHARES = (0.04, 0.16)  # steps of the reference pair's trainings are all alike, beside a start of some seconds
+_FINE, _REFUSED = 0, 3
+_UNDERSTUDY = "from pipeline.cli import main; main()"
+_CONFIG, _STORE = "config.yaml", "store"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one job, or of the whole run with what is between its jobs."""
+
+    seconds: float
+    stored_bytes: int
+    memory_bytes: int  # the most that the process held
+    gpu_bytes: int  # the most on a GPU; 0 without one
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A small run that was measured."""
+
+    seconds: float
+    shares: dict[str, float]  # by job: how much of the whole it was given
+    counts: dict[str, float]  # by job: of what it was given, where chance decides how many that are
+    jobs: dict[str, Cost]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the whole run will take, and what serving its drafts will."""
+
+    jobs: dict[str, Cost]
+    total: Cost
+    serving_bytes: dict[str, float]  # of pair and caches, by form of the draft
+    batch: int
+    context: int
+
+
+def measure(config: Config, counted: Forecast, store: Store, progress: Progress) -> Measured:
+    """The small runs lie beside the store's artifacts while they last; they log nowhere else, register nothing and see no
+    champion. UnderstudyError where one fails, UsageError where there are too few rows."""
+    trials = list[Trial]()
+    with _place(store, progress) as place:
+        for number, (share, pair_share) in enumerate(zip(_shares(config, counted), _PAIR_SHARES, strict=True), 1):
+            progress.line(f"small run {number} of 2: {share:.1%} of prompts and steps")
+            trials.append(_run(config, share, pair_share, last := place / str(number)))
+        serving = _serving(config, Store(last / _STORE))
+    return Measured(*extrapolate(trials[0], trials[1]), serving, *config.gate.served)
+
+
+@contextmanager
+def _place(store: Store, progress: Progress) -> Iterator[Path]:
+    """One plan at a time on a store, so that what a killed one left can be told from what another is at."""
+    with store.lock("plan", lambda: progress.line("another plan is being measured; waiting")):
+        place = store.root / "work" / "plan"
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True)
+        try:
+            yield place
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+
+
+def _shares(config: Config, counted: Forecast) -> tuple[float, float]:
+    """Of prompts and steps: enough that a batch of completions is full, each split has prompts, and a training some steps."""
+    fewest, examined_every = min(counted.prompts.values()), config.distill.evaluate_every
+    if fewest < 2:
+        raise UsageError(f"plan --measure: {counted.rows} rows are too few for two smaller runs; run it as it is")
+    completions = next(asked.completions for asked in counted.generate if asked.job == "generate")
+    steps = [
+        config.distill.max_steps,
+        *([config.distill.on_policy.max_steps] if config.distill.on_policy.rounds else []),
+    ]
+    least = max(config.generate.batch / completions, _STEPS / min(steps), _PROMPTS / fewest)
+    # So that as many examinations fall into a training as in the whole, steps between two are whole numbers too.
+    small = min(math.ceil(least * examined_every) / examined_every, _MOST / _TWICE)
+    return small, _TWICE * small
+
+
+def scaled(config: Config, share: float, pair_share: float) -> Config:
+    """The same loop with a share of prompts and steps, and a share of the reference pair's training."""
+    raw = config.model_dump()
+    for source, rows, given in zip(raw["corpus"]["sources"], source_rows(config), config.corpus.sources, strict=True):
+        if not given.is_reference:
+            source["limit"] = _part(rows, share)
+    raw["corpus"]["max_reject_share"] = 1.0  # bad rows may come first
+    reference = raw["pair"]["reference"]
+    reference["prompts"] = max(8, _part(reference["prompts"], share))
+    reference["move_steps"] = _part(reference["move_steps"], pair_share)
+    for role in ("target", "draft"):
+        reference[role]["steps"] = _part(reference[role]["steps"], pair_share)
+    distill = raw["distill"]
+    for section, name in (
+        (distill, "max_steps"),
+        (distill, "evaluate_every"),
+        (distill, "save_every"),
+        (distill["on_policy"], "prompts"),
+        (distill["on_policy"], "max_steps"),
+        (raw["quantize"]["recovery"], "max_steps"),
+    ):
+        section[name] = _part(section[name], share)
+    raw["tracking"]["uri"] = None
+    return Config.model_validate(raw)
+
+
+def _part(whole: int, share: float) -> int:
+    return max(1, round(whole * share))
+
+
+def _run(config: Config, share: float, pair_share: float, place: Path) -> Trial:
+    """The gate has too little to judge by, and mostly refuses: that is no failure here."""
+    place.mkdir()
+    write_json(place / _CONFIG, scaled(config, share, pair_share).model_dump(mode="json"))
+    environment = {name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"}
+    command = [sys.executable, "-c", _UNDERSTUDY, "run", str(place / _CONFIG), "--store", str(place / _STORE)]
+    began = time.monotonic()
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    seconds = time.monotonic() - began
+    if ended.returncode not in (_FINE, _REFUSED):
+        said = ended.stderr.strip().splitlines() or ["it said nothing"]
+        why = said[-1].removeprefix("understudy: ")
+        raise UnderstudyError(f"plan: a run of this config with {share:.1%} of its prompts and steps failed: {why}")
+    store = Store(place / _STORE)
+    record = require_run(store, None)
+    built = {job.id: find_built(store, record, job.id) for job in expand(config, ()) if stage_named(job.stage).cached}
+    return Trial(
+        seconds,
+        {job: _share(job, config, share, pair_share) for job in built},
+        {job: _count(job, built) for job in built},
+        {job: cost_of(artifact) for job, artifact in built.items()},
+    )
+
+
+def _share(job: str, config: Config, share: float, pair_share: float) -> float:
+    if job == PAIR:
+        return pair_share if config.pair.is_reference else 1.0
+    return share
+
+
+def _count(job: str, built: Mapping[str, Artifact]) -> float:
+    """Completions of a generation, with all turns of a chat; examined prompts. 0 for a job whose share says it all."""
+    stage = job.partition("/")[0]
+    if stage == "generate":
+        return built[job].figures["completions"]
+    return built["corpus"].figures["examination"] if stage in ("evaluate", "gate") else 0.0
+
+
+def cost_of(artifact: Artifact) -> Cost:
+    """What building it took."""
+    manifest = artifact.manifest
+    peak, stored = manifest["peak_memory"], sum(file["size"] for file in manifest["files"].values())
+    return Cost(manifest["seconds"], stored, peak["process"], peak.get("gpu", 0))
+
+
+def _serving(config: Config, store: Store) -> dict[str, float]:
+    record = require_run(store, None)
+    pair = read_pair(find_built(store, record, PAIR).path, config.pair)
+    examined = {
+        form: find_built(store, record, f"evaluate/{form}") for form in ("candidate", *config.quantize.loadable)
+    }
+    return {
+        form: pair.serving_bytes(artifact.figures["draft_bytes"], *config.gate.served)
+        for form, artifact in examined.items()
+        if artifact.figures
+    }
+
+
+def extrapolate(small: Trial, large: Trial) -> tuple[dict[str, Cost], Cost]:
+    """Jobs, and all together: seconds between jobs (start, imports, tracking) are as many in the whole as in a small run."""
+
+    def whole(name: str) -> Cost:
+        first, second, shares = small.jobs[name], large.jobs[name], [small.shares[name], large.shares[name]]
+        if large.counts[name]:  # the larger says how many the whole will have
+            shares[0] = shares[1] * small.counts[name] / large.counts[name]
+        return Cost(
+            _at_one(first.seconds, second.seconds, *shares),
+            round(_at_one(first.stored_bytes, second.stored_bytes, *shares)),
+            max(first.memory_bytes, second.memory_bytes),
+            max(first.gpu_bytes, second.gpu_bytes),
+        )
+
+    jobs = {name: whole(name) for name in large.jobs}
+    between = large.seconds - sum(one.seconds for one in large.jobs.values())
+    total = Cost(
+        between + sum(one.seconds for one in jobs.values()),
+        sum(one.stored_bytes for one in jobs.values()),
+        max(one.memory_bytes for one in jobs.values()),
+        max(one.gpu_bytes for one in jobs.values()),
+    )
+    return jobs, total
+
+
+def _at_one(small: float, large: float, small_share: float, large_share: float) -> float:
+    """Noise must not make more work take less time, nor chance, where a job was given as much twice, take it for a fixed cost."""
+    if large_share <= small_share:
+        return max(small / small_share, large / large_share)
+    return large + max(0.0, large - small) * (1 - large_share) / (large_share - small_share)

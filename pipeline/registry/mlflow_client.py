@@ -1,0 +1,223 @@
+"""Where MLflow lives and how it is reached: location, quiet import, a probe before the first call, errors in one line.
+
+Knows nothing of drafts, champions or runs. Never imports mlflow before it is needed (1 s), and never writes to the
+caller's directory: MLflow's defaults for a database without an artifact location would.
+"""
+
+import contextlib
+import json
+import logging
+import math
+import os
+import re
+import ssl
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.config.root import Config
+from pipeline.errors import RegistryUnavailable, UnderstudyError
+from pipeline.store.artifacts import Store
+
+PROBE_SECONDS = 4.0
+MISSING = "RESOURCE_DOES_NOT_EXIST"
+EXISTS = "RESOURCE_ALREADY_EXISTS"
+_SQLITE = "sqlite:///"
+_ENVIRONMENT = {  # MLflow's own defaults retry for minutes; a value that the user set stays
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
+    "MLFLOW_HTTP_REQUEST_BACKOFF_JITTER": "0.2",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "60",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DO_NOT_TRACK": "true",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # stdout is for our results
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+}
+_TRUST_SECONDS = 10.0  # a server that answered so recently is not asked again
+_clients: dict[str, Any] = {}
+_answered: dict[str, float] = {}
+_METRIC_KEY = re.compile(r"[^\w\-. :/]", re.ASCII)
+_MAX_KEY, _MAX_PARAM, _MAX_TAG = 250, 6000, 8000  # limits of MLflow 3 servers
+_BATCH_OF = 90  # params, or tags, of one log_batch; a server takes 100
+
+
+@dataclass(frozen=True)
+class Location:
+    """A tracking server or database. `artifacts` is given to new experiments where no server decides."""
+
+    uri: str
+    artifacts: Path | None
+    experiment: str
+    lock_in: Store
+
+    @property
+    def is_server(self) -> bool:
+        return self.uri.startswith(("http://", "https://"))
+
+    @property
+    def shown(self) -> str:
+        """The URI without a password: it goes into messages and run records."""
+        parts = urllib.parse.urlsplit(self.uri)
+        if "@" not in parts.netloc:
+            return self.uri
+        return urllib.parse.urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+def locate(config: Config, store: Store) -> Location:
+    """`tracking.uri`, else MLFLOW_TRACKING_URI, else a SQLite file inside the store. Touches nothing."""
+    uri = config.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI") or f"{_SQLITE}{store.root}/mlflow/mlflow.db"
+    artifacts: Path | None = store.root / "mlflow" / "artifacts"
+    if uri.startswith(_SQLITE):
+        database = Path(uri.removeprefix(_SQLITE)).absolute()
+        uri, artifacts = f"{_SQLITE}{database}", database.parent / "artifacts"
+    elif uri.startswith(("http://", "https://")):
+        uri, artifacts = uri.rstrip("/"), None
+    return Location(uri, artifacts, config.tracking.experiment, store)
+
+
+def client_for(location: Location) -> Any:
+    """An MlflowClient whose server has just answered; one per URI and process.
+
+    Raises RegistryUnavailable, within seconds, where nothing answers.
+    """
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    if location.is_server:
+        _probe(location)
+    if location.uri not in _clients:
+        with answering(location):
+            _clients[location.uri] = _open(location)
+    return _clients[location.uri]
+
+
+def _open(location: Location) -> Any:
+    from mlflow import MlflowClient
+
+    for name in ("mlflow", "alembic"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    # Prints a database error with its SQL before raising it; we say in one line what the caught error means.
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
+    if not location.uri.startswith(_SQLITE):
+        return MlflowClient(tracking_uri=location.uri, registry_uri=location.uri)
+    Path(location.uri.removeprefix(_SQLITE)).parent.mkdir(parents=True, exist_ok=True)
+    with location.lock_in.lock("mlflow"):  # two processes that migrate one fresh file break each other
+        client = MlflowClient(tracking_uri=location.uri, registry_uri=location.uri)
+        # Both stores, tracking and registry, open the file on their own first use.
+        client.get_experiment("0")
+        client.search_registered_models(max_results=1)
+    return client
+
+
+def _probe(location: Location) -> None:
+    if time.monotonic() - _answered.get(location.uri, -math.inf) < _TRUST_SECONDS:
+        return
+    try:
+        urllib.request.urlopen(f"{location.uri}/health", timeout=PROBE_SECONDS).close()
+    except (OSError, ValueError) as error:
+        gateway = isinstance(error, urllib.error.HTTPError) and error.code in (502, 503, 504)
+        answers = isinstance(error, urllib.error.HTTPError) or isinstance(getattr(error, "reason", None), ssl.SSLError)
+        if gateway or not answers:  # what certificate or password to trust is for MLflow's own settings
+            raise RegistryUnavailable(f"MLflow at {location.shown} does not answer ({_first_line(error)})") from None
+    _answered[location.uri] = time.monotonic()
+
+
+@contextlib.contextmanager
+def answering(location: Location) -> Iterator[None]:
+    """Turns whatever MLflow raises inside the block into RegistryUnavailable, in one line that names the URI."""
+    try:
+        yield
+    except UnderstudyError:
+        raise
+    except Exception as error:
+        if not is_mlflow_error(error):
+            raise
+        _answered.pop(location.uri, None)
+        cause = error.__cause__ or error.__context__
+        if location.is_server and isinstance(cause, OSError):  # requests' errors are: the connection, not a reply
+            raise RegistryUnavailable(
+                f"MLflow at {location.shown} does not answer any more ({_first_line(cause)})"
+            ) from error
+        raise RegistryUnavailable(f"MLflow at {location.shown} failed ({_first_line(error)})") from error
+
+
+def is_mlflow_error(error: BaseException) -> bool:
+    """Whether MLflow, its database layer or its connection raised `error`, rather than a defect of ours."""
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    return isinstance(error, MlflowException | SQLAlchemyError | OSError)
+
+
+def error_code(error: BaseException | None) -> str:
+    """MLflow's error code, such as RESOURCE_DOES_NOT_EXIST; empty for other errors."""
+    return str(getattr(error, "error_code", ""))
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    text = lines[0] if lines else type(error).__name__
+    return text if len(text) <= 200 else text[:197] + "..."
+
+
+def experiment_id(client: Any, location: Location) -> str:
+    """The id of the location's experiment, created if need be. UnderstudyError if somebody deleted it."""
+    from mlflow.exceptions import MlflowException
+
+    found = client.get_experiment_by_name(location.experiment)
+    if found is None:
+        try:
+            where = location.artifacts.as_uri() if location.artifacts is not None else None
+            return str(client.create_experiment(location.experiment, artifact_location=where))
+        except MlflowException as error:
+            if error_code(error) != EXISTS:
+                raise
+            found = client.get_experiment_by_name(location.experiment)
+    if found.lifecycle_stage != "active":
+        raise UnderstudyError(
+            f"MLflow at {location.shown}: experiment '{location.experiment}' was deleted; restore it "
+            "or name another with tracking.experiment"
+        )
+    return str(found.experiment_id)
+
+
+def metrics(figures: Mapping[str, float], now_ms: int, **entity: str) -> list[Any]:
+    """Metric entities of the finite figures: NaN and infinity are no measurements and are left out."""
+    from mlflow.entities import Metric
+
+    return [
+        Metric(_METRIC_KEY.sub("_", name)[:_MAX_KEY], float(value), now_ms, 0, **entity)
+        for name, value in figures.items()
+        if isinstance(value, int | float) and math.isfinite(value)
+    ]
+
+
+def log_batch(
+    client: Any,
+    run_id: str,
+    figures: list[Any] | None = None,
+    params: Mapping[str, str] | None = None,
+    tags: Mapping[str, str] | None = None,
+) -> None:
+    """Everything in as few requests as a server takes; values are cut to its limits."""
+    from mlflow.entities import Param, RunTag
+
+    metric_list = figures or []
+    param_list = [Param(key[:_MAX_KEY], value[:_MAX_PARAM]) for key, value in (params or {}).items()]
+    tag_list = [RunTag(key, value[:_MAX_TAG]) for key, value in (tags or {}).items()]
+    while metric_list or param_list or tag_list:
+        room = max(0, _BATCH_OF - len(tag_list))
+        client.log_batch(run_id, metrics=metric_list[:800], params=param_list[:room], tags=tag_list[:_BATCH_OF])
+        metric_list, param_list, tag_list = metric_list[800:], param_list[room:], tag_list[_BATCH_OF:]
+
+
+def dataset_input(name: str, digest: str, source: str, context: str) -> Any:
+    """A dataset as MLflow shows it; `context` says what it was used for, such as `evaluation`."""
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+
+    dataset = Dataset(name=name, digest=digest[:36], source_type="local", source=json.dumps({"uri": source}))
+    return DatasetInput(dataset, [InputTag("mlflow.data.context", context)])

@@ -1,0 +1,322 @@
+"""The registry of drafts: who is on stage, who was before, and how a draft gets there.
+
+One MLflow registered model a target (or deployment), one version a draft that passed, aliases `champion`, `previous`,
+`challenger`. Every move of the aliases is numbered, made under a claim (`pipeline.registry.claims`) and written down in tags,
+since MLflow keeps no history of aliases. Knows nothing of stages, and does not judge: what it is to promote has passed.
+"""
+
+import contextlib
+import re
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.config.root import Config
+from pipeline.errors import RegistryUnavailable, UnderstudyError, UsageError
+from pipeline.registry import claims
+from pipeline.registry.mlflow_client import MISSING, Location, answering, client_for, error_code, locate
+from pipeline.registry.packaging import Package, files_of, find_version, register
+from pipeline.store.artifacts import Store
+
+CHAMPION, PREVIOUS, CHALLENGER = "champion", "previous", "challenger"
+NONE = "none"
+_WAIT_SECONDS = 20.0  # how long another's promotion is waited for; it takes about one
+
+
+@dataclass(frozen=True)
+class RegisteredDraft:
+    """A version in the registry. `change` is the number of the change that put it on stage, 0 if none did."""
+
+    name: str
+    version: str
+    digest: str
+    change: int
+    run: str = ""  # the Understudy run that put it on stage
+    mlflow_run: str = ""  # the MLflow run its figures are logged in
+
+
+@dataclass(frozen=True)
+class _State:
+    """The registry entry as it is now. Versions are str; "" stands for no version."""
+
+    champion: str = ""
+    previous: str = ""
+    change: int = 0
+
+
+def registered_name(config: Config) -> str:
+    """`<target>-draft` or `<target>-draft--<deployment>`, without what MLflow forbids in names."""
+    source = config.pair.target.source
+    target = config.promote.target_name or source.rstrip("/").rpartition("/")[2]
+    target = re.sub(r"[^A-Za-z0-9._-]", "", target)
+    if not target.strip("."):
+        raise UsageError(f"pair.target.source = {source!r} gives no name for the registry; set promote.target_name")
+    name = f"{target}-draft" + (f"--{config.promote.deployment}" if config.promote.deployment else "")
+    if "--claim-" in name:
+        raise UsageError(f"{name}: '--claim-' marks the registry's locks; choose another promote.deployment")
+    return name
+
+
+_registries: dict[tuple[str, str], "Registry"] = {}
+
+
+def registry_for(config: Config, store: Store) -> "Registry":
+    """The registry entry that `config` promotes to; one per location and name in a process. Touches no network."""
+    location, name = locate(config, store), registered_name(config)
+    return _registries.setdefault((location.uri, name), Registry(name, location))
+
+
+class Registry:
+    """One registered model. Every method raises RegistryUnavailable, within seconds, where MLflow does not answer."""
+
+    def __init__(self, name: str, location: Location) -> None:
+        self.name, self.location = name, location
+
+    def champion(self) -> RegisteredDraft | None:
+        """The draft on stage; None if there is none and the stock draft is the one to beat."""
+        with self._client() as client:
+            state = self._state(client)
+            return self._draft(client, state.champion) if state.champion else None
+
+    def settled_champion(self) -> RegisteredDraft | None:
+        """The champion, after finishing a promotion that was killed behind its last alias: claim, challenger, number."""
+        with self._client() as client:
+            champion = self._current(client)
+            if champion is not None and claims.sweep(client, self.name, champion.change):
+                self._set_alias(client, CHALLENGER, "")
+                self._set_change(client, max(champion.change, self._state(client).change))
+            return champion
+
+    def champion_at(self, version: str) -> RegisteredDraft:
+        """The draft that `version` is. UnderstudyError if it was deleted or was not registered by Understudy."""
+        with self._client() as client:
+            return self._draft(client, version)
+
+    def fetch(self, draft: RegisteredDraft, into: Path) -> Path:
+        """A local directory with the draft's files: where the registry keeps them if that is this machine, else `into`.
+
+        Raises UnderstudyError if the files are gone or are not those that were promoted.
+        """
+        with self._client() as client:
+            where = self._files(client, draft)
+        return files_of(self.location, where, draft.digest, f"{draft.name} version {draft.version}", into)
+
+    def promote(
+        self,
+        *,
+        model_dir: Path,
+        digest: str,
+        card: str,
+        tags: Mapping[str, str],
+        metrics: Mapping[str, float],
+        dataset: tuple[str, str],
+        expected: RegisteredDraft | None,
+        run_id: str,
+    ) -> RegisteredDraft:
+        """Register the draft in `model_dir` and make it champion in place of `expected`.
+
+        `dataset` is (name, digest) of what `metrics` were measured on. Repeating an interrupted promotion uses the
+        version that is there already, and promoting the champion changes nothing.
+        Raises UnderstudyError if another than `expected` is champion, or if a figure is not finite.
+        """
+        package = Package(model_dir, digest, card, dict(tags), dict(metrics), dataset, run_id)
+        with self._client() as client:
+            try:
+                return self._promote(client, package, expected)
+            except UnderstudyError:
+                champion = self._current(client)
+                if champion is None or champion.digest != digest:
+                    raise
+                return champion  # another run promoted this very draft in the meantime
+
+    def _promote(self, client: Any, package: Package, expected: RegisteredDraft | None) -> RegisteredDraft:
+        champion = self._current(client)
+        if champion is not None and champion.digest == package.digest:
+            return champion
+        self._require_expected(champion.version if champion else "", expected)
+        version = find_version(client, self.name, package.digest) or register(client, self.location, self.name, package)
+        with self._claim(client, expected, {"run": package.run_id, "to": version}) as (state, claim):
+            number = claim.change
+            self._write_down(client, number, f"promote {state.champion or NONE} -> {version} run {package.run_id}")
+            for key, value in (
+                ("change", str(number)),
+                ("replaced", state.champion or NONE),
+                ("run", package.run_id),
+                ("promoted_at", _now()),
+            ):
+                client.set_model_version_tag(self.name, version, f"understudy.{key}", value)
+            if "understudy.rolled_back_at" in self._version(client, version).tags:
+                client.delete_model_version_tag(self.name, version, "understudy.rolled_back_at")
+            self._set_alias(client, CHALLENGER, version)
+            self._require_unexpired(claim)
+            self._set_alias(client, PREVIOUS, state.champion)
+            self._set_alias(client, CHAMPION, version)
+            self._set_alias(client, CHALLENGER, "")
+        return self._draft(client, version)
+
+    def rollback(self) -> RegisteredDraft | None:
+        """Put `previous` back on stage, or nobody if there is none; what it had replaced becomes `previous`.
+
+        Returns the new champion. Raises UnderstudyError if there is no champion to take off.
+        """
+        with self._client() as client:
+            before = self._state(client)
+            if not before.champion:
+                raise UnderstudyError(f"{self.name} has no champion: nothing to roll back")
+            with self._claim(client, before.champion, {"run": "rollback"}) as (state, claim):
+                leaving = state.champion
+                tags = self._version(client, leaving).tags
+                target = state.previous
+                if target == leaving:  # a promotion was interrupted between its two aliases
+                    target = self._still_there(client, tags.get("understudy.replaced", NONE))
+                after = self._before(client, target)
+                self._write_down(client, claim.change, f"rollback {leaving} -> {target or NONE}")
+                client.set_model_version_tag(self.name, leaving, "understudy.rolled_back_at", _now())
+                self._require_unexpired(claim)
+                self._set_alias(client, CHAMPION, target)
+                self._set_alias(client, PREVIOUS, after if after != target else "")
+                self._set_alias(client, CHALLENGER, "")
+            return self._draft(client, target) if target else None
+
+    @contextlib.contextmanager
+    def _client(self) -> Iterator[Any]:
+        client = client_for(self.location)
+        with answering(self.location):
+            yield client
+
+    def _state(self, client: Any) -> _State:
+        from mlflow.exceptions import MlflowException
+
+        try:
+            model = client.get_registered_model(self.name)
+        except MlflowException as error:
+            if error_code(error) == MISSING:
+                return _State()
+            raise
+        aliases = {str(alias): str(version) for alias, version in dict(model.aliases).items()}
+        change = int(model.tags.get("understudy.change", "0"))
+        return _State(aliases.get(CHAMPION, ""), aliases.get(PREVIOUS, ""), change)
+
+    def _version(self, client: Any, version: str) -> Any:
+        from mlflow.exceptions import MlflowException
+
+        try:
+            return client.get_model_version(self.name, version)
+        except MlflowException as error:
+            if error_code(error) == MISSING:
+                raise UnderstudyError(
+                    f"{self.name} has no version {version} in {self.location.shown}: somebody deleted it; run again"
+                ) from None
+            raise
+
+    def _draft(self, client: Any, version: str) -> RegisteredDraft:
+        found = self._version(client, version)
+        digest = found.tags.get("understudy.digest")
+        if not digest:
+            raise UnderstudyError(
+                f"{self.name} version {version} was not registered by Understudy (no tag "
+                "understudy.digest); move the alias `champion` to one that was, or delete the alias"
+            )
+        return RegisteredDraft(
+            self.name,
+            str(found.version),
+            digest,
+            int(found.tags.get("understudy.change", "0")),
+            found.tags.get("understudy.run", ""),
+            found.run_id or "",
+        )
+
+    def _current(self, client: Any) -> RegisteredDraft | None:
+        state = self._state(client)
+        return self._draft(client, state.champion) if state.champion else None
+
+    def _require_expected(self, found: str, expected: RegisteredDraft | str | None) -> None:
+        was = expected.version if isinstance(expected, RegisteredDraft) else expected or ""
+        if found != was:
+            raise UnderstudyError(
+                f"{self.name}: the champion changed since the examination "
+                f"(was version {was or NONE}, is {found or NONE}); run again"
+            )
+
+    def _require_unexpired(self, claim: claims.Claim) -> None:
+        if claim.expired:
+            raise UnderstudyError(
+                f"{self.name}: the claim {claim.model_name} took too long and may have been taken "
+                "over; nothing was switched, run again"
+            )
+
+    @contextlib.contextmanager
+    def _claim(
+        self, client: Any, expected: RegisteredDraft | str | None, facts: Mapping[str, str]
+    ) -> Iterator[tuple[_State, claims.Claim]]:
+        """The sole right to the next change, with the state read again once it was had."""
+        give_up = time.monotonic() + _WAIT_SECONDS
+        while True:
+            state = self._state(client)
+            self._require_expected(state.champion, expected)
+            claim = claims.take(client, self.name, state.change + 1, {**facts, "champion": state.champion or NONE})
+            if isinstance(claim, claims.Claim):
+                if claim.generation == 1:
+                    break
+                self._set_change(client, claim.change)  # the number of whoever died is used up
+                claims.release(client, claim)
+                continue
+            if time.monotonic() > give_up:
+                raise UnderstudyError(
+                    f"{self.name}: another promotion or rollback is under way ({claim.holder}, held "
+                    f"as {claim.model_name}); run again, an abandoned claim is taken over after "
+                    f"{claims.STALE_SECONDS / 60:.0f} minutes"
+                )
+            time.sleep(0.2)
+        try:
+            again = self._state(client)
+            self._require_expected(again.champion, expected)
+            if again.change + 1 != claim.change:
+                raise UnderstudyError(f"{self.name}: somebody else changed the champion meanwhile; run again")
+            yield again, claim
+            # Last: with this number the next claim is free to be taken.
+            self._set_change(client, claim.change)
+        finally:
+            claims.release(client, claim)
+        claims.sweep(client, self.name, claim.change)
+
+    def _set_change(self, client: Any, number: int) -> None:
+        client.set_registered_model_tag(self.name, "understudy.change", str(number))
+
+    def _write_down(self, client: Any, number: int, what: str) -> None:
+        client.set_registered_model_tag(self.name, f"understudy.history.{number:06d}", f"{_now()} {what}")
+
+    def _set_alias(self, client: Any, alias: str, version: str) -> None:
+        if version:
+            client.set_registered_model_alias(self.name, alias, version)
+        else:
+            client.delete_registered_model_alias(self.name, alias)
+
+    def _before(self, client: Any, version: str) -> str:
+        """What `version` replaced when it was promoted, unless that was rolled back since or deleted."""
+        if not version:
+            return ""
+        return self._still_there(client, self._version(client, version).tags.get("understudy.replaced", NONE))
+
+    def _still_there(self, client: Any, version: str) -> str:
+        if version == NONE:
+            return ""
+        try:
+            return "" if "understudy.rolled_back_at" in self._version(client, version).tags else version
+        except RegistryUnavailable:
+            raise
+        except UnderstudyError:
+            return ""
+
+    def _files(self, client: Any, draft: RegisteredDraft) -> str:
+        version = self._version(client, draft.version)
+        if str(version.source).startswith("models:/"):
+            model_id = str(version.source).removeprefix("models:/")
+            return str(client.get_logged_model(model_id).artifact_location)
+        return str(version.source)
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -1,0 +1,103 @@
+"""What `understudy latency schedule` prints and draws: draft lengths by the number of requests in the batch."""
+
+import json
+import sys
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from pipeline.latency.load.schedule import FORMATS, Schedule, last_paying, speedups
+
+_PIPE_WIDTH = 140
+_SHOWN = (1, 4, 16, 64, 256)  # numbers of requests that are drawn
+
+
+def print_schedule(found: Schedule, notes: Sequence[str]) -> None:
+    """To stdout; a pipe gets plain text of a fixed width."""
+    console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
+
+    def say(text: str) -> None:
+        console.print(text, markup=False, soft_wrap=True)
+
+    several = len(found.drafts) > 1
+    table = Table()
+    for title in ("requests", *(["draft"] if several else []), "draft length", "times as fast", "pays from acceptance"):
+        table.add_column(title, justify="right")
+    for first, last in _stretches(found):
+        name = found.winner_N[first] or "none"
+        table.add_row(
+            str(first + 1) if first == last else f"{first + 1} to {last + 1}",
+            *([name] if several else []),
+            str(found.lengths_N[first]),
+            _span(found.speedup_N[[first, last]], "{:.2f}"),
+            _span(found.break_even_N[[first, last]], "{:.2f}"),
+        )
+    console.print(table)
+    cap, last = len(found.lengths_N), last_paying(found.lengths_N)
+    if not last:
+        say(f"speculation does not pay here, at any number of requests up to {cap}")
+    elif last == cap:
+        say(f"speculation pays up to the batch cap, {cap} requests at once")
+    else:
+        say(f"break-even: speculation pays up to {last} requests at once")
+    for note in notes:
+        say(note)
+    if last and not several:
+        for engine, written in FORMATS.items():
+            say(f"{engine}: {json.dumps(written(found.lengths_N))}")
+
+
+def _stretches(found: Schedule) -> list[tuple[int, int]]:
+    """First and last place of each stretch of one draft and one length."""
+    places = range(len(found.lengths_N))
+    groups = groupby(places, key=lambda place: (found.winner_N[place], int(found.lengths_N[place])))
+    return [(members[0], members[-1]) for members in (list(group) for _, group in groups)]
+
+
+def _span(ends: Any, form: str) -> str:
+    first, last = ("never" if not np.isfinite(one) else form.format(one) for one in ends)
+    return first if first == last else f"{first} to {last}"
+
+
+def schedule_json(found: Schedule) -> dict[str, Any]:
+    """By the number of requests, from 1; null where no acceptance would pay."""
+    return {
+        "draft": found.winner_N,
+        "draft_length": found.lengths_N.tolist(),
+        "speedup": found.speedup_N.tolist(),
+        "break_even_acceptance": [float(one) if np.isfinite(one) else None for one in found.break_even_N],
+        "break_even_requests": last_paying(found.lengths_N),
+        **({engine: written(found.lengths_N) for engine, written in FORMATS.items()} if len(found.drafts) == 1 else {}),
+    }
+
+
+def plot_schedule(found: Schedule, path: Path) -> None:
+    """Speedup by draft length at several numbers of requests (the first draft), and by requests at the best length (all)."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, (by_length, by_load) = plt.subplots(1, 2, figsize=(11, 4.5), layout="constrained")
+    first, cap = found.drafts[0], len(found.lengths_N)
+    speedup_GN = speedups(first.rounds_G, first.step_GN)
+    for count in [number for number in _SHOWN if number < cap] + [cap]:
+        by_length.plot(speedup_GN[:, count - 1], "o-", label=f"{count} requests" if count > 1 else "1 request")
+    by_length.xaxis.get_major_locator().set_params(integer=True)
+    by_length.set(xlabel="draft length", ylabel="times as fast as plain decoding", title=first.name)
+    for draft in found.drafts:
+        best_N = speedups(draft.rounds_G, draft.step_GN).max(0)
+        by_load.plot(np.arange(1, cap + 1), best_N, "-", label=f"{draft.name}, best draft length")
+    by_load.set(xlabel="requests at once", ylabel="times as fast as plain decoding", xscale="log")
+    by_load.xaxis.set_major_formatter("{x:g}")
+    for axes in (by_length, by_load):
+        axes.axhline(1.0, color="black", linestyle=":", label="break-even")
+        axes.legend(fontsize="small")
+        axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=120)
+    plt.close(figure)

@@ -1,0 +1,41 @@
+"""What `understudy profile` prints: times of a step by batch, and where drafting is dear."""
+
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from pipeline.latency.costs.profile import Profile
+
+_PIPE_WIDTH = 140
+
+
+def print_profile(profile: Profile, path: Path) -> None:
+    """To stdout; a pipe gets plain text of a fixed width."""
+    console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
+    about, context = profile.about, profile.target.contexts[0]
+    console.print(
+        f"{about['device']}, {about['threads']} threads, {about['dtype']}; milliseconds of a forward pass with {context} tokens "
+        "in each cache",
+        markup=False,
+        soft_wrap=True,
+    )
+    gammas = sorted({1, profile.most_gamma // 2, profile.most_gamma} - {0})
+    table = Table()
+    for title in (
+        "requests",
+        "target, 1 token",
+        *(f"{gamma + 1} tokens" for gamma in gammas),
+        "draft",
+        "draft / target",
+    ):
+        table.add_column(title, justify="right")
+    for batch in profile.target.batches:
+        plain, drafted = (float(side.at(batch, 1, context)) for side in (profile.target, profile.draft))
+        verified = (f"{1e3 * float(profile.target.at(batch, gamma + 1, context)):.2f}" for gamma in gammas)
+        table.add_row(str(batch), f"{1e3 * plain:.2f}", *verified, f"{1e3 * drafted:.2f}", f"{drafted / plain:.2f}")
+    console.print(table)
+    for note in profile.notes:
+        console.print(note, markup=False, soft_wrap=True)
+    console.print(f"written to {path}", markup=False, soft_wrap=True)

@@ -1,0 +1,284 @@
+"""Runs the jobs of a plan: find or build each artifact, keep the record, never build the same thing twice at once.
+
+Knows no stage's insides: it imports `stages.<name>` by name and hands it a context.
+"""
+
+import functools
+import importlib
+import importlib.metadata
+import platform
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pipeline.config.loading import parse_config
+from pipeline.config.root import Config
+from pipeline.errors import Refused, RegistryUnavailable, UsageError
+from pipeline.progress import Progress
+from pipeline.registry.registry import Registry, registry_for
+from pipeline.registry.tracking import Tracker
+from pipeline.running.context import Outcome, StageContext
+from pipeline.running.inputs import OutsideInput, resolve_inputs
+from pipeline.running.jobs import Job, expand
+from pipeline.running.peak_memory import peak_memory
+from pipeline.running.stage_list import STAGE_NAMES, stage_named
+from pipeline.store.artifacts import Artifact, Store
+from pipeline.store.files import read_json
+from pipeline.store.runs import RunRecord, load_run, new_run_id, run_directory
+
+_RESUMABLE = ("pair", "generate", "distill")  # these keep finished parts in their work directory
+_REPORTED_LIBRARIES = ("torch", "transformers", "trl", "bitsandbytes", "mlflow", "numpy")
+
+
+def begin(config: Config, store: Store, run_id: str | None, progress: Progress) -> RunRecord:
+    """A new record with its outside inputs pinned, or the existing one called `run_id`.
+
+    An existing run keeps what it was pinned to; the champion alone is looked up again, for the registry moves on.
+    Raises UsageError if `run_id` exists with another config, or if a pinned input has changed since.
+    """
+    record = load_run(store, run_id) if run_id is not None else None
+    resolved = config.model_dump(mode="json")
+    inputs = resolve_inputs(config, store)
+    if record is None:
+        record = RunRecord(
+            id=run_id if run_id is not None else new_run_id(config.name),
+            name=config.name,
+            created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            config=resolved,
+            outside={name: asdict(item) for name, item in inputs.items()},
+        )
+    elif record.config != resolved:
+        raise UsageError(f"--run {run_id}: exists with another config; leave --run out or name a new one")
+    else:
+        _check_pinned(record, inputs)
+    record.state = "running"
+    for name in ("registry_down", "champion"):
+        record.outside.pop(name, None)
+    record.outside |= _champion(config, store, progress)
+    record.save(store)
+    return record
+
+
+def _check_pinned(record: RunRecord, inputs: Mapping[str, OutsideInput]) -> None:
+    """A run reads what it was pinned to or nothing: two of its stages must not see different files."""
+    for name, item in inputs.items():
+        if record.outside[name]["digest"] != item.digest:
+            raise UsageError(
+                f"--run {record.id}: {name} ({item.path or item.digest}) has changed since this run began; start a new run"
+            )
+
+
+def _champion(config: Config, store: Store, progress: Progress) -> dict[str, dict[str, Any]]:
+    """The champion as an outside input, if there is one; or the reason why that is not known."""
+    try:
+        champion = registry_for(config, store).champion()
+    except RegistryUnavailable as error:
+        progress.warn(f"{error}; going on without it, the gate will not judge")
+        return {"registry_down": asdict(OutsideInput("", facts={"reason": str(error)}))}
+    if champion is None:
+        return {}
+    return {
+        "champion": asdict(OutsideInput(champion.digest, facts={"name": champion.name, "version": champion.version}))
+    }
+
+
+class Runner:
+    """Executes the jobs of one run record."""
+
+    def __init__(self, store: Store, record: RunRecord, progress: Progress, verify: bool = False) -> None:
+        self.store, self.record, self.progress, self.verify = store, record, progress, verify
+        self.config = parse_config(record.config, f"run {record.id}")
+        self.outside = {name: OutsideInput(**item) for name, item in record.outside.items()}
+        self.jobs = expand(self.config, self.outside)
+        self.tracker = Tracker(self.config, store, progress)
+        self._built: dict[str, Artifact] = {}
+        self._hashed: set[Path] = set()
+
+    def run(self, first: str = STAGE_NAMES[0], last: str = STAGE_NAMES[-1]) -> None:
+        """Run the stages `first` to `last`; what precedes `first` must be in the store already.
+
+        Raises Refused when the gate refuses; the record says how the run ended in any case.
+        """
+        begin_at, end_at = STAGE_NAMES.index(first), STAGE_NAMES.index(last)
+        try:
+            for job in self.jobs:
+                position = STAGE_NAMES.index(job.stage)
+                if position <= end_at:
+                    self._do(job, build=position >= begin_at)
+            self._close("finished" if last == STAGE_NAMES[-1] else "stopped")
+        except Refused:
+            self._close("refused")
+            raise
+        except KeyboardInterrupt:
+            self._close("interrupted")
+            raise
+        except BaseException:
+            self._close("failed")
+            raise
+
+    def _do(self, job: Job, build: bool) -> None:
+        if job.stage in ("gate", "promote"):
+            self._require_registry()
+        began = time.monotonic()
+        digests = {role: self._digest(reference) for role, reference in job.reads.items()}
+        key = job.key(digests)
+        if not stage_named(job.stage).cached:
+            if build:
+                self._act(job, key, digests, began)
+            return
+        artifact, state = self.store.find(job.stage, key), "skipped"
+        if artifact is None:
+            if not build:
+                raise UsageError(
+                    f"{job.id} is not in {self.store.root} for this config; run it first (leave --from out)"
+                )
+            artifact, state = self._build_locked(job, key, digests)
+        elif self.verify:
+            artifact.check_hashes()
+        self._built[job.id] = artifact
+        if build:
+            self._note(job, key, state, time.monotonic() - began)
+        if job.stage == "gate":
+            self._judge(artifact)
+
+    def _build_locked(self, job: Job, key: str, digests: Mapping[str, str]) -> tuple[Artifact, str]:
+        def waiting() -> None:
+            self.progress.line(f"{job.id}: another run is building it; waiting")
+
+        with self.store.lock(f"{job.stage}-{key}", waiting):
+            artifact = self.store.find(job.stage, key)
+            if artifact is not None:
+                return artifact, "skipped"
+            self.progress.line(f"{job.id}: {stage_named(job.stage).summary}")
+            work = self.store.open_work(job.stage, key, resumable=job.stage in _RESUMABLE)
+            began = time.monotonic()
+            with peak_memory() as peak:
+                outcome = self._call(job, digests, work)
+            manifest = {
+                "stage": job.stage,
+                "part": job.part,
+                "key": key,
+                "version": stage_named(job.stage).version,
+                "settings": dict(job.settings),
+                "inputs": dict(digests),
+                "seed": self.config.seed,
+                "seconds": time.monotonic() - began,
+                "peak_memory": peak,
+                "environment": _environment(),
+                "figures": dict(outcome.figures),
+                "provides": dict(outcome.provides),
+                "notes": dict(outcome.notes),
+            }
+            return self.store.commit(work, manifest), "done"
+
+    def _act(self, job: Job, key: str, digests: Mapping[str, str], began: float) -> None:
+        """Run a stage that acts on the outside world; its files are part of the run, not of the cache."""
+        self.progress.line(f"{job.id}: {stage_named(job.stage).summary}")
+        out = run_directory(self.store, self.record.id) / job.stage
+        out.mkdir(parents=True, exist_ok=True)
+        # One at a time on one store, so that two runs with one draft do not both register it; among machines the
+        # registry's own claim decides who promotes.
+        with self.store.lock(job.stage, lambda: self.progress.line(f"{job.id}: another run is at it; waiting")):
+            outcome = self._call(job, digests, out)
+        self._note(job, key, "done", time.monotonic() - began, outcome)
+
+    def _call(self, job: Job, digests: Mapping[str, str], out: Path) -> Outcome:
+        context = StageContext(
+            config=self.config,
+            part=job.part,
+            inputs={role: self._path(ref) for role, ref in job.reads.items()},
+            digests=digests,
+            facts={role: self._facts(ref) for role, ref in job.reads.items()}
+            | {"champion": self._facts("outside#champion")},
+            out=out,
+            store=self.store.root,
+            run_id=self.record.id,
+            progress=self.progress,
+        )
+        module = importlib.import_module(f"stages.{job.stage}")
+        outcome = module.run(context)
+        assert isinstance(outcome, Outcome), f"stages.{job.stage}.run must return an Outcome"
+        return outcome
+
+    def _digest(self, reference: str) -> str:
+        source, _, name = reference.partition("#")
+        if source == "outside":
+            return self.outside[name].digest
+        return self._built[source].provides[name] if name else self._built[source].key
+
+    def _path(self, reference: str) -> Path:
+        """Where an input lies, hashed before it is first read in this process."""
+        source, _, name = reference.partition("#")
+        if source != "outside":
+            artifact = self._built[source]
+            if artifact.path not in self._hashed:
+                artifact.check_hashes()
+                self._hashed.add(artifact.path)
+            return artifact.path
+        if name == "champion":
+            champion = self.registry.champion_at(self.outside[name].facts["version"])
+            return self.registry.fetch(champion, self.store.root / "champions" / champion.digest)
+        return Path(self.outside[name].path or ".")
+
+    def _facts(self, reference: str) -> dict[str, Any]:
+        source, _, name = reference.partition("#")
+        return self.outside[name].facts if source == "outside" and name in self.outside else {}
+
+    @property
+    def registry(self) -> Registry:
+        return registry_for(self.config, self.store)
+
+    def _require_registry(self) -> None:
+        """Gate and promote compare with the champion: without the registry they fail closed."""
+        if "registry_down" in self.outside:
+            raise RegistryUnavailable(
+                f"{self.outside['registry_down'].facts['reason']}: the champion is not known, so nothing is judged; "
+                "everything up to evaluate is kept, run again when the registry answers"
+            )
+
+    def _judge(self, artifact: Artifact) -> None:
+        decision = read_json(artifact.path / "decision.json")
+        self.record.decision = decision
+        self.record.save(self.store)
+        if decision["verdict"] == "refuse":
+            self.tracker.sync(self.record)
+            raise Refused("refused: " + "; ".join(decision["reasons"]))
+
+    def _note(self, job: Job, key: str, state: str, seconds: float, outcome: Outcome | None = None) -> None:
+        entry: dict[str, Any] = {"stage": job.stage, "part": job.part, "key": key, "state": state, "seconds": seconds}
+        if outcome is not None:
+            entry |= {"figures": dict(outcome.figures), "notes": dict(outcome.notes)}
+        self.record.jobs[job.id] = entry
+        self.record.save(self.store)
+        self.progress.line(f"{job.id}: {state} in {seconds:.1f} s" if state == "done" else f"{job.id}: {state}")
+        if state == "done":
+            self.tracker.sync(self.record)
+
+    def _close(self, state: str) -> None:
+        self.record.state = state
+        self.record.save(self.store)
+        self.tracker.sync(self.record)
+
+
+@functools.cache
+def _environment() -> dict[str, str]:
+    """Versions, machine and git revision, without importing any of the libraries."""
+    found = {"python": platform.python_version(), "machine": platform.machine(), "git": _git_revision()}
+    for name in ("understudy", *_REPORTED_LIBRARIES):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def _git_revision() -> str:
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+    except OSError:
+        return "unknown"
+    return result.stdout.strip() if result.returncode == 0 else "unknown"

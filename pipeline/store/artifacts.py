@@ -1,0 +1,153 @@
+"""The store: content keys, locks, and directories that are whole or not there. Knows no stage and no config.
+
+A directory under `artifacts/` is complete: it was built in `work/` and renamed in one step after its manifest, the last
+file, was written. Whatever a killed run leaves lies in `work/` and is never read as a result.
+"""
+
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import UnderstudyError, UsageError
+from pipeline.store.files import file_sha256, read_json, write_json
+
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A committed directory and its manifest."""
+
+    path: Path
+    manifest: Mapping[str, Any]
+
+    @property
+    def key(self) -> str:
+        return str(self.manifest["key"])
+
+    @property
+    def figures(self) -> dict[str, float]:
+        return dict(self.manifest["figures"])
+
+    @property
+    def provides(self) -> dict[str, str]:
+        """Digests of the named things inside that later stages may depend on, instead of on the whole artifact."""
+        return dict(self.manifest["provides"])
+
+    def check_stats(self) -> None:
+        """Compare every file's size and mtime with the manifest; a file whose mtime moved is hashed.
+
+        Raises UnderstudyError naming the first file that is missing or was altered.
+        """
+        for name, entry in self.manifest["files"].items():
+            path = self.path / name
+            try:
+                stat = path.stat()
+            except FileNotFoundError:
+                raise self._damaged(name, "is missing") from None
+            if stat.st_size != entry["size"]:
+                raise self._damaged(name, f"has {stat.st_size} bytes instead of {entry['size']}")
+            if stat.st_mtime_ns != entry["mtime_ns"]:
+                self._check_hash(name)
+
+    def check_hashes(self) -> None:
+        """Hash every file; raises UnderstudyError naming the first that differs from the manifest."""
+        for name in self.manifest["files"]:
+            if not (self.path / name).exists():
+                raise self._damaged(name, "is missing")
+            self._check_hash(name)
+
+    def _check_hash(self, name: str) -> None:
+        if file_sha256(self.path / name) != self.manifest["files"][name]["sha256"]:
+            raise self._damaged(name, "was altered after it was written (its SHA-256 differs)")
+
+    def _damaged(self, name: str, what: str) -> UnderstudyError:
+        return UnderstudyError(f"{self.path / name} {what}; delete {self.path} and run again to rebuild it")
+
+
+class Store:
+    """Artifacts, runs and locks under one directory, shared by any number of processes of one machine."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+        nearest = next(place for place in (self.root, *self.root.parents) if os.path.exists(place))
+        if not nearest.is_dir():
+            raise UsageError(
+                f"--store {root}: {'' if nearest == self.root else f'{nearest} is '}a file, not a directory"
+            )
+
+    @property
+    def runs(self) -> Path:
+        return self.root / "runs"
+
+    def directory(self, stage: str, key: str) -> Path:
+        return self.root / "artifacts" / f"{stage}-{key}"
+
+    def find(self, stage: str, key: str) -> Artifact | None:
+        """The committed artifact, its files checked by size and mtime; None if there is none."""
+        directory = self.directory(stage, key)
+        if not (directory / MANIFEST).exists():
+            if directory.exists():
+                raise UnderstudyError(f"{directory} has no {MANIFEST}: somebody altered it; delete it and run again")
+            return None
+        artifact = Artifact(directory, read_json(directory / MANIFEST))
+        artifact.check_stats()
+        return artifact
+
+    @contextmanager
+    def lock(self, name: str, on_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
+        """Hold the lock `name`; `on_wait` is called once if another process has it. Freed by the kernel on any death."""
+        path = self.root / "locks" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w") as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno not in (errno.EAGAIN, errno.EACCES):
+                    raise
+                on_wait()
+                fcntl.flock(stream, fcntl.LOCK_EX)
+            yield
+
+    def open_work(self, stage: str, key: str, resumable: bool) -> Path:
+        """The directory to build in. What an interrupted run left there is kept only if the stage can resume."""
+        work = self.root / "work" / f"{stage}-{key}"
+        if work.exists() and not resumable:
+            shutil.rmtree(work)
+        work.mkdir(parents=True, exist_ok=True)
+        return work
+
+    def commit(self, work: Path, manifest: Mapping[str, Any]) -> Artifact:
+        """Complete `work` with its manifest, the last file written, and rename it into place."""
+        # A run killed between the manifest and the rename leaves one; so may a write that never finished.
+        for stray in (work / MANIFEST, *work.rglob(".*.partial")):
+            stray.unlink(missing_ok=True)
+        files = {}
+        for path in sorted(path for path in work.rglob("*") if path.is_file()):
+            stat = path.stat()
+            files[str(path.relative_to(work))] = {
+                "size": stat.st_size,
+                "mtime_ns": stat.st_mtime_ns,
+                "sha256": file_sha256(path),
+            }
+        complete = {**manifest, "files": files}
+        write_json(work / MANIFEST, complete)
+        target = self.directory(manifest["stage"], manifest["key"])
+        target.parent.mkdir(parents=True, exist_ok=True)
+        work.rename(target)
+        _fsync_directory(target.parent)
+        return Artifact(target, complete)
+
+
+def _fsync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

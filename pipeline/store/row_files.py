@@ -1,0 +1,84 @@
+"""JSON files whose last key is lists too long for memory: rows wait on disk until the figures above them are known."""
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from pipeline.errors import UnderstudyError
+
+
+class RowFile:
+    """Named lists of rows, and the JSON file that ends in them: `with RowFile(path, names) as spools`.
+
+    The rows lie beside `path` until it is written, and are gone afterwards, whatever happened.
+    """
+
+    def __init__(self, path: Path, names: Sequence[str]) -> None:
+        self._path = path
+        # A name that a store takes for the remains of a killed run, and removes.
+        self._places = {name: path.with_name(f".{path.name}.{name}.{os.getpid()}.partial") for name in names}
+        self._streams = {name: place.open("w+", encoding="utf-8") for name, place in self._places.items()}
+
+    def __enter__(self) -> "RowFile":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for name, stream in self._streams.items():
+            stream.close()
+            self._places[name].unlink(missing_ok=True)
+
+    def add(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Append rows to one of the lists. ValueError for NaN, which JSON does not have."""
+        stream = self._streams[name]
+        for row in rows:
+            if stream.tell():
+                stream.write(",\n")
+            stream.write(json.dumps(row, allow_nan=False, ensure_ascii=False))
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        for stream in self._streams.values():
+            stream.seek(0)
+            stream.truncate()
+
+    def write(self, head: Mapping[str, Any], key: str) -> None:
+        """Write the file in one step: `head`, then under `key` an object of the lists, a line a row."""
+        partial = self._path.with_name(f".{self._path.name}.{os.getpid()}.partial")
+        with partial.open("w", encoding="utf-8") as out:
+            text = json.dumps(head, indent=1, sort_keys=True, allow_nan=False, ensure_ascii=False)
+            out.write(f"{text[: -len('}')].rstrip()},\n {json.dumps(key)}: {{")
+            for number, (name, stream) in enumerate(self._streams.items()):
+                out.write(f"{',' if number else ''}\n  {json.dumps(name)}: [\n")
+                stream.flush()
+                stream.seek(0)
+                out.writelines(stream)
+                out.write("\n  ]")
+            out.write("\n }\n}\n")
+            out.flush()
+            os.fsync(out.fileno())
+        partial.replace(self._path)
+
+
+def read_head(path: Path, key: str) -> Any:
+    """What stands above `key` in a file that `RowFile` wrote; the lists are not read. All of any other JSON file.
+
+    Raises UnderstudyError naming a file that is missing or damaged.
+    """
+    text = ""
+    try:
+        with path.open(encoding="utf-8") as stream:
+            for line in stream:
+                if line.rstrip("\n") == f" {json.dumps(key)}: {{":
+                    text = text.rstrip().removesuffix(",") + "}"
+                    break
+                text += line
+        return json.loads(text)
+    except FileNotFoundError:
+        raise UnderstudyError(f"{path}: no such file") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UnderstudyError(f"{path}: damaged ({error}); delete it and run again") from None

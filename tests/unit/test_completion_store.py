@@ -1,0 +1,176 @@
+"""The completion store: what is written is what is read, and a file that is not whole is named."""
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from pipeline.errors import UnderstudyError
+from pipeline.generation.completion_store import (
+    StoredCompletion,
+    read_completions,
+    shard_exists,
+    stored_samplings,
+    write_shard,
+)
+from pipeline.speculation.sampling import GREEDY, Sampling
+from tests.fakes import spoken
+
+
+def _rows() -> list[StoredCompletion]:
+    return [
+        spoken([1, 2, 3], [4, 5], name="a", split="train", seed=1),
+        spoken([6], [7, 8, 9, 10], name="b", split="examination", domain="chat", length=1, seed=2),
+        spoken([6], [7], name="b", split="examination", domain="chat", greedy=True, seed=3),
+    ]
+
+
+def _plain(item: StoredCompletion) -> dict[str, Any]:
+    found = {field.name: getattr(item, field.name) for field in fields(item)}
+    return {
+        name: (value.dtype.name, value.tolist()) if isinstance(value, np.ndarray) else value
+        for name, value in found.items()
+    }
+
+
+def test_completions_survive_the_store(tmp_path: Path) -> None:
+    """Over two shards, in the order written: every field, its type, and the overrun behind the length."""
+    rows = _rows()
+    write_shard(tmp_path, "shard-00000", rows[:2])
+    write_shard(tmp_path, "shard-00001", rows[2:])
+
+    assert [_plain(item) for item in rows] == [_plain(item) for item in read_completions(tmp_path)]
+
+
+def test_reading_can_choose_splits_and_kind(tmp_path: Path) -> None:
+    """By split, by greedy or sampled, and both."""
+    write_shard(tmp_path, "shard-00000", _rows())
+
+    assert ["a"] == [item.id for item in read_completions(tmp_path, {"train", "dev"})]
+    assert [(4, False)] == [(len(i.tokens), i.greedy) for i in read_completions(tmp_path, {"examination"}, Sampling())]
+    assert [(1, True)] == [(len(i.tokens), i.greedy) for i in read_completions(tmp_path, sampling=GREEDY)]
+
+
+def test_every_completion_carries_its_sampling_tuple(tmp_path: Path) -> None:
+    """All four numbers survive and can be asked for; at temperature 0 the filters are forgotten, for they do nothing."""
+    tuples = [Sampling(0.7, 20, 0.9, 0.05), Sampling(), Sampling(0.0, 5, 0.5), Sampling(0.7, 20, 0.9)]
+    rows = [spoken([1], [2], name=f"p{n}", split="examination", sampling=item) for n, item in enumerate(tuples)]
+    write_shard(tmp_path, "shard-00000", [*rows, spoken([1], [2], name="t", sampling=tuples[0])])
+    write_shard(tmp_path, "shard-00001", [spoken([1], [2], name="p4", split="examination", sampling=tuples[0])])
+
+    assert {tuples[0]: 2, Sampling(): 1, GREEDY: 1, tuples[3]: 1} == stored_samplings(tmp_path, {"examination"})
+    assert ["p0", "t", "p4"] == [item.id for item in read_completions(tmp_path, sampling=tuples[0])]
+    assert ["p2"] == [item.id for item in read_completions(tmp_path, sampling=tuples[2])]
+    assert [False, False, True, False] == [item.greedy for item in list(read_completions(tmp_path))[:4]]
+    assert [] == list(read_completions(tmp_path, {"dev"}, Sampling()))
+
+
+def test_a_shard_of_another_version_is_named(tmp_path: Path) -> None:
+    """A file whose columns are others is not read by position or guessed at."""
+    write_shard(tmp_path, "shard-00000", _rows())
+    path = tmp_path / "shard-00000.completions.arrow"
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema := pa.schema([("id", pa.string())])) as out:
+        out.write_batch(pa.record_batch([pa.array(["a"])], schema=schema))
+
+    with pytest.raises(UnderstudyError, match=r"shard-00000\.completions\.arrow: written by another version"):
+        list(read_completions(tmp_path))
+
+
+def test_a_shard_is_let_go_with_its_last_completion(tmp_path: Path) -> None:
+    """Reading on unmaps what lies behind: one token file is mapped at any time."""
+    maps = Path("/proc/self/maps")
+    if not maps.exists():
+        pytest.skip("no /proc")
+    for number in range(6):
+        write_shard(tmp_path, f"shard-{number:05d}", _rows())
+    most = 0
+    for item in read_completions(tmp_path):
+        most = max(most, maps.read_text().count(".tokens.arrow"))
+        del item
+
+    assert 1 == most
+    assert str(tmp_path) not in maps.read_text()
+
+
+def test_the_same_completions_give_the_same_bytes(tmp_path: Path) -> None:
+    """Nothing of a file depends on when or where it was written."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        write_shard(tmp_path / name, "shard-00000", _rows())
+    names = sorted(path.name for path in (tmp_path / "one").iterdir())
+
+    assert ["shard-00000.completions.arrow", "shard-00000.tokens.arrow"] == names
+    for name in names:
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+
+
+def test_a_shard_exists_with_its_second_file(tmp_path: Path) -> None:
+    """A kill between the two files leaves a shard that is not there."""
+    write_shard(tmp_path, "shard-00000", _rows())
+    assert shard_exists(tmp_path, "shard-00000")
+    (tmp_path / "shard-00000.completions.arrow").unlink()
+
+    assert not shard_exists(tmp_path, "shard-00000")
+    assert [] == list(read_completions(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["shard-00000.tokens.arrow", "shard-00000.completions.arrow"])
+@pytest.mark.parametrize("keep", [0, 7, 300])
+def test_a_truncated_file_is_named(tmp_path: Path, name: str, keep: int) -> None:
+    """Cut short anywhere, either file is an error that names it."""
+    write_shard(tmp_path, "shard-00000", _rows())
+    path = tmp_path / name
+    path.write_bytes(path.read_bytes()[:keep])
+
+    with pytest.raises(UnderstudyError, match=f"{name}: not a whole completion file"):
+        list(read_completions(tmp_path))
+
+
+def test_a_missing_token_file_is_named(tmp_path: Path) -> None:
+    """The file with the tokens was deleted."""
+    write_shard(tmp_path, "shard-00000", _rows())
+    (tmp_path / "shard-00000.tokens.arrow").unlink()
+
+    with pytest.raises(UnderstudyError, match=r"shard-00000\.tokens\.arrow: not a whole"):
+        list(read_completions(tmp_path))
+
+
+def test_a_shard_keeps_the_size_of_its_vocabulary(tmp_path: Path) -> None:
+    """Entries cannot be read without it."""
+    rows = [spoken([1], [2, 3], vocabulary=100)]
+    write_shard(tmp_path, "shard-00000", rows)
+
+    assert [_plain(item) for item in rows] == [_plain(item) for item in read_completions(tmp_path)]
+
+
+@pytest.mark.parametrize("files", [0, 1])
+def test_a_kill_while_writing_leaves_no_shard(files: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before either file is in its place, and between the two."""
+    own, moved = Path.replace, []
+
+    def replace(path: Path, target: Path) -> Path:
+        if len(moved) == files:
+            raise KeyboardInterrupt
+        moved.append(target)
+        return own(path, target)
+
+    monkeypatch.setattr(Path, "replace", replace)
+    with pytest.raises(KeyboardInterrupt):
+        write_shard(tmp_path, "shard-00000", _rows())
+
+    assert not shard_exists(tmp_path, "shard-00000")
+    assert files == len(list(tmp_path.glob("*.arrow")))
+
+
+def test_tokens_of_another_version_are_named(tmp_path: Path) -> None:
+    """A file without entries is not read by guesswork."""
+    write_shard(tmp_path, "shard-00000", _rows())
+    path = tmp_path / "shard-00000.tokens.arrow"
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema := pa.schema([("token", pa.int32())])) as out:
+        out.write_batch(pa.record_batch([pa.array([1], pa.int32())], schema=schema))
+
+    with pytest.raises(UnderstudyError, match=r"shard-00000\.tokens\.arrow: written by another version"):
+        list(read_completions(tmp_path))

@@ -1,0 +1,110 @@
+"""The cross-check of the examination by a real decode."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.examination.cross_check import cross_check, decoded_starts, round_starts
+from pipeline.speculation.decoder import Completion
+from tests.fakes import TableModel, greedy_text, spoken, table_model, tiny_llama
+
+PROMPTS = [[1, 2, 3], [4], [9, 8, 7, 6]]
+
+
+@pytest.fixture(scope="module")
+def pair() -> tuple[Any, Any]:
+    models = [tiny_llama(41, layers=1, dtype=torch.float32) for _ in range(2)]
+    with torch.no_grad():
+        noise = torch.randn(models[1].lm_head.weight.shape, generator=torch.Generator().manual_seed(1))
+        models[1].lm_head.weight += 0.12 * noise
+    return models[0], models[1]
+
+
+def _stored(target: Any, count: int = 14, vocabulary: int = 32) -> list[Any]:
+    texts = [greedy_text(target, prompt, count, vocabulary) for prompt in PROMPTS]
+    return [spoken(p, text, name=f"p{n}", greedy=True) for n, (p, text) in enumerate(zip(PROMPTS, texts, strict=True))]
+
+
+def test_an_honest_pair_agrees(pair: tuple[Any, Any]) -> None:
+    """A decode of what the target said differs in nothing, and takes the rounds that were predicted."""
+    found = cross_check(*pair, _stored(pair[0]), 3, 12, 32, [])
+
+    assert {"prompts": 3, "tokens": 36, "gamma": 3, "differences": [], "exact_arithmetic": True, "agrees": True} == {
+        name: found[name] for name in ("prompts", "tokens", "gamma", "differences", "exact_arithmetic", "agrees")
+    }
+    assert found["rounds_predicted"] == found["rounds_decoded"]
+
+
+def test_a_text_the_target_did_not_write_is_found(pair: tuple[Any, Any]) -> None:
+    """A stored token that is no near-tie is listed with its position, and the check fails."""
+    stored = _stored(pair[0])
+    stored[1].tokens[5] = (stored[1].tokens[5] + 1) % 32
+    found = cross_check(*pair, stored, 3, 12, 32, [])
+
+    assert [("p1", 5, "target")] == [(d["prompt"], d["position"], d["of"]) for d in found["differences"]]
+    assert found["differences"][0]["gap"] > 2e-5
+    assert found["agrees"] is False
+
+
+def test_differences_of_lower_precision_are_listed_but_explained(pair: tuple[Any, Any]) -> None:
+    """Where a model runs in lower precision a difference is reported and does not fail the check."""
+    stored = _stored(pair[0])
+    stored[0].tokens[0] = (stored[0].tokens[0] + 1) % 32
+    half = tiny_llama(41, layers=1, dtype=torch.bfloat16)
+    found = cross_check(pair[0], half, stored, 3, 12, 32, [])
+
+    assert (False, True) == (found["exact_arithmetic"], found["agrees"])
+    assert found["differences"]
+
+
+class _Fickle(TableModel):
+    """A draft that says something else when it drafts than when it is examined, at one position."""
+
+    def __init__(self, table: torch.Tensor, position: int) -> None:
+        super().__init__(table)
+        self.position, self.dtype = position, torch.float32
+
+    def __call__(self, input_ids: torch.Tensor, position_ids: torch.Tensor | None = None, **kwargs: Any) -> Any:
+        output = super().__call__(input_ids, position_ids, logits_to_keep=kwargs.get("logits_to_keep", 0))
+        if position_ids is not None and kwargs["logits_to_keep"] == 1 and self.position in position_ids[:, -1]:
+            output.logits = -output.logits
+        return output
+
+
+@pytest.mark.parametrize("position", [3, 5, 7])
+def test_a_round_that_ended_elsewhere_is_found(position: int) -> None:
+    """The draft's disagreement is placed, in an early round and in the last one, where only the number of rounds
+    tells."""
+    target = table_model(8, 3, positions=64)
+    target.dtype = torch.float32
+    draft = _Fickle(target.table_PVW, position)
+    (stored,) = [spoken([1, 2], greedy_text(target, [1, 2], 8, 8), greedy=True)]
+    found = cross_check(target, draft, [stored], 3, 8, 8, [])
+
+    # Position s predicts token s + 1 of the sequence; two of them are the prompt.
+    assert [("draft", position - 1)] == [(d["of"], d["position"]) for d in found["differences"]]
+    assert found["agrees"] is False
+
+
+def test_where_rounds_start() -> None:
+    """A round ends behind the first token that does not stand, or one past gamma tokens that do."""
+    a_T = np.array([1, 1, 0, 1, 1, 1, 1, 0, 0, 1], dtype=np.float64)
+
+    assert [0, 3, 6, 8, 9] == round_starts(a_T, 2)
+    assert [0, 3, 8, 9] == round_starts(a_T, 5)
+    assert [0, 2, 3, 5, 7, 8, 9] == round_starts(np.array([1, 0, 0, 1, 1, 1, 1, 0, 0, 1.0]), 1)
+    assert [0, 3, 4] == decoded_starts(Completion(accepted=[2, 0, 5]))
+
+
+def test_in_lower_precision_the_number_of_rounds_must_still_agree(
+    pair: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A decode that takes far more rounds than predicted is a broken engine or draft, whatever the precision."""
+    target, draft = (model.bfloat16() for model in pair)
+    stored = _stored(target)
+    assert cross_check(target, draft, stored, 3, 12, 32, [])["agrees"]
+    monkeypatch.setattr("pipeline.examination.cross_check.round_starts", lambda a_T, gamma: [0])
+    found = cross_check(target, draft, stored, 3, 12, 32, [])
+    assert (False, False) == (found["exact_arithmetic"], found["agrees"])

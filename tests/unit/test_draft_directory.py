@@ -1,0 +1,47 @@
+"""Where a draft lies, and what it learnt from."""
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.config.pair import PairConfig
+from pipeline.errors import UnderstudyError
+from pipeline.models.draft_directory import TRAINED_ON, find_draft, trained_on, trained_on_before
+from pipeline.store.files import write_json
+
+REFERENCE = PairConfig.model_validate({"target": {"source": "reference"}, "draft": {"source": "reference"}})
+LOCAL = PairConfig.model_validate({"target": {"source": "/elsewhere/t"}, "draft": {"source": "/elsewhere/d"}})
+
+
+def _model(path: Path) -> Path:
+    path.mkdir(parents=True)
+    (path / "config.json").write_text("{}")
+    return path
+
+
+def test_a_draft_is_found_in_an_artifact_or_named_itself(tmp_path: Path) -> None:
+    """A distill artifact keeps it in draft/; a user may name the directory."""
+    inside = _model(tmp_path / "artifact" / "draft")
+    assert inside == find_draft(tmp_path / "artifact", REFERENCE) == find_draft(inside, REFERENCE)
+
+
+def test_the_base_draft_lies_in_the_pair_or_where_the_config_says_now(tmp_path: Path) -> None:
+    """A pair artifact never remembers a path outside the store: the directory may have moved since."""
+    write_json(tmp_path / "pair.json", {})
+    assert tmp_path / "draft" == find_draft(tmp_path, REFERENCE)
+    assert Path("/elsewhere/d") == find_draft(tmp_path, LOCAL)
+
+
+def test_what_is_no_model_is_named(tmp_path: Path) -> None:
+    """A directory without config.json is one line."""
+    with pytest.raises(UnderstudyError, match="not a model directory"):
+        find_draft(tmp_path, REFERENCE)
+
+
+def test_a_draft_that_does_not_say_what_it_learnt_cannot_be_judged(tmp_path: Path) -> None:
+    """Silence is not innocence for a draft of ours; a base draft from elsewhere says nothing."""
+    with pytest.raises(UnderstudyError, match="which prompts it learnt from"):
+        trained_on(tmp_path)
+    assert frozenset() == trained_on_before(tmp_path)
+    write_json(tmp_path / TRAINED_ON, {"prompts": ["a", "b"]})
+    assert frozenset("ab") == trained_on(tmp_path) == trained_on_before(tmp_path)

@@ -1,0 +1,191 @@
+"""The lean forward: the logits of the models' own forward, for the shapes it knows; another's own forward for the rest."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pipeline.speculation import llama_forward
+from pipeline.speculation.batch import Request
+from pipeline.speculation.decoder import Decoder
+from pipeline.speculation.forward import ModelForward, choose_body
+from pipeline.speculation.llama_forward import LlamaForward
+from pipeline.speculation.sampling import GREEDY
+from tests.fakes import family_model, full_logits, greedy_text, largest_gap, ragged_requests, tiny_llama
+
+LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
+SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("Llama", {}),
+    "llama, one key a head": ("Llama", {"num_key_value_heads": 4}),
+    "llama, one key for all": ("Llama", {"num_key_value_heads": 1}),
+    "llama, tied": ("Llama", {"tie_word_embeddings": True}),
+    "llama, biases": ("Llama", {"attention_bias": True, "mlp_bias": True}),
+    "llama, wide heads": ("Llama", {"head_dim": 10}),
+    "llama, linear": ("Llama", {"rope_parameters": {"rope_type": "linear", "factor": 3.0, "rope_theta": 1e4}}),
+    "llama, llama3": ("Llama", {"rope_parameters": {"rope_type": "llama3", "factor": 8.0, "rope_theta": 1e3} | LLAMA3}),
+    "llama, yarn": ("Llama", {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4}}),
+    "mistral": ("Mistral", {"sliding_window": None}),
+    "mistral, window": ("Mistral", {"sliding_window": 64}),
+    "qwen2": ("Qwen2", {"tie_word_embeddings": True}),
+    "qwen3": ("Qwen3", {"head_dim": 8}),
+}
+
+
+@pytest.mark.parametrize("packed", [True, False], ids=["packed", "separate"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_logits_are_the_models_own(shape: str, packed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In fp64 to 1e-9, for ragged rows, single tokens and blocks, rejected tokens written over, a padded vocabulary, and
+    whether matrices are small enough to be packed or not."""
+    if not packed:
+        monkeypatch.setattr(llama_forward, "_PACKED_BYTES", 0)
+    family, settings = SHAPES[shape]
+    model = family_model(family, **settings)
+    body = choose_body(model, 37)
+
+    assert isinstance(body, LlamaForward)
+    assert packed == (len(body.layers[0].qkv.weights_OI) == 1)
+    assert largest_gap(model, body, 37) < 1e-9
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 0.05)], ids=str)
+@pytest.mark.parametrize("shape", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("packed", [True, False], ids=["packed", "separate"])
+def test_lower_precision_is_within_its_rounding(
+    shape: str, dtype: torch.dtype, tolerance: float, packed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """fp32 and bf16 models go through, and differ from their own forward by rounding, relative to the largest logit."""
+    if not packed:
+        monkeypatch.setattr(llama_forward, "_PACKED_BYTES", 0)
+    model = family_model(SHAPES[shape][0], dtype, **SHAPES[shape][1])
+    body = choose_body(model, 40)
+    largest = float(full_logits(model, range(1, 30)).abs().max())
+
+    assert isinstance(body, LlamaForward)
+    assert largest_gap(model, body, 40) < tolerance * largest
+
+
+def test_both_bodies_say_the_same() -> None:
+    """The check above holds for the model's own forward through the ragged cache as well."""
+    model = family_model("Llama")
+
+    assert largest_gap(model, ModelForward(model, 37), 37) < 1e-9
+
+
+UNKNOWN: dict[str, tuple[str, dict[str, Any]]] = {
+    "another family": ("GPTNeoX", {"hidden_act": "gelu"}),
+    "learned positions": ("GPT2", {}),
+    "another activation": ("Llama", {"hidden_act": "gelu"}),
+    "cosines that change with the length": (
+        "Llama",
+        {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}},
+    ),
+}
+
+
+@pytest.mark.parametrize("shape", UNKNOWN)
+def test_an_unknown_shape_keeps_its_own_forward(shape: str) -> None:
+    """It is decoded all the same, and right."""
+    family, settings = UNKNOWN[shape]
+    model = family_model(family, **settings)
+    body = choose_body(model, 40)
+    requests = ragged_requests(3)
+    completions = Decoder(model, model, sampling=GREEDY, vocabulary=40, gamma=2).decode(requests)
+
+    assert isinstance(body, ModelForward)
+    assert [greedy_text(model, r.prompt, r.limit, 40) for r in requests] == [c.tokens for c in completions]
+
+
+class _Doubled(nn.Module):
+    """A layer that says twice what another says."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor, **kwargs: Any) -> Any:
+        return self.inner(x, **kwargs) * 2
+
+
+def test_a_model_whose_logits_differ_keeps_its_own_forward() -> None:
+    """A known type is no proof: layers replaced, logits scaled, inputs scaled are noticed by the logits; a layer replaced
+    where the lean form calls layers is simply used."""
+    scaled = family_model("Llama")
+    own = scaled.forward
+
+    def forward(**kwargs: Any) -> Any:
+        output = own(**kwargs)
+        output.logits = output.logits * 1.01
+        return output
+
+    scaled.forward = forward
+    hooked = family_model("Llama")
+    hooked.model.embed_tokens.register_forward_hook(lambda module, inputs, output: output * 1.1)
+    late = family_model("Llama")
+    late.model.layers[1].mlp.register_forward_hook(lambda module, inputs, output: output * 1.1)
+    replaced = family_model("Llama")
+    replaced.model.layers[1].mlp.down_proj = _Doubled(replaced.model.layers[1].mlp.down_proj)
+
+    assert [ModelForward] * 3 + [LlamaForward] == [type(choose_body(m, 40)) for m in (scaled, hooked, late, replaced)]
+    assert isinstance(choose_body(family_model("Llama"), 40, lean=False), ModelForward)
+
+
+def test_a_wrapped_model_keeps_its_own_forward() -> None:
+    """peft's wrapper answers for the model's config and head, but its parts lie elsewhere; once merged it is lean."""
+    peft = pytest.importorskip("peft")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        config = peft.LoraConfig(r=2, target_modules=["q_proj", "down_proj"], init_lora_weights=False)
+        wrapped = peft.get_peft_model(family_model("Llama"), config).eval()
+    completions = Decoder(wrapped, None, sampling=GREEDY, vocabulary=40).decode([Request([1, 2], 6, 0)])
+
+    assert isinstance(choose_body(wrapped, 40), ModelForward)
+    assert greedy_text(wrapped, [1, 2], 6, 40) == completions[0].tokens
+    assert isinstance(choose_body(wrapped.merge_and_unload(), 40), LlamaForward)
+
+
+def test_a_model_spread_over_devices_keeps_its_own_forward() -> None:
+    """Only its own forward knows where its parts are; on one device the map says nothing."""
+    model = family_model("Llama")
+    model.hf_device_map = {"model": "cpu", "lm_head": "cpu"}
+    assert isinstance(choose_body(model, 40), LlamaForward)
+    model.hf_device_map = {"model": "cpu", "lm_head": "disk"}
+    assert isinstance(choose_body(model, 40), ModelForward)
+
+
+def test_damaged_weights_go_through_to_be_reported() -> None:
+    """NaN is neither equal nor different: the lean form is taken, and the decoder says that these are no numbers."""
+    model = tiny_llama(1)
+    with torch.no_grad():
+        model.model.norm.weight[0] = math.nan
+
+    assert isinstance(choose_body(model, 32), LlamaForward)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_an_int8_model_goes_through(dtype: torch.dtype) -> None:
+    """bitsandbytes' layers are called, not copied; greedy speculation with it as its own draft accepts what it drafts and
+    keeps its length, and in fp32 its text is that of its own full passes."""
+    bitsandbytes = pytest.importorskip("bitsandbytes")
+    model = family_model("Llama", dtype, hidden_size=32, intermediate_size=64)
+    for layer in model.model.layers:
+        for part in (layer.self_attn, layer.mlp):
+            for name, linear in list(part.named_children()):
+                if isinstance(linear, nn.Linear):
+                    small = bitsandbytes.nn.Linear8bitLt(
+                        linear.in_features, linear.out_features, bias=False, has_fp16_weights=False, threshold=0.0
+                    )
+                    small.load_state_dict({"weight": linear.weight.detach()})
+                    setattr(part, name, small.to("cpu"))
+    body = choose_body(model, 40)
+    requests = ragged_requests(4)
+    completions = Decoder(model, model, sampling=GREEDY, vocabulary=40, gamma=3).decode(requests)
+    drafted, accepted = (sum(sum(getattr(c, name)) for c in completions) for name in ("drafted", "accepted"))
+
+    assert isinstance(body, LlamaForward)
+    assert isinstance(body.layers[0].qkv, llama_forward._Modules)
+    assert [request.limit for request in requests] == [completion.length for completion in completions]
+    assert accepted > 0.7 * drafted
+    if dtype == torch.float32:
+        assert [greedy_text(model, r.prompt, r.limit, 40) for r in requests] == [c.tokens for c in completions]

@@ -1,0 +1,74 @@
+"""JSON files that end in long lists: one line a row, written in one step, nothing left behind."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import UnderstudyError
+from pipeline.store.row_files import RowFile, read_head
+
+
+def test_the_file_is_plain_json_with_a_row_a_line(tmp_path: Path) -> None:
+    """Figures first, lists last, in the order they were named; an empty list stays a list."""
+    rows = [{"id": "a", "text": "ü\n"}, {"id": "b", "value": 0.1}]
+    with RowFile(tmp_path / "a.json", ["one", "two"]) as spools:
+        spools.add("one", rows[:1])
+        spools.add("one", rows[1:])
+        spools.write({"z": 1, "figures": {"x": [1, 2]}}, "rows")
+    text = (tmp_path / "a.json").read_text()
+
+    assert {"z": 1, "figures": {"x": [1, 2]}, "rows": {"one": rows, "two": []}} == json.loads(text)
+    assert ["figures", "z", "rows"] == list(json.loads(text))
+    assert [json.dumps(rows[0], ensure_ascii=False) + ",", json.dumps(rows[1])] == [
+        line for line in text.splitlines() if line.startswith('{"id"')
+    ]
+    assert ["a.json"] == [path.name for path in tmp_path.iterdir()]
+
+
+def test_rows_can_be_forgotten(tmp_path: Path) -> None:
+    """What was added before is not in the file."""
+    with RowFile(tmp_path / "a.json", ["one"]) as spools:
+        spools.add("one", [{"id": 1}])
+        spools.clear()
+        spools.add("one", [{"id": 2}, {"id": 3}])
+        spools.write({"schema": 2}, "rows")
+
+    assert {"schema": 2, "rows": {"one": [{"id": 2}, {"id": 3}]}} == json.loads((tmp_path / "a.json").read_text())
+
+
+def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
+    """NaN is no JSON: the error is raised, and neither the file nor its spools are there."""
+    with pytest.raises(ValueError, match="JSON"), RowFile(tmp_path / "a.json", ["one"]) as spools:
+        spools.add("one", [{"value": float("nan")}])
+
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_waiting_rows_look_like_the_remains_of_a_killed_run(tmp_path: Path) -> None:
+    """A run killed in between leaves names that the store clears away before it commits."""
+    with RowFile(tmp_path / "a.json", ["one"]):
+        assert 1 == len(list(tmp_path.rglob(".*.partial"))) == len(list(tmp_path.iterdir()))
+
+
+def test_the_head_is_read_without_the_rows(tmp_path: Path) -> None:
+    """What stands above the lists comes back, even if the rows are damaged; other JSON is read whole."""
+    head = {"schema": 2, "nested": {"rows": {"a": 1}}}
+    with RowFile(tmp_path / "a.json", ["one"]) as spools:
+        spools.add("one", [{"id": "b"}])
+        spools.write(head, "rows")
+    (tmp_path / "a.json").write_text((tmp_path / "a.json").read_text()[:-12])
+    (tmp_path / "other.json").write_text(json.dumps({"rows": {}}, indent=2))
+
+    assert head == read_head(tmp_path / "a.json", "rows")
+    assert {"rows": {}} == read_head(tmp_path / "other.json", "rows")
+
+
+@pytest.mark.parametrize("text", ["", "{", '{\n "a": ,\n "rows": {\n'])
+def test_a_damaged_head_is_named(tmp_path: Path, text: str) -> None:
+    """Not JSON, or not there at all: one line with the file."""
+    with pytest.raises(UnderstudyError, match=r"a\.json: no such file"):
+        read_head(tmp_path / "a.json", "rows")
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(UnderstudyError, match=r"a\.json: damaged"):
+        read_head(tmp_path / "a.json", "rows")

@@ -1,0 +1,22 @@
+"""What a pair's facts say."""
+
+from pathlib import Path
+
+from pipeline.config.gate import GateConfig, LoadConfig
+from pipeline.config.pair import PairConfig
+from pipeline.models.stored_pair import Pair
+
+
+def test_what_serving_takes() -> None:
+    """The target's weights and a draft's, and keys and values of both for every token of every request."""
+    facts = {"target": {"bytes": 1_000, "cache_bytes_per_token": 3}, "draft": {"bytes": 77, "cache_bytes_per_token": 2}}
+    pair = Pair(Path("nowhere"), facts, PairConfig.model_construct())
+
+    assert 5.0 == pair.cache_bytes_per_token
+    assert 1_000 + 100 + 5 * 4 * 64 == pair.serving_bytes(100, 4, 64)
+
+
+def test_memory_is_stated_for_the_load() -> None:
+    """Or for one request of as many tokens as a load has by default."""
+    assert (8, 100) == GateConfig(load=LoadConfig(requests_per_second=1, max_batch=8, context=100)).served
+    assert (1, 4096) == GateConfig().served

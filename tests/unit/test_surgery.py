@@ -1,0 +1,102 @@
+"""Drafts made of a target's layers, and drafts that learn of new tokens."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from pipeline.errors import UsageError
+from pipeline.models.surgery import gained_tokens, grow_vocabulary, keep_layers
+from tests.fakes import family_model, tiny_llama
+from tests.unit.test_models import MERGES, _bpe
+
+IDS = torch.arange(6)[None]
+
+
+def _logits(model: Any, **more: Any) -> torch.Tensor:
+    with torch.no_grad():
+        logits: torch.Tensor = model(IDS, **more).logits
+    return logits
+
+
+@pytest.mark.parametrize(
+    ("layers", "expected"), [(1, [0]), (2, [0, 4]), (3, [0, 2, 4]), (5, [0, 1, 2, 3, 4]), ((1, 3), [1, 3])]
+)
+def test_kept_layers_are_the_targets_own(layers: Any, expected: list[int]) -> None:
+    """The draft computes what the target does with its other layers left out, and with a cache the same."""
+    target = tiny_llama(layers=5)
+    draft, chosen = keep_layers(target, layers)
+    own = tiny_llama(layers=5)
+    own.model.layers = torch.nn.ModuleList([own.model.layers[layer] for layer in expected])
+    own.config.num_hidden_layers = len(expected)
+    cached = draft(IDS[:, :4], use_cache=True)
+
+    assert expected == chosen
+    assert len(expected) == draft.config.num_hidden_layers
+    torch.testing.assert_close(_logits(own, use_cache=False), _logits(draft, use_cache=False))
+    with torch.no_grad():
+        rest = draft(IDS[:, 4:], past_key_values=cached.past_key_values).logits
+    torch.testing.assert_close(_logits(draft)[:, 4:], rest)
+
+
+def test_what_the_config_says_of_each_layer_goes_with_it(tmp_path: Any) -> None:
+    """Sliding and full attention in turns: the second layer's kind is kept, and survives a file."""
+    target = family_model("Gemma2", torch.float32, head_dim=8)
+    draft, _ = keep_layers(target, (1,))
+    draft.save_pretrained(tmp_path)
+
+    assert [target.config.layer_types[1]] == draft.config.layer_types
+    assert draft.config.layer_types == type(draft).from_pretrained(tmp_path).config.layer_types
+
+
+@pytest.mark.parametrize("layers", [3, (0, 2), ()], ids=str)
+def test_layers_that_are_not_there_are_named(layers: Any) -> None:
+    """One line with what the target has."""
+    with pytest.raises(UsageError, match=r"the target has 2 layers, 0 to 1"):
+        keep_layers(tiny_llama(layers=2), layers)
+
+
+def test_gained_tokens_are_those_at_the_end() -> None:
+    """Only where nothing else differs: a token added behind, but no other merge and no other order."""
+    target, draft = _bpe(MERGES), _bpe(MERGES)
+    target.add_tokens(["<tool>", "<think>"])
+    other = _bpe(MERGES[::-1])
+    other.add_tokens(["<tool>", "<think>"])
+
+    assert [len(draft), len(draft) + 1] == gained_tokens(target, draft)
+    assert [] == gained_tokens(draft, draft)
+    assert [] == gained_tokens(draft, target)
+    assert [] == gained_tokens(other, draft)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("padding", [0, 4])
+def test_a_grown_draft_says_of_old_tokens_what_it_said(tied: bool, padding: int) -> None:
+    """New rows are the mean of the old, in embedding and head, also where the matrix was wide enough before."""
+    model = family_model("Llama", torch.float32, tie_word_embeddings=tied)
+    width = model.config.vocab_size
+    known = width - padding
+    before = _logits(model)
+    grow_vocabulary(model, range(known, known + 3))
+    after = _logits(model)
+
+    assert max(width, known + 3) == model.config.vocab_size == after.shape[-1]
+    torch.testing.assert_close(before[..., :known], after[..., :known])
+    for weight in (model.get_input_embeddings().weight, model.get_output_embeddings().weight):
+        torch.testing.assert_close(weight[:known].mean(0).expand(3, -1), weight[known : known + 3])
+
+
+def test_layers_of_other_shapes_are_refused() -> None:
+    """Where the first layer is not like the others, it cannot stand in their place; one line instead of a traceback."""
+    target = tiny_llama(layers=3)
+    target.model.layers[2].mlp.up_proj = torch.nn.Linear(16, 40, bias=False)
+    with pytest.raises(UsageError, match="cannot take each other's place"):
+        keep_layers(target, 2)
+
+
+def test_a_quantised_target_has_no_layers_to_give() -> None:
+    """Its codes are no weights."""
+    target = tiny_llama(layers=3)
+    target.config.quantization_config = {"quant_method": "bitsandbytes"}
+    with pytest.raises(UsageError, match="the target is quantised"):
+        keep_layers(target, 2)

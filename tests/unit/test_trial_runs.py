@@ -1,0 +1,166 @@
+"""What two small runs say of the whole."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipeline.config.loading import load_config
+from pipeline.errors import UsageError
+from pipeline.planning.forecast import forecast
+from pipeline.planning.trial_runs import Cost, Measured, Trial, _shares, cost_of, extrapolate, scaled
+from pipeline.report.plan import print_measured
+from pipeline.store.artifacts import Artifact
+
+_OF_A_RUN = Cost(3_725.0, 2_500_000, 1_200_000_000, 0)
+SMOKE = Path(__file__).parents[2] / "configs" / "smoke.yaml"
+
+
+def _trial(share: float, pair_share: float, noise: float = 0.0) -> Trial:
+    """3 s of start; a pair of 5 + 200 s, a generation of 1 + 100 s whose file has a head of 400 bytes."""
+    jobs = {
+        "pair": Cost(5 + 200 * pair_share, 7_000, 900, 0),
+        "generate": Cost(1 + 100 * share + noise, 400 + round(10_000 * share), 1_000 + round(100 * share), 50),
+    }
+    shares, counts = {"pair": pair_share, "generate": share}, {"pair": 0.0, "generate": 1_000 * share}
+    return Trial(3 + sum(one.seconds for one in jobs.values()), shares, counts, jobs)
+
+
+def test_jobs_are_lines_of_what_they_are_given() -> None:
+    """Seconds and bytes as a line at the whole, each job by its own share; memory the higher of both."""
+    jobs, total = extrapolate(_trial(0.1, 0.03), _trial(0.2, 0.09))
+
+    assert pytest.approx(205) == jobs["pair"].seconds
+    assert pytest.approx(101) == jobs["generate"].seconds
+    assert (7_000, 10_400) == (jobs["pair"].stored_bytes, jobs["generate"].stored_bytes)
+    assert (1_020, 50) == (jobs["generate"].memory_bytes, jobs["generate"].gpu_bytes)
+    assert pytest.approx(205 + 101 + 3) == total.seconds
+    assert (17_400, 1_020, 50) == (total.stored_bytes, total.memory_bytes, total.gpu_bytes)
+
+
+def test_noise_takes_no_time_back() -> None:
+    """A small run that was held up does not make the whole quicker than the larger of both."""
+    jobs, _ = extrapolate(_trial(0.1, 0.03, noise=30), _trial(0.2, 0.09))
+
+    assert pytest.approx(21) == jobs["generate"].seconds
+
+
+def test_by_chance_the_smaller_was_given_more() -> None:
+    """Then there is no line, and each is taken in proportion: the dearer of both."""
+    held_up, _ = extrapolate(_trial(0.2, 0.03, noise=10), _trial(0.2, 0.09))
+    slower, _ = extrapolate(_trial(0.2, 0.03), _trial(0.2, 0.09, noise=10))
+
+    assert pytest.approx(31 / 0.2) == held_up["generate"].seconds == slower["generate"].seconds
+
+
+def test_what_was_counted_goes_before_what_was_asked() -> None:
+    """Turns of chats, rows that are rejected, and chance: a line of completions, of which the larger run says the whole's."""
+    small, large = _trial(0.1, 0.03), _trial(0.2, 0.09)
+    lucky = replace(
+        small, counts={"pair": 0.0, "generate": 140.0}, jobs=small.jobs | {"generate": Cost(15, 1_800, 0, 0)}
+    )
+    jobs, _ = extrapolate(lucky, replace(large, counts={"pair": 0.0, "generate": 200.0}))
+
+    assert pytest.approx(101) == jobs["generate"].seconds
+
+
+def test_shares_fill_a_batch_and_leave_examinations_whole() -> None:
+    """Of 48 dev prompts a sixth, and 20 steps between examinations make it a fifth; of a long training little is needed."""
+    assert (0.2, 0.4) == _shares(load_config(SMOKE), forecast(load_config(SMOKE)))
+    long = load_config(SMOKE, ["distill.max_steps=4000", "distill.evaluate_every=100", "pair.reference.prompts=48000"])
+    assert (0.01, 0.02) == _shares(long, forecast(long))
+    on_policy = load_config(SMOKE, ["distill.on_policy={rounds: 1, max_steps: 20}", "pair.reference.prompts=48000"])
+    assert (0.5, 1.0) == _shares(on_policy, forecast(on_policy))
+
+
+def test_too_few_rows_are_one_line() -> None:
+    """What is left of 10 rows for the dev split is one."""
+    few = load_config(SMOKE, ["pair.reference.prompts=10"])
+    with pytest.raises(UsageError, match="10 rows are too few for two smaller runs; run it as it is"):
+        _shares(few, forecast(few))
+
+
+def test_a_small_run_is_the_same_loop() -> None:
+    """Fewer prompts and steps; batches, models, splits and what is asked of each prompt stay."""
+    whole = load_config(SMOKE, ["tracking.uri=http://127.0.0.1:1", "distill.on_policy={rounds: 2, prompts: 100}"])
+    small = scaled(whole, 0.1, 0.05)
+
+    assert (48, 6, 6) == (
+        small.pair.reference.prompts,
+        small.pair.reference.target.steps,
+        small.pair.reference.draft.steps,
+    )
+    assert (6, 2, 1) == (small.distill.max_steps, small.distill.evaluate_every, small.distill.save_every)
+    assert (2, 10) == (small.distill.on_policy.rounds, small.distill.on_policy.prompts)
+    assert whole.generate == small.generate
+    assert whole.corpus.splits == small.corpus.splits
+    assert whole.pair.reference.target.hidden == small.pair.reference.target.hidden
+    assert whole.evaluate == small.evaluate
+    assert small.tracking.uri is None
+
+
+def test_of_files_the_first_rows_are_read(tmp_path: Path) -> None:
+    """As many as the share of those that would be: a limit of the whole counts."""
+    rows = tmp_path / "prompts.jsonl"
+    rows.write_text('{"prompt": "a"}\n' * 200)
+    sources = f"[{{path: {rows}}}, {{path: {rows}, limit: 50}}]"
+    small = scaled(load_config(SMOKE, [f"corpus.sources={sources}"]), 0.1, 0.05)
+
+    assert [20, 5] == [source.limit for source in small.corpus.sources]
+
+
+@pytest.mark.parametrize("gpu", [0, 9_000_000_000])
+def test_a_measured_plan_in_words(gpu: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """A row a job and one for all; memory of a GPU where there is one; what serving takes, by form."""
+    jobs = {"pair": replace(_OF_A_RUN, seconds=65.4), "generate": replace(_OF_A_RUN, gpu_bytes=gpu)}
+    print_measured(Measured(jobs, jobs["generate"], {"candidate": 2.5e9, "int4": 2.1e9}, 32, 4096))
+    said = capsys.readouterr().out
+
+    assert ["pair", "1:05", "2.5 MB", "1,200.0 MB"] == _row(said, "pair")[:4]
+    assert ["generate", "1:02:05"] == _row(said, "generate")[:2]
+    assert ["all together", "1:02:05"] == _row(said, "all together")[:2]
+    assert bool(gpu) == ("9,000.0 MB" in said) == ("GPU memory" in said)
+    assert (
+        "serving (target and draft as stored, caches of 32 requests of 4,096 tokens): candidate 2,500 MB, int4 2,100 MB\n"
+        in said
+    )
+
+
+def _row(said: str, job: str) -> list[str]:
+    (line,) = [line for line in said.splitlines() if line.startswith(f"│ {job} ")]
+    return [cell.strip() for cell in line.strip("│").split("│")]
+
+
+def test_memory_is_the_higher_of_both() -> None:
+    """Whichever run held more."""
+    small, large = _trial(0.1, 0.03), _trial(0.2, 0.09)
+    held = replace(
+        small, jobs=small.jobs | {"generate": replace(small.jobs["generate"], memory_bytes=5_000, gpu_bytes=80)}
+    )
+    more = replace(large, jobs=large.jobs | {"generate": replace(large.jobs["generate"], gpu_bytes=90)})
+    _, total = extrapolate(held, large)
+
+    assert (5_000, 80) == (total.memory_bytes, total.gpu_bytes)
+    assert 90 == extrapolate(small, more)[1].gpu_bytes
+
+
+def test_a_cost_is_read_from_a_manifest() -> None:
+    """Seconds, all files together, and the most memory; a GPU's where there was one."""
+    manifest = {"seconds": 2.5, "files": {"a": {"size": 3}, "b": {"size": 4}}, "peak_memory": {"process": 100}}
+
+    assert Cost(2.5, 7, 100, 0) == cost_of(Artifact(Path("nowhere"), manifest))
+    assert Cost(2.5, 7, 100, 9) == cost_of(
+        Artifact(Path("nowhere"), manifest | {"peak_memory": {"process": 100, "gpu": 9}})
+    )
+
+
+def test_every_training_has_a_share_of_its_steps() -> None:
+    """The on-policy rounds' and recovery's too, and the target's move; a few bad rows do not refuse a small corpus."""
+    settings = ["distill.on_policy={rounds: 2, prompts: 100, max_steps: 40}", "quantize.recovery.max_steps=50"]
+    small = scaled(load_config(SMOKE, settings), 0.1, 0.04)
+
+    assert (4, 5) == (small.distill.on_policy.max_steps, small.quantize.recovery.max_steps)
+    assert (2, 1.0) == (small.pair.reference.move_steps, small.corpus.max_reject_share)
+    assert [None] == [source.limit for source in small.corpus.sources]
+    assert 8 == scaled(load_config(SMOKE), 0.01, 0.04).pair.reference.prompts
+    assert 1 == scaled(load_config(SMOKE), 0.001, 0.001).distill.max_steps
