@@ -16,7 +16,7 @@ from pipeline.generation.completion_store import StoredCompletion
 from pipeline.generation.distributions import Keep
 from pipeline.progress import Progress
 from pipeline.speculation.batch import Request
-from pipeline.speculation.forward import Side
+from pipeline.speculation.forward import CachedModel
 from pipeline.speculation.sampling import GREEDY, Sampling
 
 torch.set_num_threads(1)  # tensors of a few hundred numbers: threads only wait for each other
@@ -122,7 +122,7 @@ def largest_gap(model: Any, body: Any, vocabulary: int) -> float:
     """Between the model's own full passes and what `body` says of ragged rows, fed in blocks, some of them twice."""
     generator = torch.Generator().manual_seed(1)
     texts = [torch.randint(vocabulary, (30,), generator=generator).tolist() for _ in range(3)]
-    side, gap = Side(body, 3, 36), 0.0
+    side, gap = CachedModel(body, 3, 36), 0.0
     fed = [7, 1, 12]
     side.logits(torch.tensor([text[:12] for text in texts]), [0, 0, 0], keep=1)
     expected = [full_logits(model, text)[:, :vocabulary] for text in texts]

@@ -24,7 +24,7 @@ class Text(Protocol):
     def prompt(self) -> NDArray[np.int32]: ...
 
     @property
-    def tokens(self) -> NDArray[np.int32]: ...  # overrun included
+    def tokens(self) -> NDArray[np.int32]: ...  # lookahead included
 
 
 class ScoredCompletion(Text, Protocol):
@@ -60,7 +60,7 @@ def examine(
     on_done: Callable[[int], None] = lambda count: None,
     first_number: int = 0,
 ) -> dict[str, list[Floats] | BrokenDraft]:
-    """a_t of every token of every completion, overrun included, in the order given, under each draft of `models`.
+    """a_t of every token of every completion, lookahead included, in the order given, under each draft of `models`.
 
     a_t = min(1, q(x_t) / p(x_t)); where the target is greedy, or the draft is, 1 if argmax q = x_t, else 0
     (`pipeline/acceptance/rounds.py` says what follows from it). `sampling` is what the target's log_p are under,

@@ -28,13 +28,13 @@ def walk(
     gamma: int,
     longest_ngram: int,
     convention: Convention,
-    overrun: Sequence[int] = (),
+    lookahead: Sequence[int] = (),
 ) -> Walk:
     """Count the rounds that produce `completion` after `prompt`. ValueError for an empty completion or gamma < 1.
 
-    `overrun` is what the target would say next: an unclipped convention counts what of it a block gets right.
+    `lookahead` is what the target would say next: an unclipped convention counts what of it a block gets right.
     """
-    return walk_all(prompt, completion, [gamma], longest_ngram, convention, overrun)[0]
+    return walk_all(prompt, completion, [gamma], longest_ngram, convention, lookahead)[0]
 
 
 def walk_all(
@@ -43,14 +43,14 @@ def walk_all(
     gammas: Sequence[int],
     longest_ngram: int,
     convention: Convention,
-    overrun: Sequence[int] = (),
+    lookahead: Sequence[int] = (),
 ) -> list[Walk]:
     """`walk` for several gammas; the matches are searched once."""
     if not completion or min(gammas) < 1:
         raise ValueError("prompt-lookup needs a completion of at least one token and gamma of at least 1")
     text = [*prompt, *completion]
     matches = _matches(text, len(prompt), longest_ngram)
-    known = text if convention.clipped else [*text, *overrun]
+    known = text if convention.clipped else [*text, *lookahead]
     return [_walk(known, len(prompt), len(text), matches, gamma, convention) for gamma in gammas]
 
 

@@ -41,14 +41,14 @@ _COMPLETIONS = pa.schema(
 
 @dataclass(frozen=True)
 class StoredCompletion:
-    """One completion, its arrays views of the mapped file. N tokens, overrun included; K entries of each distribution."""
+    """One completion, its arrays views of the mapped file. N tokens, lookahead included; K entries of each distribution."""
 
     id: str  # of the prompt
     split: str
     domain: str
     sampling: Sampling  # that it was drawn at, and that log_p is under
     prompt: NDArray[np.int32]
-    length: int  # tokens without the overrun past the limit or past EOS
+    length: int  # tokens without the lookahead past the limit or past EOS
     stopped: bool  # by a stop token rather than the limit
     tokens: NDArray[np.int32]  # (N,)
     log_p: NDArray[np.float32]  # (N,), at the sampling settings

@@ -37,7 +37,7 @@ def _plain(item: StoredCompletion) -> dict[str, Any]:
 
 
 def test_completions_survive_the_store(tmp_path: Path) -> None:
-    """Over two shards, in the order written: every field, its type, and the overrun behind the length."""
+    """Over two shards, in the order written: every field, its type, and the lookahead behind the length."""
     rows = _rows()
     write_shard(tmp_path, "shard-00000", rows[:2])
     write_shard(tmp_path, "shard-00001", rows[2:])

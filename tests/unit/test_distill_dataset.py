@@ -15,7 +15,7 @@ from tests.fakes import family_model, full_logits, spoken
 
 @pytest.fixture
 def items() -> list[StoredCompletion]:
-    """Completions of different lengths; the second has three tokens of overrun. The last two share a row."""
+    """Completions of different lengths; the second has three tokens of lookahead. The last two share a row."""
     second = spoken([11], [12, 13, 14, 15, 16, 17], name="b", length=3, seed=2)
     return [
         spoken([5, 6, 7, 4], [8, 9], name="a", seed=1),

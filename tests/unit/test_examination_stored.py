@@ -100,8 +100,8 @@ def test_prompt_lookup_is_given_the_overrun(rows: list[StoredCompletion]) -> Non
     """Under the convention that never clips, what stands past the end is counted from what the target said there."""
     for item, counts in zip(rows, _all(look_up_stored(rows, SETTINGS)), strict=True):
         prompt, tokens = item.prompt.tolist(), item.tokens.tolist()
-        said, overrun = tokens[: item.length], tokens[item.length :]
-        expected = [walk(prompt, said, gamma, 3, CONVENTIONS["vllm"], overrun) for gamma in range(1, 6)]
+        said, lookahead = tokens[: item.length], tokens[item.length :]
+        expected = [walk(prompt, said, gamma, 3, CONVENTIONS["vllm"], lookahead) for gamma in range(1, 6)]
         assert [walk.accepted for walk in expected] == counts.accepted_drafts
         assert [walk.rounds for walk in expected] == counts.rounds
         assert expected[2].accepted + expected[2].rejected == counts.examined

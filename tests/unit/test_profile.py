@@ -59,7 +59,7 @@ def _tally(counts: Sequence[PromptCounts]) -> Tally:
 
 @pytest.mark.parametrize("convention", CONVENTIONS)
 def test_counts_are_those_of_each_completion_alone(convention: str) -> None:
-    """Sums of a_t leave the overrun out; rounds, calls and accepted tokens are one completion's own."""
+    """Sums of a_t leave the lookahead out; rounds, calls and accepted tokens are one completion's own."""
     generator = np.random.default_rng(3)
     for item, length in zip(_counts(convention), LENGTHS, strict=True):
         a_T = generator.random(length + EXTRA)

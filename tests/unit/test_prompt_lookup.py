@@ -9,7 +9,7 @@ from pipeline.acceptance.rounds import CONVENTIONS, Convention
 
 
 def _naive(
-    prompt: list[int], said: list[int], gamma: int, longest: int, convention: Convention, overrun: list[int]
+    prompt: list[int], said: list[int], gamma: int, longest: int, convention: Convention, lookahead: list[int]
 ) -> Walk:
     text, rounds, proposed, accepted, rejected = prompt + said, 0, 0, 0, 0
     places = [0] * gamma
@@ -27,7 +27,7 @@ def _naive(
             block = block[: len(text) - position - 1]
         rounds, proposed, stood = rounds + 1, proposed + len(block), 0
         for index, token in enumerate(block):
-            known = text + ([] if convention.clipped else overrun)
+            known = text + ([] if convention.clipped else lookahead)
             if position + index == len(known):
                 break  # further on nobody knows
             if token != known[position + index]:
@@ -48,10 +48,10 @@ def test_walk_equals_a_fresh_search_in_every_round(convention: Convention, longe
         prompt = [generator.randrange(3) for _ in range(generator.randrange(1, 8))]
         said = [generator.randrange(3) for _ in range(generator.randrange(1, 25))]
 
-        overrun = [generator.randrange(3) for _ in range(generator.randrange(8))]
+        lookahead = [generator.randrange(3) for _ in range(generator.randrange(8))]
 
-        assert [_naive(prompt, said, gamma, longest, convention, overrun) for gamma in (1, 2, 3, 7)] == walk_all(
-            prompt, said, [1, 2, 3, 7], longest, convention, overrun
+        assert [_naive(prompt, said, gamma, longest, convention, lookahead) for gamma in (1, 2, 3, 7)] == walk_all(
+            prompt, said, [1, 2, 3, 7], longest, convention, lookahead
         )
 
 
