@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pipeline.acceptance.intervals import Interval, ratio_gain
 from pipeline.acceptance.moments import rounds_variance
-from pipeline.acceptance.position_bins import accepted_by_bin, places_by_bin
+from pipeline.acceptance.position_bins import accepted_by_bin, tokens_before_edges
 from pipeline.acceptance.rounds import Convention, Floats, Lengths, expected_rounds
 from pipeline.errors import UnderstudyError
 
@@ -73,8 +73,8 @@ def count_completions(
     for row, loop_T in enumerate(completions.loops):
         loops_BT[row, : len(loop_T)] = loop_T
     by_gamma = [expected_rounds(a_BT, lengths_B, gamma, convention) for gamma in range(1, max_gamma + 1)]
-    output_BE = places_by_bin(np.zeros_like(lengths_B), lengths_B)
-    context_BE = places_by_bin(completions.prompt_tokens_B, lengths_B)
+    output_BE = tokens_before_edges(np.zeros_like(lengths_B), lengths_B)
+    context_BE = tokens_before_edges(completions.prompt_tokens_B, lengths_B)
     columns = zip(
         completions.ids,
         completions.domains,
