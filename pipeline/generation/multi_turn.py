@@ -7,7 +7,7 @@ from typing import Any
 from pipeline.corpus.prompt_store import Chat, Prompt
 from pipeline.corpus.rendering import Renderer
 from pipeline.corpus.row_buffer import token_hash
-from pipeline.corpus.rows import BadRow, Request
+from pipeline.corpus.rows import BadRow, ParsedPrompt
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.generation.generate import CompletionRequest, sort_requests
 
@@ -42,9 +42,9 @@ def next_turn(
         if not completion.stopped:
             stop_reasons.cut += 1
             continue
-        chat = item.prompt.chat.answered(_text(completion, tokenizer, stop_tokens))
+        chat = item.prompt.chat.with_answer(_text(completion, tokenizer, stop_tokens))
         try:
-            (tokens,) = renderer.token_ids([renderer.text(Request(chat.messages, False, "", None))])
+            (tokens,) = renderer.token_ids([renderer.text(ParsedPrompt(chat.messages, False, "", None))])
         except BadRow:
             stop_reasons.refused += 1
             continue
