@@ -13,9 +13,9 @@ import numpy as np
 
 from pipeline.acceptance.examine import acceptance_probabilities, engine_sampling, examine
 from pipeline.acceptance.figures import Tally
-from pipeline.acceptance.loops import in_loop
 from pipeline.acceptance.profile import Completions, PromptCounts, count_completions, counts_json
-from pipeline.acceptance.prompt_lookup import walk_all
+from pipeline.acceptance.prompt_lookup import count_lookup_by_gamma
+from pipeline.acceptance.repetition import repetition_mask
 from pipeline.acceptance.rounds import CONVENTIONS, Convention, expected_rounds
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.errors import BrokenDraft, UnderstudyError
@@ -122,7 +122,7 @@ def _completions(window: Sequence[StoredCompletion]) -> Completions:
         [item.domain for item in window],
         np.array([len(item.prompt) for item in window], dtype=np.int64),
         np.array([item.length for item in window], dtype=np.int64),
-        [in_loop(item.tokens[: item.length].tolist()) for item in window],
+        [repetition_mask(item.tokens[: item.length].tolist()) for item in window],
     )
 
 
@@ -157,7 +157,7 @@ def look_up_stored(spoken: Iterable[StoredCompletion], settings: EvaluateConfig)
 
 def _looked_up(item: StoredCompletion, settings: EvaluateConfig) -> PromptCounts:
     tokens = item.tokens[: item.length].tolist()
-    walks = walk_all(
+    walks = count_lookup_by_gamma(
         item.prompt.tolist(),
         tokens,
         range(1, settings.max_gamma + 1),
@@ -177,6 +177,6 @@ def _looked_up(item: StoredCompletion, settings: EvaluateConfig) -> PromptCounts
         [0.0] * len(walks),  # given the completion, nothing is left to chance
         [float(walk.accepted) for walk in walks],
         [float(value) for value in walks[-1].per_position],
-        int(in_loop(tokens).sum()),
+        int(repetition_mask(tokens).sum()),
         prompt_tokens=len(item.prompt),
     )

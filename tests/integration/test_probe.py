@@ -148,7 +148,7 @@ def test_a_broken_draft_leaves_the_others_their_figures(smoke: Smoke, tmp_path: 
     ended = _probe(smoke, "--draft", tmp_path / "nan", *completions)
 
     assert (0, "") == (ended.code, ended.err)
-    assert "nan: cannot be examined: the draft's logits are not numbers" in ended.out
+    assert "nan: cannot be examined: the draft returned NaN logits" in ended.out
     assert "prompt-lookup: " in ended.out
 
 

@@ -19,7 +19,7 @@ from pipeline.generation.completion_store import write_shard
 from pipeline.models.shape import Weights
 from pipeline.running.context import Outcome, StageContext
 from pipeline.speculation.sampling import GREEDY, Sampling
-from tests.fakes import TableModel, quiet, spoken, table_model
+from tests.fakes import TableModel, quiet, stored_completion, table_model
 
 WARM = Sampling(0.5, 0, 0.9)
 
@@ -27,13 +27,13 @@ WARM = Sampling(0.5, 0, 0.9)
 def _store(directory: Path, samplings: list[Sampling]) -> None:
     """Six examination prompts at each tuple, in shards of four, and a training prompt that is nobody's business."""
     generator = np.random.default_rng(4)
-    rows = [spoken([1], [2, 3], name="train", split="train", vocabulary=8)]
+    rows = [stored_completion([1], [2, 3], name="train", split="train", vocabulary=8)]
     for sampling in samplings:
         for number in range(6):
             length = int(generator.integers(3, 25))
             ids = generator.integers(0, 8, 3 + length + 16)
             rows.append(
-                spoken(
+                stored_completion(
                     ids[:3],
                     ids[3:],
                     name=f"p{number}",
@@ -139,7 +139,7 @@ def test_a_broken_draft_has_a_reason_and_no_rows(place: Path, monkeypatch: pytes
     outcome, profile = _run(place, "candidate")
 
     assert {"deployed": [], "greedy": []} == profile["prompts"]
-    assert "not numbers on completion 4" in profile["broken"]
+    assert "the draft returned NaN logits on completion 4" in profile["broken"]
     assert ({}, {"broken": profile["broken"]}) == (outcome.figures, outcome.notes)
 
 
