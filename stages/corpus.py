@@ -1,10 +1,9 @@
-"""The corpus stage: prompt sources in; domain-labelled, de-duplicated prompts as token ids, split, out.
+"""corpus: reads prompt sources; writes domain-labelled, de-duplicated prompts as token ids, split in three.
 
-Says in what order things happen; how is in `pipeline.corpus`.
+This file holds the order of the steps; the steps are in `pipeline.corpus`.
 """
 
 import shutil
-from pathlib import Path
 from typing import Any
 
 from pipeline.corpus.first_pass import RowCounts, read_sources
@@ -13,7 +12,7 @@ from pipeline.corpus.prompt_store import PROMPTS, CorpusCounts, write_prompts
 from pipeline.corpus.rendering import Renderer
 from pipeline.corpus.row_buffer import RowBuffer
 from pipeline.corpus.splits import SPLITS, assign_splits
-from pipeline.errors import UsageError
+from pipeline.models.loading import load_tokenizer
 from pipeline.running.context import Outcome, StageContext
 
 REJECTS = "rejects.jsonl"
@@ -25,7 +24,9 @@ def run(context: StageContext) -> Outcome:
     tokenizer = load_tokenizer(context.inputs["tokenizer"] / "tokenizer", context.config.pair.trust_remote_code)
     renderer = Renderer(tokenizer, config.chat_template, config.chat_template_arguments)
     paths = [context.inputs[f"prompts_{number}"] for number in range(len(config.sources))]
-    scratch = context.out / "scratch"  # on the store's disk, which is meant for large files; /tmp may be memory
+    scratch = (
+        context.out / "scratch"
+    )  # on the store's disk, which has room for large files; a temporary directory may be in memory
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir()
     try:
@@ -38,16 +39,6 @@ def run(context: StageContext) -> Outcome:
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return Outcome(figures=_figures(counts, clusters, written), notes=_notes(counts, written))
-
-
-def load_tokenizer(directory: Path, trust_remote_code: bool) -> Any:
-    """The target's tokenizer as the pair stage stored it. UsageError where it does not load."""
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{directory}: the tokenizer does not load: {' '.join(str(error).split())[:200]}") from None
 
 
 def _figures(counts: RowCounts, clusters: Clusters, written: CorpusCounts) -> dict[str, float]:

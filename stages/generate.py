@@ -1,4 +1,4 @@
-"""generate: the target plays its part. Completions of the corpus, with the distributions a draft learns from."""
+"""generate: the target completes the prompts. Stores its tokens and distributions, which the draft is trained on."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -12,17 +12,18 @@ from pipeline.generation.multi_turn import StopReasons, next_turn
 from pipeline.models.loading import choose_device, load_model, load_tokenizer
 from pipeline.models.stored_pair import Pair, read_pair
 from pipeline.running.context import Outcome, StageContext
+from pipeline.running.tasks import GenerateTask
 from pipeline.speculation.sampling import Sampling
 
 
 def run(context: StageContext) -> Outcome:
+    task = context.task
+    assert isinstance(task, GenerateTask)
     config, pair = context.config, read_pair(context.inputs["target"], context.config.pair)
-    role = "target_before" if context.part == "before" else "target"
-    splits = {"examination"} if context.part == "before" else None
-    sampling = Sampling(**config.sampling.model_dump())
-    also_at = [Sampling(**further.model_dump()) for further in config.generate.also_at]
+    sampling = Sampling.from_config(config.sampling)
+    also_at = [Sampling.from_config(further) for further in config.generate.also_at]
     train_at = [replace(sampling, temperature=temperature) for temperature in config.generate.train_temperatures]
-    requests = plan_completions(read_prompts(context.inputs["corpus"], splits), sampling, also_at, train_at)
+    requests = plan_completions(read_prompts(context.inputs["corpus"], task.splits), sampling, also_at, train_at)
     new_tokens = config.generate.max_new_tokens + config.generate.lookahead
     _check_limits(pair, requests, new_tokens, config.generate.kept)
     settings = GenerationSettings(
@@ -35,7 +36,8 @@ def run(context: StageContext) -> Outcome:
         shard=config.generate.shard,
         seed=config.seed,
     )
-    model = load_model(pair.path(role), pair.dtype(role), choose_device(config.device), config.pair.trust_remote_code)
+    device, trusted = choose_device(config.device), config.pair.trust_remote_code
+    model = load_model(pair.path(task.target), pair.dtype(task.target), device, trusted)
     stop_reasons, turns = StopReasons(), 0
     while requests:
         turns += 1
@@ -48,7 +50,7 @@ def run(context: StageContext) -> Outcome:
 def _next_turn(
     context: StageContext, pair: Pair, requests: Sequence[CompletionRequest], turn: int, stop_reasons: StopReasons
 ) -> list[CompletionRequest]:
-    """What chats that go on ask after the answers of `turn`."""
+    """The next user turn of every chat that has one, after the completions of `turn`."""
     if all(item.prompt.chat is None for item in requests):
         return []
     config = context.config
@@ -68,9 +70,7 @@ def _next_turn(
 def _check_limits(pair: Pair, requests: Sequence[CompletionRequest], new_tokens: int, kept: int) -> None:
     longest = max((len(item.prompt.tokens) for item in requests), default=0)
     if kept >= pair.vocabulary:
-        raise UsageError(
-            f"generate.kept = {kept}: the pair has only {pair.vocabulary} tokens, and some must be left for the rest"
-        )
+        raise UsageError(f"generate.kept = {kept}: it must be lower than the pair's {pair.vocabulary} tokens")
     if longest + new_tokens > pair.context:
         raise UsageError(
             f"generate: a prompt of {longest} tokens and {new_tokens} new ones (generate.max_new_tokens + lookahead) exceed "
@@ -79,14 +79,12 @@ def _check_limits(pair: Pair, requests: Sequence[CompletionRequest], new_tokens:
 
 
 def _counts(context: StageContext) -> dict[str, float]:
-    """Counted from what is stored, so that a resumed run reports what an unbroken one would."""
+    """Counted from the stored files, so that a resumed run reports the same figures as an uninterrupted one."""
     completions = tokens = stopped = stored = size = 0
-    for spoken in read_completions(context.out):
-        completions, tokens, stopped = completions + 1, tokens + spoken.length, stopped + spoken.stopped
-        stored += len(spoken.tokens)  # what examination prompts have past their end included
-        size += sum(
-            array.nbytes for array in (spoken.tokens, spoken.log_p, spoken.entries, spoken.certain, spoken.rest_log_p)
-        )
+    for item in read_completions(context.out):
+        completions, tokens, stopped = completions + 1, tokens + item.length, stopped + item.stopped
+        stored += len(item.tokens)  # the tokens past the end of examination completions included
+        size += sum(array.nbytes for array in (item.tokens, item.log_p, item.entries, item.certain, item.rest_log_p))
     return {
         "completions": completions,
         "tokens": tokens,

@@ -224,16 +224,16 @@ def counted(
 ) -> PromptCounts:
     """Counts of one prompt: `accepted` of `tokens`, and the same calls at every gamma."""
     return PromptCounts(
-        name,
-        domain,
-        tokens,
-        accepted,
-        float(tokens),
-        [calls] * gammas,
-        [calls] * gammas,
-        [1.0] * gammas,
-        [accepted / 2] * gammas,
-        [accepted / 4] * gammas,
+        id=name,
+        domain=domain,
+        tokens=tokens,
+        accepted=accepted,
+        examined=float(tokens),
+        rounds=[calls] * gammas,
+        calls=[calls] * gammas,
+        rounds_variance=[1.0] * gammas,
+        accepted_drafts=[accepted / 2] * gammas,
+        per_position=[accepted / 4] * gammas,
     )
 
 

@@ -63,7 +63,7 @@ class GateConfig(Section):
     @field_validator("profile", mode="before")
     @classmethod
     def _one_file(cls, value: Any) -> Any:
-        return {"none": value} if isinstance(value, str) else value
+        return {"unquantized": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _rules_have_what_they_need(self) -> "GateConfig":

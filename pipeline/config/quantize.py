@@ -7,7 +7,7 @@ from pydantic import Field
 from pipeline.config.base import Section
 
 Variant = Literal["int8", "int4", "fp8"]
-Form = Literal["none", "int8", "int4", "fp8"]  # of a draft: as it was trained, or a variant
+Form = Literal["unquantized", "int8", "int4", "fp8"]  # of a draft: as it was trained, or a variant
 Engine = Literal["transformers", "vllm", "sglang", "tensorrt-llm", "llama.cpp", "openvino"]
 
 # Engines that load what is written here, and those that also load a quantised head (checked 2026-11).

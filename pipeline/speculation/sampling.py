@@ -5,6 +5,7 @@ Shapes: B sequences, T positions, V tokens; a leading `...` stands for any dimen
 
 import math
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -12,6 +13,22 @@ import torch
 from pipeline.errors import UnderstudyError
 
 _STREAM_CHUNK = 4096
+
+
+class SamplingFields(Protocol):
+    """Anything with the settings of an engine, such as the config's section `sampling`."""
+
+    @property
+    def temperature(self) -> float: ...
+
+    @property
+    def top_k(self) -> int: ...
+
+    @property
+    def top_p(self) -> float: ...
+
+    @property
+    def min_p(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -22,6 +39,11 @@ class Sampling:
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
+
+    @classmethod
+    def from_config(cls, config: SamplingFields) -> "Sampling":
+        """The settings that a config section states."""
+        return cls(config.temperature, config.top_k, config.top_p, config.min_p)
 
     @property
     def greedy(self) -> bool:

@@ -73,7 +73,8 @@ def _build(directory: Path, count: int) -> None:
 def _examine(directory: Path) -> dict[str, float]:
     """What the stage does with one set of completions, in this process."""
     from pipeline.config.evaluate import EvaluateConfig
-    from pipeline.examination.stored import examine_draft, tallied
+    from pipeline.examination.examiner import Examiner
+    from pipeline.examination.windows import tally_counts
     from pipeline.generation.completion_store import read_completions
     from pipeline.speculation.sampling import Sampling
     from pipeline.store.row_files import RowFile
@@ -87,11 +88,11 @@ def _examine(directory: Path) -> dict[str, float]:
 
         def counted() -> Any:
             nonlocal anonymous
-            for counts in examine_draft(model, completions, Sampling(), settings, VOCABULARY):
+            for counts in Examiner(Sampling(), settings, VOCABULARY).counts(model, completions):
                 yield counts
                 anonymous = max(anonymous, _mib("smaps_rollup", "Anonymous"))
 
-        tally = tallied(counted(), settings.max_gamma, spools, "deployed")
+        tally = tally_counts(counted(), settings.max_gamma, spools, "deployed")
         figures = tally.figures(settings.confidence)
         spools.write(figures, "prompts")
     seconds = time.perf_counter() - began

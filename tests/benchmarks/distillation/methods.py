@@ -64,11 +64,12 @@ def ours(
     def train(regime: Regime, steps: int, seed: int, rate: float) -> Trained:
         from pipeline.distillation.dataset import Documents
         from pipeline.distillation.trainer import distill
-        from pipeline.examination.stored import dev_figures
+        from pipeline.examination.examiner import Examiner
         from pipeline.progress import Progress
         from pipeline.speculation.sampling import Sampling
 
         completions, dev = [stored(item) for item in regime.read("train")], regime.read("dev")
+        examiner = Examiner(Sampling(), regime.config.evaluate, regime.vocabulary, count_as="user")
         model = begin(regime)
         config = regime.config.distill.model_copy(
             update={
@@ -91,7 +92,7 @@ def ours(
                 seed,
                 regime.vocabulary,
                 Path(work),
-                lambda draft: dev_figures(draft, dev, Sampling(), regime.config.evaluate, regime.vocabulary),
+                lambda draft: examiner.summary(draft, dev),
                 Progress(terminal=False),
             )
             took = time.perf_counter() - began
