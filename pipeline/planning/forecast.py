@@ -38,7 +38,8 @@ class Forecast:
     prompts: dict[str, int]  # by split
     bytes_per_token: int
     generate: list[Asked]
-    training_rows: int  # that all optimiser steps together see
+    training_steps: int  # optimiser steps of all trainings
+    training_rows: int  # sequences that these steps see
     first_turns_only: bool  # chats go on for as long as the target's answers let them
 
 
@@ -54,7 +55,8 @@ def forecast(config: Config) -> Forecast:
         if job.stage == "generate"
     ]
     asked += _on_policy(config, prompts["train"], bytes_per_token)
-    return Forecast(rows, prompts, bytes_per_token, asked, _training_rows(config), _chats(config))
+    steps, batch = _training_steps(config), config.distill.batch * config.distill.accumulation
+    return Forecast(rows, prompts, bytes_per_token, asked, steps, steps * batch, _chats(config))
 
 
 def _chats(config: Config) -> bool:
@@ -93,11 +95,10 @@ def _examined_at(config: Config) -> set[SamplingConfig | float]:
     return {0.0, *(one if one.temperature else 0.0 for one in (config.sampling, *config.generate.also_at))}
 
 
-def _training_rows(config: Config) -> int:
+def _training_steps(config: Config) -> int:
     settings = config.distill
-    a_step = settings.batch * settings.accumulation
     once = settings.max_steps + settings.on_policy.rounds * settings.on_policy.max_steps
-    return a_step * once * (1 + len(settings.learning_curve))
+    return once * (1 + len(settings.learning_curve))
 
 
 def last_learning_curve(store: Store, name: str) -> dict[str, Any] | None:
