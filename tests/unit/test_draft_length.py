@@ -154,11 +154,11 @@ def test_fallback_goes_down_step_by_step_and_comes_back_by_probing() -> None:
     assert (0, 1.0) == (fallback.level, fallback.rate)
     assert [line.split(":")[0] for line in told] == [
         "half the draft length",
-        "no drafting",
+        f"speculation off, with a probe every {fallback.patience} rounds",
         "half the draft length",
-        "the full draft length",
+        "full draft length",
     ]
-    assert told[0].endswith("of the last 4 examined draft tokens 0.0% stood")
+    assert told[0].endswith("acceptance over the last 4 examined draft tokens was 0.00, below the threshold of 0.50")
 
 
 @pytest.mark.parametrize("level", [0, 1, 2])
@@ -171,6 +171,17 @@ def test_fallback_stays_where_it_is_between_break_even_and_margin(level: int) ->
             fallback.learn([1] * 4, [1] * accepted + [0] * (4 - accepted))
         assert (level, accepted / 4) == (fallback.level, fallback.rate)
     assert [] == changes
+
+
+def test_one_draft_token_is_not_halved() -> None:
+    """With gamma 1 the first step down switches speculation off, and the first step up switches it on."""
+    changes: list[str] = []
+    fallback = Fallback(Fixed(1), window=4, patience=2, on_change=changes.append)
+    assert [1] * 4 + [0, 1, 0, 1] == _play(fallback, 8, stood=0)
+    _play(fallback, 20)
+
+    assert 0 == fallback.level
+    assert 2 == len(changes)
 
 
 def test_the_window_counts_examined_tokens() -> None:
