@@ -27,6 +27,7 @@ from pipeline.commands.show import show
 from pipeline.commands.stage import stage
 from pipeline.commands.store import sync
 from pipeline.errors import EXIT_FAILURE, EXIT_INTERRUPTED, UnderstudyError, UsageError
+from pipeline.native.threads import limit_spinning
 
 _RENAMED = {"rollback": "champion rollback", "sync": "store sync"}
 
@@ -75,6 +76,7 @@ _DISK_ERRORS = {
 
 def main() -> None:
     """Entry point of the console script."""
+    limit_spinning()  # before any command imports torch
     # Says at import which kernels it could not load, and at every int8 product that it casts.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     # A scheduler ends a task with SIGTERM: the record should say so, as it does after Ctrl-C.

@@ -154,14 +154,14 @@ def _with_fallback(chosen: "DraftLength", threshold: float, on_change: "Callable
 
 def _tokens(pair: "NamedPair", text: str, chat: bool | None, new: int) -> list[int]:
     from pipeline.corpus.rendering import Renderer
-    from pipeline.corpus.rows import BadRow, Request
+    from pipeline.corpus.rows import BadRow, ParsedPrompt
     from pipeline.errors import UsageError
 
     if chat and not pair.tokenizer.chat_template:
         raise UsageError("--chat: the target's tokenizer has no chat template")
     renderer = Renderer(pair.tokenizer, chat, {})
     try:
-        rendered = renderer.text(Request(({"role": "user", "content": text},), True, "", None))
+        rendered = renderer.text(ParsedPrompt(({"role": "user", "content": text},), True, "", None))
     except BadRow as reason:
         raise UsageError(f"the prompt: {reason}; --no-chat leaves out the chat template") from None
     tokens = renderer.token_ids([rendered])[0]

@@ -26,15 +26,15 @@ _HISTORY = "understudy.history."  # tags of the registered model, one a change
 _WAIT_SECONDS = 20.0  # how long another's promotion is waited for; it takes about one
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RegisteredDraft:
-    """A version in the registry. `change` is the number of the change that put it on stage, 0 if none did."""
+    """A version in the registry. `change` is the number of the change that made it champion, 0 if none did."""
 
     name: str
     version: str
-    digest: str
-    change: int
-    run: str = ""  # the Understudy run that put it on stage
+    digest: str = ""
+    change: int = 0
+    run: str = ""  # the Understudy run that promoted it
     mlflow_run: str = ""  # the MLflow run its figures are logged in
 
 
@@ -243,12 +243,12 @@ class Registry:
                 "understudy.digest); move the alias `champion` to one that was, or delete the alias"
             )
         return RegisteredDraft(
-            self.name,
-            str(found.version),
-            digest,
-            int(found.tags.get("understudy.change", "0")),
-            found.tags.get("understudy.run", ""),
-            found.run_id or "",
+            name=self.name,
+            version=str(found.version),
+            digest=digest,
+            change=int(found.tags.get("understudy.change", "0")),
+            run=found.tags.get("understudy.run", ""),
+            mlflow_run=found.run_id or "",
         )
 
     def _current(self, client: Any) -> RegisteredDraft | None:

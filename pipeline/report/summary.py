@@ -73,11 +73,12 @@ def summarise(store: Store, record: RunRecord) -> Summary:
         artifact = store.find(entry["stage"], entry["key"]) if entry["stage"] in _SHOWN else None
         if artifact is None:
             continue
-        if entry["stage"] == "evaluate" and entry["part"].startswith("dev-"):
-            continue  # what a form was chosen by; people are shown the examination
+        task = entry.get("task", {})
+        if entry["stage"] == "evaluate" and task.get("split") == "dev":
+            continue  # used only to choose a form; the table shows the examination
         if entry["stage"] == "evaluate":
             drafts.append(_draft(artifact, entry["part"], gamma))
-            examination = str(artifact.path) if entry["part"] == "candidate" else examination
+            examination = str(artifact.path) if task.get("form") == "unquantized" else examination
         elif entry["stage"] == "distill":
             curve = read_json(artifact.path / CURVE) if (artifact.path / CURVE).exists() else None
         else:

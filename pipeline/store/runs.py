@@ -1,4 +1,4 @@
-"""The record of one run, `runs/<id>/run.json`: what was asked, what it was pinned to, what became of it."""
+"""The record of one run, `runs/<id>/run.json`: its config, its pinned inputs, its jobs and its result."""
 
 import re
 import secrets
@@ -14,19 +14,18 @@ from pipeline.store.files import read_json, write_json
 _ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._:+-]{0,120}$")
 
 
-@dataclass
+@dataclass(kw_only=True)
 class RunRecord:
-    """One run. Saved after every change, so that a killed run tells how far it came."""
+    """One run. Saved after every change, so that the record of a killed run is complete up to that point."""
 
     id: str
     name: str
     created: str
     config: dict[str, Any]
-    outside: dict[str, dict[str, Any]]  # name -> {"digest", "path", "facts"}: what the run was pinned to
-    jobs: dict[str, dict[str, Any]] = field(
-        default_factory=dict
-    )  # job id -> {"stage", "part", "key", "state", "seconds"}
-    state: str = "running"  # running | stopped (as asked, before the end) | finished | refused | failed | interrupted
+    outside: dict[str, dict[str, Any]]  # name -> {"digest", "path", "facts"}: the pinned inputs
+    # job id -> {"stage", "part", "task", "key", "state", "seconds"}
+    jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    state: str = "running"  # running | stopped (by --until) | finished | refused | failed | interrupted
     decision: dict[str, Any] | None = None
     mlflow: dict[str, Any] = field(default_factory=dict)
 

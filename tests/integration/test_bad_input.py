@@ -201,7 +201,7 @@ def test_draft_larger_than_its_target_is_refused(smoke: Smoke, place: Place, tmp
     ended = place.understudy("run", config, "--until", "pair", MLFLOW_TRACKING_URI=NOBODY)
     assert 2 == ended.code, ended.err
     assert re.match(r"pair.draft: the draft has 55\d,\d{3} parameters and the target 7\d,\d{3}; ", ended.complaint)
-    assert "are the two swapped?" in ended.complaint
+    assert "swap the two if they are in the wrong places" in ended.complaint
 
 
 def test_draft_of_another_family_is_refused(smoke: Smoke, place: Place, tmp_path: Path) -> None:

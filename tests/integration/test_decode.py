@@ -153,4 +153,4 @@ def test_damaged_weights_are_one_line(smoke: Smoke, tmp_path: Path) -> None:
     ended = _decode(smoke, "--max-new-tokens", 20, draft=tmp_path / "nan")
 
     assert 1 == ended.code
-    assert "probabilities are not numbers (NaN or infinite logits); check its weights and dtype" in ended.complaint
+    assert "the model returned NaN or infinite logits; check its weights and dtype" in ended.complaint

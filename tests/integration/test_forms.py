@@ -32,7 +32,7 @@ def _profile(path: Path, draft: float) -> Path:
 @pytest.fixture
 def profiles(tmp_path: Path) -> str:
     """The int4 draft's passes take a quarter of the others'."""
-    forms = {"none": SLOW, "int8": SLOW, "int4": FAST}
+    forms = {"unquantized": SLOW, "int8": SLOW, "int4": FAST}
     return json.dumps({form: str(_profile(tmp_path / f"{form}.json", draft)) for form, draft in forms.items()})
 
 
@@ -50,7 +50,7 @@ def test_the_form_that_serves_the_load_best_is_promoted(loop: Place, profiles: s
     verdicts = {one["name"]: one["verdict"] for one in decision["forms"]}
     manifest = json.loads((loop.artifact("quantize/int4", "forms") / "manifest.json").read_text())
 
-    assert {"candidate": "slower", "int8": "slower", "int4": "chosen"} == verdicts
+    assert {"unquantized": "slower", "int8": "slower", "int4": "chosen"} == verdicts
     assert ("int4", manifest["provides"]["draft"]) == (decision["form"], decision["candidate"])
     assert {"predicted_speedup", "predicted_p95", "largest_serving_memory"} <= {
         one["name"] for one in decision["rules"]

@@ -65,7 +65,7 @@ def test_first_run_promotes(smoke: Smoke) -> None:
     assert {"champion": "1"} == entry["aliases"]
     assert manifest["provides"]["draft"] == tags["understudy.digest"] == promotion["digest"]
     assert smoke.place.keys(RUN)["generate"] == tags["understudy.key.generate"]
-    assert ("reference", "none") == (tags["understudy.target"], tags["understudy.quantisation"])
+    assert ("reference", "unquantized") == (tags["understudy.target"], tags["understudy.quantisation"])
     assert ("promoted", "1", RUN) == (promotion["result"], promotion["version"], promotion["run"])
     assert manifest["provides"]["draft"] in (out / "card.md").read_text()
 
@@ -180,7 +180,7 @@ def test_refused_draft_leaves_the_champion(loop: Place) -> None:
     record = loop.record("ruined")
     assert (3, 3) == (first.code, code), first.err + again.err
     assert first.complaint == again.complaint == "refused: " + "; ".join(record["decision"]["reasons"])
-    assert "gain (fail): acceptance gained over the champion: -" in first.complaint
+    assert "gain (fail): gain in acceptance rate over the champion: -" in first.complaint
     assert "decision: REFUSED (candidate against champion" in first.out
     assert ("refused", "refused") == (record["state"], loop.record("ruined-again")["state"])
     assert {"skipped"} == set(again.states.values())

@@ -71,7 +71,7 @@ def test_a_measured_plan_names_what_each_job_takes(place: Place) -> None:
     assert all(cost["seconds"] > 0 and cost["stored_bytes"] > 0 for cost in jobs.values())
     assert all(cost["memory_bytes"] > 1e8 for cost in jobs.values())  # torch alone
     assert measured["total"]["seconds"] > sum(cost["seconds"] for cost in jobs.values())
-    assert ["candidate", "int8", "int4"] == list(measured["serving_bytes"])
+    assert ["unquantized", "int8", "int4"] == list(measured["serving_bytes"])
     assert (4, 64) == (measured["batch"], measured["context"])
     assert ["plan"] == [path.name for path in place.store.rglob("*") if path.is_file()]  # the lock, of no bytes
 

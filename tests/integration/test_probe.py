@@ -69,7 +69,7 @@ def test_verdicts_are_plain(smoke: Smoke) -> None:
     ended = _probe(smoke, "--completions", smoke.place.artifact("generate"), "--cost-ratio", 5)
 
     assert (0, "") == (ended.code, ended.err)
-    assert f"{smoke.place.artifact('distill').name}: does not pay here: at its best draft length (1)" in ended.out
+    assert f"{smoke.place.artifact('distill').name}: does not pay off: predicted speedup at most" in ended.out
     assert "draft sampling: probabilistic; convention: user" in ended.out
     assert "as given, verification cost ignored" in ended.out
     assert "by domain: modules 0." in ended.out
@@ -99,7 +99,7 @@ def test_prompts_are_completed_and_times_measured(smoke: Smoke) -> None:
         ((), "give either --prompts, which the target completes, or --completions, a generate artifact"),
         (("--prompts", "none.jsonl"), "--prompts none.jsonl: no such file or directory"),
         (("--completions", "none"), "--completions none: no such directory"),
-        (("--completions", "."), "--completions .: no generate artifact with examination completions"),
+        (("--completions", "."), "--completions .: not a generate artifact with examination completions"),
         (("--prompts", "p.txt"), "--prompts p.txt: no such file or directory"),
     ],
     ids=str,
@@ -148,7 +148,7 @@ def test_a_broken_draft_leaves_the_others_their_figures(smoke: Smoke, tmp_path: 
     ended = _probe(smoke, "--draft", tmp_path / "nan", *completions)
 
     assert (0, "") == (ended.code, ended.err)
-    assert "nan: cannot be examined: the draft's logits are not numbers" in ended.out
+    assert "nan: cannot be examined: the draft returned NaN logits" in ended.out
     assert "prompt-lookup: " in ended.out
 
 
@@ -158,7 +158,7 @@ def test_completions_of_another_target_are_refused(smoke: Smoke) -> None:
     ended = _probe(smoke, "--completions", before)
 
     assert 2 == ended.code
-    assert f"--completions {before}: said by another target than --target" in ended.complaint
+    assert f"--completions {before}: completions of another target than --target" in ended.complaint
 
 
 def test_prompts_that_a_draft_learnt_are_left_out(
