@@ -14,6 +14,7 @@ from pipeline.commands.champion import history, rollback
 from pipeline.commands.check import check
 from pipeline.commands.decode import decode
 from pipeline.commands.doctor import doctor
+from pipeline.commands.init import init
 from pipeline.commands.latency.explain import explain
 from pipeline.commands.latency.fit import fit
 from pipeline.commands.latency.predict import predict
@@ -50,7 +51,7 @@ app = typer.Typer(
     help="Keeps the draft model of a speculative-decoding pair in step with its target.",
     epilog="Exit codes: 0 fine, 1 failure, 2 bad usage or config, 3 refused or regression found, 130 interrupted.",
 )
-for command in (plan, run, stage, show, probe, decode, profile, check, doctor):
+for command in (init, plan, run, stage, show, probe, decode, profile, check, doctor):
     app.command()(command)
 
 

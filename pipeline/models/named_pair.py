@@ -13,7 +13,7 @@ from pipeline.models.loading import choose_device, load_model, load_tokenizer, r
 from pipeline.models.shape import read_shape
 from pipeline.models.tokenizers import check_same_family, stop_token_ids
 
-_HUB = re.compile(r"(?P<source>[\w.-]+/[\w.-]+)@(?P<revision>[0-9a-f]{40})")
+_HUB = re.compile(r"[\w.-]+/[\w.-]+@[0-9a-f]{40}")
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def load_named_pair(
             )
 
     def load(path: Path) -> Any:
-        return load_model(path, dtype or _saved_dtype(path), where, trust_remote_code)
+        return load_model(path, dtype or saved_dtype(path), where, trust_remote_code)
 
     return NamedPair(
         load(target_path),
@@ -77,22 +77,29 @@ def short_names(names: Sequence[str]) -> dict[str, str]:
 
 
 def locate(name: str, role: str) -> Path:
-    """The model directory that `name` stands for; an artifact keeps its models in folders named by their role."""
+    """The model directory that `name` stands for, fetched from the hub if need be."""
+    directory = local_directory(name, role)
+    return directory if directory is not None else fetch(*name.split("@"))
+
+
+def local_directory(name: str, role: str) -> Path | None:
+    """The model directory that `name` stands for; None for a hub model. An artifact keeps its models in folders named by
+    their role."""
     path = Path(name).expanduser()
     if path.is_dir():
         path = path / role if (path / role / "config.json").is_file() else path
         if not (path / "config.json").is_file():
             raise UsageError(f"--{role} {name}: not a model directory (no config.json there)")
         return path
-    hub = _HUB.fullmatch(name)
-    if hub is None:
+    if _HUB.fullmatch(name) is None:
         raise UsageError(
             f"--{role} {name}: neither a directory nor a hub model (org/name@revision, the commit's 40 hex digits)"
         )
-    return fetch(hub["source"], hub["revision"])
+    return None
 
 
-def _saved_dtype(path: Path) -> str:
+def saved_dtype(path: Path) -> str:
+    """The dtype that the weights of a model directory were saved in."""
     config = read_model_config(path)
     saved = str(config.get("dtype") or config.get("torch_dtype") or "float32")
     return saved if saved in ("float32", "bfloat16", "float16") else "float32"
