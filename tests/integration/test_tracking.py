@@ -16,7 +16,7 @@ from pipeline.errors import UnderstudyError, UsageError
 from pipeline.models.files import model_digest
 from pipeline.registry.mlflow_client import Location, client_for
 from pipeline.registry.registry import registry_for
-from pipeline.registry.tracking import Tracker, ui_link, ui_list_link
+from pipeline.registry.tracking import Tracker, ui_link
 from pipeline.store.artifacts import Store
 from pipeline.store.runs import RunRecord, load_run, run_directory
 from tests.integration.mlflow_fixtures import Quiet, config_of, make_draft, mlflow_template, store
@@ -256,6 +256,5 @@ def test_links() -> None:
     assert ui_link(record) is None
     record.mlflow = {"uri": "http://h:5000", "experiment_id": "3", "run_id": "abc"}
     assert ui_link(record) == "http://h:5000/#/experiments/3/runs/abc"
-    assert ui_list_link(record) == "http://h:5000/#/experiments/3/runs?workflowType=machine_learning"
     record.mlflow["uri"] = "sqlite:////s/mlflow.db"
     assert ui_link(record) == "mlflow ui --backend-store-uri sqlite:////s/mlflow.db"
