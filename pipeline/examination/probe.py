@@ -58,9 +58,8 @@ class Finding:
     break_even: float | None  # acceptance rate at which the speedup is 1
     verdict: str
     pays: bool | None  # None: no verdict
-    arithmetic: (
-        float | None
-    )  # operations per emitted token over those of plain decoding; None for unknown architectures
+    # operations per emitted token over those of plain decoding; None for unknown architectures
+    arithmetic: float | None
 
 
 @dataclass(frozen=True)
