@@ -2,7 +2,7 @@
 
 Given a completion that the target produced, its position t would have been accepted with probability a_t, independently
 of the others. A round that starts at t drafts k tokens; it ends behind the first rejection, or one past the k-th
-acceptance. The probability that some round starts at t follows by one pass from left to right (DESIGN section 2).
+acceptance. The probability that some round starts at t follows by one pass from left to right (docs/examination.md).
 `pipeline/acceptance/moments.py` has the second moments.
 """
 
