@@ -7,8 +7,8 @@ from pipeline.corpus.prompt_store import read_prompts
 from pipeline.corpus.rendering import Renderer
 from pipeline.errors import UsageError
 from pipeline.generation.completion_store import read_completions
-from pipeline.generation.generate import Settings, Wanted, generate, plan_completions, shard_prefix
-from pipeline.generation.multi_turn import Ends, next_turn
+from pipeline.generation.generate import CompletionRequest, GenerationSettings, generate, plan_completions, shard_prefix
+from pipeline.generation.multi_turn import StopReasons, next_turn
 from pipeline.models.loading import choose_device, load_model, load_tokenizer
 from pipeline.models.stored_pair import Pair, read_pair
 from pipeline.running.context import Outcome, StageContext
@@ -23,51 +23,52 @@ def run(context: StageContext) -> Outcome:
     sampling = Sampling.from_config(config.sampling)
     also_at = [Sampling.from_config(further) for further in config.generate.also_at]
     train_at = [replace(sampling, temperature=temperature) for temperature in config.generate.train_temperatures]
-    prompts = read_prompts(context.inputs["corpus"], task.splits)
-    planned = plan_completions(prompts, sampling, also_at, train_at)
+    requests = plan_completions(read_prompts(context.inputs["corpus"], task.splits), sampling, also_at, train_at)
     new_tokens = config.generate.max_new_tokens + config.generate.lookahead
-    _check_limits(pair, planned, new_tokens, config.generate.kept)
-    settings = Settings(
-        sampling,
-        config.generate.max_new_tokens,
-        config.generate.lookahead,
-        config.generate.kept,
-        config.generate.keep,
-        config.generate.batch,
-        config.generate.shard,
-        config.seed,
+    _check_limits(pair, requests, new_tokens, config.generate.kept)
+    settings = GenerationSettings(
+        sampling=sampling,
+        max_new_tokens=config.generate.max_new_tokens,
+        lookahead=config.generate.lookahead,
+        kept=config.generate.kept,
+        keep=config.generate.keep,
+        batch=config.generate.batch,
+        shard=config.generate.shard,
+        seed=config.seed,
     )
     device, trusted = choose_device(config.device), config.pair.trust_remote_code
     model = load_model(pair.path(task.target), pair.dtype(task.target), device, trusted)
-    ends, turns = Ends(), 0
-    while planned:
+    stop_reasons, turns = StopReasons(), 0
+    while requests:
         turns += 1
-        generate(model, planned, settings, pair.vocabulary, pair.stop_tokens, context.out, context.progress, turns)
-        planned = _next_turn(context, pair, planned, turns, ends)
-    chats = {"turns": float(turns)} | {f"chats_{name}": float(count) for name, count in asdict(ends).items()}
-    return Outcome(_counts(context) | (chats if turns > 1 or any(asdict(ends).values()) else {}))
+        generate(model, requests, settings, pair.vocabulary, pair.stop_tokens, context.out, context.progress, turns)
+        requests = _next_turn(context, pair, requests, turns, stop_reasons)
+    chats = {"turns": float(turns)} | {f"chats_{name}": float(count) for name, count in asdict(stop_reasons).items()}
+    return Outcome(_counts(context) | (chats if turns > 1 or any(asdict(stop_reasons).values()) else {}))
 
 
-def _next_turn(context: StageContext, pair: Pair, planned: Sequence[Wanted], turn: int, ends: Ends) -> list[Wanted]:
+def _next_turn(
+    context: StageContext, pair: Pair, requests: Sequence[CompletionRequest], turn: int, stop_reasons: StopReasons
+) -> list[CompletionRequest]:
     """The next user turn of every chat that has one, after the completions of `turn`."""
-    if all(item.prompt.chat is None for item in planned):
+    if all(item.prompt.chat is None for item in requests):
         return []
     config = context.config
     tokenizer = load_tokenizer(pair.tokenizer, config.pair.trust_remote_code)
     room = pair.context - config.generate.max_new_tokens - config.generate.lookahead
     return next_turn(
-        planned,
+        requests,
         read_completions(context.out, shards=shard_prefix(turn)),
         tokenizer,
         Renderer(tokenizer, config.corpus.chat_template, config.corpus.chat_template_arguments),
         pair.stop_tokens,
         min(config.corpus.max_prompt_tokens, room),
-        ends,
+        stop_reasons,
     )
 
 
-def _check_limits(pair: Pair, planned: Sequence[Wanted], new_tokens: int, kept: int) -> None:
-    longest = max((len(item.prompt.tokens) for item in planned), default=0)
+def _check_limits(pair: Pair, requests: Sequence[CompletionRequest], new_tokens: int, kept: int) -> None:
+    longest = max((len(item.prompt.tokens) for item in requests), default=0)
     if kept >= pair.vocabulary:
         raise UsageError(f"generate.kept = {kept}: it must be lower than the pair's {pair.vocabulary} tokens")
     if longest + new_tokens > pair.context:

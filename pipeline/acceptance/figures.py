@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.acceptance.intervals import Interval, RatioSums
-from pipeline.acceptance.position_bins import BINS, bin_json, places_by_bin
+from pipeline.acceptance.position_bins import BINS, bin_json, tokens_before_edges
 from pipeline.acceptance.profile import PromptCounts
 from pipeline.acceptance.rounds import Floats, iid_tokens_per_call
 from pipeline.errors import UnderstudyError
@@ -60,7 +60,8 @@ class AcceptanceTally:
         lengths_N = np.array([item.tokens if item.accepted_by_output else 0 for item in counts])
         prompts_N = np.array([item.prompt_tokens for item in counts])
         tokens = [
-            np.diff(places_by_bin(before_N, lengths_N), axis=1) for before_N in (np.zeros_like(prompts_N), prompts_N)
+            np.diff(tokens_before_edges(before_N, lengths_N), axis=1)
+            for before_N in (np.zeros_like(prompts_N), prompts_N)
         ]
         accepted = np.zeros((len(counts), 2 * BINS))
         for row, item in enumerate(counts):

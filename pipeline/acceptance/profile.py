@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pipeline.acceptance.intervals import Interval, ratio_gain
 from pipeline.acceptance.moments import rounds_variance
-from pipeline.acceptance.position_bins import accepted_by_bin, places_by_bin
+from pipeline.acceptance.position_bins import accepted_by_bin, tokens_before_edges
 from pipeline.acceptance.rounds import Convention, Floats, Lengths, expected_rounds
 from pipeline.errors import UnderstudyError
 
@@ -49,14 +49,14 @@ class Completions:
     ids: Sequence[str]
     domains: Sequence[str]
     prompt_tokens_B: Lengths
-    lengths_B: Lengths  # overrun not included
-    loops: Sequence[NDArray[np.bool_]]  # which tokens are inside a loop
+    lengths_B: Lengths  # lookahead not included
+    loops: Sequence[NDArray[np.bool_]]  # which tokens stand inside a loop
 
 
 def count_completions(
     completions: Completions, a: Sequence[Floats], max_gamma: int, convention: Convention
 ) -> list[PromptCounts]:
-    """Counts of every completion for gamma 1..max_gamma. `a` holds a_t of each, overrun included.
+    """Counts of every completion for gamma 1..max_gamma. `a` holds a_t of each, lookahead included.
 
     Raises UnderstudyError without a completion, for max_gamma < 1, and where the convention needs more tokens past the
     end than there are.
@@ -74,8 +74,8 @@ def count_completions(
     for row, loop_T in enumerate(completions.loops):
         loops_BT[row, : len(loop_T)] = loop_T
     by_gamma = [expected_rounds(a_BT, lengths_B, gamma, convention) for gamma in range(1, max_gamma + 1)]
-    output_BE = places_by_bin(np.zeros_like(lengths_B), lengths_B)
-    context_BE = places_by_bin(completions.prompt_tokens_B, lengths_B)
+    output_BE = tokens_before_edges(np.zeros_like(lengths_B), lengths_B)
+    context_BE = tokens_before_edges(completions.prompt_tokens_B, lengths_B)
     columns: dict[str, Sequence[Any]] = {
         "id": completions.ids,
         "domain": completions.domains,
@@ -100,14 +100,14 @@ def count_completions(
 
 
 def _padded(completions: Completions, a: Sequence[Floats], max_gamma: int, convention: Convention) -> Floats:
-    """a_t as one array, (B, T), with as much of the overrun as the convention counts."""
-    overrun = 0 if convention.clipped else max_gamma - 1
-    width = int(completions.lengths_B.max()) + overrun
+    """a_t as one array, (B, T), with as much of the lookahead as the convention counts."""
+    lookahead = 0 if convention.clipped else max_gamma - 1
+    width = int(completions.lengths_B.max()) + lookahead
     a_BT = np.zeros((len(a), width))
     for row, (values, length) in enumerate(zip(a, completions.lengths_B, strict=True)):
-        if len(values) < length + overrun:
+        if len(values) < length + lookahead:
             raise UnderstudyError(
-                f"prompt {completions.ids[row]}: convention '{convention.name}' needs {overrun} target tokens "
+                f"prompt {completions.ids[row]}: convention '{convention.name}' needs {lookahead} target tokens "
                 f"past the end and {len(values) - length} are stored; raise generate.lookahead"
             )
         a_BT[row, : min(len(values), width)] = values[:width]

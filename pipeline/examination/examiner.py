@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pipeline.acceptance.examine import ScoredCompletion, acceptance_probabilities, engine_sampling, examine
-from pipeline.acceptance.loops import in_loop
 from pipeline.acceptance.profile import Completions, PromptCounts, count_completions
+from pipeline.acceptance.repetition import repetition_mask
 from pipeline.acceptance.rounds import CONVENTIONS, Convention, Floats, expected_rounds
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.errors import BrokenDraft
@@ -53,7 +53,7 @@ class Examiner:
         return engine_sampling(self.settings.convention, self.sampling, self.settings.draft_sampling)
 
     def acceptance(self, draft: Any, completions: Sequence[ScoredCompletion]) -> list[Floats]:
-        """a_t of every token of every completion, overrun included. Raises BrokenDraft if the draft cannot be examined."""
+        """a_t of every token of every completion, lookahead included. Raises BrokenDraft if the draft cannot be examined."""
         return acceptance_probabilities(
             draft, completions, self.sampling, self._draft_sampling, self.vocabulary, self.settings.batch_tokens
         )
@@ -126,5 +126,5 @@ def _draft_independent(window: Sequence[StoredCompletion]) -> Completions:
         [item.domain for item in window],
         np.array([len(item.prompt) for item in window], dtype=np.int64),
         np.array([item.length for item in window], dtype=np.int64),
-        [in_loop(item.tokens[: item.length].tolist()) for item in window],
+        [repetition_mask(item.tokens[: item.length].tolist()) for item in window],
     )

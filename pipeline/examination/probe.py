@@ -20,7 +20,7 @@ from pipeline.errors import BrokenDraft, UsageError
 from pipeline.examination.examiner import Examiner
 from pipeline.examination.prompt_lookup import prompt_lookup_counts
 from pipeline.generation.completion_store import StoredCompletion, read_completions, stored_samplings
-from pipeline.generation.generate import Settings, generate, plan_completions
+from pipeline.generation.generate import GenerationSettings, generate, plan_completions
 from pipeline.latency.costs.flops import operations_factor, token_arithmetic
 from pipeline.latency.costs.forward_times import measure_times, pooled
 from pipeline.latency.costs.speedup import (
@@ -112,7 +112,9 @@ def complete(
     pair: NamedPair, prompts: list[Prompt], sampling: Sampling, new_tokens: int, out: Path, progress: Progress
 ) -> None:
     """Generate the target's completion of each prompt into `out`."""
-    settings = Settings(sampling, new_tokens, lookahead=0, kept=1, keep="top", batch=32, shard=128, seed=0)
+    settings = GenerationSettings(
+        sampling=sampling, max_new_tokens=new_tokens, lookahead=0, kept=1, keep="top", batch=32, shard=128, seed=0
+    )
     planned = [item for item in plan_completions(prompts, sampling) if item.sampling == sampling]
     generate(pair.target, planned, settings, pair.vocabulary, pair.stop_tokens, out, progress)
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Iterator
 
-from pipeline.acceptance.loops import in_loop
 from pipeline.acceptance.profile import PromptCounts
-from pipeline.acceptance.prompt_lookup import walk_all
+from pipeline.acceptance.prompt_lookup import count_lookup_by_gamma
+from pipeline.acceptance.repetition import repetition_mask
 from pipeline.acceptance.rounds import CONVENTIONS
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.examination.windows import windows
@@ -22,7 +22,7 @@ def prompt_lookup_counts(
 
 def _counts(item: StoredCompletion, settings: EvaluateConfig) -> PromptCounts:
     tokens = item.tokens[: item.length].tolist()
-    walks = walk_all(
+    walks = count_lookup_by_gamma(
         item.prompt.tolist(),
         tokens,
         range(1, settings.max_gamma + 1),
@@ -42,6 +42,6 @@ def _counts(item: StoredCompletion, settings: EvaluateConfig) -> PromptCounts:
         rounds_variance=[0.0] * len(walks),  # given the completion, nothing is random
         accepted_drafts=[float(walk.accepted) for walk in walks],
         per_position=[float(value) for value in walks[-1].per_position],
-        loop_tokens=int(in_loop(tokens).sum()),
+        loop_tokens=int(repetition_mask(tokens).sum()),
         prompt_tokens=len(item.prompt),
     )

@@ -37,7 +37,8 @@ class Forecast:
     prompts: dict[str, int]  # by split
     bytes_per_token: int
     generate: list[GenerationForecast]
-    training_rows: int  # sequences of all optimiser steps together
+    training_steps: int  # optimiser steps of all trainings
+    training_rows: int  # sequences that these steps see
     first_turns_only: bool  # true for chats: the number of later turns depends on the target's answers
 
 
@@ -53,12 +54,14 @@ def forecast(config: Config) -> Forecast:
         if isinstance(job.task, GenerateTask)
     ]
     generate += _on_policy(config, prompts["train"], bytes_per_token)
+    steps, batch = _training_steps(config), config.distill.batch * config.distill.accumulation
     return Forecast(
         rows=rows,
         prompts=prompts,
         bytes_per_token=bytes_per_token,
         generate=generate,
-        training_rows=_training_rows(config),
+        training_steps=steps,
+        training_rows=steps * batch,
         first_turns_only=_chats(config),
     )
 
@@ -107,11 +110,10 @@ def _examined_at(config: Config) -> set[SamplingConfig | float]:
     return {0.0, *(one if one.temperature else 0.0 for one in (config.sampling, *config.generate.also_at))}
 
 
-def _training_rows(config: Config) -> int:
+def _training_steps(config: Config) -> int:
     settings = config.distill
-    per_step = settings.batch * settings.accumulation
-    steps = settings.max_steps + settings.on_policy.rounds * settings.on_policy.max_steps
-    return per_step * steps * (1 + len(settings.learning_curve))
+    once = settings.max_steps + settings.on_policy.rounds * settings.on_policy.max_steps
+    return once * (1 + len(settings.learning_curve))
 
 
 def last_learning_curve(store: Store, name: str) -> dict[str, Any] | None:

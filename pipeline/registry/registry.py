@@ -22,6 +22,7 @@ from pipeline.store.artifacts import Store
 
 CHAMPION, PREVIOUS, CHALLENGER = "champion", "previous", "challenger"
 NONE = "none"
+_HISTORY = "understudy.history."  # tags of the registered model, one per change
 _WAIT_SECONDS = 20.0  # wait for another promotion, which takes about 1 s
 
 
@@ -35,6 +36,14 @@ class RegisteredDraft:
     change: int = 0
     run: str = ""  # the Understudy run that promoted it
     mlflow_run: str = ""  # the MLflow run its figures are logged in
+
+
+@dataclass(frozen=True)
+class Change:
+    """One promotion or rollback, as it was written down."""
+
+    number: int
+    text: str  # time, what was done, from which version to which
 
 
 @dataclass(frozen=True)
@@ -189,6 +198,20 @@ class Registry:
                 self._set_alias(client, CHALLENGER, "")
             return self._draft(client, target) if target else None
 
+    def history(self) -> list[Change]:
+        """Every promotion and rollback, the oldest first."""
+        from mlflow.exceptions import MlflowException
+
+        with self._client() as client:
+            try:
+                tags = dict(client.get_registered_model(self.name).tags)
+            except MlflowException as error:
+                if error_code(error) == MISSING:
+                    return []
+                raise
+        numbered = {int(key.removeprefix(_HISTORY)): text for key, text in tags.items() if key.startswith(_HISTORY)}
+        return [Change(number, text) for number, text in sorted(numbered.items())]
+
     @contextlib.contextmanager
     def _client(self) -> Iterator[Any]:
         client = client_for(self.location)
@@ -295,7 +318,7 @@ class Registry:
         client.set_registered_model_tag(self.name, "understudy.change", str(number))
 
     def _record_change(self, client: Any, number: int, what: str) -> None:
-        client.set_registered_model_tag(self.name, f"understudy.history.{number:06d}", f"{_now()} {what}")
+        client.set_registered_model_tag(self.name, f"{_HISTORY}{number:06d}", f"{_now()} {what}")
 
     def _set_alias(self, client: Any, alias: str, version: str) -> None:
         if version:

@@ -1,8 +1,8 @@
 """Uploads runs to MLflow: one parent run per pipeline run, one child run per job, figures, settings and the decision.
 
-The record in the store is authoritative; MLflow holds a copy, uploaded during the run or later by `understudy sync`. If MLflow
-does not answer, the run continues with a warning. Knows no stage: figures come from manifests. `record.mlflow` lists what has
-been uploaded, so that a repeated upload sends only what is new.
+The record in the store is authoritative; MLflow holds a copy, uploaded during the run or later by `understudy store sync`. If
+MLflow does not answer, the run continues with a warning. Knows no stage: figures come from manifests. `record.mlflow` lists
+what has been uploaded, so that a repeated upload sends only what is new.
 """
 
 import json
@@ -80,7 +80,7 @@ class Tracker:
         down = "does not answer" in str(error)
         self.progress.warn(
             f"tracking at {self.location.shown} {'does not answer' if down else f'failed: {error}'}; figures are in "
-            f"{run_directory(self.store, record.id)}; `understudy sync` uploads them later"
+            f"{run_directory(self.store, record.id)}; `understudy store sync` uploads them later"
         )
 
     def _upload_or_start_over(self, client: Any, record: RunRecord) -> None:

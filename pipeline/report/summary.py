@@ -55,12 +55,12 @@ class Summary:
     promotion: dict[str, Any] | None
     mlflow: str | None
     learning_curve: dict[str, Any] | None
-    directories: dict[str, str]  # what `probe`, `decode` and `check` are given: target, draft, completions
-    examination: str | None  # what `latency` is given: the candidate's
+    directories: dict[str, str]  # arguments of `probe`, `decode` and `check`: target, draft, completions
+    examination: str | None  # argument of `latency`: the candidate's examination
 
 
 def summarise(store: Store, record: RunRecord) -> Summary:
-    """Gather a run's figures; a run that is not finished has fewer of them."""
+    """Collect the figures of a run; a run that is not finished has fewer of them."""
     gamma = int(record.config["evaluate"]["gamma"])
     stages, drafts, perplexity, directories = [], [], {}, {}
     curve, examination = None, None

@@ -40,7 +40,7 @@ def new_run_id(name: str) -> str:
 
 def run_directory(store: Store, run_id: str) -> Path:
     if not _ID.match(run_id):
-        raise UsageError(f"--run {run_id!r}: a run id is letters, digits and ._:+- (at most 121)")
+        raise UsageError(f"run {run_id!r}: a run id is letters, digits and ._:+- (at most 121)")
     return store.runs / run_id
 
 
@@ -66,7 +66,7 @@ def require_run(store: Store, run_id: str | None) -> RunRecord:
     chosen = known[-1] if run_id in (None, "latest") else str(run_id)
     record = load_run(store, chosen)
     if record is None:
-        raise UsageError(f"--run {chosen}: not in {store.root}; the latest is {known[-1]}")
+        raise UsageError(f"run {chosen}: not in {store.root}; the latest is {known[-1]}")
     return record
 
 

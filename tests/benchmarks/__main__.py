@@ -16,6 +16,7 @@ from tests.benchmarks import (
     latency_sweep,
     light_paths,
     quickstart,
+    threads,
     trace,
 )
 from tests.benchmarks.distillation import figure as distillation
@@ -36,6 +37,7 @@ FIGURES = {
     "trace": trace,
     "conformance": conformance,
     "light_paths": light_paths,
+    "threads": threads,
     "distillation": distillation,
 }
 

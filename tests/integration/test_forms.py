@@ -109,8 +109,8 @@ def test_a_speedup_needs_plain_decoding(loop: Place, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        (["gate.min_speedup=1.2"], "min_speedup is predicted: give gate.load and gate.profile too"),
-        (["gate.max_memory_megabytes=1"], "depends on batch and context: give gate.load too"),
+        (["gate.min_speedup=1.2"], "min_speedup needs a prediction: set gate.load and gate.profile too"),
+        (["gate.max_memory_megabytes=1"], "depends on batch and context: set gate.load too"),
         ([LOAD, "gate.profile={int4: p.json}", "quantize.variants=[]"], "gate.profile.int4: no such variant is made"),
         ([LOAD, "gate.profile={int4: p.json}", "quantize.engine=llama.cpp"], "what llama.cpp loads"),
         ([LOAD, "gate.profile=nowhere.json"], "gate.profile.unquantized: "),

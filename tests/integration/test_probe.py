@@ -70,8 +70,8 @@ def test_verdicts_are_plain(smoke: Smoke) -> None:
 
     assert (0, "") == (ended.code, ended.err)
     assert f"{smoke.place.artifact('distill').name}: does not pay off: predicted speedup at most" in ended.out
-    assert "draft sampled: probabilistic; target calls as counted by 'user'" in ended.out
-    assert "verification taken as free" in ended.out
+    assert "draft sampling: probabilistic; convention: user" in ended.out
+    assert "as given, verification cost ignored" in ended.out
     assert "by domain: modules 0." in ended.out
     assert "by position in the output: 0+ 0." in ended.out
 
@@ -137,7 +137,7 @@ def test_a_part_of_the_completions_is_a_fair_part(smoke: Smoke, found: dict[str,
 
     assert (0, "") == (ended.code, ended.err)
     assert f"40 of {stored} prompts, " in ended.out
-    assert "Loops flatter drafts at temperature 0" in ended.out
+    assert "At temperature 0 repetition raises acceptance: read the rate without repetition." in ended.out
 
 
 def test_a_broken_draft_leaves_the_others_their_figures(smoke: Smoke, tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_broken_draft_leaves_the_others_their_figures(smoke: Smoke, tmp_path: 
     ended = _probe(smoke, "--draft", tmp_path / "nan", *completions)
 
     assert (0, "") == (ended.code, ended.err)
-    assert "nan: cannot be examined: the draft's logits are not numbers" in ended.out
+    assert "nan: cannot be examined: the draft returned NaN logits" in ended.out
     assert "prompt-lookup: " in ended.out
 
 
@@ -177,5 +177,5 @@ def test_prompts_that_a_draft_learnt_are_left_out(
     every = _probe(smoke, *completions)
 
     assert 0 == some.code, some.err
-    assert f"{stored - 5:,} (5 more left out: a draft was trained on them) prompts, " in some.out
+    assert f"{stored - 5:,} (5 more were left out because a draft was trained on them) prompts, " in some.out
     assert (2, "a draft was trained on every one of these prompts; give others") == (every.code, every.complaint)

@@ -29,12 +29,12 @@ def test_gate_stops_and_the_run_is_finished_later(loop: Place) -> None:
 def test_sync_uploads_what_was_not(loop: Place) -> None:
     """`sync` uploads a run that MLflow lacks completely, and only once."""
     loop.understudy("run", SMOKE, "--run", "down", MLFLOW_TRACKING_URI=NOBODY)
-    still = loop.understudy("sync", "down", MLFLOW_TRACKING_URI=NOBODY)
-    first = loop.understudy("sync", "down")
+    still = loop.understudy("store", "sync", "down", MLFLOW_TRACKING_URI=NOBODY)
+    first = loop.understudy("store", "sync", "down")
     uploaded = _runs(loop, "down")
-    second = loop.understudy("sync")
+    second = loop.understudy("store", "sync")
     assert 1 == still.code, still.err
-    assert "down was not uploaded; run `understudy sync` again when the server answers" == still.complaint
+    assert "down was not uploaded; run `understudy store sync` again when the server answers" == still.complaint
     assert (0, 0) == (first.code, second.code), first.err + second.err
     assert f"down: mlflow ui --backend-store-uri sqlite:///{loop.store}/mlflow/mlflow.db\n" == first.out
     assert {"down", *JOBS[:-2]} == set(uploaded)

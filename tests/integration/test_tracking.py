@@ -10,8 +10,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from pipeline.commands.rollback import rollback
-from pipeline.commands.sync import sync
+from pipeline.commands.champion import rollback
+from pipeline.commands.store import sync
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.models.files import model_digest
 from pipeline.registry.mlflow_client import Location, client_for
@@ -165,7 +165,7 @@ def test_tracking_that_is_down_costs_one_warning(store: Store) -> None:
         assert not down.sync(record)
     where = run_directory(store, "run-1")
     assert said.lines == [
-        f"warning: tracking at {uri} does not answer; figures are in {where}; `understudy sync` uploads them later"
+        f"warning: tracking at {uri} does not answer; figures are in {where}; `understudy store sync` uploads them later"
     ]
     assert record.mlflow == {}
     assert Tracker(config_of(), store, Quiet()).sync(record)

@@ -16,7 +16,7 @@ from pipeline.distillation.chunked_loss import plain_head
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.examination.examiner import AcceptanceSummary
 from pipeline.generation.completion_store import StoredCompletion
-from tests.fakes import quiet, spoken, tiny_llama, tiny_tokenizer
+from tests.fakes import quiet, stored_completion, tiny_llama, tiny_tokenizer
 
 SETTINGS = DistillConfig(bf16=False, max_steps=6, batch=2, save_every=2, evaluate_every=5, learning_rate=1e-2)
 Log = list[dict[str, float]]
@@ -29,7 +29,9 @@ class _Killed(Exception):
 def _rows(count: int = 10) -> list[StoredCompletion]:
     generator = np.random.default_rng(0)
     return [
-        spoken(generator.integers(0, 32, 3), generator.integers(0, 32, 4 + n % 3), name=f"prompt-{n}", seed=n)
+        stored_completion(
+            generator.integers(0, 32, 3), generator.integers(0, 32, 4 + n % 3), name=f"prompt-{n}", seed=n
+        )
         for n in range(count)
     ]
 
@@ -267,7 +269,11 @@ def test_padding_and_prompts_do_not_enter_the_loss(way: str, tmp_path: Path, mon
         monkeypatch.setattr(head, "_LOGITS", 2 * 28)
     if way == "by the model's own logits":
         monkeypatch.setattr(trainer, "plain_head", lambda model: None)
-    rows = [spoken([3, 4], [5, 6, 7], name="a"), spoken([8], [9], name="b"), spoken([10, 11], [12], name="c")]
+    rows = [
+        stored_completion([3, 4], [5, 6, 7], name="a"),
+        stored_completion([8], [9], name="b"),
+        stored_completion([10, 11], [12], name="c"),
+    ]
     settings = DistillConfig(bf16=False, max_steps=1, batch=2, save_every=1, loss="cross_entropy")
     _, log = _train(tmp_path, settings, rows=rows, vocabulary=28)
     model = tiny_llama(51, layers=1, dtype=torch.float32)

@@ -9,7 +9,7 @@ import torch
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.examination.cross_check import cross_check, decoded_starts, round_starts
 from pipeline.speculation.decoder import Completion
-from tests.fakes import TableModel, greedy_text, spoken, table_model, tiny_llama
+from tests.fakes import TableModel, greedy_text, stored_completion, table_model, tiny_llama
 
 PROMPTS = [[1, 2, 3], [4], [9, 8, 7, 6]]
 
@@ -29,7 +29,10 @@ def pair() -> tuple[Any, Any]:
 
 def _stored(target: Any, count: int = 14, vocabulary: int = 32) -> list[Any]:
     texts = [greedy_text(target, prompt, count, vocabulary) for prompt in PROMPTS]
-    return [spoken(p, text, name=f"p{n}", greedy=True) for n, (p, text) in enumerate(zip(PROMPTS, texts, strict=True))]
+    return [
+        stored_completion(p, text, name=f"p{n}", greedy=True)
+        for n, (p, text) in enumerate(zip(PROMPTS, texts, strict=True))
+    ]
 
 
 def test_a_sound_pair_agrees(pair: tuple[Any, Any]) -> None:
@@ -85,7 +88,7 @@ def test_a_round_that_ended_elsewhere_is_found(position: int) -> None:
     target = table_model(8, 3, positions=64)
     target.dtype = torch.float32
     draft = _Fickle(target.table_PVW, position)
-    (stored,) = [spoken([1, 2], greedy_text(target, [1, 2], 8, 8), greedy=True)]
+    (stored,) = [stored_completion([1, 2], greedy_text(target, [1, 2], 8, 8), greedy=True)]
     found = cross_check(target, draft, [stored], settings(8), 8, [])
 
     # Position s predicts token s + 1 of the sequence; two of them are the prompt.

@@ -20,7 +20,7 @@ from pipeline.models.shape import Weights
 from pipeline.running.context import Outcome, StageContext
 from pipeline.running.tasks import DraftRole, EvaluateTask
 from pipeline.speculation.sampling import GREEDY, Sampling
-from tests.fakes import TableModel, quiet, spoken, table_model
+from tests.fakes import TableModel, quiet, stored_completion, table_model
 
 WARM = Sampling(0.5, 0, 0.9)
 CANDIDATE = EvaluateTask(kind="model", role="candidate", form="unquantized")
@@ -29,13 +29,13 @@ CANDIDATE = EvaluateTask(kind="model", role="candidate", form="unquantized")
 def _store(directory: Path, samplings: list[Sampling]) -> None:
     """Six examination prompts at each tuple, in shards of four, and a training prompt, which must not be read."""
     generator = np.random.default_rng(4)
-    rows = [spoken([1], [2, 3], name="train", split="train", vocabulary=8)]
+    rows = [stored_completion([1], [2, 3], name="train", split="train", vocabulary=8)]
     for sampling in samplings:
         for number in range(6):
             length = int(generator.integers(3, 25))
             ids = generator.integers(0, 8, 3 + length + 16)
             rows.append(
-                spoken(
+                stored_completion(
                     ids[:3],
                     ids[3:],
                     name=f"p{number}",
@@ -145,7 +145,7 @@ def test_a_broken_draft_has_a_reason_and_no_rows(place: Path, monkeypatch: pytes
     outcome, profile = _run(place)
 
     assert {"deployed": [], "greedy": []} == profile["prompts"]
-    assert "not numbers on completion 4" in profile["broken"]
+    assert "the draft returned NaN logits on completion 4" in profile["broken"]
     assert ({}, {"broken": profile["broken"]}) == (outcome.figures, outcome.notes)
 
 
@@ -166,7 +166,7 @@ def test_a_draft_of_another_family_is_broken(place: Path, monkeypatch: pytest.Mo
 
 def test_dev_prompts_are_counted_as_for_a_user(place: Path) -> None:
     """A task for the dev split reads dev completions, which have no tokens past the end, and only the deployed tuple."""
-    write_shard(place / "store", "shard-0", [spoken([1, 2], [3, 4, 5], name="d", split="dev", vocabulary=8)])
+    write_shard(place / "store", "shard-0", [stored_completion([1, 2], [3, 4, 5], name="d", split="dev", vocabulary=8)])
     _, profile = _run(place, EvaluateTask(kind="model", role="candidate", form="int8", split="dev"))
 
     assert ("user", None) == (profile["conditions"]["convention"], profile["crosscheck"])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pipeline.acceptance.profile import PromptCounts
-from pipeline.acceptance.prompt_lookup import walk
+from pipeline.acceptance.prompt_lookup import count_lookup
 from pipeline.acceptance.rounds import CONVENTIONS
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.errors import BrokenDraft, UnderstudyError
@@ -21,7 +21,7 @@ from pipeline.examination.windows import tally_counts
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.speculation.sampling import Sampling
 from pipeline.store.row_files import RowFile
-from tests.fakes import spoken, table_model
+from tests.fakes import stored_completion, table_model
 
 SETTINGS = EvaluateConfig(max_gamma=5, gamma=3, convention="vllm")
 EXAMINER = Examiner(Sampling(), SETTINGS, 8)
@@ -33,7 +33,9 @@ def rows() -> list[StoredCompletion]:
     for number in range(11):
         length = int(generator.integers(2, 30))
         ids = generator.integers(0, 8, 6 + length + 4)
-        made.append(spoken(ids[:6], ids[6:], name=f"p{number}", length=length, vocabulary=8, domain="ab"[number % 2]))
+        made.append(
+            stored_completion(ids[:6], ids[6:], name=f"p{number}", length=length, vocabulary=8, domain="ab"[number % 2])
+        )
     return made
 
 
@@ -71,9 +73,9 @@ def test_several_drafts_and_a_damaged_one(rows: list[StoredCompletion], monkeypa
     monkeypatch.setattr("pipeline.examination.windows.WINDOW", 4)
     one, two, bad = (table_model(8, seed) for seed in (1, 2, 3))
     bad.table_PVW[:, int(rows[6].prompt[-1])] = math.nan
-    rows[:4] = [spoken([1], [2], name=f"q{n}", length=1, vocabulary=8) for n in range(4)]
+    rows[:4] = [stored_completion([1], [2], name=f"q{n}", length=1, vocabulary=8) for n in range(4)]
     if int(rows[6].prompt[-1]) in (1, 2):
-        rows[:4] = [spoken([4], [5], name=f"q{n}", length=1, vocabulary=8) for n in range(4)]
+        rows[:4] = [stored_completion([4], [5], name=f"q{n}", length=1, vocabulary=8) for n in range(4)]
     examiner = Examiner(Sampling(), SETTINGS.model_copy(update={"convention": "user"}), 8)
     found = list(examiner.counts_of_all({"one": one, "bad": bad, "two": two}, rows))
 
@@ -103,8 +105,8 @@ def test_prompt_lookup_counts_past_the_end(rows: list[StoredCompletion]) -> None
     """Under the convention that never clips, tokens past the end are compared with what the target generated there."""
     for item, counts in zip(rows, _all(prompt_lookup_counts(rows, SETTINGS)), strict=True):
         prompt, tokens = item.prompt.tolist(), item.tokens.tolist()
-        completion, overrun = tokens[: item.length], tokens[item.length :]
-        expected = [walk(prompt, completion, gamma, 3, CONVENTIONS["vllm"], overrun) for gamma in range(1, 6)]
+        completion, lookahead = tokens[: item.length], tokens[item.length :]
+        expected = [count_lookup(prompt, completion, gamma, 3, CONVENTIONS["vllm"], lookahead) for gamma in range(1, 6)]
         assert [walk.accepted for walk in expected] == counts.accepted_drafts
         assert [walk.rounds for walk in expected] == counts.rounds
         assert expected[2].accepted + expected[2].rejected == counts.examined
@@ -119,7 +121,9 @@ def test_memory_does_not_grow_with_the_completions(monkeypatch: pytest.MonkeyPat
 
     def completions(count: int) -> Iterator[StoredCompletion]:
         for number in range(count):
-            yield spoken([1, 2], [number % 8, 3, 4, 5, 6, 7] * 4, name=f"p{number:04d}", length=20, vocabulary=8)
+            yield stored_completion(
+                [1, 2], [number % 8, 3, 4, 5, 6, 7] * 4, name=f"p{number:04d}", length=20, vocabulary=8
+            )
 
     def peak(windows: int) -> int:
         tracemalloc.start()

@@ -27,7 +27,7 @@ from pipeline.errors import UnderstudyError
 from pipeline.examination.examiner import Examiner
 from pipeline.examination.prompt_lookup import prompt_lookup_counts
 from pipeline.speculation.sampling import Sampling
-from tests.fakes import counted, spoken, table_model
+from tests.fakes import counted, stored_completion, table_model
 
 LENGTHS, EXTRA, GAMMAS = [9, 4, 12, 7], 3, 4
 
@@ -60,7 +60,7 @@ def _tally(counts: Sequence[PromptCounts]) -> AcceptanceTally:
 
 @pytest.mark.parametrize("convention", CONVENTIONS)
 def test_counts_are_those_of_each_completion_alone(convention: str) -> None:
-    """Sums of a_t leave the overrun out; rounds, calls and accepted tokens are one completion's own."""
+    """Sums of a_t leave the lookahead out; rounds, calls and accepted tokens are one completion's own."""
     generator = np.random.default_rng(3)
     for item, length in zip(_counts(convention), LENGTHS, strict=True):
         a_T = generator.random(length + EXTRA)
@@ -200,7 +200,7 @@ def test_one_token_completions_have_no_round_under_vllm() -> None:
 def test_a_profile_of_another_schema_is_refused_in_one_line(raw: Any) -> None:
     """Both schemas, the file and the remedy are named; nothing is guessed."""
     with pytest.raises(
-        UnderstudyError, match=r"^a\.json: an examination of schema .*, .* reads schema 2; examine .* again"
+        UnderstudyError, match=r"^a\.json: the acceptance profile has schema .*, .* reads schema 2; examine .* again"
     ):
         checked_profile(raw, "a.json")
     assert {"schema": SCHEMA, "draft": {}} == checked_profile({"schema": SCHEMA, "draft": {}}, "a.json")
@@ -217,7 +217,9 @@ def test_stored_completions_are_examined_and_looked_up() -> None:
     model = table_model(8, 1)
     generator = np.random.default_rng(0)
     rows = [
-        spoken(generator.integers(0, 8, 4), generator.integers(0, 8, 20), name=f"p{i}", length=12, vocabulary=8, seed=i)
+        stored_completion(
+            generator.integers(0, 8, 4), generator.integers(0, 8, 20), name=f"p{i}", length=12, vocabulary=8, seed=i
+        )
         for i in range(5)
     ]
     settings = EvaluateConfig(max_gamma=6, gamma=3, convention="vllm")
@@ -236,7 +238,7 @@ def test_stored_completions_are_examined_and_looked_up() -> None:
 
 def test_prompt_lookup_that_finds_nothing_has_a_rate_of_zero() -> None:
     """No n-gram came twice: nothing was examined, so the rate is 0 with unknown bounds, in every domain."""
-    rows = [spoken([1, 2], [3, 4, 5, 6], name="a"), spoken([1], [2, 3], name="b", domain="chat")]
+    rows = [stored_completion([1, 2], [3, 4, 5, 6], name="a"), stored_completion([1], [2, 3], name="b", domain="chat")]
     (counts,) = prompt_lookup_counts(rows, EvaluateConfig())
 
     for entry in (figures(counts, 0.95), *by_domain(counts, 5, 0.95).values()):
@@ -246,7 +248,9 @@ def test_prompt_lookup_that_finds_nothing_has_a_rate_of_zero() -> None:
 def test_prompt_lookup_has_no_rate_without_loops() -> None:
     """It does not examine every token, so the share of its loops is not known; a quotient of the two would exceed 1."""
     looping, wrong = [*range(8)] * 3, [token for new in range(10, 28) for token in (9, new)]
-    (counts,) = prompt_lookup_counts([spoken([30], looping), spoken([30], wrong, name="p1")], EvaluateConfig())
+    (counts,) = prompt_lookup_counts(
+        [stored_completion([30], looping), stored_completion([30], wrong, name="p1")], EvaluateConfig()
+    )
     accepted, examined, loops = (
         sum(getattr(item, name) for item in counts) for name in ("accepted", "examined", "loop_tokens")
     )

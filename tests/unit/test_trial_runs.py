@@ -126,11 +126,11 @@ def test_a_measured_plan_in_words(gpu: int, capsys: pytest.CaptureFixture[str]) 
 
     assert ["pair", "1:05", "2.5 MB", "1,200.0 MB"] == _row(said, "pair")[:4]
     assert ["generate", "1:02:05"] == _row(said, "generate")[:2]
-    assert ["all together", "1:02:05"] == _row(said, "all together")[:2]
+    assert ["all jobs", "1:02:05"] == _row(said, "all jobs")[:2]
     assert bool(gpu) == ("9,000.0 MB" in said) == ("GPU memory" in said)
     assert (
-        "serving (target and draft as stored, caches of 32 requests of 4,096 tokens): unquantized 2,500 MB, int4 2,100 MB\n"
-        in said
+        "memory to serve (target and draft weights, KV caches of 32 requests with 4,096 tokens): unquantized 2,500 MB,"
+        " int4 2,100 MB\n" in said
     )
 
 

@@ -1,0 +1,110 @@
+"""What a run takes beside another process that computes: thread settings of Understudy against libgomp's default."""
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from tests.benchmarks.figures import ROOT, UNDERSTUDY, write
+
+_TURNS = 5
+_DEFAULT_SPIN = "300000"  # libgomp's own number where no OMP_WAIT_POLICY is set
+_OURS: dict[str, str] = {}
+_LIBGOMP = {"GOMP_SPINCOUNT": _DEFAULT_SPIN}
+_ONE = {"OMP_NUM_THREADS": "1"}
+_BUSY = "import torch\na = torch.randn(512, 512)\nwhile True:\n    a = (a @ a).clamp(-1, 1)"
+_STEPS = """
+import time
+from pipeline.native.threads import limit_spinning
+limit_spinning()
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+model = LlamaForCausalLM(LlamaConfig(vocab_size=512, hidden_size=128, num_hidden_layers=3, num_attention_heads=2,
+                                     num_key_value_heads=2, intermediate_size=256))
+ids = torch.randint(512, (8, 64))
+def step():
+    model(input_ids=ids, labels=ids).loss.backward()
+step()
+began = time.perf_counter()
+for _ in range(60):
+    step()
+print(time.perf_counter() - began)
+"""
+
+
+def main() -> None:
+    figure: dict[str, Any] = {
+        "steps": _measure(_training_steps, {"libgomp's default": _LIBGOMP, "Understudy": _OURS, "one thread": _ONE}),
+        "smoke": _measure(_smoke_run, {"libgomp's default": _LIBGOMP, "Understudy": _OURS}, busy=("Understudy",)),
+    }
+    write("threads", "python -m tests.benchmarks threads", figure)
+
+
+def _measure(work: Any, settings: Mapping[str, Mapping[str, str]], busy: tuple[str, ...] | None = None) -> Any:
+    """Median seconds by setting, quiet and beside two computing threads; settings alternate."""
+    times: dict[str, dict[str, list[float]]] = {name: {"quiet": [], "busy": []} for name in settings}
+    for _ in range(_TURNS):
+        for name, setting in settings.items():
+            times[name]["quiet"].append(work(setting))
+        with _computing():
+            for name, setting in settings.items():
+                if busy is None or name in busy:
+                    times[name]["busy"].append(work(setting))
+    return {
+        name: {state: statistics.median(values) for state, values in found.items() if values}
+        for name, found in times.items()
+    }
+
+
+def _environment(setting: Mapping[str, str]) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
+    return kept | dict(setting)
+
+
+def _training_steps(setting: Mapping[str, str]) -> float:
+    done = subprocess.run(
+        [sys.executable, "-c", _STEPS], capture_output=True, text=True, check=True, cwd=ROOT, env=_environment(setting)
+    )
+    return float(done.stdout)
+
+
+def _smoke_run(setting: Mapping[str, str]) -> float:
+    with tempfile.TemporaryDirectory() as store:
+        command = [UNDERSTUDY, "run", "configs/smoke.yaml", "--store", store]
+        began = time.perf_counter()
+        subprocess.run(command, capture_output=True, check=True, cwd=ROOT, env=_environment(setting))
+        return time.perf_counter() - began
+
+
+@contextmanager
+def _computing() -> Iterator[None]:
+    """Another process with two computing threads."""
+    process = subprocess.Popen([sys.executable, "-c", _BUSY], env=_environment({"OMP_NUM_THREADS": "2"}))
+    time.sleep(3)  # until it has imported torch
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def section(figure: dict[str, Any]) -> Iterator[str]:
+    """What BENCHMARKS.md says of it."""
+    yield "## Threads beside another process\n"
+    yield (
+        f"Median seconds of {_TURNS}, settings alternating; busy: another process computes with two threads on the same two "
+        "cores. Aims: quiet at most 5% slower than libgomp's default, busy at most 2.5 times quiet.\n"
+    )
+    yield "| work | setting | quiet s | busy s | busy / quiet | quiet / libgomp's default |"
+    yield "|---|---|---|---|---|---|"
+    works = {"steps": "60 training steps, hidden size 128", "smoke": "`understudy run configs/smoke.yaml`"}
+    for key, work in works.items():
+        base = figure[key]["libgomp's default"]["quiet"]
+        for name, row in figure[key].items():
+            busy = f"{row['busy']:.1f} | {row['busy'] / row['quiet']:.1f}" if "busy" in row else "- | -"
+            yield f"| {work} | {name} | {row['quiet']:.2f} | {busy} | {row['quiet'] / base:.2f} |"
