@@ -105,7 +105,7 @@ def _examine(
     tallies, total = {}, sum(item.completions for item in sets.values())
     with context.progress.track(f"{context.job_id}: examine", total, "completions") as track:
         for name, item in sets.items():
-            examiner = Examiner(item.sampling, settings, pair.vocabulary, _convention(context, task))
+            examiner = Examiner(item.sampling, settings, pair.vocabulary, count_as=_convention(context, task))
             counts = examiner.counts(model, _completions(context, task, item.sampling), track.advance)
             tallies[name] = tally_counts(counts, settings.max_gamma, rows, name)
     return _figures(context, sets, tallies) | {"crosscheck": _cross_check(context, task, pair, model)}

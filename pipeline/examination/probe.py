@@ -40,7 +40,7 @@ from pipeline.store.files import read_json
 LOOKUP = "prompt-lookup"
 _GAMMAS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
 _REPETITIONS = 3  # of the forward-time measurement
-_LEAST_PROMPTS = 40  # intervals from fewer prompts are too unreliable for a verdict (docs/decisions.md)
+_LEAST_PROMPTS = 40  # fewer prompts: no verdict, as with gate.min_prompts_per_domain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,9 +58,8 @@ class Finding:
     break_even: float | None  # acceptance rate at which the speedup is 1
     verdict: str
     pays: bool | None  # None: no verdict
-    arithmetic: (
-        float | None
-    )  # operations per emitted token over those of plain decoding; None for unknown architectures
+    # operations per emitted token over those of plain decoding; None for unknown architectures
+    arithmetic: float | None
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import pytest
 from pipeline.config.loading import parse_config
 from pipeline.config.root import Config
 from pipeline.progress import Progress
-from pipeline.registry.mlflow_client import client_for, locate
+from pipeline.registry.mlflow_client import client_for, tracking_location
 from pipeline.store.artifacts import Store
 
 
@@ -46,7 +46,7 @@ def make_draft(directory: Path, weights: bytes = b"weights") -> Path:
 @pytest.fixture(scope="session")
 def mlflow_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("template")
-    client_for(locate(config_of(), Store(root)))
+    client_for(tracking_location(config_of(), Store(root)))
     return root
 
 
