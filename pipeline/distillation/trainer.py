@@ -27,7 +27,7 @@ from pipeline.distillation.precision import fast_attention
 from pipeline.errors import UnderstudyError
 from pipeline.examination.stored import DevFigures
 from pipeline.generation.completion_store import StoredCompletion
-from pipeline.models.loading import multiplies_bf16
+from pipeline.models.loading import supports_bf16
 from pipeline.progress import Progress, Track
 
 _COMPLETE = "checkpoint_complete"  # written last into a checkpoint: one without it was cut short by a kill
@@ -51,7 +51,7 @@ def distill(
     """
     _check_alone()
     documents, device = Documents(spoken, supports_document_masking(model, vocabulary)), torch.device(model.device)
-    bf16 = multiplies_bf16(device) if settings.bf16 is None else settings.bf16
+    bf16 = supports_bf16(device) if settings.bf16 is None else settings.bf16
     with progress.track("distill", settings.max_steps, "steps") as track, fast_attention(model, bf16):
         trainer = _Trainer(
             model=model,

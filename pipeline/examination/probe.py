@@ -98,7 +98,7 @@ def read_prompts(
     notes = (notes if longer else []) + ([f"{len(bad)} rows are no prompts, the first: {bad[0]}"] if bad else [])
     if not found:
         raise UsageError(f"--prompts {path}: no prompt to complete{''.join('; ' + note for note in notes)}")
-    learnt = pair.learnt & found.keys()
+    learnt = pair.trained_on & found.keys()
     if learnt:
         notes.append(f"{len(learnt)} prompts left out: a draft was trained on them")
     fresh = sorted(found.keys() - learnt)
@@ -149,7 +149,7 @@ def probe(
     """Every draft on the same completions. `cost_ratio` None measures forward times here. Raises BrokenDraft if no draft
     could be examined."""
     stored = [item.id for item in read_completions(completions, {"examination"}, sampling)]
-    ids = sorted(set(stored) - pair.learnt)
+    ids = sorted(set(stored) - pair.trained_on)
     if not ids:
         raise UsageError("a draft was trained on every one of these prompts; give others")
     chosen = frozenset(ids[:count])  # ids are digests: a fair choice, whatever the store's order

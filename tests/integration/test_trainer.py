@@ -466,7 +466,7 @@ def test_bf16_is_used_where_the_hardware_multiplies_in_it(
     """Unless the config says otherwise. Attention is then in fp32, and afterwards the model's own again."""
     from pipeline.distillation import trainer
 
-    monkeypatch.setattr(trainer, "multiplies_bf16", lambda device: hardware)
+    monkeypatch.setattr(trainer, "supports_bf16", lambda device: hardware)
     found: list[str] = []
 
     def examine(model: Any) -> DevFigures:

@@ -43,9 +43,9 @@ def stock(regime: Regime) -> Any:
 
 def pruned(regime: Regime) -> Any:
     """As many of the target's layers as the stock draft has."""
-    from pipeline.models.surgery import keep_layers
+    from pipeline.models.surgery import prune_layers
 
-    return keep_layers(regime.load(regime.target), PRUNED_LAYERS)[0]
+    return prune_layers(regime.load(regime.target), PRUNED_LAYERS)[0]
 
 
 def alone(regime: Regime) -> Any:
