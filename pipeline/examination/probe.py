@@ -39,7 +39,7 @@ from pipeline.store.files import read_json
 LOOKUP = "prompt-lookup"
 _GAMMAS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
 _TURNS = 3  # of the clock
-_LEAST_PROMPTS = 40  # below it an interval is not to be trusted with a verdict (DESIGN, statistics)
+_LEAST_PROMPTS = 40  # below it an interval is not to be trusted with a verdict (docs/examination.md, intervals)
 
 
 @dataclass(frozen=True)

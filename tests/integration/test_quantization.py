@@ -36,7 +36,7 @@ print(json.dumps(found))
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("draft")
-    tiny_llama(71, hidden=SIZE, dtype=torch.bfloat16, expand_scales=0.05).save_pretrained(path)
+    tiny_llama(71, hidden=SIZE, dtype=torch.bfloat16, spread=0.05).save_pretrained(path)
     return path
 
 
@@ -109,7 +109,7 @@ def test_some_need_whole_blocks(tmp_path: Path, variant: str, blocks: str) -> No
     tiny_llama(1, hidden=96, dtype=torch.bfloat16).save_pretrained(tmp_path / "draft")
 
     with pytest.raises(
-        UnderstudyError, match=rf"q_proj has 96 inputs and 96 outputs, and {variant} needs .* {blocks}; leave {variant}"
+        UnderstudyError, match=rf"q_proj has 96 inputs and 96 outputs, but {variant} needs .* {blocks}; remove {variant}"
     ):
         quantize(tmp_path / "draft", variant, tmp_path / "out", CPU)
     assert not (tmp_path / "out").exists()
