@@ -34,7 +34,7 @@ def profile(
     from pipeline.errors import UsageError
     from pipeline.latency.costs.measure import measure_profile
     from pipeline.models.files import model_digest
-    from pipeline.models.named_pair import load_named_pair, locate
+    from pipeline.models.named_pair import find_model, load_named_pair
     from pipeline.progress import Progress
     from pipeline.report.profile import print_profile
 
@@ -45,7 +45,7 @@ def profile(
     needed = max(*axes[1], *axes[2]) + max_gamma + 1
     if needed > pair.context:
         raise UsageError(f"--contexts, --prompts: {needed} tokens do not fit the pair's context of {pair.context}")
-    about = {name: model_digest(locate(source, name)) for name, source in (("target", target), ("draft", draft))}
+    about = {name: model_digest(find_model(source, name)) for name, source in (("target", target), ("draft", draft))}
     found = measure_profile(
         pair.target, model, pair.vocabulary, axes[0], max_gamma, axes[1], axes[2], about, Progress()
     )

@@ -1,9 +1,9 @@
-"""What a sparse loss needs of the draft's distributions, and the way back to its logits in closed form.
+"""The draft's log-probabilities that a sparse loss needs, with a closed-form backward pass.
 
-Of V log probabilities a loss on stored distributions reads K, one token's, and the mass of all others. The gradient of any
-such loss is the draft's own distribution times a number a row, but for K + 1 entries: two passes over the logits, where
-differentiating through log-softmax, copies and masks takes several more. On a CPU with a C compiler `selection.c` makes the
-passes a row at a time. Shapes: N positions, V tokens, K kept.
+A loss on stored distributions reads K of V log-probabilities, that of the completion token, and the mass of all others. The
+gradient is the draft's distribution times one number per row, except for K + 1 entries. This takes two passes over the logits;
+autograd through log-softmax, copies and masks takes several more. On a CPU with a C compiler `sparse_log_probs.c` does it row
+by row. Shapes: N positions, V tokens, K stored.
 """
 
 import ctypes
@@ -14,32 +14,32 @@ import torch
 
 from pipeline.native.build import SOURCES, load
 
-_LEAST_MASS = 1e-30  # of what is not kept, where it is divided by
+_LEAST_MASS = 1e-30  # lower bound of the rest's mass as a divisor
 _SOURCE = SOURCES / "sparse_log_probs.c"
 _DEFINES = {torch.float32: [], torch.bfloat16: ["-DBF16"]}
 _LANES = 16
 _POINTER, _COUNT = ctypes.c_void_p, ctypes.c_int64
 
 
-class Selected(NamedTuple):
+class SparseLogProbs(NamedTuple):
     log_q_NK: torch.Tensor
     token_log_q_N: torch.Tensor
-    rest_log_q_N: torch.Tensor  # log of the mass of all tokens that are not kept; -inf where there is none
+    rest_log_q_N: torch.Tensor  # log of the mass of all other tokens; -inf if there is none
 
 
-def select(logits_NV: torch.Tensor, ids_NK: torch.Tensor, tokens_N: torch.Tensor) -> Selected:
-    """log q of the tokens `ids_NK`, all different within a row, of `tokens_N`, and of everything but `ids_NK` together; in fp32,
-    or fp64 where the logits are.
+def gather_log_probs(logits_NV: torch.Tensor, ids_NK: torch.Tensor, tokens_N: torch.Tensor) -> SparseLogProbs:
+    """log q of the tokens `ids_NK` (distinct within a row), of `tokens_N`, and of all tokens but `ids_NK` together; in fp32, or
+    fp64 for fp64 logits.
 
-    Any constant a row may be added to the logits. Differentiable once. Raises IndexError (on a CPU) for a token that is not
-    there.
+    Invariant to a constant added to a row of logits. Differentiable once. Raises IndexError (on a CPU) for a token id outside
+    the vocabulary.
     """
-    way = _Compiled if _library(logits_NV) is not None else _Select
-    return Selected(*way.apply(logits_NV, ids_NK, tokens_N))  # type: ignore[no-untyped-call]
+    way = _CompiledForm if _library(logits_NV) is not None else _TorchForm
+    return SparseLogProbs(*way.apply(logits_NV, ids_NK, tokens_N))  # type: ignore[no-untyped-call]
 
 
-class _Select(torch.autograd.Function):
-    """By torch's own operations, on any device."""
+class _TorchForm(torch.autograd.Function):
+    """In PyTorch, for any device."""
 
     @staticmethod
     def forward(
@@ -48,7 +48,7 @@ class _Select(torch.autograd.Function):
         log_q_NV = (logits_NV if logits_NV.dtype == torch.float64 else logits_NV.float()).log_softmax(-1)
         log_q_NK = log_q_NV.gather(-1, ids_NK)
         token_log_q_N = log_q_NV.gather(-1, tokens_N.unsqueeze(-1)).squeeze(-1)
-        # Kept tokens are taken out before the sum: 1 - sum(q) of what is kept cancels to 0 or below in fp32.
+        # Sum without the stored tokens: 1 - sum(q) over them would cancel to 0 or below in fp32.
         rest_q_NV = log_q_NV.exp_().scatter_(-1, ids_NK, 0.0)
         rest_q_N = rest_q_NV.sum(-1)
         ctx.save_for_backward(rest_q_NV, rest_q_N, log_q_NK, ids_NK, tokens_N)
@@ -92,8 +92,8 @@ def _library(logits_NV: torch.Tensor) -> ctypes.CDLL | None:
     return _built(logits_NV.dtype) if logits_NV.device.type == "cpu" else None
 
 
-class _Compiled(torch.autograd.Function):
-    """By `selection.c`."""
+class _CompiledForm(torch.autograd.Function):
+    """In C, see `sparse_log_probs.c`."""
 
     @staticmethod
     def forward(
@@ -107,7 +107,7 @@ class _Compiled(torch.autograd.Function):
         assert library is not None
         selection, _scratch = _selection(*tensors)
         if library.forward(ctypes.byref(selection)):
-            raise IndexError(f"a stored token is not among the draft's {logits_NV.shape[1]}")
+            raise IndexError(f"a stored token id is outside the draft's vocabulary of {logits_NV.shape[1]}")
         ctx.save_for_backward(*tensors)
         return log_q_NK, token_log_q_N, rest_q_N.log()
 
@@ -126,7 +126,7 @@ class _Compiled(torch.autograd.Function):
 
 
 def _selection(*tensors: torch.Tensor) -> tuple[_Selection, torch.Tensor]:
-    """What `selection.c` is handed, and the scratch that it points at."""
+    """The argument struct of `sparse_log_probs.c`, and the scratch buffer that it points to."""
     (rows, size), kept, threads = tensors[0].shape, tensors[1].shape[1], torch.get_num_threads()
     scratch = _floats(threads, -(-size // _LANES) * _LANES)
     pointers = [tensor.data_ptr() for tensor in (*tensors, scratch)]
@@ -134,5 +134,5 @@ def _selection(*tensors: torch.Tensor) -> tuple[_Selection, torch.Tensor]:
 
 
 def _floats(*shape: int) -> torch.Tensor:
-    """Memory for compiled code, whatever dtype and device others have made the default."""
+    """fp32 CPU memory for compiled code, independent of torch's default dtype and device."""
     return torch.empty(shape, dtype=torch.float32, device="cpu")

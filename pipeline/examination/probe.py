@@ -99,7 +99,7 @@ def read_prompts(
     notes = (notes if longer else []) + ([f"{len(bad)} rows are not prompts; the first: {bad[0]}"] if bad else [])
     if not found:
         raise UsageError(f"--prompts {path}: no prompt to complete{''.join('; ' + note for note in notes)}")
-    trained_on = pair.learnt & found.keys()
+    trained_on = pair.trained_on & found.keys()
     if trained_on:
         notes.append(f"{len(trained_on)} prompts left out: a draft was trained on them")
     fresh = sorted(found.keys() - trained_on)
@@ -152,7 +152,7 @@ def probe(
     """Every draft on the same completions. `cost_ratio` None measures forward times here. Raises BrokenDraft if no draft
     could be examined."""
     stored = [item.id for item in read_completions(completions, {"examination"}, sampling)]
-    ids = sorted(set(stored) - pair.learnt)
+    ids = sorted(set(stored) - pair.trained_on)
     if not ids:
         raise UsageError("a draft was trained on every one of these prompts; give other prompts")
     chosen = frozenset(ids[:count])  # ids are digests: a random choice that does not depend on the store's order

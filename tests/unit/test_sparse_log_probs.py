@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pipeline.distillation import sparse_log_probs
-from pipeline.distillation.sparse_log_probs import Selected, select
+from pipeline.distillation.sparse_log_probs import SparseLogProbs, gather_log_probs
 from pipeline.native.build import compiler
 
 WAYS = [
@@ -42,11 +42,13 @@ def _case(
     return logits_NV, ids_NK, tokens_N
 
 
-def _plain(logits_NV: torch.Tensor, ids_NK: torch.Tensor, tokens_N: torch.Tensor) -> Selected:
+def _plain(logits_NV: torch.Tensor, ids_NK: torch.Tensor, tokens_N: torch.Tensor) -> SparseLogProbs:
     """By the definition, in fp64."""
     log_q_NV = logits_NV.double().log_softmax(-1)
     rest_NV = log_q_NV.scatter(-1, ids_NK, -torch.inf)
-    return Selected(log_q_NV.gather(-1, ids_NK), log_q_NV.gather(-1, tokens_N[:, None])[:, 0], rest_NV.logsumexp(-1))
+    return SparseLogProbs(
+        log_q_NV.gather(-1, ids_NK), log_q_NV.gather(-1, tokens_N[:, None])[:, 0], rest_NV.logsumexp(-1)
+    )
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -59,7 +61,7 @@ def test_values_and_gradients_are_those_of_the_definition(
     _go(way, monkeypatch)
     logits_NV, ids_NK, tokens_N = _case(vocabulary, 5, dtype)
     leaves = [logits_NV.clone().requires_grad_(), logits_NV.double().requires_grad_()]
-    found, wanted = select(leaves[0], ids_NK, tokens_N), _plain(leaves[1], ids_NK, tokens_N)
+    found, wanted = gather_log_probs(leaves[0], ids_NK, tokens_N), _plain(leaves[1], ids_NK, tokens_N)
     weights = [torch.randn(part.shape, generator=torch.Generator().manual_seed(1)) for part in found]
     for leaf, selected in zip(leaves, (found, wanted), strict=True):
         (gradient,) = torch.autograd.grad(
@@ -81,7 +83,7 @@ def test_a_rest_of_nothing_has_no_mass(way: str, monkeypatch: pytest.MonkeyPatch
     _go(way, monkeypatch)
     logits_NV, ids_NK, tokens_N = _case(6, 6)
 
-    assert [-torch.inf] * 5 == select(logits_NV, ids_NK, tokens_N).rest_log_q_N.tolist()
+    assert [-torch.inf] * 5 == gather_log_probs(logits_NV, ids_NK, tokens_N).rest_log_q_N.tolist()
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -89,7 +91,7 @@ def test_a_small_rest_is_not_lost_to_rounding(way: str, monkeypatch: pytest.Monk
     """1 - sum(q) of what is kept would be 0 or below in fp32."""
     _go(way, monkeypatch)
     logits_NV = torch.tensor([[0.0, 30.0, 0.0, 29.0, 0.0]])
-    found = select(logits_NV, torch.tensor([[1, 3]]), torch.tensor([1]))
+    found = gather_log_probs(logits_NV, torch.tensor([[1, 3]]), torch.tensor([1]))
     wanted = _plain(logits_NV, torch.tensor([[1, 3]]), torch.tensor([1]))
 
     torch.testing.assert_close(found.rest_log_q_N.double(), wanted.rest_log_q_N, rtol=1e-5, atol=0)
@@ -106,7 +108,7 @@ def test_a_token_that_is_not_there_raises(wrong: int, way: str, monkeypatch: pyt
         (ids_NK, tokens_N * 0 + wrong),
     ):
         with pytest.raises((IndexError, RuntimeError)):
-            select(logits_NV, ids, tokens)
+            gather_log_probs(logits_NV, ids, tokens)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -115,7 +117,7 @@ def test_logits_that_are_no_numbers_stay_so(way: str, monkeypatch: pytest.Monkey
     _go(way, monkeypatch)
     logits_NV, ids_NK, tokens_N = _case(40, 3)
     logits_NV[1, 17] = torch.nan
-    found = select(logits_NV, ids_NK, tokens_N)
+    found = gather_log_probs(logits_NV, ids_NK, tokens_N)
 
     assert [False, True, False, False, False] == found.token_log_q_N.isnan().tolist()
     assert [False, True, False, False, False] == found.rest_log_q_N.isnan().tolist()
@@ -126,10 +128,10 @@ def test_the_default_dtype_is_no_concern(way: str, monkeypatch: pytest.MonkeyPat
     """Memory that is handed to compiled code has the dtype it expects, whatever others have made the default."""
     _go(way, monkeypatch)
     logits_NV, ids_NK, tokens_N = torch.randn(3, 40), torch.arange(12).view(3, 4), torch.tensor([1, 5, 30])
-    expected = select(logits_NV, ids_NK, tokens_N)
+    expected = gather_log_probs(logits_NV, ids_NK, tokens_N)
     torch.set_default_dtype(torch.bfloat16)
     try:
-        found = select(logits_NV, ids_NK, tokens_N)
+        found = gather_log_probs(logits_NV, ids_NK, tokens_N)
     finally:
         torch.set_default_dtype(torch.float32)
 
