@@ -23,7 +23,7 @@ _ROPE_TYPES = ("default", "linear", "llama3", "yarn")  # cosines that depend on 
 _PACKED_BYTES = 1 << 23  # products over more weights than this are bound by memory, where packing gains nothing
 _FEW_ROWS = 8  # of a bf16 product on a CPU; above, the usual way is the fastest
 _PROOF = 24  # tokens over which it must agree with the model's own forward
-_FEW = (13, 15, 18)  # where the last of them begin, in parts that the native form takes
+_FEW = (13, 15, 18)  # where the last of them begin, in parts that the compiled forward takes
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}  # of the largest logit; 0.05 in lower precision
 
 
@@ -121,7 +121,10 @@ class Caches:
 
     def __init__(self, layers: list[torch.Tensor], cos: torch.Tensor, sin: torch.Tensor) -> None:
         self.layers, self.cos_SHD, self.sin_SHD = layers, cos, sin
-        self.cos_SD, self.sin_SD = cos[:, 0].float().contiguous(), sin[:, 0].float().contiguous()  # for the native form
+        self.cos_SD, self.sin_SD = (
+            cos[:, 0].float().contiguous(),
+            sin[:, 0].float().contiguous(),
+        )  # for the compiled forward
         self._masks: dict[int, torch.Tensor] = {}
 
     def mask(self, first: int, count: int, group: int) -> torch.Tensor:
@@ -148,7 +151,7 @@ class LlamaForward:
         self.embedding, self.rotary = model.model.embed_tokens.weight.detach(), model.model.rotary_emb
         self.norm, self.head = _wide(model.model.norm), _product(model.lm_head)
         self.layers = [self._layer(layer) for layer in model.model.layers]
-        self.native: CompiledForward | None = None  # of passes of few tokens, where there is such a form
+        self.compiled: CompiledForward | None = None  # for passes of few tokens, where it could be built
 
     @classmethod
     def of(cls, model: Any, vocabulary: int) -> "LlamaForward | None":
@@ -165,9 +168,9 @@ class LlamaForward:
         lean = cls(model, vocabulary)
         if not lean.reproduces(model):
             return None
-        lean.native = CompiledForward.of(model, vocabulary)
-        if lean.native is not None and not lean.reproduces(model):
-            lean.native = None
+        lean.compiled = CompiledForward.of(model, vocabulary)
+        if lean.compiled is not None and not lean.reproduces(model):
+            lean.compiled = None
         return lean
 
     @torch.inference_mode()
@@ -220,8 +223,8 @@ class LlamaForward:
 
     def forward(self, ids_BT: torch.Tensor, first: Sequence[int], state: Caches, keep: int) -> torch.Tensor:
         batch, count = ids_BT.shape
-        if self.native is not None and batch * count <= self.native.most_tokens:
-            return self.native.forward(ids_BT, first, state.layers, state.cos_SD, state.sin_SD, keep)
+        if self.compiled is not None and batch * count <= self.compiled.max_tokens:
+            return self.compiled.forward(ids_BT, first, state.layers, state.cos_SD, state.sin_SD, keep)
         place = _Place(ids_BT, first, state, self.heads // self.key_heads)
         cos, sin = state.cos_SHD[place.slots], state.sin_SHD[place.slots]
         x_NI = F.embedding(ids_BT, self.embedding).view(batch * count, -1)
