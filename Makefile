@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 # Where `make conformance` finds a finished quickstart; built there if it is absent.
 STORE ?= .understudy
 
-.PHONY: help quickstart test test-unit test-long test-dags conformance bench bench-distill docs lint types wheel-test clean
+.PHONY: help quickstart test test-unit test-long test-dags sanitize conformance bench bench-distill docs lint types wheel-test clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -39,6 +39,9 @@ $(AIRFLOW_VENV)/.installed: dags/constraints.txt
 test-dags: $(VENV)/.installed $(AIRFLOW_VENV)/.installed  ## the Airflow DAGs, in Airflow's own environment
 	UNDERSTUDY_BIN="$(abspath $(BIN)/understudy)" \
 	  $(AIRFLOW_VENV)/bin/python -m pytest tests/dags --confcutdir=tests/dags
+
+sanitize:  ## the C code under the address and undefined behaviour sanitizers, in every build that this processor runs (gcc, about a minute)
+	$(PYTHON) tests/native/sanitize.py
 
 $(VLLM_VENV)/.installed: tests/conformance/constraints-vllm.txt
 	$(PYTHON) -m venv $(VLLM_VENV)
