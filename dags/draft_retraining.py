@@ -32,7 +32,7 @@ printf 'calling:'; printf ' %q' "${call[@]}"; printf '\\n'
 exec "${call[@]}"
 """
 
-REPORT_COMMAND = 'exec "$RETRAIN_EXECUTABLE" show "--run=$RETRAIN_RUN" "--store=$RETRAIN_STORE"'
+REPORT_COMMAND = 'exec "$RETRAIN_EXECUTABLE" show "--store=$RETRAIN_STORE" -- "$RETRAIN_RUN"'
 
 # Airflow renders these once; what a parameter holds is not rendered again.
 ENVIRONMENT = {

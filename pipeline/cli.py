@@ -4,10 +4,13 @@ import errno
 import logging
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
+from pipeline.commands.champion import history, rollback
 from pipeline.commands.check import check
 from pipeline.commands.decode import decode
 from pipeline.commands.doctor import doctor
@@ -18,16 +21,28 @@ from pipeline.commands.latency.schedule import schedule
 from pipeline.commands.plan import plan
 from pipeline.commands.probe import probe
 from pipeline.commands.profile import profile
-from pipeline.commands.rollback import rollback
 from pipeline.commands.run import run
 from pipeline.commands.show import show
 from pipeline.commands.stage import stage
-from pipeline.commands.sync import sync
-from pipeline.errors import EXIT_FAILURE, EXIT_INTERRUPTED, UnderstudyError
+from pipeline.commands.store import sync
+from pipeline.errors import EXIT_FAILURE, EXIT_INTERRUPTED, UnderstudyError, UsageError
 from pipeline.native.threads import limit_spinning
+
+_RENAMED = {"rollback": "champion rollback", "sync": "store sync"}
+
+
+class _Verbs(TyperGroup):
+    """The top-level commands. An old name is refused with the new one."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] in _RENAMED:
+            raise UsageError(f"{args[0]}: this command is now `understudy {_RENAMED[args[0]]}`")
+        return super().resolve_command(ctx, args)
+
 
 app = typer.Typer(
     name="understudy",
+    cls=_Verbs,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -35,20 +50,26 @@ app = typer.Typer(
     help="Keeps the draft model of a speculative-decoding pair in step with its target.",
     epilog="Exit codes: 0 fine, 1 failure, 2 bad usage or config, 3 refused or regression found, 130 interrupted.",
 )
-for command in (plan, run, stage, show, probe, decode, profile, check, rollback, sync, doctor):
+for command in (plan, run, stage, show, probe, decode, profile, check, doctor):
     app.command()(command)
-latency = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="When to speculate: what drafting costs and gains at a load."
-)
-for part in (fit, predict, schedule, explain):
-    latency.command()(part)
-app.add_typer(latency, name="latency")
+
+
+def _group(name: str, text: str, commands: Iterable[Callable[..., None]]) -> None:
+    group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=text)
+    for command in commands:
+        group.command()(command)
+    app.add_typer(group, name=name)
+
+
+_group("latency", "Predict when speculation pays at a given load.", (fit, predict, schedule, explain))
+_group("champion", "The registered draft in use: its history, and going back to the one before.", (rollback, history))
+_group("store", "Maintain the store of artifacts and runs.", (sync,))
 
 _DISK_ERRORS = {
-    errno.ENOSPC: "no space left on the disk; free some and run again, nothing that was committed is lost",
-    errno.EDQUOT: "the disk quota is used up; free some and run again, nothing that was committed is lost",
-    errno.EROFS: "the file system is read-only; name a writable --store",
-    errno.EACCES: "permission denied; mend the permissions, or name a --store that you may write to",
+    errno.ENOSPC: "no space left on the disk; free some space and run again; finished artifacts are kept",
+    errno.EDQUOT: "the disk quota is used up; free some space and run again; finished artifacts are kept",
+    errno.EROFS: "the file system is read-only; choose a writable --store",
+    errno.EACCES: "permission denied; change the permissions, or choose a --store that you may write to",
 }
 
 
@@ -67,7 +88,7 @@ def _main() -> int:
         app()
     except SystemExit as end:
         if end.code == EXIT_INTERRUPTED:
-            return _fail("interrupted; what was committed is kept, run again to go on", EXIT_INTERRUPTED)
+            return _fail("interrupted; finished artifacts are kept, run again to continue", EXIT_INTERRUPTED)
         return int(end.code or 0)
     except UnderstudyError as error:
         return _fail(str(error), error.exit_code)

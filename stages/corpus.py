@@ -1,19 +1,18 @@
-"""The corpus stage: prompt sources in; domain-labelled, de-duplicated prompts as token ids, split, out.
+"""corpus: reads prompt sources; writes domain-labelled, de-duplicated prompts as token ids, split in three.
 
-Says in what order things happen; how is in `pipeline.corpus`.
+This file holds the order of the steps; the steps are in `pipeline.corpus`.
 """
 
 import shutil
-from pathlib import Path
 from typing import Any
 
-from pipeline.corpus.first_pass import Tally, take_in
+from pipeline.corpus.first_pass import RowCounts, read_sources
 from pipeline.corpus.near_duplicates import Clusters, find_clusters
-from pipeline.corpus.prompt_store import PROMPTS, Written, write_prompts
+from pipeline.corpus.prompt_store import PROMPTS, CorpusCounts, write_prompts
 from pipeline.corpus.rendering import Renderer
 from pipeline.corpus.row_buffer import RowBuffer
 from pipeline.corpus.splits import SPLITS, assign_splits
-from pipeline.errors import UsageError
+from pipeline.models.loading import load_tokenizer
 from pipeline.running.context import Outcome, StageContext
 
 REJECTS = "rejects.jsonl"
@@ -25,39 +24,31 @@ def run(context: StageContext) -> Outcome:
     tokenizer = load_tokenizer(context.inputs["tokenizer"] / "tokenizer", context.config.pair.trust_remote_code)
     renderer = Renderer(tokenizer, config.chat_template, config.chat_template_arguments)
     paths = [context.inputs[f"prompts_{number}"] for number in range(len(config.sources))]
-    scratch = context.out / "scratch"  # on the store's disk, which is meant for large files; /tmp may be memory
+    scratch = (
+        context.out / "scratch"
+    )  # on the store's disk, which has room for large files; a temporary directory may be in memory
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir()
     try:
-        with RowBuffer(scratch) as spool:
-            tally = take_in(config, paths, renderer, spool, context.out / REJECTS, context.progress)
-        facts = spool.facts()
-        clusters = find_clusters(facts, spool.signatures(), config.near_duplicate_threshold, scratch)
-        splits = assign_splits(facts, clusters, config.splits)
-        written = write_prompts(context.out / PROMPTS, spool.accepted, facts["id"], clusters, splits)
+        with RowBuffer(scratch) as buffer:
+            counts = read_sources(config, paths, renderer, buffer, context.out / REJECTS, context.progress)
+        hashes = buffer.hashes()
+        clusters = find_clusters(hashes, buffer.signatures(), config.near_duplicate_threshold, scratch)
+        splits = assign_splits(hashes, clusters, config.splits)
+        written = write_prompts(context.out / PROMPTS, buffer.accepted, hashes["id"], clusters, splits)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    return Outcome(figures=_figures(tally, clusters, written), notes=_notes(tally, written))
+    return Outcome(figures=_figures(counts, clusters, written), notes=_notes(counts, written))
 
 
-def load_tokenizer(directory: Path, trust_remote_code: bool) -> Any:
-    """The target's tokenizer as the pair stage stored it. UsageError where it does not load."""
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{directory}: the tokenizer does not load: {' '.join(str(error).split())[:200]}") from None
-
-
-def _figures(tally: Tally, clusters: Clusters, written: Written) -> dict[str, float]:
+def _figures(counts: RowCounts, clusters: Clusters, written: CorpusCounts) -> dict[str, float]:
     by_split = {split: written.in_split(split) for split in SPLITS}
-    counts = {
-        "rows": tally.rows,
-        "accepted": tally.accepted,
-        "rejected": tally.rejected,
-        "too_long": tally.too_long,
-        "too_short": tally.too_short,
+    figures = {
+        "rows": counts.rows,
+        "accepted": counts.accepted,
+        "rejected": counts.rejected,
+        "too_long": counts.too_long,
+        "too_short": counts.too_short,
         "exact_duplicates": clusters.exact_duplicates,
         "near_duplicates": clusters.near_duplicates,
         "clusters": written.clusters,
@@ -66,13 +57,13 @@ def _figures(tally: Tally, clusters: Clusters, written: Written) -> dict[str, fl
         "tokens": written.tokens,
         **by_split,
     }
-    return {name: float(count) for name, count in counts.items()}
+    return {name: float(count) for name, count in figures.items()}
 
 
-def _notes(tally: Tally, written: Written) -> dict[str, Any]:
+def _notes(counts: RowCounts, written: CorpusCounts) -> dict[str, Any]:
     return {
         "domains": written.by_domain(),
-        "rejected": dict(sorted(tally.reasons.items())),
-        "dropped_turns": tally.dropped_turns,
-        "dropped_answers": tally.dropped_answers,
+        "rejected": dict(sorted(counts.reasons.items())),
+        "dropped_turns": counts.dropped_turns,
+        "dropped_answers": counts.dropped_answers,
     }

@@ -1,4 +1,4 @@
-"""distill: the understudy learns. Fine-tunes the base draft on what the target said."""
+"""distill: trains the base draft on the target's completions and distributions."""
 
 import shutil
 from pathlib import Path
@@ -21,58 +21,58 @@ from pipeline.store.files import write_json
 def run(context: StageContext) -> Outcome:
     config, pair = context.config, read_pair(context.inputs["draft"], context.config.pair)
     completions, checkpoints = context.inputs["completions"], context.out / "checkpoints"
-    said = list(read_completions(completions, {"train"}))
-    dev = list(read_completions(completions, {"dev"}, Sampling(**config.sampling.model_dump())))
+    train = list(read_completions(completions, {"train"}))
+    dev = list(read_completions(completions, {"dev"}, Sampling.from_config(config.sampling)))
     training = Training(config, pair, dev, context.progress)
-    model, log = training.run(mix(said, config.distill.shares, config.seed), checkpoints / "whole")
-    # A base draft that Understudy made has learnt from prompts before; they are seen for good.
-    learnt = {item.id for item in said} | trained_on_before(pair.path("draft"))
-    _save(context, model, pair, sorted(learnt))
+    model, log = training.run(mix(train, config.distill.shares, config.seed), checkpoints / "whole")
+    # A base draft that Understudy made was trained on prompts before; they count as seen too.
+    trained_on = {item.id for item in train} | trained_on_before(pair.path("draft"))
+    _save(context, model, pair, sorted(trained_on))
     write_json(context.out / "training.json", log)
-    figures = _figures(said, log)
+    figures = _figures(train, log)
     if config.distill.learning_curve:
-        curve = curve_json([*_parts(context, training, said, checkpoints), _point(said, log)])
+        curve = curve_json([*_parts(context, training, train, checkpoints), _point(train, log)])
         write_json(context.out / CURVE, curve)
         figures |= {} if curve["next_doubling"] is None else {"next_doubling": curve["next_doubling"]}
     shutil.rmtree(checkpoints, ignore_errors=True)
     return Outcome(figures, {"draft": model_digest(context.out / "draft")})
 
 
-def _parts(context: StageContext, training: Training, said: list[StoredCompletion], checkpoints: Path) -> list[Point]:
-    """What drafts come to that are trained on parts of the completions; the drafts themselves are not kept."""
+def _parts(context: StageContext, training: Training, train: list[StoredCompletion], checkpoints: Path) -> list[Point]:
+    """The learning curve: results of drafts trained on parts of the completions. The drafts are not kept."""
     config, points = context.config, []
     for share in config.distill.learning_curve:
-        some = part(said, share)
+        some = part(train, share)
         _, log = training.run(mix(some, config.distill.shares, config.seed), checkpoints / f"share-{share!r}")
         points.append(_point(some, log))
     return points
 
 
-def _point(said: list[StoredCompletion], log: Log) -> Point:
+def _point(train: list[StoredCompletion], log: Log) -> Point:
     found = best(log)
-    return Point(len(said), sum(item.length for item in said), found["dev_acceptance"], found["dev_omega"])
+    return Point(len(train), sum(item.length for item in train), found["dev_acceptance"], found["dev_omega"])
 
 
-def _figures(said: list[StoredCompletion], log: Log) -> dict[str, float]:
+def _figures(train: list[StoredCompletion], log: Log) -> dict[str, float]:
     found, losses = best(log), [entry["loss"] for entry in log if "loss" in entry]
     return {
         "dev_acceptance_before": next(entry["dev_acceptance"] for entry in log if "dev_omega" in entry),
         "dev_acceptance_after": found["dev_acceptance"],
         "dev_omega_after": found["dev_omega"],
         "best_step": found["step"],
-        "train_completions": float(len(said)),
-        "train_tokens": float(sum(item.length for item in said)),
-    } | ({"last_loss": losses[-1]} if losses else {})  # the step that dev prompts are examined at logs none
+        "train_completions": float(len(train)),
+        "train_tokens": float(sum(item.length for item in train)),
+    } | ({"last_loss": losses[-1]} if losses else {})  # a step with an examination on dev prompts logs no loss
 
 
 def _save(context: StageContext, model: Any, pair: Pair, prompts: list[str]) -> None:
-    """The draft as it will be served: the target's tokenizer and stop tokens, safetensors, and what it learnt from."""
+    """The draft as it is served: safetensors, the target's tokenizer and stop tokens, and the ids of its training prompts."""
     import torch
 
     out, tokenizer = context.out / "draft", load_tokenizer(pair.tokenizer, context.config.pair.trust_remote_code)
     if not all(bool(torch.isfinite(parameter).all()) for parameter in model.parameters()):
         raise UnderstudyError(
-            "distill: the trained draft has weights that are not numbers; lower distill.learning_rate"
+            "distill: the trained draft has weights that are NaN or infinite; lower distill.learning_rate"
         )
     model.config.pad_token_id = tokenizer.pad_token_id
     model.generation_config.eos_token_id = pair.stop_tokens

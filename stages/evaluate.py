@@ -1,4 +1,4 @@
-"""evaluate: the examination of one draft. Writes its acceptance profile."""
+"""evaluate: examines one draft, teacher-forced on stored completions. Writes its acceptance profile."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.acceptance.figures import Tally
+from pipeline.acceptance.figures import AcceptanceTally
 from pipeline.acceptance.rounds import CONVENTIONS
 from pipeline.acceptance.schema import SCHEMA
 from pipeline.errors import BrokenDraft, UnderstudyError
 from pipeline.examination.cross_check import cross_check
-from pipeline.examination.stored import examine_draft, look_up_stored, tallied
+from pipeline.examination.examiner import Examiner
+from pipeline.examination.prompt_lookup import prompt_lookup_counts
+from pipeline.examination.windows import tally_counts
 from pipeline.generation.completion_store import StoredCompletion, canonical, read_completions, stored_samplings
 from pipeline.models.draft_directory import find_draft
 from pipeline.models.loading import choose_device, load_model, load_tokenizer
@@ -22,114 +24,112 @@ from pipeline.models.stored_pair import Pair, read_pair
 from pipeline.models.surgery import gained_tokens, grow_vocabulary
 from pipeline.models.tokenizers import check_same_family
 from pipeline.running.context import Outcome, StageContext
+from pipeline.running.tasks import EvaluateTask
 from pipeline.speculation.sampling import GREEDY, Sampling
 from pipeline.store.row_files import RowFile
 
-_DEV = "dev"
-
 
 def run(context: StageContext) -> Outcome:
-    sets = _sets(context)
-    with RowFile(context.out / "acceptance.json", list(sets)) as spools:
-        if context.part == "prompt-lookup":
-            draft: dict[str, Any] = {"kind": "prompt-lookup", "bytes": 0, "parameters": 0}
-            found = _look_up(context, sets, spools)
+    task = context.task
+    assert isinstance(task, EvaluateTask)
+    sets = _sets(context, task)
+    with RowFile(context.out / "acceptance.json", list(sets)) as rows:
+        if task.kind == "prompt-lookup":
+            draft: dict[str, Any] = {"kind": task.kind, "bytes": 0, "parameters": 0}
+            found = _look_up(context, task, sets, rows)
         else:
             path = find_draft(context.inputs["draft"], context.config.pair)
             weights = measure_weights(path)
-            draft = {"kind": "model", "digest": context.digests["draft"], **dataclasses.asdict(weights)}
+            draft = {"kind": task.kind, "digest": context.digests["draft"], **dataclasses.asdict(weights)}
             try:
-                found = _examine(context, path, sets, spools)
+                found = _examine(context, task, path, sets, rows)
             except BrokenDraft as error:
-                # A variant that cannot be computed must not take the run down with it: it has no figures, and no gate
-                # lets a draft without figures pass.
-                spools.clear()
+                # A variant that cannot be computed does not end the run: it has no figures, and the gate promotes no draft
+                # without figures.
+                rows.clear()
                 found = {"broken": str(error)}
-        profile = {"schema": SCHEMA, "draft": draft, "conditions": _conditions(context), **found}
-        spools.write(profile, "prompts")
+        profile = {"schema": SCHEMA, "draft": draft, "conditions": _conditions(context, task), **found}
+        rows.write(profile, "prompts")
     notes: dict[str, Any] = {name: profile[name] for name in ("crosscheck", "broken") if name in profile}
     return Outcome({} if "broken" in profile else _headline(context, profile), notes=notes)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Set:
-    """The examination completions of one sampling tuple."""
+    """The completions at one sampling tuple."""
 
     sampling: Sampling
     completions: int
 
 
-def _sets(context: StageContext) -> dict[str, _Set]:
-    """Every tuple there is: `deployed`, `greedy` (unless that is what is deployed), and `also_1`, `also_2`, ..."""
-    split = _split(context)
-    stored = stored_samplings(context.inputs["completions"], {split})
-    deployed = canonical(Sampling(**context.config.sampling.model_dump()))
-    names = {deployed: "deployed"} | ({} if deployed.greedy or split == _DEV else {GREEDY: "greedy"})
+def _sets(context: StageContext, task: EvaluateTask) -> dict[str, _Set]:
+    """All stored tuples: `deployed`, `greedy` (unless that is the deployed one), and `also_1`, `also_2`, ..."""
+    stored = stored_samplings(context.inputs["completions"], {task.split})
+    deployed = canonical(Sampling.from_config(context.config.sampling))
+    names = {deployed: "deployed"} | ({} if deployed.greedy or task.split == "dev" else {GREEDY: "greedy"})
     if missing := [name for sampling, name in names.items() if sampling not in stored]:
         raise UnderstudyError(
             f"{context.inputs['completions']}: there is no {' and no '.join(missing)} completion to examine; give "
-            f"corpus.splits.{split} a share of the prompts"
+            f"corpus.splits.{task.split} a share of the prompts"
         )
     further = [sampling for sampling in stored if sampling not in names]
     names |= {sampling: f"also_{number}" for number, sampling in enumerate(further, 1)}
     return {name: _Set(sampling, stored[sampling]) for sampling, name in names.items()}
 
 
-def _said(context: StageContext, sampling: Sampling) -> Iterator[StoredCompletion]:
-    return read_completions(context.inputs["completions"], {_split(context)}, sampling)
+def _completions(context: StageContext, task: EvaluateTask, sampling: Sampling) -> Iterator[StoredCompletion]:
+    return read_completions(context.inputs["completions"], {task.split}, sampling)
 
 
-def _split(context: StageContext) -> str:
-    """A form of the candidate is also examined on the prompts on which one of them is chosen."""
-    return _DEV if context.part.startswith(f"{_DEV}-") else "examination"
-
-
-def _count_as(context: StageContext) -> str:
-    """On dev nothing was generated beyond a completion's end, which one convention asks for: that is counted as for a user."""
+def _convention(context: StageContext, task: EvaluateTask) -> str:
+    """How calls are counted. For dev completions no tokens past the end are stored, which an unclipped convention needs:
+    there calls are counted as for a user."""
     convention = context.config.evaluate.convention
-    return convention if _split(context) != _DEV or CONVENTIONS[convention].clipped else "user"
+    return convention if task.split == "examination" or CONVENTIONS[convention].clipped else "user"
 
 
-def _look_up(context: StageContext, sets: dict[str, _Set], spools: RowFile) -> dict[str, Any]:
+def _look_up(context: StageContext, task: EvaluateTask, sets: dict[str, _Set], rows: RowFile) -> dict[str, Any]:
     settings = context.config.evaluate
-    tallies = {
-        name: tallied(look_up_stored(_said(context, item.sampling), settings), settings.max_gamma, spools, name)
-        for name, item in sets.items()
-    }
+    tallies = {}
+    for name, item in sets.items():
+        counts = prompt_lookup_counts(_completions(context, task, item.sampling), settings)
+        tallies[name] = tally_counts(counts, settings.max_gamma, rows, name)
     return _figures(context, sets, tallies) | {"crosscheck": None}
 
 
-def _examine(context: StageContext, path: Path, sets: dict[str, _Set], spools: RowFile) -> dict[str, Any]:
+def _examine(
+    context: StageContext, task: EvaluateTask, path: Path, sets: dict[str, _Set], rows: RowFile
+) -> dict[str, Any]:
     settings, pair = context.config.evaluate, read_pair(context.inputs["target"], context.config.pair)
     model = _load(context, pair, path)
     tallies, total = {}, sum(item.completions for item in sets.values())
-    with context.progress.track(f"examine {context.part}", total, "completions") as track:
+    with context.progress.track(f"{context.job_id}: examine", total, "completions") as track:
         for name, item in sets.items():
-            said = _said(context, item.sampling)
-            counted = examine_draft(
-                model, said, item.sampling, settings, pair.vocabulary, track.advance, _count_as(context)
-            )
-            tallies[name] = tallied(counted, settings.max_gamma, spools, name)
-    return _figures(context, sets, tallies) | {"crosscheck": _cross_check(context, pair, model)}
+            examiner = Examiner(item.sampling, settings, pair.vocabulary, _convention(context, task))
+            counts = examiner.counts(model, _completions(context, task, item.sampling), track.advance)
+            tallies[name] = tally_counts(counts, settings.max_gamma, rows, name)
+    return _figures(context, sets, tallies) | {"crosscheck": _cross_check(context, task, pair, model)}
 
 
 def _load(context: StageContext, pair: Pair, path: Path) -> Any:
+    """The draft with a row for every token of the pair. A champion may lack tokens that the target has gained since; it gets
+    rows for them as the base draft did, because no engine accepts it otherwise."""
     settings = context.config.pair
-    gained = _gained(context, pair, path) if context.part == "champion" else []
+    gained = _gained(pair, path, settings.trust_remote_code)
     model = load_model(path, settings.draft.dtype, choose_device(context.config.device), settings.trust_remote_code)
     if gained and getattr(model.config, "quantization_config", None) is not None:
         raise BrokenDraft(
-            f"the champion in the registry is quantised and lacks {len(gained)} tokens that the target has gained since: it "
-            "cannot be given rows for them"
+            f"the draft is quantised and lacks {len(gained)} tokens that the target has gained since it was trained; rows for "
+            "them cannot be added to quantised weights"
         )
-    if gained:  # as the base draft was: no engine takes it as it is
+    if gained:
         grow_vocabulary(model, gained)
     return model
 
 
-def _gained(context: StageContext, pair: Pair, path: Path) -> list[int]:
-    """Tokens that the champion lacks. It comes from the registry, where another pair may have used the same name."""
-    trusted = context.config.pair.trust_remote_code
+def _gained(pair: Pair, path: Path, trusted: bool) -> list[int]:
+    """Tokens that the draft lacks. BrokenDraft for a draft of another model family: the registry may hold a champion that
+    another pair registered under the same name."""
     try:
         target, own = load_tokenizer(pair.tokenizer, trusted), load_tokenizer(path, trusted)
         gained = gained_tokens(target, own)
@@ -137,36 +137,27 @@ def _gained(context: StageContext, pair: Pair, path: Path) -> list[int]:
             check_same_family(target, own)
     except UnderstudyError as error:
         raise BrokenDraft(
-            f"the champion in the registry is not of this pair; set promote.target_name: {error}"
+            f"the draft is not of this pair (if it is the registry's champion, set promote.target_name): {error}"
         ) from error
     return gained
 
 
-def _cross_check(context: StageContext, pair: Pair, draft: Any) -> dict[str, Any] | None:
-    """A real greedy decode of a few prompts, compared round by round with what the examination predicts for them."""
+def _cross_check(context: StageContext, task: EvaluateTask, pair: Pair, draft: Any) -> dict[str, Any] | None:
+    """A real greedy decode of a few prompts, compared round by round with the examination's prediction."""
     settings = context.config.evaluate
-    if settings.crosscheck_prompts == 0 or _split(context) == _DEV:
+    if settings.crosscheck_prompts == 0 or task.split == "dev":
         return None
-    role = "target_before" if context.part == "stock-before" else "target"
-    target = load_model(
-        pair.path(role), pair.dtype(role), choose_device(context.config.device), context.config.pair.trust_remote_code
-    )
-    return cross_check(
-        target,
-        draft,
-        list(islice(_said(context, GREEDY), settings.crosscheck_prompts)),
-        settings.crosscheck_gamma,
-        settings.crosscheck_tokens,
-        pair.vocabulary,
-        pair.stop_tokens,
-    )
+    device = choose_device(context.config.device)
+    target = load_model(pair.path(task.target), pair.dtype(task.target), device, context.config.pair.trust_remote_code)
+    stored = list(islice(_completions(context, task, GREEDY), settings.crosscheck_prompts))
+    return cross_check(target, draft, stored, settings, pair.vocabulary, pair.stop_tokens)
 
 
-def _conditions(context: StageContext) -> dict[str, Any]:
+def _conditions(context: StageContext, task: EvaluateTask) -> dict[str, Any]:
     config, settings = context.config, context.config.evaluate
     return {
         "completions": context.digests["completions"],
-        "convention": _count_as(context),
+        "convention": _convention(context, task),
         "draft_sampling": settings.draft_sampling,
         "sampling": config.sampling.model_dump(),
         "dtype": config.pair.draft.dtype,
@@ -177,7 +168,7 @@ def _conditions(context: StageContext) -> dict[str, Any]:
     }
 
 
-def _figures(context: StageContext, sets: dict[str, _Set], tallies: dict[str, Tally]) -> dict[str, Any]:
+def _figures(context: StageContext, sets: dict[str, _Set], tallies: dict[str, AcceptanceTally]) -> dict[str, Any]:
     settings = context.config.evaluate
     figures = {name: tally.figures(settings.confidence) for name, tally in tallies.items()}
     return {
@@ -186,7 +177,7 @@ def _figures(context: StageContext, sets: dict[str, _Set], tallies: dict[str, Ta
         "samplings": [
             {"prompts_as": name, "sampling": dataclasses.asdict(sets[name].sampling), **figures[name]}
             for name in sets
-            if name.startswith("also_")
+            if name not in ("deployed", "greedy")
         ],
         "domains": tallies["deployed"].domains(settings.gamma, settings.confidence),
     }

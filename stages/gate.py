@@ -1,5 +1,5 @@
-"""gate: pass or fail, never silently. Chooses the form of the candidate that serves the stated load best, and judges it against
-the champion, or the stock draft where there is none."""
+"""gate: applies the promotion rules. Chooses the form of the candidate with the lowest predicted latency at the stated load,
+and compares it with the champion, or with the base draft where there is no champion."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -10,6 +10,7 @@ import numpy as np
 from pipeline.acceptance.profile import counts_from_json
 from pipeline.acceptance.rounds import CONVENTIONS
 from pipeline.acceptance.schema import checked_profile
+from pipeline.config.quantize import Form
 from pipeline.judgement.choice import CHOSEN, Contender, choose
 from pipeline.judgement.decision import already_champion, decide, without_prompts
 from pipeline.judgement.policy import PASS, Case, apply_rules
@@ -21,32 +22,33 @@ from pipeline.latency.load.workload import Workload, examined_workload, read_wor
 from pipeline.models.draft_directory import find_draft, trained_on
 from pipeline.models.stored_pair import read_pair
 from pipeline.running.context import Outcome, StageContext
+from pipeline.running.tasks import UNQUANTIZED, draft_input, examination_input, profile_input
 from pipeline.store.files import read_json, write_json
 from pipeline.store.row_files import read_head
 
 
 def run(context: StageContext) -> Outcome:
     config, digests = context.config, context.digests
-    standings = choose(_contenders(context))
-    chosen = next(one.name for one in standings if one.verdict == CHOSEN)
-    baseline = "champion" if "champion" in context.inputs else "stock"
+    results = choose(_contenders(context))
+    chosen = next(result.name for result in results if result.verdict == CHOSEN)
+    has_champion = "champion" in context.inputs
     conditions: dict[str, Any] = {
-        "candidate": digests[f"draft_{chosen}"],
-        "form": _form(chosen),
-        "forms": [asdict(one) for one in standings],
-        "baseline": baseline,
+        "candidate": digests[draft_input(chosen)],
+        "form": chosen,
+        "forms": [asdict(result) for result in results],
+        "baseline": "champion" if has_champion else "stock",
         "champion": dict(context.facts["champion"]),
         "gamma": config.evaluate.gamma,
         "confidence": config.evaluate.confidence,
     }
-    if conditions["candidate"] == digests.get("champion_draft"):
+    if conditions["candidate"] == digests.get("champion"):
         decision = already_champion(conditions)
     else:
-        seen = trained_on(find_draft(context.inputs[f"draft_{chosen}"], config.pair))
-        if baseline == "champion":
-            seen |= trained_on(find_draft(context.inputs["champion_draft"], config.pair))
-        whole = _case(context, chosen, baseline)
-        case = _served(context, chosen, without_prompts(whole, seen))
+        seen = trained_on(find_draft(context.inputs[draft_input(chosen)], config.pair))
+        if has_champion:
+            seen |= trained_on(find_draft(context.inputs["champion"], config.pair))
+        whole = _case(context, chosen, has_champion)
+        case = _with_latency(context, chosen, without_prompts(whole, seen))
         conditions["dropped_prompts"] = len(whole.candidate) - len(case.candidate)
         decision = decide(apply_rules(case, config.gate, config.evaluate.gamma, config.evaluate.confidence), conditions)
     write_json(context.out / "decision.json", decision)
@@ -70,66 +72,67 @@ def _figures(decision: Mapping[str, Any]) -> dict[str, float]:
     return figures
 
 
-def _form(name: str) -> str:
-    return "none" if name == "candidate" else name
-
-
 def _contenders(context: StageContext) -> list[Contender]:
-    """The candidate as it was trained, and its variants; those that may be chosen have a draft to read, and a profile if there is
-    a load."""
+    """All forms of the candidate. A form that can be chosen has a draft among the inputs, and step times if there is a load."""
     found = []
-    for name in ("candidate", *context.config.quantize.loadable):
-        acceptance, timed = _acceptance(context, name), _timed(context, name)
-        seconds = _seconds(context, name) if timed and acceptance is not None else None
-        found.append(Contender(name, acceptance, timed, seconds))
+    for form in (UNQUANTIZED, *context.config.quantize.loadable):
+        acceptance, timed = _acceptance(context, form), _timed(context, form)
+        seconds = _seconds(context, form) if timed and acceptance is not None else None
+        found.append(Contender(name=form, acceptance=acceptance, timed=timed, seconds=seconds))
     return found
 
 
-def _timed(context: StageContext, name: str) -> bool:
-    return context.config.gate.load is not None and f"profile_{_form(name)}" in context.inputs
+def _timed(context: StageContext, form: Form) -> bool:
+    return context.config.gate.load is not None and profile_input(form) in context.inputs
 
 
-def _acceptance(context: StageContext, name: str) -> float | None:
-    head = read_head(context.inputs[name] / "acceptance.json", "prompts")
+def _acceptance(context: StageContext, form: Form) -> float | None:
+    head = read_head(context.inputs[examination_input(form)] / "acceptance.json", "prompts")
     found = (head.get("headline") or {}).get("acceptance_rate", {}).get("value")
     return float(found) if found is not None and np.isfinite(found) else None
 
 
-def _seconds(context: StageContext, name: str) -> float | None:
-    """Of a mean request on dev prompts; with one contender there is nothing to choose, and nothing was examined on dev."""
-    if f"dev-{name}" not in context.inputs:
+def _seconds(context: StageContext, form: Form) -> float | None:
+    """Predicted mean request latency on dev prompts. With a single contender nothing was examined on dev."""
+    examined = context.inputs.get(examination_input(form, "dev"))
+    if examined is None:
         return None
-    found = at_load(*_question(context, name, read_workload(context.inputs[f"dev-{name}"]))).drafted
+    found = at_load(*_serving(context, form, read_workload(examined))).drafted
     return found.mean if found else None
 
 
-def _question(context: StageContext, name: str, workload: Workload) -> tuple[Workload, Machine, float, int, int]:
-    """What `at_load` and `serve` are asked of a form: requests, what steps take, load, batch cap, draft length."""
-    load, machine = context.config.gate.load, read_machine(context.inputs[f"profile_{_form(name)}"])
-    assert load is not None  # whoever asks has seen one
+def _serving(context: StageContext, form: Form, workload: Workload) -> tuple[Workload, Machine, float, int, int]:
+    """The arguments of `at_load` and `serve` for a form: workload, step times, request rate, batch cap, draft length."""
+    load, machine = context.config.gate.load, read_machine(context.inputs[profile_input(form)])
+    assert load is not None  # callers have checked
     gamma = context.config.evaluate.gamma
     return workload.up_to(machine.most_gamma), machine, load.requests_per_second, load.max_batch, gamma
 
 
-def _case(context: StageContext, chosen: str, baseline: str) -> Case:
+def _case(context: StageContext, chosen: Form, has_champion: bool) -> Case:
+    names = {
+        "candidate": examination_input(chosen),
+        "baseline": "examination_champion" if has_champion else "examination_base",
+        "lookup": "examination_lookup",
+    }
     profiles = {}
-    for name in (chosen, baseline, "prompt-lookup"):
+    for role, name in names.items():
         path = context.inputs[name] / "acceptance.json"
-        profiles[name] = checked_profile(read_json(path), str(path))
-    counts = {name: counts_from_json(profile["prompts"]["deployed"]) for name, profile in profiles.items()}
-    check = profiles[chosen].get("crosscheck")
+        profiles[role] = checked_profile(read_json(path), str(path))
+    counts = {role: counts_from_json(profile["prompts"]["deployed"]) for role, profile in profiles.items()}
+    check = profiles["candidate"].get("crosscheck")
     return Case(
-        counts[chosen],
-        counts[baseline],
-        baseline,
-        counts["prompt-lookup"],
-        profiles[chosen]["draft"].get("bytes"),
-        None if check is None else bool(check["agrees"]),
+        candidate=counts["candidate"],
+        baseline=counts["baseline"],
+        baseline_name="champion" if has_champion else "base draft",
+        prompt_lookup=counts["lookup"],
+        draft_bytes=profiles["candidate"]["draft"].get("bytes"),
+        crosscheck_agrees=None if check is None else bool(check["agrees"]),
     )
 
 
-def _served(context: StageContext, chosen: str, case: Case) -> Case:
-    """The case with what the stated load would get, where one is stated."""
+def _with_latency(context: StageContext, chosen: Form, case: Case) -> Case:
+    """The case with the predicted latency at the stated load, where one is stated."""
     config, load = context.config, context.config.gate.load
     if load is None or not case.candidate:
         return case
@@ -137,19 +140,19 @@ def _served(context: StageContext, chosen: str, case: Case) -> Case:
     if _timed(context, chosen):
         convention = CONVENTIONS[config.evaluate.convention]
         workload = examined_workload(case.candidate, convention, config.evaluate.max_gamma)
-        question = _question(context, chosen, workload)
-        served = serve(*question, config.evaluate.confidence)
-        if question[1].plain:
-            _draw(context, chosen, *question)
+        arguments = _serving(context, chosen, workload)
+        served = serve(*arguments, config.evaluate.confidence)
+        if arguments[1].plain:
+            _plot(context, chosen, *arguments)
     pair = read_pair(context.inputs["pair"], config.pair)
     draft = float("nan") if case.draft_bytes is None else case.draft_bytes
     return replace(case, served=served, serving_bytes=pair.serving_bytes(draft, *config.gate.served))
 
 
-def _draw(
-    context: StageContext, chosen: str, workload: Workload, machine: Machine, _: float, cap: int, gamma: int
+def _plot(
+    context: StageContext, chosen: Form, workload: Workload, machine: Machine, _: float, cap: int, gamma: int
 ) -> None:
-    """How the form would do at other loads and draft lengths: what people look at before they believe a decision."""
+    """Figures of the form at other loads and draft lengths, for people who review the decision."""
     from pipeline.report.latency_predict import plot_prediction
     from pipeline.report.latency_schedule import plot_schedule
 

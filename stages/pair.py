@@ -1,4 +1,4 @@
-"""pair: pins who plays. Resolves target and base draft, checks that they are of one family, measures them."""
+"""pair: resolves target and base draft, checks that they are of one model family, and measures them."""
 
 import shutil
 from pathlib import Path
@@ -24,7 +24,7 @@ from pipeline.store.files import content_key, file_sha256, write_json
 def run(context: StageContext) -> Outcome:
     pair = context.config.pair
     figures = _reference(context) if pair.is_reference else {}
-    paths = {role: _locate(context, role) for role in ("target", "draft", "target_before") if _plays(pair, role)}
+    paths = {role: _locate(context, role) for role in ("target", "draft", "target_before") if _has_role(pair, role)}
     target = load_tokenizer(paths["target"], pair.trust_remote_code)
     draft, notes = _base_draft(context, paths, target)
     origins, paths = paths, paths | {"draft": draft}
@@ -54,12 +54,13 @@ def run(context: StageContext) -> Outcome:
     return Outcome(figures, provides, {"differences": notes, "memory": facts["memory"]})
 
 
-def _plays(pair: PairConfig, role: str) -> bool:
+def _has_role(pair: PairConfig, role: str) -> bool:
     return role != "target_before" or pair.is_reference or pair.target_before is not None
 
 
 def _locate(context: StageContext, role: str) -> Path:
-    """Where a role's model comes from: outside, this artifact for the reference pair, the target for a draft of its layers."""
+    """The directory a role's model comes from: outside the store, this artifact for the reference pair, or the target's for a
+    draft made of the target's layers."""
     pair = context.config.pair
     if pair.is_reference:
         return context.out / role
@@ -67,11 +68,11 @@ def _locate(context: StageContext, role: str) -> Path:
 
 
 def _base_draft(context: StageContext, paths: dict[str, Path], tokenizer: Any) -> tuple[Path, list[str]]:
-    """The base draft's directory, and what is to be said of it. It is made here where the config asks for some of the target's
+    """The base draft's directory, and notes about it. The draft is made here where the config asks for some of the target's
     layers, and where the target has gained tokens since the draft was made."""
     pair, out = context.config.pair, context.out / "draft"
     if pair.draft.is_of_target:
-        assert pair.draft.layers is not None  # the config sees to it
+        assert pair.draft.layers is not None  # validated by the config
         target = load_model(paths["target"], pair.draft.dtype, torch.device("cpu"), pair.trust_remote_code)
         model, chosen = keep_layers(target, pair.draft.layers)
         notes = [f"the draft is the target's layers {', '.join(map(str, chosen))} of {target.config.num_hidden_layers}"]
@@ -83,13 +84,13 @@ def _base_draft(context: StageContext, paths: dict[str, Path], tokenizer: Any) -
         model = load_model(paths["draft"], pair.draft.dtype, torch.device("cpu"), pair.trust_remote_code)
         grow_vocabulary(model, gained)
         notes = [
-            f"the target has {len(gained)} tokens that the draft lacked, such as {_token(tokenizer, gained)}: it was given rows "
-            "for them, which only training can teach it to use",
+            f"the draft lacked {len(gained)} tokens of the target, such as {_token(tokenizer, gained)}: rows for them were "
+            "added, which the draft can use only after training",
             *legal_differences(tokenizer, own),
         ]
-        if (learnt := paths["draft"] / TRAINED_ON).exists():
+        if (trained_on := paths["draft"] / TRAINED_ON).exists():
             out.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(learnt, out / TRAINED_ON)
+            shutil.copyfile(trained_on, out / TRAINED_ON)
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
     return out, notes
@@ -99,7 +100,7 @@ def _check_before(target: Any, before: Any) -> None:
     if gained := gained_tokens(target, before):
         raise UsageError(
             f"pair.target_before: has no token {_token(target, gained)} ({len(gained)} in all), which the target gained; it "
-            "cannot read the target's prompts, so leave it out"
+            "cannot read the target's prompts; remove pair.target_before"
         )
     check_same_family(target, before)
 
@@ -135,7 +136,7 @@ def _describe(context: StageContext, role: str, path: Path, origin: Path) -> dic
 
 
 def _license(path: Path) -> str | None:
-    """The licence a model states in its card's header, where it has one."""
+    """The licence in the header of a model's card, where there is one."""
     for name in ("README.md", "card.md"):
         if (path / name).is_file():
             for line in (path / name).read_text(encoding="utf-8", errors="replace").splitlines()[:60]:
@@ -149,23 +150,23 @@ def _check_sizes(described: dict[str, dict[str, Any]]) -> None:
     if draft > target:
         raise UsageError(
             f"pair.draft: the draft has {draft:,} parameters and the target {target:,}; "
-            "a draft larger than its target cannot save time (are the two swapped?)"
+            "a draft larger than its target cannot save time; swap the two if they are in the wrong places"
         )
 
 
 def _check_width(described: dict[str, dict[str, Any]], tokenizer: Any) -> None:
-    """Padding beyond the tokenizer is legal; logits that cannot express one of its tokens are not."""
+    """Logits may have more columns than the tokenizer has tokens, but not fewer."""
     for role, entry in described.items():
         if entry["logits_width"] < len(tokenizer):
             token = tokenizer.convert_ids_to_tokens(entry["logits_width"])
             raise UsageError(
                 f"pair.{role}: its logits have {entry['logits_width']} columns and the tokenizer "
-                f"{len(tokenizer)} tokens; {token!r} is the first out of reach"
+                f"{len(tokenizer)} tokens; {token!r} is the first without a column; take the tokenizer of this model"
             )
 
 
 def _memory(described: dict[str, dict[str, Any]]) -> dict[str, float]:
-    """Bytes that serving the pair takes: weights, and keys and values of one sequence of 4,096 tokens."""
+    """Memory for serving the pair, in bytes: weights, and the KV cache of one sequence of 4,096 tokens."""
     weights = sum(described[role]["bytes"] for role in ("target", "draft"))
     cache = sum(described[role]["cache_bytes_per_token"] for role in ("target", "draft"))
     return {"weights_bytes": weights, "cache_bytes_per_token": cache, "cache_bytes_at_4096": 4096 * cache}

@@ -1,15 +1,17 @@
-"""promote: goes on stage. Compares with the registry as it is now, registers the draft, moves the aliases."""
+"""promote: compares with the registry as it is now, registers the draft, and moves the aliases."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from pipeline.config.quantize import Form
 from pipeline.errors import Refused, UnderstudyError
 from pipeline.models.stored_pair import read_pair
 from pipeline.registry.registry import RegisteredDraft, Registry, registry_for
 from pipeline.report.card import card, examined, flat_figures
 from pipeline.running.context import Outcome, StageContext
+from pipeline.running.tasks import UNQUANTIZED, draft_input, examination_input
 from pipeline.store.artifacts import MANIFEST, Store
 from pipeline.store.files import read_json, write_json
 from pipeline.store.row_files import read_head
@@ -22,12 +24,12 @@ def run(context: StageContext) -> Outcome:
         return _already_champion(context, registry, decision["candidate"])
     if decision["verdict"] != "promote":
         raise Refused("refused: " + "; ".join(decision["reasons"]))
-    chosen = _chosen(decision)
+    chosen: Form = decision["form"]
     facts = _facts(context, registry.name, decision, chosen)
     text = card(facts)
     (context.out / "card.md").write_text(text, encoding="utf-8")
     champion = registry.promote(
-        model_dir=context.inputs[f"draft_{chosen}"] / "draft",
+        model_dir=context.inputs[draft_input(chosen)] / "draft",
         digest=facts["digest"],
         card=text,
         tags=_tags(facts),
@@ -37,11 +39,6 @@ def run(context: StageContext) -> Outcome:
         run_id=context.run_id,
     )
     return _report(context, champion, "promoted" if champion.run == context.run_id else "already champion")
-
-
-def _chosen(decision: Mapping[str, Any]) -> str:
-    """The name under which the form that was judged was examined."""
-    return "candidate" if decision["form"] == "none" else str(decision["form"])
 
 
 def _already_champion(context: StageContext, registry: Registry, digest: str) -> Outcome:
@@ -64,33 +61,33 @@ def _report(context: StageContext, champion: RegisteredDraft, result: str) -> Ou
 
 
 def _expected(context: StageContext) -> RegisteredDraft | None:
-    """The champion that the candidate was examined against; only its version is compared."""
+    """The champion that the candidate was compared with; only its version matters here."""
     facts = context.facts["champion"]
-    return RegisteredDraft(facts["name"], str(facts["version"]), "", 0) if facts else None
+    return RegisteredDraft(name=facts["name"], version=str(facts["version"])) if facts else None
 
 
-def _facts(context: StageContext, name: str, decision: Mapping[str, Any], chosen: str) -> dict[str, Any]:
-    """Everything the card and the tags say."""
-    whole = read_pair(context.inputs["pair"], context.config.pair)
-    pair, served = whole.facts, context.config.gate.served
+def _facts(context: StageContext, name: str, decision: Mapping[str, Any], chosen: Form) -> dict[str, Any]:
+    """The content of the card and of the tags."""
+    pair = read_pair(context.inputs["pair"], context.config.pair)
+    served = context.config.gate.served
     provenance = _provenance(context, chosen)
     corpus = Store(context.store).find("corpus", provenance["corpus"])
     if corpus is None:
-        raise UnderstudyError(f"corpus {provenance['corpus']} is no longer in {context.store}; run again")
-    profile = read_head(context.inputs[f"examined_{chosen}"] / "acceptance.json", "prompts")
+        raise UnderstudyError(f"corpus {provenance['corpus']} is no longer in {context.store}; run again to rebuild it")
+    profile = read_head(context.inputs[examination_input(chosen)] / "acceptance.json", "prompts")
     figures = examined(profile, context.config.evaluate.gamma)
     return {
         "name": name,
-        "digest": context.digests[f"draft_{chosen}"],
-        "quantisation": decision["form"],
+        "digest": context.digests[draft_input(chosen)],
+        "quantisation": chosen,
         "run": context.run_id,
-        "target": pair["target"],
-        "base": pair["draft"],
-        "license": context.config.promote.license or pair["draft"]["license"],
+        "target": pair.facts["target"],
+        "base": pair.facts["draft"],
+        "license": context.config.promote.license or pair.facts["draft"]["license"],
         "examined": figures,
         "serving": {
-            "bytes": whole.serving_bytes(figures["bytes"], *served),
-            "cache_bytes_per_token": whole.cache_bytes_per_token,
+            "bytes": pair.serving_bytes(figures["bytes"], *served),
+            "cache_bytes_per_token": pair.cache_bytes_per_token,
             "batch": served[0],
             "context": served[1],
         },
@@ -100,19 +97,19 @@ def _facts(context: StageContext, name: str, decision: Mapping[str, Any], chosen
     }
 
 
-def _provenance(context: StageContext, chosen: str) -> dict[str, str]:
-    """Key of every artifact that led here."""
+def _provenance(context: StageContext, chosen: Form) -> dict[str, str]:
+    """Key of every artifact that the draft was made from or examined with."""
     completions = _manifest(context.inputs["completions"])
     found = {
         "pair": _manifest(context.inputs["pair"])["key"],
         "corpus": completions["inputs"]["corpus"],
         "generate": completions["key"],
         "distill": _manifest(context.inputs["distilled"])["key"],
-        "evaluate": _manifest(context.inputs[f"examined_{chosen}"])["key"],
+        "evaluate": _manifest(context.inputs[examination_input(chosen)])["key"],
         "gate": _manifest(context.inputs["decision"])["key"],
     }
-    if chosen != "candidate":
-        found["quantize"] = _manifest(context.inputs[f"draft_{chosen}"])["key"]
+    if chosen != UNQUANTIZED:
+        found["quantize"] = _manifest(context.inputs[draft_input(chosen)])["key"]
     return found
 
 

@@ -1,13 +1,14 @@
-"""quantize: lighter costumes. One variant of the candidate, as a directory that loads alone.
+"""quantize: makes one INT8, INT4 or FP8 variant of the candidate, as a model directory of its own.
 
-Where rounding costs more acceptance on dev prompts than the config allows, the candidate is trained a little further through the
-rounded weights and quantised again; whichever of the two agrees more is kept.
+Where quantisation costs more acceptance on dev prompts than the config allows, the candidate is trained for some further
+steps through the rounded weights and quantised again; the variant with the higher acceptance is kept.
 """
 
 import shutil
 from pathlib import Path
 from typing import Any
 
+from pipeline.config.quantize import Variant
 from pipeline.distillation.mixing import mix
 from pipeline.distillation.training import Training
 from pipeline.errors import BrokenDraft
@@ -19,21 +20,24 @@ from pipeline.models.stored_pair import read_pair
 from pipeline.quantization.recovery import rounding
 from pipeline.quantization.variants import Quantised, quantize
 from pipeline.running.context import Outcome, StageContext
+from pipeline.running.tasks import QuantizeTask
 from pipeline.speculation.sampling import Sampling
 
 
 def run(context: StageContext) -> Outcome:
-    config, variant = context.config, context.part
+    task = context.task
+    assert isinstance(task, QuantizeTask)
+    config, variant = context.config, task.variant
     source, out = find_draft(context.inputs["draft"], config.pair), context.out / "draft"
     completions = context.inputs["completions"]
-    dev = list(read_completions(completions, {"dev"}, Sampling(**config.sampling.model_dump())))
+    dev = list(read_completions(completions, {"dev"}, Sampling.from_config(config.sampling)))
     training = Training(config, read_pair(context.inputs["shared"], config.pair), dev, context.progress)
-    made = _quantize(context, source, out)
+    made = _quantize(context, variant, source, out)
     before, after = _acceptance(context, training, source), _acceptance(context, training, out)
     figures = {"dev_acceptance_before": before, "dev_acceptance_rounded": after}
     if before - after > config.quantize.recovery.above:
         recovered = context.out / "recovered"
-        made_again = _recover(context, training, made.layers, recovered)
+        made_again = _recover(context, variant, training, made.layers, recovered)
         figures["dev_acceptance_recovered"] = again = _acceptance(context, training, recovered / variant)
         context.progress.line(f"{variant}: acceptance on dev {before:.3f}, rounded {after:.3f}, recovered {again:.3f}")
         if again > after:
@@ -47,24 +51,26 @@ def run(context: StageContext) -> Outcome:
     return Outcome(made.sizes | figures | {"dev_acceptance": after}, {"draft": model_digest(out)})
 
 
-def _quantize(context: StageContext, source: Path, out: Path) -> Quantised:
+def _quantize(context: StageContext, variant: Variant, source: Path, out: Path) -> Quantised:
     config = context.config
     trusted, head = config.pair.trust_remote_code, config.quantize.quantised_head
-    return quantize(source, context.part, out, choose_device(config.device), trusted, head)
+    return quantize(source, variant, out, choose_device(config.device), trusted, head)
 
 
 def _acceptance(context: StageContext, training: Training, draft: Path) -> float:
-    """On dev prompts, of a draft as it is loaded; 0 where it cannot be examined."""
+    """Acceptance rate of a draft on dev prompts; 0 where it cannot be examined."""
     try:
         return training.examine(_load(context, draft, context.config.pair.draft.dtype)).acceptance
     except BrokenDraft:
         return 0.0
 
 
-def _recover(context: StageContext, training: Training, layers: frozenset[str], work: Path) -> Quantised:
-    """Train the candidate through rounded weights, and quantise what comes of it into `work`."""
+def _recover(
+    context: StageContext, variant: Variant, training: Training, layers: frozenset[str], work: Path
+) -> Quantised:
+    """Train the candidate through rounded weights and quantise the result into `work`."""
     config, recovery = context.config, context.config.quantize.recovery
-    how = config.distill.model_copy(
+    settings = config.distill.model_copy(
         update={
             "max_steps": recovery.max_steps,
             "learning_rate": recovery.learning_rate,
@@ -75,10 +81,10 @@ def _recover(context: StageContext, training: Training, layers: frozenset[str], 
     )
     rows = mix(list(read_completions(context.inputs["completions"], {"train"})), config.distill.shares, config.seed)
     model = _load(context, find_draft(context.inputs["draft"], config.pair), "float32")
-    with rounding(model, context.part, layers):
-        training.learn(model, rows, how, config.seed, work / "checkpoints")
+    with rounding(model, variant, layers):
+        training.learn(model, rows, settings, config.seed, work / "checkpoints")
     model.bfloat16().save_pretrained(work / "draft")
-    return _quantize(context, work / "draft", work / context.part)
+    return _quantize(context, variant, work / "draft", work / variant)
 
 
 def _load(context: StageContext, path: Path, dtype: str) -> Any:

@@ -13,10 +13,10 @@ from torch import nn
 from pipeline.acceptance.profile import PromptCounts
 from pipeline.generation import distributions
 from pipeline.generation.completion_store import StoredCompletion
-from pipeline.generation.distributions import Keep
+from pipeline.generation.distributions import KeepMethod
 from pipeline.progress import Progress
 from pipeline.speculation.batch import Request
-from pipeline.speculation.forward import Side
+from pipeline.speculation.forward import CachedModel
 from pipeline.speculation.sampling import GREEDY, Sampling
 
 torch.set_num_threads(1)  # tensors of a few hundred numbers: threads only wait for each other
@@ -122,7 +122,7 @@ def largest_gap(model: Any, body: Any, vocabulary: int) -> float:
     """Between the model's own full passes and what `body` says of ragged rows, fed in blocks, some of them twice."""
     generator = torch.Generator().manual_seed(1)
     texts = [torch.randint(vocabulary, (30,), generator=generator).tolist() for _ in range(3)]
-    side, gap = Side(body, 3, 36), 0.0
+    side, gap = CachedModel(body, 3, 36), 0.0
     fed = [7, 1, 12]
     side.logits(torch.tensor([text[:12] for text in texts]), [0, 0, 0], keep=1)
     expected = [full_logits(model, text)[:, :vocabulary] for text in texts]
@@ -181,7 +181,7 @@ def greedy_text(model: Any, prompt: Sequence[int], count: int, vocabulary: int) 
     return ids[len(prompt) :]
 
 
-def spoken(
+def stored_completion(
     prompt: ArrayLike,
     tokens: ArrayLike,
     *,
@@ -194,28 +194,28 @@ def spoken(
     log_p: ArrayLike | None = None,
     vocabulary: int = 32,
     kept: int = 3,
-    keep: Keep = "top",
+    keep: KeepMethod = "top",
     seed: int = 0,
 ) -> StoredCompletion:
     """A stored completion with made-up distributions."""
     tokens_N, generator = np.array(tokens, dtype=np.int32), np.random.default_rng(seed)
     count = len(tokens_N)
     p_NV = generator.dirichlet(np.ones(vocabulary), count)
-    stored = distributions.keep(torch.from_numpy(p_NV).log(), kept, keep, generator.random(count))
+    stored = distributions.sparsify(torch.from_numpy(p_NV).log(), kept, keep, generator.random(count))
     return StoredCompletion(
-        name,
-        split,
-        domain,
-        GREEDY if greedy else sampling,
-        np.array(prompt, dtype=np.int32),
-        count if length is None else length,
-        False,
-        tokens_N,
-        np.log(np.full(count, 0.5)).astype(np.float32) if log_p is None else np.array(log_p, dtype=np.float32),
-        distributions.pack(stored, vocabulary),
-        stored.certain_N,
-        stored.rest_log_p_N,
-        vocabulary,
+        id=name,
+        split=split,
+        domain=domain,
+        sampling=GREEDY if greedy else sampling,
+        prompt=np.array(prompt, dtype=np.int32),
+        length=count if length is None else length,
+        stopped=False,
+        tokens=tokens_N,
+        log_p=np.log(np.full(count, 0.5)).astype(np.float32) if log_p is None else np.array(log_p, dtype=np.float32),
+        entries=distributions.pack(stored, vocabulary),
+        certain=stored.certain_N,
+        rest_log_p=stored.rest_log_p_N,
+        vocabulary=vocabulary,
     )
 
 
@@ -224,16 +224,16 @@ def counted(
 ) -> PromptCounts:
     """Counts of one prompt: `accepted` of `tokens`, and the same calls at every gamma."""
     return PromptCounts(
-        name,
-        domain,
-        tokens,
-        accepted,
-        float(tokens),
-        [calls] * gammas,
-        [calls] * gammas,
-        [1.0] * gammas,
-        [accepted / 2] * gammas,
-        [accepted / 4] * gammas,
+        id=name,
+        domain=domain,
+        tokens=tokens,
+        accepted=accepted,
+        examined=float(tokens),
+        rounds=[calls] * gammas,
+        calls=[calls] * gammas,
+        rounds_variance=[1.0] * gammas,
+        accepted_drafts=[accepted / 2] * gammas,
+        per_position=[accepted / 4] * gammas,
     )
 
 

@@ -1,4 +1,4 @@
-"""The examination without decoding: one teacher-forced pass of a draft over what the target said.
+"""Examination without decoding: one teacher-forced pass of a draft over stored completions of the target.
 
 Takes a loaded model and arrays; knows no files. Shapes: B completions of a batch, T positions, V shared tokens.
 """
@@ -17,34 +17,34 @@ Floats = NDArray[np.float64]
 _CHUNK_ELEMENTS = 1 << 26  # logits held at once: 256 MiB in fp32
 
 
-class Text(Protocol):
-    """A prompt and what was said after it."""
+class TokenizedCompletion(Protocol):
+    """Token ids of a prompt and its completion."""
 
     @property
     def prompt(self) -> NDArray[np.int32]: ...
 
     @property
-    def tokens(self) -> NDArray[np.int32]: ...  # overrun included
+    def tokens(self) -> NDArray[np.int32]: ...  # including the lookahead
 
 
-class ScoredCompletion(Text, Protocol):
-    """What of a stored completion the examination reads: what the target said after a prompt."""
+class ScoredCompletion(TokenizedCompletion, Protocol):
+    """The fields of a stored completion that the examination reads."""
 
     @property
-    def log_p(self) -> NDArray[np.float32]: ...  # of each token, at the target's sampling settings
+    def log_p(self) -> NDArray[np.float32]: ...  # of each token, under the target's sampling settings
 
 
 def acceptance_probabilities(
     model: Any,
-    spoken: Sequence[ScoredCompletion],
+    completions: Sequence[ScoredCompletion],
     sampling: Sampling,
     draft_sampling: Sampling,
     vocabulary: int,
     batch_tokens: int,
     on_done: Callable[[int], None] = lambda count: None,
 ) -> list[Floats]:
-    """`examine` of one draft: a_t of every token of every completion. Raises BrokenDraft if it cannot be examined."""
-    found = examine({"draft": model}, spoken, sampling, draft_sampling, vocabulary, batch_tokens, on_done)["draft"]
+    """`examine` for one draft: a_t of every token of every completion. Raises BrokenDraft if it cannot be examined."""
+    found = examine({"draft": model}, completions, sampling, draft_sampling, vocabulary, batch_tokens, on_done)["draft"]
     if isinstance(found, BrokenDraft):
         raise found
     return found
@@ -52,7 +52,7 @@ def acceptance_probabilities(
 
 def examine(
     models: Mapping[str, Any],
-    spoken: Sequence[ScoredCompletion],
+    completions: Sequence[ScoredCompletion],
     sampling: Sampling,
     draft_sampling: Sampling,
     vocabulary: int,
@@ -60,20 +60,20 @@ def examine(
     on_done: Callable[[int], None] = lambda count: None,
     first_number: int = 0,
 ) -> dict[str, list[Floats] | BrokenDraft]:
-    """a_t of every token of every completion, overrun included, in the order given, under each draft of `models`.
+    """a_t of every token of every completion, including the lookahead, in the given order, for each draft in `models`.
 
-    a_t = min(1, q(x_t) / p(x_t)); where the target is greedy, or the draft is, 1 if argmax q = x_t, else 0
-    (`pipeline/acceptance/rounds.py` says what follows from it). `sampling` is what the target's log_p are under,
-    `draft_sampling` what the engine applies to the draft. Batches depend on the completions alone, and each is read and
-    padded once for all drafts. A draft that cannot be examined gets the reason instead of figures and spoils no other:
-    logits that are no numbers or fewer than the pair's tokens, a context too short. It names the completion, the first
-    of which is `first_number`.
+    a_t = min(1, q(x_t) / p(x_t)); if the target or the draft is greedy, a_t = 1 if argmax q = x_t, else 0
+    (`pipeline/acceptance/rounds.py` computes target calls from it). `sampling` are the settings of the target's log_p,
+    `draft_sampling` those that the engine applies to the draft. Batches depend only on the completions; each is built
+    once for all drafts. For a draft that cannot be examined (NaN logits, a smaller vocabulary, a context too short) the
+    result is a BrokenDraft that names the completion; other drafts are not affected. Completions are numbered from
+    `first_number`.
     """
-    found: dict[str, list[Floats]] = {name: [np.empty(0)] * len(spoken) for name in models}
+    found: dict[str, list[Floats]] = {name: [np.empty(0)] * len(completions) for name in models}
     broken: dict[str, BrokenDraft] = {}
-    for numbers in batches([len(item.prompt) + len(item.tokens) for item in spoken], batch_tokens):
-        rows = [spoken[number] for number in numbers]
-        batch = Batch(rows)
+    for numbers in batches([len(item.prompt) + len(item.tokens) for item in completions], batch_tokens):
+        rows = [completions[number] for number in numbers]
+        batch = PaddedBatch(rows)
         for name in [name for name in models if name not in broken]:
             try:
                 values = _examine_batch(models[name], rows, batch, sampling, draft_sampling, vocabulary)
@@ -83,7 +83,7 @@ def examine(
             for number, a_T in zip(numbers, values, strict=True):
                 if not np.isfinite(a_T).all():
                     broken[name] = BrokenDraft(
-                        f"the draft's logits are not numbers on completion {first_number + number}: its weights are damaged"
+                        f"the draft returned NaN logits on completion {first_number + number}: its weights are damaged"
                     )
                     break
                 found[name][number] = a_T
@@ -94,7 +94,7 @@ def examine(
 
 
 def batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
-    """Numbers of rows that go together: sorted by length, at most `batch_tokens` with padding, at least one row."""
+    """Row numbers of each batch: sorted by length, at most `batch_tokens` tokens with padding, at least one row."""
     group: list[int] = []
     for number in sorted(range(len(lengths)), key=lambda number: (lengths[number], number)):
         if group and (len(group) + 1) * lengths[number] > batch_tokens:
@@ -105,11 +105,10 @@ def batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
         yield group
 
 
-class Batch:
-    """Texts side by side. Padding lies to the right, where no causal position before it can see it, so no mask is
-    needed."""
+class PaddedBatch:
+    """Completions padded on the right. Causal attention never sees the padding, so no attention mask is needed."""
 
-    def __init__(self, rows: Sequence[Text]) -> None:
+    def __init__(self, rows: Sequence[TokenizedCompletion]) -> None:
         self.width = max(len(row.prompt) + len(row.tokens) for row in rows)
         self.first = min(len(row.prompt) for row in rows) - 1  # the first position that predicts a token
         self.ids_BT = torch.zeros(len(rows), self.width, dtype=torch.long)
@@ -123,7 +122,7 @@ class Batch:
 def _examine_batch(
     model: Any,
     rows: Sequence[ScoredCompletion],
-    batch: Batch,
+    batch: PaddedBatch,
     sampling: Sampling,
     draft_sampling: Sampling,
     vocabulary: int,
@@ -132,14 +131,14 @@ def _examine_batch(
     if batch.width > context:
         raise BrokenDraft(
             f"a prompt and its completion are {batch.width} tokens long and the draft's context is {context}: lower "
-            "corpus.max_prompt_tokens or generate.max_new_tokens, or take a draft with a longer context"
+            "corpus.max_prompt_tokens or generate.max_new_tokens, or use a draft with a longer context"
         )
     first, ids_BT = batch.first, batch.ids_BT.to(model.device)
     logits_BTV = model(input_ids=ids_BT, use_cache=False, logits_to_keep=batch.width - first).logits
     if logits_BTV.shape[-1] < vocabulary:
         raise BrokenDraft(
             f"the draft has logits for {logits_BTV.shape[-1]} tokens and the pair shares {vocabulary}: "
-            "take a draft of the target's vocabulary"
+            "use a draft with the target's vocabulary"
         )
     logits_BTV = logits_BTV[..., :vocabulary]
     log_q_BT, best_BT = _score(logits_BTV[:, :-1], ids_BT[:, first + 1 :], sampling, draft_sampling)
@@ -156,7 +155,7 @@ def _examine_batch(
 
 
 def _context(model: Any) -> float:
-    """Most tokens that a model was made for; infinite where it does not say."""
+    """The model's maximum sequence length in tokens; infinite if its config does not state one."""
     config: Any = getattr(model, "config", None)
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     return getattr(text, "max_position_embeddings", None) or float("inf")
@@ -165,8 +164,8 @@ def _context(model: Any) -> float:
 def _score(
     logits_BTV: torch.Tensor, next_BT: torch.Tensor, sampling: Sampling, draft_sampling: Sampling
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """log q of each next token (NaN where any logit is), or where a side is greedy the draft's argmax (-1 there); a few
-    positions at a time so that memory stays bounded."""
+    """log q of each next token (NaN if any logit is NaN); for a greedy target or draft, the draft's argmax instead (-1 if
+    any logit is NaN). Computed in chunks of positions to bound memory."""
     batch, positions, vocabulary = logits_BTV.shape
     log_q_BT, best_BT = torch.zeros(batch, positions), torch.zeros(batch, positions, dtype=torch.long)
     greedy = sampling.greedy or draft_sampling.greedy
@@ -175,7 +174,7 @@ def _score(
         chunk = slice(begin, begin + step)
         part_BTV = logits_BTV[:, chunk]
         if greedy:
-            largest = part_BTV.max(-1)  # NaN if any is; the lowest id among equals
+            largest = part_BTV.max(-1)  # NaN if any logit is NaN; the lowest id among ties
             best_BT[:, chunk] = torch.where(torch.isnan(largest.values), -1, largest.indices).cpu()
         else:
             log_q_BTV = log_probabilities(part_BTV, draft_sampling)
@@ -184,8 +183,8 @@ def _score(
 
 
 def engine_sampling(convention: str, deployed: Sampling, draft_sampling: str) -> Sampling:
-    """What the engine applies to the draft: vLLM the temperature alone, the others what they apply to the target;
-    argmax where the draft is sampled greedily or the target is."""
+    """The sampling settings that the engine applies to the draft: only the temperature in vLLM, the target's settings in
+    the others; argmax if the draft or the target is sampled greedily."""
     if draft_sampling == "greedy" or deployed.greedy:
         return GREEDY
     return Sampling(temperature=deployed.temperature) if convention == "vllm" else deployed

@@ -1,4 +1,4 @@
-"""From per-prompt counts to figures with intervals, block by block, in memory that does not grow with the prompts."""
+"""From per-prompt counts to figures with intervals, block by block. Memory does not grow with the number of prompts."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,16 +7,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.acceptance.intervals import Interval, RatioSums
-from pipeline.acceptance.position_bins import BINS, bin_json, places_by_bin
+from pipeline.acceptance.position_bins import BINS, bin_json, tokens_before_edges
 from pipeline.acceptance.profile import PromptCounts
 from pipeline.acceptance.rounds import Floats, iid_tokens_per_call
 from pipeline.errors import UnderstudyError
 
-_RATE = 0  # the ratios of a tally: the acceptance rate, Omega by gamma, the rate by output position and by context
+_RATE = 0  # columns of the ratios: the acceptance rate, Omega by gamma, the rate by output position and by context
 
 
-class Tally:
-    """Everything the figures of one set of completions need; prompts are added and forgotten."""
+class AcceptanceTally:
+    """Sums from which all figures of one set of completions follow; prompts are added and not kept."""
 
     def __init__(self, max_gamma: int) -> None:
         self._max_gamma = max_gamma
@@ -24,8 +24,8 @@ class Tally:
         self._ratios = RatioSums(1 + max_gamma + 2 * BINS)
         self._prompts = self._tokens = self._loop_tokens = 0
         self._accepted = self._examined = self._loop_accepted = 0.0
-        self._lists_4G = np.zeros((4, max_gamma))  # rounds, their variance, accepted drafts, accepted by place
-        self._examines_all = True  # prompt-lookup does not
+        self._lists_4G = np.zeros((4, max_gamma))  # rounds, their variance, accepted drafts, accepted by position
+        self._examines_all = True  # false for prompt-lookup
 
     def add(self, counts: Sequence[PromptCounts]) -> None:
         """Add prompts. ValueError for counts that are NaN or infinite."""
@@ -56,11 +56,12 @@ class Tally:
 
     def _bins(self, counts: Sequence[PromptCounts]) -> tuple[Floats, Floats, NDArray[np.bool_]]:
         """Accepted mass, tokens, and whether there are any, of each prompt in each bin; output position, then context.
-        Of a prompt whose tokens were not all examined nothing is known by position."""
+        A prompt whose tokens were not all examined adds nothing by position."""
         lengths_N = np.array([item.tokens if item.accepted_by_output else 0 for item in counts])
         prompts_N = np.array([item.prompt_tokens for item in counts])
         tokens = [
-            np.diff(places_by_bin(before_N, lengths_N), axis=1) for before_N in (np.zeros_like(prompts_N), prompts_N)
+            np.diff(tokens_before_edges(before_N, lengths_N), axis=1)
+            for before_N in (np.zeros_like(prompts_N), prompts_N)
         ]
         accepted = np.zeros((len(counts), 2 * BINS))
         for row, item in enumerate(counts):
@@ -76,8 +77,8 @@ class Tally:
         gammas = range(1, self._max_gamma + 1)
         alpha = self._acceptance(confidence)
         omega = {gamma: self._ratios.interval(gamma, confidence) for gamma in gammas}
-        rounds_G, variance_G, _, places_G = self._lists_4G
-        per_position = (places_G / rounds_G[-1]).tolist() if rounds_G[-1] else [0.0] * self._max_gamma
+        rounds_G, variance_G, _, positions_G = self._lists_4G
+        per_position = (positions_G / rounds_G[-1]).tolist() if rounds_G[-1] else [0.0] * self._max_gamma
         return {
             "prompts": self._prompts,
             "tokens": self._tokens,
@@ -112,7 +113,7 @@ class Tally:
         }
 
     def _acceptance(self, confidence: float, domain: str | None = None) -> Interval:
-        """Prompt-lookup may find nothing to propose: then nothing was accepted, and nothing is known of the spread."""
+        """Prompt-lookup may propose nothing: then the rate is 0 without an interval."""
         if self._ratios.denominator(_RATE, domain) == 0:
             return Interval(0.0, float("-inf"), float("inf"), self._ratios.prompts(_RATE, domain))
         return self._ratios.interval(_RATE, confidence, domain)
@@ -123,13 +124,13 @@ class Tally:
         return float(1 + accepted / rounds) if rounds else 1.0
 
     def _without_loops(self) -> float | None:
-        """None where every token loops, and for prompt-lookup, which does not examine every token: a loop's share of
-        what it examined is not counted."""
+        """None where every token is in a loop, and for prompt-lookup: it does not examine every token, and what it examines
+        inside loops is not counted."""
         tokens = self._tokens - self._loop_tokens
         return (self._accepted - self._loop_accepted) / tokens if self._examines_all and tokens > 0 else None
 
     def _by_bin(self, first: int, confidence: float) -> list[Mapping[str, Any]] | None:
-        """Acceptance by position, of the bins that hold any token; None for prompt-lookup."""
+        """Acceptance by position, for the bins that hold any token; None for prompt-lookup."""
         if not self._examines_all:
             return None
         return [

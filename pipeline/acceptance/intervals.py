@@ -1,7 +1,7 @@
-"""Confidence intervals for ratios of sums over prompts, alone (streaming) and paired. numpy, and scipy for Student's t.
+"""Confidence intervals for ratios of sums over prompts, single (streaming) and paired. numpy, and scipy for Student's t.
 
-Tokens of a prompt are correlated, so prompts are the unit. A figure such as acceptance (accepted mass / tokens) is a
-ratio of sums; its variance is that of its linearised residuals, prompts drawn within domains (Cochran 1977, 6.11).
+Tokens of a prompt are correlated, so the prompt is the sampling unit. A figure such as the acceptance rate (sum of a_t /
+tokens) is a ratio of sums; its variance is that of the linearised residuals, stratified by domain (Cochran 1977, 6.11).
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate with its confidence bounds; `prompts` is the number of independent units behind it."""
+    """An estimate with its confidence bounds; `prompts` is the number of independent units."""
 
     value: float
     low: float
@@ -25,7 +25,7 @@ class Interval:
     prompts: int
 
     def json(self) -> dict[str, Any]:
-        """JSON has no infinity: unknown bounds are null."""
+        """As JSON; infinite bounds are null."""
         bounds = {"low": self.low, "high": self.high}
         return {
             "value": self.value,
@@ -35,7 +35,7 @@ class Interval:
 
 
 class _Stratum:
-    """Counts, sums and centred products of K ratios over the prompts of one stratum, prompt by prompt forgotten."""
+    """Counts, sums and centred products of K ratios over the prompts of one stratum; prompts are not stored."""
 
     def __init__(self, ratios: int) -> None:
         self.prompts_K = np.zeros(ratios)
@@ -45,7 +45,7 @@ class _Stratum:
         )  # centred: numerator squared, numerator denominator, denominator squared
 
     def add(self, pairs_2NK: Floats, present_NK: NDArray[np.bool_]) -> None:
-        """Join a block of prompts; products of two blocks join exactly (Chan, Golub and LeVeque 1983)."""
+        """Add a block of prompts; centred products of two blocks are merged exactly (Chan, Golub and LeVeque 1983)."""
         prompts_K, sums_2K = present_NK.sum(0), (pairs_2NK * present_NK).sum(1)
         means_2K = sums_2K / np.maximum(prompts_K, 1)
         centred_2NK = (pairs_2NK - means_2K[:, None]) * present_NK
@@ -59,10 +59,10 @@ class _Stratum:
 
 
 class RatioSums:
-    """K ratios of sums over any number of prompts, in memory that does not grow with them.
+    """K ratios of sums over any number of prompts, in constant memory.
 
-    Prompts are added block by block and forgotten; the intervals are those that `ratio_gain` over all of them at once
-    gives against nothing, but for rounding.
+    Prompts are added block by block and not stored. Up to rounding, the intervals equal those of `ratio_gain` over all
+    prompts at once against a baseline of 0.
     """
 
     def __init__(self, ratios: int) -> None:
@@ -76,9 +76,9 @@ class RatioSums:
         strata: Sequence[str],
         present_NK: NDArray[np.bool_] | None = None,
     ) -> None:
-        """Add N prompts. Where `present_NK` is False a prompt has nothing to say about a ratio and is no unit of it.
+        """Add N prompts. Where `present_NK` is False, the prompt does not count for that ratio.
 
-        Raises ValueError for unequal input or NaN.
+        Raises ValueError for arrays of different lengths or NaN.
         """
         if not numerators_NK.shape == denominators_NK.shape == (len(strata), self._ratios):
             raise ValueError("a figure needs one numerator, denominator and stratum for each prompt")
@@ -98,35 +98,35 @@ class RatioSums:
         return sorted(self._strata)
 
     def prompts(self, ratio: int, stratum: str | None = None) -> int:
-        """Prompts behind a ratio."""
+        """The number of prompts that count for a ratio."""
         return sum(int(part.prompts_K[ratio]) for part in self._chosen(stratum))
 
     def denominator(self, ratio: int, stratum: str | None = None) -> float:
-        """Sum of a ratio's denominators, such as the tokens behind a rate."""
+        """Sum of a ratio's denominators, such as the tokens of a rate."""
         return float(sum(part.sums_2K[1, ratio] for part in self._chosen(stratum)))
 
     def interval(self, ratio: int, confidence: float, stratum: str | None = None) -> Interval:
         """Stratified interval of one ratio, over all strata or within one.
 
-        Raises ValueError where there is no prompt or no positive denominator. With a single prompt in any stratum the
-        bounds are infinite: nothing is known of the spread there.
+        Raises ValueError if there is no prompt or the denominator is not positive. If any stratum has a single prompt, its
+        variance is unknown and the bounds are infinite.
         """
         parts = [part for part in self._chosen(stratum) if part.prompts_K[ratio]]
         total = sum(float(part.sums_2K[1, ratio]) for part in parts)
         if not parts or total <= 0:
             raise ValueError("a figure over empty counts is not defined; it needs at least one prompt")
         value = sum(float(part.sums_2K[0, ratio]) for part in parts) / total
-        prompts, variance, freedom = 0, 0.0, 0
+        prompts, variance, dof = 0, 0.0, 0
         for part in parts:
             count = int(part.prompts_K[ratio])
-            prompts, freedom = prompts + count, freedom + count - 1
+            prompts, dof = prompts + count, dof + count - 1
             squared, crossed, base = part.products_3K[:, ratio]
             spread = max(float(squared - 2 * value * crossed + value * value * base), 0.0) / total**2
             variance += count * spread / (count - 1) if count > 1 else float("inf")
-        return _interval(value, variance, freedom, prompts, confidence)
+        return _interval(value, variance, dof, prompts, confidence)
 
     def _chosen(self, stratum: str | None) -> list[_Stratum]:
-        """In the order of their names, so that no figure depends on which domain came first."""
+        """Sorted by name, so that no figure depends on the order in which domains were added."""
         return [self._strata[label] for label in self.strata] if stratum is None else [self._strata[stratum]]
 
 
@@ -140,8 +140,8 @@ def ratio_gain(
 ) -> Interval:
     """Interval of the difference of two ratios over the same N prompts, paired by prompt.
 
-    Raises ValueError for empty or unequal input, a denominator sum that is not positive, or NaN. With a single prompt
-    in any stratum the bounds are infinite.
+    Raises ValueError for empty arrays, arrays of different lengths, a denominator sum that is not positive, or NaN. If any
+    stratum has a single prompt, the bounds are infinite.
     """
     _check(numerators_N, denominators_N, strata)
     _check(base_numerators_N, base_denominators_N, strata)
@@ -149,7 +149,7 @@ def ratio_gain(
         raise ValueError("paired figures need the same prompts on both sides")
     value = float(numerators_N.sum() / denominators_N.sum() - base_numerators_N.sum() / base_denominators_N.sum())
     residuals_N = _residuals(numerators_N, denominators_N) - _residuals(base_numerators_N, base_denominators_N)
-    return _interval(value, *_within(residuals_N, strata), len(residuals_N), confidence)
+    return _interval(value, *_stratified_variance(residuals_N, strata), len(residuals_N), confidence)
 
 
 def _check(numerators_N: Floats, denominators_N: Floats, strata: Sequence[str]) -> None:
@@ -160,27 +160,27 @@ def _check(numerators_N: Floats, denominators_N: Floats, strata: Sequence[str]) 
 
 
 def _residuals(numerators_N: Floats, denominators_N: Floats) -> Floats:
-    """What each prompt adds to the ratio's deviation; they sum to 0."""
+    """Linearised residuals of the ratio, one per prompt; they sum to 0."""
     ratio = numerators_N.sum() / denominators_N.sum()
     residuals_N: Floats = (numerators_N - ratio * denominators_N) / denominators_N.sum()
     return residuals_N
 
 
-def _within(residuals_N: Floats, strata: Sequence[str]) -> tuple[float, int]:
-    """Variance of the residuals' sum, prompts drawn within strata, and its degrees of freedom."""
+def _stratified_variance(residuals_N: Floats, strata: Sequence[str]) -> tuple[float, int]:
+    """Stratified variance of the sum of the residuals, and its degrees of freedom."""
     labels = np.asarray(strata)
-    variance, freedom = 0.0, 0
+    variance, dof = 0.0, 0
     for label in np.unique(labels):
         within_N = residuals_N[labels == label]
         if len(within_N) < 2:
             return float("inf"), 0
         variance += len(within_N) * float(within_N.var(ddof=1))
-        freedom += len(within_N) - 1
-    return variance, freedom
+        dof += len(within_N) - 1
+    return variance, dof
 
 
-def _interval(value: float, variance: float, freedom: int, prompts: int, confidence: float) -> Interval:
+def _interval(value: float, variance: float, dof: int, prompts: int, confidence: float) -> Interval:
     if not np.isfinite(variance):
         return Interval(value, float("-inf"), float("inf"), prompts)
-    half = float(stdtrit(freedom, 0.5 + confidence / 2)) * variance**0.5
+    half = float(stdtrit(dof, 0.5 + confidence / 2)) * variance**0.5
     return Interval(value, value - half, value + half, prompts)

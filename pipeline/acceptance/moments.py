@@ -1,14 +1,14 @@
-"""How far one real decode may stray from the expected rounds: exact means and variances. numpy only.
+"""Exact mean and variance of the counts of one decode (rounds, drafted and accepted tokens). numpy only.
 
-Given a completion, its rounds are a Markov chain over (token, drafted tokens that stand so far), and every count is a sum
-of rewards along it: for a round that starts, and for a drafted token that stands. With S(t) the reward to come where a
-round starts at t, and X(t, j) where a round stands at token t with j drafted tokens accepted,
+Given a completion, its rounds are a Markov chain over (token, number of draft tokens accepted so far in the round). Every
+count is a sum of rewards along the chain: a reward for each round start, and one for each accepted draft token. Let S(t) be
+the expected future reward when a round starts at token t, and X(t, j) when a round reaches token t with j accepted tokens:
 
     X(t, j) = a_t (w_j + X(t + 1, j + 1)) + (1 - a_t) S(t + 1)        X(t, gamma) = S(t + 1)
     S(t)    = r_t + X(t, 0), and 0 at and past the end
 
-read from right to left; variances follow by the law of total variance, whose terms are all positive, so that nothing
-cancels as it would in E[A^2] - E[A]^2 (Markov reward processes: Sobel 1982).
+computed from right to left. Variances follow by the law of total variance. Its terms are all positive, so there is no
+cancellation as in E[A^2] - E[A]^2 (Markov reward processes: Sobel 1982).
 """
 
 from collections.abc import Callable
@@ -16,12 +16,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.acceptance.rounds import Convention, Floats, Judged, Lengths, drafted, judged
+from pipeline.acceptance.rounds import Convention, Floats, Lengths, SortedCompletions, drafted_tokens, sort_by_length
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Mean and variance of a count over the outcomes of one decode: (B,), or (B, G) by place in the block."""
+    """Mean and variance of a count over the outcomes of one decode: (B,), or (B, G) by position in the block."""
 
     mean: Floats
     variance: Floats
@@ -29,20 +29,20 @@ class Moments:
 
 @dataclass(frozen=True)
 class RoundMoments:
-    """Moments of everything an engine counts, a completion."""
+    """Moments of an engine's counters for each completion."""
 
     rounds: Moments  # target calls after the prefill
     drafted: Moments
-    accepted: Moments  # under an unclipped convention with those past the end
-    per_position: Moments  # rounds whose drafted token i was accepted
+    accepted: Moments  # an unclipped convention includes tokens accepted past the end
+    per_position: Moments  # rounds whose draft token i was accepted
 
 
 def round_moments(a_BT: Floats, lengths_B: Lengths, gamma: int, convention: Convention) -> RoundMoments:
     """Mean and variance of rounds, drafted and accepted tokens. Arguments and errors as `expected_rounds`."""
-    rows = judged(a_BT, lengths_B, gamma, convention)
+    rows = sort_by_length(a_BT, lengths_B, gamma, convention)
 
     def block(t: int, own_B: Lengths) -> Lengths:
-        return drafted(t, own_B, gamma, convention)
+        return drafted_tokens(t, own_B, gamma, convention)
 
     def accepted(rewards_G: Floats) -> Moments:
         return _backward(rows, gamma, convention.start, lambda t, own_B: 0, rewards_G)
@@ -59,20 +59,20 @@ def round_moments(a_BT: Floats, lengths_B: Lengths, gamma: int, convention: Conv
 
 
 def rounds_variance(a_BT: Floats, lengths_B: Lengths, gamma: int, convention: Convention) -> Floats:
-    """Variance of the number of rounds of each completion, (B,): `round_moments` has it too, at a higher price."""
-    rows = judged(a_BT, lengths_B, gamma, convention)
+    """Variance of the number of rounds of each completion, (B,). Cheaper than `round_moments`, which includes it."""
+    rows = sort_by_length(a_BT, lengths_B, gamma, convention)
     return _backward(rows, gamma, convention.start, lambda t, own_B: 1).variance
 
 
 def _backward(
-    rows: Judged,
+    rows: SortedCompletions,
     gamma: int,
     start: int,
     at_start: Callable[[int, Lengths], Lengths | int],
     rewards_G: Floats | None = None,
 ) -> Moments:
-    """Moments of the sum of `at_start(t, lengths)` for every round, started at t, and `rewards_G[j]` for every drafted
-    token of place j that stands."""
+    """Moments of the total reward: `at_start(t, lengths)` for every round that starts at t, and `rewards_G[j]` for every
+    accepted draft token at position j of its block."""
     batch = len(rows.lengths_B)
     mean_JB, variance_JB = np.zeros((gamma + 1, batch)), np.zeros((gamma + 1, batch))
     mean_B, variance_B = np.zeros(batch), np.zeros(batch)  # S(t + 1) and its variance
@@ -81,7 +81,9 @@ def _backward(
         n = rows.running_T[t]
         a_B, own_B, next_B, spread_B = rows.a_TB[t, :n], rows.lengths_B[:n], mean_B[:n], variance_B[:n]
         gap_GB, square_GB, variance_GB = gap_buffer_GB[:, :n], square_buffer_GB[:, :n], variance_JB[:-1, :n]
-        np.subtract(mean_JB[1:, :n], next_B, out=gap_GB)  # what accepting token t is worth
+        np.subtract(
+            mean_JB[1:, :n], next_B, out=gap_GB
+        )  # difference in future reward between accepting and rejecting token t
         if rewards_G is not None:
             gap_GB += rewards_G[:, None]
         np.multiply(gap_GB, gap_GB, out=square_GB)
@@ -95,4 +97,4 @@ def _backward(
         mean_JB[-1, :n], variance_JB[-1, :n] = next_B, spread_B
         mean_B[:n] = np.where(t < own_B, at_start(t, own_B) + mean_JB[0, :n], 0.0)
         variance_B[:n] = np.where(t < own_B, variance_JB[0, :n], 0.0)
-    return Moments(rows.as_given(mean_B), rows.as_given(variance_B))
+    return Moments(rows.unsort(mean_B), rows.unsort(variance_B))

@@ -1,16 +1,17 @@
-"""Where acceptance decays: bins of positions at powers of two, [0, 16), [16, 32), [32, 64) and so on. numpy only."""
+"""Acceptance by position, in bins at powers of two: [0, 16), [16, 32), [32, 64) and so on. numpy only."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.acceptance.rounds import Floats, Lengths
 
-BINS = 28  # the last begins at 2^30: more tokens than any context holds
+BINS = 28  # the last bin begins at 2^30, more tokens than any context
 EDGES = np.array([0, *(16 << power for power in range(BINS - 1)), np.iinfo(np.int64).max])
 
 
-def places_by_bin(before_B: Lengths, lengths_B: Lengths) -> NDArray[np.int64]:
-    """How many tokens of each completion come before each edge, (B, BINS + 1), if its first one stands at `before`."""
+def tokens_before_edges(before_B: Lengths, lengths_B: Lengths) -> NDArray[np.int64]:
+    """The number of tokens of each completion before each bin edge, (B, BINS + 1); its first token has position
+    `before_B`."""
     found_BE: NDArray[np.int64] = np.clip(EDGES - before_B[:, None], 0, lengths_B[:, None])
     return found_BE
 
@@ -24,6 +25,6 @@ def accepted_by_bin(a_BT: Floats, places_BE: NDArray[np.int64]) -> Floats:
 
 
 def bin_json(number: int) -> dict[str, int | None]:
-    """From which position a bin begins, and the first one past it."""
+    """A bin's first position, and the first position after it."""
     last = number == BINS - 1
     return {"from": int(EDGES[number]), "to": None if last else int(EDGES[number + 1])}

@@ -1,4 +1,4 @@
-"""A draft's acceptance profile: what each prompt adds to its figures, to JSON and back. No I/O, no model.
+"""A draft's acceptance profile: the counts of each prompt, to JSON and back. No I/O, no model.
 
 The per-prompt counts are the sufficient statistics: every figure (`pipeline/acceptance/figures.py`), gain and paired
 interval follows from them, so a gate or a regression check needs nothing else.
@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 from pipeline.acceptance.intervals import Interval, ratio_gain
 from pipeline.acceptance.moments import rounds_variance
-from pipeline.acceptance.position_bins import accepted_by_bin, places_by_bin
+from pipeline.acceptance.position_bins import accepted_by_bin, tokens_before_edges
 from pipeline.acceptance.rounds import Convention, Floats, Lengths, expected_rounds
 from pipeline.errors import UnderstudyError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PromptCounts:
-    """What one examined completion adds to every figure. Lists are by gamma: entry g - 1 is gamma g."""
+    """The counts of one examined completion, from which every figure follows. Lists are by gamma: entry g - 1 is gamma g."""
 
     id: str
     domain: str
@@ -35,27 +35,28 @@ class PromptCounts:
     loop_tokens: int = 0
     loop_accepted: float = 0.0  # sum of a_t over tokens inside a loop
     prompt_tokens: int = 0
-    accepted_by_output: list[float] = field(
+    # sum of a_t by bin of `pipeline/acceptance/position_bins.py`
+    accepted_by_output: list[float] = field(default_factory=list)
+    accepted_by_context: list[float] = field(
         default_factory=list
-    )  # sum of a_t by bin of `pipeline/acceptance/position_bins.py`
-    accepted_by_context: list[float] = field(default_factory=list)  # the same by prompt and position
+    )  # the same, positions counted from the start of the prompt
 
 
 @dataclass(frozen=True)
 class Completions:
-    """What of B examined completions does not depend on the draft."""
+    """Facts about B examined completions that do not depend on the draft."""
 
     ids: Sequence[str]
     domains: Sequence[str]
     prompt_tokens_B: Lengths
-    lengths_B: Lengths  # overrun not included
+    lengths_B: Lengths  # lookahead not included
     loops: Sequence[NDArray[np.bool_]]  # which tokens stand inside a loop
 
 
 def count_completions(
     completions: Completions, a: Sequence[Floats], max_gamma: int, convention: Convention
 ) -> list[PromptCounts]:
-    """Counts of every completion for gamma 1..max_gamma. `a` holds a_t of each, overrun included.
+    """Counts of every completion for gamma 1..max_gamma. `a` holds a_t of each, lookahead included.
 
     Raises UnderstudyError without a completion, for max_gamma < 1, and where the convention needs more tokens past the
     end than there are.
@@ -68,45 +69,45 @@ def count_completions(
         )
     lengths_B = completions.lengths_B
     a_BT = _padded(completions, a, max_gamma, convention)
-    said_BT = np.where(np.arange(a_BT.shape[1]) < lengths_B[:, None], a_BT, 0.0)
+    counted_BT = np.where(np.arange(a_BT.shape[1]) < lengths_B[:, None], a_BT, 0.0)
     loops_BT = np.zeros(a_BT.shape, dtype=bool)
     for row, loop_T in enumerate(completions.loops):
         loops_BT[row, : len(loop_T)] = loop_T
     by_gamma = [expected_rounds(a_BT, lengths_B, gamma, convention) for gamma in range(1, max_gamma + 1)]
-    output_BE = places_by_bin(np.zeros_like(lengths_B), lengths_B)
-    context_BE = places_by_bin(completions.prompt_tokens_B, lengths_B)
-    columns = zip(
-        completions.ids,
-        completions.domains,
-        lengths_B.tolist(),
-        said_BT.sum(1).tolist(),
-        lengths_B.astype(np.float64).tolist(),
-        np.stack([rounds.rounds_B for rounds in by_gamma], axis=1).tolist(),
-        np.stack([rounds.calls_B for rounds in by_gamma], axis=1).tolist(),
-        np.stack(
+    output_BE = tokens_before_edges(np.zeros_like(lengths_B), lengths_B)
+    context_BE = tokens_before_edges(completions.prompt_tokens_B, lengths_B)
+    columns: dict[str, Sequence[Any]] = {
+        "id": completions.ids,
+        "domain": completions.domains,
+        "tokens": lengths_B.tolist(),
+        "accepted": counted_BT.sum(1).tolist(),
+        "examined": lengths_B.astype(np.float64).tolist(),
+        "rounds": np.stack([rounds.rounds_B for rounds in by_gamma], axis=1).tolist(),
+        "calls": np.stack([rounds.calls_B for rounds in by_gamma], axis=1).tolist(),
+        "rounds_variance": np.stack(
             [rounds_variance(a_BT, lengths_B, gamma, convention) for gamma in range(1, max_gamma + 1)], axis=1
         ).tolist(),
-        np.stack([rounds.accepted_BG.sum(1) for rounds in by_gamma], axis=1).tolist(),
-        by_gamma[-1].accepted_BG.tolist(),
-        loops_BT.sum(1).tolist(),
-        (said_BT * loops_BT).sum(1).tolist(),
-        completions.prompt_tokens_B.tolist(),
-        _used(accepted_by_bin(said_BT, output_BE), output_BE),
-        _used(accepted_by_bin(said_BT, context_BE), context_BE),
-        strict=True,
-    )
-    return [PromptCounts(*values) for values in columns]
+        "accepted_drafts": np.stack([rounds.accepted_BG.sum(1) for rounds in by_gamma], axis=1).tolist(),
+        "per_position": by_gamma[-1].accepted_BG.tolist(),
+        "loop_tokens": loops_BT.sum(1).tolist(),
+        "loop_accepted": (counted_BT * loops_BT).sum(1).tolist(),
+        "prompt_tokens": completions.prompt_tokens_B.tolist(),
+        "accepted_by_output": _used(accepted_by_bin(counted_BT, output_BE), output_BE),
+        "accepted_by_context": _used(accepted_by_bin(counted_BT, context_BE), context_BE),
+    }
+    rows = zip(*columns.values(), strict=True)
+    return [PromptCounts(**dict(zip(columns, row, strict=True))) for row in rows]
 
 
 def _padded(completions: Completions, a: Sequence[Floats], max_gamma: int, convention: Convention) -> Floats:
-    """a_t as one array, (B, T), with as much of the overrun as the convention looks at."""
-    overrun = 0 if convention.clipped else max_gamma - 1
-    width = int(completions.lengths_B.max()) + overrun
+    """a_t as one array, (B, T), with as much of the lookahead as the convention counts."""
+    lookahead = 0 if convention.clipped else max_gamma - 1
+    width = int(completions.lengths_B.max()) + lookahead
     a_BT = np.zeros((len(a), width))
     for row, (values, length) in enumerate(zip(a, completions.lengths_B, strict=True)):
-        if len(values) < length + overrun:
+        if len(values) < length + lookahead:
             raise UnderstudyError(
-                f"prompt {completions.ids[row]}: convention '{convention.name}' needs {overrun} target tokens "
+                f"prompt {completions.ids[row]}: convention '{convention.name}' needs {lookahead} target tokens "
                 f"past the end and {len(values) - length} are stored; raise generate.lookahead"
             )
         a_BT[row, : min(len(values), width)] = values[:width]

@@ -1,4 +1,4 @@
-"""Which `acceptance.json` this version understands. Standard library only: whatever shows a profile reads it."""
+"""The schema version of `acceptance.json`. Standard library only, because reports import it."""
 
 from typing import Any
 
@@ -8,11 +8,11 @@ SCHEMA = 2
 
 
 def checked_profile(raw: Any, where: str) -> dict[str, Any]:
-    """An `acceptance.json` that this version understands; UnderstudyError naming both schemas if it is not one."""
+    """`raw` as an `acceptance.json` of this version; UnderstudyError naming both schemas otherwise."""
     found = raw.get("schema") if isinstance(raw, dict) else None
     if found != SCHEMA:
         raise UnderstudyError(
-            f"{where}: an examination of schema {found}, and this version reads schema {SCHEMA}; examine the draft again "
-            "(`understudy run` with the same config)"
+            f"{where}: the acceptance profile has schema {found}, and this version reads schema {SCHEMA}; examine the draft "
+            "again (`understudy run` with the same config)"
         )
     return dict(raw)

@@ -1,52 +1,75 @@
-"""`understudy decode`: speculative decoding in the terminal, drafted tokens in colour."""
+"""`understudy decode`: speculative decoding in the terminal, with accepted and rejected tokens in colour."""
 
 import sys
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from pipeline.commands.options import DeviceOption, DtypeOption, TrustOption
+from pipeline.commands.options import (
+    DeviceOption,
+    DraftName,
+    DraftSamplingOption,
+    DtypeOption,
+    MinPOption,
+    TargetName,
+    TemperatureOption,
+    TopKOption,
+    TopPOption,
+    TrustOption,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pipeline.models.named_pair import NamedPair
     from pipeline.speculation.batch import Completion
     from pipeline.speculation.draft_length import DraftLength
     from pipeline.speculation.sampling import Sampling
 
+_THRESHOLD = 0.5  # of --fallback, as long as nobody measured the break-even
+
 
 def decode(
-    prompt: Annotated[str, typer.Argument(help="What to continue; `-` reads it from standard input.")],
-    target: Annotated[str, typer.Option("--target", metavar="T", help="Model directory or org/name@revision.")],
-    draft: Annotated[str, typer.Option("--draft", metavar="D", help="The same, for the draft.")],
-    gamma: Annotated[int, typer.Option(max=64, help="Tokens to draft a round.")] = 5,
+    prompt: Annotated[str, typer.Argument(help="The prompt; `-` reads it from standard input.")],
+    target: TargetName,
+    draft: DraftName,
+    gamma: Annotated[int, typer.Option(max=64, help="The draft length: tokens to draft per round.")] = 5,
     stop_drafting: Annotated[
         Literal["never", "confidence", "entropy"],
-        typer.Option(help="End a block early where the draft is unsure (top probability below 0.4; SVIP)."),
+        typer.Option(help="Stop drafting early at a low top probability (below 0.4) or at a high entropy (SVIP)."),
     ] = "never",
+    fallback: Annotated[
+        bool,
+        typer.Option(
+            "--fallback", help="Draft fewer tokens, then none, while acceptance is below --threshold; then probe again."
+        ),
+    ] = False,
+    threshold: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help=f"The break-even acceptance for --fallback, {_THRESHOLD} by default."),
+    ] = None,
     verification: Annotated[
         Literal["token", "block"], typer.Option(help="Token-level rejection sampling or block verification.")
     ] = "token",
-    temperature: Annotated[float, typer.Option(min=0, help="0 is argmax.")] = 1.0,
-    top_k: Annotated[int, typer.Option(min=0, help="0 keeps all tokens.")] = 0,
-    top_p: Annotated[float, typer.Option(min=0.0001, max=1, help="1 keeps all tokens.")] = 1.0,
-    min_p: Annotated[float, typer.Option(min=0, max=1, help="0 keeps all tokens.")] = 0.0,
-    draft_sampling: Annotated[
-        Literal["probabilistic", "greedy"], typer.Option(help="How draft tokens are drawn when the target samples.")
-    ] = "probabilistic",
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Length limit.")] = 128,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same text.")] = 0,
+    temperature: TemperatureOption = 1.0,
+    top_k: TopKOption = 0,
+    top_p: TopPOption = 1.0,
+    min_p: MinPOption = 0.0,
+    draft_sampling: DraftSamplingOption = "probabilistic",
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="The largest length of the completion, in tokens.")] = 128,
+    seed: Annotated[int, typer.Option(min=0, help="The random seed; the same seed gives the same text.")] = 0,
     chat: Annotated[
         bool | None,
-        typer.Option("--chat/--no-chat", help="Render the prompt by the chat template; by default where there is one."),
+        typer.Option("--chat/--no-chat", help="Apply the chat template to the prompt; by default if there is one."),
     ] = None,
-    compare: Annotated[bool, typer.Option("--compare", help="Run the target alone too, and show both.")] = False,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Decode with the target alone too, and show both results.")
+    ] = False,
     dtype: DtypeOption = None,
     device: DeviceOption = "auto",
     trust_remote_code: TrustOption = False,
 ) -> None:
-    """Decode one prompt speculatively: accepted, corrected and bonus tokens in different colours, then the statistics."""
+    """Decode one prompt speculatively, with accepted, corrected and bonus tokens in colour, and print the statistics."""
     from pipeline.errors import UsageError
 
     text = sys.stdin.read() if prompt == "-" else prompt
@@ -56,6 +79,8 @@ def decode(
         raise UsageError("the prompt is empty; there is nothing to continue")
     if gamma < 1:
         raise UsageError(f"--gamma {gamma}: draft at least 1 token a round; --compare shows the target alone")
+    if threshold is not None and not fallback:
+        raise UsageError("--threshold: works only with --fallback")
     from pipeline.models.named_pair import load_named_pair
     from pipeline.report.decode import Painter, print_statistics
     from pipeline.speculation.batch import Request
@@ -78,26 +103,36 @@ def decode(
             stop_tokens=pair.stop_tokens,
         )
 
-    speculating, plain = decoder(_length(gamma, stop_drafting)), decoder(0)
-    if compare:  # neither should pay for the first touch of its weights
+    changes: list[str] = []  # of the draft length; printed after the text, not in the middle of it
+
+    def length() -> "DraftLength":
+        chosen = _length(gamma, stop_drafting)
+        least = _THRESHOLD if threshold is None else threshold
+        return _with_fallback(chosen, least, changes.append) if fallback else chosen
+
+    speculating, plain = decoder(length()), decoder(0)
+    if compare:  # warm-up, so that neither measurement includes the first use of the weights
         for one in (plain, speculating):
             one.decode([Request(request.prompt, min(8, max_new_tokens), seed)])
+        speculating.length = length()  # with an empty window
     painter = Painter(pair.tokenizer)
     painter.begin(text)
     decoding = Decoding(speculating, [request])
     for round_ in decoding:
         painter.paint(round_.emitted[0], round_.accepted[0], round_.drafted[0])
     painter.end()
+    for change in changes:
+        painter.note(f"fallback: {change}")
     alone = plain.decode([request])[0] if compare else None
     if alone is not None and alone.tokens == decoding.completions[0].tokens:
-        painter.note("the target alone says the same, token by token")
+        painter.note("the target alone gives the same text, token by token")
     elif alone is not None:
         painter.plain(alone.tokens, _why_other(pair, request.prompt, decoding.completions[0], alone, sampling))
-    print_statistics(decoding.completions[0], alone, speculating.length.most)
+    print_statistics(decoding.completions[0], alone)
 
 
 def _is_text(text: str) -> bool:
-    """Whether what the shell handed over can be encoded: bytes that are no UTF-8 come as lone surrogates."""
+    """Whether the argument is UTF-8: Python turns bytes that are not into lone surrogates, which cannot be encoded."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -111,18 +146,24 @@ def _length(gamma: int, stop_drafting: str) -> "DraftLength":
     return {"never": Fixed, "confidence": Confident, "entropy": Certain}[stop_drafting](gamma)
 
 
+def _with_fallback(chosen: "DraftLength", threshold: float, on_change: "Callable[[str], None]") -> "DraftLength":
+    from pipeline.speculation.draft_length import Fallback
+
+    return Fallback(chosen, break_even=threshold, on_change=on_change)
+
+
 def _tokens(pair: "NamedPair", text: str, chat: bool | None, new: int) -> list[int]:
     from pipeline.corpus.rendering import Renderer
-    from pipeline.corpus.rows import BadRow, Request
+    from pipeline.corpus.rows import BadRow, ParsedPrompt
     from pipeline.errors import UsageError
 
     if chat and not pair.tokenizer.chat_template:
         raise UsageError("--chat: the target's tokenizer has no chat template")
     renderer = Renderer(pair.tokenizer, chat, {})
     try:
-        rendered = renderer.text(Request(({"role": "user", "content": text},), True, "", None))
+        rendered = renderer.text(ParsedPrompt(({"role": "user", "content": text},), True, "", None))
     except BadRow as reason:
-        raise UsageError(f"the prompt: {reason}; --no-chat leaves the template out") from None
+        raise UsageError(f"the prompt: {reason}; --no-chat leaves out the chat template") from None
     tokens = renderer.token_ids([rendered])[0]
     if not tokens:
         raise UsageError("the prompt is empty; there is nothing to continue")
@@ -137,15 +178,19 @@ def _tokens(pair: "NamedPair", text: str, chat: bool | None, new: int) -> list[i
 def _why_other(
     pair: "NamedPair", prompt: "Sequence[int]", speculative: "Completion", alone: "Completion", sampling: "Sampling"
 ) -> str:
-    """Why two texts differ, as far as it is known."""
+    """A title for the text of the target alone that says why it differs."""
     from pipeline.examination.cross_check import NEAR_TIE, first_divergence
 
     if not sampling.greedy:
-        return "the target alone (another draw from the same distribution)"
+        return "the target alone (another sample from the same distribution)"
     length = min(len(speculative.tokens), len(alone.tokens))
     found = first_divergence(pair.target, prompt, alone.tokens[:length], speculative.tokens[:length], pair.vocabulary)
     if found is None:
-        return "the target alone (of another length)"
+        return "the target alone (stopped at another length)"
     position, gap = found
-    why = "a tie, which a block rounds otherwise" if gap < NEAR_TIE else "too wide for rounding in fp32, usual below it"
-    return f"the target alone (from token {position} on, where its two best logits are {gap:.1e} apart: {why})"
+    why = (
+        "a tie within rounding error"
+        if gap < NEAR_TIE
+        else "more than fp32 rounding explains, common in lower precision"
+    )
+    return f"the target alone (differs from token {position}, where its two highest logits differ by {gap:.1e}: {why})"

@@ -1,6 +1,6 @@
-"""`understudy doctor`: what this machine has and lacks. It looks, changes nothing, imports no heavy library but torch.
+"""`understudy doctor`: what this machine has and lacks. It changes nothing, and imports no heavy library but torch.
 
-A mark is `missing` only for what a run on a CPU needs; what would merely be good to have is a `note`.
+The mark `missing` is only for what a run on a CPU needs; what is optional gets a `note`.
 """
 
 import json
@@ -14,10 +14,12 @@ import tempfile
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 from urllib.parse import urlsplit
 
 import typer
+
+from pipeline.commands.options import DEFAULT_STORE, JsonOption, StorePath
 
 _PROBE_SECONDS = 1.0
 _GIB = 1024**3
@@ -27,9 +29,9 @@ _REQUIREMENT = re.compile(r"^([A-Za-z0-9._-]+)\s*(?:\[[^\]]*\])?\s*\(?([^;)]*)\)
 _FAST_BF16 = ("amx_bf16", "avx512_bf16", "bf16")  # the last is ARM's
 _CPU_FLAGS = (*_FAST_BF16, "amx_int8", "avx512_vnni", "i8mm")
 _TOOLS = {
-    "gcc": "decoding on the CPU takes a plainer way, about half as fast; install gcc (Debian: build-essential)",
-    "cc": "extensions cannot be built; install a C compiler (Debian: build-essential)",
-    "nvcc": "CUDA extensions cannot be built; needed on a GPU machine only",
+    "gcc": "decoding on the CPU runs without compiled code, at about half the speed; install gcc (Debian: build-essential)",
+    "cc": "C extensions cannot be built; install a C compiler (Debian: build-essential)",
+    "nvcc": "CUDA extensions cannot be built; only GPU machines need them",
     "ninja": "extensions build slowly or not at all; pip install ninja",
 }
 _CGROUPS = "/sys/fs/cgroup"
@@ -37,7 +39,7 @@ _CGROUPS = "/sys/fs/cgroup"
 
 @dataclass(frozen=True)
 class Check:
-    """One line: what was looked at, how it stands, what was found and, where that does not do, what to do."""
+    """One line: what was checked, the result, what was found and, if that is not enough, what to do."""
 
     name: str
     mark: Literal["ok", "missing", "note"]
@@ -46,12 +48,10 @@ class Check:
 
 
 def doctor(
-    store: Annotated[Path, typer.Option(help="The store to look at: free disk, may it be written to.")] = Path(
-        ".understudy"
-    ),
-    as_json: Annotated[bool, typer.Option("--json", help="Print the same as JSON.")] = False,
+    store: StorePath = DEFAULT_STORE,
+    as_json: JsonOption = False,
 ) -> None:
-    """What this machine has and lacks. Exits 1 if something is missing that a run on a CPU needs."""
+    """List what this machine has and lacks. Exits with 1 if something is missing that a run on a CPU needs."""
     found = checks(store)
     typer.echo(json.dumps([asdict(check) for check in found], indent=1) if as_json else render(found))
     if any(check.mark == "missing" for check in found):
@@ -59,7 +59,7 @@ def doctor(
 
 
 def checks(store: Path) -> list[Check]:
-    """Everything that was looked at, in the order it is shown."""
+    """All checks, in the order they are shown."""
     return [
         *_machine(),
         _accelerator(),
@@ -72,7 +72,7 @@ def checks(store: Path) -> list[Check]:
 
 
 def render(found: list[Check]) -> str:
-    """Aligned columns, a remedy under its line, the sum at the end."""
+    """Aligned columns; what to do stands under its line; the result is the last line."""
     width = max(len(check.name) for check in found)
     colors = {"ok": typer.colors.GREEN, "missing": typer.colors.RED, "note": typer.colors.YELLOW}
     lines = []
@@ -82,7 +82,7 @@ def render(found: list[Check]) -> str:
         if check.remedy:
             lines.append(f"{'':9}{'':{width}}  -> {check.remedy}")
     missing = [check.name for check in found if check.mark == "missing"]
-    lines.append(f"\nmissing: {', '.join(missing)}" if missing else "\nEverything that a run on a CPU needs is here.")
+    lines.append(f"\nmissing: {', '.join(missing)}" if missing else "\nnothing is missing that a run on a CPU needs")
     return "\n".join(lines)
 
 
@@ -133,7 +133,7 @@ def _cgroup(controller: str, name: str) -> list[str]:
 
 def _cpu_flags() -> Check:
     if platform.system() != "Linux":
-        return Check("cpu bf16", "note", f"not looked at on {platform.system()}")
+        return Check("cpu bf16", "note", f"not checked on {platform.system()}")
     line = re.search(r"^(?:flags|Features)\s*:(.*)$", _read("/proc/cpuinfo"), re.MULTILINE)
     have = set(line[1].split()) if line else set()
     found = ", ".join(flag for flag in _CPU_FLAGS if flag in have) or "none of AVX512-BF16, AMX, BF16"
@@ -167,8 +167,8 @@ def _accelerator() -> Check:
         return Check(
             "accelerator",
             "note",
-            "none: CPU only, though nvidia-smi is here",
-            f"torch {torch.__version__} sees no GPU: install a CUDA build of it, or look at `nvidia-smi`",
+            "none: CPU only, but nvidia-smi is installed",
+            f"torch {torch.__version__} sees no GPU: install a CUDA build of torch, or check `nvidia-smi`",
         )
     return Check("accelerator", "note", "none: CPU only")
 
@@ -182,7 +182,7 @@ def _libraries() -> list[Check]:
             Check(
                 "understudy",
                 "missing",
-                "not installed, so what it requires is not known",
+                "not installed, so its requirements are unknown",
                 "pip install -c constraints.txt -e .",
             )
         ]
@@ -231,17 +231,17 @@ def _tool(name: str, remedy: str) -> Check:
 def _store(store: Path) -> list[Check]:
     """Free disk and the right to write, of the store or of the directory it would be made in."""
     place = _nearest(store)
-    where = f"{store}" if place == store.absolute() else f"{store} (to be made)"
+    where = f"{store}" if place == store.absolute() else f"{store} (will be created)"
     try:
         with tempfile.TemporaryFile(dir=place):
             writable = Check("store", "ok", f"{where} is writable")
     except OSError as error:
-        writable = Check("store", "missing", f"{where}: {error.strerror} at {place}", "name another one with --store")
+        writable = Check("store", "missing", f"{where}: {error.strerror} at {place}", "choose another one with --store")
     free = shutil.disk_usage(place).free / _GIB
     disk = Check("disk", "ok", f"{free:.1f} GiB free at {place}")
     if free < _DISK_WANTED_GIB:
         mark: Literal["missing", "note"] = "missing" if free < _DISK_NEEDED_GIB else "note"
-        disk = Check("disk", mark, disk.found, "free some, or name another --store")
+        disk = Check("disk", mark, disk.found, "free some space, or choose another --store")
     return [disk, writable]
 
 
@@ -253,7 +253,7 @@ def _registry(uri: str) -> Check:
     if parts.scheme not in ("http", "https"):
         return Check("registry", "note", f"{parts.scheme or 'a path'}: not probed; from MLFLOW_TRACKING_URI")
     shown = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
-    remedy = "start the server, or correct MLFLOW_TRACKING_URI; until it answers nothing is judged or promoted"
+    remedy = "start the server, or correct MLFLOW_TRACKING_URI; until then no draft is compared or promoted"
     try:
         port = parts.port or (443 if parts.scheme == "https" else 80)
         with socket.create_connection((parts.hostname or "", port), timeout=_PROBE_SECONDS):
@@ -273,17 +273,17 @@ def _database(path: Path) -> Check:
         return Check(
             "registry",
             "missing",
-            f"SQLite at {path}: cannot be opened or made for writing",
-            "correct MLFLOW_TRACKING_URI, or name another --store",
+            f"SQLite at {path}: cannot be opened or created for writing",
+            "correct MLFLOW_TRACKING_URI, or choose another --store",
         )
-    return Check("registry", "ok", f"SQLite at {path}" + ("" if made else " (to be made)"))
+    return Check("registry", "ok", f"SQLite at {path}" + ("" if made else " (will be created)"))
 
 
 def _hub() -> Check:
-    """What is set for the model hub; the hub itself is not asked, and the token is never shown."""
+    """The settings of the model hub. The hub is not contacted, and the token is never shown."""
     token = "HF_TOKEN is set" if os.environ.get("HF_TOKEN") else "HF_TOKEN is not set"
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
-        return Check("hub", "note", f"{token}; HF_HUB_OFFLINE is set: only cached models are found")
+        return Check("hub", "note", f"{token}; HF_HUB_OFFLINE is set: only cached models can be used")
     return Check("hub", "note", f"{token}; HF_HUB_OFFLINE is not set; not probed")
 
 

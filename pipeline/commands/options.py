@@ -5,18 +5,58 @@ from typing import Annotated, Literal
 
 import typer
 
-ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML config file.")]
+from pipeline.errors import UsageError
+
+ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="The YAML config file.")]
+RunId = Annotated[str | None, typer.Argument(metavar="[RUN]", help="The id of a run; the latest run by default.")]
+OldRunOption = Annotated[str | None, typer.Option("--run", metavar="ID", hidden=True)]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a config key, such as distill.max_steps=100."),
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Override a config key, such as distill.max_steps=100. May be repeated."
+    ),
 ]
-StorePath = Annotated[Path, typer.Option("--store", metavar="DIR", help="Where artifacts and runs are kept.")]
+StorePath = Annotated[Path, typer.Option("--store", metavar="DIR", help="The directory of artifacts and runs.")]
 DEFAULT_STORE = Path(".understudy")
+TargetName = Annotated[
+    str, typer.Option("--target", metavar="T", help="The target model: a local directory or org/name@revision.")
+]
+DraftName = Annotated[
+    str, typer.Option("--draft", metavar="D", help="The draft model: a local directory or org/name@revision.")
+]
 DtypeOption = Annotated[
     Literal["float32", "bfloat16", "float16"] | None,
-    typer.Option("--dtype", help="Number format of target and drafts; as saved by default."),
+    typer.Option("--dtype", help="The dtype of target and drafts; by default the dtype they were saved in."),
 ]
-DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
+DeviceOption = Annotated[str, typer.Option("--device", help="The device: auto, cpu, cuda or cuda:N.")]
 TrustOption = Annotated[
-    bool, typer.Option("--trust-remote-code", help="Run code that ships with a model. Only if you have read it.")
+    bool,
+    typer.Option(
+        "--trust-remote-code", help="Run code that ships with a model. Use it only if you have read that code."
+    ),
 ]
+TemperatureOption = Annotated[
+    float, typer.Option("--temperature", min=0, help="The sampling temperature; 0 is greedy decoding.")
+]
+TopKOption = Annotated[int, typer.Option("--top-k", min=0, help="Sample from the k most likely tokens; 0 keeps all.")]
+TopPOption = Annotated[
+    float,
+    typer.Option(
+        "--top-p", min=0.0001, max=1, help="Sample from the smallest set of tokens with this probability; 1 keeps all."
+    ),
+]
+MinPOption = Annotated[
+    float,
+    typer.Option("--min-p", min=0, max=1, help="Drop tokens below this share of the highest probability; 0 keeps all."),
+]
+DraftSamplingOption = Annotated[
+    Literal["probabilistic", "greedy"],
+    typer.Option("--draft-sampling", help="How draft tokens are drawn when the target samples."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
+
+
+def refuse_run_option(command: str, old: str | None) -> None:
+    """`--run` was the way to name a run that is only read; now it is an argument. UsageError if it was given."""
+    if old is not None:
+        raise UsageError(f"--run: name the run as an argument: `understudy {command} {old}`")

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.commands.options import DEFAULT_STORE, ConfigPath, Overrides, StorePath
+from pipeline.commands.options import DEFAULT_STORE, ConfigPath, JsonOption, Overrides, StorePath
 
 
 def plan(
@@ -12,11 +12,11 @@ def plan(
     set_: Overrides = None,
     store: StorePath = DEFAULT_STORE,
     measure: Annotated[
-        bool, typer.Option("--measure", help="Time, disk and memory of each job, from two small runs of the loop.")
+        bool, typer.Option("--measure", help="Estimate time, disk and memory of each job from two small runs.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Prompts, target tokens and bytes that a run asks for at most, and what more completions brought the last run."""
+    """Estimate what a run costs before it starts: upper bounds of prompts, target tokens and bytes."""
     import dataclasses
     import json
 
@@ -39,4 +39,4 @@ def plan(
     elif measured:
         print_measured(measured)
     else:
-        print("time and memory: add --measure")
+        print("add --measure to estimate time and memory")

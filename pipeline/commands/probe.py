@@ -1,55 +1,70 @@
-"""`understudy probe`: is this draft any good for my traffic?"""
+"""`understudy probe`: how good a draft is for given prompts."""
 
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from pipeline.commands.options import DeviceOption, DtypeOption, TrustOption
+from pipeline.commands.options import (
+    DeviceOption,
+    DraftSamplingOption,
+    DtypeOption,
+    JsonOption,
+    MinPOption,
+    TargetName,
+    TemperatureOption,
+    TopKOption,
+    TopPOption,
+    TrustOption,
+)
 
 
 def probe(
-    target: Annotated[str, typer.Option("--target", metavar="T", help="Model directory or org/name@revision.")],
+    target: TargetName,
     draft: Annotated[
-        list[str], typer.Option("--draft", metavar="D", help="The same, for a draft; give it again for several.")
+        list[str],
+        typer.Option(
+            "--draft",
+            metavar="D",
+            help="A draft model: a local directory or org/name@revision. Repeat the option to compare several.",
+        ),
     ],
     prompts: Annotated[
         Path | None,
-        typer.Option(metavar="F", help="JSONL, Parquet or a `datasets` directory: the target completes them."),
+        typer.Option(metavar="F", help="A JSONL or Parquet file, or a `datasets` directory, of prompts to complete."),
     ] = None,
     completions: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="A generate artifact instead: nothing is generated.")
+        Path | None, typer.Option(metavar="DIR", help="A generate artifact to use in place of --prompts.")
     ] = None,
-    count: Annotated[int, typer.Option(min=1, help="Prompts to use, at most.")] = 200,
-    max_new_tokens: Annotated[int, typer.Option(min=2, help="Length limit of a completion.")] = 128,
-    max_gamma: Annotated[int, typer.Option(min=1, max=16, help="Draft lengths 1 to this are examined.")] = 16,
-    temperature: Annotated[float, typer.Option(min=0, help="The deployment's; 0 is argmax.")] = 1.0,
-    top_k: Annotated[int, typer.Option(min=0, help="0 keeps all tokens.")] = 0,
-    top_p: Annotated[float, typer.Option(min=0.0001, max=1, help="1 keeps all tokens.")] = 1.0,
-    min_p: Annotated[float, typer.Option(min=0, max=1, help="0 keeps all tokens.")] = 0.0,
-    draft_sampling: Annotated[
-        Literal["probabilistic", "greedy"], typer.Option(help="How the engine draws draft tokens.")
-    ] = "probabilistic",
+    count: Annotated[int, typer.Option(min=1, help="The largest number of prompts to use.")] = 200,
+    max_new_tokens: Annotated[int, typer.Option(min=2, help="The largest length of a completion, in tokens.")] = 128,
+    max_gamma: Annotated[int, typer.Option(min=1, max=16, help="The longest draft length to examine.")] = 16,
+    temperature: TemperatureOption = 1.0,
+    top_k: TopKOption = 0,
+    top_p: TopPOption = 1.0,
+    min_p: MinPOption = 0.0,
+    draft_sampling: DraftSamplingOption = "probabilistic",
     convention: Annotated[
-        Literal["user", "transformers", "openvino"], typer.Option(help="Whose way of counting target calls.")
+        Literal["user", "transformers", "openvino"],
+        typer.Option(help="The engine whose way to count target calls is used."),
     ] = "user",
     cost_ratio: Annotated[
         float | None,
         typer.Option(
             min=0,
-            help="A draft pass over a target pass on your hardware, verification taken as free; by default both are "
-            "measured here.",
+            help="Time of a draft pass / time of a target pass, verification cost ignored; measured here by default.",
         ),
     ] = None,
     chat: Annotated[
-        bool | None, typer.Option("--chat/--no-chat", help="Render plain prompts by the chat template.")
+        bool | None,
+        typer.Option("--chat/--no-chat", help="Apply the chat template to plain prompts; by default if there is one."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="All figures, as JSON.")] = False,
+    as_json: JsonOption = False,
     dtype: DtypeOption = None,
     device: DeviceOption = "auto",
     trust_remote_code: TrustOption = False,
 ) -> None:
-    """Acceptance by domain, best draft length, break-even and a plain verdict for one draft or several."""
+    """Examine drafts on your prompts: acceptance by domain, the best draft length, break-even, and a verdict for each draft."""
     import dataclasses
     import json
     import tempfile
@@ -102,7 +117,7 @@ def probe(
 
 
 def _check(prompts: Path | None, completions: Path | None, cost_ratio: float | None, temperature: float) -> None:
-    """What can be wrong without loading a model."""
+    """Checks that need no model."""
     import math
 
     from pipeline.errors import UsageError

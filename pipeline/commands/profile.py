@@ -1,28 +1,30 @@
-"""`understudy profile`: what forward passes of a pair take on this machine."""
+"""`understudy profile`: forward-pass times of a pair on this machine."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pipeline.commands.options import DeviceOption, DtypeOption, TrustOption
+from pipeline.commands.options import DeviceOption, DraftName, DtypeOption, TargetName, TrustOption
 
 
 def profile(
-    target: Annotated[str, typer.Option("--target", metavar="T", help="Model directory or org/name@revision.")],
-    draft: Annotated[str, typer.Option("--draft", metavar="D", help="The same, for the draft.")],
-    out: Annotated[Path, typer.Option(metavar="F", help="Where the profile is written, as JSON.")] = Path(
-        "profile.json"
-    ),
-    batches: Annotated[str, typer.Option(help="Numbers of requests served at once, with commas.")] = "1,2,4,8,16,32",
-    max_gamma: Annotated[int, typer.Option(min=1, max=16, help="Draft lengths 1 to this can be weighed.")] = 8,
-    contexts: Annotated[str, typer.Option(help="Tokens in the cache of each, with commas.")] = "128,512",
-    prompts: Annotated[str, typer.Option(help="Tokens of a prompt to prefill, with commas.")] = "32,128,512",
+    target: TargetName,
+    draft: DraftName,
+    out: Annotated[Path, typer.Option(metavar="F", help="The JSON file to write.")] = Path("profile.json"),
+    batches: Annotated[str, typer.Option(help="Batch sizes to measure, separated by commas.")] = "1,2,4,8,16,32",
+    max_gamma: Annotated[int, typer.Option(min=1, max=16, help="The longest draft length to measure.")] = 8,
+    contexts: Annotated[
+        str, typer.Option(help="Context lengths to measure, in tokens, separated by commas.")
+    ] = "128,512",
+    prompts: Annotated[
+        str, typer.Option(help="Prefill lengths to measure, in tokens, separated by commas.")
+    ] = "32,128,512",
     dtype: DtypeOption = None,
     device: DeviceOption = "auto",
     trust_remote_code: TrustOption = False,
 ) -> None:
-    """Forward times of a target and its draft over requests served at once, tokens and context."""
+    """Measure forward-pass times of a target and its draft by batch size, number of tokens and context length."""
     axes = [
         _numbers(text, option)
         for text, option in ((batches, "--batches"), (contexts, "--contexts"), (prompts, "--prompts"))
@@ -37,12 +39,12 @@ def profile(
     from pipeline.report.profile import print_profile
 
     if not out.parent.is_dir():
-        raise UsageError(f"--out {out}: no such directory as {out.parent}")
+        raise UsageError(f"--out {out}: {out.parent} is not a directory")
     pair = load_named_pair(target, [draft], dtype, device, trust_remote_code)
     (model,) = pair.drafts.values()
     needed = max(*axes[1], *axes[2]) + max_gamma + 1
     if needed > pair.context:
-        raise UsageError(f"--contexts, --prompts: {needed} tokens are needed, and the pair's context is {pair.context}")
+        raise UsageError(f"--contexts, --prompts: {needed} tokens do not fit the pair's context of {pair.context}")
     about = {name: model_digest(locate(source, name)) for name, source in (("target", target), ("draft", draft))}
     found = measure_profile(
         pair.target, model, pair.vocabulary, axes[0], max_gamma, axes[1], axes[2], about, Progress()
@@ -59,5 +61,5 @@ def _numbers(text: str, option: str) -> tuple[int, ...]:
     except ValueError:
         found = ()
     if not found or found[0] < 1:
-        raise UsageError(f"{option} {text}: give whole numbers above 0, with commas, such as 1,4,16")
+        raise UsageError(f"{option} {text}: give whole numbers above 0, separated by commas, such as 1,4,16")
     return found

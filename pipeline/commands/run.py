@@ -1,4 +1,4 @@
-"""`understudy run`: the whole loop, or a stretch of it."""
+"""`understudy run`: all stages, or some of them."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,21 +16,23 @@ def run(
     config: ConfigPath,
     set_: Overrides = None,
     from_: Annotated[
-        str, typer.Option("--from", metavar="STAGE", help="First stage; earlier ones must be done.")
+        str, typer.Option("--from", metavar="STAGE", help="The first stage to run; earlier stages must be done.")
     ] = STAGE_NAMES[0],
-    until: Annotated[str, typer.Option(metavar="STAGE", help="Last stage.")] = STAGE_NAMES[-1],
+    until: Annotated[str, typer.Option(metavar="STAGE", help="The last stage to run.")] = STAGE_NAMES[-1],
     store: StorePath = DEFAULT_STORE,
-    run_id: Annotated[str | None, typer.Option("--run", metavar="ID", help="Name this run, or go on with one.")] = None,
-    verify: Annotated[bool, typer.Option("--verify", help="Hash every file of what is reused.")] = False,
+    run_id: Annotated[
+        str | None, typer.Option("--run", metavar="ID", help="The id of a new run, or of a run to continue.")
+    ] = None,
+    verify: Annotated[bool, typer.Option("--verify", help="Hash every file that is reused from earlier runs.")] = False,
     dry_run: Annotated[
         bool,
         typer.Option(
             "--dry-run",
-            help="Print the resolved config and the plan, and the first thing that is not there; run nothing.",
+            help="Print the resolved config and the jobs, check that the inputs exist, and run nothing.",
         ),
     ] = False,
 ) -> None:
-    """Run the loop: examine, distil, judge, promote. What is in the store already is not done again."""
+    """Run the stages from pair to promote. Artifacts that are in the store are reused."""
     from pipeline.config.loading import load_config
 
     for option, name in (("--from", from_), ("--until", until)):

@@ -1,19 +1,15 @@
 """`understudy show`: what a run did and found."""
 
-from typing import Annotated
-
-import typer
-
-from pipeline.commands.options import DEFAULT_STORE, StorePath
+from pipeline.commands.options import DEFAULT_STORE, JsonOption, OldRunOption, RunId, StorePath, refuse_run_option
 
 
 def show(
-    run_id: Annotated[str | None, typer.Argument(metavar="[RUN]", help="A run's id; the latest by default.")] = None,
-    run_option: Annotated[str | None, typer.Option("--run", metavar="ID", help="The same as the argument.")] = None,
+    run: RunId = None,
     store: StorePath = DEFAULT_STORE,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    as_json: JsonOption = False,
+    run_option: OldRunOption = None,
 ) -> None:
-    """Show stages, the table of drafts, the decision, and where to look in MLflow."""
+    """Show a run: its stages, the table of drafts, the decision, and the link to MLflow."""
     import dataclasses
     import json
 
@@ -22,8 +18,9 @@ def show(
     from pipeline.store.artifacts import Store
     from pipeline.store.runs import require_run
 
+    refuse_run_option("show", run_option)
     target = Store(store)
-    summary = summarise(target, require_run(target, run_id or run_option))
+    summary = summarise(target, require_run(target, run))
     if as_json:
         print(json.dumps(dataclasses.asdict(summary), indent=1, allow_nan=False))
     else:

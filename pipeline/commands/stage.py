@@ -10,15 +10,13 @@ from pipeline.running.stage_list import STAGE_NAMES
 
 
 def stage(
-    name: Annotated[str, typer.Argument(metavar="NAME", help=f"One of {', '.join(STAGE_NAMES)}.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help=f"The stage: {', '.join(STAGE_NAMES)}.")],
     config: ConfigPath,
-    run_id: Annotated[
-        str, typer.Option("--run", metavar="ID", help="The run this stage belongs to; the first stage starts it.")
-    ],
+    run_id: Annotated[str, typer.Option("--run", metavar="ID", help="The id of the run; the first stage creates it.")],
     set_: Overrides = None,
     store: StorePath = DEFAULT_STORE,
 ) -> None:
-    """Run one stage of a run. Earlier stages must be done; state passes through the store and the run's id."""
+    """Run one stage of a run. The stages before it must be done. A scheduler calls this once a stage."""
     from pipeline.config.loading import load_config
     from pipeline.progress import Progress
     from pipeline.running.runner import Runner, begin

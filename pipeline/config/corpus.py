@@ -17,9 +17,9 @@ class PromptSource(Section):
         "or `reference`, the prompts that come with the reference pair.",
     )
     format: Literal["auto", "jsonl", "parquet", "dataset"] = Field(
-        default="auto", description="How to read it; `auto` goes by the name."
+        default="auto", description="File format; `auto` uses the file name."
     )
-    domain: str | None = Field(default=None, description="The domain of every row; else `domain_field` is read.")
+    domain: str | None = Field(default=None, description="The domain of every row; null reads `domain_field`.")
     domain_field: str = Field(default="domain", description="The column that holds a row's domain.")
     prompt_field: str = Field(default="prompt", description="The column of a plain-text prompt.")
     messages_field: str = Field(default="messages", description="The column of a chat: a list of {role, content}.")
@@ -29,10 +29,10 @@ class PromptSource(Section):
     )
     every_turn: bool = Field(
         default=False,
-        description="Ask every question of a chat (messages or turns), each after the target's own answers to those before, up "
-        "to where a tool would answer; else one: of messages the last, after the answers that stand there, of turns the first.",
+        description="Multi-turn: use every user message of a chat, each after the target's own answers to the ones before, up to "
+        "the first tool call. If false, one per chat: the last of `messages` after the recorded answers, the first of `turns`.",
     )
-    limit: int | None = Field(default=None, gt=0, description="Read at most so many rows.")
+    limit: int | None = Field(default=None, gt=0, description="Largest number of rows to read.")
 
     @property
     def is_reference(self) -> bool:
@@ -42,9 +42,13 @@ class PromptSource(Section):
 class Splits(Section):
     """Shares of the near-duplicate clusters in each split; they sum to 1."""
 
-    train: float = Field(default=0.6, gt=0, lt=1, description="What the draft learns from.")
-    dev: float = Field(default=0.1, gt=0, lt=1, description="Where variants and checkpoints are chosen.")
-    examination: float = Field(default=0.3, gt=0, lt=1, description="Where drafts are judged; never trained on.")
+    train: float = Field(default=0.6, gt=0, lt=1, description="Share of clusters that the draft is trained on.")
+    dev: float = Field(
+        default=0.1, gt=0, lt=1, description="Share of clusters on which checkpoints and variants are chosen."
+    )
+    examination: float = Field(
+        default=0.3, gt=0, lt=1, description="Share of clusters on which drafts are examined; never trained on."
+    )
 
     @model_validator(mode="after")
     def _sum_is_one(self) -> "Splits":
@@ -55,12 +59,15 @@ class Splits(Section):
 
 
 class CorpusConfig(Section):
-    """What prompts the examination stands for."""
+    """The prompts: sources, cleaning, splits."""
 
     sources: tuple[PromptSource, ...] = Field(min_length=1, description="Where the prompts come from.")
     splits: Splits = Field(default=Splits(), description="Shares of train, dev and examination.")
     near_duplicate_threshold: float = Field(
-        default=0.8, gt=0, le=1, description="Jaccard similarity of 5-gram sets from which two prompts are one cluster."
+        default=0.8,
+        gt=0,
+        le=1,
+        description="Two prompts are near-duplicates from this Jaccard similarity of their 5-gram sets.",
     )
     min_prompt_tokens: int = Field(default=1, ge=1, description="Shorter prompts are rejected.")
     max_prompt_tokens: int = Field(default=1024, ge=1, description="Longer prompts are rejected.")
@@ -68,13 +75,13 @@ class CorpusConfig(Section):
         default=0.05,
         ge=0,
         le=1,
-        description="A larger share of bad rows in any one source stops the run; too long or too short prompts do not count.",
+        description="A larger share of invalid rows in a source stops the run; rows that are too long or too short do not count.",
     )
     chat_template: bool | None = Field(
         default=None,
-        description="Render plain prompts as a user's message; null: where the tokenizer has a template. "
-        "Chats and turns always need one.",
+        description="Apply the chat template to plain prompts, as a user message; null: if the tokenizer has a template. "
+        "Chats and turns always need a template.",
     )
     chat_template_arguments: dict[str, Any] = Field(
-        default={}, description="Extra arguments of the chat template, such as enable_thinking."
+        default={}, description="Extra arguments of the chat template, such as {enable_thinking: false}."
     )

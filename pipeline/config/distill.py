@@ -1,4 +1,4 @@
-"""How the draft is trained on what the target said."""
+"""How the draft is trained on the target's completions."""
 
 from typing import Annotated, Literal
 
@@ -8,13 +8,15 @@ from pipeline.config.base import Section
 
 
 class OnPolicyConfig(Section):
-    """Rounds after the offline phase: the draft writes, the target scores, the draft learns from that."""
+    """On-policy rounds (GKD) after the offline phase: the draft generates, the target scores, the draft is trained on that."""
 
-    rounds: int = Field(default=0, ge=0, description="How many; each needs the target once more.")
+    rounds: int = Field(default=0, ge=0, description="Number of rounds; each one runs the target again.")
     prompts: int = Field(
-        default=512, gt=0, description="Train prompts of a round; as many of the target's own completions are mixed in."
+        default=512,
+        gt=0,
+        description="Train prompts per round; the same number of stored target completions is mixed in.",
     )
-    max_steps: int = Field(default=100, gt=0, description="Optimiser steps of a round.")
+    max_steps: int = Field(default=100, gt=0, description="Optimiser steps per round.")
     learning_rate: float = Field(default=5e-4, gt=0, description="Peak learning rate of a round.")
 
 
@@ -38,51 +40,51 @@ class DistillConfig(Section):
         "cross_entropy",
     ] = Field(
         default="lk_hybrid",
-        description="On the stored distributions; cross_entropy: on the target's tokens alone (plain SFT).",
+        description="Loss on the stored target distributions; cross_entropy uses the target's tokens only (SFT).",
     )
     optimizer: Literal["adamw", "muon"] = Field(
         default="adamw",
-        description="muon: Muon for hidden matrices, AdamW for the rest; better for drafts that were trained so before.",
+        description="muon: Muon for hidden matrices and AdamW for the rest; better for drafts that were pre-trained with Muon.",
     )
     learning_rate: float = Field(default=2e-3, gt=0, description="Peak learning rate (warm-up, then linear to 0).")
     max_steps: int = Field(default=300, gt=0, description="Optimiser steps.")
-    batch: int = Field(default=16, gt=0, description="Sequences of a micro-batch.")
-    accumulation: int = Field(default=1, gt=0, description="Micro-batches of an optimiser step.")
-    warmup_share: float = Field(default=0.05, ge=0, lt=1, description="Share of the steps that warm up.")
+    batch: int = Field(default=16, gt=0, description="Sequences per micro-batch.")
+    accumulation: int = Field(default=1, gt=0, description="Micro-batches per optimiser step.")
+    warmup_share: float = Field(default=0.05, ge=0, lt=1, description="Share of the steps used for warm-up.")
     weight_decay: float = Field(default=0.0, ge=0, description="Decoupled weight decay.")
-    max_grad_norm: float = Field(default=1.0, gt=0, description="Gradient clipping.")
+    max_grad_norm: float = Field(default=1.0, gt=0, description="Largest norm of the gradient (clipping).")
     bf16: bool | None = Field(
         default=None,
-        description="Products in bfloat16, weights in float32 always; null: where the device multiplies in it.",
+        description="Train in bfloat16 autocast with float32 weights; null: if the device has bfloat16 units.",
     )
-    gradient_checkpointing: bool = Field(default=False, description="Trade time for memory.")
+    gradient_checkpointing: bool = Field(
+        default=False, description="Recompute activations in the backward pass: less memory, more time."
+    )
     evaluate_every: int = Field(
         default=100,
         gt=0,
-        description="Steps between two examinations on dev prompts; the draft that did best by tokens per target call is kept.",
+        description="Steps between two examinations on dev prompts; the checkpoint with the most tokens per target call is kept.",
     )
     patience: int = Field(
-        default=0, ge=0, description="Examinations without a better draft after which training stops; 0: never."
+        default=0, ge=0, description="Stop training after this number of examinations without an improvement; 0: never."
     )
     save_every: int = Field(
         default=100, gt=0, description="Steps between two checkpoints that a killed run resumes from."
     )
     learning_curve: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = Field(
         default=(),
-        description="Also train drafts on these shares of the completions, such as [0.25, 0.5], to see what more of them would "
-        "bring. Each costs a whole training.",
+        description="Also train drafts on these shares of the completions, such as [0.25, 0.5], to see what more completions "
+        "would gain. Each share costs a whole training.",
     )
     shares: dict[str, Annotated[float, Field(gt=0, le=1)]] = Field(
         default={},
-        description="Share of the training by domain, such as {general: 0.2} to replay a general slice beside a narrow workload, "
-        "so that the draft does not forget it. Domains that are not named share the rest as they come.",
+        description="Share of the training sequences by domain, such as {general: 0.2}, which replays general prompts beside a "
+        "narrow workload against forgetting. The other domains keep their proportions in the rest.",
     )
     lora: LoraConfig | None = Field(
-        default=None, description="Train adapters on the linear layers alone; null trains every weight."
+        default=None, description="Train LoRA adapters on the linear layers only; null trains all weights."
     )
-    on_policy: OnPolicyConfig = Field(
-        default=OnPolicyConfig(), description="Rounds on what the draft itself writes, after the offline phase."
-    )
+    on_policy: OnPolicyConfig = Field(default=OnPolicyConfig(), description="On-policy rounds after the offline phase.")
 
     @model_validator(mode="after")
     def _shares_are_of_one(self) -> "DistillConfig":
@@ -94,6 +96,6 @@ class DistillConfig(Section):
     def _own_text_teaches_nothing(self) -> "DistillConfig":
         if self.on_policy.rounds and self.loss == "cross_entropy":
             raise ValueError(
-                "loss cross_entropy learns the text itself, and on-policy text is the draft's own: take another"
+                "loss cross_entropy would train the draft on its own text in on-policy rounds: choose another loss"
             )
         return self

@@ -1,4 +1,4 @@
-"""The policy: what a candidate must prove, and the load at which it is to serve."""
+"""The promotion rules, and the load at which the pair serves."""
 
 from typing import Any
 
@@ -9,69 +9,79 @@ from pipeline.config.quantize import Form
 
 
 class LoadConfig(Section):
-    """What a server of the pair is asked for, each replica."""
+    """The load of one replica that serves the pair."""
 
-    requests_per_second: float = Field(gt=0, description="Requests that arrive, at random.")
-    max_batch: int = Field(default=32, ge=1, le=4096, description="Requests served at once, at most.")
-    context: int = Field(
-        default=4096, ge=1, description="Tokens that the cache holds for each of them, for the memory."
+    requests_per_second: float = Field(gt=0, description="Arrival rate (Poisson arrivals).")
+    max_batch: int = Field(
+        default=32, ge=1, le=4096, description="Largest batch: requests that are decoded at once (max_num_seqs)."
     )
+    context: int = Field(default=4096, ge=1, description="Tokens of KV cache for each request, for the memory.")
 
 
 class GateConfig(Section):
-    """Rules of promotion. A rule whose figure is missing or not a number is a refusal."""
+    """Rules of promotion. A rule whose figure is missing or not a number refuses the candidate."""
 
     min_gain: float = Field(
         default=0.0,
         ge=0,
         le=1,
-        description="The lower bound of the gain in acceptance rate must exceed this (0.01 is a point).",
+        description="The lower bound of the gain in acceptance rate must exceed this (0.01 is 1 point).",
     )
     domain_margin: float = Field(
-        default=0.01, ge=0, le=1, description="No domain may lose more acceptance than this, proved by the lower bound."
+        default=0.01,
+        ge=0,
+        le=1,
+        description="No domain may lose this much acceptance rate: the lower bound of its gain must be above -domain_margin.",
     )
     min_prompts_per_domain: int = Field(
-        default=40, ge=2, description="Fewer examination prompts in a domain: no verdict, refused."
+        default=40,
+        ge=2,
+        description="With fewer examination prompts in a domain there is no verdict, and the candidate is refused.",
     )
     beats_prompt_lookup: bool = Field(
-        default=True, description="Omega's gain over prompt-lookup must be proved above 0."
+        default=True,
+        description="The lower bound of the gain in tokens per target call over prompt-lookup must be above 0.",
     )
     max_draft_megabytes: float | None = Field(default=None, gt=0, description="Largest draft on disk (10^6 bytes).")
-    load: LoadConfig | None = Field(default=None, description="The load at which the pair is to serve.")
+    load: LoadConfig | None = Field(default=None, description="The load at which the pair serves.")
     profile: dict[Form, str] = Field(
         default={},
-        description="What steps take where the pair is to serve, by form of the draft: files of `understudy profile` or `latency "
-        "fit`; one file alone is of the draft as it was trained. With a load, the forms that have one compete by predicted "
-        "latency on dev prompts.",
+        description="Step times on the serving machine, by form of the draft (unquantized, int8, int4, fp8): files of "
+        "`understudy profile` or `latency fit`. A single path is for the unquantized draft. The form with the lowest predicted "
+        "latency on dev prompts at `load` is promoted.",
     )
     min_speedup: float | None = Field(
-        default=None, gt=0, description="The predicted speedup's lower bound at the load must exceed this."
+        default=None, gt=0, description="The lower bound of the predicted speedup at `load` must exceed this."
     )
     max_p95_seconds: float | None = Field(
-        default=None, gt=0, description="The predicted 95th percentile's upper bound at the load must stay below this."
+        default=None,
+        gt=0,
+        description="The upper bound of the predicted p95 request latency at `load` must be below this.",
     )
     max_memory_megabytes: float | None = Field(
-        default=None, gt=0, description="Largest pair and caches at the load's batch and context (10^6 bytes)."
+        default=None,
+        gt=0,
+        description="Largest memory of the weights of the pair and the KV caches at `load` (10^6 bytes).",
     )
 
     @property
     def served(self) -> tuple[int, int]:
-        """Requests at once and tokens of each that memory is stated for: the load's, or one request."""
+        """Batch and context for which memory is computed: those of the load, or one request."""
         context: int = LoadConfig.model_fields["context"].default
         return (self.load.max_batch, self.load.context) if self.load else (1, context)
 
     @field_validator("profile", mode="before")
     @classmethod
     def _one_file(cls, value: Any) -> Any:
-        return {"none": value} if isinstance(value, str) else value
+        return {"unquantized": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _rules_have_what_they_need(self) -> "GateConfig":
         if self.profile and self.load is None:
-            raise ValueError("profile says what steps take, which depends on the load: give gate.load too")
+            raise ValueError("profile is used at a load: set gate.load too")
         timed = [name for name in ("min_speedup", "max_p95_seconds") if getattr(self, name) is not None]
         if timed and not (self.load and self.profile):
-            raise ValueError(f"{timed[0]} is predicted: give gate.load and gate.profile too")
+            raise ValueError(f"{timed[0]} needs a prediction: set gate.load and gate.profile too")
         if self.max_memory_megabytes is not None and self.load is None:
-            raise ValueError("max_memory_megabytes depends on batch and context: give gate.load too")
+            raise ValueError("max_memory_megabytes depends on batch and context: set gate.load too")
         return self

@@ -1,4 +1,4 @@
-"""How the deployment samples, and what of the target's output is stored."""
+"""Sampling settings of the deployment, and what is stored of the target's output."""
 
 from typing import Annotated, Literal
 
@@ -8,49 +8,48 @@ from pipeline.config.base import Section
 
 
 class SamplingConfig(Section):
-    """What the engine applies to the target's logits. Headline figures and decisions are at these settings."""
+    """Sampling settings of the deployment. Headline figures and decisions are at these settings."""
 
-    temperature: float = Field(default=1.0, ge=0, le=10, description="0 is argmax.")
-    top_k: int = Field(default=0, ge=0, description="Keep the k likeliest tokens; 0 keeps all.")
+    temperature: float = Field(default=1.0, ge=0, le=10, description="Sampling temperature; 0 is greedy.")
+    top_k: int = Field(default=0, ge=0, description="Sample from the k most likely tokens; 0 keeps all.")
     top_p: float = Field(
-        default=1.0, gt=0, le=1, description="Keep the smallest set of tokens with this mass; 1 keeps all."
+        default=1.0,
+        gt=0,
+        le=1,
+        description="Sample from the smallest set of tokens with this probability; 1 keeps all.",
     )
     min_p: float = Field(
         default=0.0,
         ge=0,
         lt=1,
-        description="Drop tokens below this share of the likeliest one's probability; 0 drops none.",
+        description="Drop tokens below this share of the highest probability; 0 keeps all.",
     )
 
 
 class GenerateConfig(Section):
-    """What the target is asked for, and what is kept of its answers."""
+    """Target completions: their length, and what is stored of the target's distributions."""
 
-    max_new_tokens: int = Field(default=128, ge=2, description="Length limit of a completion.")
-    kept: int = Field(
-        default=16, ge=1, le=255, description="Tokens kept of each of the target's distributions, 3 bytes each."
-    )
+    max_new_tokens: int = Field(default=128, ge=2, description="Largest length of a completion, in tokens.")
+    kept: int = Field(default=16, ge=1, le=255, description="Tokens stored of each target distribution, 3 bytes each.")
     keep: Literal["drawn", "top"] = Field(
         default="drawn",
-        description="top: the likeliest, and the mass of the rest. drawn: the likeliest for certain and the others drawn "
-        "from the rest, so that losses estimate those of the whole distribution without bias.",
+        description="top: the most likely tokens, and the probability of the rest. drawn: the most likely tokens, and others "
+        "sampled from the rest, which makes the losses unbiased estimates of those on the whole distribution.",
     )
     train_temperatures: tuple[Annotated[float, Field(ge=0, le=10)], ...] = Field(
         default=(),
-        description="Temperatures of a train prompt's completions, one each; empty: one, at the deployment's.",
+        description="Temperatures of the completions of a train prompt, one completion each; empty: one, at `sampling`.",
     )
     lookahead: int = Field(
         default=16,
         ge=0,
         le=64,
-        description="Target tokens past the limit and past EOS on examination prompts, for engines that never clip a block.",
+        description="Target tokens stored past the length limit and past EOS on examination prompts, for engines that draft past "
+        "the end (vLLM).",
     )
-    batch: int = Field(default=64, gt=0, description="Sequences decoded together.")
-    shard: int = Field(
-        default=128, gt=0, description="Completions of a shard; a resumed run repeats no finished shard."
-    )
+    batch: int = Field(default=64, gt=0, description="Sequences decoded in one batch.")
+    shard: int = Field(default=128, gt=0, description="Completions per shard; a resumed run keeps finished shards.")
     also_at: tuple[SamplingConfig, ...] = Field(
         default=(),
-        description="Further sampling settings at which examination prompts are completed and drafts examined; "
-        "temperature 0 always is.",
+        description="Further sampling settings at which drafts are examined; temperature 0 is always included.",
     )

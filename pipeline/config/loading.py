@@ -9,12 +9,13 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from pipeline.config.renamed import RENAMED
 from pipeline.config.root import Config
 from pipeline.errors import UsageError
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML in which a repeated key is an error instead of the last one winning without a word."""
+    """Safe YAML in which a repeated key is an error; by default the last one would win silently."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[Any] = set()
@@ -47,12 +48,23 @@ def parse_config(raw: Any, where: str, overrides: Sequence[str] = ()) -> Config:
     """Validate an already parsed mapping; `where` names it in messages, or the override that a mistake is in."""
     if not isinstance(raw, dict):
         raise UsageError(f"{where}: a config is a mapping of sections, not {type(raw).__name__}")
+    if old := [key for key in RENAMED if _has(raw, key.split("."))]:
+        raise UsageError(
+            "\n".join(f"{_blamed(key.split('.'), overrides, where)}: {key} is now {RENAMED[key]}" for key in old)
+        )
     try:
         return Config.model_validate(raw)
     except ValidationError as error:
-        raise UsageError(
-            "\n".join(f"{_blamed(item, overrides, where)}: {_explain(item)}" for item in error.errors())
-        ) from None
+        lines = [f"{_blamed(_location(item), overrides, where)}: {_explain(item)}" for item in error.errors()]
+        raise UsageError("\n".join(lines)) from None
+
+
+def _has(raw: Any, parts: Sequence[str]) -> bool:
+    for part in parts:
+        if not isinstance(raw, dict) or part not in raw:
+            return False
+        raw = raw[part]
+    return True
 
 
 def _read(path: Path) -> Any:
@@ -103,18 +115,21 @@ def _index(node: list[Any], part: str, override: str) -> int:
     return int(part)
 
 
-def _blamed(item: Any, overrides: Sequence[str], where: str) -> str:
-    """Whoever set what the mistake is in: the file, an override, or both where it is between several keys."""
-    location = [str(part) for part in item["loc"]]
+def _location(item: Any) -> list[str]:
+    return [str(part) for part in item["loc"]]
+
+
+def _blamed(location: Sequence[str], overrides: Sequence[str], where: str) -> str:
+    """What set the wrong key: the file, an override, or both if the mistake is between several keys."""
     keys = [override.partition("=")[0].strip().split(".") for override in overrides]
-    if any(location[: len(key)] == key for key in keys):
+    if any(list(location[: len(key)]) == key for key in keys):
         return "--set"
-    return f"{where} with --set" if any(key[: len(location)] == location for key in keys) else where
+    return f"{where} with --set" if any(key[: len(location)] == list(location) for key in keys) else where
 
 
 def _explain(item: Any) -> str:
     """One pydantic error as: path = value: what is wrong; what is allowed."""
-    location = [str(part) for part in item["loc"]]
+    location = _location(item)
     path = ".".join(location) or "config"
     if item["type"] == "extra_forbidden":
         allowed = _keys_at(location[:-1])
@@ -129,11 +144,11 @@ def _explain(item: Any) -> str:
     if item["type"] in ("tuple_type", "list_type"):
         given = item["input"]
         like = f", like [{given}]" if isinstance(given, str | int | float) and len(str(given)) <= 40 else ""
-        return f"{path} = {_short(given)}: a list is wanted{like}"
+        return f"{path} = {_short(given)}: expected a list{like}"
     if item["type"] == "dict_type":
-        return f"{path} = {_short(item['input'])}: a mapping is wanted, like {{key: value}}"
+        return f"{path} = {_short(item['input'])}: expected a mapping, like {{key: value}}"
     if item["type"] in ("model_type", "model_attributes_type"):
-        return f"{path} = {_short(item['input'])}: a section is wanted (keys: {', '.join(_keys_at(location))})"
+        return f"{path} = {_short(item['input'])}: expected a section (keys: {', '.join(_keys_at(location))})"
     return f"{path} = {_short(item['input'])}: {message[0].lower()}{message[1:]}"
 
 

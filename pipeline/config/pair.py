@@ -1,4 +1,4 @@
-"""Who plays: target, base draft, and the recipe of the reference pair."""
+"""The pair: target, base draft, and the recipe of the reference pair."""
 
 from typing import Literal
 
@@ -19,10 +19,10 @@ class ModelSource(Section):
     revision: str | None = Field(
         default=None,
         pattern=r"^[0-9a-f]{40}$",
-        description="The commit of a hub model, 40 hex digits. Required for a hub id: a branch name moves.",
+        description="The commit of a hub model, 40 hex digits. Required for a hub id, because a branch can change.",
     )
     dtype: Literal["float32", "bfloat16", "float16"] = Field(
-        default="float32", description="The number format the model is loaded in."
+        default="float32", description="The dtype in which the model is loaded."
     )
 
     @property
@@ -44,12 +44,12 @@ class ModelSource(Section):
 
 
 class DraftSource(ModelSource):
-    """Where the base draft comes from; `target` for one made of some of the target's layers."""
+    """Where the base draft comes from; `target` makes it from some of the target's layers."""
 
     layers: int | tuple[int, ...] | None = Field(
         default=None,
-        description="With source `target`: how many of its layers to keep (the first, the last, others evenly between), or "
-        "which, by number from 0.",
+        description="With source `target`: the number of layers to keep (the first, the last, others evenly spaced), or a list "
+        "of layer numbers from 0.",
     )
 
     @model_validator(mode="after")
@@ -130,14 +130,14 @@ class ReferenceRecipe(Section):
 class PairConfig(Section):
     """The speculative-decoding pair."""
 
-    target: ModelSource = Field(description="The large model whose output is wanted.")
-    draft: DraftSource = Field(description="The base draft, before distillation.")
+    target: ModelSource = Field(description="The large model that decides the output.")
+    draft: DraftSource = Field(description="The base draft: the draft model before distillation.")
     target_before: ModelSource | None = Field(
         default=None,
-        description="The target as it was before its last change: the stock draft is examined against it too.",
+        description="The target before its last change; the stock draft is examined against it too.",
     )
     trust_remote_code: bool = Field(
-        default=False, description="Run code shipped with a hub model. Off unless you trust it."
+        default=False, description="Run code that ships with a model. Set it only if you trust that code."
     )
     reference: ReferenceRecipe = Field(default=ReferenceRecipe(), description="The recipe of the reference pair.")
 
@@ -152,8 +152,8 @@ class PairConfig(Section):
         if self.is_reference and (self.target.dtype, self.draft.dtype) != ("float32", "float32"):
             raise ValueError("the reference pair is made in float32; leave dtype out")
         if self.target_before is not None and self.is_reference:
-            raise ValueError("the reference pair brings its own target_before; remove the key")
+            raise ValueError("the reference pair has its own target_before; remove the key")
         for role in ("target", "target_before"):
             if getattr(self, role) is not None and getattr(self, role).source == TARGET:
-                raise ValueError(f"`target` is a source of the draft alone; say where {role} lies")
+                raise ValueError(f"`target` is a source for the draft only; give the path of {role}")
         return self

@@ -1,4 +1,4 @@
-"""Where a passing draft goes."""
+"""The registry entry and the tracking server."""
 
 from pydantic import Field
 
@@ -9,20 +9,20 @@ class PromoteConfig(Section):
     """The registry entry of the pair's draft."""
 
     target_name: str | None = Field(
-        default=None, description="Name of the target in the registry; null: taken from pair.target.source."
+        default=None, description="Name of the target in the registry; null: the last part of pair.target.source."
     )
     deployment: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z0-9._-]+$",
-        description="A deployment with its own champion, where one target has several.",
+        description="Name of a deployment with its own champion, if one target has several deployments.",
     )
-    license: str | None = Field(default=None, description="Licence of the draft; null: that of the base draft.")
+    license: str | None = Field(default=None, description="Licence of the draft; null: the licence of the base draft.")
 
 
 class TrackingConfig(Section):
-    """MLflow: where runs and the registry live."""
+    """MLflow: tracking and model registry."""
 
     uri: str | None = Field(
         default=None, description="Tracking server; null: MLFLOW_TRACKING_URI, else a SQLite file inside the store."
     )
-    experiment: str = Field(default="understudy", min_length=1, description="Experiment that runs are logged under.")
+    experiment: str = Field(default="understudy", min_length=1, description="MLflow experiment of the runs.")

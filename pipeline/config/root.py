@@ -14,14 +14,14 @@ from pipeline.config.quantize import QuantizeConfig
 
 
 class Config(Section):
-    """Everything a run needs; a section a stage."""
+    """Everything a run needs, one section per stage."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9._-]+$", description="Name of this loop; shown in runs and reports.")
-    seed: int = Field(default=0, ge=0, lt=2**32, description="Seed of everything random.")
+    name: str = Field(pattern=r"^[A-Za-z0-9._-]+$", description="Name of this config; shown in runs and reports.")
+    seed: int = Field(default=0, ge=0, lt=2**32, description="Seed of all random numbers.")
     device: str = Field(
         default="auto",
         pattern=r"^(auto|cpu|mps|cuda)$",
-        description="`auto`, `cpu`, `mps` or `cuda`; which of several GPUs: CUDA_VISIBLE_DEVICES.",
+        description="`auto`, `cpu`, `mps` or `cuda`; CUDA_VISIBLE_DEVICES chooses between several GPUs.",
     )
     pair: PairConfig
     corpus: CorpusConfig
@@ -39,16 +39,16 @@ class Config(Section):
         if self.evaluate.gamma > self.evaluate.max_gamma:
             raise ValueError(
                 f"evaluate.gamma is {self.evaluate.gamma} but only gamma 1 to evaluate.max_gamma = "
-                f"{self.evaluate.max_gamma} is examined"
+                f"{self.evaluate.max_gamma} are examined"
             )
         if self.evaluate.convention == "vllm" and self.generate.lookahead < self.evaluate.max_gamma - 1:
             raise ValueError(
-                f"convention vllm never clips a block: generate.lookahead must be at least "
+                f"convention vllm drafts past the end of a completion: generate.lookahead must be at least "
                 f"evaluate.max_gamma - 1 = {self.evaluate.max_gamma - 1}, not {self.generate.lookahead}"
             )
         if any(source.is_reference for source in self.corpus.sources) and not self.pair.is_reference:
             raise ValueError("corpus.sources has `reference`, whose prompts exist only with the reference pair")
-        if unmade := [form for form in self.gate.profile if form not in ("none", *self.quantize.loadable)]:
+        if unmade := [form for form in self.gate.profile if form not in ("unquantized", *self.quantize.loadable)]:
             raise ValueError(
                 f"gate.profile.{unmade[0]}: no such variant is made (quantize.variants, and what {self.quantize.engine} loads)"
             )

@@ -1,6 +1,6 @@
-"""Which rows have equal keys, by sorting on disk: memory is bounded by `chunk` records, whatever their number.
+"""Rows with equal keys, found by an external sort: memory is bounded by `chunk` records.
 
-Knows 64-bit keys and row numbers, not what they stand for.
+Knows 64-bit keys and row numbers, not their meaning.
 """
 
 from collections.abc import Iterable, Iterator
@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 RECORD = np.dtype([("key", "<u8"), ("row", "<u8")])
-CHUNK = 1 << 20  # records in memory at once: 16 MB, and as much again while sorting
+CHUNK = 1 << 20  # records in memory: 16 MB, and the same again while sorting
 
 
 def sorted_records(blocks: Iterable[NDArray[np.void]], scratch: Path, chunk: int = CHUNK) -> Iterator[NDArray[np.void]]:
-    """The records of `blocks` (dtype RECORD) by key, then row, in blocks of at most about `chunk`.
+    """The records of `blocks` (dtype RECORD) sorted by key, then row, in blocks of about `chunk` records.
 
-    An external merge sort: runs that fit into memory are sorted and written to `scratch`, a new file that is removed at
-    the end; then a block of each run is held, and all that is not above the least of the blocks' ends is given out.
+    An external merge sort: runs that fit into memory are sorted and written to `scratch`, a new file that is removed at the
+    end. The merge holds one block of each run and yields all records up to the smallest last record of these blocks.
     """
     try:
         lengths = _write_runs(blocks, scratch, chunk)
@@ -27,12 +27,12 @@ def sorted_records(blocks: Iterable[NDArray[np.void]], scratch: Path, chunk: int
 
 
 def equal_rows(records: Iterable[NDArray[np.void]]) -> Iterator[NDArray[np.int64]]:
-    """Rows [n >= 2], ascending, of every key that occurs more than once, given records in order."""
+    """Rows [n >= 2], ascending, of every key that occurs more than once, given sorted records."""
     carried = np.empty(0, dtype=RECORD)
     for block in records:
         joined = np.concatenate([carried, block])
         ends = np.flatnonzero(joined["key"][1:] != joined["key"][:-1]) + 1
-        last = int(ends[-1]) if len(ends) else 0  # the last key may go on in the next block
+        last = int(ends[-1]) if len(ends) else 0  # the last key may continue in the next block
         yield from _repeated(joined[:last])
         carried = joined[last:]
     yield from _repeated(carried)
@@ -51,7 +51,7 @@ def _in_order(records: NDArray[np.void]) -> NDArray[np.void]:
 
 
 def _write_runs(blocks: Iterable[NDArray[np.void]], path: Path, chunk: int) -> list[int]:
-    """Sorted runs of at most `chunk` records, one after the other in `path`; their lengths."""
+    """Write sorted runs of at most `chunk` records to `path`; returns their lengths."""
     lengths = []
     with path.open("wb") as stream:
         for block in blocks:
@@ -81,7 +81,7 @@ def _merge(path: Path, lengths: list[int], chunk: int) -> Iterator[NDArray[np.vo
 
 
 def _not_above(block: NDArray[np.void], key: int, row: int) -> int:
-    """How many records of a sorted block are at most (key, row)."""
+    """The number of records of a sorted block that are at most (key, row)."""
     left = int(np.searchsorted(block["key"], np.uint64(key), "left"))
     right = int(np.searchsorted(block["key"], np.uint64(key), "right"))
     return int(left + np.searchsorted(block["row"][left:right], np.uint64(row), "right"))

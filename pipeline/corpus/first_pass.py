@@ -1,6 +1,6 @@
-"""The first pass over the prompt sources: every row is accepted into the spool or written to `rejects.jsonl`.
+"""The first pass over the prompt sources: every row is added to the row buffer or written to `rejects.jsonl`.
 
-Holds a batch of texts at a time. Knows nothing of duplicates and splits.
+Holds one batch of texts in memory. Knows nothing of duplicates and splits.
 """
 
 import json
@@ -14,7 +14,7 @@ from pipeline.config.corpus import CorpusConfig, PromptSource
 from pipeline.corpus.readers import Row, SourceReader
 from pipeline.corpus.rendering import Renderer
 from pipeline.corpus.row_buffer import RowBuffer
-from pipeline.corpus.rows import BadRow, Request, parse_row
+from pipeline.corpus.rows import BadRow, ParsedPrompt, parse_row
 from pipeline.errors import UsageError
 from pipeline.progress import Progress, Track
 
@@ -23,8 +23,8 @@ _BATCH_CHARACTERS = 4_000_000
 
 
 @dataclass
-class Tally:
-    """Counts of rows. rows = accepted + rejected + too_long + too_short; only `rejected` are somebody's mistake."""
+class RowCounts:
+    """Counts of rows: rows = accepted + rejected + too_long + too_short. `rejected` rows are malformed."""
 
     rows: int = 0
     accepted: int = 0
@@ -35,38 +35,38 @@ class Tally:
     dropped_answers: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
 
-    def add(self, other: "Tally") -> None:
+    def add(self, other: "RowCounts") -> None:
         for name in ("rows", "accepted", "rejected", "too_long", "too_short", "dropped_turns", "dropped_answers"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.reasons.update(other.reasons)
 
 
-def take_in(
-    config: CorpusConfig, paths: list[Path], renderer: Renderer, spool: RowBuffer, rejects: Path, progress: Progress
-) -> Tally:
-    """Read every source (`paths` in the order of config.sources) into `spool`, and what is not usable into `rejects`.
+def read_sources(
+    config: CorpusConfig, paths: list[Path], renderer: Renderer, buffer: RowBuffer, rejects: Path, progress: Progress
+) -> RowCounts:
+    """Read every source (`paths` in the order of config.sources) into `buffer`; unusable rows go to `rejects`.
 
-    UsageError for a source that is empty, has more rejects than `max_reject_share`, or of which nothing is left.
+    UsageError for a source that is empty, has more rejects than `max_reject_share`, or yields no prompt.
     """
     readers = [
         SourceReader(number, source, path)
         for number, (source, path) in enumerate(zip(config.sources, paths, strict=True))
     ]
-    tally = Tally()
+    counts = RowCounts()
     with (
         rejects.open("w", encoding="utf-8") as stream,
         progress.track("corpus", sum(reader.total() for reader in readers), "rows") as track,
     ):
         for number, (reader, source) in enumerate(zip(readers, config.sources, strict=True)):
-            intake = _SourceIntake(number, reader, source, config, renderer, spool, stream)
-            intake.run(track)
-            intake.check()
-            tally.add(intake.tally)
-    return tally
+            source_pass = _SourcePass(number, reader, source, config, renderer, buffer, stream)
+            source_pass.run(track)
+            source_pass.check()
+            counts.add(source_pass.counts)
+    return counts
 
 
-class _SourceIntake:
-    """One source on its way into the spool."""
+class _SourcePass:
+    """The first pass over one source."""
 
     def __init__(
         self,
@@ -75,93 +75,95 @@ class _SourceIntake:
         source: PromptSource,
         config: CorpusConfig,
         renderer: Renderer,
-        spool: RowBuffer,
+        buffer: RowBuffer,
         rejects: TextIO,
     ) -> None:
         self.number, self.reader, self.source, self.config = number, reader, source, config
-        self.renderer, self.spool, self.rejects = renderer, spool, rejects
-        self.tally = Tally()
+        self.renderer, self.buffer, self.rejects = renderer, buffer, rejects
+        self.counts = RowCounts()
         self.first_reject = ""
-        self._rejected: list[tuple[Row, str]] = []  # of this batch: they are written in the order of the file
+        self._rejected: list[tuple[Row, str]] = []  # of this batch; written in file order
 
     def run(self, track: Track) -> None:
         for batch in self._batches(track):
-            self._take(batch)
+            self._add_batch(batch)
 
     def check(self) -> None:
-        """Raise UsageError unless enough of the source was usable. Judged source by source: a small file that is
-        all wrong must not hide behind a large one."""
-        tally, path = self.tally, self.reader.path
-        if not tally.rows:
+        """Raise UsageError unless enough of the source was usable. Checked for each source, so that a malformed small file is
+        noticed beside a large one."""
+        counts, path = self.counts, self.reader.path
+        if not counts.rows:
             raise UsageError(f"{path}: no prompts: the file is empty")
-        share = tally.rejected / tally.rows
+        share = counts.rejected / counts.rows
         if share > self.config.max_reject_share:
             raise UsageError(
-                f"{path}: {self.first_reject}; {tally.rejected:,} of {tally.rows:,} rows rejected ({share:.1%}), "
+                f"{path}: {self.first_reject}; {counts.rejected:,} of {counts.rows:,} rows rejected ({share:.1%}), "
                 f"more than corpus.max_reject_share = {self.config.max_reject_share:g}"
             )
-        if not tally.accepted:
+        if not counts.accepted:
             lengths = (
-                f"{tally.too_long:,} longer than corpus.max_prompt_tokens = {self.config.max_prompt_tokens}, "
-                f"{tally.too_short:,} shorter than corpus.min_prompt_tokens = {self.config.min_prompt_tokens}"
+                f"{counts.too_long:,} longer than corpus.max_prompt_tokens = {self.config.max_prompt_tokens}, "
+                f"{counts.too_short:,} shorter than corpus.min_prompt_tokens = {self.config.min_prompt_tokens}"
             )
-            rejected = f", {tally.rejected:,} rejected, the first: {self.first_reject}" if tally.rejected else ""
-            raise UsageError(f"{path}: no prompt was accepted of {tally.rows:,}: {lengths}{rejected}")
+            rejected = f", {counts.rejected:,} rejected, the first: {self.first_reject}" if counts.rejected else ""
+            raise UsageError(f"{path}: no prompt was accepted of {counts.rows:,}: {lengths}{rejected}")
 
-    def _batches(self, track: Track) -> Iterator[list[tuple[Row, Request, tuple[str, bool]]]]:
-        batch: list[tuple[Row, Request, tuple[str, bool]]] = []
+    def _batches(self, track: Track) -> Iterator[list[tuple[Row, ParsedPrompt, tuple[str, bool]]]]:
+        batch: list[tuple[Row, ParsedPrompt, tuple[str, bool]]] = []
         characters = 0
         for row in self.reader:
-            self.tally.rows += 1
+            self.counts.rows += 1
             track.advance(1)
             try:
-                request = parse_row(row.value, self.source)
-                text = self._text(request, row)
+                prompt = parse_row(row.value, self.source)
+                text = self._text(prompt, row)
             except BadRow as bad:
                 self._reject(row, bad)
                 continue
-            batch.append((row, request, text))
+            batch.append((row, prompt, text))
             characters += len(text[0])
             if len(batch) + len(self._rejected) >= _BATCH_ROWS or characters >= _BATCH_CHARACTERS:
                 yield batch
                 batch, characters = [], 0
         yield batch
 
-    def _text(self, request: Request, row: Row) -> tuple[str, bool]:
+    def _text(self, prompt: ParsedPrompt, row: Row) -> tuple[str, bool]:
         try:
-            return self.renderer.text(request)
+            return self.renderer.text(prompt)
         except UsageError as error:
             raise UsageError(f"{self.reader.path}: {self._place(row)}: {error}") from None
 
-    def _take(self, batch: list[tuple[Row, Request, tuple[str, bool]]]) -> None:
-        """Tokenise a batch; what is too long or too short is written down, the rest goes into the spool."""
+    def _add_batch(self, batch: list[tuple[Row, ParsedPrompt, tuple[str, bool]]]) -> None:
+        """Tokenise a batch and add it to the buffer; prompts that are too long or too short are rejected."""
         tokens = self.renderer.token_ids([text for _, _, text in batch])
         least, most = self.config.min_prompt_tokens, self.config.max_prompt_tokens
-        requests, kept = [], []
-        for (row, request, _), ids in zip(batch, tokens, strict=True):
+        prompts, kept = [], []
+        for (row, prompt, _), ids in zip(batch, tokens, strict=True):
             if len(ids) > most:
-                self.tally.too_long += 1
+                self.counts.too_long += 1
                 self._rejected.append((row, f"too long: {len(ids):,} tokens, at most {most:,}"))
             elif len(ids) < least:
-                self.tally.too_short += 1
+                self.counts.too_short += 1
                 self._rejected.append((row, f"too short: {len(ids):,} tokens, at least {least:,}"))
             else:
-                requests.append(request)
+                prompts.append(prompt)
                 kept.append(ids)
-                self.tally.dropped_turns += request.dropped_turns
-                self.tally.dropped_answers += request.dropped_answers
-        self.spool.add(self.number, requests, kept, self.renderer.bare_ids([request.asked for request in requests]))
-        self.tally.accepted += len(kept)
+                self.counts.dropped_turns += prompt.dropped_turns
+                self.counts.dropped_answers += prompt.dropped_answers
+        self.buffer.add(
+            self.number, prompts, kept, self.renderer.bare_ids([prompt.comparison_text for prompt in prompts])
+        )
+        self.counts.accepted += len(kept)
         self._write_rejects()
 
     def _reject(self, row: Row, bad: BadRow) -> None:
-        self.tally.rejected += 1
-        self.tally.reasons[bad.kind] += 1
+        self.counts.rejected += 1
+        self.counts.reasons[bad.kind] += 1
         self.first_reject = self.first_reject or f"{self._place(row)}: {bad}"
         self._rejected.append((row, str(bad)))
 
     def _place(self, row: Row) -> str:
-        place = f"{self.reader.counted} {row.number}"
+        place = f"{self.reader.unit} {row.number}"
         return place if row.file == self.reader.path.name else f"{row.file} {place}"
 
     def _write_rejects(self) -> None:

@@ -1,8 +1,8 @@
-"""MinHash signatures of prompts: shingles, the library's permutations, bands. Knows token ids, not files or rows.
+"""MinHash signatures of prompts: 5-gram shingles, datasketch permutations, bands. Knows token ids, not files or rows.
 
-Jaccard similarity of the sets of 5-grams (Broder 1997); a signature's equal places estimate it without bias, with a
-standard error of sqrt(J (1 - J) / 128), 0.035 at J = 0.8. Signatures differ between versions of datasketch, so pairs at
-the threshold may too; nothing of them is stored.
+The share of equal positions of two signatures is an unbiased estimate of the Jaccard similarity of the 5-gram sets (Broder
+1997), with a standard error of sqrt(J (1 - J) / 128): 0.035 at J = 0.8. Signatures differ between versions of datasketch, so
+pairs near the threshold may differ too; signatures are not stored.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ PERMUTATIONS = 128
 _SEED = 1
 _GRAM = 5
 _FOUND_AT_THRESHOLD = 0.99
-_SHINGLES_AT_ONCE = 4096  # the library makes a matrix of shingles x permutations
+_SHINGLES_AT_ONCE = 4096  # datasketch allocates a matrix of shingles x permutations
 _MIX = np.array(
     [0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x27D4EB2F165667C5, 0x85EBCA77C2B2AE63],
     dtype=np.uint64,
@@ -22,7 +22,7 @@ _MIX = np.array(
 
 
 def shingle_hashes(ids: Sequence[int]) -> NDArray[np.uint32]:
-    """Sorted distinct 32-bit hashes of the 5-grams of `ids`; a text of fewer tokens is one gram, padded."""
+    """Sorted distinct 32-bit hashes of the 5-grams of `ids`; fewer than 5 tokens are padded to one 5-gram."""
     tokens = np.full(max(len(ids), _GRAM), -1, dtype=np.int64)
     tokens[: len(ids)] = ids
     grams = np.lib.stride_tricks.sliding_window_view(tokens, _GRAM).astype(np.uint64)
@@ -37,7 +37,7 @@ def avalanche(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def signatures(prompts: Sequence[Sequence[int]]) -> NDArray[np.uint32]:
-    """MinHash signatures [prompts, 128] of lists of token ids, by a fixed seed."""
+    """MinHash signatures [prompts, 128] of lists of token ids, with a fixed seed."""
     from datasketch import MinHash
 
     empty = MinHash(num_perm=PERMUTATIONS, seed=_SEED, hashfunc=int)  # the shingles are hashes already
@@ -56,10 +56,10 @@ def similarity(one: NDArray[np.uint32], others: NDArray[np.uint32]) -> NDArray[n
 
 
 def rows_per_band(threshold: float) -> int:
-    """Signature places in a band: the most with which a pair at `threshold` meets in some band with chance 0.99.
+    """Rows per band: the largest number with which a pair at `threshold` shares a band with probability 0.99.
 
-    P(meet) = 1 - (1 - J^r)^(128 // r) (Leskovec et al., Mining of Massive Datasets, 3.4). Chance meetings are weeded
-    out by comparing whole signatures, so bands are chosen for what they find, not for what they spare.
+    P(shared band) = 1 - (1 - J^r)^(128 // r) (Leskovec et al., Mining of Massive Datasets, 3.4). Candidate pairs are checked
+    by comparing whole signatures, so bands are chosen for recall, not precision.
     """
 
     def found(rows: int) -> float:

@@ -1,6 +1,6 @@
-"""`prompts.arrow`: the corpus as later stages read it, and how it is written. Knows no tokenizer.
+"""`prompts.arrow`: the corpus that later stages read, and its writer. Knows no tokenizer.
 
-An Arrow IPC file, uncompressed, so that a memory map is all it takes to read one.
+An uncompressed Arrow IPC file, so that it can be memory-mapped.
 """
 
 import json
@@ -26,30 +26,30 @@ SCHEMA = pa.schema(
         ("domain", pa.string()),
         ("cluster", pa.int64()),
         ("tokens", pa.list_(pa.int32())),
-        ("chat", pa.string()),  # JSON of a Chat; null where nothing follows
+        ("chat", pa.string()),  # JSON of a Chat; null if there are no follow-ups
     ]
 )
 
 
 @dataclass(frozen=True)
 class Chat:
-    """A chat that goes on: the messages so far, and what is asked after each answer to come."""
+    """A multi-turn chat: the messages so far, and the user messages after each coming answer."""
 
     messages: tuple[Mapping[str, Any], ...]
     follow_ups: tuple[tuple[Mapping[str, Any], ...], ...]
 
-    def answered(self, text: str) -> "Chat":
-        """The chat after the target's answer, with the next question asked."""
-        asked, *later = self.follow_ups
-        return Chat((*self.messages, {"role": "assistant", "content": text}, *asked), tuple(later))
+    def with_answer(self, text: str) -> "Chat":
+        """The chat extended by the target's answer and the next follow-up."""
+        following, *later = self.follow_ups
+        return Chat((*self.messages, {"role": "assistant", "content": text}, *following), tuple(later))
 
 
 @dataclass(frozen=True)
 class Prompt:
     """One prompt. `id` is 16 hex digits of SHA-256 over the token ids as little-endian int32: equal ids, equal tokens.
 
-    `split` is train, dev or examination; prompts of one `cluster` (a number within this artifact) share it. `chat` is there
-    where more is asked after the answer.
+    `split` is train, dev or examination; prompts of one `cluster` (a number within this artifact) share it. `chat` is set for
+    chats with follow-ups.
     """
 
     id: str
@@ -61,8 +61,8 @@ class Prompt:
 
 
 @dataclass
-class Written:
-    """What went into the file: prompts by (domain, split), all tokens, clusters, and the prompts of the largest one."""
+class CorpusCounts:
+    """Counts of the written corpus: prompts by (domain, split), tokens, clusters, prompts of the largest cluster."""
 
     prompts: Counter[tuple[str, str]] = field(default_factory=Counter)
     tokens: int = 0
@@ -73,15 +73,15 @@ class Written:
         return sum(count for (_, where), count in self.prompts.items() if where == split)
 
     def by_domain(self) -> dict[str, dict[str, int]]:
-        """{domain: {split: prompts}}, every split named."""
+        """{domain: {split: prompts}}, with every split."""
         domains = sorted({domain for domain, _ in self.prompts})
         return {domain: {split: self.prompts[domain, split] for split in SPLITS} for domain in domains}
 
 
 def write_prompts(
     path: Path, accepted: Path, ids: NDArray[np.uint64], clusters: Clusters, splits: NDArray[np.uint8]
-) -> Written:
-    """Copy the kept rows of the spool's `accepted` file to `path`, batch by batch, in the order they were read.
+) -> CorpusCounts:
+    """Copy the kept rows of the row buffer's `accepted` file to `path`, batch by batch, in the order they were read.
 
     `ids` and `splits` are [rows]; clusters are numbered by their first kept row.
     """
@@ -91,7 +91,7 @@ def write_prompts(
     number[np.argsort(start)] = np.arange(len(found))
     cluster_of = np.full(len(clusters.kept), -1, dtype=np.int64)
     cluster_of[clusters.kept] = number[inverse]
-    written = Written(clusters=len(found), largest_cluster=int(sizes.max()))
+    written = CorpusCounts(clusters=len(found), largest_cluster=int(sizes.max()))
     with pa.memory_map(str(accepted)) as source, pa.ipc.new_file(str(path), SCHEMA) as out:
         row = 0
         for batch in _batches(pa.ipc.open_file(source)):
@@ -121,9 +121,9 @@ def write_prompts(
 
 
 def read_prompts(artifact_dir: Path, splits: Collection[str] | None = None) -> list[Prompt]:
-    """The prompts of a corpus artifact, in file order; of `splits` only, where given (ValueError for an unknown name).
+    """The prompts of a corpus artifact, in file order, optionally of some `splits` (ValueError for an unknown name).
 
-    UnderstudyError where the file is missing or damaged.
+    UnderstudyError if the file is missing or damaged.
     """
     if splits is not None and set(splits) - set(SPLITS):
         raise ValueError(f"no such split: {', '.join(sorted(set(splits) - set(SPLITS)))}")

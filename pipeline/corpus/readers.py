@@ -1,7 +1,7 @@
-"""Rows of a prompt source, one at a time: JSONL, Parquet, `datasets` directories.
+"""Rows of a prompt source, one at a time, from JSONL, Parquet or `datasets` directories.
 
-Knows files and their row numbers, not what a prompt is. A row that cannot be parsed is yielded as a `BadRow`, so that
-one broken line costs one line; a file that cannot be read at all is a UsageError.
+Knows files and row numbers, not prompts. A row that cannot be parsed is yielded as a `BadRow`; a file that cannot be read
+raises UsageError.
 """
 
 import json
@@ -15,13 +15,13 @@ from pipeline.corpus import tables
 from pipeline.corpus.rows import BadRow
 from pipeline.errors import UsageError
 
-MAX_LINE_BYTES = 16 << 20  # a prompt of the longest kind, every character escaped, and as much again in other columns
+MAX_LINE_BYTES = 16 << 20  # the longest prompt with every character escaped, and the same again for other columns
 _DATASET_MARKS = ("state.json", "dataset_dict.json", "dataset_info.json")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row: the file's name, its 1-based line (row) there, and the parsed value or what is wrong with it."""
+    """One row: the file's name, its 1-based line or row number, and the parsed value or a BadRow."""
 
     file: str
     number: int
@@ -31,31 +31,31 @@ class Row:
 class SourceReader:
     """The files of one prompt source.
 
-    UsageError where the format cannot be told or nothing is there to read; every message names the file.
+    UsageError if the format cannot be detected or there is no file; every message names the file.
     """
 
     def __init__(self, number: int, source: PromptSource, path: Path) -> None:
         self._source = source
         self.path = path / "prompts.jsonl" if source.is_reference else path
-        self._kind = _kind_of(number, source, self.path)
+        self._kind = _detect_format(number, source, self.path)
         if self._kind == "parquet" and self.path.is_dir():
             self._files = sorted(self.path.rglob("*.parquet"))
         else:
             self._files = [self.path]
 
     @property
-    def counted(self) -> str:
-        """What a row's number counts, for messages: lines of text or rows of a table."""
+    def unit(self) -> str:
+        """The unit of row numbers in messages: "line" or "row"."""
         return "line" if self._kind == "jsonl" else "row"
 
     def total(self) -> int:
-        """Rows that will be read, for a progress bar: blank lines of JSONL are counted, and a missing last newline."""
+        """Number of rows for the progress bar. For JSONL the number of newlines, so blank lines count too."""
         count = {"jsonl": _count_lines, "parquet": tables.count_parquet, "dataset": tables.count_dataset}[self._kind]
         rows = sum(count(file) for file in self._files)
         return min(rows, self._source.limit) if self._source.limit else rows
 
     def __iter__(self) -> Iterator[Row]:
-        """Rows in file order, at most `limit` of them."""
+        """At most `limit` rows, in file order."""
         read = {"jsonl": _read_jsonl, "parquet": tables.read_parquet, "dataset": tables.read_dataset}[self._kind]
         left = self._source.limit
         for file in self._files:
@@ -72,7 +72,7 @@ def _columns(source: PromptSource) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _kind_of(number: int, source: PromptSource, path: Path) -> str:
+def _detect_format(number: int, source: PromptSource, path: Path) -> str:
     if not path.exists():
         raise UsageError(f"corpus.sources.{number}.path: {path}: no such file or directory")
     if source.format == "parquet" and path.is_dir() and not any(path.rglob("*.parquet")):
@@ -95,8 +95,7 @@ def _kind_of(number: int, source: PromptSource, path: Path) -> str:
     kinds = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
     if path.suffix.lower() not in kinds:
         raise UsageError(
-            f"corpus.sources.{number}.format = auto: the name of {path} does not tell the format; set "
-            "it to jsonl or parquet"
+            f"corpus.sources.{number}.format = auto: unknown file extension of {path}; set format to jsonl or parquet"
         )
     return kinds[path.suffix.lower()]
 
@@ -110,7 +109,7 @@ def _count_lines(path: Path) -> int:
 
 
 def _read_jsonl(path: Path, columns: list[str]) -> Iterator[tuple[int, Any]]:
-    """Line by line, never more than MAX_LINE_BYTES of one in memory; blank lines are numbered and skipped."""
+    """Line by line, with at most MAX_LINE_BYTES of a line in memory; blank lines are numbered and skipped."""
     with path.open("rb") as stream:
         number = 0
         while line := stream.readline(MAX_LINE_BYTES + 1):

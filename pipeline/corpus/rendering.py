@@ -1,16 +1,16 @@
-"""From requests to the token ids that the target is given. Knows the tokenizer's few methods; holds no files."""
+"""Renders prompts to the target's token ids with its chat template. Uses few tokenizer methods; opens no files."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from pipeline.corpus.rows import BadRow, Request
+from pipeline.corpus.rows import BadRow, ParsedPrompt
 from pipeline.errors import UsageError
 
 _OURS = ("conversation", "messages", "tokenize", "add_generation_prompt", "return_dict", "return_tensors")
 
 
 class Tokenizer(Protocol):
-    """What is used of a Hugging Face tokenizer."""
+    """The methods of a Hugging Face tokenizer that are used."""
 
     chat_template: Any
 
@@ -24,8 +24,8 @@ class Tokenizer(Protocol):
 class Renderer:
     """Requests to token ids, by the target's own template.
 
-    `wanted` is config.corpus.chat_template: None renders plain prompts where there is a template, False never, True
-    always (UsageError where there is none). Chats always need one.
+    `wanted` is config.corpus.chat_template. Plain prompts are rendered with the template: None, if there is one; False,
+    never; True, always (UsageError if there is none). Chats always need a template.
     """
 
     def __init__(self, tokenizer: Tokenizer, wanted: bool | None, arguments: Mapping[str, Any]) -> None:
@@ -41,23 +41,23 @@ class Renderer:
         if taken:
             raise UsageError(f"corpus.chat_template_arguments.{taken[0]}: Understudy sets this argument; remove it")
 
-    def text(self, request: Request) -> tuple[str, bool]:
-        """What is tokenised, and whether the tokenizer has to add its special tokens (a template brings its own).
+    def text(self, prompt: ParsedPrompt) -> tuple[str, bool]:
+        """The text to tokenise, and whether the tokenizer must add special tokens (a template contains its own).
 
-        BadRow where the template refuses the chat; UsageError for a chat without a template.
+        BadRow if the template raises an error; UsageError for a chat without a template.
         """
-        if request.plain and not self._template_for_plain:
-            return request.messages[0]["content"], True
+        if prompt.plain and not self._template_for_plain:
+            return prompt.messages[0]["content"], True
         if not self.has_template:
             raise UsageError(
-                "chats and turns need a chat template and the target's tokenizer has none; use prompts of "
-                "plain text (prompt_field)"
+                "chats and turns need a chat template, and the target's tokenizer has none; use plain-text prompts "
+                "(prompt_field)"
             )
         from jinja2.exceptions import TemplateError
 
         try:
             text = self._tokenizer.apply_chat_template(
-                [dict(message) for message in request.messages],
+                [dict(message) for message in prompt.messages],
                 tokenize=False,
                 add_generation_prompt=True,
                 **self._arguments,
@@ -67,7 +67,7 @@ class Renderer:
         return text, False
 
     def token_ids(self, texts: Sequence[tuple[str, bool]]) -> list[list[int]]:
-        """Ids of what `text` gave, in its order."""
+        """Token ids of the results of `text`, in order."""
         ids: list[list[int]] = [[] for _ in texts]
         for special in (False, True):
             places = [place for place, (_, wants) in enumerate(texts) if wants is special]
@@ -76,11 +76,11 @@ class Renderer:
         return ids
 
     def bare_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids without template or special tokens: what near-duplicates are compared by."""
+        """Token ids without template and special tokens, for near-duplicate detection."""
         return self._encode(list(texts), False)
 
     def _encode(self, texts: list[str], special: bool) -> list[list[int]]:
         if not texts:
             return []
-        # verbose=False: a prompt beyond the tokenizer's model_max_length is ours to count, not a warning.
+        # verbose=False: no warning for prompts beyond model_max_length; too long prompts are counted by the first pass.
         return list(self._tokenizer(texts, add_special_tokens=special, verbose=False)["input_ids"])

@@ -1,6 +1,6 @@
-"""What is known of the accepted rows between the first pass and the last, on disk: tokens, hashes, signatures.
+"""The row buffer: tokens, hashes and signatures of the accepted rows, on disk between the passes.
 
-Three files side by side, a record a row, in the order of reading. Prompt text is hashed and let go, but for chats that go on.
+Three files with one record per row, in reading order. Prompt text is hashed and dropped, except for multi-turn chats.
 """
 
 import hashlib
@@ -14,12 +14,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.corpus.minhash import PERMUTATIONS, signatures
-from pipeline.corpus.rows import Request
+from pipeline.corpus.rows import ParsedPrompt
 from pipeline.store.files import canonical_json
 
-# 64-bit hashes: `id` of the token ids, `content` of the messages, `group` of source and group, `group_name` of the
-# group alone (sources may be listed in another order tomorrow); `grouped` says whether the last two mean anything.
-FACTS = np.dtype([("id", "<u8"), ("content", "<u8"), ("group", "<u8"), ("group_name", "<u8"), ("grouped", "?")])
+# 64-bit hashes: `id` of the token ids, `content` of the messages, `group` of source and group, `group_name` of the group
+# alone (independent of the order of the sources); `grouped`: whether the row has a group.
+ROW_HASHES = np.dtype([("id", "<u8"), ("content", "<u8"), ("group", "<u8"), ("group_name", "<u8"), ("grouped", "?")])
 ACCEPTED = pa.schema([("domain", pa.string()), ("tokens", pa.list_(pa.int32())), ("chat", pa.string())])
 
 
@@ -33,22 +33,22 @@ def text_hash(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
 
-def _facts(request: Request, tokens: Sequence[int], source: int) -> tuple[int, int, int, int, bool]:
-    content = text_hash(canonical_json([dict(message) for message in request.messages]))
-    group = request.group
+def _hashes(prompt: ParsedPrompt, tokens: Sequence[int], source: int) -> tuple[int, int, int, int, bool]:
+    content = text_hash(canonical_json([dict(message) for message in prompt.messages]))
+    group = prompt.group
     scoped, name = (0, 0) if group is None else (text_hash(f"{source} {group}"), text_hash(group))
     return token_hash(tokens), content, scoped, name, group is not None
 
 
-def _chat(request: Request) -> str | None:
-    """What is needed to go on once the target has answered; nothing is kept of requests that end there."""
-    if not request.follow_ups:
+def _chat(prompt: ParsedPrompt) -> str | None:
+    """JSON of messages and follow-ups of a multi-turn chat; None for other prompts."""
+    if not prompt.follow_ups:
         return None
-    return canonical_json({"messages": request.messages, "follow_ups": request.follow_ups})
+    return canonical_json({"messages": prompt.messages, "follow_ups": prompt.follow_ups})
 
 
 class RowBuffer:
-    """Writes while open, then reads by memory map. `folder` must exist; the caller removes it."""
+    """Writes while open; afterwards reads are memory-mapped. `folder` must exist; the caller removes it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -59,7 +59,7 @@ class RowBuffer:
         return self.folder / "accepted.arrow"
 
     def __enter__(self) -> Self:
-        self._facts = (self.folder / "facts.bin").open("wb")
+        self._hashes = (self.folder / "hashes.bin").open("wb")
         self._signatures = (self.folder / "signatures.bin").open("wb")
         self._tokens = pa.ipc.new_file(str(self.accepted), ACCEPTED)
         return self
@@ -67,28 +67,28 @@ class RowBuffer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._facts.close()
+        self._hashes.close()
         self._signatures.close()
         self._tokens.close()
 
-    def add(self, source: int, requests: list[Request], tokens: list[list[int]], bare: list[list[int]]) -> None:
-        """Append rows: their requests, the token ids the target gets, and the bare ids they are compared by."""
-        if not requests:
+    def add(self, source: int, prompts: list[ParsedPrompt], tokens: list[list[int]], bare: list[list[int]]) -> None:
+        """Append rows: prompts, their token ids for the target, and their bare ids for near-duplicate detection."""
+        if not prompts:
             return
-        facts = [_facts(request, ids, source) for request, ids in zip(requests, tokens, strict=True)]
-        np.array(facts, dtype=FACTS).tofile(self._facts)
+        hashes = [_hashes(prompt, ids, source) for prompt, ids in zip(prompts, tokens, strict=True)]
+        np.array(hashes, dtype=ROW_HASHES).tofile(self._hashes)
         signatures(bare).tofile(self._signatures)
         columns = [
-            pa.array([request.domain for request in requests], pa.string()),
+            pa.array([prompt.domain for prompt in prompts], pa.string()),
             pa.array(tokens, ACCEPTED.field("tokens").type),
-            pa.array([_chat(request) for request in requests], pa.string()),
+            pa.array([_chat(prompt) for prompt in prompts], pa.string()),
         ]
         self._tokens.write_batch(pa.record_batch(columns, schema=ACCEPTED))
-        self.rows += len(requests)
+        self.rows += len(prompts)
 
-    def facts(self) -> NDArray[np.void]:
-        """FACTS of every row, [rows], memory-mapped."""
-        return np.memmap(self.folder / "facts.bin", dtype=FACTS, mode="r")
+    def hashes(self) -> NDArray[np.void]:
+        """ROW_HASHES of every row, [rows], memory-mapped."""
+        return np.memmap(self.folder / "hashes.bin", dtype=ROW_HASHES, mode="r")
 
     def signatures(self) -> NDArray[np.uint32]:
         """Signatures [rows, 128], memory-mapped."""

@@ -1,6 +1,6 @@
-"""From a raw row to a request that a chat template or a tokenizer can take, or to one reason why not.
+"""Parses a raw row into a prompt for a chat template or a tokenizer, or raises BadRow with the reason.
 
-Knows the three kinds of row (prompt, messages, turns) and what no prompt may contain; reads no file, has no tokenizer.
+Knows the three kinds of rows (prompt, messages, turns) and which content is invalid; reads no file, has no tokenizer.
 """
 
 from collections.abc import Mapping
@@ -12,11 +12,11 @@ from pipeline.config.corpus import PromptSource
 from pipeline.store.files import canonical_json
 
 MAX_CHARACTERS = 1_000_000
-_MAX_LABEL = 200  # characters of a domain or group: more is not a label but a mistaken column
+_MAX_LABEL = 200  # characters of a domain or group; longer values are probably the wrong column
 
 
 class BadRow(Exception):
-    """A row that is no usable prompt. `kind` is what is counted; `detail` holds positions and names, never content."""
+    """An unusable row. Rows are counted by `kind`; `detail` holds positions and names, never content."""
 
     def __init__(self, kind: str, detail: str = "") -> None:
         super().__init__(kind if not detail else f"{kind}: {detail}")
@@ -24,12 +24,12 @@ class BadRow(Exception):
 
 
 @dataclass(frozen=True)
-class Request:
-    """What the target is asked.
+class ParsedPrompt:
+    """A prompt, before rendering.
 
-    `plain` is a bare text that has not been put into a chat (it is then the only message's content). `group` is None
-    where the row names none. `follow_ups` are what is asked once the target has answered, then once it has answered that.
-    `dropped_turns` and `dropped_answers` count what lay behind the prompt, no part of it.
+    `plain`: a bare text, stored as the content of the only message. `group` is None if the row has none. `follow_ups` are the
+    user messages after the target's first answer, after its second, and so on. `dropped_turns` and `dropped_answers` count
+    the row's messages that are not used.
     """
 
     messages: tuple[Mapping[str, Any], ...]
@@ -41,14 +41,14 @@ class Request:
     follow_ups: tuple[tuple[Mapping[str, Any], ...], ...] = ()
 
     @property
-    def asked(self) -> str:
-        """The text two requests are compared by: all messages but the system's, which a whole deployment shares."""
+    def comparison_text(self) -> str:
+        """The text for near-duplicate detection: all messages but system messages, which a deployment shares."""
         messages = (*self.messages, *(message for part in self.follow_ups for message in part))
         return "\n".join(message["content"] for message in messages if message["role"] != "system")
 
 
-def parse_row(value: Any, source: PromptSource) -> Request:
-    """The request in `value`; the first of prompt, messages and turns that is not null counts. Raises BadRow."""
+def parse_row(value: Any, source: PromptSource) -> ParsedPrompt:
+    """The prompt in `value`, from the first of prompt, messages and turns that is not null. Raises BadRow."""
     if isinstance(value, BadRow):
         raise value
     if not isinstance(value, Mapping):
@@ -57,12 +57,12 @@ def parse_row(value: Any, source: PromptSource) -> Request:
     group = _label(value.get(source.group_field), "group")
     if value.get(source.prompt_field) is not None:
         text = _text(value[source.prompt_field], source.prompt_field)
-        return Request(({"role": "user", "content": text},), True, domain, group)
+        return ParsedPrompt(({"role": "user", "content": text},), True, domain, group)
     if value.get(source.messages_field) is not None:
         messages, answers = _messages(value[source.messages_field], source.messages_field)
         if source.every_turn:
             return _every_turn(messages, answers, source.messages_field, domain, group)
-        return Request(messages, False, domain, group, dropped_answers=answers)
+        return ParsedPrompt(messages, False, domain, group, dropped_answers=answers)
     if value.get(source.turns_field) is not None:
         turns = value[source.turns_field]
         if not isinstance(turns, list) or not turns:
@@ -70,11 +70,11 @@ def parse_row(value: Any, source: PromptSource) -> Request:
         asked = turns if source.every_turn else turns[:1]
         texts = [_text(turn, f"{source.turns_field}[{number}]") for number, turn in enumerate(asked, start=1)]
         first, *later = [({"role": "user", "content": text},) for text in texts]
-        return Request(first, False, domain, group, len(turns) - len(asked), follow_ups=tuple(later))
-    raise _nothing_there(value, source)
+        return ParsedPrompt(first, False, domain, group, len(turns) - len(asked), follow_ups=tuple(later))
+    raise _missing_prompt(value, source)
 
 
-def _nothing_there(value: Mapping[str, Any], source: PromptSource) -> BadRow:
+def _missing_prompt(value: Mapping[str, Any], source: PromptSource) -> BadRow:
     wanted = (source.prompt_field, source.messages_field, source.turns_field)
     null = [name for name in wanted if name in value]
     if null:
@@ -99,7 +99,7 @@ def _text(value: Any, what: str) -> str:
 
 
 def _check_unicode(value: str, what: str) -> None:
-    """JSON can spell half of a surrogate pair, which no encoding and no tokenizer can take."""
+    """Reject lone surrogates: JSON can contain them, but they cannot be encoded or tokenised."""
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -107,7 +107,7 @@ def _check_unicode(value: str, what: str) -> None:
 
 
 def _messages(value: Any, what: str) -> tuple[tuple[Mapping[str, Any], ...], int]:
-    """The chat up to its last question, and how many answers stood behind it: the target is to give those."""
+    """The chat up to its last user message, and the number of assistant messages after it, which the target generates."""
     if not isinstance(value, list) or not value:
         raise BadRow("bad messages", f"'{what}' is not a list of messages")
     messages = [_message(entry, f"{what}[{number}]") for number, entry in enumerate(value, start=1)]
@@ -117,15 +117,15 @@ def _messages(value: Any, what: str) -> tuple[tuple[Mapping[str, Any], ...], int
     while kept and messages[kept - 1]["role"] == "assistant":
         kept -= 1
     if all(message["role"] == "system" for message in messages[:kept]):
-        raise BadRow("bad messages", f"'{what}' asks nothing: no message of a user")
+        raise BadRow("bad messages", f"'{what}' has no user message")
     return tuple(messages[:kept]), len(messages) - kept
 
 
 def _every_turn(
     messages: tuple[Mapping[str, Any], ...], answers: int, what: str, domain: str, group: str | None
-) -> Request:
-    """What stands between the answers, which the target gives anew; up to where a tool would answer, for the target may not
-    have called it."""
+) -> ParsedPrompt:
+    """The messages between the answers, since the target generates its own answers. Stops before a tool message, because the
+    target may not have called the tool."""
     parts: list[list[Mapping[str, Any]]] = [[]]
     for before, message in zip((None, *messages), messages, strict=False):
         if message["role"] == "assistant":
@@ -135,10 +135,10 @@ def _every_turn(
         else:
             parts[-1].append(message)
     if all(message["role"] == "system" for message in parts[0]):
-        raise BadRow("bad messages", f"'{what}' begins with an answer: no message of a user before it")
+        raise BadRow("bad messages", f"'{what}' begins with an assistant message: no user message before it")
     first, *later = map(tuple, parts)
     asked = list(takewhile(lambda part: all(message["role"] != "tool" for message in part), later))
-    return Request(first, False, domain, group, len(later) - len(asked), answers, tuple(asked))
+    return ParsedPrompt(first, False, domain, group, len(later) - len(asked), answers, tuple(asked))
 
 
 def _message(entry: Any, what: str) -> Mapping[str, Any]:
@@ -153,18 +153,18 @@ def _message(entry: Any, what: str) -> Mapping[str, Any]:
         _text(content, what)
     elif "\0" in content:
         raise BadRow("NUL character", f"'{what}'")
-    # Columnar files fill absent keys of a message with null; a template tells a null key from an absent one.
+    # Columnar files fill absent keys of a message with null, and templates treat null and absent keys differently.
     message = {key: item for key, item in entry.items() if item is not None}
     try:
         spelled = canonical_json(message)
     except (TypeError, ValueError):
-        raise BadRow("bad messages", f"'{what}' holds something that JSON cannot") from None
+        raise BadRow("bad messages", f"'{what}' holds a value that JSON does not support") from None
     _check_unicode(spelled, what)
     return message
 
 
 def _label(value: Any, what: str) -> str | None:
-    if value is None or value == "" or value != value:  # a NaN is how data frames spell a missing value
+    if value is None or value == "" or value != value:  # data frames use NaN for missing values
         return None
     if not isinstance(value, str | int | float):
         raise BadRow(f"bad {what}", f"it is {type(value).__name__}, not text")

@@ -1,6 +1,6 @@
-"""Rows of columnar prompt files: Parquet, and directories that `datasets` saved. UsageError where one cannot be read.
+"""Rows of columnar prompt files: Parquet, and `datasets` directories (`save_to_disk`). UsageError for unreadable files.
 
-Only the columns that are asked for are read. Knows no prompt.
+Reads only the requested columns. Knows no prompts.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,7 +24,7 @@ def count_parquet(path: Path) -> int:
 
 
 def read_parquet(path: Path, columns: list[str]) -> Iterator[tuple[int, Any]]:
-    """(1-based row, dict of those of `columns` that are there), a batch in memory at a time."""
+    """(1-based row number, dict of those of `columns` that exist), with one batch in memory."""
     import pyarrow.parquet as pq
 
     try:
@@ -48,7 +48,7 @@ def read_dataset(path: Path, columns: list[str]) -> Iterator[tuple[int, Any]]:
 
 
 def _dataset(path: Path) -> Any:
-    """A memory-mapped Dataset; one split of a DatasetDict is taken, among several the user must choose."""
+    """A memory-mapped Dataset; for a DatasetDict its only split (UsageError if there are several)."""
     import datasets
 
     try:
@@ -65,7 +65,7 @@ def _dataset(path: Path) -> Any:
 
 
 def _present(path: Path, names: list[str], columns: list[str]) -> list[str]:
-    """The configured columns that are there; a column file without any kind of prompt has no usable row at all."""
+    """The configured columns that exist. UsageError for a file without any prompt column."""
     if not set(names) & set(columns[:3]):
         raise UsageError(
             f"{path}: row 1: missing column: none of {', '.join(columns[:3])} among "
@@ -83,7 +83,7 @@ def _numbered(batches: Any) -> Iterator[tuple[int, Any]]:
 
 
 def _values(batch: Any) -> list[Any]:
-    """Rows of an Arrow batch as dicts. Arrow does not check UTF-8 on reading, so a bad string shows only here."""
+    """Rows of an Arrow batch as dicts. Arrow does not check UTF-8 on reading, so invalid strings are found here."""
     try:
         return list(batch.to_pylist())
     except UnicodeDecodeError:

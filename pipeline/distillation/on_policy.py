@@ -14,7 +14,7 @@ import numpy as np
 from pipeline.config.distill import DistillConfig
 from pipeline.config.generate import GenerateConfig
 from pipeline.generation.completion_store import StoredCompletion, read_completions, shard_exists, write_shard
-from pipeline.generation.scoring import Written, score
+from pipeline.generation.scoring import DraftCompletion, score
 from pipeline.progress import Progress
 from pipeline.speculation.batch import Request
 from pipeline.speculation.decoder import Decoder
@@ -85,19 +85,19 @@ def write_round(
     return list(read_completions(out))
 
 
-def _write(decoder: Decoder, items: Sequence[StoredCompletion], most: int, seed: int) -> list[Written]:
+def _write(decoder: Decoder, items: Sequence[StoredCompletion], most: int, seed: int) -> list[DraftCompletion]:
     requests = [Request(tuple(item.prompt.tolist()), most, _seed(seed, item)) for item in items]
     return [
-        Written(
-            item.id,
-            item.split,
-            item.domain,
-            item.prompt,
-            np.array(said.tokens[: said.length], dtype=np.int32),
-            said.stopped,
-            request.seed,
+        DraftCompletion(
+            id=item.id,
+            split=item.split,
+            domain=item.domain,
+            prompt=item.prompt,
+            tokens=np.array(completion.tokens[: completion.length], dtype=np.int32),
+            stopped=completion.stopped,
+            seed=request.seed,
         )
-        for item, request, said in zip(items, requests, decoder.decode(requests), strict=True)
+        for item, request, completion in zip(items, requests, decoder.decode(requests), strict=True)
     ]
 
 

@@ -25,7 +25,7 @@ from pipeline.distillation.losses import LOSSES, MERGED, Sparse, cross_entropy, 
 from pipeline.distillation.optimizer import MuonWithAdamW
 from pipeline.distillation.precision import fast_attention
 from pipeline.errors import UnderstudyError
-from pipeline.examination.stored import DevFigures
+from pipeline.examination.examiner import AcceptanceSummary
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.models.loading import multiplies_bf16
 from pipeline.progress import Progress, Track
@@ -41,7 +41,7 @@ def distill(
     seed: int,
     vocabulary: int,
     work: Path,
-    examine: Callable[[Any], DevFigures],
+    examine: Callable[[Any], AcceptanceSummary],
     progress: Progress,
 ) -> list[dict[str, float]]:
     """Train `model` in place on `spoken` and leave it as it was when `examine(model)` said it was best.
@@ -198,7 +198,12 @@ class _Watch(TrainerCallback):  # type: ignore[misc]
     """Progress, figures on dev prompts, the best weights so far, and the mark that makes a checkpoint valid."""
 
     def __init__(
-        self, trainer: _Trainer, settings: DistillConfig, examine: Callable[[Any], DevFigures], track: Track, work: Path
+        self,
+        trainer: _Trainer,
+        settings: DistillConfig,
+        examine: Callable[[Any], AcceptanceSummary],
+        track: Track,
+        work: Path,
     ) -> None:
         self._trainer, self._settings, self._examine_draft, self._track = trainer, settings, examine, track
         self._work, self._last = work, ""

@@ -10,7 +10,7 @@ from pipeline.config.root import Config
 from pipeline.distillation.adapters import add_adapters, merge_adapters
 from pipeline.distillation.on_policy import Write, run_rounds, write_round
 from pipeline.distillation.trainer import distill
-from pipeline.examination.stored import DevFigures, dev_figures
+from pipeline.examination.examiner import AcceptanceSummary, Examiner
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.models.loading import choose_device, load_model, load_tokenizer
 from pipeline.models.stored_pair import Pair
@@ -54,10 +54,19 @@ class Training:
         vocabulary = self.pair.vocabulary
         return distill(model, tokenizer, rows, how, seed, vocabulary, work, self.examine, self.progress)
 
-    def examine(self, draft: Any) -> DevFigures:
+    @property
+    def examiner(self) -> Examiner:
+        """Calls are counted as for a user whatever the convention: nothing is stored past the end of dev completions."""
+        return Examiner(self.sampling, self.config.evaluate, self.pair.vocabulary, count_as="user")
+
+    @property
+    def sampling(self) -> Sampling:
+        """The deployment's."""
+        return Sampling.from_config(self.config.sampling)
+
+    def examine(self, draft: Any) -> AcceptanceSummary:
         """On dev prompts."""
-        sampling = Sampling(**self.config.sampling.model_dump())
-        return dev_figures(draft, self.dev, sampling, self.config.evaluate, self.pair.vocabulary)
+        return self.examiner.summary(draft, self.dev)
 
     def _writer(self, draft: Any) -> Write:
         target = self._load("target", self.pair.dtype("target"))
@@ -67,7 +76,7 @@ class Training:
                 draft.eval(),
                 target,
                 prompts,
-                Sampling(**self.config.sampling.model_dump()),
+                self.sampling,
                 self.config.generate,
                 self.config.evaluate.batch_tokens,
                 seed,

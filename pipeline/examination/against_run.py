@@ -1,4 +1,4 @@
-"""Examining a draft outside a run: on the completions a run stored, under that run's conditions."""
+"""Examines a draft on the completions that a run stored, under the conditions of that run."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from pipeline.acceptance.profile import PromptCounts
 from pipeline.config.loading import parse_config
 from pipeline.errors import UsageError
-from pipeline.examination.stored import examine_draft
+from pipeline.examination.examiner import Examiner
 from pipeline.generation.completion_store import canonical, read_completions, stored_samplings
 from pipeline.models.draft_directory import find_draft
 from pipeline.models.loading import choose_device, load_model, load_tokenizer
@@ -21,9 +21,9 @@ from pipeline.store.runs import RunRecord, find_built
 def examine_again(
     store: Store, record: RunRecord, draft: Path, completions: Path | None
 ) -> tuple[list[PromptCounts], dict[str, Any]]:
-    """Counts of `draft` over the examination completions at the deployment's settings, and the conditions they hold under.
+    """Counts of `draft` over the examination completions at the deployment's sampling settings, and the conditions.
 
-    Raises UsageError if the draft is of another family or the completions are none.
+    Raises UsageError if the draft is of another model family, or if there are no such completions.
     """
     config = parse_config(record.config, f"run {record.id}")
     pair = read_pair(find_built(store, record, "pair").path, config.pair)
@@ -32,23 +32,25 @@ def examine_again(
         artifact.check_hashes()
         completions = artifact.path
     elif (completions / MANIFEST).is_file():
-        made = read_json(completions / MANIFEST)["settings"].get("sampling")
-        if made != config.sampling.model_dump():
+        stored_at = read_json(completions / MANIFEST)["settings"].get("sampling")
+        if stored_at != config.sampling.model_dump():
             raise UsageError(
-                f"--completions {completions}: sampled at {made}, and run {record.id} is about {config.sampling!r}"
+                f"--completions {completions}: sampled with {stored_at}, and run {record.id} uses "
+                f"{config.sampling.model_dump()}; give completions with the same settings"
             )
-    sampling = Sampling(**config.sampling.model_dump())
+    sampling = Sampling.from_config(config.sampling)
     if canonical(sampling) not in stored_samplings(completions, {"examination"}):
         raise UsageError(
-            f"--completions {completions}: holds no examination completions at this run's sampling settings"
+            f"--completions {completions}: holds no examination completions at this run's sampling settings; leave it out or "
+            "give a generate artifact of such a run"
         )
     path = find_draft(draft, config.pair)
     check_same_family(load_tokenizer(pair.tokenizer), load_tokenizer(path, config.pair.trust_remote_code))
     model = load_model(path, config.pair.draft.dtype, choose_device(config.device), config.pair.trust_remote_code)
-    spoken = read_completions(completions, {"examination"}, sampling)
-    windows = examine_draft(model, spoken, sampling, config.evaluate, pair.vocabulary)
-    counts = [item for window in windows for item in window]  # the baseline it is paired with is a list of them too
     settings = config.evaluate
+    stored = read_completions(completions, {"examination"}, sampling)
+    windows = Examiner(sampling, settings, pair.vocabulary).counts(model, stored)
+    counts = [item for window in windows for item in window]  # the baseline is compared prompt by prompt
     return counts, {
         "completions": completions.name,
         "convention": settings.convention,

@@ -1,7 +1,8 @@
-"""The examination against a real decode of the same prompts, at temperature 0, under the near-tie rule.
+"""Compares the examination with a real greedy decode of the same prompts, allowing for near-ties.
 
-Block and one-at-a-time arithmetic round differently, so a greedy decode may leave the stored text where two logits tie.
-In fp32 a difference is explained only by a gap below NEAR_TIE; in lower precision it is listed and counted.
+A forward pass over a block rounds differently from one over a single token, so a greedy decode may differ from the stored
+text where two logits are nearly equal. In fp32 only a gap below NEAR_TIE explains a difference; in lower precision
+differences are listed and counted.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pipeline.acceptance.examine import acceptance_probabilities
+from pipeline.config.evaluate import EvaluateConfig
+from pipeline.examination.examiner import Examiner
 from pipeline.speculation.batch import Completion, Request
 from pipeline.speculation.decoder import Decoder
 from pipeline.speculation.sampling import GREEDY
@@ -20,7 +22,7 @@ from pipeline.speculation.sampling import GREEDY
 NEAR_TIE = 2e-5
 
 
-class Stored(Protocol):
+class GreedyCompletion(Protocol):
     """A stored greedy completion."""
 
     @property
@@ -37,7 +39,7 @@ class Stored(Protocol):
 
 
 class _Decoded:
-    """What the decoder wrote, in the form the examination reads."""
+    """A completion of the decoder, in the form that the examiner reads."""
 
     def __init__(self, prompt: NDArray[np.int32], tokens: Sequence[int]) -> None:
         self.prompt = prompt
@@ -48,24 +50,25 @@ class _Decoded:
 def cross_check(
     target: Any,
     draft: Any,
-    stored: Sequence[Stored],
-    gamma: int,
-    tokens: int,
+    stored: Sequence[GreedyCompletion],
+    settings: EvaluateConfig,
     vocabulary: int,
     stop_tokens: Sequence[int],
 ) -> dict[str, Any]:
-    """Decode the first `tokens` tokens of each stored completion with draft length `gamma`; compare text and rounds.
+    """Decode the first `settings.crosscheck_tokens` tokens of each stored completion with draft length
+    `settings.crosscheck_gamma`; compare text and rounds.
 
     `agrees`: in fp32, every difference is a near-tie; in lower precision, the number of rounds is within 10% (or 2).
     """
-    requests = [Request(item.prompt.tolist(), min(tokens, item.length), 0) for item in stored]
+    gamma = settings.crosscheck_gamma
+    requests = [Request(item.prompt.tolist(), min(settings.crosscheck_tokens, item.length), 0) for item in stored]
     decoder = Decoder(target, draft, sampling=GREEDY, vocabulary=vocabulary, gamma=gamma, stop_tokens=stop_tokens)
     completions = decoder.decode(requests)
     decoded = [_Decoded(item.prompt, completion.tokens) for item, completion in zip(stored, completions, strict=True)]
-    stands = acceptance_probabilities(draft, decoded, GREEDY, GREEDY, vocabulary, batch_tokens=4096)
+    accepted = Examiner(GREEDY, settings, vocabulary).acceptance(draft, decoded)
     ties: list[dict[str, Any]] = []
     predicted = seen = 0
-    for item, own, completion, a_T in zip(stored, decoded, completions, stands, strict=True):
+    for item, own, completion, a_T in zip(stored, decoded, completions, accepted, strict=True):
         ties += _text_difference(target, item, own, vocabulary)
         predicted += len(trace := round_starts(a_T, gamma))
         seen += len(actual := decoded_starts(completion))
@@ -84,19 +87,19 @@ def cross_check(
 
 
 def _leeway(rounds: int) -> float:
-    """Rounds by which a decode in lower precision may differ: ties are frequent there, a broken draft is off by far more."""
+    """Rounds by which a decode in lower precision may differ: ties are frequent there; a broken draft differs by far more."""
     return max(2.0, 0.1 * rounds)
 
 
 def round_starts(a_T: NDArray[np.float64], gamma: int) -> list[int]:
-    """Where rounds start, given which tokens the draft would have said (1 or 0), the first round at token 0."""
+    """Where rounds start, given which tokens the draft would have proposed (1 or 0). The first round starts at token 0."""
     starts, position = [], 0
     while position < len(a_T):
         starts.append(position)
-        stood = 0
-        while stood < gamma and position + stood < len(a_T) and a_T[position + stood] == 1:
-            stood += 1
-        position += stood + 1
+        accepted = 0
+        while accepted < gamma and position + accepted < len(a_T) and a_T[position + accepted] == 1:
+            accepted += 1
+        position += accepted + 1
     return starts
 
 
@@ -106,7 +109,7 @@ def decoded_starts(completion: Completion) -> list[int]:
     return [0, *(int(end) for end in ends[:-1])]
 
 
-def _text_difference(target: Any, item: Stored, own: _Decoded, vocabulary: int) -> list[dict[str, Any]]:
+def _text_difference(target: Any, item: GreedyCompletion, own: _Decoded, vocabulary: int) -> list[dict[str, Any]]:
     stored = item.tokens[: len(own.tokens)].tolist()
     found = first_divergence(target, item.prompt.tolist(), stored, own.tokens.tolist(), vocabulary)
     return [] if found is None else [{"prompt": item.id, "position": found[0], "of": "target", "gap": found[1]}]
@@ -115,9 +118,9 @@ def _text_difference(target: Any, item: Stored, own: _Decoded, vocabulary: int) 
 def first_divergence(
     target: Any, prompt: Sequence[int], one: Sequence[int], other: Sequence[int], vocabulary: int
 ) -> tuple[int, float] | None:
-    """The first token at which two greedy texts of one length part, and the gap between its two logits in the target's
-    own forward; None where they are equal."""
-    position = next((at for at, (mine, yours) in enumerate(zip(one, other, strict=True)) if mine != yours), None)
+    """The first token in which two greedy texts of the same length differ, and the gap between the two tokens' logits in a
+    forward pass of the target; None where the texts are equal."""
+    position = next((at for at, (left, right) in enumerate(zip(one, other, strict=True)) if left != right), None)
     if position is None:
         return None
     logits_V = _logits_at(target, [*prompt, *one[:position]], vocabulary)
@@ -125,22 +128,22 @@ def first_divergence(
 
 
 def _trace_difference(
-    draft: Any, item: Stored, own: _Decoded, trace: list[int], actual: list[int], vocabulary: int
+    draft: Any, item: GreedyCompletion, own: _Decoded, trace: list[int], actual: list[int], vocabulary: int
 ) -> list[dict[str, Any]]:
-    """The first round that ended elsewhere than predicted, with the gap between the draft's two best logits there.
+    """The first round that did not end where predicted, with the gap between the draft's two highest logits there.
 
-    Where one side has a round more, the other's last round reached the end of the text."""
-    for before, (one, other) in enumerate(zip_longest(trace, actual, fillvalue=len(own.tokens))):
+    Where one side has one round more, the other side's last round reached the end of the text."""
+    for number, (one, other) in enumerate(zip_longest(trace, actual, fillvalue=len(own.tokens))):
         if one != other:
             position = min(one, other) - 1
-            before_it = [*own.prompt.tolist(), *own.tokens[:position].tolist()]
-            best = _logits_at(draft, before_it, vocabulary).topk(2).values
+            prefix = [*own.prompt.tolist(), *own.tokens[:position].tolist()]
+            best = _logits_at(draft, prefix, vocabulary).topk(2).values
             return [
                 {
                     "prompt": item.id,
                     "position": position,
                     "of": "draft",
-                    "round": before,
+                    "round": number,
                     "gap": float(best[0] - best[1]),
                 }
             ]

@@ -1,5 +1,5 @@
-"""Is this draft any good here? Completions of some prompts, an examination of each draft, and what its figures are worth
-at this machine's forward times. Works without a config or a store."""
+"""Answers whether a draft is worth using here: completions of some prompts, an examination of each draft, and the speedup
+that follows from this machine's forward times. Works without a config or a store."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.acceptance.figures import Tally
+from pipeline.acceptance.figures import AcceptanceTally
 from pipeline.config.corpus import PromptSource
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.corpus.prompt_store import Prompt
@@ -17,9 +17,10 @@ from pipeline.corpus.readers import SourceReader
 from pipeline.corpus.rendering import Renderer
 from pipeline.corpus.rows import BadRow, parse_row
 from pipeline.errors import BrokenDraft, UsageError
-from pipeline.examination.stored import examine_stored, look_up_stored
+from pipeline.examination.examiner import Examiner
+from pipeline.examination.prompt_lookup import prompt_lookup_counts
 from pipeline.generation.completion_store import StoredCompletion, read_completions, stored_samplings
-from pipeline.generation.generate import Settings, generate, plan_completions
+from pipeline.generation.generate import GenerationSettings, generate, plan_completions
 from pipeline.latency.costs.flops import operations_factor, token_arithmetic
 from pipeline.latency.costs.forward_times import measure_times, pooled
 from pipeline.latency.costs.speedup import (
@@ -38,45 +39,46 @@ from pipeline.store.files import read_json
 
 LOOKUP = "prompt-lookup"
 _GAMMAS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
-_TURNS = 3  # of the clock
-_LEAST_PROMPTS = 40  # below it an interval is not to be trusted with a verdict (DESIGN, statistics)
+_REPETITIONS = 3  # of the forward-time measurement
+_LEAST_PROMPTS = 40  # intervals from fewer prompts are too unreliable for a verdict (docs/decisions.md)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What is known of one draft. `speedup` is predicted from forward times alone at the best draft length, prefill left
-    out: an upper bound, because a decoder does more than forward passes."""
+    """The findings on one draft. `speedup` is predicted from forward times alone at the best draft length, without prefill:
+    an upper bound, because a decoder does more than forward passes."""
 
     name: str
     figures: Mapping[str, Any]  # as in acceptance.json
     domains: Mapping[str, Any]
     cost_ratio: float  # a draft pass over a target pass
     gamma: int
-    speedup: Mapping[
-        str, float | None
-    ]  # value; low, high: by prompts, and by the slowest and fastest turn of the clock
-    break_even: float | None  # acceptance rate at which it would pay nothing
+    # value; low, high: interval over prompts, widened by the slowest and fastest repetition of the measurement
+    speedup: Mapping[str, float | None]
+    break_even: float | None  # acceptance rate at which the speedup is 1
     verdict: str
-    pays: bool | None  # None: cannot be told
-    arithmetic: float | None  # of an emitted token over plain decoding's; None for shapes that are not known
+    pays: bool | None  # None: no verdict
+    arithmetic: (
+        float | None
+    )  # operations per emitted token over those of plain decoding; None for unknown architectures
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What was found, and what was left out."""
+    """The findings, and what was left out."""
 
-    findings: list[Finding]  # drafts in the order given, prompt-lookup last
+    findings: list[Finding]  # drafts in the given order, prompt-lookup last
     broken: Mapping[str, str]  # drafts that could not be examined, with the reason
-    stored: int  # completions there are
+    stored: int  # completions
     examined: int
-    seen: int = 0  # left out, because a draft was trained on their prompts
+    seen: int = 0  # completions left out because a draft was trained on their prompts
 
 
 def read_prompts(
     path: Path, pair: NamedPair, chat: bool | None, count: int, most_tokens: int
 ) -> tuple[list[Prompt], list[str]]:
-    """`count` prompts of a JSONL or Parquet file or a `datasets` directory as token ids, the same whatever their order, and
-    a line for each kind of row that was left out. Raises UsageError where no prompt is left, naming the first bad row."""
+    """`count` prompts of a JSONL or Parquet file or a `datasets` directory as token ids, independent of the order of the rows,
+    and a line for each kind of row that was left out. UsageError where no prompt is left, naming the first bad row."""
     source = PromptSource(path=str(path))
     renderer = Renderer(pair.tokenizer, chat, {})
     found: dict[str, Prompt] = {}
@@ -94,44 +96,48 @@ def read_prompts(
         digest = hashlib.sha256(np.array(tokens, dtype="<i4").tobytes()).hexdigest()[:16]
         domain = min(request.domain, found[digest].domain) if digest in found else request.domain
         found[digest] = Prompt(digest, "examination", domain, 0, tuple(tokens))
-    notes = [f"{longer} prompts left out: no token, or more than {most_tokens} (the context less --max-new-tokens)"]
-    notes = (notes if longer else []) + ([f"{len(bad)} rows are no prompts, the first: {bad[0]}"] if bad else [])
+    notes = [f"{longer} prompts left out: no token, or more than {most_tokens} tokens (context minus --max-new-tokens)"]
+    notes = (notes if longer else []) + ([f"{len(bad)} rows are not prompts; the first: {bad[0]}"] if bad else [])
     if not found:
         raise UsageError(f"--prompts {path}: no prompt to complete{''.join('; ' + note for note in notes)}")
-    learnt = pair.learnt & found.keys()
-    if learnt:
-        notes.append(f"{len(learnt)} prompts left out: a draft was trained on them")
-    fresh = sorted(found.keys() - learnt)
+    trained_on = pair.learnt & found.keys()
+    if trained_on:
+        notes.append(f"{len(trained_on)} prompts left out: a draft was trained on them")
+    fresh = sorted(found.keys() - trained_on)
     if not fresh:
-        raise UsageError(f"--prompts {path}: a draft was trained on every one of these prompts; give others")
+        raise UsageError(f"--prompts {path}: a draft was trained on every one of these prompts; give other prompts")
     return [found[digest] for digest in fresh[:count]], notes
 
 
 def complete(
     pair: NamedPair, prompts: list[Prompt], sampling: Sampling, new_tokens: int, out: Path, progress: Progress
 ) -> None:
-    """What the target says after each prompt, into `out`."""
-    settings = Settings(sampling, new_tokens, lookahead=0, kept=1, keep="top", batch=32, shard=128, seed=0)
-    wanted = [item for item in plan_completions(prompts, sampling) if item.sampling == sampling]
-    generate(pair.target, wanted, settings, pair.vocabulary, pair.stop_tokens, out, progress)
+    """Generate the target's completion of each prompt into `out`."""
+    settings = GenerationSettings(
+        sampling=sampling, max_new_tokens=new_tokens, lookahead=0, kept=1, keep="top", batch=32, shard=128, seed=0
+    )
+    planned = [item for item in plan_completions(prompts, sampling) if item.sampling == sampling]
+    generate(pair.target, planned, settings, pair.vocabulary, pair.stop_tokens, out, progress)
 
 
 def check_completions(directory: Path, sampling: Sampling, target: Path) -> None:
     """Raise UsageError unless `directory` is a generate artifact with examination completions at `sampling`, by `target`."""
     manifest = read_json(directory / MANIFEST) if (directory / MANIFEST).is_file() else {}
-    stage, theirs = manifest.get("stage", "generate"), manifest.get("inputs", {}).get("target")
-    if stage == "generate" and theirs not in (None, model_digest(target)):
+    stage, stored_target = manifest.get("stage", "generate"), manifest.get("inputs", {}).get("target")
+    if stage == "generate" and stored_target not in (None, model_digest(target)):
         raise UsageError(
-            f"--completions {directory}: said by another target than --target {target}; `understudy show` names what belongs "
-            "together"
+            f"--completions {directory}: completions of another target than --target {target}; `understudy show` names the "
+            "directories of a run"
         )
     stored = stored_samplings(directory, {"examination"}) if stage == "generate" else {}
     if not stored:
-        raise UsageError(f"--completions {directory}: no generate artifact with examination completions")
-    if sampling not in stored:
-        has = ", ".join(map(str, stored))
         raise UsageError(
-            f"--completions {directory}: holds {has}, and not {sampling}; set --temperature and the filters"
+            f"--completions {directory}: not a generate artifact with examination completions; `understudy show` names one"
+        )
+    if sampling not in stored:
+        present = ", ".join(map(str, stored))
+        raise UsageError(
+            f"--completions {directory}: holds completions at {present}, not at {sampling}; set --temperature and the filters"
         )
 
 
@@ -149,12 +155,13 @@ def probe(
     stored = [item.id for item in read_completions(completions, {"examination"}, sampling)]
     ids = sorted(set(stored) - pair.learnt)
     if not ids:
-        raise UsageError("a draft was trained on every one of these prompts; give others")
-    chosen = frozenset(ids[:count])  # ids are digests: a fair choice, whatever the store's order
-    tallies, broken = {name: Tally(settings.max_gamma) for name in pair.drafts}, dict[str, str]()
+        raise UsageError("a draft was trained on every one of these prompts; give other prompts")
+    chosen = frozenset(ids[:count])  # ids are digests: a random choice that does not depend on the store's order
+    examiner = Examiner(sampling, settings, pair.vocabulary)
+    tallies, broken = {name: AcceptanceTally(settings.max_gamma) for name in pair.drafts}, dict[str, str]()
     with progress.track("examine", len(chosen), "completions") as track:
-        spoken = _chosen(completions, sampling, chosen, pair.vocabulary)
-        for window in examine_stored(pair.drafts, spoken, sampling, settings, pair.vocabulary, track.advance):
+        stored_completions = _chosen(completions, sampling, chosen, pair.vocabulary)
+        for window in examiner.counts_of_all(pair.drafts, stored_completions, track.advance):
             for name, counts in window.items():
                 if isinstance(counts, BrokenDraft):
                     broken[name] = str(counts)
@@ -163,15 +170,17 @@ def probe(
     whole = {name: tally for name, tally in tallies.items() if name not in broken}
     if not whole:
         raise BrokenDraft("; ".join(f"--draft {name}: {reason}" for name, reason in broken.items()))
-    lookup = Tally(settings.max_gamma)
-    for counts in look_up_stored(_chosen(completions, sampling, chosen, pair.vocabulary), settings):
+    lookup = AcceptanceTally(settings.max_gamma)
+    for counts in prompt_lookup_counts(_chosen(completions, sampling, chosen, pair.vocabulary), settings):
         lookup.add(counts)
     times = {name: _times(pair, pair.drafts[name], cost_ratio) for name in whole}
     found = [
-        _finding(name, tally, times[name], _arithmetic_ratio(pair, name), settings) for name, tally in whole.items()
+        _finding(name, tally, times[name], _operations_ratio(pair, name), settings) for name, tally in whole.items()
     ]
-    anyone = next(iter(times.values()))  # looking up costs nothing beside a forward pass
-    found.append(_finding(LOOKUP, lookup, [ForwardTimes(turn.target, 0.0) for turn in anyone], 0.0, settings))
+    first_times = next(iter(times.values()))  # a lookup costs nothing compared with a forward pass
+    found.append(
+        _finding(LOOKUP, lookup, [ForwardTimes(repetition.target, 0.0) for repetition in first_times], 0.0, settings)
+    )
     return Probe(found, broken, len(ids), len(chosen), len(stored) - len(ids))
 
 
@@ -180,58 +189,58 @@ def _chosen(directory: Path, sampling: Sampling, chosen: frozenset[str], vocabul
         if item.id in chosen:
             if max(int(item.prompt.max(initial=0)), int(item.tokens.max(initial=0))) >= vocabulary:
                 raise UsageError(
-                    f"--completions {directory}: holds tokens that this pair does not have; they are another target's"
+                    f"--completions {directory}: holds tokens that this pair does not have; give completions of this target"
                 )
             yield item
 
 
 def _times(pair: NamedPair, draft: Any, cost_ratio: float | None) -> list[ForwardTimes]:
-    """Several turns of the clock, so that its own noise is seen; one where the ratio is given."""
+    """Several repetitions, to see the noise of the measurement; one where the ratio is given."""
     if cost_ratio is not None:
         return [from_cost_ratio(cost_ratio, max(_GAMMAS))]
     context = min(128, pair.context - max(_GAMMAS) - 1)
     widths = [gamma + 1 for gamma in _GAMMAS]
     return [
         pooled([measure_times(pair.target, draft, pair.vocabulary, widths, context=context, repeats=5)])
-        for _ in range(_TURNS)
+        for _ in range(_REPETITIONS)
     ]
 
 
-def _arithmetic_ratio(pair: NamedPair, name: str) -> float | None:
-    """Of a draft's pass over the target's."""
+def _operations_ratio(pair: NamedPair, name: str) -> float | None:
+    """Operations per token of a draft over those of the target; None for unknown architectures."""
     draft, target = (token_arithmetic(model.config.to_dict()) for model in (pair.drafts[name], pair.target))
     return draft / target if draft and target else None
 
 
 def _finding(
-    name: str, tally: Tally, turns: list[ForwardTimes], ratio: float | None, settings: EvaluateConfig
+    name: str, tally: AcceptanceTally, repetitions: list[ForwardTimes], ratio: float | None, settings: EvaluateConfig
 ) -> Finding:
-    figures, times = tally.figures(settings.confidence), pooled(turns)
+    figures, times = tally.figures(settings.confidence), pooled(repetitions)
     gammas = [gamma for gamma in _GAMMAS if gamma <= settings.max_gamma]
-    # Time is spent by rounds. A convention may count the prefill as a call, which plain decoding pays just as well; what a
-    # round yields is 1 + accepted / rounds under each of them.
+    # The decode time is the number of rounds times the time of one. A convention may count the prefill as a call, which
+    # plain decoding needs too; a round yields 1 + accepted / rounds tokens under every convention.
     yields = {gamma: figures["mean_acceptance_length"][str(gamma)] for gamma in gammas}
     gamma, speedup = best_gamma(yields, times)
-    by_turn = [ideal_speedup(yields[gamma], gamma, turn) for turn in turns]
+    by_repetition = [ideal_speedup(yields[gamma], gamma, repetition) for repetition in repetitions]
     omega = figures["tokens_per_target_call"][str(gamma)]
     bounds = {
         side: None if omega[side] is None else extreme * omega[side] / omega["value"]
-        for side, extreme in (("low", min(by_turn)), ("high", max(by_turn)))
+        for side, extreme in (("low", min(by_repetition)), ("high", max(by_repetition)))
     }
     domains = tally.domains(gamma, settings.confidence)
     alone = next((domain for domain, entry in domains.items() if entry["prompts"] < 2), None)
     pays = _pays(figures["prompts"], bounds["low"], bounds["high"])
     return Finding(
-        name,
-        figures,
-        domains,
-        times.cost_ratio,
-        gamma,
-        {"value": speedup, **bounds},
-        None if name == LOOKUP else break_even_acceptance(times, gammas),
-        f"{name}: {_verdict(figures['prompts'], pays, gamma, speedup, alone)}",
-        pays,
-        None if ratio is None else operations_factor(yields[gamma], gamma, ratio),
+        name=name,
+        figures=figures,
+        domains=domains,
+        cost_ratio=times.cost_ratio,
+        gamma=gamma,
+        speedup={"value": speedup, **bounds},
+        break_even=None if name == LOOKUP else break_even_acceptance(times, gammas),
+        verdict=f"{name}: {_verdict(figures['prompts'], pays, gamma, speedup, alone)}",
+        pays=pays,
+        arithmetic=None if ratio is None else operations_factor(yields[gamma], gamma, ratio),
     )
 
 
@@ -243,11 +252,11 @@ def _pays(prompts: int, low: float | None, high: float | None) -> bool | None:
 
 def _verdict(prompts: int, pays: bool | None, gamma: int, speedup: float, alone: str | None) -> str:
     if pays:
-        return f"should pay here: {gamma} draft tokens a round, at most about {speedup:.2f} times the target alone"
+        return f"pays off: predicted speedup at most about {speedup:.2f} with {gamma} draft tokens per round"
     if pays is False:
-        return f"does not pay here: at its best draft length ({gamma}) at most {speedup:.2f} times the target alone"
+        return f"does not pay off: predicted speedup at most {speedup:.2f} at its best draft length ({gamma})"
     if prompts < _LEAST_PROMPTS:
         return f"{prompts} prompts are too few for a verdict; give at least {_LEAST_PROMPTS}"
     if alone is not None:
-        return f"no interval, because domain '{alone}' has a single prompt; give it more or leave the label out"
-    return f"too close to call, about {speedup:.2f} times the target alone; more prompts or a quieter machine may tell"
+        return f"no interval: domain '{alone}' has a single prompt; give it more prompts or leave the label out"
+    return f"no verdict: predicted speedup about {speedup:.2f}, its interval includes 1; use more prompts or an idle machine"

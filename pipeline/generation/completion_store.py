@@ -1,9 +1,9 @@
-"""The completion store: what the target said, token by token, in fixed-width Arrow files that are memory-mapped.
+"""The completion store: the target's completions as token ids and distributions, in memory-mapped Arrow files.
 
-A shard is two files. `NAME.tokens.arrow` has a row a token: its id, its log p at the sampling settings, and what is kept of the
-target's distribution at temperature 1 (`distributions.Kept`, packed). `NAME.completions.arrow` has a row a completion and
-says at which sampling tuple it was drawn and which token rows are its own. The second file is written last: a shard
-without it does not exist.
+A shard is two files. `NAME.tokens.arrow` has one row per token: its id, its log p under the sampling settings, and the target's
+sparse distribution at temperature 1 (`distributions.SparseDistribution`, packed). `NAME.completions.arrow` has one row per
+completion: its sampling settings and the range of its token rows. The second file is written last: a shard without it is
+incomplete and ignored.
 """
 
 from collections import Counter
@@ -39,23 +39,23 @@ _COMPLETIONS = pa.schema(
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class StoredCompletion:
-    """One completion, its arrays views of the mapped file. N tokens, overrun included; K entries of each distribution."""
+    """One completion; its arrays are views of the memory-mapped file. N tokens including the lookahead, K entries each."""
 
     id: str  # of the prompt
     split: str
     domain: str
-    sampling: Sampling  # that it was drawn at, and that log_p is under
+    sampling: Sampling  # of the tokens and of log_p
     prompt: NDArray[np.int32]
-    length: int  # tokens without the overrun past the limit or past EOS
-    stopped: bool  # by a stop token rather than the limit
+    length: int  # tokens without the lookahead past the limit or past EOS
+    stopped: bool  # at a stop token, not at the limit
     tokens: NDArray[np.int32]  # (N,)
-    log_p: NDArray[np.float32]  # (N,), at the sampling settings
+    log_p: NDArray[np.float32]  # (N,), under the sampling settings
     entries: NDArray[np.uint8]  # (N, K, 3), of the distribution at temperature 1, see `distributions`
-    certain: NDArray[np.uint8]  # (N,), entries that were not drawn
-    rest_log_p: NDArray[np.float16]  # (N,), log of the mass outside the certain ones
-    vocabulary: int  # what an entry is packed for
+    certain: NDArray[np.uint8]  # (N,), number of top entries (the others were sampled)
+    rest_log_p: NDArray[np.float16]  # (N,), log of the mass outside the top entries
+    vocabulary: int  # needed to unpack the entries
 
     @property
     def greedy(self) -> bool:
@@ -63,7 +63,7 @@ class StoredCompletion:
 
 
 def token_schema(kept: int, vocabulary: int) -> Any:
-    """Arrow schema of a token row."""
+    """Arrow schema of the token file."""
     return pa.schema(
         [
             ("token", pa.int32()),
@@ -76,12 +76,12 @@ def token_schema(kept: int, vocabulary: int) -> Any:
     )
 
 
-def write_shard(directory: Path, name: str, spoken: Sequence[StoredCompletion]) -> None:
-    """Write one shard; its second file appears last and in one step. The same completions give the same bytes."""
-    schema = token_schema(spoken[0].entries.shape[1], spoken[0].vocabulary)
+def write_shard(directory: Path, name: str, completions: Sequence[StoredCompletion]) -> None:
+    """Write one shard; its second file is written last and atomically. Equal completions give equal bytes."""
+    schema = token_schema(completions[0].entries.shape[1], completions[0].vocabulary)
 
     def joined(attribute: str) -> Any:
-        return np.concatenate([getattr(item, attribute) for item in spoken])
+        return np.concatenate([getattr(item, attribute) for item in completions])
 
     entries = pa.array(joined("entries").reshape(-1))
     tokens = pa.record_batch(
@@ -94,31 +94,31 @@ def write_shard(directory: Path, name: str, spoken: Sequence[StoredCompletion]) 
         ],
         schema=schema,
     )
-    totals = [len(item.tokens) for item in spoken]
-    completions = pa.record_batch(
+    totals = [len(item.tokens) for item in completions]
+    completion_rows = pa.record_batch(
         [
-            [item.id for item in spoken],
-            [item.split for item in spoken],
-            [item.domain for item in spoken],
-            *_columns([item.sampling for item in spoken]),
-            [item.prompt for item in spoken],
+            [item.id for item in completions],
+            [item.split for item in completions],
+            [item.domain for item in completions],
+            *_sampling_columns([item.sampling for item in completions]),
+            [item.prompt for item in completions],
             np.concatenate([[0], np.cumsum(totals)[:-1]]).astype(np.int64),
             pa.array(totals, pa.int32()),
-            pa.array([item.length for item in spoken], pa.int32()),
-            [item.stopped for item in spoken],
+            pa.array([item.length for item in completions], pa.int32()),
+            [item.stopped for item in completions],
         ],
         schema=_COMPLETIONS,
     )
     _write(directory / f"{name}.tokens.arrow", tokens)
-    _write(directory / f"{name}.completions.arrow", completions)
+    _write(directory / f"{name}.completions.arrow", completion_rows)
 
 
 def canonical(sampling: Sampling) -> Sampling:
-    """The one tuple that is stored for `sampling`: at temperature 0 the filters change nothing."""
+    """The stored form of `sampling`: at temperature 0 the filters have no effect and are dropped."""
     return GREEDY if sampling.greedy else sampling
 
 
-def _columns(samplings: Sequence[Sampling]) -> list[Any]:
+def _sampling_columns(samplings: Sequence[Sampling]) -> list[Any]:
     kept = [canonical(sampling) for sampling in samplings]
     return [pa.array([getattr(item, name) for item in kept], _COMPLETIONS.field(name).type) for name in _TUPLE]
 
@@ -137,19 +137,19 @@ def shard_exists(directory: Path, name: str) -> bool:
 def read_completions(
     directory: Path, splits: Collection[str] | None = None, sampling: Sampling | None = None, shards: str = ""
 ) -> Iterator[StoredCompletion]:
-    """Every stored completion of these splits, drawn at `sampling`, in the order written, of shards whose names begin with
-    `shards`; arrays are views of mapped memory. A shard's mapping goes with the last of its completions, so keep few of them.
+    """The stored completions of these splits and this `sampling`, in the order written, from shards whose names begin with
+    `shards`. Arrays are views of mapped memory; a shard stays mapped while any of its completions is referenced.
 
-    Raises UnderstudyError naming a file that is not whole.
+    Raises UnderstudyError naming a damaged file.
     """
     for path, batch in _shards(directory, splits, sampling, shards):
         if batch.num_rows:
-            tokens = _Columns(path.with_name(path.name.replace(".completions.", ".tokens.")))
+            tokens = _TokenColumns(path.with_name(path.name.replace(".completions.", ".tokens.")))
             yield from map(tokens.completion, batch.to_pylist())
 
 
 def stored_samplings(directory: Path, splits: Collection[str] | None = None) -> dict[Sampling, int]:
-    """How many completions of these splits there are at each sampling tuple, in the order written."""
+    """The number of completions of these splits for each sampling settings, in the order written."""
     found: Counter[Sampling] = Counter()
     for _, batch in _shards(directory, splits):
         found.update(map(_sampling, batch.select(_TUPLE).to_pylist()))
@@ -159,7 +159,7 @@ def stored_samplings(directory: Path, splits: Collection[str] | None = None) -> 
 def _shards(
     directory: Path, splits: Collection[str] | None, sampling: Sampling | None = None, prefix: str = ""
 ) -> Iterator[tuple[Path, Any]]:
-    """Each shard's file of completions, with its rows that were asked for."""
+    """The completion file of each shard, with its selected rows."""
     for path in sorted(directory.glob(f"{prefix}*.completions.arrow")):
         batch = _open(path)
         if batch.schema != _COMPLETIONS:
@@ -177,8 +177,8 @@ def _sampling(row: dict[str, Any]) -> Sampling:
     return Sampling(*(row[name] for name in _TUPLE))
 
 
-class _Columns:
-    """The columns of a token file as numpy views, without a copy."""
+class _TokenColumns:
+    """The columns of a token file as numpy views (zero-copy)."""
 
     def __init__(self, path: Path) -> None:
         batch = _open(path)
@@ -194,19 +194,19 @@ class _Columns:
     def completion(self, row: dict[str, Any]) -> StoredCompletion:
         rows = slice(row["first"], row["first"] + row["total"])
         return StoredCompletion(
-            row["id"],
-            row["split"],
-            row["domain"],
-            _sampling(row),
-            np.array(row["prompt"], dtype=np.int32),
-            row["length"],
-            row["stopped"],
-            self.token[rows],
-            self.log_p[rows],
-            self.entries[rows],
-            self.certain[rows],
-            self.rest_log_p[rows],
-            self.vocabulary,
+            id=row["id"],
+            split=row["split"],
+            domain=row["domain"],
+            sampling=_sampling(row),
+            prompt=np.array(row["prompt"], dtype=np.int32),
+            length=row["length"],
+            stopped=row["stopped"],
+            tokens=self.token[rows],
+            log_p=self.log_p[rows],
+            entries=self.entries[rows],
+            certain=self.certain[rows],
+            rest_log_p=self.rest_log_p[rows],
+            vocabulary=self.vocabulary,
         )
 
 
@@ -220,5 +220,5 @@ def _open(path: Path) -> Any:
         return reader.get_batch(0)
     except (OSError, pa.ArrowInvalid) as error:
         raise UnderstudyError(
-            f"{path}: not a whole completion file ({error}); delete its directory and run again"
+            f"{path}: missing or damaged completion file ({error}); delete its directory and run again"
         ) from None

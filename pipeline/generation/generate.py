@@ -1,7 +1,7 @@
-"""The target plays its part: completions of prompts, shard by shard, with the distributions a draft learns from.
+"""Completions of the target with its distributions, generated shard by shard: the training data of the draft.
 
-Knows no stage. What a shard holds depends on the prompts, the settings and the seed alone, so a resumed run writes the
-bytes that an unbroken one would have written.
+Knows no stage. A shard's content depends only on the prompts, the settings and the seed, so a resumed run writes the same
+bytes as an uninterrupted one.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ import torch
 
 from pipeline.corpus.prompt_store import Prompt
 from pipeline.generation.completion_store import StoredCompletion, canonical, shard_exists, write_shard
-from pipeline.generation.distributions import ENTRY_BYTES, Keep, keep, pack
+from pipeline.generation.distributions import ENTRY_BYTES, KeepMethod, pack, sparsify
 from pipeline.progress import Progress
 from pipeline.speculation.batch import Completion, Request, Round
 from pipeline.speculation.decoder import Decoder
@@ -23,23 +23,23 @@ from pipeline.speculation.sampling import GREEDY, Sampling, log_probabilities
 
 
 @dataclass(frozen=True)
-class Wanted:
+class CompletionRequest:
     """One completion to generate."""
 
     prompt: Prompt
     sampling: Sampling
-    number: int = 0  # of the prompt's completions at this tuple
+    number: int = 0  # index among the prompt's completions with this sampling
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What is asked of the target and what is kept."""
+@dataclass(frozen=True, kw_only=True)
+class GenerationSettings:
+    """Settings of `generate`."""
 
-    sampling: Sampling  # the deployment's
+    sampling: Sampling  # of the deployment
     max_new_tokens: int
-    lookahead: int  # target tokens past the end, on examination prompts
-    kept: int  # tokens of each distribution
-    keep: Keep
+    lookahead: int  # target tokens past the end, for examination prompts
+    kept: int  # stored tokens of each distribution
+    keep: KeepMethod
     batch: int
     shard: int
     seed: int
@@ -50,27 +50,30 @@ def plan_completions(
     deployed: Sampling,
     also_at: Sequence[Sampling] = (),
     train_at: Sequence[Sampling] = (),
-) -> list[Wanted]:
-    """A completion for each entry of `train_at` for a train prompt (one at the deployment's settings where that is empty), one
-    at the deployment's for the others, and for each examination prompt a greedy one and one at each further tuple.
+) -> list[CompletionRequest]:
+    """The completions to generate. Train prompts: one for each entry of `train_at`, or one at the deployment's sampling if it is
+    empty. Dev prompts: one at the deployment's sampling. Examination prompts: one at the deployment's sampling, a greedy one,
+    and one for each entry of `also_at`.
 
-    Sorted by kind, then length, so that sequences of a batch end their prefill together and little is padded.
+    Sorted by sampling, then length, so that the prompts of a batch have similar lengths and need little padding.
     """
     deployed, train_at = canonical(deployed), [canonical(sampling) for sampling in train_at or (deployed,)]
     examined = list(dict.fromkeys(map(canonical, (deployed, GREEDY, *also_at))))
     kinds = list(dict.fromkeys([*examined, *train_at]))
     asked = {"train": train_at, "examination": examined}
-    wanted = []
+    requests = []
     for prompt in prompts:
         samplings = asked.get(prompt.split, [deployed])
-        wanted += [Wanted(prompt, one, samplings[:place].count(one)) for place, one in enumerate(samplings)]
-    return in_order(wanted, kinds)
+        requests += [
+            CompletionRequest(prompt, one, samplings[:place].count(one)) for place, one in enumerate(samplings)
+        ]
+    return sort_requests(requests, kinds)
 
 
-def in_order(wanted: Iterable[Wanted], kinds: Sequence[Sampling]) -> list[Wanted]:
-    """By kind, then length."""
+def sort_requests(requests: Iterable[CompletionRequest], kinds: Sequence[Sampling]) -> list[CompletionRequest]:
+    """Sort by sampling, then length."""
     return sorted(
-        wanted,
+        requests,
         key=lambda item: (
             kinds.index(item.sampling),
             item.prompt.split != "examination",
@@ -83,68 +86,73 @@ def in_order(wanted: Iterable[Wanted], kinds: Sequence[Sampling]) -> list[Wanted
 
 def generate(
     model: Any,
-    wanted: Sequence[Wanted],
-    settings: Settings,
+    requests: Sequence[CompletionRequest],
+    settings: GenerationSettings,
     vocabulary: int,
     stop_tokens: Sequence[int],
     out: Path,
     progress: Progress,
     turn: int = 1,
 ) -> None:
-    """Write all shards of a turn that are not there yet; its completions are read back in the order of `wanted`.
+    """Write the missing shards of a turn; its completions are read back in the order of `requests`.
 
-    A shard never mixes sampling tuples. Progress is in tokens of the longest possible output.
+    All completions of a shard have the same sampling settings. Progress is counted in tokens of the longest possible output.
     """
-    shards = _shards(wanted, settings.shard, turn)
+    shards = _shards(requests, settings.shard, turn)
     most = settings.max_new_tokens
     done = sum(len(shard) for name, shard in shards if shard_exists(out, name)) * most
-    with progress.track("generate", len(wanted) * most, "tokens", done) as track:
+    with progress.track("generate", len(requests) * most, "tokens", done) as track:
         for name, shard in shards:
             if shard_exists(out, name):
                 continue
-            # Made once a shard: it packs the model's small weights.
+            # Created once per shard, because it packs the model's small weights.
             decoder = Decoder(model, None, sampling=shard[0].sampling, vocabulary=vocabulary, stop_tokens=stop_tokens)
-            spoken: list[StoredCompletion] = []
+            completions: list[StoredCompletion] = []
             for begin in range(0, len(shard), settings.batch):
-                spoken += _complete(decoder, shard[begin : begin + settings.batch], settings)
+                completions += _complete(decoder, shard[begin : begin + settings.batch], settings)
                 track.advance(len(shard[begin : begin + settings.batch]) * most)
-            write_shard(out, name, spoken)
+            write_shard(out, name, completions)
 
 
 def shard_prefix(turn: int) -> str:
-    """How the names of a turn's shards begin."""
+    """The prefix of the names of a turn's shards."""
     return "shard-" if turn == 1 else f"turn-{turn:03d}-shard-"
 
 
-def _shards(wanted: Sequence[Wanted], size: int, turn: int) -> list[tuple[str, list[Wanted]]]:
-    samplings = dict.fromkeys(item.sampling for item in wanted)
-    kinds = [[item for item in wanted if item.sampling == sampling] for sampling in samplings]
+def _shards(requests: Sequence[CompletionRequest], size: int, turn: int) -> list[tuple[str, list[CompletionRequest]]]:
+    samplings = dict.fromkeys(item.sampling for item in requests)
+    kinds = [[item for item in requests if item.sampling == sampling] for sampling in samplings]
     parts = [kind[begin : begin + size] for kind in kinds for begin in range(0, len(kind), size)]
     return [(f"{shard_prefix(turn)}{number:05d}", part) for number, part in enumerate(parts)]
 
 
-def _complete(decoder: Decoder, wanted: Sequence[Wanted], settings: Settings) -> list[StoredCompletion]:
-    requests = [
+def _complete(
+    decoder: Decoder, requests: Sequence[CompletionRequest], settings: GenerationSettings
+) -> list[StoredCompletion]:
+    decode_requests = [
         Request(
             item.prompt.tokens,
             settings.max_new_tokens,
             _seed(settings, item),
             settings.lookahead if item.prompt.split == "examination" else 0,
         )
-        for item in wanted
+        for item in requests
     ]
-    recorder = _Recorder([request.seed for request in requests], settings, decoder)
-    completions = decoder.decode(requests, recorder.observe)
+    recorder = _Recorder([request.seed for request in decode_requests], settings, decoder)
+    completions = decoder.decode(decode_requests, recorder.observe)
     return [
-        recorder.spoken(row, item, completion)
-        for row, (item, completion) in enumerate(zip(wanted, completions, strict=True))
+        recorder.stored(row, item, completion)
+        for row, (item, completion) in enumerate(zip(requests, completions, strict=True))
     ]
 
 
-def _seed(settings: Settings, item: Wanted) -> int:
-    """The stream of a completion: its own, whatever batch it is decoded in."""
+def _seed(settings: GenerationSettings, item: CompletionRequest) -> int:
+    """The seed of a completion, independent of its batch."""
     sampling = item.sampling
-    if sampling in (GREEDY, settings.sampling):  # which of the two, so that another deployment draws the same numbers
+    if sampling in (
+        GREEDY,
+        settings.sampling,
+    ):  # not the settings themselves: another deployment then uses the same seeds
         kind = str(sampling.greedy)
     else:
         kind = f"{sampling.temperature!r}/{sampling.top_k}/{sampling.top_p!r}/{sampling.min_p!r}"
@@ -154,12 +162,12 @@ def _seed(settings: Settings, item: Wanted) -> int:
 
 
 class _Recorder:
-    """Keeps, for every emitted token, what the store wants to know of the distribution it came from."""
+    """Records the stored fields (log p, sparse distribution) of every emitted token."""
 
-    def __init__(self, seeds: Sequence[int], settings: Settings, decoder: Decoder) -> None:
+    def __init__(self, seeds: Sequence[int], settings: GenerationSettings, decoder: Decoder) -> None:
         rows, width = len(seeds), settings.max_new_tokens + settings.lookahead
         self._settings, self._sampling, self._vocabulary = settings, decoder.sampling, decoder.vocabulary
-        # Of its own: what is kept must not change what is said.
+        # A separate random stream: the sampled entries must not change the completion.
         self._uniform = np.stack([np.random.default_rng([seed, 1]).random(width) for seed in seeds])
         self._filled = np.zeros(rows, dtype=np.int64)
         self._log_p = np.zeros((rows, width), dtype=np.float32)
@@ -168,7 +176,7 @@ class _Recorder:
         self._rest_log_p = np.zeros((rows, width), dtype=np.float16)
 
     def observe(self, round_: Round) -> None:
-        """Hears of every round of the decoder; with gamma 0 one token a row."""
+        """Called after every round of the decoder; with gamma 0 a round emits one token per row."""
         rows = [row for row, emitted in enumerate(round_.emitted) if emitted]
         if not rows:
             return
@@ -178,26 +186,26 @@ class _Recorder:
         tokens_B1 = torch.tensor([round_.emitted[row][:1] for row in rows], device=logits_BV.device)
         log_p_BV = log_p1_BV if self._sampling == Sampling() else log_probabilities(logits_BV, self._sampling)
         at = (numbers, self._filled[numbers])
-        kept = keep(log_p1_BV, self._settings.kept, self._settings.keep, self._uniform[at])
+        kept = sparsify(log_p1_BV, self._settings.kept, self._settings.keep, self._uniform[at])
         self._log_p[at] = log_p_BV.gather(1, tokens_B1).squeeze(1).cpu().numpy()
         self._entries[at] = pack(kept, self._vocabulary)
         self._certain[at], self._rest_log_p[at] = kept.certain_N, kept.rest_log_p_N
         self._filled[numbers] += 1
 
-    def spoken(self, row: int, item: Wanted, completion: Completion) -> StoredCompletion:
+    def stored(self, row: int, item: CompletionRequest, completion: Completion) -> StoredCompletion:
         count = len(completion.tokens)
         return StoredCompletion(
-            item.prompt.id,
-            item.prompt.split,
-            item.prompt.domain,
-            item.sampling,
-            np.array(item.prompt.tokens, dtype=np.int32),
-            completion.length,
-            completion.stopped,
-            np.array(completion.tokens, dtype=np.int32),
-            self._log_p[row, :count],
-            self._entries[row, :count],
-            self._certain[row, :count],
-            self._rest_log_p[row, :count],
-            self._vocabulary,
+            id=item.prompt.id,
+            split=item.prompt.split,
+            domain=item.prompt.domain,
+            sampling=item.sampling,
+            prompt=np.array(item.prompt.tokens, dtype=np.int32),
+            length=completion.length,
+            stopped=completion.stopped,
+            tokens=np.array(completion.tokens, dtype=np.int32),
+            log_p=self._log_p[row, :count],
+            entries=self._entries[row, :count],
+            certain=self._certain[row, :count],
+            rest_log_p=self._rest_log_p[row, :count],
+            vocabulary=self._vocabulary,
         )

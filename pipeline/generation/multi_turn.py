@@ -1,4 +1,4 @@
-"""Chats turn by turn: the target's answer becomes part of what it is asked next."""
+"""Multi-turn chats: the target's answer becomes part of the next prompt."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -7,62 +7,64 @@ from typing import Any
 from pipeline.corpus.prompt_store import Chat, Prompt
 from pipeline.corpus.rendering import Renderer
 from pipeline.corpus.row_buffer import token_hash
-from pipeline.corpus.rows import BadRow, Request
+from pipeline.corpus.rows import BadRow, ParsedPrompt
 from pipeline.generation.completion_store import StoredCompletion
-from pipeline.generation.generate import Wanted, in_order
+from pipeline.generation.generate import CompletionRequest, sort_requests
 
 
 @dataclass
-class Ends:
-    """Why chats ended before their last question."""
+class StopReasons:
+    """How many chats stopped before their last question, by reason."""
 
-    cut: int = 0  # the answer came to the length limit: in a deployment nobody asks on after half an answer
-    too_long: int = 0  # chat and answer would not fit
-    refused: int = 0  # by the template
+    cut: int = 0  # the answer reached the length limit, so the chat is not continued
+    too_long: int = 0  # chat and answer exceed the prompt limit
+    refused: int = 0  # the chat template raised an error
 
 
 def next_turn(
-    wanted: Sequence[Wanted],
-    spoken: Iterable[StoredCompletion],
+    requests: Sequence[CompletionRequest],
+    completions: Iterable[StoredCompletion],
     tokenizer: Any,
     renderer: Renderer,
     stop_tokens: Sequence[int],
     most_tokens: int,
-    ends: Ends,
-) -> list[Wanted]:
-    """What is asked after the answers `spoken`, which are in the order of `wanted`. Every sampling goes on with its own answers.
+    stop_reasons: StopReasons,
+) -> list[CompletionRequest]:
+    """The requests that follow the answers `completions`, which are in the order of `requests`. Each sampling continues with
+    its own answers.
 
-    The history is rendered anew by the template, as a deployment does: it may leave out what the target thought.
+    The whole history is rendered again by the chat template, as in a deployment; templates may drop reasoning content.
     """
     found = []
-    for item, said in zip(wanted, spoken, strict=True):
+    for item, completion in zip(requests, completions, strict=True):
         if item.prompt.chat is None:
             continue
-        if not said.stopped:
-            ends.cut += 1
+        if not completion.stopped:
+            stop_reasons.cut += 1
             continue
-        chat = item.prompt.chat.answered(_text(said, tokenizer, stop_tokens))
+        chat = item.prompt.chat.with_answer(_text(completion, tokenizer, stop_tokens))
         try:
-            (tokens,) = renderer.token_ids([renderer.text(Request(chat.messages, False, "", None))])
+            (tokens,) = renderer.token_ids([renderer.text(ParsedPrompt(chat.messages, False, "", None))])
         except BadRow:
-            ends.refused += 1
+            stop_reasons.refused += 1
             continue
         if len(tokens) > most_tokens:
-            ends.too_long += 1
+            stop_reasons.too_long += 1
             continue
-        found.append(Wanted(_prompt(item.prompt, tokens, chat), item.sampling, item.number))
-    kinds = list(dict.fromkeys(item.sampling for item in wanted))
-    return in_order(found, kinds)
+        found.append(CompletionRequest(_prompt(item.prompt, tokens, chat), item.sampling, item.number))
+    kinds = list(dict.fromkeys(item.sampling for item in requests))
+    return sort_requests(found, kinds)
 
 
 def _prompt(before: Prompt, tokens: Sequence[int], chat: Chat) -> Prompt:
-    """In the split of the chat's first question, so that no draft is judged on a chat it learnt from."""
+    """The prompt of the next turn. It keeps the split of the chat's first question, so that no draft is examined on a chat it
+    was trained on."""
     name = f"{token_hash(tokens):016x}"
     return Prompt(name, before.split, before.domain, before.cluster, tuple(tokens), chat if chat.follow_ups else None)
 
 
-def _text(said: StoredCompletion, tokenizer: Any, stop_tokens: Sequence[int]) -> str:
-    tokens = said.tokens[: said.length].tolist()
+def _text(completion: StoredCompletion, tokenizer: Any, stop_tokens: Sequence[int]) -> str:
+    tokens = completion.tokens[: completion.length].tolist()
     while tokens and tokens[-1] in stop_tokens:
         tokens.pop()
     return str(tokenizer.decode(tokens, skip_special_tokens=True))

@@ -1,4 +1,4 @@
-"""The target's distributions at every place of a text that another wrote: what on-policy distillation learns from."""
+"""The target's distributions at every position of completions sampled from the draft, for on-policy distillation."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,17 +8,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pipeline.acceptance.examine import Batch, batches
+from pipeline.acceptance.examine import PaddedBatch, batches
 from pipeline.generation.completion_store import StoredCompletion, canonical
-from pipeline.generation.distributions import Keep, keep, pack
+from pipeline.generation.distributions import KeepMethod, pack, sparsify
 from pipeline.speculation.sampling import Sampling, log_probabilities
 
 _CHUNK_ELEMENTS = 1 << 24  # of one distribution a position: 64 MiB of fp32
 
 
-@dataclass(frozen=True)
-class Written:
-    """A text after a prompt. `seed` decides what of the target's distributions is drawn to be kept."""
+@dataclass(frozen=True, kw_only=True)
+class DraftCompletion:
+    """A completion sampled from the draft. `seed` decides which tokens of the target's distributions are sampled."""
 
     id: str  # of the prompt
     split: str
@@ -32,33 +32,35 @@ class Written:
 @torch.inference_mode()
 def score(
     target: Any,
-    written: Sequence[Written],
+    completions: Sequence[DraftCompletion],
     sampling: Sampling,
     kept: int,
-    how: Keep,
+    method: KeepMethod,
     vocabulary: int,
     batch_tokens: int,
     on_done: Callable[[int], None] = lambda count: None,
 ) -> list[StoredCompletion]:
-    """Each text as a stored completion whose columns are the target's, in one teacher-forced pass, in the order given.
+    """Each completion with log p and distributions of the target, from one teacher-forced pass, in the given order.
 
-    Prompt and text must fit the target's context. Batches depend on the texts alone.
+    Prompt and completion must fit the target's context. Batches depend only on the completions.
     """
     found: dict[int, StoredCompletion] = {}
-    for numbers in batches([len(item.prompt) + len(item.tokens) for item in written], batch_tokens):
-        rows = [written[number] for number in numbers]
-        batch = Batch(rows)
+    for numbers in batches([len(item.prompt) + len(item.tokens) for item in completions], batch_tokens):
+        rows = [completions[number] for number in numbers]
+        batch = PaddedBatch(rows)
         logits_BTV = target(
             input_ids=batch.ids_BT.to(target.device), use_cache=False, logits_to_keep=batch.width - batch.first
         ).logits[..., :vocabulary]
         for index, (number, row) in enumerate(zip(numbers, rows, strict=True)):
             begin = len(row.prompt) - 1 - batch.first
-            found[number] = _spoken(row, logits_BTV[index, begin : begin + len(row.tokens)], sampling, kept, how)
+            found[number] = _stored(row, logits_BTV[index, begin : begin + len(row.tokens)], sampling, kept, method)
         on_done(len(numbers))
-    return [found[number] for number in range(len(written))]
+    return [found[number] for number in range(len(completions))]
 
 
-def _spoken(row: Written, logits_NV: torch.Tensor, sampling: Sampling, kept: int, how: Keep) -> StoredCompletion:
+def _stored(
+    row: DraftCompletion, logits_NV: torch.Tensor, sampling: Sampling, kept: int, method: KeepMethod
+) -> StoredCompletion:
     count, vocabulary = logits_NV.shape
     uniform_N = np.random.default_rng([row.seed, 1]).random(count)
     log_p, entries, certain, rest = [], [], [], []
@@ -67,22 +69,22 @@ def _spoken(row: Written, logits_NV: torch.Tensor, sampling: Sampling, kept: int
         part_nV = logits_NV[begin : begin + step].float()
         tokens_n1 = torch.from_numpy(row.tokens[begin : begin + step].astype(np.int64)).to(part_nV.device).unsqueeze(1)
         log_p.append(log_probabilities(part_nV, sampling).gather(1, tokens_n1).squeeze(1).cpu().numpy())
-        found = keep(part_nV.log_softmax(-1), kept, how, uniform_N[begin : begin + step])
+        found = sparsify(part_nV.log_softmax(-1), kept, method, uniform_N[begin : begin + step])
         entries.append(pack(found, vocabulary))
         certain.append(found.certain_N)
         rest.append(found.rest_log_p_N)
     return StoredCompletion(
-        row.id,
-        row.split,
-        row.domain,
-        canonical(sampling),
-        row.prompt,
-        count,
-        row.stopped,
-        row.tokens,
-        np.concatenate(log_p).astype(np.float32),
-        np.concatenate(entries),
-        np.concatenate(certain),
-        np.concatenate(rest),
-        vocabulary,
+        id=row.id,
+        split=row.split,
+        domain=row.domain,
+        sampling=canonical(sampling),
+        prompt=row.prompt,
+        length=count,
+        stopped=row.stopped,
+        tokens=row.tokens,
+        log_p=np.concatenate(log_p).astype(np.float32),
+        entries=np.concatenate(entries),
+        certain=np.concatenate(certain),
+        rest_log_p=np.concatenate(rest),
+        vocabulary=vocabulary,
     )

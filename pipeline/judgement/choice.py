@@ -1,30 +1,34 @@
-"""Which form of the candidate goes to the examination's judgement: as it was trained, or quantised. Pure.
+"""Chooses which form of the candidate the rules are applied to: unquantized, or one of its variants. Pure.
 
-Chosen on dev prompts, by what the stated load would get; the examination then judges the one chosen. All that it may do here is
-to refuse: a quantised draft that loads and no longer agrees with the target is broken, however fast it is.
+The choice is by predicted latency on dev prompts; the rules are then applied on examination prompts. A quantised form whose
+acceptance rate has collapsed is refused here, however fast it is: it is broken.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-_AGREES = 0.5  # of the acceptance before quantising; rounding to 8 or 4 bits costs a few hundredths
+from pipeline.config.quantize import Form
+
+_LEAST_SHARE = 0.5  # of the acceptance rate before quantisation; INT8 and INT4 cost a few hundredths
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Contender:
-    """A form of the candidate. The first one is the candidate as it was trained."""
+    """A form of the candidate. The first one is the unquantized draft."""
 
-    name: str
+    name: Form
     acceptance: float | None  # in the examination; None where it could not be computed
-    timed: bool  # whether it is known what it takes to serve
-    seconds: float | None = None  # of a mean request at the stated load, predicted on dev; None where it is not stable
+    timed: bool  # whether its step times are known (gate.load, gate.profile)
+    seconds: float | None = (
+        None  # predicted mean request latency on dev at the stated load; None where it is not stable
+    )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Standing:
-    """What became of a contender, and why in a line for people."""
+    """The result for a contender, with the reason in one line for people."""
 
-    name: str
+    name: Form
     verdict: str  # chosen, slower, refused, not compared
     text: str
     acceptance: float | None
@@ -35,32 +39,38 @@ CHOSEN, SLOWER, REFUSED, NOT_COMPARED = "chosen", "slower", "refused", "not comp
 
 
 def choose(contenders: Sequence[Contender]) -> list[Standing]:
-    """Of each in their order; exactly one is chosen: the fastest of those that agree, the first of them where none is timed."""
+    """One result per contender, in their order. Exactly one is chosen: the fastest form that is not broken, or the first one
+    where no step times are known."""
     first = contenders[0]
-    sound = [one for one in contenders if _agrees(one, first)]
-    timed = [one for one in sound if one.timed]
+    timed = [one for one in contenders if one.timed and _is_sound(one, first)]
     best = min(timed, key=lambda one: float("inf") if one.seconds is None else one.seconds) if timed else first
-    alone = sum(one.timed for one in contenders) == 1
-    return [Standing(one.name, *_verdict(one, best, first, alone), one.acceptance, one.seconds) for one in contenders]
+    only = sum(one.timed for one in contenders) == 1
+    results = []
+    for one in contenders:
+        verdict, text = _verdict(one, best, first, only)
+        results.append(
+            Standing(name=one.name, verdict=verdict, text=text, acceptance=one.acceptance, seconds=one.seconds)
+        )
+    return results
 
 
-def _agrees(one: Contender, first: Contender) -> bool:
+def _is_sound(one: Contender, first: Contender) -> bool:
     if one is first:
         return True
-    return one.acceptance is not None and one.acceptance >= _AGREES * (first.acceptance or 0.0)
+    return one.acceptance is not None and one.acceptance >= _LEAST_SHARE * (first.acceptance or 0.0)
 
 
-def _verdict(one: Contender, best: Contender, first: Contender, alone: bool) -> tuple[str, str]:
-    if not _agrees(one, first):
-        before = "" if first.acceptance is None else f"; as it was trained, {first.acceptance:.3f}"
-        found = "it cannot be computed" if one.acceptance is None else f"its acceptance is {one.acceptance:.3f}"
-        return REFUSED, f"{one.name} no longer agrees with the target: {found}{before}"
+def _verdict(one: Contender, best: Contender, first: Contender, only: bool) -> tuple[str, str]:
+    if not _is_sound(one, first):
+        found = "it cannot be computed" if one.acceptance is None else f"acceptance rate {one.acceptance:.3f}"
+        before = "" if first.acceptance is None else f" (unquantized: {first.acceptance:.3f})"
+        return REFUSED, f"{one.name} is broken: {found}{before}"
     if not one.timed:
         if one is best:
-            return CHOSEN, f"{one.name}: nothing says what any form takes to serve (gate.load, gate.profile)"
-        return NOT_COMPARED, f"{one.name}: nothing says what it takes to serve (gate.load, gate.profile.{one.name})"
+            return CHOSEN, f"{one.name}: no step times are known for any form (gate.load, gate.profile)"
+        return NOT_COMPARED, f"{one.name}: its step times are not known (gate.load, gate.profile.{one.name})"
     if one.seconds is not None:
-        took = f"{one.seconds:.3g} s a request predicted on dev prompts"
-    else:  # nobody was timed on dev where there is nothing to choose
-        took = "the only form with a profile (gate.profile)" if alone else "not stable at the load"
-    return (CHOSEN if one is best else SLOWER), f"{one.name}: {took}"
+        found = f"predicted mean request latency {one.seconds:.3g} s on dev prompts"
+    else:  # a single timed form is not predicted on dev
+        found = "the only form with step times (gate.profile)" if only else "the load exceeds its capacity"
+    return (CHOSEN if one is best else SLOWER), f"{one.name}: {found}"

@@ -1,4 +1,4 @@
-"""From rules to a verdict, and to the content of `decision.json`. Pure."""
+"""From the results of the rules to the verdict and the content of `decision.json`. Pure."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, replace
@@ -12,7 +12,7 @@ PROMOTE, REFUSE, ALREADY_CHAMPION = "promote", "refuse", "already_champion"
 
 
 def decide(rules: Sequence[Rule], conditions: dict[str, Any]) -> dict[str, Any]:
-    """`decision.json`: promote if every rule passes; else refuse, with the text of each rule that did not."""
+    """`decision.json`: promote if every rule passes; else refuse, with the text of each rule that did not pass."""
     failed = [rule for rule in rules if rule.verdict != PASS]
     return {
         "schema": SCHEMA,
@@ -24,24 +24,24 @@ def decide(rules: Sequence[Rule], conditions: dict[str, Any]) -> dict[str, Any]:
 
 
 def already_champion(conditions: dict[str, Any]) -> dict[str, Any]:
-    """`decision.json` where candidate and champion are one and the same."""
+    """`decision.json` where the candidate is the champion."""
     return {
         "schema": SCHEMA,
         "verdict": ALREADY_CHAMPION,
-        "reasons": ["the candidate is the champion already"],
+        "reasons": ["the candidate is already the champion"],
         "rules": [],
         **conditions,
     }
 
 
 def without_prompts(case: Case, seen: Collection[str]) -> Case:
-    """The same case over the prompts that nobody judged here was trained on."""
+    """The same case over the prompts that are in no training set: neither the candidate's nor the champion's."""
 
     def unseen(counts: Sequence[PromptCounts]) -> list[PromptCounts]:
         return [item for item in counts if item.id not in seen]
 
     lookup = None if case.prompt_lookup is None else unseen(case.prompt_lookup)
-    # A domain that loses all its prompts keeps its rules, and so gets no verdict: it must not drop out of sight.
+    # A domain that loses all its prompts keeps its rule, which then has no verdict: the domain must not disappear.
     domains = case.domains | {item.domain for item in case.candidate}
     return replace(
         case, candidate=unseen(case.candidate), baseline=unseen(case.baseline), prompt_lookup=lookup, domains=domains

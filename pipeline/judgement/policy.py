@@ -1,6 +1,6 @@
-"""The rules a candidate must pass, as pure functions of profiles. No I/O, no model.
+"""The promotion rules, as pure functions of acceptance profiles. No I/O, no model.
 
-A rule has three outcomes: pass, fail, and no verdict, where the data cannot prove it either way. Only pass promotes.
+A rule has three outcomes: pass, fail, and no verdict where the data proves neither. Only pass promotes.
 """
 
 import math
@@ -19,7 +19,7 @@ PASS, FAIL, NO_VERDICT = "pass", "fail", "no verdict"
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule applied. Figures are null in `decision.json` where there is none."""
+    """The result of one rule. Figures are null in `decision.json` where there are none."""
 
     name: str
     verdict: str
@@ -30,19 +30,19 @@ class Rule:
     threshold: float | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Case:
-    """What is judged: per-prompt counts over the same prompts, the draft's size, and the decode's cross-check."""
+    """The data of a decision: per-prompt counts over the same prompts, the draft's size, and the cross-check's result."""
 
     candidate: Sequence[PromptCounts]
     baseline: Sequence[PromptCounts]
-    baseline_name: str  # "champion" or "stock"
+    baseline_name: str  # "champion" or "base draft"
     prompt_lookup: Sequence[PromptCounts] | None
     draft_bytes: float | None
     crosscheck_agrees: bool | None
-    domains: frozenset[str] = frozenset()  # that must be judged even if no prompt of theirs is left
-    served: Served | None = None  # what the stated load gets; None where there is none
-    serving_bytes: float | None = None  # of pair and caches at the stated batch and context
+    domains: frozenset[str] = frozenset()  # that have a rule even if none of their prompts is left
+    served: Served | None = None  # predicted latency at the stated load; None where no load is stated
+    serving_bytes: float | None = None  # weights and KV cache at the stated batch and context
 
 
 def apply_rules(case: Case, policy: GateConfig, gamma: int, confidence: float) -> list[Rule]:
@@ -71,7 +71,7 @@ def _enough_prompts(case: Case, policy: GateConfig) -> Rule:
     found = Counter(item.domain for item in case.candidate)
     counts = {domain: found[domain] for domain in sorted(_domains(case))}
     domain, fewest = min(counts.items(), key=lambda item: item[1], default=("any domain", 0))
-    text = f"{fewest} unseen prompts in '{domain}', the smallest domain; at least {policy.min_prompts_per_domain} are needed"
+    text = f"{fewest} unseen prompts in '{domain}', the smallest domain; {policy.min_prompts_per_domain} are needed"
     verdict = PASS if fewest >= policy.min_prompts_per_domain else NO_VERDICT
     return Rule("least_prompts", verdict, text, float(fewest), threshold=float(policy.min_prompts_per_domain))
 
@@ -81,10 +81,9 @@ def _gain(case: Case, policy: GateConfig, confidence: float) -> Rule:
         "gain",
         lambda: acceptance_gain(case.candidate, case.baseline, confidence),
         policy.min_gain,
-        strict_fail=policy.min_gain,
-        text=f"acceptance gained over the {case.baseline_name}",
+        text=f"gain in acceptance rate over the {case.baseline_name}",
         scale=100,
-        unit="points",
+        unit="point",
     )
 
 
@@ -102,10 +101,9 @@ def _domain(case: Case, domain: str, policy: GateConfig, confidence: float) -> R
         f"domain_not_harmed:{domain}",
         lambda: acceptance_gain(candidate, baseline, confidence),
         -policy.domain_margin,
-        strict_fail=-policy.domain_margin,
-        text=f"acceptance gained in '{domain}' over the {case.baseline_name}",
+        text=f"gain in acceptance rate in '{domain}' over the {case.baseline_name}",
         scale=100,
-        unit="points",
+        unit="point",
     )
 
 
@@ -117,10 +115,9 @@ def _beats_lookup(case: Case, gamma: int, confidence: float) -> Rule:
         "beats_prompt_lookup",
         lambda: omega_gain(case.candidate, lookup, gamma, confidence),
         0.0,
-        strict_fail=0.0,
-        text=f"tokens per target call at gamma {gamma} gained over prompt-lookup",
+        text=f"gain in tokens per target call over prompt-lookup, gamma {gamma}",
         scale=1,
-        unit="tokens",
+        unit="token",
     )
 
 
@@ -129,29 +126,31 @@ def _proved(
     measure: Callable[[], Interval],
     threshold: float,
     *,
-    strict_fail: float,
     text: str,
     scale: float,
     unit: str,
 ) -> Rule:
-    """Pass only if the interval's lower bound exceeds the threshold; a figure that cannot be had is a refusal."""
+    """Pass only if the interval's lower bound exceeds the threshold. No verdict, and so no promotion, without a figure."""
     try:
         gain = measure()
     except (ValueError, UnderstudyError) as error:
         return Rule(name, NO_VERDICT, f"{text}: no figure ({error})", threshold=threshold)
     finite = gain.low > float("-inf")
-    shown = (
-        f"{text}: {gain.value * scale:+.2f} {unit}"
-        + (f" [{gain.low * scale:+.2f}, {gain.high * scale:+.2f}]" if finite else " [no interval]")
-        + f", lower bound must exceed {threshold * scale:+.2f}"
-    )
+    interval = f"[{gain.low * scale:+.2f}, {gain.high * scale:+.2f}]" if finite else "[no interval]"
+    shown = f"{text}: {gain.value * scale:+.2f} {unit}s {interval}, {_demand(threshold * scale, unit)}"
     if gain.low > threshold:
         verdict = PASS
     else:
-        verdict = FAIL if finite and gain.high <= strict_fail else NO_VERDICT
+        verdict = FAIL if finite and gain.high <= threshold else NO_VERDICT
     return Rule(
         name, verdict, shown, gain.value, gain.low if finite else None, gain.high if finite else None, threshold
     )
+
+
+def _demand(threshold: float, unit: str) -> str:
+    """The condition on the lower bound of a gain, in words."""
+    amount = f"{abs(threshold):.2f} {unit}{'' if abs(threshold) == 1 else 's'}"
+    return f"may lose at most {amount}" if threshold < 0 else f"must gain more than {amount}"
 
 
 def _size(draft_bytes: float | None, limit_megabytes: float) -> Rule:
@@ -162,7 +161,7 @@ def _size(draft_bytes: float | None, limit_megabytes: float) -> Rule:
     return Rule(
         "largest_memory",
         verdict,
-        f"the draft's weights take {megabytes:.2f} MB of at most {limit_megabytes:g} MB",
+        f"draft weights: {megabytes:.2f} MB, at most {limit_megabytes:g} MB allowed",
         megabytes,
         threshold=limit_megabytes,
     )
@@ -173,24 +172,22 @@ def _speedup(served: Served | None, least: float) -> Rule:
     if served is None:
         return Rule(name, NO_VERDICT, f"{text}: no figure", threshold=least)
     if served.mean is None:
-        return Rule(name, FAIL, f"{text}: with speculation the load is beyond what is stable", threshold=least)
+        return Rule(name, FAIL, f"{text}: offered load exceeds capacity with speculation", threshold=least)
     if served.speedup is None:
-        return Rule(name, PASS, f"{text}: plain decoding alone could not carry the load", threshold=least)
+        return Rule(name, PASS, f"{text}: offered load exceeds the capacity of plain decoding", threshold=least)
     figure = served.speedup
-    shown = f"{text}: {figure.value:.2f} [{figure.low:.2f}, {figure.high:.2f}], lower bound must exceed {least:g}"
+    shown = f"{text}: {figure.value:.2f} [{figure.low:.2f}, {figure.high:.2f}], lower bound must be above {least:g}"
     return _bounded(name, shown, figure, figure.low > least, figure.high <= least, least)
 
 
 def _p95(served: Served | None, most: float) -> Rule:
-    name, text = "predicted_p95", "predicted 95th percentile of latency at the stated load"
+    name, text = "predicted_p95", "predicted p95 latency at the stated load"
     if served is None:
         return Rule(name, NO_VERDICT, f"{text}: no figure", threshold=most)
     if served.p95 is None:
-        return Rule(name, FAIL, f"{text}: with speculation the load is beyond what is stable", threshold=most)
+        return Rule(name, FAIL, f"{text}: offered load exceeds capacity with speculation", threshold=most)
     figure = served.p95
-    shown = (
-        f"{text}: {figure.value:.3g} s [{figure.low:.3g}, {figure.high:.3g}], upper bound must stay below {most:g} s"
-    )
+    shown = f"{text}: {figure.value:.3g} s [{figure.low:.3g}, {figure.high:.3g}], upper bound must be below {most:g} s"
     return _bounded(name, shown, figure, figure.high < most, figure.low >= most, most)
 
 
@@ -203,12 +200,14 @@ def _bounded(name: str, text: str, figure: Interval, passes: bool, fails: bool, 
 
 def _memory(serving_bytes: float | None, limit_megabytes: float) -> Rule:
     if serving_bytes is None or not math.isfinite(serving_bytes):
-        return Rule("largest_serving_memory", NO_VERDICT, "what the pair takes is not known", threshold=limit_megabytes)
+        return Rule(
+            "largest_serving_memory", NO_VERDICT, "the memory of the pair is not known", threshold=limit_megabytes
+        )
     megabytes = serving_bytes / 1e6
     return Rule(
         "largest_serving_memory",
         PASS if megabytes <= limit_megabytes else FAIL,
-        f"pair and caches take {megabytes:,.0f} MB of at most {limit_megabytes:g} MB at the stated batch and context",
+        f"weights and KV cache at the stated batch and context: {megabytes:,.0f} MB, at most {limit_megabytes:g} MB allowed",
         megabytes,
         threshold=limit_megabytes,
     )
@@ -216,10 +215,10 @@ def _memory(serving_bytes: float | None, limit_megabytes: float) -> Rule:
 
 def _crosscheck(agrees: bool | None) -> Rule:
     if agrees is None:
-        return Rule("decode_agrees", NO_VERDICT, "no real decode was made (evaluate.crosscheck_prompts is 0)")
+        return Rule("decode_agrees", NO_VERDICT, "no cross-check by decoding (evaluate.crosscheck_prompts is 0)")
     text = (
-        "a real speculative decode agrees with the examination"
+        "speculative decoding agrees with the examination"
         if agrees
-        else "a real speculative decode differs from the examination by more than near-ties"
+        else "speculative decoding differs from the examination by more than near-ties"
     )
     return Rule("decode_agrees", PASS if agrees else FAIL, text)

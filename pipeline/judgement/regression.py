@@ -1,7 +1,7 @@
-"""The regression check: a draft's counts against a small baseline file, prompt by prompt. Pure.
+"""The regression check: compares a draft's counts with a baseline file, prompt by prompt. Pure.
 
-A baseline is the little of a profile that a paired comparison needs, small enough to be committed beside the code that
-is checked. Refused unless the lower bound of (draft - baseline) exceeds -margin: not proved is not passed.
+A baseline holds only what a paired comparison needs, so it is small enough to be committed to a repository. The check
+passes only if the lower bound of (draft - baseline) exceeds -margin.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from pipeline.errors import UsageError
 SCHEMA = 2
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Comparison:
     """The outcome of a check."""
 
@@ -27,7 +27,7 @@ class Comparison:
 
 
 def baseline_json(counts: Sequence[PromptCounts], conditions: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of a baseline file. `conditions` must be equal for a comparison to mean anything."""
+    """The content of a baseline file. Two examinations can be compared only if their `conditions` are equal."""
     return {"schema": SCHEMA, "conditions": dict(conditions), "prompts": counts_json(counts)}
 
 
@@ -42,7 +42,9 @@ def read_baseline(raw: Any, where: str) -> tuple[dict[str, Any], list[PromptCoun
     try:
         return dict(raw["conditions"]), counts_from_json(raw["prompts"])
     except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"{where}: not a whole baseline ({error}); write one with --update-baseline") from None
+        raise UsageError(
+            f"{where}: not a complete baseline ({error} is missing or wrong); write it anew with --update-baseline"
+        ) from None
 
 
 def compare(
@@ -50,7 +52,13 @@ def compare(
 ) -> Comparison:
     """Paired comparison of acceptance rates. UnderstudyError if the prompts differ, ValueError on empty input."""
     difference = acceptance_gain(draft, baseline, confidence)
-    return Comparison(_rate(draft), _rate(baseline), difference, margin, difference.low > -margin)
+    return Comparison(
+        draft=_rate(draft),
+        baseline=_rate(baseline),
+        difference=difference,
+        margin=margin,
+        passed=difference.low > -margin,
+    )
 
 
 def _rate(counts: Sequence[PromptCounts]) -> float:

@@ -1,6 +1,6 @@
-"""What a run will ask of the target and of the disk, before anything runs. Torch-free; reads no more than row counts."""
+"""How many tokens a run will generate and store, computed before anything runs. Torch-free; reads only row counts."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,19 +10,18 @@ from pipeline.config.root import Config
 from pipeline.corpus.readers import SourceReader
 from pipeline.distillation.learning_curve import CURVE
 from pipeline.running.jobs import expand
+from pipeline.running.tasks import GenerateTask
 from pipeline.store.artifacts import Store
 from pipeline.store.files import read_json
 from pipeline.store.runs import list_runs, require_run
 
-_PER_TOKEN, _PER_KEPT = (
-    4 + 4 + 1 + 2,
-    3,
-)  # bytes: id, log p, certain, rest; a kept token (pipeline/generation/completion_store.py)
+# Bytes (pipeline/generation/completion_store.py): of a token its id, log p, certain and rest; of each kept token.
+_PER_TOKEN, _PER_KEPT = 4 + 4 + 1 + 2, 3
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What one generate job asks for, at most: prompts may be dropped as duplicates, and completions may stop early."""
+@dataclass(frozen=True, kw_only=True)
+class GenerationForecast:
+    """Upper bounds for one generate job: prompts may be dropped as duplicates, and completions may stop early."""
 
     job: str
     completions: int
@@ -30,16 +29,17 @@ class Asked:
     stored_bytes: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """Upper bounds, with every row a prompt and every completion as long as it may be."""
+    """Upper bounds: every row is a prompt, and every completion has the maximal length."""
 
     rows: int
     prompts: dict[str, int]  # by split
     bytes_per_token: int
-    generate: list[Asked]
-    training_rows: int  # that all optimiser steps together see
-    first_turns_only: bool  # chats go on for as long as the target's answers let them
+    generate: list[GenerationForecast]
+    training_steps: int  # optimiser steps of all trainings
+    training_rows: int  # sequences that these steps see
+    first_turns_only: bool  # true for chats: the number of later turns depends on the target's answers
 
 
 def forecast(config: Config) -> Forecast:
@@ -48,13 +48,22 @@ def forecast(config: Config) -> Forecast:
     splits = config.corpus.splits
     prompts = {name: round(rows * getattr(splits, name)) for name in ("train", "dev", "examination")}
     bytes_per_token = _PER_TOKEN + _PER_KEPT * config.generate.kept
-    asked = [
-        _asked(config, job.id, prompts, bytes_per_token, whole=not job.part)
+    generate = [
+        _generation(config, job.id, job.task.splits, prompts, bytes_per_token)
         for job in expand(config, ())
-        if job.stage == "generate"
+        if isinstance(job.task, GenerateTask)
     ]
-    asked += _on_policy(config, prompts["train"], bytes_per_token)
-    return Forecast(rows, prompts, bytes_per_token, asked, _training_rows(config), _chats(config))
+    generate += _on_policy(config, prompts["train"], bytes_per_token)
+    steps, batch = _training_steps(config), config.distill.batch * config.distill.accumulation
+    return Forecast(
+        rows=rows,
+        prompts=prompts,
+        bytes_per_token=bytes_per_token,
+        generate=generate,
+        training_steps=steps,
+        training_rows=steps * batch,
+        first_turns_only=_chats(config),
+    )
 
 
 def _chats(config: Config) -> bool:
@@ -62,7 +71,7 @@ def _chats(config: Config) -> bool:
 
 
 def source_rows(config: Config) -> Sequence[int]:
-    """How many each source has, its limit respected."""
+    """The number of rows of each source, within its limit."""
     return [
         config.pair.reference.prompts
         if source.is_reference
@@ -71,37 +80,44 @@ def source_rows(config: Config) -> Sequence[int]:
     ]
 
 
-def _asked(config: Config, job: str, prompts: dict[str, int], bytes_per_token: int, whole: bool) -> Asked:
-    wanted = config.generate
-    examined = prompts["examination"] * len(_examined_at(config))
-    learnt = prompts["train"] * max(1, len(wanted.train_temperatures)) + prompts["dev"] if whole else 0
-    tokens = (examined + learnt) * wanted.max_new_tokens
-    stored = tokens + examined * wanted.lookahead
-    return Asked(job, examined + learnt, stored, stored * bytes_per_token)
+def _generation(
+    config: Config, job: str, splits: Collection[str], prompts: dict[str, int], bytes_per_token: int
+) -> GenerationForecast:
+    settings = config.generate
+    per_prompt = {"train": max(1, len(settings.train_temperatures)), "dev": 1, "examination": len(_examined_at(config))}
+    by_split = {split: prompts[split] * per_prompt[split] for split in splits}
+    completions = sum(by_split.values())
+    stored = completions * settings.max_new_tokens + by_split.get("examination", 0) * settings.lookahead
+    return GenerationForecast(job=job, completions=completions, tokens=stored, stored_bytes=stored * bytes_per_token)
 
 
-def _on_policy(config: Config, train: int, bytes_per_token: int) -> list[Asked]:
-    """What the draft writes and the target scores, for each training."""
-    own = config.distill.on_policy
-    completions = own.rounds * min(own.prompts, train) * (1 + len(config.distill.learning_curve))
+def _on_policy(config: Config, train: int, bytes_per_token: int) -> list[GenerationForecast]:
+    """The completions that the draft generates and the target scores, in all trainings together."""
+    rounds = config.distill.on_policy
+    completions = rounds.rounds * min(rounds.prompts, train) * (1 + len(config.distill.learning_curve))
     tokens = completions * config.generate.max_new_tokens
-    return [Asked("on-policy rounds", completions, tokens, tokens * bytes_per_token)] if completions else []
+    if not completions:
+        return []
+    return [
+        GenerationForecast(
+            job="on-policy rounds", completions=completions, tokens=tokens, stored_bytes=tokens * bytes_per_token
+        )
+    ]
 
 
 def _examined_at(config: Config) -> set[SamplingConfig | float]:
-    """Temperature 0 always, the deployment's settings, and further ones; at temperature 0 filters change nothing."""
+    """Temperature 0, the deployment's settings, and further ones. At temperature 0 the filters have no effect."""
     return {0.0, *(one if one.temperature else 0.0 for one in (config.sampling, *config.generate.also_at))}
 
 
-def _training_rows(config: Config) -> int:
+def _training_steps(config: Config) -> int:
     settings = config.distill
-    a_step = settings.batch * settings.accumulation
     once = settings.max_steps + settings.on_policy.rounds * settings.on_policy.max_steps
-    return a_step * once * (1 + len(settings.learning_curve))
+    return once * (1 + len(settings.learning_curve))
 
 
 def last_learning_curve(store: Store, name: str) -> dict[str, Any] | None:
-    """`learning_curve.json` of the latest run called `name` that drew one."""
+    """`learning_curve.json` of the latest run called `name` that has one."""
     for run in reversed(list_runs(store)):
         record = require_run(store, run)
         entry = record.jobs.get("distill")

@@ -1,6 +1,6 @@
-"""What a run will take, from two small runs of the same loop: same models, stages and batches, fewer prompts and steps.
+"""Estimates time, storage and memory of a run from two small runs: same models, stages and batches, fewer prompts and steps.
 
-Seconds and bytes of a job are taken as a line in how much it is given; what it holds in memory does not grow with that.
+Seconds and bytes of a job are extrapolated linearly in its share of the work; its memory does not depend on the share.
 """
 
 import math
@@ -15,71 +15,74 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.config.root import Config
-from pipeline.errors import UnderstudyError, UsageError
+from pipeline.errors import EXIT_REFUSED, UnderstudyError, UsageError
 from pipeline.models.stored_pair import read_pair
 from pipeline.planning.forecast import Forecast, source_rows
 from pipeline.progress import Progress
 from pipeline.running.jobs import expand
 from pipeline.running.stage_list import stage_named
+from pipeline.running.tasks import EvaluateTask
 from pipeline.store.artifacts import Artifact, Store
 from pipeline.store.files import write_json
 from pipeline.store.runs import find_built, require_run
 
 PAIR = "pair"
-_STEPS, _PROMPTS = 10, 8  # of a training and in a split: fewer say little, and chance may leave none
+_STEPS, _PROMPTS = 10, 8  # least steps of a training, least prompts of a split: with fewer a split may be empty
 _TWICE, _MOST = 2.0, 1.0
-_PAIR_SHARES = (0.04, 0.16)  # steps of the reference pair's trainings are all alike, beside a start of some seconds
-_FINE, _REFUSED = 0, 3
+_PAIR_SHARES = (0.04, 0.16)  # the reference pair's steps all take the same time, after a start of some seconds
+_EXIT_OK, _EXIT_REFUSED = 0, EXIT_REFUSED
 _UNDERSTUDY = "from pipeline.cli import main; main()"
 _CONFIG, _STORE = "config.yaml", "store"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Cost:
-    """Of one job, or of the whole run with what is between its jobs."""
+    """Cost of one job, or of the whole run including the time between its jobs."""
 
     seconds: float
     stored_bytes: int
-    memory_bytes: int  # the most that the process held
-    gpu_bytes: int  # the most on a GPU; 0 without one
+    memory_bytes: int  # peak of the process
+    gpu_bytes: int  # peak on the GPU; 0 without one
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Trial:
     """A small run that was measured."""
 
     seconds: float
-    shares: dict[str, float]  # by job: how much of the whole it was given
-    counts: dict[str, float]  # by job: of what it was given, where chance decides how many that are
+    shares: dict[str, float]  # by job: its share of the work of the whole run
+    counts: dict[str, float]  # by job: completions or prompts, where their number is random; else 0
     jobs: dict[str, Cost]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What the whole run will take, and what serving its drafts will."""
+    """Estimated cost of the whole run, and the memory for serving its drafts."""
 
     jobs: dict[str, Cost]
     total: Cost
-    serving_bytes: dict[str, float]  # of pair and caches, by form of the draft
+    serving_bytes: dict[str, float]  # weights and KV cache, by form of the draft
     batch: int
     context: int
 
 
 def measure(config: Config, counted: Forecast, store: Store, progress: Progress) -> Measured:
-    """The small runs lie beside the store's artifacts while they last; they log nowhere else, register nothing and see no
-    champion. UnderstudyError where one fails, UsageError where there are too few rows."""
+    """The small runs have a temporary store inside `store`. They log nowhere else, register nothing and have no champion.
+    UnderstudyError where one fails, UsageError where there are too few rows."""
     trials = list[Trial]()
     with _place(store, progress) as place:
         for number, (share, pair_share) in enumerate(zip(_shares(config, counted), _PAIR_SHARES, strict=True), 1):
             progress.line(f"small run {number} of 2: {share:.1%} of prompts and steps")
             trials.append(_run(config, share, pair_share, last := place / str(number)))
         serving = _serving(config, Store(last / _STORE))
-    return Measured(*extrapolate(trials[0], trials[1]), serving, *config.gate.served)
+    jobs, total = extrapolate(trials[0], trials[1])
+    batch, context = config.gate.served
+    return Measured(jobs=jobs, total=total, serving_bytes=serving, batch=batch, context=context)
 
 
 @contextmanager
 def _place(store: Store, progress: Progress) -> Iterator[Path]:
-    """One plan at a time on a store, so that what a killed one left can be told from what another is at."""
+    """One plan at a time per store, so that the files of a killed plan are not confused with those of another process."""
     with store.lock("plan", lambda: progress.line("another plan is being measured; waiting")):
         place = store.root / "work" / "plan"
         shutil.rmtree(place, ignore_errors=True)
@@ -91,28 +94,28 @@ def _place(store: Store, progress: Progress) -> Iterator[Path]:
 
 
 def _shares(config: Config, counted: Forecast) -> tuple[float, float]:
-    """Of prompts and steps: enough that a batch of completions is full, each split has prompts, and a training some steps."""
+    """Shares of prompts and steps: enough for a full batch of completions, prompts in each split and some training steps."""
     fewest, examined_every = min(counted.prompts.values()), config.distill.evaluate_every
     if fewest < 2:
-        raise UsageError(f"plan --measure: {counted.rows} rows are too few for two smaller runs; run it as it is")
-    completions = next(asked.completions for asked in counted.generate if asked.job == "generate")
+        raise UsageError(f"plan --measure: {counted.rows} rows are too few for two smaller runs; start the run itself")
+    completions = next(item.completions for item in counted.generate if item.job == "generate")
     steps = [
         config.distill.max_steps,
         *([config.distill.on_policy.max_steps] if config.distill.on_policy.rounds else []),
     ]
     least = max(config.generate.batch / completions, _STEPS / min(steps), _PROMPTS / fewest)
-    # So that as many examinations fall into a training as in the whole, steps between two are whole numbers too.
+    # The steps between two examinations must be a whole number, so that a small training has as many of them as the whole.
     small = min(math.ceil(least * examined_every) / examined_every, _MOST / _TWICE)
     return small, _TWICE * small
 
 
 def scaled(config: Config, share: float, pair_share: float) -> Config:
-    """The same loop with a share of prompts and steps, and a share of the reference pair's training."""
+    """The same config with a share of prompts and steps, and a share of the reference pair's training."""
     raw = config.model_dump()
     for source, rows, given in zip(raw["corpus"]["sources"], source_rows(config), config.corpus.sources, strict=True):
         if not given.is_reference:
             source["limit"] = _part(rows, share)
-    raw["corpus"]["max_reject_share"] = 1.0  # bad rows may come first
+    raw["corpus"]["max_reject_share"] = 1.0  # the first rows may have more bad ones
     reference = raw["pair"]["reference"]
     reference["prompts"] = max(8, _part(reference["prompts"], share))
     reference["move_steps"] = _part(reference["move_steps"], pair_share)
@@ -137,7 +140,7 @@ def _part(whole: int, share: float) -> int:
 
 
 def _run(config: Config, share: float, pair_share: float, place: Path) -> Trial:
-    """The gate has too little to judge by, and mostly refuses: that is no failure here."""
+    """A refusal by the gate is no failure here: there are mostly too few prompts for its rules."""
     place.mkdir()
     write_json(place / _CONFIG, scaled(config, share, pair_share).model_dump(mode="json"))
     environment = {name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"}
@@ -145,18 +148,18 @@ def _run(config: Config, share: float, pair_share: float, place: Path) -> Trial:
     began = time.monotonic()
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     seconds = time.monotonic() - began
-    if ended.returncode not in (_FINE, _REFUSED):
-        said = ended.stderr.strip().splitlines() or ["it said nothing"]
-        why = said[-1].removeprefix("understudy: ")
+    if ended.returncode not in (_EXIT_OK, _EXIT_REFUSED):
+        lines = ended.stderr.strip().splitlines() or ["no error message"]
+        why = lines[-1].removeprefix("understudy: ")
         raise UnderstudyError(f"plan: a run of this config with {share:.1%} of its prompts and steps failed: {why}")
     store = Store(place / _STORE)
     record = require_run(store, None)
     built = {job.id: find_built(store, record, job.id) for job in expand(config, ()) if stage_named(job.stage).cached}
     return Trial(
-        seconds,
-        {job: _share(job, config, share, pair_share) for job in built},
-        {job: _count(job, built) for job in built},
-        {job: cost_of(artifact) for job, artifact in built.items()},
+        seconds=seconds,
+        shares={job: _share(job, config, share, pair_share) for job in built},
+        counts={job: _count(job, built) for job in built},
+        jobs={job: cost_of(artifact) for job, artifact in built.items()},
     )
 
 
@@ -167,7 +170,7 @@ def _share(job: str, config: Config, share: float, pair_share: float) -> float:
 
 
 def _count(job: str, built: Mapping[str, Artifact]) -> float:
-    """Completions of a generation, with all turns of a chat; examined prompts. 0 for a job whose share says it all."""
+    """Completions of a generation, with all turns of a chat; examined prompts. 0 for a job whose share is exact."""
     stage = job.partition("/")[0]
     if stage == "generate":
         return built[job].figures["completions"]
@@ -175,17 +178,24 @@ def _count(job: str, built: Mapping[str, Artifact]) -> float:
 
 
 def cost_of(artifact: Artifact) -> Cost:
-    """What building it took."""
+    """The measured cost of building an artifact."""
     manifest = artifact.manifest
     peak, stored = manifest["peak_memory"], sum(file["size"] for file in manifest["files"].values())
-    return Cost(manifest["seconds"], stored, peak["process"], peak.get("gpu", 0))
+    return Cost(
+        seconds=manifest["seconds"],
+        stored_bytes=stored,
+        memory_bytes=peak["process"],
+        gpu_bytes=peak.get("gpu", 0),
+    )
 
 
 def _serving(config: Config, store: Store) -> dict[str, float]:
     record = require_run(store, None)
     pair = read_pair(find_built(store, record, PAIR).path, config.pair)
     examined = {
-        form: find_built(store, record, f"evaluate/{form}") for form in ("candidate", *config.quantize.loadable)
+        job.task.form: find_built(store, record, job.id)
+        for job in expand(config, ())
+        if isinstance(job.task, EvaluateTask) and job.task.form and job.task.split == "examination"
     }
     return {
         form: pair.serving_bytes(artifact.figures["draft_bytes"], *config.gate.served)
@@ -195,32 +205,32 @@ def _serving(config: Config, store: Store) -> dict[str, float]:
 
 
 def extrapolate(small: Trial, large: Trial) -> tuple[dict[str, Cost], Cost]:
-    """Jobs, and all together: seconds between jobs (start, imports, tracking) are as many in the whole as in a small run."""
+    """Cost of each job and of the run. The seconds between jobs (start, imports, tracking) do not depend on the share."""
 
     def whole(name: str) -> Cost:
         first, second, shares = small.jobs[name], large.jobs[name], [small.shares[name], large.shares[name]]
-        if large.counts[name]:  # the larger says how many the whole will have
+        if large.counts[name]:  # the larger run gives the better estimate of the whole run's count
             shares[0] = shares[1] * small.counts[name] / large.counts[name]
         return Cost(
-            _at_one(first.seconds, second.seconds, *shares),
-            round(_at_one(first.stored_bytes, second.stored_bytes, *shares)),
-            max(first.memory_bytes, second.memory_bytes),
-            max(first.gpu_bytes, second.gpu_bytes),
+            seconds=_at_one(first.seconds, second.seconds, *shares),
+            stored_bytes=round(_at_one(first.stored_bytes, second.stored_bytes, *shares)),
+            memory_bytes=max(first.memory_bytes, second.memory_bytes),
+            gpu_bytes=max(first.gpu_bytes, second.gpu_bytes),
         )
 
     jobs = {name: whole(name) for name in large.jobs}
     between = large.seconds - sum(one.seconds for one in large.jobs.values())
     total = Cost(
-        between + sum(one.seconds for one in jobs.values()),
-        sum(one.stored_bytes for one in jobs.values()),
-        max(one.memory_bytes for one in jobs.values()),
-        max(one.gpu_bytes for one in jobs.values()),
+        seconds=between + sum(one.seconds for one in jobs.values()),
+        stored_bytes=sum(one.stored_bytes for one in jobs.values()),
+        memory_bytes=max(one.memory_bytes for one in jobs.values()),
+        gpu_bytes=max(one.gpu_bytes for one in jobs.values()),
     )
     return jobs, total
 
 
 def _at_one(small: float, large: float, small_share: float, large_share: float) -> float:
-    """Noise must not make more work take less time, nor chance, where a job was given as much twice, take it for a fixed cost."""
+    """The value at share 1. It never falls with the share, whatever the noise; two equal shares are scaled proportionally."""
     if large_share <= small_share:
         return max(small / small_share, large / large_share)
     return large + max(0.0, large - small) * (1 - large_share) / (large_share - small_share)

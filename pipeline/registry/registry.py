@@ -22,19 +22,28 @@ from pipeline.store.artifacts import Store
 
 CHAMPION, PREVIOUS, CHALLENGER = "champion", "previous", "challenger"
 NONE = "none"
+_HISTORY = "understudy.history."  # tags of the registered model, one a change
 _WAIT_SECONDS = 20.0  # how long another's promotion is waited for; it takes about one
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RegisteredDraft:
-    """A version in the registry. `change` is the number of the change that put it on stage, 0 if none did."""
+    """A version in the registry. `change` is the number of the change that made it champion, 0 if none did."""
 
     name: str
     version: str
-    digest: str
-    change: int
-    run: str = ""  # the Understudy run that put it on stage
+    digest: str = ""
+    change: int = 0
+    run: str = ""  # the Understudy run that promoted it
     mlflow_run: str = ""  # the MLflow run its figures are logged in
+
+
+@dataclass(frozen=True)
+class Change:
+    """One promotion or rollback, as it was written down."""
+
+    number: int
+    text: str  # time, what was done, from which version to which
 
 
 @dataclass(frozen=True)
@@ -180,6 +189,20 @@ class Registry:
                 self._set_alias(client, CHALLENGER, "")
             return self._draft(client, target) if target else None
 
+    def history(self) -> list[Change]:
+        """Every promotion and rollback, the oldest first."""
+        from mlflow.exceptions import MlflowException
+
+        with self._client() as client:
+            try:
+                tags = dict(client.get_registered_model(self.name).tags)
+            except MlflowException as error:
+                if error_code(error) == MISSING:
+                    return []
+                raise
+        numbered = {int(key.removeprefix(_HISTORY)): text for key, text in tags.items() if key.startswith(_HISTORY)}
+        return [Change(number, text) for number, text in sorted(numbered.items())]
+
     @contextlib.contextmanager
     def _client(self) -> Iterator[Any]:
         client = client_for(self.location)
@@ -220,12 +243,12 @@ class Registry:
                 "understudy.digest); move the alias `champion` to one that was, or delete the alias"
             )
         return RegisteredDraft(
-            self.name,
-            str(found.version),
-            digest,
-            int(found.tags.get("understudy.change", "0")),
-            found.tags.get("understudy.run", ""),
-            found.run_id or "",
+            name=self.name,
+            version=str(found.version),
+            digest=digest,
+            change=int(found.tags.get("understudy.change", "0")),
+            run=found.tags.get("understudy.run", ""),
+            mlflow_run=found.run_id or "",
         )
 
     def _current(self, client: Any) -> RegisteredDraft | None:
@@ -286,7 +309,7 @@ class Registry:
         client.set_registered_model_tag(self.name, "understudy.change", str(number))
 
     def _write_down(self, client: Any, number: int, what: str) -> None:
-        client.set_registered_model_tag(self.name, f"understudy.history.{number:06d}", f"{_now()} {what}")
+        client.set_registered_model_tag(self.name, f"{_HISTORY}{number:06d}", f"{_now()} {what}")
 
     def _set_alias(self, client: Any, alias: str, version: str) -> None:
         if version:

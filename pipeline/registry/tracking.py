@@ -1,6 +1,6 @@
 """Runs in MLflow: a parent run a pipeline run, a child a job, figures, settings, the decision in words.
 
-The record in the store is the truth and MLflow a copy, uploaded as the run goes or later by `understudy sync`. Tracking
+The record in the store is the truth and MLflow a copy, uploaded as the run goes or later by `understudy store sync`. Tracking
 that is down costs a warning, never a run. Knows no stage: figures come from manifests. What has been uploaded is
 written down in `record.mlflow`, so that a repeated upload sends only what is new.
 """
@@ -80,7 +80,7 @@ class Tracker:
         down = "does not answer" in str(error)
         self.progress.warn(
             f"tracking at {self.location.shown} {'does not answer' if down else f'failed: {error}'}; figures are in "
-            f"{run_directory(self.store, record.id)}; `understudy sync` uploads them later"
+            f"{run_directory(self.store, record.id)}; `understudy store sync` uploads them later"
         )
 
     def _upload_or_start_over(self, client: Any, record: RunRecord) -> None:

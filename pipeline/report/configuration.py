@@ -1,4 +1,4 @@
-"""The reference of every config key, as Markdown, from the models themselves. `make docs` writes docs/configuration.md."""
+"""The reference of every config key as Markdown, made from the config models. `make docs` writes docs/configuration.md."""
 
 import re
 from collections.abc import Iterator
@@ -12,8 +12,9 @@ from pipeline.config.root import Config
 
 _HEAD = """# Configuration
 
-A config is a YAML file; `--set key.path=value` overrides a key; defaults < file < `--set`. An unknown key is an error.
-Paths are relative to the config file. This page is made from the models in `pipeline/config/` by `make docs`.
+A config is a YAML file. `--set key.path=value` overrides a key (precedence: defaults < file < `--set`). An unknown key is an
+error. Paths are relative to the config file. `understudy init` writes a config to start from. This page is made from the models
+in `pipeline/config/` by `make docs`.
 """
 
 

@@ -1,35 +1,37 @@
-"""What `understudy decode` prints: the text as it comes, in colours, and what the decode did."""
+"""What `understudy decode` prints: the text in colours while it is decoded, then the statistics."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from pipeline.report.console import Report
 from pipeline.speculation.batch import Completion
 from pipeline.speculation.statistics import Statistics, count
 
+COLUMNS = ("figure", "speculative", "target alone")
 _STYLES = {"accepted": "green", "corrected": "bold red", "bonus": "bold cyan", "plain": ""}
 
 
 class Painter:
-    """Prints tokens as they are emitted, by what became of them. Bytes of a character that is not whole yet wait."""
+    """Prints tokens as they are emitted, coloured by kind. The bytes of an incomplete character wait for the rest."""
 
     def __init__(self, tokenizer: Any, console: Console | None = None) -> None:
         self.tokenizer, self.console = tokenizer, console or Console(highlight=False, soft_wrap=True)
         self._said: list[int] = []
-        self._from = self._shown = 0  # the tokens decoded as company, and the first that is not printed yet
+        self._from = self._shown = 0  # where the decoded context begins, and the first token that is not printed yet
 
     def begin(self, prompt: str) -> None:
-        """What is continued, set back."""
+        """The prompt, dimmed."""
         self.console.print(Text(prompt, style="dim"), end="")
 
     def note(self, line: str) -> None:
-        self.console.print(f"{line}\n")
+        """A remark under the text."""
+        Report(self.console).text(line, indent=2)
 
     def paint(self, emitted: Sequence[int], accepted: int, drafted: int) -> None:
-        """One round: drafted tokens that stood, then a correction, a bonus, or a token that nobody drafted."""
+        """One round: the accepted tokens, then a correction, a bonus token, or a token without a draft."""
         last = "plain" if not drafted else "bonus" if accepted == drafted else "corrected"
         for index, token in enumerate(emitted):
             self._print(token, "accepted" if index < accepted else last)
@@ -48,8 +50,8 @@ class Painter:
         self.console.print()
 
     def _print(self, token: int, kind: str) -> None:
-        """The text that `token` adds. Decoded in the company of the tokens before it: alone, many tokenizers would drop
-        its leading space."""
+        """The text that `token` adds. It is decoded together with the tokens before it, because many tokenizers drop the
+        leading space of a single token."""
         self._said.append(token)
         before = self.tokenizer.decode(self._said[self._from : self._shown], skip_special_tokens=True)
         text = self.tokenizer.decode(self._said[self._from :], skip_special_tokens=True)
@@ -59,23 +61,21 @@ class Painter:
         self._from, self._shown = self._shown, len(self._said)
 
 
-def print_statistics(completion: Completion, alone: Completion | None, gamma: int) -> None:
-    """Tables of one decode, beside the target alone where that was run."""
-    found, console = count([completion]), Console(highlight=False)
-    table = Table(show_header=alone is not None, box=None, pad_edge=False)
-    table.add_column("")
-    table.add_column("speculative", justify="right")
-    if alone is not None:
-        table.add_column("target alone", justify="right")
-    for name, value, other in _rows(found, count([alone]) if alone is not None else None):
-        table.add_row(name, value, *([other] if alone is not None else []))
-    console.print(table)
+def print_statistics(completion: Completion, alone: Completion | None) -> None:
+    """The statistics of one decode, beside those of the target alone if it was run."""
+    found, out = count([completion]), Report()
+    rows = _rows(found, count([alone]) if alone is not None else None)
+    columns = COLUMNS if alone is not None else COLUMNS[:-1]
+    out.line()
+    out.table(columns, [row[: len(columns)] for row in rows], left=("figure",))
     shares = zip(found.accepted_at, found.drafted_at, strict=True)
-    console.print(
-        "drafts accepted up to each position: "
-        + " ".join(f"{stood / max(drafted, 1):.2f}" for stood, drafted in shares)
+    out.text(
+        "acceptance by draft position: " + " ".join(f"{accepted / max(drafted, 1):.2f}" for accepted, drafted in shares)
     )
-    console.print("rounds by tokens accepted: " + " ".join(f"{n}:{rounds}" for n, rounds in enumerate(found.histogram)))
+    out.text(
+        "rounds by accepted tokens: "
+        + ", ".join(f"{rounds} with {n}" for n, rounds in enumerate(found.histogram) if rounds)
+    )
 
 
 def _rows(found: Statistics, alone: Statistics | None) -> list[tuple[str, str, str]]:
@@ -86,11 +86,11 @@ def _rows(found: Statistics, alone: Statistics | None) -> list[tuple[str, str, s
         ("tokens", str(found.tokens), str(alone.tokens) if alone else ""),
         ("target calls after the prefill", str(found.rounds), str(alone.rounds) if alone else ""),
         ("tokens per target call", f"{found.tokens_per_target_call:.2f}", "1.00"),
-        ("drafted / accepted", f"{found.drafted} / {found.accepted}", ""),
-        ("accepted / (accepted + first rejected)", f"{found.examined_acceptance_rate:.3f}", ""),
+        ("drafted / accepted tokens", f"{found.drafted} / {found.accepted}", ""),
+        ("examined acceptance rate", f"{found.examined_acceptance_rate:.3f}", ""),
         ("tokens per second", f"{speed(found):.0f}", f"{speed(alone):.0f}" if alone else ""),
         (
-            "ms a round: draft, verify, rest",
+            "ms per round: draft, verify, other",
             ", ".join(
                 f"{1000 * value / found.rounds:.2f}"
                 for value in (found.seconds.draft, found.seconds.verify, found.seconds.rest)

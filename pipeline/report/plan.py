@@ -1,51 +1,53 @@
-"""What `understudy plan` prints, and a learning curve in a line."""
+"""What `understudy plan` prints, and a learning curve in one line."""
 
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.table import Table
+from pipeline.report.console import Report
 
-if TYPE_CHECKING:  # whoever shows a run should not wait for what reads prompts
+if TYPE_CHECKING:  # `show` imports this module and should not wait for the code that reads prompts
     from pipeline.planning.forecast import Forecast
     from pipeline.planning.trial_runs import Cost, Measured
 
-_PIPE_WIDTH = 110
+COLUMNS = ("job", "time", "disk", "memory", "GPU memory")
 
 
 def print_forecast(found: "Forecast", curve: Mapping[str, Any] | None) -> None:
-    """To stdout. What is asked is an upper bound but for the chance of the splits."""
+    """To stdout. The figures are upper bounds, except that the sizes of the splits are expectations."""
+    out = Report()
     splits = ", ".join(f"{count:,} {split}" for split, count in found.prompts.items())
-    print(f"corpus: {found.rows:,} rows, so about {splits} prompts, less what is rejected or there twice")
+    out.text(f"corpus: {found.rows:,} rows, so about {splits} prompts, minus rejected rows and duplicates")
     for asked in found.generate:
-        print(
-            f"{asked.job}: up to {asked.completions:,} completions, {asked.tokens:,} tokens of the target, "
-            f"{asked.stored_bytes / 1e6:,.1f} MB at {found.bytes_per_token} bytes a token"
+        out.text(
+            f"{asked.job}: up to {asked.completions:,} completions, {asked.tokens:,} target tokens, "
+            f"{asked.stored_bytes / 1e6:,.1f} MB at {found.bytes_per_token} bytes per token"
         )
     if found.first_turns_only:
-        print("chats asked turn by turn are counted with their first question; those that go on ask more")
-    print(f"distill: {found.training_rows:,} rows of completions in all steps together")
+        out.text(
+            "chats with `every_turn` are counted by their first question; those with more questions need more tokens"
+        )
+    out.text(f"distill: {_training(found)}")
     if curve is not None:
-        print(curve_text(curve))
+        out.text(curve_text(curve))
+
+
+def _training(found: "Forecast") -> str:
+    batch = found.training_rows // found.training_steps
+    return f"{found.training_steps:,} steps x batch {batch} = {found.training_rows:,} sequences"
 
 
 def print_measured(found: "Measured") -> None:
-    """To stdout: what two small runs say of the whole."""
-    console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
-    table = Table()
-    table.add_column("job")
-    for title in ("time", "disk", "memory", *(["GPU memory"] if found.total.gpu_bytes else [])):
-        table.add_column(title, justify="right")
-    for name, cost in found.jobs.items():
-        table.add_row(name, *_cells(cost, bool(found.total.gpu_bytes)))
-    table.add_section()
-    table.add_row("all together", *_cells(found.total, bool(found.total.gpu_bytes)))
-    console.print(table)
+    """To stdout: the costs of the whole run, estimated from two small runs."""
+    out, gpu = Report(), bool(found.total.gpu_bytes)
+    costs = {**found.jobs, "all jobs": found.total}
+    out.table(
+        COLUMNS if gpu else COLUMNS[:-1], [[name, *_cells(cost, gpu)] for name, cost in costs.items()], left=("job",)
+    )
     forms = ", ".join(f"{name} {size / 1e6:,.0f} MB" for name, size in found.serving_bytes.items())
     requests = "request" if found.batch == 1 else "requests"
-    print(
-        f"serving (target and draft as stored, caches of {found.batch} {requests} of {found.context:,} tokens): {forms}"
+    out.text(
+        f"memory to serve (target and draft weights, KV caches of {found.batch} {requests} with {found.context:,} tokens): "
+        f"{forms}"
     )
 
 
@@ -59,8 +61,8 @@ def _cells(cost: "Cost", gpu: bool) -> list[str]:
 
 
 def curve_text(curve: Mapping[str, Any]) -> str:
-    """On dev prompts; the reader decides whether the target is worth asking again."""
+    """Acceptance on dev prompts by number of training completions."""
     points = ", ".join(f"{point['dev_acceptance']:.3f} from {point['completions']:,}" for point in curve["points"])
-    text = f"learning curve, acceptance on dev by completions: {points}"
+    text = f"learning curve, acceptance rate on dev prompts by training completions: {points}"
     gain = curve["next_doubling"]
-    return text if gain is None else f"{text}; twice as many would add about {100 * gain:.1f} points"
+    return text if gain is None else f"{text}; twice as many completions would add about {100 * gain:.1f} points"

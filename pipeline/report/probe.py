@@ -1,51 +1,61 @@
-"""What `understudy probe` prints: a table of drafts, what decays where, a verdict each."""
+"""What `understudy probe` prints: a table of drafts, acceptance by domain and position, a verdict for each draft."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from pipeline.examination.probe import LOOKUP, Finding, Probe
+from pipeline.report.console import Report
 
-_PIPE_WIDTH = 140
+_GREEDY_COLUMNS = ("without repetition", "repetition")  # shown at temperature 0 only
+COLUMNS = (
+    "draft",
+    "acceptance rate",
+    *_GREEDY_COLUMNS,
+    "break-even acceptance",
+    "best γ",
+    "tokens / target call",
+    "cost ratio",
+    "compute vs plain decoding",
+    "speedup",
+)
 
 
 def print_probe(found: Probe, conditions: Mapping[str, Any], notes: Sequence[str]) -> None:
-    """To stdout; a pipe gets plain text of a fixed width."""
-    console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
-    drafts = [item for item in found.findings if item.name != LOOKUP]
+    """To stdout."""
+    out = Report()
     greedy = conditions["sampling"]["temperature"] == 0
     for line in (_headline(found, conditions), *notes):
-        console.print(line, markup=False, soft_wrap=True)
-    console.print(_table(found.findings, greedy))
-    how = "as given, verification taken as free" if conditions["cost_ratio_given"] else "measured here"
-    console.print(
-        f"tokens / call at the best γ; cost: a draft pass over a target pass, {how}; arithmetic: of a token over plain "
-        "decoding's; speedup: from forward times alone, so at most that",
-        markup=False,
-        soft_wrap=True,
+        out.text(line)
+    columns = [column for column in COLUMNS if greedy or column not in _GREEDY_COLUMNS]
+    rows = [
+        [finding.name, _interval(finding.figures["acceptance_rate"], 3), *_cells(finding, greedy)]
+        for finding in found.findings
+    ]
+    out.table(columns, rows, left=("draft",))
+    how = "as given, verification cost ignored" if conditions["cost_ratio_given"] else "measured on this machine"
+    out.text(
+        "Tokens / target call, compute and speedup are at the best γ. Cost ratio: time of a draft pass / time of a target pass, "
+        f"{how}. Compute: FLOPs per token / FLOPs per token of plain decoding. Speedup: computed from forward times alone, an "
+        "upper bound."
     )
     if greedy:
-        console.print(
-            "Loops flatter drafts at temperature 0: look at the rate without them.", markup=False, soft_wrap=True
-        )
-    for finding in drafts:
-        console.print(f"{finding.name}, acceptance rate", markup=False, soft_wrap=True)
-        if len(finding.domains) > 1:
-            console.print("  by domain: " + _list(_domains(finding)), markup=False, soft_wrap=True)
-        console.print(
-            "  by position in the output: " + _list(_bins(finding.figures["by_output_position"])), markup=False
-        )
-        console.print(
-            "  by context length: " + _list(_bins(finding.figures["by_context_length"])), markup=False, soft_wrap=True
-        )
-    console.print()
-    for name, reason in found.broken.items():
-        console.print(f"{name}: cannot be examined: {reason}", markup=False, soft_wrap=True)
+        out.text("At temperature 0 repetition raises acceptance: read the rate without repetition.")
     for finding in found.findings:
-        console.print(finding.verdict, markup=False, soft_wrap=True)
+        if finding.name != LOOKUP:
+            _print_acceptance(out, finding)
+    out.line()
+    for name, reason in found.broken.items():
+        out.text(f"{name}: cannot be examined: {reason}")
+    for finding in found.findings:
+        out.text(finding.verdict)
+
+
+def _print_acceptance(out: Report, finding: Finding) -> None:
+    out.line(f"{finding.name}, acceptance rate")
+    if len(finding.domains) > 1:
+        out.text("  by domain: " + _list(_domains(finding)), indent=4)
+    out.text("  by position in the output: " + _list(_bins(finding.figures["by_output_position"])), indent=4)
+    out.text("  by context length: " + _list(_bins(finding.figures["by_context_length"])), indent=4)
 
 
 def _headline(found: Probe, conditions: Mapping[str, Any]) -> str:
@@ -56,31 +66,19 @@ def _headline(found: Probe, conditions: Mapping[str, Any]) -> str:
         if sampling[name] != off
     )
     of = f" of {found.stored:,}" if found.stored > found.examined else ""
-    of += f" ({found.seen:,} more left out: a draft was trained on them)" if found.seen else ""
+    of += f" ({found.seen:,} more were left out because a draft was trained on them)" if found.seen else ""
     return (
-        f"{found.examined:,}{of} prompts, {figures['tokens']:,} tokens of the target at temperature "
-        f"{sampling['temperature']:g}{filters}; draft sampled: {conditions['draft_sampling']}; target calls as counted by "
-        f"'{conditions['convention']}'"
+        f"{found.examined:,}{of} prompts, {figures['tokens']:,} target tokens at temperature "
+        f"{sampling['temperature']:g}{filters}; draft sampling: {conditions['draft_sampling']}; convention: "
+        f"{conditions['convention']}"
     )
-
-
-def _table(findings: Sequence[Finding], greedy: bool) -> Table:
-    table = Table()
-    longest = max(len(finding.name) for finding in findings)
-    table.add_column("draft", overflow="fold", min_width=min(longest, 16))  # or the figures would squeeze it away
-    loops = ("without loops", "loops") if greedy else ()
-    for title in ("acceptance rate", *loops, "break-even", "best γ", "tokens / call", "cost", "arithmetic", "speedup"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for finding in findings:
-        table.add_row(finding.name, _interval(finding.figures["acceptance_rate"], 3), *_cells(finding, greedy))
-    return table
 
 
 def _cells(finding: Finding, greedy: bool) -> list[str]:
     figures = finding.figures
     without = figures["acceptance_rate_without_loops"]
     loops = ["-" if without is None else f"{without:.3f}", f"{figures['loop_share']:.0%}"] if greedy else []
-    # Prompt-lookup proposes nothing in many rounds: its rate says nothing of the others.
+    # Prompt-lookup proposes nothing in many rounds, so its acceptance rate has no break-even.
     never = "-" if finding.name == LOOKUP else "never"
     return [
         *loops,

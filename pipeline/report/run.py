@@ -1,17 +1,22 @@
 """The summary of a run as text for a terminal, a log file or a pipe."""
 
-import sys
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
+from pipeline.report.console import NO_BREAK, Report
 from pipeline.report.plan import curve_text
 from pipeline.report.summary import DraftLine, Summary
 
+COLUMNS = (
+    "draft",
+    "acceptance rate",
+    "tokens / target call, γ={gamma}",
+    "acceptance (T=0)",
+    "repetition (T=0)",
+    "MB",
+)
 _NAMES = {
-    "stock-before": "stock, before the move",
-    "stock": "stock, now",
+    "stock-before": "stock draft, old target",
+    "stock": "stock draft, new target",
     "champion": "champion",
     "candidate": "candidate",
     "int8": "candidate, int8",
@@ -19,60 +24,61 @@ _NAMES = {
     "fp8": "candidate, fp8",
     "prompt-lookup": "prompt-lookup",
 }
-_PIPE_WIDTH = 110
+_BASELINES = {"stock": "base draft"}
 _VERDICTS = {"promote": "passed", "refuse": "REFUSED", "already_champion": "already champion"}
 
 
 def print_summary(summary: Summary) -> None:
-    """Print to stdout; a pipe gets plain text of a fixed width."""
-    console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
-    console.print(f"\nrun {summary.run}: {summary.state}", markup=False)
-    if summary.stages:
-        console.print(_stages(summary), markup=False)
+    """Print to stdout."""
+    out = Report()
+    out.line(f"\nrun {summary.run}: {summary.state}")
+    _print_stages(out, summary)
     if summary.drafts:
-        console.print(_drafts(summary))
-        for line in summary.drafts:
-            if line.broken:
-                console.print(f"{_NAMES.get(line.name, line.name)}: {line.broken}", markup=False)
+        _print_drafts(out, summary)
     if summary.perplexity:
-        console.print(_perplexity(summary.perplexity), markup=False)
+        out.text(_perplexity(summary.perplexity))
     if summary.learning_curve:
-        console.print(curve_text(summary.learning_curve), markup=False, soft_wrap=True)
+        out.text(curve_text(summary.learning_curve))
     if summary.decision:
-        _print_decision(console, summary.decision)
+        _print_decision(out, summary.decision)
     if summary.promotion:
         promotion = summary.promotion
-        console.print(
-            f"promotion: {promotion['result']}, {promotion['name']} version {promotion['version']}", markup=False
-        )
+        out.line(f"promotion: {promotion['result']}, {promotion['name']} version {promotion['version']}")
     if summary.directories:
         named = "  ".join(f"--{role} {path}" for role, path in summary.directories.items())
-        console.print(f"for probe: {named}", markup=False, soft_wrap=True)
+        out.line(f"for probe: {named}")
     if summary.examination:
-        console.print(f"for latency: --acceptance {summary.examination}", markup=False, soft_wrap=True)
+        out.line(f"for latency: --acceptance {summary.examination}")
     if summary.mlflow:
-        console.print(f"MLflow: {summary.mlflow}", markup=False, soft_wrap=True)
+        out.line(f"MLflow: {summary.mlflow}")
 
 
-def _stages(summary: Summary) -> str:
-    done = [f"{line.job} {line.seconds:.0f} s" for line in summary.stages if line.state == "done"]
+def _print_stages(out: Report, summary: Summary) -> None:
+    done = [
+        f"{line.job} {line.seconds:.0f} s".replace(" ", NO_BREAK) for line in summary.stages if line.state == "done"
+    ]
     skipped = [line.job for line in summary.stages if line.state == "skipped"]
-    parts = ([f"done: {', '.join(done)}"] if done else []) + (
-        [f"in the store already: {', '.join(skipped)}"] if skipped else []
-    )
-    return "\n".join(parts)
+    for label, jobs in (("done", done), ("reused from earlier runs", skipped)):
+        if jobs:
+            out.text(f"{label}: {', '.join(jobs)}", indent=2)
 
 
-def _drafts(summary: Summary) -> Table:
+def _print_drafts(out: Report, summary: Summary) -> None:
     prompts = max((line.acceptance_rate["prompts"] for line in summary.drafts if line.acceptance_rate), default=0)
-    table = Table(title=f"Temperature {summary.temperature:g}, {prompts} unseen prompts", title_justify="left")
-    table.add_column("draft")
-    for column in ("acceptance rate", f"tokens / target call, γ={summary.gamma}", "at temp. 0", "loops at 0", "MB"):
-        table.add_column(column, justify="right")
+    rows = [
+        [
+            _NAMES.get(line.name, line.name),
+            *(["broken", "-", "-", "-"] if line.broken else _figures(line)),
+            f"{line.megabytes:.2f}" if line.megabytes else "-",
+        ]
+        for line in summary.drafts
+    ]
+    columns = [column.format(gamma=summary.gamma) for column in COLUMNS]
+    title = f"Temperature {summary.temperature:g}, {prompts} examination prompts"
+    out.table(columns, rows, left=("draft",), title=title)
     for line in summary.drafts:
-        figures = ["broken", "-", "-", "-"] if line.broken else _figures(line)
-        table.add_row(_NAMES.get(line.name, line.name), *figures, f"{line.megabytes:.2f}" if line.megabytes else "-")
-    return table
+        if line.broken:
+            out.text(f"{_NAMES.get(line.name, line.name)}: {line.broken}")
 
 
 def _figures(line: DraftLine) -> list[str]:
@@ -93,23 +99,25 @@ def _interval(figure: dict[str, Any] | None, digits: int) -> str:
 
 
 def _perplexity(figures: dict[str, float]) -> str:
-    flavours = sorted({name.split("_")[1] for name in figures})
-    moved = (
-        f"{flavour} {figures[f'perplexity_{flavour}_before']:.1f} -> {figures[f'perplexity_{flavour}_after']:.1f}"
-        for flavour in flavours
+    domains = sorted({name.split("_")[1] for name in figures})
+    changes = (
+        f"{domain} {figures[f'perplexity_{domain}_before']:.1f} -> {figures[f'perplexity_{domain}_after']:.1f}"
+        for domain in domains
     )
-    return f"target's perplexity on unseen files, before -> after its move: {', '.join(moved)}"
+    return f"perplexity of the target on held-out files, old -> new target: {', '.join(changes)}"
 
 
-def _print_decision(console: Console, decision: dict[str, Any]) -> None:
-    dropped = f", {decision['dropped_prompts']} prompts dropped" if decision.get("dropped_prompts") else ""
-    console.print(
-        f"\ndecision: {_VERDICTS[decision['verdict']]} (judged against the {decision['baseline']}{dropped})",
-        markup=False,
-    )
+def _print_decision(out: Report, decision: dict[str, Any]) -> None:
+    baseline = _BASELINES.get(decision["baseline"], decision["baseline"])
+    dropped = f", {decision['dropped_prompts']} prompts left out" if decision.get("dropped_prompts") else ""
+    out.line(f"\ndecision: {_VERDICTS[decision['verdict']]} (candidate against {baseline}{dropped})")
     forms = decision.get("forms", [])
-    if any(form["verdict"] in ("slower", "refused") for form in forms):  # else nothing was chosen between
-        for form in forms:
-            console.print(f"  {form['verdict']:>12}  {form['text']}", markup=False)
-    for rule in decision["rules"]:
-        console.print(f"  {rule['verdict']:>10}  {rule['name']}: {rule['text']}", markup=False)
+    if any(form["verdict"] in ("slower", "refused") for form in forms):  # otherwise there was only one form to choose
+        _print_verdicts(out, [(form["verdict"], form["text"]) for form in forms])
+    _print_verdicts(out, [(rule["verdict"], f"{rule['name']}: {rule['text']}") for rule in decision["rules"]])
+
+
+def _print_verdicts(out: Report, lines: list[tuple[str, str]]) -> None:
+    width = max((len(verdict) for verdict, _ in lines), default=0)
+    for verdict, text in lines:
+        out.text(f"  {verdict:<{width}}  {text}", indent=width + 4)

@@ -55,12 +55,12 @@ class Summary:
     promotion: dict[str, Any] | None
     mlflow: str | None
     learning_curve: dict[str, Any] | None
-    directories: dict[str, str]  # what `probe`, `decode` and `check` are given: target, draft, completions
-    examination: str | None  # what `latency` is given: the candidate's
+    directories: dict[str, str]  # arguments of `probe`, `decode` and `check`: target, draft, completions
+    examination: str | None  # argument of `latency`: the candidate's examination
 
 
 def summarise(store: Store, record: RunRecord) -> Summary:
-    """Gather a run's figures; a run that is not finished has fewer of them."""
+    """Collect the figures of a run; a run that is not finished has fewer of them."""
     gamma = int(record.config["evaluate"]["gamma"])
     stages, drafts, perplexity, directories = [], [], {}, {}
     curve, examination = None, None
@@ -73,11 +73,12 @@ def summarise(store: Store, record: RunRecord) -> Summary:
         artifact = store.find(entry["stage"], entry["key"]) if entry["stage"] in _SHOWN else None
         if artifact is None:
             continue
-        if entry["stage"] == "evaluate" and entry["part"].startswith("dev-"):
-            continue  # what a form was chosen by; people are shown the examination
+        task = entry.get("task", {})
+        if entry["stage"] == "evaluate" and task.get("split") == "dev":
+            continue  # used only to choose a form; the table shows the examination
         if entry["stage"] == "evaluate":
             drafts.append(_draft(artifact, entry["part"], gamma))
-            examination = str(artifact.path) if entry["part"] == "candidate" else examination
+            examination = str(artifact.path) if task.get("form") == "unquantized" else examination
         elif entry["stage"] == "distill":
             curve = read_json(artifact.path / CURVE) if (artifact.path / CURVE).exists() else None
         else:

@@ -1,50 +1,66 @@
 """From a config to the artifacts a run builds, each with the settings and inputs that make up its key.
 
-A stage may build several artifacts: quantize one a variant, evaluate one a draft. What an artifact depends on is written
-as a reference: `corpus` is the key of that artifact, `pair#target` the digest of something inside it (so that another
-base draft does not make the target speak again), `outside#champion` the digest of an input from outside the store.
+A stage may build several artifacts: quantize one per variant, evaluate one per draft. An artifact's dependencies are written
+as references: `corpus` is the key of that artifact, `pair#target` the digest of something inside it (so another base draft
+does not repeat the target's completions), `outside#champion` the digest of an input from outside the store.
 """
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pipeline.config.quantize import Form
 from pipeline.config.root import Config
 from pipeline.running.stage_list import stage_named
+from pipeline.running.tasks import (
+    UNQUANTIZED,
+    EvaluateTask,
+    GenerateTask,
+    QuantizeTask,
+    Task,
+    draft_input,
+    examination_input,
+    profile_input,
+)
 from pipeline.store.files import content_key
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Job:
     """One artifact to build."""
 
     stage: str
-    part: str
-    settings: Mapping[str, Any]  # JSON; what of the config enters the key
-    reads: Mapping[str, str]  # role -> reference
+    part: str = ""  # for people: makes the id unique within the stage; no behaviour depends on it
+    task: Task | None = None
+    settings: Mapping[str, Any]  # JSON; the part of the config that enters the key
+    reads: Mapping[str, str]  # name of the input -> reference
 
     @property
     def id(self) -> str:
         return f"{self.stage}/{self.part}" if self.part else self.stage
 
+    @property
+    def key_settings(self) -> dict[str, Any]:
+        """JSON: everything but the inputs that the artifact depends on."""
+        return {**self.settings, **({} if self.task is None else {"task": self.task.key_settings()})}
+
     def key(self, digests: Mapping[str, str]) -> str:
-        """Content key, given the digest of every role. The part's name does not enter it: a champion that is
-        examined under one name is never examined again under another."""
+        """Content key, given the digest of every input."""
         stage = stage_named(self.stage)
-        return content_key([stage.name, stage.version, self.settings, dict(digests)])
+        return content_key([stage.name, stage.version, self.key_settings, dict(digests)])
 
 
 def expand(config: Config, outside: Collection[str]) -> tuple[Job, ...]:
     """All jobs of a run in an order that respects their reads. `outside` names the outside inputs there are."""
-    examinations = _examinations(config, "champion" in outside)
+    champion = "champion" in outside
     return (
         _pair(config),
         _corpus(config),
         *_generations(config),
         _distill(config),
         *_variants(config),
-        *examinations,
-        _gate(config, [job.part for job in examinations], "champion" in outside),
+        *_examinations(config, champion),
+        _gate(config, champion),
         _promote(config),
     )
 
@@ -57,13 +73,13 @@ def _pair(config: Config) -> Job:
     pair = config.pair
     if pair.is_reference:
         settings = {"reference": pair.reference.model_dump(), "seed": config.seed}
-        return Job("pair", "", settings, {"text": "outside#reference_text"})
+        return Job(stage="pair", settings=settings, reads={"text": "outside#reference_text"})
     roles = ["target", "draft"] + (["target_before"] if pair.target_before else [])
     settings = {role: {"dtype": getattr(pair, role).dtype} for role in roles} | {"trust": pair.trust_remote_code}
     if pair.draft.is_of_target:
         settings |= {"layers": pair.draft.layers}
         roles.remove("draft")
-    return Job("pair", "", settings, {role: f"outside#{role}" for role in roles})
+    return Job(stage="pair", settings=settings, reads={role: f"outside#{role}" for role in roles})
 
 
 def _corpus(config: Config) -> Job:
@@ -72,43 +88,36 @@ def _corpus(config: Config) -> Job:
     for number, source in enumerate(settings["sources"]):
         reads[f"prompts_{number}"] = "pair#prompts" if source["path"] == "reference" else f"outside#prompts_{number}"
         del source["path"]  # the digest stands for it: a moved file is the same file
-    return Job("corpus", "", settings, reads)
+    return Job(stage="corpus", settings=settings, reads=reads)
 
 
 def _generations(config: Config) -> list[Job]:
-    common = {
+    settings = {
         "sampling": config.sampling.model_dump(),
         "generate": config.generate.model_dump(mode="json"),
         "seed": config.seed,
     }
+
+    def by(part: str, dtype: str, task: GenerateTask) -> Job:
+        reads = {"target": f"pair#{task.target}", "shared": "pair#shared", "corpus": "corpus"}
+        return Job(stage="generate", part=part, task=task, settings=settings | {"dtype": dtype}, reads=reads)
+
     jobs = [
-        Job(
-            "generate",
-            "",
-            common | {"dtype": config.pair.target.dtype, "splits": ["train", "dev", "examination"]},
-            {"target": "pair#target", "shared": "pair#shared", "corpus": "corpus"},
-        )
+        by("", config.pair.target.dtype, GenerateTask(target="target", splits=("train", "dev", "examination"))),
     ]
     if _has_before(config):
         before = config.pair.target_before or config.pair.target
-        jobs.append(
-            Job(
-                "generate",
-                "before",
-                common | {"dtype": before.dtype, "splits": ["examination"]},
-                {"target": "pair#target_before", "shared": "pair#shared", "corpus": "corpus"},
-            )
-        )
+        jobs.append(by("before", before.dtype, GenerateTask(target="target_before", splits=("examination",))))
     return jobs
 
 
 def _distill(config: Config) -> Job:
     reads = {"draft": "pair#draft", "shared": "pair#shared", "completions": "generate"}
-    return Job("distill", "", _learning(config), reads)
+    return Job(stage="distill", settings=_training(config), reads=reads)
 
 
-def _learning(config: Config) -> dict[str, Any]:
-    """What a training is made by."""
+def _training(config: Config) -> dict[str, Any]:
+    """The settings of every training."""
     return {
         "distill": config.distill.model_dump(),
         "seed": config.seed,
@@ -119,66 +128,80 @@ def _learning(config: Config) -> dict[str, Any]:
 
 
 def _variants(config: Config) -> list[Job]:
-    settings = _learning(config) | {
+    settings = _training(config) | {
         "head": config.quantize.quantised_head,
         "recovery": config.quantize.recovery.model_dump(),
         "sampling": config.sampling.model_dump(),
     }
     reads = {"draft": "distill#draft", "shared": "pair#shared", "completions": "generate"}
-    return [Job("quantize", variant, settings | {"variant": variant}, reads) for variant in config.quantize.loadable]
+    return [
+        Job(stage="quantize", part=variant, task=QuantizeTask(variant=variant), settings=settings, reads=reads)
+        for variant in config.quantize.loadable
+    ]
 
 
-def _contenders(config: Config) -> dict[str, str]:
-    """Forms of the candidate that could be promoted, by the name under which they are examined, with the reference to the draft.
-    Only where it is known what each takes to serve can a variant take the place of what was trained."""
-    forms = {"candidate": ("none", "distill#draft")}
-    forms |= {variant: (variant, f"quantize/{variant}#draft") for variant in config.quantize.loadable}
+def _forms(config: Config) -> dict[Form, str]:
+    """Every form of the candidate, with the reference to its draft."""
+    return {UNQUANTIZED: "distill#draft"} | {form: f"quantize/{form}#draft" for form in config.quantize.loadable}
+
+
+def _contenders(config: Config) -> dict[Form, str]:
+    """The forms that could be promoted, with the reference to the draft. A variant can replace the unquantized draft only
+    where the step times of each are known."""
     gate = config.gate
-    found = {name: draft for name, (form, draft) in forms.items() if gate.load and form in gate.profile}
-    return found or {"candidate": "distill#draft"}
+    found = {form: draft for form, draft in _forms(config).items() if gate.load and form in gate.profile}
+    return found or {UNQUANTIZED: "distill#draft"}
+
+
+def _name(form: Form) -> str:
+    """The part under which a form of the candidate is examined."""
+    return "candidate" if form == UNQUANTIZED else form
 
 
 def _examinations(config: Config, champion: bool) -> list[Job]:
-    """One examination a draft; the order is the order of the table people see."""
-    settings = {"evaluate": config.evaluate.model_dump(), "dtype": config.pair.draft.dtype, "kind": "model"}
+    """One examination per draft, in the order of the table that people see."""
+    settings = {"evaluate": config.evaluate.model_dump(), "dtype": config.pair.draft.dtype}
 
-    def of(part: str, draft: str, completions: str = "generate", target: str = "pair#target") -> Job:
-        return Job(
-            "evaluate",
-            part,
-            settings,
-            {"draft": draft, "completions": completions, "target": target, "shared": "pair#shared"},
-        )
+    def of(part: str, draft: str, task: EvaluateTask) -> Job:
+        completions = "generate/before" if task.target == "target_before" else "generate"
+        reads = {"draft": draft, "completions": completions, "target": f"pair#{task.target}", "shared": "pair#shared"}
+        return Job(stage="evaluate", part=part, task=task, settings=settings, reads=reads)
 
-    jobs = [of("stock-before", "pair#draft", "generate/before", "pair#target_before")] if _has_before(config) else []
-    jobs.append(of("stock", "pair#draft"))
+    base = EvaluateTask(kind="model", role="base")
+    jobs = [of("stock-before", "pair#draft", replace(base, target="target_before"))] if _has_before(config) else []
+    jobs.append(of("stock", "pair#draft", base))
     if champion:
-        jobs.append(of("champion", "outside#champion"))
-    jobs.append(of("candidate", "distill#draft"))
-    jobs.extend(of(variant, f"quantize/{variant}#draft") for variant in config.quantize.loadable)
+        jobs.append(of("champion", "outside#champion", EvaluateTask(kind="model", role="champion")))
+    for form, draft in _forms(config).items():
+        jobs.append(of(_name(form), draft, EvaluateTask(kind="model", role="candidate", form=form)))
     if len(contenders := _contenders(config)) > 1:
-        jobs.extend(
-            replace(of(f"dev-{name}", draft), settings=settings | {"split": "dev"})
-            for name, draft in contenders.items()
-        )
-    jobs.append(Job("evaluate", "prompt-lookup", settings | {"kind": "prompt-lookup"}, {"completions": "generate"}))
+        for form, draft in contenders.items():
+            task = EvaluateTask(kind="model", role="candidate", form=form, split="dev")
+            jobs.append(of(f"dev-{_name(form)}", draft, task))
+    lookup = EvaluateTask(kind="prompt-lookup")
+    jobs.append(
+        Job(stage="evaluate", part="prompt-lookup", task=lookup, settings=settings, reads={"completions": "generate"})
+    )
     return jobs
 
 
-def _gate(config: Config, examined: list[str], champion: bool) -> Job:
-    reads = {name: f"evaluate/{name}" for name in examined if name != "stock-before"}
-    reads |= {f"draft_{name}": draft for name, draft in _contenders(config).items()}
-    reads |= {"champion_draft": "outside#champion"} if champion else {}
-    reads |= {"pair": "pair"} | {f"profile_{form}": f"outside#profile_{form}" for form in config.gate.profile}
+def _gate(config: Config, champion: bool) -> Job:
+    reads = {"pair": "pair", "examination_base": "evaluate/stock", "examination_lookup": "evaluate/prompt-lookup"}
+    reads |= {"examination_champion": "evaluate/champion", "champion": "outside#champion"} if champion else {}
+    reads |= {examination_input(form): f"evaluate/{_name(form)}" for form in _forms(config)}
+    contenders = _contenders(config)
+    reads |= {draft_input(form): draft for form, draft in contenders.items()}
+    if len(contenders) > 1:
+        reads |= {examination_input(form, "dev"): f"evaluate/dev-{_name(form)}" for form in contenders}
+    reads |= {profile_input(form): f"outside#{profile_input(form)}" for form in config.gate.profile}
     gate = config.gate.model_dump()
     del gate["profile"]  # the files' digests stand for it
-    return Job(
-        "gate", "", {"gate": gate, "gamma": config.evaluate.gamma, "confidence": config.evaluate.confidence}, reads
-    )
+    settings = {"gate": gate, "gamma": config.evaluate.gamma, "confidence": config.evaluate.confidence}
+    return Job(stage="gate", settings=settings, reads=reads)
 
 
 def _promote(config: Config) -> Job:
     reads = {"decision": "gate", "distilled": "distill#draft", "pair": "pair", "completions": "generate"}
-    for name, draft in _contenders(config).items():
-        reads |= {f"draft_{name}": draft, f"examined_{name}": f"evaluate/{name}"}
-    return Job("promote", "", {}, reads)
+    for form, draft in _contenders(config).items():
+        reads |= {draft_input(form): draft, examination_input(form): f"evaluate/{_name(form)}"}
+    return Job(stage="promote", settings={}, reads=reads)

@@ -1,6 +1,6 @@
-"""Runs the jobs of a plan: find or build each artifact, keep the record, never build the same thing twice at once.
+"""Runs the jobs of a plan: find or build each artifact, keep the record, never build one artifact twice at the same time.
 
-Knows no stage's insides: it imports `stages.<name>` by name and hands it a context.
+Knows nothing of what a stage does: it imports `stages.<name>` by name and calls its `run` with a context.
 """
 
 import functools
@@ -25,18 +25,19 @@ from pipeline.running.inputs import OutsideInput, resolve_inputs
 from pipeline.running.jobs import Job, expand
 from pipeline.running.peak_memory import peak_memory
 from pipeline.running.stage_list import STAGE_NAMES, stage_named
+from pipeline.running.tasks import task_json
 from pipeline.store.artifacts import Artifact, Store
 from pipeline.store.files import read_json
 from pipeline.store.runs import RunRecord, load_run, new_run_id, run_directory
 
-_RESUMABLE = ("pair", "generate", "distill")  # these keep finished parts in their work directory
+_RESUMABLE = ("pair", "generate", "distill")  # these continue from the files in their work directory
 _REPORTED_LIBRARIES = ("torch", "transformers", "trl", "bitsandbytes", "mlflow", "numpy")
 
 
 def begin(config: Config, store: Store, run_id: str | None, progress: Progress) -> RunRecord:
     """A new record with its outside inputs pinned, or the existing one called `run_id`.
 
-    An existing run keeps what it was pinned to; the champion alone is looked up again, for the registry moves on.
+    An existing run keeps its pinned inputs. Only the champion is looked up again, because the registry may have changed.
     Raises UsageError if `run_id` exists with another config, or if a pinned input has changed since.
     """
     record = load_run(store, run_id) if run_id is not None else None
@@ -63,7 +64,7 @@ def begin(config: Config, store: Store, run_id: str | None, progress: Progress) 
 
 
 def _check_pinned(record: RunRecord, inputs: Mapping[str, OutsideInput]) -> None:
-    """A run reads what it was pinned to or nothing: two of its stages must not see different files."""
+    """All stages of a run must read the same files."""
     for name, item in inputs.items():
         if record.outside[name]["digest"] != item.digest:
             raise UsageError(
@@ -72,11 +73,11 @@ def _check_pinned(record: RunRecord, inputs: Mapping[str, OutsideInput]) -> None
 
 
 def _champion(config: Config, store: Store, progress: Progress) -> dict[str, dict[str, Any]]:
-    """The champion as an outside input, if there is one; or the reason why that is not known."""
+    """The champion as an outside input, if there is one; the reason if the registry cannot be asked."""
     try:
         champion = registry_for(config, store).champion()
     except RegistryUnavailable as error:
-        progress.warn(f"{error}; going on without it, the gate will not judge")
+        progress.warn(f"{error}; continuing without it; the gate cannot decide until it answers")
         return {"registry_down": asdict(OutsideInput("", facts={"reason": str(error)}))}
     if champion is None:
         return {}
@@ -98,9 +99,9 @@ class Runner:
         self._hashed: set[Path] = set()
 
     def run(self, first: str = STAGE_NAMES[0], last: str = STAGE_NAMES[-1]) -> None:
-        """Run the stages `first` to `last`; what precedes `first` must be in the store already.
+        """Run the stages `first` to `last`; the artifacts of earlier stages must be in the store.
 
-        Raises Refused when the gate refuses; the record says how the run ended in any case.
+        Raises Refused when the gate refuses; the record says in any case how the run ended.
         """
         begin_at, end_at = STAGE_NAMES.index(first), STAGE_NAMES.index(last)
         try:
@@ -123,7 +124,7 @@ class Runner:
         if job.stage in ("gate", "promote"):
             self._require_registry()
         began = time.monotonic()
-        digests = {role: self._digest(reference) for role, reference in job.reads.items()}
+        digests = {name: self._digest(reference) for name, reference in job.reads.items()}
         key = job.key(digests)
         if not stage_named(job.stage).cached:
             if build:
@@ -142,7 +143,7 @@ class Runner:
         if build:
             self._note(job, key, state, time.monotonic() - began)
         if job.stage == "gate":
-            self._judge(artifact)
+            self._apply_decision(artifact)
 
     def _build_locked(self, job: Job, key: str, digests: Mapping[str, str]) -> tuple[Artifact, str]:
         def waiting() -> None:
@@ -160,9 +161,10 @@ class Runner:
             manifest = {
                 "stage": job.stage,
                 "part": job.part,
+                "task": task_json(job.task),
                 "key": key,
                 "version": stage_named(job.stage).version,
-                "settings": dict(job.settings),
+                "settings": job.key_settings,
                 "inputs": dict(digests),
                 "seed": self.config.seed,
                 "seconds": time.monotonic() - began,
@@ -180,18 +182,19 @@ class Runner:
         out = run_directory(self.store, self.record.id) / job.stage
         out.mkdir(parents=True, exist_ok=True)
         # One at a time on one store, so that two runs with one draft do not both register it; among machines the
-        # registry's own claim decides who promotes.
-        with self.store.lock(job.stage, lambda: self.progress.line(f"{job.id}: another run is at it; waiting")):
+        # registry's own claim decides which run promotes.
+        with self.store.lock(job.stage, lambda: self.progress.line(f"{job.id}: another run is doing it; waiting")):
             outcome = self._call(job, digests, out)
         self._note(job, key, "done", time.monotonic() - began, outcome)
 
     def _call(self, job: Job, digests: Mapping[str, str], out: Path) -> Outcome:
         context = StageContext(
             config=self.config,
-            part=job.part,
-            inputs={role: self._path(ref) for role, ref in job.reads.items()},
+            job_id=job.id,
+            task=job.task,
+            inputs={name: self._path(ref) for name, ref in job.reads.items()},
             digests=digests,
-            facts={role: self._facts(ref) for role, ref in job.reads.items()}
+            facts={name: self._facts(ref) for name, ref in job.reads.items()}
             | {"champion": self._facts("outside#champion")},
             out=out,
             store=self.store.root,
@@ -210,7 +213,7 @@ class Runner:
         return self._built[source].provides[name] if name else self._built[source].key
 
     def _path(self, reference: str) -> Path:
-        """Where an input lies, hashed before it is first read in this process."""
+        """The path of an input, hashed before it is first read in this process."""
         source, _, name = reference.partition("#")
         if source != "outside":
             artifact = self._built[source]
@@ -232,14 +235,14 @@ class Runner:
         return registry_for(self.config, self.store)
 
     def _require_registry(self) -> None:
-        """Gate and promote compare with the champion: without the registry they fail closed."""
+        """Gate and promote compare with the champion: without the registry they stop."""
         if "registry_down" in self.outside:
             raise RegistryUnavailable(
-                f"{self.outside['registry_down'].facts['reason']}: the champion is not known, so nothing is judged; "
-                "everything up to evaluate is kept, run again when the registry answers"
+                f"{self.outside['registry_down'].facts['reason']}: the champion is not known, so the gate cannot decide; "
+                "all artifacts up to evaluate are kept; run again when the registry answers"
             )
 
-    def _judge(self, artifact: Artifact) -> None:
+    def _apply_decision(self, artifact: Artifact) -> None:
         decision = read_json(artifact.path / "decision.json")
         self.record.decision = decision
         self.record.save(self.store)
@@ -248,7 +251,14 @@ class Runner:
             raise Refused("refused: " + "; ".join(decision["reasons"]))
 
     def _note(self, job: Job, key: str, state: str, seconds: float, outcome: Outcome | None = None) -> None:
-        entry: dict[str, Any] = {"stage": job.stage, "part": job.part, "key": key, "state": state, "seconds": seconds}
+        entry: dict[str, Any] = {
+            "stage": job.stage,
+            "part": job.part,
+            "task": task_json(job.task),
+            "key": key,
+            "state": state,
+            "seconds": seconds,
+        }
         if outcome is not None:
             entry |= {"figures": dict(outcome.figures), "notes": dict(outcome.notes)}
         self.record.jobs[job.id] = entry

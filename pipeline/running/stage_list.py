@@ -1,4 +1,4 @@
-"""The stages of the loop, in order, with their versions. Standard library only; knows no config and runs nothing."""
+"""The stages of the loop, in order, with their versions. Standard library only; reads no config and runs nothing."""
 
 from typing import NamedTuple
 
@@ -6,8 +6,8 @@ from typing import NamedTuple
 class Stage(NamedTuple):
     """One stage of the loop.
 
-    `version` enters the content key of everything the stage writes: raise it when a fix changes what would be written.
-    A stage that is not `cached` acts on the outside world (the registry) and is asked again on every run.
+    `version` enters the content key of everything the stage writes: raise it when a fix changes what the stage writes.
+    A stage that is not `cached` acts on the outside world (the registry) and runs again in every run.
     """
 
     name: str
@@ -17,14 +17,14 @@ class Stage(NamedTuple):
 
 
 STAGES: tuple[Stage, ...] = (
-    Stage("pair", 1, "pins who plays"),
-    Stage("corpus", 2, "a representative workload"),
-    Stage("generate", 3, "the target plays its part"),
-    Stage("distill", 3, "the understudy learns"),
-    Stage("quantize", 1, "lighter costumes"),
-    Stage("evaluate", 3, "the examination"),
-    Stage("gate", 2, "pass or fail, never silently"),
-    Stage("promote", 1, "goes on stage", cached=False),
+    Stage("pair", 1, "resolve and check the models"),
+    Stage("corpus", 2, "read, clean and split the prompts"),
+    Stage("generate", 3, "target completions and distributions"),
+    Stage("distill", 3, "train the draft"),
+    Stage("quantize", 1, "INT8, INT4, FP8 forms of the draft"),
+    Stage("evaluate", 3, "teacher-forced acceptance, every draft length"),
+    Stage("gate", 2, "apply the promotion rules"),
+    Stage("promote", 1, "register and set the alias", cached=False),
 )
 
 STAGE_NAMES: tuple[str, ...] = tuple(stage.name for stage in STAGES)

@@ -1,4 +1,4 @@
-"""The sequences of one decode: what was asked, what is running, what was emitted. Knows no model and no rule.
+"""The sequences of one decode: requests, running rows and emitted tokens. Knows no model and no verification rule.
 
 Shapes: B sequences still running, G drafted tokens, S slots of a sequence.
 """
@@ -14,17 +14,17 @@ from pipeline.errors import UsageError
 
 @dataclass(frozen=True)
 class Request:
-    """One prompt. At most `limit` tokens are emitted; after a stop token, or at the limit, `overrun` further ones."""
+    """One prompt. At most `limit` tokens are emitted, then `lookahead` more after the stop token or the limit."""
 
     prompt: Sequence[int]
     limit: int
     seed: int
-    overrun: int = 0
+    lookahead: int = 0
 
 
 @dataclass
 class Seconds:
-    """Wall time by what it was spent on. `rest` is verification's arithmetic and bookkeeping."""
+    """Wall time of each phase. `rest` is the verification rule and bookkeeping."""
 
     prefill: float = 0.0
     draft: float = 0.0
@@ -42,14 +42,14 @@ class Seconds:
 
 @dataclass
 class Completion:
-    """What one request got. Rounds are those that took part in the first `length` tokens."""
+    """The result of one request. Only rounds that contributed to the first `length` tokens are counted."""
 
-    tokens: list[int] = field(default_factory=list)  # emitted tokens, overrun included
-    length: int = 0  # without the overrun; the stop token counts
-    stopped: bool = False  # by a stop token rather than the limit
-    drafted: list[int] = field(default_factory=list)  # tokens drafted, round by round
-    accepted: list[int] = field(default_factory=list)  # drafted tokens that stood, round by round
-    seconds: Seconds = field(default_factory=Seconds, compare=False)  # of the rounds, shared with its neighbours
+    tokens: list[int] = field(default_factory=list)  # emitted tokens, including the lookahead
+    length: int = 0  # without the lookahead; the stop token counts
+    stopped: bool = False  # at a stop token, not at the limit
+    drafted: list[int] = field(default_factory=list)  # draft tokens proposed in each round
+    accepted: list[int] = field(default_factory=list)  # draft tokens accepted in each round
+    seconds: Seconds = field(default_factory=Seconds, compare=False)  # wall time of its rounds; the batch shares them
 
     @property
     def rounds(self) -> int:
@@ -58,17 +58,17 @@ class Completion:
 
 
 class Round(NamedTuple):
-    """One speculative step of a batch, as whoever streams it sees it. Row b belongs to request numbers[b]."""
+    """One speculative step of a batch, as it is streamed. Row b belongs to request numbers[b]."""
 
     numbers: list[int]
-    emitted: list[list[int]]  # tokens of each row, cut at its end; the last one is the correction or bonus
+    emitted: list[list[int]]  # tokens of each row, truncated at its end; the last one is the correction or bonus token
     drafted: list[int]
-    accepted: list[int]  # of the tokens drafted, before the cut
-    logits_BTV: torch.Tensor  # the target's; emitted[b][i] follows from logits_BTV[b, i]
+    accepted: list[int]  # accepted draft tokens, before truncation
+    logits_BTV: torch.Tensor  # the target's logits; emitted[b][i] was chosen from logits_BTV[b, i]
 
 
 class Batch:
-    """The state of the sequences that are still running; token ids live on the target's device."""
+    """The state of the running sequences. Token ids are on the target's device."""
 
     def __init__(
         self, requests: Sequence[Request], most: int, stop_tokens: Collection[int], device: torch.device
@@ -79,7 +79,7 @@ class Batch:
         self.requests, self.stop_tokens = requests, stop_tokens
         self.completions = [Completion() for _ in requests]
         self.running = list(range(len(requests)))  # request number of each row
-        self.limits = [request.limit + request.overrun for request in requests]
+        self.limits = [request.limit + request.lookahead for request in requests]
         self.lengths = [len(request.prompt) for request in requests]
         ends = [length + limit for length, limit in zip(self.lengths, self.limits, strict=True)]
         self.longest = max(ends)
@@ -97,14 +97,14 @@ class Batch:
         return self.ids_BS.gather(1, ends_B1 + torch.arange(-count, 0, device=self.ids_BS.device))
 
     def room(self) -> list[int]:
-        """Tokens each row may draft: one less than it may still emit, because one more always follows."""
+        """How many tokens each row may draft: one less than it may still emit, since each round emits one more token."""
         return [max(self.limits[number] - len(self.completions[number].tokens) - 1, 0) for number in self.running]
 
     def emit(
         self, block_BT: torch.Tensor, block: list[list[int]], drafted: list[int], accepted: list[int]
     ) -> list[list[int]]:
-        """Append each row's accepted tokens and the one after them (`block_BT`, on the host `block`). Returns what was
-        added, cut at stop tokens and limits."""
+        """Append each row's accepted tokens and the one after them (`block_BT` on the device, `block` on the host).
+        Returns the added tokens, truncated at stop tokens and limits."""
         if min(self.lengths) == max(self.lengths):
             self.ids_BS[:, self.lengths[0] : self.lengths[0] + block_BT.shape[1]] = block_BT
         else:
@@ -131,14 +131,14 @@ class Batch:
             stopped = token in self.stop_tokens
             if stopped or len(completion.tokens) == request.limit:
                 completion.length, completion.stopped = len(completion.tokens), stopped
-                self.limits[number] = completion.length + request.overrun
+                self.limits[number] = completion.length + request.lookahead
         return completion.tokens[before:]
 
     def retire(self) -> list[int] | None:
-        """Drop finished rows. Returns the rows to keep where that changed, None where it did not.
+        """Remove finished rows. Returns the rows to keep, or None if no row was removed.
 
-        Copying caches costs, so only when half of the rows are done, or all. A finished row goes on harmlessly in place;
-        its length is held so that it never leaves the buffers.
+        Copying caches is expensive, so rows are removed only when at least half of them are finished. Until then a
+        finished row stays in the batch and its output is ignored; its length is capped so that it fits the buffers.
         """
         alive = [row for row, number in enumerate(self.running) if not self.done(number)]
         if alive and len(alive) > len(self.running) // 2:

@@ -1,7 +1,7 @@
 """A key-value cache for sequences of different lengths, for models that run their own forward. Knows no decoding rule.
 
-Slot s of a row holds position s of that row's sequence, always. So a rejected token needs no cropping: its slot is
-written again before anything can attend to it, and the causal mask over slots hides what lies ahead.
+Slot s of a row always holds position s of that row's sequence. Rejected tokens need no cropping: the causal mask hides
+later slots, and a slot is overwritten before any query can attend to it.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from transformers import Cache
 
 
 def attention_window(config: Any) -> int | None:
-    """How many tokens a query sees, its own included, where a layer of the model has a sliding window; else None."""
+    """The sliding window in tokens (including the query's own), or None for a model without sliding-window layers."""
     window: int | None = getattr(config, "sliding_window", None)
     layers = getattr(config, "layer_types", None) or ["sliding_attention"]
     slides = getattr(config, "use_sliding_window", True) and "sliding_attention" in layers
@@ -31,10 +31,10 @@ class RaggedCache(Cache):  # type: ignore[misc]
         self._slots_BT = torch.empty(0)
         self._visible = 0
 
-    def place(self, slots_BT: torch.Tensor, visible: int) -> torch.Tensor:
-        """Say where the next forward pass writes; `visible` is one more than its highest slot.
+    def set_slots(self, slots_BT: torch.Tensor, visible: int) -> torch.Tensor:
+        """Set the slots that the next forward pass writes; `visible` is the highest of them plus one.
 
-        Returns the attention mask (B, 1, T, visible): query at slot s sees slots 0..s.
+        Returns the attention mask (B, 1, T, visible): a query at slot s attends to slots 0..s.
         """
         if visible > self.capacity:
             raise ValueError(f"slot {visible - 1} is beyond the cache's capacity of {self.capacity}")
@@ -45,7 +45,7 @@ class RaggedCache(Cache):  # type: ignore[misc]
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Called by a model's attention with (B, heads, T, width); returns everything visible, (B, heads, S, width)."""
+        """Called by the model's attention with (B, heads, T, width). Returns all visible slots, (B, heads, S, width)."""
         if layer_idx not in self._keys:
             _, heads, _, width = key_states.shape
             shape = (self.rows, self.capacity, heads, width)

@@ -1,7 +1,7 @@
-"""How many tokens to draft: always the same, as long as the draft is sure, by how many sequences run, or not at all.
+"""How many tokens to draft: a fixed number, as many as the draft is confident of, by batch size, or none.
 
-Every rule looks at what was known *before* the next token is drawn, so none of them changes what is emitted: a token once
-drawn is always put to the target.
+Every rule uses only what is known *before* the next token is drawn, so no rule changes the output: the target verifies every
+token that was drawn.
 """
 
 import math
@@ -15,24 +15,24 @@ from pipeline.errors import UsageError
 
 
 class DraftLength(Protocol):
-    """A rule. `most` is the largest number it ever gives."""
+    """A rule for the draft length. `most` is the largest length it can return."""
 
     @property
     def most(self) -> int: ...
 
     def tokens(self, running: int) -> int:
-        """Tokens to draft in the coming round, at most, with so many sequences running."""
+        """The largest number of tokens to draft in the next round, with `running` sequences in the batch."""
 
     def go_on(self, logits_BV: torch.Tensor) -> torch.Tensor | None:
-        """After a token was drawn from `logits_BV` (B, V): which rows draft another. None: all do."""
+        """After a token was drawn from `logits_BV` (B, V): which rows draft another one. None: all rows."""
 
     def learn(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
-        """What became of a round's drafts, row by row."""
+        """Drafted and accepted tokens of a round, row by row."""
 
 
 @dataclass(frozen=True)
 class Fixed:
-    """gamma tokens, always; 0 is plain decoding."""
+    """Always gamma tokens; 0 is plain decoding."""
 
     gamma: int
 
@@ -56,8 +56,8 @@ class Fixed:
 
 @dataclass(frozen=True)
 class Confident(Fixed):
-    """Up to gamma tokens, while the likeliest one has at least `least` of the draft's mass (as transformers' assisted
-    generation, whose threshold is 0.4)."""
+    """Up to gamma tokens, while the draft's top probability is at least `least` (transformers' assisted generation stops
+    at 0.4)."""
 
     least: float = 0.4
 
@@ -80,9 +80,9 @@ class Certain(Fixed):
 
 @dataclass(frozen=True)
 class Schedule:
-    """By the number of sequences in the batch: ((1, 4, 5), (5, 16, 2), (17, 64, 0)) drafts 5 tokens for up to 4, 2 for up
-    to 16 and none above. Sequences that ended keep their row until half have, and cost as much. Read like vLLM's
-    `num_speculative_tokens_per_batch_size`; beyond the last row, none."""
+    """By batch size: ((1, 4, 5), (5, 16, 2), (17, 64, 0)) drafts 5 tokens for up to 4 sequences, 2 for up to 16 and none
+    above. Finished sequences stay in the batch until half of them are finished, and cost the same. The rows are those of
+    vLLM's `num_speculative_tokens_per_batch_size`; above the last row nothing is drafted."""
 
     rows: tuple[tuple[int, int, int], ...]
 
@@ -112,11 +112,11 @@ class Schedule:
 
 @dataclass
 class Fallback:
-    """Drafts less, then not at all, while the draft agrees too little to pay; finds its way back by probing.
+    """Drafts fewer tokens, then none, while acceptance is too low to pay; drafts again when a probe finds it high enough.
 
-    Over a sliding window of `window` examined tokens (accepted ones and first rejections) the `examined_acceptance_rate`
-    is compared with `break_even`: below it, one step down (gamma, gamma / 2, 0); at `margin` above it, one step up. While
-    off, every `patience`-th round drafts a short block, so that a window fills again.
+    The `examined_acceptance_rate` over a sliding window of `window` examined tokens (accepted ones and first rejections)
+    is compared with `break_even`. Below it, the draft length goes one step down (gamma, gamma / 2, 0). At `break_even +
+    margin` or above, it goes one step up. While drafting is off, every `patience`-th round drafts half of gamma as a probe.
     """
 
     inner: DraftLength
@@ -125,7 +125,7 @@ class Fallback:
     margin: float = 0.05
     patience: int = 16
     on_change: Callable[[str], None] = lambda message: None
-    level: int = 0  # 0 full, 1 half, 2 off
+    level: int = 0  # 0 full length, 1 half, 2 off
     _rounds: list[tuple[int, int]] = field(default_factory=list)  # (accepted, examined) of the rounds in the window
     _idle: int = 0  # rounds since the last one that drafted
 
@@ -164,13 +164,18 @@ class Fallback:
         if sum(seen for _, seen in self._rounds) < self.window:
             return
         rate = self.rate
+        step = 1 if self.most > 1 else 2  # half of one token is one token
         if rate < self.break_even and self.level < 2:
-            self._move(self.level + 1, rate)
+            self._change(min(self.level + step, 2), f"{rate:.2f}, below the threshold of {self.break_even:.2f}")
         elif rate >= self.break_even + self.margin and self.level > 0:
-            self._move(self.level - 1, rate)
+            self._change(max(self.level - step, 0), f"{rate:.2f}, at least {self.break_even + self.margin:.2f}")
 
-    def _move(self, level: int, rate: float) -> None:
+    def _change(self, level: int, rate: str) -> None:
+        how = (
+            "full draft length",
+            "half the draft length",
+            f"speculation off, with a probe every {self.patience} rounds",
+        )
         self.level, self._idle = level, 0
-        self._rounds.clear()  # a new length is judged on what it does itself
-        how = ("the full draft length", "half the draft length", "no drafting")[level]
-        self.on_change(f"{how}: of the last {self.window} examined draft tokens {rate:.1%} stood")
+        self._rounds.clear()  # the new length is measured on its own rounds
+        self.on_change(f"{how[level]}: acceptance over the last {self.window} examined draft tokens was {rate}")

@@ -1,7 +1,7 @@
-"""A model with its cache, as the decoder sees it: token ids in at their slots, logits out.
+"""A model with its KV cache, as the decoder uses it: token ids and their slots in, logits out.
 
-Two ways to the same logits: `lean.LlamaForward` over the weights of a Llama-shaped model, and the model's own forward where
-the shape is another. Knows no decoding rule. Shapes: B rows, T tokens of a row, S visible slots, V shared tokens.
+Two implementations: `llama_forward.LlamaForward` for Llama-shaped models, and the model's own forward for all others.
+Knows no decoding rule. Shapes: B rows, T tokens of a row, S visible slots, V shared tokens.
 """
 
 from collections.abc import Sequence
@@ -16,37 +16,37 @@ from pipeline.speculation.llama_forward import LlamaForward
 _PREFILL = 512  # tokens of a pass over a prompt
 
 
-class Side:
-    """Target or draft of one decode. Slot s of a row holds position s of that row's sequence, always."""
+class CachedModel:
+    """Target or draft of one decode, with its KV cache. Slot s of a row always holds position s of its sequence."""
 
-    def __init__(self, model: "Body", rows: int, capacity: int, longest: int | None = None) -> None:
-        """`longest` is the longest sequence that is read, the capacity's slack left out. Raises UsageError where the model
-        would stop seeing its first tokens: both forwards show it all of them."""
+    def __init__(self, model: "Forward", rows: int, capacity: int, longest: int | None = None) -> None:
+        """`longest` is the length of the longest sequence; the capacity may be larger. Raises UsageError for a sequence
+        longer than the model's sliding window: both forwards use full attention, which is the same only within it."""
         if model.window is not None and (longest or capacity) > model.window:
             raise UsageError(
-                f"a sequence of {longest or capacity} tokens (prompt and limit), but this model looks back only "
+                f"a sequence of {longest or capacity} tokens (prompt and limit) exceeds the model's sliding window of "
                 f"{model.window}; shorten the prompts or the limit"
             )
-        self.body, self.device = model, model.device
-        self.state = model.allocate(rows, capacity)
-        self.seen = [0] * rows  # slots of each row that hold what the sequence says, from slot 0 on
+        self.model, self.device = model, model.device
+        self.caches = model.allocate(rows, capacity)
+        self.seen = [0] * rows  # how many slots of each row, from slot 0 on, are valid
 
     def logits(self, ids_BT: torch.Tensor, first: Sequence[int], keep: int) -> torch.Tensor:
-        """Feed `ids_BT` at slots first[b]..first[b] + T - 1; logits of the last `keep` positions, (B, keep, V), on the
-        ids' device."""
-        ids_BT, home = ids_BT.to(self.device), ids_BT.device
-        return self.body.forward(ids_BT, first, self.state, keep).to(home)
+        """Run `ids_BT` at slots first[b]..first[b] + T - 1. Returns logits of the last `keep` positions, (B, keep, V), on
+        the device of `ids_BT`."""
+        device = ids_BT.device
+        return self.model.forward(ids_BT.to(self.device), first, self.caches, keep).to(device)
 
-    def catch_up(self, ids_BS: torch.Tensor, lengths: Sequence[int]) -> None:
-        """See every token but the last of each row, where more than one is missing: the prefill, and what a draft missed
-        while it was switched off. Shorter rows run into whatever is behind them; those slots are written again before
-        anything may attend to them, because the mask hides what lies ahead."""
+    def fill_cache(self, ids_BS: torch.Tensor, lengths: Sequence[int]) -> None:
+        """Process all tokens of each row but the last, for rows that lack more than one: the prefill, and the tokens that a
+        draft missed while speculation was off. Shorter rows also process padding; those slots are overwritten before any
+        query can attend to them."""
         behind = [row for row, length in enumerate(lengths) if length - self.seen[row] > 2 or not self.seen[row]]
         if behind and (end := max(lengths[row] for row in behind) - 1) > 0:
             begin = min(self.seen[row] for row in behind)
-            for first in range(begin, end, _PREFILL):  # in pieces: attention's mask grows with the square of a pass
+            for first in range(begin, end, _PREFILL):  # in chunks: the attention mask is quadratic in the chunk
                 self.logits(ids_BS[:, first : min(first + _PREFILL, end)], [first] * len(lengths), keep=1)
-            # A row that was left alone because it lacks only one token may lack it before `begin`: it still does.
+            # A row that lacks only one token was not in `behind`; if that token lies before `begin`, it is still missing.
             self.seen = [
                 max(seen, min(end, length - 1)) if seen >= begin else seen
                 for seen, length in zip(self.seen, lengths, strict=True)
@@ -54,28 +54,28 @@ class Side:
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep only these rows, in this order."""
-        self.body.select(self.state, rows)
+        self.model.select(self.caches, rows)
         self.seen = [self.seen[row] for row in rows]
 
 
-class Body(Protocol):
-    """Weights that many decodes share; the caches belong to each decode."""
+class Forward(Protocol):
+    """A forward pass over a model's weights. Decodes share the weights; each decode has its own caches."""
 
     device: torch.device
-    window: int | None  # how far a token looks back; None: to the first
+    window: int | None  # sliding window in tokens; None: full attention
 
     def allocate(self, rows: int, capacity: int) -> Any:
         """Empty caches."""
 
-    def forward(self, ids_BT: torch.Tensor, first: Sequence[int], state: Any, keep: int) -> torch.Tensor:
+    def forward(self, ids_BT: torch.Tensor, first: Sequence[int], caches: Any, keep: int) -> torch.Tensor:
         """Logits of the last `keep` positions."""
 
-    def select(self, state: Any, rows: Sequence[int]) -> None:
+    def select(self, caches: Any, rows: Sequence[int]) -> None:
         """Keep only these rows of the caches."""
 
 
 class ModelForward:
-    """The model's own forward, for shapes that `LlamaForward` does not know."""
+    """The model's own forward, for architectures that `LlamaForward` does not support."""
 
     def __init__(self, model: Any, vocabulary: int) -> None:
         self.model, self.vocabulary, self.device = model, vocabulary, model.device
@@ -85,29 +85,29 @@ class ModelForward:
     def allocate(self, rows: int, capacity: int) -> RaggedCache:
         return RaggedCache(rows, capacity)
 
-    def forward(self, ids_BT: torch.Tensor, first: Sequence[int], state: RaggedCache, keep: int) -> torch.Tensor:
+    def forward(self, ids_BT: torch.Tensor, first: Sequence[int], caches: RaggedCache, keep: int) -> torch.Tensor:
         first_B1 = torch.tensor(first, device=self.device).unsqueeze(1)
         slots_BT = first_B1 + torch.arange(ids_BT.shape[1], device=self.device)
-        mask = state.place(slots_BT, max(first) + ids_BT.shape[1])
-        if self.adds_mask:  # transformers' eager attention adds the mask to its scores, and True would only add 1
+        mask = caches.set_slots(slots_BT, max(first) + ids_BT.shape[1])
+        if self.adds_mask:  # transformers' eager attention adds the mask to the scores; a boolean mask would add 0 or 1
             blocked = torch.finfo(self.model.dtype).min
             mask = torch.zeros(mask.shape, dtype=self.model.dtype, device=self.device).masked_fill(~mask, blocked)
         output = self.model(
             input_ids=ids_BT,
             position_ids=slots_BT,
             attention_mask=mask,
-            past_key_values=state,
+            past_key_values=caches,
             use_cache=True,
             logits_to_keep=keep,
         )
         logits: torch.Tensor = output.logits[..., : self.vocabulary]
         return logits
 
-    def select(self, state: RaggedCache, rows: Sequence[int]) -> None:
-        state.select(rows)
+    def select(self, caches: RaggedCache, rows: Sequence[int]) -> None:
+        caches.select(rows)
 
 
-def choose_body(model: Any, vocabulary: int, lean: bool = True) -> Body:
-    """The lean forward where `model` has its shape and it reproduces the model's own logits, else the model's own."""
-    body = LlamaForward.of(model, vocabulary) if lean else None
-    return body or ModelForward(model, vocabulary)
+def choose_forward(model: Any, vocabulary: int, llama_forward: bool = True) -> Forward:
+    """`LlamaForward` if it supports `model` and reproduces the model's logits, otherwise the model's own forward."""
+    supported = LlamaForward.of(model, vocabulary) if llama_forward else None
+    return supported or ModelForward(model, vocabulary)

@@ -1,10 +1,11 @@
-"""What an engine applies to logits, and drawing from what is left. Knows no model and no cache.
+"""Sampling settings applied to logits (temperature, top-k, top-p, min-p), and drawing tokens. Knows no model and no cache.
 
-Shapes: B sequences, T positions, V tokens; a leading `...` is any of them.
+Shapes: B sequences, T positions, V tokens; a leading `...` stands for any dimensions.
 """
 
 import math
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -14,14 +15,35 @@ from pipeline.errors import UnderstudyError
 _STREAM_CHUNK = 4096
 
 
+class SamplingFields(Protocol):
+    """Anything with the settings of an engine, such as the config's section `sampling`."""
+
+    @property
+    def temperature(self) -> float: ...
+
+    @property
+    def top_k(self) -> int: ...
+
+    @property
+    def top_p(self) -> float: ...
+
+    @property
+    def min_p(self) -> float: ...
+
+
 @dataclass(frozen=True)
 class Sampling:
-    """Settings of an engine. Temperature 0 is argmax, not a small number; 0, 1 and 0 switch the filters off."""
+    """Sampling settings. Temperature 0 is argmax. The filters are off at top_k 0, top_p 1 and min_p 0."""
 
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
+
+    @classmethod
+    def from_config(cls, config: SamplingFields) -> "Sampling":
+        """The settings that a config section states."""
+        return cls(config.temperature, config.top_k, config.top_p, config.min_p)
 
     @property
     def greedy(self) -> bool:
@@ -32,28 +54,28 @@ GREEDY = Sampling(temperature=0.0)
 
 
 def log_probabilities(logits_V: torch.Tensor, sampling: Sampling) -> torch.Tensor:
-    """Log of the distribution that `sampling` makes of `logits_V` (..., V); dropped tokens get -inf.
+    """Log-probabilities of `logits_V` (..., V) under `sampling`; filtered tokens get -inf.
 
-    At temperature 0 the result is one-hot on the argmax (the lowest id among equals). Computed in fp32, or fp64 if that
-    is given. Logits that are not numbers give NaN, at temperature 0 too.
+    At temperature 0 the result is one-hot on the argmax (the lowest id among ties). Computed in fp32, or in fp64 for fp64
+    logits. NaN or infinite logits give NaN, at temperature 0 too.
     """
     if sampling.greedy:
         best = logits_V.argmax(-1, keepdim=True)
         value = logits_V.gather(-1, best)
         value = value if value.dtype == torch.float64 else value.float()
-        # 0 where the best logit is a number; NaN where it is not, which a plain 0 would hide.
+        # 0 if the best logit is finite, NaN otherwise, which a plain 0 would hide.
         return torch.full_like(logits_V, -torch.inf, dtype=value.dtype).scatter_(-1, best, value - value)
     return filtered(logits_V, sampling).log_softmax(-1)
 
 
 def probabilities(logits_V: torch.Tensor, sampling: Sampling) -> torch.Tensor:
-    """The distribution that `sampling` makes of `logits_V` (..., V); `log_probabilities` says the rest."""
+    """Probabilities of `logits_V` (..., V) under `sampling`; see `log_probabilities`."""
     return log_probabilities(logits_V, sampling).exp() if sampling.greedy else filtered(logits_V, sampling).softmax(-1)
 
 
 def filtered(logits_V: torch.Tensor, sampling: Sampling) -> torch.Tensor:
-    """Logits over the temperature, dropped tokens at -inf. Filters come after the temperature in the order top-k, top-p,
-    min-p, as transformers does; min-p speaks of the likeliest token, which no filter drops."""
+    """Logits divided by the temperature, filtered tokens at -inf. The filters follow in the order top-k, top-p, min-p, as in
+    transformers. min-p is relative to the likeliest token, which no filter drops."""
     logits_V = logits_V if logits_V.dtype == torch.float64 else logits_V.float()
     scaled_V = logits_V if sampling.temperature == 1 else logits_V / sampling.temperature
     if 0 < sampling.top_k < scaled_V.shape[-1]:
@@ -62,14 +84,14 @@ def filtered(logits_V: torch.Tensor, sampling: Sampling) -> torch.Tensor:
     if sampling.top_p < 1:
         scaled_V = _keep_top_p(scaled_V, sampling.top_p)
     if sampling.min_p > 0:
-        # p / max p = exp(logit - max logit), whatever was dropped before.
+        # p / max p = exp(logit - max logit), also after other filters.
         likeliest = scaled_V.amax(-1, keepdim=True)
         scaled_V = scaled_V.masked_fill(scaled_V - likeliest < math.log(sampling.min_p), -torch.inf)
     return scaled_V
 
 
 def _keep_top_p(scaled_V: torch.Tensor, top_p: float) -> torch.Tensor:
-    """The smallest set of tokens whose mass reaches `top_p`; the likeliest token always stays."""
+    """Keep the smallest set of tokens whose mass reaches `top_p`, and always the likeliest token."""
     sorted_V, order_V = scaled_V.sort(-1, descending=True)
     p_V = sorted_V.softmax(-1)
     before_V = p_V.cumsum(-1) - p_V
@@ -78,38 +100,36 @@ def _keep_top_p(scaled_V: torch.Tensor, top_p: float) -> torch.Tensor:
 
 
 def draw(weights_V: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens (...) drawn from unnormalised weights (..., V) by inverting their sum at `uniform` (...) in [0, 1), and the
-    sums (...).
+    """Tokens (...) drawn from unnormalised weights (..., V) by inverting their cumulative sum at `uniform` (...) in [0, 1),
+    and the sums (...).
 
-    One uniform number a token makes a draw a function of the sequence's own random stream, whatever the batch. A token
-    of weight 0 is never drawn. The caller checks once a round, with `check_drawn`, that the sums were positive numbers:
-    looking here would make the host wait for the device at every drafted token.
+    Each draw uses one uniform number, so it depends only on the sequence's own random stream and not on the batch. A
+    token of weight 0 is never drawn. The caller checks the sums once per round with `check_weight_sums`: a check here
+    would synchronise host and device at every draft token.
     """
     sums_V = weights_V.cumsum(-1, dtype=torch.float64)
     total = sums_V[..., -1:]
-    # Strictly below the total even after rounding, however small it is; right=True then skips tokens of weight 0, whose
-    # cumulative sum equals their predecessor's.
+    # Keep the value strictly below the total even after rounding. right=True skips tokens of weight 0, whose cumulative
+    # sum equals that of the token before them.
     at = torch.minimum(uniform.double().unsqueeze(-1) * total, total.nextafter(torch.zeros_like(total)))
     chosen = torch.searchsorted(sums_V, at, right=True).squeeze(-1)
     return chosen.clamp(max=weights_V.shape[-1] - 1), total.squeeze(-1)
 
 
-def soundness(best: torch.Tensor) -> torch.Tensor:
-    """For `check_drawn`: 1 where the best logit is a number, NaN where it is not."""
+def finite_or_nan(best: torch.Tensor) -> torch.Tensor:
+    """For `check_weight_sums`: 1 if the best logit is finite, NaN otherwise."""
     return best - best + 1
 
 
-def check_drawn(sums: torch.Tensor) -> None:
-    """Raise UnderstudyError unless what was drawn from were distributions: finite, positive sums."""
+def check_weight_sums(sums: torch.Tensor) -> None:
+    """Raise UnderstudyError unless all weight sums are finite and positive."""
     low, high = torch.aminmax(sums)
     if not 0 < float(low) <= float(high) < math.inf:  # NaN compares as false
-        raise UnderstudyError(
-            "the model's probabilities are not numbers (NaN or infinite logits); check its weights and dtype"
-        )
+        raise UnderstudyError("the model returned NaN or infinite logits; check its weights and dtype")
 
 
-class Streams:
-    """One stream of uniform numbers a sequence, so that no sequence's draws depend on its neighbours."""
+class RandomStreams:
+    """A stream of uniform random numbers for each sequence, so that its draws do not depend on the rest of the batch."""
 
     def __init__(self, seeds: list[int]) -> None:
         self._generators = [np.random.Generator(np.random.Philox(key=seed)) for seed in seeds]

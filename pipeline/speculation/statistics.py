@@ -1,4 +1,4 @@
-"""What a decode did, counted: calls, drafted and accepted tokens, by position. Pure."""
+"""Counts of a decode: target calls, drafted and accepted tokens, by position. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -9,25 +9,26 @@ from pipeline.speculation.batch import Completion, Seconds
 
 @dataclass(frozen=True)
 class Statistics:
-    """Sums over completions, without overrun; what a round accepts past a stop token counts, as engines count it.
+    """Sums over completions. Tokens past the length limit are not counted; accepted tokens past a stop token are, as engines
+    count them.
 
-    A round is a target call after the prefill; its last token (a correction or bonus) is not a drafted one. Positions
-    count from the first drafted token of a round."""
+    A round is a target call after the prefill. Its last token (the correction or the bonus token) is not a draft token.
+    Position 0 is the first draft token of a round."""
 
     completions: int
     tokens: int
     rounds: int
     drafted: int
     accepted: int
-    rejected: int  # first rejections: rounds in which a drafted token fell
-    accepted_at: tuple[int, ...]  # rounds whose drafted token i stood
-    drafted_at: tuple[int, ...]  # rounds that drafted a token i
-    histogram: tuple[int, ...]  # rounds in which exactly n drafted tokens stood
-    seconds: Seconds  # of all completions; of one batch, each completion counts its own share of the wall
+    rejected: int  # first rejections: rounds in which a draft token was rejected
+    accepted_at: tuple[int, ...]  # rounds whose draft token i was accepted
+    drafted_at: tuple[int, ...]  # rounds that drafted a token at position i
+    histogram: tuple[int, ...]  # rounds with exactly n accepted tokens
+    seconds: Seconds  # of all completions; each completion of a batch counts the rounds it took part in
 
     @property
     def tokens_per_target_call(self) -> float:
-        """Omega, prefill not counted: the round that follows it sees the prompt's last token (start 0)."""
+        """Omega, without the prefill call: the first round starts at the last token of the prompt (start 0)."""
         return self.tokens / self.rounds
 
     @property
@@ -37,18 +38,18 @@ class Statistics:
 
     @property
     def draft_acceptance_rate(self) -> float:
-        """Accepted of all drafted tokens; falls with the draft length even for a good draft."""
+        """Accepted / drafted tokens; it falls with the draft length even for a good draft."""
         return self.accepted / self.drafted if self.drafted else 0.0
 
     @property
     def examined_acceptance_rate(self) -> float:
-        """Accepted of those that were examined: tokens after a rejection are not. Estimates alpha."""
+        """Accepted / examined tokens; tokens after a rejection are not examined. Estimates alpha."""
         examined = self.accepted + self.rejected
         return self.accepted / examined if examined else 0.0
 
 
 def count(completions: Iterable[Completion]) -> Statistics:
-    """Statistics of some completions, at least one. Raises ValueError for none."""
+    """Statistics of one or more completions. Raises ValueError for none."""
     done = [completion for completion in completions if completion.rounds]
     if not done:
         raise ValueError("nothing was decoded")

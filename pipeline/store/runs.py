@@ -1,4 +1,4 @@
-"""The record of one run, `runs/<id>/run.json`: what was asked, what it was pinned to, what became of it."""
+"""The record of one run, `runs/<id>/run.json`: its config, its pinned inputs, its jobs and its result."""
 
 import re
 import secrets
@@ -14,19 +14,18 @@ from pipeline.store.files import read_json, write_json
 _ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._:+-]{0,120}$")
 
 
-@dataclass
+@dataclass(kw_only=True)
 class RunRecord:
-    """One run. Saved after every change, so that a killed run tells how far it came."""
+    """One run. Saved after every change, so that the record of a killed run is complete up to that point."""
 
     id: str
     name: str
     created: str
     config: dict[str, Any]
-    outside: dict[str, dict[str, Any]]  # name -> {"digest", "path", "facts"}: what the run was pinned to
-    jobs: dict[str, dict[str, Any]] = field(
-        default_factory=dict
-    )  # job id -> {"stage", "part", "key", "state", "seconds"}
-    state: str = "running"  # running | stopped (as asked, before the end) | finished | refused | failed | interrupted
+    outside: dict[str, dict[str, Any]]  # name -> {"digest", "path", "facts"}: the pinned inputs
+    # job id -> {"stage", "part", "task", "key", "state", "seconds"}
+    jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    state: str = "running"  # running | stopped (by --until) | finished | refused | failed | interrupted
     decision: dict[str, Any] | None = None
     mlflow: dict[str, Any] = field(default_factory=dict)
 
@@ -41,7 +40,7 @@ def new_run_id(name: str) -> str:
 
 def run_directory(store: Store, run_id: str) -> Path:
     if not _ID.match(run_id):
-        raise UsageError(f"--run {run_id!r}: a run id is letters, digits and ._:+- (at most 121)")
+        raise UsageError(f"run {run_id!r}: a run id is letters, digits and ._:+- (at most 121)")
     return store.runs / run_id
 
 
@@ -67,7 +66,7 @@ def require_run(store: Store, run_id: str | None) -> RunRecord:
     chosen = known[-1] if run_id in (None, "latest") else str(run_id)
     record = load_run(store, chosen)
     if record is None:
-        raise UsageError(f"--run {chosen}: not in {store.root}; the latest is {known[-1]}")
+        raise UsageError(f"run {chosen}: not in {store.root}; the latest is {known[-1]}")
     return record
 
 

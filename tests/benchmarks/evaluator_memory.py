@@ -19,7 +19,7 @@ import numpy as np
 from tests.benchmarks.figures import ROOT, write
 
 COUNTS = (1_000, 10_000, 100_000)
-SHARD, TOKENS, OVERRUN, KEPT, VOCABULARY = 128, 64, 16, 4, 64
+SHARD, TOKENS, LOOKAHEAD, KEPT, VOCABULARY = 128, 64, 16, 4, 64
 
 
 def main() -> None:
@@ -49,22 +49,22 @@ def _build(directory: Path, count: int) -> None:
         rows = []
         for index in range(first, min(first + SHARD, count)):
             length = int(generator.integers(TOKENS - 16, TOKENS + 17))
-            total = length + OVERRUN
+            total = length + LOOKAHEAD
             rows.append(
                 StoredCompletion(
-                    f"{index:016x}",
-                    "examination",
-                    f"domain-{index % 4}",
-                    Sampling(),
-                    generator.integers(0, VOCABULARY, 16, dtype=np.int32),
-                    length,
-                    False,
-                    generator.integers(0, VOCABULARY, total, dtype=np.int32),
-                    np.log(generator.uniform(0.01, 0.2, total)).astype(np.float32),
-                    np.zeros((total, KEPT, ENTRY_BYTES), np.uint8),
-                    np.full(total, KEPT, np.uint8),
-                    np.zeros(total, np.float16),
-                    VOCABULARY,
+                    id=f"{index:016x}",
+                    split="examination",
+                    domain=f"domain-{index % 4}",
+                    sampling=Sampling(),
+                    prompt=generator.integers(0, VOCABULARY, 16, dtype=np.int32),
+                    length=length,
+                    stopped=False,
+                    tokens=generator.integers(0, VOCABULARY, total, dtype=np.int32),
+                    log_p=np.log(generator.uniform(0.01, 0.2, total)).astype(np.float32),
+                    entries=np.zeros((total, KEPT, ENTRY_BYTES), np.uint8),
+                    certain=np.full(total, KEPT, np.uint8),
+                    rest_log_p=np.zeros(total, np.float16),
+                    vocabulary=VOCABULARY,
                 )
             )
         write_shard(directory, f"shard-{number:05d}", rows)
@@ -73,7 +73,8 @@ def _build(directory: Path, count: int) -> None:
 def _examine(directory: Path) -> dict[str, float]:
     """What the stage does with one set of completions, in this process."""
     from pipeline.config.evaluate import EvaluateConfig
-    from pipeline.examination.stored import examine_draft, tallied
+    from pipeline.examination.examiner import Examiner
+    from pipeline.examination.windows import tally_counts
     from pipeline.generation.completion_store import read_completions
     from pipeline.speculation.sampling import Sampling
     from pipeline.store.row_files import RowFile
@@ -82,16 +83,16 @@ def _examine(directory: Path) -> dict[str, float]:
     settings = EvaluateConfig()
     model = tiny_llama(0, vocabulary=VOCABULARY, layers=1).float()
     before, began, anonymous = _mib("status", "VmRSS"), time.perf_counter(), 0.0
-    spoken = read_completions(directory, {"examination"}, Sampling())
+    completions = read_completions(directory, {"examination"}, Sampling())
     with RowFile(directory / "acceptance.json", ["deployed"]) as spools:
 
         def counted() -> Any:
             nonlocal anonymous
-            for counts in examine_draft(model, spoken, Sampling(), settings, VOCABULARY):
+            for counts in Examiner(Sampling(), settings, VOCABULARY).counts(model, completions):
                 yield counts
                 anonymous = max(anonymous, _mib("smaps_rollup", "Anonymous"))
 
-        tally = tallied(counted(), settings.max_gamma, spools, "deployed")
+        tally = tally_counts(counted(), settings.max_gamma, spools, "deployed")
         figures = tally.figures(settings.confidence)
         spools.write(figures, "prompts")
     seconds = time.perf_counter() - began

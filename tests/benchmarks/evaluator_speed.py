@@ -18,9 +18,9 @@ def _measure() -> dict[str, Any]:
     """Both examine a draft on PROMPTS prompts at temperature 0, where the figures must agree: target calls at GAMMA."""
     from itertools import islice
 
-    from pipeline.acceptance.figures import Tally
+    from pipeline.acceptance.figures import AcceptanceTally
     from pipeline.config.evaluate import EvaluateConfig
-    from pipeline.examination.stored import examine_draft
+    from pipeline.examination.examiner import Examiner
     from pipeline.generation.completion_store import read_completions
     from pipeline.speculation.sampling import GREEDY
     from tests.benchmarks import assisted
@@ -31,9 +31,9 @@ def _measure() -> dict[str, Any]:
     stored = list(islice(read_completions(pair.completions, {"examination"}, GREEDY), PROMPTS))
     tokens = sum(item.length for item in stored)
 
-    def examined() -> Tally:
-        tally = Tally(settings.max_gamma)
-        for counts in examine_draft(draft, stored, GREEDY, settings, pair.vocabulary):
+    def examined() -> AcceptanceTally:
+        tally = AcceptanceTally(settings.max_gamma)
+        for counts in Examiner(GREEDY, settings, pair.vocabulary).counts(draft, stored):
             tally.add(counts)
         return tally
 

@@ -19,6 +19,7 @@ def _greedy() -> list[dict[str, Any]]:
     """At every gamma: rounds decoded and predicted, and the differences that near-ties explain."""
     from itertools import islice
 
+    from pipeline.config.evaluate import EvaluateConfig
     from pipeline.examination.cross_check import cross_check
     from pipeline.generation.completion_store import read_completions
     from pipeline.speculation.sampling import GREEDY
@@ -27,7 +28,8 @@ def _greedy() -> list[dict[str, Any]]:
     pair = find_pair()
     target, draft = pair.load("float32")
     stored = list(islice(read_completions(pair.completions, {"examination"}, GREEDY), GREEDY_PROMPTS))
-    return [cross_check(target, draft, stored, gamma, GREEDY_TOKENS, pair.vocabulary, ()) for gamma in GAMMAS]
+    settings = [EvaluateConfig(crosscheck_gamma=gamma, crosscheck_tokens=GREEDY_TOKENS) for gamma in GAMMAS]
+    return [cross_check(target, draft, stored, one, pair.vocabulary, ()) for one in settings]
 
 
 @dataclass

@@ -109,12 +109,12 @@ def go_on(model: Any, texts: Sequence[Text], count: int, sampling: Sampling, voc
 
 
 def speak(
-    model: Any, prompts: Sequence[NDArray[np.int32]], tokens: int, overrun: int, stop: Sequence[int], vocabulary: int,
+    model: Any, prompts: Sequence[NDArray[np.int32]], tokens: int, lookahead: int, stop: Sequence[int], vocabulary: int,
     seed: int,
 ) -> list[Text]:  # fmt: skip
     """What the target itself says at temperature 1, by Understudy's decoder."""
     requests = [
-        Request(prompt.tolist(), tokens, (seed << 32) + number, overrun) for number, prompt in enumerate(prompts)
+        Request(prompt.tolist(), tokens, (seed << 32) + number, lookahead) for number, prompt in enumerate(prompts)
     ]
     decoder = Decoder(model, None, sampling=Sampling(), vocabulary=vocabulary, stop_tokens=stop)
     return [

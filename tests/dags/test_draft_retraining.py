@@ -91,7 +91,9 @@ def test_passing_run_calls_every_stage_in_order_with_the_id_of_the_dag_run(start
     """A pass: each stage once, all given the same run and store, then the report."""
     ran = start()
     options = [f"--run={ran.id}", "--store=/s"]
-    assert ran.calls == [["stage", stage, *options, "--", "/c.yaml"] for stage in STAGES] + [["show", *options]]
+    assert ran.calls == [["stage", stage, *options, "--", "/c.yaml"] for stage in STAGES] + [
+        ["show", "--store=/s", "--", ran.id]
+    ]
     assert ran.tasks == dict.fromkeys([*STAGES, "report"], "success")
     assert ran.state == "success"
 
@@ -164,7 +166,7 @@ def test_parameters_are_inert_and_arrive_as_they_were_given(start: Start, tmp_pa
     ran = start(config=config, store=store, overrides=overrides)
     expected = [f"--run={ran.id}", f"--store={store}", *(f"--set={item}" for item in overrides), "--", config]
     assert ran.calls[0] == ["stage", "pair", *expected]
-    assert ran.calls[-1] == ["show", *expected[:2]]
+    assert ran.calls[-1] == ["show", expected[1], "--", ran.id]
     assert ran.state == "success"
     assert not mark.exists()
 
@@ -173,6 +175,7 @@ def test_run_id_can_be_chosen(start: Start) -> None:
     """A given run id goes to every call instead of the DAG run's."""
     ran = start(run_id="again-7")
     assert {option for call in ran.calls for option in call if option.startswith("--run")} == {"--run=again-7"}
+    assert ran.calls[-1] == ["show", "--store=/s", "--", "again-7"]
 
 
 @pytest.mark.parametrize(

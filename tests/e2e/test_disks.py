@@ -45,7 +45,7 @@ def test_disk_that_fills_up(smoke: Smoke, place: Place, mount: Mount) -> None:
         ended = place.understudy("run", SMOKE)
         committed = place.committed()
         assert 1 == ended.code, (kilobytes, ended.err)
-        assert "no space left on the disk; free some and run again" in ended.complaint, kilobytes
+        assert "no space left on the disk; free some space and run again" in ended.complaint, kilobytes
         reached.append(len(committed))
     mount(place.store, "-o", "remount,size=200m")
     ended = place.understudy("run", SMOKE, "--run", "last")
@@ -63,7 +63,12 @@ def test_read_only_store(loop: Place, mount: Mount) -> None:
     mount(loop.store, "-o", "remount,ro,bind")
     shown = loop.understudy("show", RUN)
     assert (0, "") == (shown.code, shown.err)
-    for arguments in (("run", SMOKE), ("run", SMOKE, "--run", RUN), ("rollback", SMOKE), ("sync", RUN)):
+    for arguments in (
+        ("run", SMOKE),
+        ("run", SMOKE, "--run", RUN),
+        ("champion", "rollback", SMOKE),
+        ("store", "sync", RUN),
+    ):
         ended = loop.understudy(*arguments)
         assert (1, True) == (ended.code, "read-only" in ended.err.lower()), (arguments, ended.err)
         assert ended.complaint
@@ -74,4 +79,4 @@ def test_fresh_store_on_a_read_only_disk(place: Place, mount: Mount) -> None:
     mount(place.store, "-t", "tmpfs", "-o", "ro", "understudy-test")
     ended = place.understudy("run", SMOKE)
     assert 1 == ended.code, ended.err
-    assert "the file system is read-only; name a writable --store" in ended.complaint
+    assert "the file system is read-only; choose a writable --store" in ended.complaint

@@ -63,7 +63,7 @@ def test_killed_within_a_job(smoke: Smoke, place: Place, mark: str) -> None:
 def test_killed_within_promote(smoke: Smoke, tmp_path: Path) -> None:
     """Wherever a promotion is cut short, the next run completes it: one version, one alias, no claim left."""
     template = without_registry(smoke.place, tmp_path / "template")
-    template.understudy("rollback", SMOKE)  # fails, having made the database
+    template.understudy("champion", "rollback", SMOKE)  # fails, having made the database
     (template.store / "runs").mkdir()
     for number in range(8):
         place = copy_place(template, tmp_path / f"place-{number}")
@@ -86,7 +86,7 @@ def test_interrupted_in_every_job(smoke: Smoke, place: Place) -> None:
     for job in JOBS:
         before = place.committed()
         ended = _stop(place, job, signal.SIGINT)
-        expected = (130, "interrupted; what was committed is kept, run again to go on", "interrupted")
+        expected = (130, "interrupted; finished artifacts are kept, run again to continue", "interrupted")
         assert expected == (ended.code, ended.complaint, place.record(job.replace("/", "-"))["state"]), job
         assert unchanged(before, place)
     _same_end(smoke, place)

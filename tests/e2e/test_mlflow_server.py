@@ -137,10 +137,10 @@ def test_server_that_dies_within_a_run(server: Server, promoted: Place) -> None:
     server.kill()
     _, err = process.communicate()
     record = promoted.record("orphaned")
-    still = promoted.understudy("sync", "orphaned")
+    still = promoted.understudy("store", "sync", "orphaned")
     server.start()
     missing = {"evaluate/candidate"} - set(server.runs("orphaned"))
-    synced = [promoted.understudy("sync", "orphaned").code for _ in range(2)]
+    synced = [promoted.understudy("store", "sync", "orphaned").code for _ in range(2)]
     runs = server.runs("orphaned")
     finished = promoted.understudy("run", SMOKE, *change)
     assert (1, 1) == (process.returncode, err.count("understudy: ")), err
@@ -148,7 +148,7 @@ def test_server_that_dies_within_a_run(server: Server, promoted: Place) -> None:
     assert 1 == err.count(f"warning: tracking at {server.uri} does not answer")
     assert "failed" == record["state"]
     assert promoted.artifact("evaluate/candidate", "orphaned").is_dir()
-    assert (1, "orphaned was not uploaded; run `understudy sync` again when the server answers") == (
+    assert (1, "orphaned was not uploaded; run `understudy store sync` again when the server answers") == (
         still.code,
         still.complaint,
     )

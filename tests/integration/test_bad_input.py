@@ -76,12 +76,15 @@ def test_two_mistakes_are_both_named(place: Place) -> None:
         (("run", SMOKE, "--from", "destill"), "--from destill: not a stage; the stages are pair, corpus, generate"),
         (("run", SMOKE, "--until", "destill"), "--until destill: not a stage"),
         (("run", SMOKE, "--from", "gate", "--until", "pair"), "--from gate comes after --until pair"),
-        (("run", SMOKE, "--run", "../x"), "--run '../x': a run id is letters, digits and ._:+- (at most 121)"),
-        (("run", SMOKE, "--run", ""), "--run '': a run id is letters, digits and ._:+- (at most 121)"),
-        (("stage", "pair", SMOKE, "--run", "a b"), "--run 'a b': a run id is letters, digits and ._:+- (at most 121)"),
+        (("run", SMOKE, "--run", "../x"), "run '../x': a run id is letters, digits and ._:+- (at most 121)"),
+        (("run", SMOKE, "--run", ""), "run '': a run id is letters, digits and ._:+- (at most 121)"),
+        (("stage", "pair", SMOKE, "--run", "a b"), "run 'a b': a run id is letters, digits and ._:+- (at most 121)"),
+        (("rollback", SMOKE), "rollback: this command is now `understudy champion rollback`"),
+        (("sync",), "sync: this command is now `understudy store sync`"),
+        (("show", "--run", "x"), "--run: name the run as an argument: `understudy show x`"),
         (("show",), "no runs here yet; start one with `understudy run CONFIG` or name another --store"),
         (("show", "../x"), "no runs here yet"),
-        (("sync",), "no runs here yet"),
+        (("store", "sync"), "no runs here yet"),
     ],
     ids=lambda value: " ".join(map(str, value)).replace(str(SMOKE), "CONFIG") if isinstance(value, tuple) else "",
 )
@@ -113,7 +116,7 @@ def test_unknown_run_is_named(smoke: Smoke) -> None:
     """A run that is not there exits 2 and names the latest that is."""
     ended = smoke.place.understudy("show", "nobody")
     assert 2 == ended.code, ended.err
-    assert f"--run nobody: not in {smoke.place.store}; the latest is {RUN}" == ended.complaint
+    assert f"run nobody: not in {smoke.place.store}; the latest is {RUN}" == ended.complaint
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +201,7 @@ def test_draft_larger_than_its_target_is_refused(smoke: Smoke, place: Place, tmp
     ended = place.understudy("run", config, "--until", "pair", MLFLOW_TRACKING_URI=NOBODY)
     assert 2 == ended.code, ended.err
     assert re.match(r"pair.draft: the draft has 55\d,\d{3} parameters and the target 7\d,\d{3}; ", ended.complaint)
-    assert "are the two swapped?" in ended.complaint
+    assert "swap the two if they are in the wrong places" in ended.complaint
 
 
 def test_draft_of_another_family_is_refused(smoke: Smoke, place: Place, tmp_path: Path) -> None:

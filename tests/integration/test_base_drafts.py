@@ -60,7 +60,7 @@ def test_a_target_that_gained_tokens(smoke: Smoke, place: Place, tmp_path: Path)
     facts = json.loads((place.artifact("pair", "gained") / "pair.json").read_text())
     draft = place.artifact("distill", "gained") / "draft"
 
-    assert facts["differences"][0].startswith("the target has 2 tokens that the draft lacked, such as '<tool>'")
+    assert facts["differences"][0].startswith("the draft lacked 2 tokens of the target, such as '<tool>'")
     assert facts["differences"][1].startswith("pad_token: the target's '<tool>' is used, the draft's was ")
     learnt = [json.loads((path / "trained_on.json").read_text())["prompts"] for path in (tmp_path / "stock", draft)]
     assert set(learnt[0]) <= set(learnt[1])  # what the base learnt before is known of the grown draft too

@@ -21,7 +21,7 @@ def _decode(smoke: Smoke, *more: object, prompt: str = PROMPT, draft: Path | Non
 
 
 def _number(ended: Ended, name: str) -> float:
-    return float(re.search(rf"^{name} +([0-9.]+)", ended.out, re.MULTILINE)[1])  # type: ignore[index]
+    return float(re.search(rf"^│ {name} +│ +([0-9.]+)", ended.out, re.MULTILINE)[1])  # type: ignore[index]
 
 
 def test_greedy_text_is_the_targets_own(smoke: Smoke) -> None:
@@ -30,7 +30,7 @@ def test_greedy_text_is_the_targets_own(smoke: Smoke) -> None:
 
     assert (0, "") == (ended.code, ended.err)
     assert ended.out.startswith(PROMPT)
-    assert "the target alone says the same, token by token" in ended.out
+    assert "the target alone gives the same text, token by token" in ended.out
     assert 24 == _number(ended, "tokens")
     calls, accepted = _number(ended, "target calls after the prefill"), re.search(r"(\d+) / (\d+)", ended.out)
     assert accepted is not None
@@ -74,9 +74,32 @@ def test_the_prompt_may_come_from_standard_input(smoke: Smoke) -> None:
     assert (2, "the prompt is empty; there is nothing to continue") == (ended.code, ended.complaint)
 
 
+def test_a_bad_draft_falls_back(place: Place, tmp_path: Path) -> None:
+    """`--fallback` with a random draft: half the draft length, then off, both printed; the text is the target's own."""
+    for seed, name in ((4, "target"), (6, "draft")):
+        model = tiny_llama(seed, dtype=torch.float32)
+        model.config.max_position_embeddings = 1024
+        model.save_pretrained(tmp_path / name)
+        tiny_tokenizer().save_pretrained(tmp_path / name)
+    pair = ("decode", "--target", tmp_path / "target", "--draft", tmp_path / "draft", "a b c")
+    options = ("--temperature", 0, "--max-new-tokens", 460, "--gamma", 4, "--fallback", "--threshold", 0.6, "--compare")
+    ended = place.understudy(*pair, *options, store=False)
+
+    assert (0, "") == (ended.code, ended.err)
+    assert ["half the draft length", "speculation off, with a probe every 16 rounds"] == re.findall(
+        r"^fallback: ([^:]+):", ended.out, re.MULTILINE
+    )
+    expected = r"acceptance over the last 200 examined draft tokens was 0\.\d\d, below the threshold of 0\.60"
+    assert 2 == len(re.findall(expected, ended.out))
+    assert "the target alone gives the same text, token by token" in ended.out
+    drafted = int(re.search(r"(\d+) / \d+", ended.out)[1])  # type: ignore[index]
+    assert drafted < 4 * 210 + 2 * 220
+
+
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
+        (("--threshold", 0.4), "--threshold: works only with --fallback"),
         (("--gamma", 0), "--gamma 0: draft at least 1 token a round; --compare shows the target alone"),
         (("--max-new-tokens", 5000), "exceed the pair's context of 128; lower --max-new-tokens or shorten the prompt"),
         (("--target", "nowhere"), "--target nowhere: neither a directory nor a hub model"),
@@ -130,4 +153,4 @@ def test_damaged_weights_are_one_line(smoke: Smoke, tmp_path: Path) -> None:
     ended = _decode(smoke, "--max-new-tokens", 20, draft=tmp_path / "nan")
 
     assert 1 == ended.code
-    assert "probabilities are not numbers (NaN or infinite logits); check its weights and dtype" in ended.complaint
+    assert "the model returned NaN or infinite logits; check its weights and dtype" in ended.complaint

@@ -32,7 +32,7 @@ def _profile(path: Path, draft: float) -> Path:
 @pytest.fixture
 def profiles(tmp_path: Path) -> str:
     """The int4 draft's passes take a quarter of the others'."""
-    forms = {"none": SLOW, "int8": SLOW, "int4": FAST}
+    forms = {"unquantized": SLOW, "int8": SLOW, "int4": FAST}
     return json.dumps({form: str(_profile(tmp_path / f"{form}.json", draft)) for form, draft in forms.items()})
 
 
@@ -50,7 +50,7 @@ def test_the_form_that_serves_the_load_best_is_promoted(loop: Place, profiles: s
     verdicts = {one["name"]: one["verdict"] for one in decision["forms"]}
     manifest = json.loads((loop.artifact("quantize/int4", "forms") / "manifest.json").read_text())
 
-    assert {"candidate": "slower", "int8": "slower", "int4": "chosen"} == verdicts
+    assert {"unquantized": "slower", "int8": "slower", "int4": "chosen"} == verdicts
     assert ("int4", manifest["provides"]["draft"]) == (decision["form"], decision["candidate"])
     assert {"predicted_speedup", "predicted_p95", "largest_serving_memory"} <= {
         one["name"] for one in decision["rules"]
@@ -109,11 +109,11 @@ def test_a_speedup_needs_plain_decoding(loop: Place, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        (["gate.min_speedup=1.2"], "min_speedup is predicted: give gate.load and gate.profile too"),
-        (["gate.max_memory_megabytes=1"], "depends on batch and context: give gate.load too"),
+        (["gate.min_speedup=1.2"], "min_speedup needs a prediction: set gate.load and gate.profile too"),
+        (["gate.max_memory_megabytes=1"], "depends on batch and context: set gate.load too"),
         ([LOAD, "gate.profile={int4: p.json}", "quantize.variants=[]"], "gate.profile.int4: no such variant is made"),
         ([LOAD, "gate.profile={int4: p.json}", "quantize.engine=llama.cpp"], "what llama.cpp loads"),
-        ([LOAD, "gate.profile=nowhere.json"], "gate.profile.none: "),
+        ([LOAD, "gate.profile=nowhere.json"], "gate.profile.unquantized: "),
         ([LOAD, f"gate.profile={SMOKE}"], "this is no JSON"),
     ],
 )

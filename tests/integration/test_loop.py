@@ -18,15 +18,15 @@ BEFORE_DISTILL = {
     "evaluate/prompt-lookup": "skipped",
 }
 ROWS = {
-    "stock, before the move": "stock-before",
-    "stock, now": "stock",
+    "stock draft, old target": "stock-before",
+    "stock draft, new target": "stock",
     "candidate": "candidate",
     "candidate, int8": "int8",
     "candidate, int4": "int4",
     "prompt-lookup": "prompt-lookup",
 }
 GIVEN = {"--target": "pair", "--completions": "generate", "--draft": "distill"}
-HARMLESS = ("run", "stage", "show", "check", "rollback", "sync", "doctor")
+HARMLESS = ("run", "stage", "show", "check", "champion", "store", "init", "doctor")
 
 
 def _cells(text: str) -> dict[str, list[str]]:
@@ -65,7 +65,7 @@ def test_first_run_promotes(smoke: Smoke) -> None:
     assert {"champion": "1"} == entry["aliases"]
     assert manifest["provides"]["draft"] == tags["understudy.digest"] == promotion["digest"]
     assert smoke.place.keys(RUN)["generate"] == tags["understudy.key.generate"]
-    assert ("reference", "none") == (tags["understudy.target"], tags["understudy.quantisation"])
+    assert ("reference", "unquantized") == (tags["understudy.target"], tags["understudy.quantisation"])
     assert ("promoted", "1", RUN) == (promotion["result"], promotion["version"], promotion["run"])
     assert manifest["provides"]["draft"] in (out / "card.md").read_text()
 
@@ -85,7 +85,7 @@ def test_show_prints_the_figures_of_the_profiles(smoke: Smoke) -> None:
         ]
     assert (0, "") == (shown.code, shown.err)
     assert expected == found
-    assert "decision: passed (judged against the stock" in shown.out
+    assert "decision: passed (candidate against base draft" in shown.out
     assert "\npromotion: promoted, reference-draft version 1\n" in shown.out
     named = {option: smoke.place.artifact(job) for option, job in GIVEN.items()}
     assert "\nfor probe: " + "  ".join(f"{option} {path}" for option, path in named.items()) + "\n" in shown.out
@@ -180,8 +180,8 @@ def test_refused_draft_leaves_the_champion(loop: Place) -> None:
     record = loop.record("ruined")
     assert (3, 3) == (first.code, code), first.err + again.err
     assert first.complaint == again.complaint == "refused: " + "; ".join(record["decision"]["reasons"])
-    assert "gain (fail): acceptance gained over the champion: -" in first.complaint
-    assert "decision: REFUSED (judged against the champion" in first.out
+    assert "gain (fail): gain in acceptance rate over the champion: -" in first.complaint
+    assert "decision: REFUSED (candidate against champion" in first.out
     assert ("refused", "refused") == (record["state"], loop.record("ruined-again")["state"])
     assert {"skipped"} == set(again.states.values())
     assert ["mlflow"] == imported
@@ -190,9 +190,9 @@ def test_refused_draft_leaves_the_champion(loop: Place) -> None:
 
 def test_rollback_and_promotion_again(loop: Place) -> None:
     """Rolled back, the stage is empty and the stock draft the one to beat; the next run puts the draft back on stage."""
-    back = loop.understudy("rollback", SMOKE)
+    back = loop.understudy("champion", "rollback", SMOKE)
     empty = loop.champion()
-    nothing = loop.understudy("rollback", SMOKE)
+    nothing = loop.understudy("champion", "rollback", SMOKE)
     ended = loop.understudy("run", SMOKE, "--run", "after")
     record = loop.record("after")
     assert (0, None) == (back.code, empty), back.err
@@ -238,7 +238,7 @@ def test_a_learning_curve_is_shown(loop: Place) -> None:
     assert max(entry["dev_omega"] for entry in log if "dev_omega" in entry) == whole["dev_omega"]
     assert (whole["completions"], whole["tokens"]) == (figures["train_completions"], figures["train_tokens"])
     assert (
-        f"learning curve, acceptance on dev by completions: {curve['points'][0]['dev_acceptance']:.3f} from "
-        in ended.out
+        "learning curve, acceptance rate on dev prompts by training completions: "
+        f"{curve['points'][0]['dev_acceptance']:.3f} from " in ended.out
     )
-    assert f"; twice as many would add about {100 * curve['next_doubling']:.1f} points\n" in ended.out
+    assert f"; twice as many completions would add about {100 * curve['next_doubling']:.1f} points\n" in ended.out

@@ -30,11 +30,11 @@ def test_the_plan_in_words(smoke: Smoke) -> None:
     tokens = 240 * 40 + 360 * 24
 
     assert (0, "") == (ended.code, ended.err)
-    assert "corpus: 480 rows, so about 312 train, 48 dev, 120 examination prompts, less" in ended.out
-    assert f"generate: up to 600 completions, {tokens:,} tokens of the target, {tokens * 59 / 1e6:.1f} MB" in ended.out
-    assert "generate/before: up to 240 completions, 9,600 tokens of the target" in ended.out
-    assert "on-policy rounds: up to 100 completions, 2,400 tokens of the target, 0.1 MB" in rounds.out
-    assert "distill: 3,840 rows of completions in all steps together\n" in ended.out  # 60 steps of 32, twice
+    assert "corpus: 480 rows, so about 312 train, 48 dev, 120 examination prompts, minus" in ended.out
+    assert f"generate: up to 600 completions, {tokens:,} target tokens, {tokens * 59 / 1e6:.1f} MB" in ended.out
+    assert "generate/before: up to 240 completions, 9,600 target tokens" in ended.out
+    assert "on-policy rounds: up to 100 completions, 2,400 target tokens, 0.1 MB" in rounds.out
+    assert "distill: 120 steps x batch 32 = 3,840 sequences\n" in ended.out  # 60 steps, twice
 
 
 def test_a_plan_of_chats_says_what_it_leaves_out(smoke: Smoke) -> None:
@@ -43,7 +43,10 @@ def test_a_plan_of_chats_says_what_it_leaves_out(smoke: Smoke) -> None:
     ended = smoke.place.understudy("plan", SMOKE, "--set", source)
 
     assert 0 == ended.code, ended.err
-    assert "chats asked turn by turn are counted with their first question; those that go on ask more\n" in ended.out
+    assert (
+        "chats with `every_turn` are counted by their first question; those with more questions need more tokens\n"
+        in ended.out
+    )
 
 
 def test_a_plan_needs_no_torch_and_its_sources(smoke: Smoke, tmp_path: Path) -> None:
@@ -68,7 +71,7 @@ def test_a_measured_plan_names_what_each_job_takes(place: Place) -> None:
     assert all(cost["seconds"] > 0 and cost["stored_bytes"] > 0 for cost in jobs.values())
     assert all(cost["memory_bytes"] > 1e8 for cost in jobs.values())  # torch alone
     assert measured["total"]["seconds"] > sum(cost["seconds"] for cost in jobs.values())
-    assert ["candidate", "int8", "int4"] == list(measured["serving_bytes"])
+    assert ["unquantized", "int8", "int4"] == list(measured["serving_bytes"])
     assert (4, 64) == (measured["batch"], measured["context"])
     assert ["plan"] == [path.name for path in place.store.rglob("*") if path.is_file()]  # the lock, of no bytes
 

@@ -69,9 +69,9 @@ def test_verdicts_are_plain(smoke: Smoke) -> None:
     ended = _probe(smoke, "--completions", smoke.place.artifact("generate"), "--cost-ratio", 5)
 
     assert (0, "") == (ended.code, ended.err)
-    assert f"{smoke.place.artifact('distill').name}: does not pay here: at its best draft length (1)" in ended.out
-    assert "draft sampled: probabilistic; target calls as counted by 'user'" in ended.out
-    assert "verification taken as free" in ended.out
+    assert f"{smoke.place.artifact('distill').name}: does not pay off: predicted speedup at most" in ended.out
+    assert "draft sampling: probabilistic; convention: user" in ended.out
+    assert "as given, verification cost ignored" in ended.out
     assert "by domain: modules 0." in ended.out
     assert "by position in the output: 0+ 0." in ended.out
 
@@ -99,7 +99,7 @@ def test_prompts_are_completed_and_times_measured(smoke: Smoke) -> None:
         ((), "give either --prompts, which the target completes, or --completions, a generate artifact"),
         (("--prompts", "none.jsonl"), "--prompts none.jsonl: no such file or directory"),
         (("--completions", "none"), "--completions none: no such directory"),
-        (("--completions", "."), "--completions .: no generate artifact with examination completions"),
+        (("--completions", "."), "--completions .: not a generate artifact with examination completions"),
         (("--prompts", "p.txt"), "--prompts p.txt: no such file or directory"),
     ],
     ids=str,
@@ -137,7 +137,7 @@ def test_a_part_of_the_completions_is_a_fair_part(smoke: Smoke, found: dict[str,
 
     assert (0, "") == (ended.code, ended.err)
     assert f"40 of {stored} prompts, " in ended.out
-    assert "Loops flatter drafts at temperature 0" in ended.out
+    assert "At temperature 0 repetition raises acceptance: read the rate without repetition." in ended.out
 
 
 def test_a_broken_draft_leaves_the_others_their_figures(smoke: Smoke, tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_broken_draft_leaves_the_others_their_figures(smoke: Smoke, tmp_path: 
     ended = _probe(smoke, "--draft", tmp_path / "nan", *completions)
 
     assert (0, "") == (ended.code, ended.err)
-    assert "nan: cannot be examined: the draft's logits are not numbers" in ended.out
+    assert "nan: cannot be examined: the draft returned NaN logits" in ended.out
     assert "prompt-lookup: " in ended.out
 
 
@@ -158,7 +158,7 @@ def test_completions_of_another_target_are_refused(smoke: Smoke) -> None:
     ended = _probe(smoke, "--completions", before)
 
     assert 2 == ended.code
-    assert f"--completions {before}: said by another target than --target" in ended.complaint
+    assert f"--completions {before}: completions of another target than --target" in ended.complaint
 
 
 def test_prompts_that_a_draft_learnt_are_left_out(
@@ -177,5 +177,5 @@ def test_prompts_that_a_draft_learnt_are_left_out(
     every = _probe(smoke, *completions)
 
     assert 0 == some.code, some.err
-    assert f"{stored - 5:,} (5 more left out: a draft was trained on them) prompts, " in some.out
+    assert f"{stored - 5:,} (5 more were left out because a draft was trained on them) prompts, " in some.out
     assert (2, "a draft was trained on every one of these prompts; give others") == (every.code, every.complaint)

@@ -1,4 +1,4 @@
-"""The promote stage: what it asks of the registry, what it writes, when it stops."""
+"""The promote stage: what it registers, what it writes, when it stops."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from tests.unit.test_card import profile
 __all__ = ["mlflow_template", "store"]
 
 
-DECISION = {"verdict": "promote", "reasons": ["better"], "rules": [], "form": "none"}
+DECISION = {"verdict": "promote", "reasons": ["better"], "rules": [], "form": "unquantized"}
 
 
 def commit(store: Store, stage: str, inputs: dict[str, str], figures: dict[str, float], **files: Any) -> Path:
@@ -33,35 +33,36 @@ def commit(store: Store, stage: str, inputs: dict[str, str], figures: dict[str, 
 
 @pytest.fixture
 def context(store: Store, tmp_path: Path) -> StageContext:
-    """A run whose gate said yes."""
+    """A run whose gate decided to promote."""
     model = {"source": "reference", "revision": None, "digest": "d", "license": None, "parameters": 5}
     model |= {"bytes": 20, "cache_bytes_per_token": 8}
     commit(store, "corpus", {}, {"train": 360.0})
     inputs = {
         "decision": commit(store, "gate", {}, {}, decision=DECISION),
         "distilled": (distilled := commit(store, "distill", {}, {})),
-        "draft_candidate": distilled,
-        "examined_candidate": commit(store, "evaluate", {}, {}, acceptance=profile()),
+        "draft_unquantized": distilled,
+        "examination_unquantized": commit(store, "evaluate", {}, {}, acceptance=profile()),
         "pair": commit(store, "pair", {}, {}, pair={"target": model, "draft": model}),
         "completions": commit(store, "generate", {"corpus": "corpus0"}, {}),
     }
     out = tmp_path / "out"
     out.mkdir()
     return StageContext(
-        config_of(),
-        "",
-        inputs,
-        {"draft_candidate": model_digest(distilled / "draft")},
-        {"champion": {}},
-        out,
-        store.root,
-        "run-1",
-        Quiet(),
+        config=config_of(),
+        job_id="promote",
+        task=None,
+        inputs=inputs,
+        digests={"draft_unquantized": model_digest(distilled / "draft")},
+        facts={"champion": {}},
+        out=out,
+        store=store.root,
+        run_id="run-1",
+        progress=Quiet(),
     )
 
 
 def decide(context: StageContext, verdict: str, **changes: Any) -> None:
-    found = {**DECISION, "candidate": context.digests["draft_candidate"], "verdict": verdict, "reasons": ["too slow"]}
+    found = {**DECISION, "candidate": context.digests["draft_unquantized"], "verdict": verdict, "reasons": ["too slow"]}
     write_json(context.inputs["decision"] / "decision.json", found | changes)
 
 
@@ -77,7 +78,7 @@ def test_promotes_with_card_tags_and_figures(context: StageContext, store: Store
     assert (context.out / "card.md").read_text() == card
     assert read_json(context.out / "promotion.json")["version"] == "1"
     assert {"understudy.target_digest", "understudy.base", "understudy.licence", "understudy.key.generate"} <= set(tags)
-    assert tags["understudy.quantisation"] == "none"
+    assert tags["understudy.quantisation"] == "unquantized"
     assert tags["understudy.key.corpus"] == "corpus0"
 
 
@@ -87,7 +88,7 @@ def test_the_chosen_form_is_promoted(context: StageContext, store: Store) -> Non
     make_draft(variant / "draft", b"four bits")
     write_json(variant / "manifest.json", {"key": "quantize0"})
     digest = model_digest(variant / "draft")
-    more = {"draft_int4": variant, "examined_int4": context.inputs["examined_candidate"]}
+    more = {"draft_int4": variant, "examination_int4": context.inputs["examination_unquantized"]}
     other = StageContext(
         **{**vars(context), "inputs": {**context.inputs, **more}, "digests": {**context.digests, "draft_int4": digest}}
     )
@@ -127,7 +128,7 @@ def test_refused_draft_is_not_promoted(context: StageContext, store: Store) -> N
 
 
 def test_champion_that_appeared_meanwhile_stops_it(context: StageContext, store: Store, tmp_path: Path) -> None:
-    """Examined against nobody, but somebody is on stage now."""
+    """Compared with no champion, but there is one now."""
     other = make_draft(tmp_path / "other", b"other")
     registry_for(context.config, store).promote(
         model_dir=other,

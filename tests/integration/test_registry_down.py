@@ -1,4 +1,4 @@
-"""MLflow where nobody listens: everything up to evaluate is kept, nothing is judged, and it is made good later."""
+"""MLflow does not answer: all artifacts up to evaluate are kept, and the run can be finished later."""
 
 import contextlib
 import sqlite3
@@ -6,8 +6,8 @@ import sqlite3
 from tests.integration.conftest import JOBS, NOBODY, RUN, SMOKE, Place
 
 
-def test_gate_fails_closed_and_the_run_is_made_good(loop: Place) -> None:
-    """The gate does not judge (exit 1, one line); with a registry the same run finishes, and `sync` has nothing to do."""
+def test_gate_stops_and_the_run_is_finished_later(loop: Place) -> None:
+    """The gate does not decide (exit 1, one line); with a registry the same run finishes, and `sync` has nothing to do."""
     down = loop.understudy("run", SMOKE, "--run", "down", MLFLOW_TRACKING_URI=NOBODY)
     record = loop.record("down")
     shown = loop.understudy("show", "down")
@@ -16,7 +16,7 @@ def test_gate_fails_closed_and_the_run_is_made_good(loop: Place) -> None:
     assert 1 == down.code, down.err
     assert f"MLflow at {NOBODY} does not answer" in down.complaint
     assert down.complaint.endswith(
-        "the champion is not known, so nothing is judged; everything up to evaluate is kept, "
+        "the champion is not known, so the gate cannot decide; all artifacts up to evaluate are kept; "
         "run again when the registry answers"
     )
     assert list(JOBS[:-2]) == list(down.states)
@@ -29,12 +29,12 @@ def test_gate_fails_closed_and_the_run_is_made_good(loop: Place) -> None:
 def test_sync_uploads_what_was_not(loop: Place) -> None:
     """A run whose figures never reached MLflow is uploaded by `sync` whole, once, however often it is called."""
     loop.understudy("run", SMOKE, "--run", "down", MLFLOW_TRACKING_URI=NOBODY)
-    still = loop.understudy("sync", "down", MLFLOW_TRACKING_URI=NOBODY)
-    first = loop.understudy("sync", "down")
+    still = loop.understudy("store", "sync", "down", MLFLOW_TRACKING_URI=NOBODY)
+    first = loop.understudy("store", "sync", "down")
     uploaded = _runs(loop, "down")
-    second = loop.understudy("sync")
+    second = loop.understudy("store", "sync")
     assert 1 == still.code, still.err
-    assert "down was not uploaded; run `understudy sync` again when the server answers" == still.complaint
+    assert "down was not uploaded; run `understudy store sync` again when the server answers" == still.complaint
     assert (0, 0) == (first.code, second.code), first.err + second.err
     assert f"down: mlflow ui --backend-store-uri sqlite:///{loop.store}/mlflow/mlflow.db\n" == first.out
     assert {"down", *JOBS[:-2]} == set(uploaded)

@@ -10,8 +10,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from pipeline.commands.rollback import rollback
-from pipeline.commands.sync import sync
+from pipeline.commands.champion import rollback
+from pipeline.commands.store import sync
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.models.files import model_digest
 from pipeline.registry.mlflow_client import Location, client_for
@@ -38,7 +38,9 @@ def build(store: Store, stage: str, key: str, figures: dict[str, float], **files
 
 
 def record_of(store: Store, **jobs: str) -> RunRecord:
-    record = RunRecord("run-1", "loop", "2026-11-20T00:00:00Z", config_of().model_dump(mode="json"), {})
+    record = RunRecord(
+        id="run-1", name="loop", created="2026-11-20T00:00:00Z", config=config_of().model_dump(mode="json"), outside={}
+    )
     for stage, state in jobs.items():
         record.jobs[stage] = {"stage": stage, "part": "", "key": f"{stage}0", "state": state, "seconds": 1.5}
     record.save(store)
@@ -163,7 +165,7 @@ def test_tracking_that_is_down_costs_one_warning(store: Store) -> None:
         assert not down.sync(record)
     where = run_directory(store, "run-1")
     assert said.lines == [
-        f"warning: tracking at {uri} does not answer; figures are in {where}; `understudy sync` uploads them later"
+        f"warning: tracking at {uri} does not answer; figures are in {where}; `understudy store sync` uploads them later"
     ]
     assert record.mlflow == {}
     assert Tracker(config_of(), store, Quiet()).sync(record)
@@ -250,7 +252,7 @@ def test_rollback_command_says_what_happened(store: Store, tmp_path: Path) -> No
 
 def test_links() -> None:
     """A server's page, or the command that serves a local file; nothing before the first upload."""
-    record = RunRecord("r", "loop", "", {}, {})
+    record = RunRecord(id="r", name="loop", created="", config={}, outside={})
     assert ui_link(record) is None
     record.mlflow = {"uri": "http://h:5000", "experiment_id": "3", "run_id": "abc"}
     assert ui_link(record) == "http://h:5000/#/experiments/3/runs/abc"

@@ -14,9 +14,9 @@ from pipeline.config.distill import DistillConfig, LoraConfig
 from pipeline.distillation.adapters import add_adapters, merge_adapters
 from pipeline.distillation.chunked_loss import plain_head
 from pipeline.errors import UnderstudyError, UsageError
-from pipeline.examination.stored import DevFigures
+from pipeline.examination.examiner import AcceptanceSummary
 from pipeline.generation.completion_store import StoredCompletion
-from tests.fakes import quiet, spoken, tiny_llama, tiny_tokenizer
+from tests.fakes import quiet, stored_completion, tiny_llama, tiny_tokenizer
 
 SETTINGS = DistillConfig(bf16=False, max_steps=6, batch=2, save_every=2, evaluate_every=5, learning_rate=1e-2)
 Log = list[dict[str, float]]
@@ -29,7 +29,9 @@ class _Killed(Exception):
 def _rows(count: int = 10) -> list[StoredCompletion]:
     generator = np.random.default_rng(0)
     return [
-        spoken(generator.integers(0, 32, 3), generator.integers(0, 32, 4 + n % 3), name=f"prompt-{n}", seed=n)
+        stored_completion(
+            generator.integers(0, 32, 3), generator.integers(0, 32, 4 + n % 3), name=f"prompt-{n}", seed=n
+        )
         for n in range(count)
     ]
 
@@ -39,13 +41,13 @@ def _length(model: Any) -> float:
     return float(sum(weight.detach().square().sum() for weight in model.parameters()))
 
 
-def _later_is_better() -> Callable[[Any], DevFigures]:
+def _later_is_better() -> Callable[[Any], AcceptanceSummary]:
     """Figures that depend on every weight, and an omega that rises with each asking."""
     asked: list[int] = []
 
-    def examine(model: Any) -> DevFigures:
+    def examine(model: Any) -> AcceptanceSummary:
         asked.append(1)
-        return DevFigures(_length(model), float(len(asked)))
+        return AcceptanceSummary(_length(model), float(len(asked)))
 
     return examine
 
@@ -53,7 +55,7 @@ def _later_is_better() -> Callable[[Any], DevFigures]:
 def _train(
     work: Path,
     settings: DistillConfig = SETTINGS,
-    examine: Callable[[Any], DevFigures] | None = None,
+    examine: Callable[[Any], AcceptanceSummary] | None = None,
     rows: list[StoredCompletion] | None = None,
     vocabulary: int = 32,
     seed: int = 3,
@@ -71,11 +73,11 @@ def _train(
 def _killed_at_step_5(work: Path, wrap: Callable[[Any], Any] = lambda model: model) -> None:
     asked = []
 
-    def examine(model: Any) -> DevFigures:
+    def examine(model: Any) -> AcceptanceSummary:
         asked.append(1)
         if len(asked) == 2:
             raise _Killed
-        return DevFigures(_length(model), 1.0)
+        return AcceptanceSummary(_length(model), 1.0)
 
     with pytest.raises(_Killed):
         _train(work, examine=examine, wrap=wrap)
@@ -114,9 +116,9 @@ def test_a_killed_run_ends_as_an_unbroken_one(unbroken: tuple[Any, Log], killed:
     work = shutil.copytree(killed, tmp_path / "work")
     asked: list[float] = []
 
-    def examine(model: Any) -> DevFigures:
+    def examine(model: Any) -> AcceptanceSummary:
         asked.append(_length(model))
-        return DevFigures(asked[-1], 1.0 + len(asked))
+        return AcceptanceSummary(asked[-1], 1.0 + len(asked))
 
     model, log = _train(work, examine=examine)
 
@@ -148,9 +150,9 @@ def test_a_finished_run_is_not_trained_again(unbroken: tuple[Any, Log], tmp_path
     assert unbroken[1] == log
 
 
-def _judged(*omegas: float) -> Callable[[Any], DevFigures]:
+def _judged(*omegas: float) -> Callable[[Any], AcceptanceSummary]:
     given = iter(omegas)
-    return lambda model: DevFigures(_length(model), next(given))
+    return lambda model: AcceptanceSummary(_length(model), next(given))
 
 
 @pytest.mark.parametrize(
@@ -193,9 +195,9 @@ def test_weights_are_those_of_the_step_that_the_log_names(tmp_path: Path) -> Non
     settings = DistillConfig(bf16=False, max_steps=8, batch=2, save_every=4, evaluate_every=3, learning_rate=1e-2)
     given = iter([1.0, 1.3, 1.5])
 
-    def examine(model: Any) -> DevFigures:
+    def examine(model: Any) -> AcceptanceSummary:
         try:
-            return DevFigures(_length(model), next(given))
+            return AcceptanceSummary(_length(model), next(given))
         finally:
             if not given.__length_hint__():
                 asked.append(1)
@@ -206,7 +208,7 @@ def test_weights_are_those_of_the_step_that_the_log_names(tmp_path: Path) -> Non
     class _Stop(Exception):
         pass
 
-    def killed(model: Any) -> DevFigures:
+    def killed(model: Any) -> AcceptanceSummary:
         if asked:
             raise _Stop
         return examine(model)
@@ -225,7 +227,7 @@ def test_a_killed_run_keeps_the_best_of_an_unbroken_one(tmp_path: Path) -> None:
     whole, _ = _train(tmp_path / "whole", examine=_judged(1.0, 3.0, 2.0))
     broken = _judged(1.0, 3.0)
 
-    def examine(model: Any) -> DevFigures:
+    def examine(model: Any) -> AcceptanceSummary:
         try:
             return broken(model)
         except StopIteration:
@@ -244,11 +246,11 @@ def test_a_loss_that_is_not_a_number_names_step_and_prompts(loss: Any, tmp_path:
     """Weights damaged after the second step stop the run at the third, with the prompts of its batch."""
     asked: list[int] = []
 
-    def examine(model: Any) -> DevFigures:
+    def examine(model: Any) -> AcceptanceSummary:
         asked.append(1)
         if len(asked) == 2:
             model.lm_head.weight.data[:] = torch.nan
-        return DevFigures(0.0, 0.0)
+        return AcceptanceSummary(0.0, 0.0)
 
     settings = DistillConfig(bf16=False, max_steps=6, batch=2, save_every=6, evaluate_every=2, loss=loss)
     with pytest.raises(UnderstudyError, match=r"loss is nan at step 3 on .* prompts prompt-\d, prompt-\d;"):
@@ -267,7 +269,11 @@ def test_padding_and_prompts_do_not_enter_the_loss(way: str, tmp_path: Path, mon
         monkeypatch.setattr(head, "_LOGITS", 2 * 28)
     if way == "by the model's own logits":
         monkeypatch.setattr(trainer, "plain_head", lambda model: None)
-    rows = [spoken([3, 4], [5, 6, 7], name="a"), spoken([8], [9], name="b"), spoken([10, 11], [12], name="c")]
+    rows = [
+        stored_completion([3, 4], [5, 6, 7], name="a"),
+        stored_completion([8], [9], name="b"),
+        stored_completion([10, 11], [12], name="c"),
+    ]
     settings = DistillConfig(bf16=False, max_steps=1, batch=2, save_every=1, loss="cross_entropy")
     _, log = _train(tmp_path, settings, rows=rows, vocabulary=28)
     model = tiny_llama(51, layers=1, dtype=torch.float32)
@@ -335,11 +341,11 @@ def test_a_draft_is_examined_as_it_will_run_and_trained_as_it_learns(tmp_path: P
     examined: list[bool] = []
     trained: list[bool] = []
 
-    def examine(model: Any) -> DevFigures:
+    def examine(model: Any) -> AcceptanceSummary:
         if not examined:
             model.model.register_forward_pre_hook(lambda module, inputs: trained.append(module.training))
         examined.append(model.training)
-        return DevFigures(0.0, 0.0)
+        return AcceptanceSummary(0.0, 0.0)
 
     _train(tmp_path, examine=examine)
 
@@ -383,11 +389,11 @@ def test_a_killed_run_with_muon_ends_as_an_unbroken_one(unbroken: tuple[Any, Log
     settings = SETTINGS.model_copy(update={"optimizer": "muon"})
     asked: list[int] = []
 
-    def examine(model: Any) -> DevFigures:
+    def examine(model: Any) -> AcceptanceSummary:
         asked.append(1)
         if len(asked) == 2:
             raise _Killed
-        return DevFigures(_length(model), float(len(asked)))
+        return AcceptanceSummary(_length(model), float(len(asked)))
 
     with pytest.raises(_Killed):
         _train(tmp_path / "killed", settings, examine)
@@ -463,9 +469,9 @@ def test_bf16_is_used_where_the_hardware_multiplies_in_it(
     monkeypatch.setattr(trainer, "multiplies_bf16", lambda device: hardware)
     found: list[str] = []
 
-    def examine(model: Any) -> DevFigures:
+    def examine(model: Any) -> AcceptanceSummary:
         found.append(model.config._attn_implementation)
-        return DevFigures(0.5, 1.0)
+        return AcceptanceSummary(0.5, 1.0)
 
     model, _ = _train(tmp_path, DistillConfig(bf16=asked, max_steps=1, batch=2, save_every=1), examine)
 

@@ -13,7 +13,7 @@ from pipeline.speculation.decoder import Decoder
 from pipeline.speculation.sampling import GREEDY
 from tests.benchmarks import assisted
 from tests.benchmarks.refpair import counted_calls
-from tests.fakes import spoken, tiny_llama
+from tests.fakes import stored_completion, tiny_llama
 
 PROMPTS, TOKENS, VOCABULARY = [[3, 1, 4, 1, 5], [9, 2], [6, 5, 3, 5]], 40, 32
 
@@ -38,7 +38,7 @@ def test_target_calls_equal_assisted_generation(pair: tuple[Any, Any], gamma: in
             text = assisted.generate(target, draft, gamma, prompt, TOKENS, sample=False)
         decoder = Decoder(target, draft, sampling=GREEDY, vocabulary=VOCABULARY, gamma=gamma)
         (completion,) = decoder.decode([Request(prompt, TOKENS, 0)])
-        said = spoken(prompt, text, greedy=True)
+        said = stored_completion(prompt, text, greedy=True)
         (a_T,) = acceptance_probabilities(draft, [said], GREEDY, GREEDY, VOCABULARY, batch_tokens=4096)
         expected = expected_rounds(a_T[None], np.array([TOKENS]), gamma, CONVENTIONS["transformers"])
 

@@ -8,7 +8,7 @@ import torch
 
 from pipeline.errors import UsageError
 from pipeline.speculation.cache import RaggedCache, attention_window
-from pipeline.speculation.forward import ModelForward, Side, choose_body
+from pipeline.speculation.forward import CachedModel, ModelForward, choose_forward
 from pipeline.speculation.llama_forward import LlamaForward
 from tests.fakes import full_logits, tiny_llama
 
@@ -20,13 +20,13 @@ def _rows(lengths: list[int], seed: int = 1) -> list[list[int]]:
     return [torch.randint(VOCABULARY, (length,), generator=generator).tolist() for length in lengths]
 
 
-def _side(model: Any, rows: int, capacity: int, lean: bool = False) -> Side:
-    body = choose_body(model, VOCABULARY, lean)
-    assert isinstance(body, LlamaForward if lean else ModelForward)
-    return Side(body, rows, capacity)
+def _side(model: Any, rows: int, capacity: int, llama_forward: bool = False) -> CachedModel:
+    body = choose_forward(model, VOCABULARY, llama_forward)
+    assert isinstance(body, LlamaForward if llama_forward else ModelForward)
+    return CachedModel(body, rows, capacity)
 
 
-def _prefill(side: Side, texts: list[list[int]]) -> None:
+def _prefill(side: CachedModel, texts: list[list[int]]) -> None:
     """As the decoder does: everything but each prompt's last token, short rows running into zeros."""
     width = max(len(text) for text in texts) - 1
     ids_BT = torch.zeros(len(texts), width, dtype=torch.long)
@@ -35,12 +35,12 @@ def _prefill(side: Side, texts: list[list[int]]) -> None:
     side.logits(ids_BT, [0] * len(texts), keep=1)
 
 
-@pytest.mark.parametrize(("attention", "lean"), [("sdpa", False), ("eager", False), ("sdpa", True)])
-def test_decoding_with_the_cache_equals_full_passes(attention: str, lean: bool) -> None:
+@pytest.mark.parametrize(("attention", "llama_forward"), [("sdpa", False), ("eager", False), ("sdpa", True)])
+def test_decoding_with_the_cache_equals_full_passes(attention: str, llama_forward: bool) -> None:
     """Prompts of 7, 1 and 4 tokens: token by token and in blocks, the logits are those of full forward passes."""
     model = tiny_llama(3, attention=attention)
     texts, more = _rows([7, 1, 4]), _rows([9, 9, 9], seed=2)
-    side = _side(model, 3, 32, lean)
+    side = _side(model, 3, 32, llama_forward)
     _prefill(side, texts)
     fed = [len(text) - 1 for text in texts]
     whole = [text + extra for text, extra in zip(texts, more, strict=True)]
@@ -53,12 +53,12 @@ def test_decoding_with_the_cache_equals_full_passes(attention: str, lean: bool) 
         fed = [at + width for at in fed]
 
 
-@pytest.mark.parametrize("lean", [False, True])
-def test_rejected_tokens_leave_no_trace(lean: bool) -> None:
+@pytest.mark.parametrize("llama_forward", [False, True])
+def test_rejected_tokens_leave_no_trace(llama_forward: bool) -> None:
     """Blocks of wrong tokens, each row cut back by another amount, are overwritten before anything sees them."""
     model = tiny_llama(4)
     texts, wrong = _rows([5, 2, 3]), _rows([6, 6, 6], seed=9)
-    side = _side(model, 3, 40, lean)
+    side = _side(model, 3, 40, llama_forward)
     _prefill(side, texts)
     lengths = [len(text) for text in texts]
     for kept in ([0, 3, 1], [2, 0, 4]):
@@ -73,11 +73,11 @@ def test_rejected_tokens_leave_no_trace(lean: bool) -> None:
         torch.testing.assert_close(full_logits(model, text)[-1], logits_BTV[row, 0], atol=1e-12, rtol=0)
 
 
-@pytest.mark.parametrize("lean", [False, True])
-def test_selected_rows_keep_their_own_past(lean: bool) -> None:
+@pytest.mark.parametrize("llama_forward", [False, True])
+def test_selected_rows_keep_their_own_past(llama_forward: bool) -> None:
     """After rows were dropped and reordered, each goes on from its own keys and values."""
     model, texts = tiny_llama(5), _rows([4, 6, 3])
-    side = _side(model, 3, 16, lean)
+    side = _side(model, 3, 16, llama_forward)
     _prefill(side, texts)
     side.select([2, 0])
     chosen = [texts[2], texts[0]]
@@ -91,27 +91,27 @@ def test_selected_rows_keep_their_own_past(lean: bool) -> None:
 def test_capacity_is_a_bound() -> None:
     """A slot beyond what was allocated is an error, not a silent overwrite."""
     with pytest.raises(ValueError, match="capacity of 4"):
-        RaggedCache(1, 4).place(torch.tensor([[4]]), 5)
+        RaggedCache(1, 4).set_slots(torch.tensor([[4]]), 5)
 
 
 def test_mask_shows_a_query_its_own_slot_and_what_precedes_it() -> None:
     """The query at slot s sees slots 0..s of everything visible."""
-    mask = RaggedCache(2, 8).place(torch.tensor([[0, 1], [2, 3]]), 4)
+    mask = RaggedCache(2, 8).set_slots(torch.tensor([[0, 1], [2, 3]]), 4)
 
     assert [[[1, 0, 0, 0], [1, 1, 0, 0]], [[1, 1, 1, 0], [1, 1, 1, 1]]] == mask[:, 0].int().tolist()
 
 
-@pytest.mark.parametrize("lean", [False, True])
+@pytest.mark.parametrize("llama_forward", [False, True])
 @pytest.mark.parametrize(
     "seen",
     [[0, 0, 0, 0], [1, 0, 5, 2], [2, 9, 3, 5], [2, 10, 4, 6], [1, 8, 4, 7], [2, 11, 5, 7]],
     ids=str,
 )
-def test_catching_up_leaves_what_full_passes_leave(lean: bool, seen: list[int]) -> None:
+def test_catching_up_leaves_what_full_passes_leave(llama_forward: bool, seen: list[int]) -> None:
     """Rows that lack one, two or many tokens, the short one less than the long one has: afterwards every row that claims
     to have seen a slot has, and the next logits are those of full passes."""
     model, texts = tiny_llama(6), _rows([3, 12, 6, 8])
-    side = _side(model, 4, 20, lean)
+    side = _side(model, 4, 20, llama_forward)
     ids_BS, lengths = torch.full((4, 20), 7), [len(text) for text in texts]
     for row, text in enumerate(texts):
         ids_BS[row, : len(text)] = torch.tensor(text)
@@ -120,7 +120,7 @@ def test_catching_up_leaves_what_full_passes_leave(lean: bool, seen: list[int]) 
             first = [0 if other == row else 19 - count for other in range(4)]
             side.logits(ids_BS[row : row + 1, :count].expand(4, count), first, keep=1)
     side.seen = list(seen)
-    side.catch_up(ids_BS, lengths)
+    side.fill_cache(ids_BS, lengths)
 
     assert all(length - 2 <= held <= length - 1 for length, held in zip(lengths, side.seen, strict=True))
     for row, (text, held) in enumerate(zip(texts, side.seen, strict=True)):
@@ -131,15 +131,15 @@ def test_catching_up_leaves_what_full_passes_leave(lean: bool, seen: list[int]) 
         torch.testing.assert_close(full_logits(model, text)[-1], logits_V, atol=1e-12, rtol=0)
 
 
-@pytest.mark.parametrize("lean", [False, True])
-def test_a_sliding_window_is_refused_where_it_would_bite(lean: bool) -> None:
+@pytest.mark.parametrize("llama_forward", [False, True])
+def test_a_sliding_window_is_refused_where_it_would_bite(llama_forward: bool) -> None:
     """Both forwards show a token everything before it; a model that looks back less far is decoded up to there only."""
     model = tiny_llama(6)
     model.config.sliding_window = 16
-    _side(model, 1, 16, lean)
-    with pytest.raises(UsageError, match=r"a sequence of 17 tokens .* looks back only 16"):
-        _side(model, 1, 17, lean)
-    Side(choose_body(model, VOCABULARY, lean), 1, 20, longest=16)  # a decode's slack is read by nothing that counts
+    _side(model, 1, 16, llama_forward)
+    with pytest.raises(UsageError, match=r"a sequence of 17 tokens .* exceeds the model's sliding window of 16"):
+        _side(model, 1, 17, llama_forward)
+    CachedModel(choose_forward(model, VOCABULARY, llama_forward), 1, 20, longest=16)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from pipeline.native import build as native_build
 from pipeline.speculation import compiled_forward
 from pipeline.speculation.compiled_forward import CompiledForward
 from pipeline.speculation.decoder import Decoder
-from pipeline.speculation.forward import ModelForward, Side, choose_body
+from pipeline.speculation.forward import CachedModel, ModelForward, choose_forward
 from pipeline.speculation.llama_forward import LlamaForward
 from pipeline.speculation.sampling import GREEDY
 from tests.fakes import family_model, full_logits, greedy_text, largest_gap, ragged_requests
@@ -56,7 +56,7 @@ def fresh() -> Iterator[None]:
 
 def _body(dtype: torch.dtype = torch.float32, **settings: Any) -> tuple[Any, LlamaForward]:
     model = family_model("Llama", dtype, **SIZES | settings)
-    body = choose_body(model, 37)
+    body = choose_forward(model, 37)
     assert isinstance(body, LlamaForward)
     return model, body
 
@@ -68,7 +68,7 @@ def test_logits_are_the_models_own(shape: str, dtype: torch.dtype) -> None:
     """For ragged rows, single tokens and blocks, rejected tokens written over and a padded vocabulary, to rounding."""
     family, settings = SHAPES[shape]
     model = family_model(family, dtype, **SIZES | settings)
-    body = choose_body(model, 37)
+    body = choose_forward(model, 37)
     largest = float(full_logits(model, range(1, 30)).abs().max())
 
     assert isinstance(body, LlamaForward)
@@ -99,7 +99,7 @@ def test_a_tokens_logits_do_not_depend_on_its_company(dtype: torch.dtype, thread
     _, body = _body(dtype)
     generator, before = torch.Generator().manual_seed(3), torch.get_num_threads()
     ids_BT = torch.randint(37, (4, 30), generator=generator)
-    alone, together = Side(body, 1, 30), Side(body, 4, 40)
+    alone, together = CachedModel(body, 1, 30), CachedModel(body, 4, 40)
     torch.set_num_threads(threads)
     try:
         expected = torch.cat([alone.logits(ids_BT[:1, at : at + 1], [at], 1) for at in range(30)], dim=1)[0]
@@ -144,7 +144,7 @@ def test_what_does_not_fit_goes_the_plain_way(case: str) -> None:
 
 def test_few_tokens_only() -> None:
     """A vocabulary smaller than a block of outputs."""
-    body = choose_body(family_model("Llama", torch.float32, **SIZES), 12)
+    body = choose_forward(family_model("Llama", torch.float32, **SIZES), 12)
 
     assert isinstance(body, LlamaForward)
     assert body.native is None
@@ -179,7 +179,7 @@ def test_wrong_logits_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_out_of_range_raises() -> None:
     """A token or a slot that is not there is an error, not a read of other memory."""
     _, body = _body()
-    side = Side(body, 1, 8)
+    side = CachedModel(body, 1, 8)
 
     with pytest.raises(IndexError, match="no such token"):
         side.logits(torch.tensor([[40]]), [0], 1)
@@ -190,7 +190,7 @@ def test_what_is_out_of_range_raises() -> None:
     with pytest.raises(IndexError, match="no such slot"):
         side.logits(torch.tensor([[1]]), [-1], 1)
     with pytest.raises(IndexError, match="no such slot"):
-        Side(body, 2, 8).logits(torch.tensor([[1], [1]]), [0, 8], 1)
+        CachedModel(body, 2, 8).logits(torch.tensor([[1], [1]]), [0, 8], 1)
 
 
 @needs_compiler
@@ -203,13 +203,13 @@ def test_damaged_weights_are_reported(dtype: torch.dtype, damage: float) -> None
         model.model.layers[1].mlp.down_proj.weight[3, 5] = damage
     decoder = Decoder(model, None, sampling=GREEDY, vocabulary=37)
 
-    with pytest.raises(UnderstudyError, match="not numbers"):
+    with pytest.raises(UnderstudyError, match="NaN or infinite logits"):
         decoder.decode(ragged_requests(1))
 
 
 def test_other_models_are_left_alone() -> None:
     """A family that the lean form does not know is not asked for its layers."""
-    assert isinstance(choose_body(family_model("GPT2", torch.float32), 40), ModelForward)
+    assert isinstance(choose_forward(family_model("GPT2", torch.float32), 40), ModelForward)
 
 
 @needs_compiler
@@ -219,7 +219,7 @@ def test_the_default_dtype_is_no_concern(dtype: torch.dtype) -> None:
     model = family_model("Llama", torch.float32, **SIZES)
     torch.set_default_dtype(dtype)
     try:
-        body = choose_body(model, 37)
+        body = choose_forward(model, 37)
     finally:
         torch.set_default_dtype(torch.float32)
 
@@ -247,7 +247,7 @@ def test_layers_of_other_sizes_than_the_config_says_go_the_plain_way(inner: int)
         mlp = model.model.layers[1].mlp
         mlp.gate_proj, mlp.up_proj = nn.Linear(64, inner, bias=False), nn.Linear(64, inner, bias=False)
         mlp.down_proj = nn.Linear(inner, 64, bias=False)
-    body = choose_body(model, 37)
+    body = choose_forward(model, 37)
 
     assert isinstance(body, LlamaForward)
     assert body.native is None
@@ -262,11 +262,11 @@ def test_any_number_of_tokens_is_taken(build: str, dtype: torch.dtype, monkeypat
     monkeypatch.setattr(native_build, "FLAGS", [*native_build.FLAGS, *BUILDS[build]])
     _, body = _body(dtype)
     ids_BT = torch.randint(37, (1, 24), generator=torch.Generator().manual_seed(5))
-    alone = Side(body, 1, 24)
+    alone = CachedModel(body, 1, 24)
     expected = torch.cat([alone.logits(ids_BT[:, at : at + 1], [at], 1) for at in range(24)], dim=1)
 
     for count in range(1, 25):
-        assert torch.equal(expected[:, :count], Side(body, 1, 24).logits(ids_BT[:, :count], [0], count))
+        assert torch.equal(expected[:, :count], CachedModel(body, 1, 24).logits(ids_BT[:, :count], [0], count))
 
 
 @needs_compiler
@@ -275,9 +275,9 @@ def test_rows_far_apart_do_not_disturb_each_other(dtype: torch.dtype) -> None:
     """One at its beginning, the other 400 slots further: the room for scores is that of the longest."""
     _, body = _body(dtype)
     ids_BT = torch.tensor([[3], [4]])
-    expected = [Side(body, 1, 401).logits(ids_BT[row : row + 1], [at], 1) for row, at in ((0, 0), (1, 400))]
+    expected = [CachedModel(body, 1, 401).logits(ids_BT[row : row + 1], [at], 1) for row, at in ((0, 0), (1, 400))]
 
-    assert torch.equal(torch.cat(expected), Side(body, 2, 401).logits(ids_BT, [0, 400], 1))
+    assert torch.equal(torch.cat(expected), CachedModel(body, 2, 401).logits(ids_BT, [0, 400], 1))
 
 
 @needs_compiler
@@ -289,7 +289,7 @@ def test_large_numbers_neither_overflow_nor_wrap(scale: float) -> None:
         for layer in model.model.layers:
             layer.self_attn.q_proj.weight *= scale
             layer.mlp.gate_proj.weight *= scale
-    body = choose_body(model, 37)
+    body = choose_forward(model, 37)
     largest = float(full_logits(model, range(1, 30)).abs().max())
 
     assert isinstance(body, LlamaForward)
@@ -310,7 +310,7 @@ def test_bf16_is_rounded_to_the_nearest() -> None:
         weight[:4, 0] = torch.tensor([1.0, 1.0, 1.0, -1.0])
         weight[:4, 1] = torch.tensor([step, 3 * step, step, -3 * step])
         weight[2, 2] = 2.0**-15
-    body = choose_body(model, 37)
+    body = choose_forward(model, 37)
     assert isinstance(body, LlamaForward)
     assert body.native is not None
     caches = body.allocate(1, 2)
@@ -332,7 +332,7 @@ def test_many_tokens_go_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(CompiledForward, "forward", forward)
     for count in (most, most + 1):
-        Side(body, 1, most + 1).logits(torch.ones(1, count, dtype=torch.long), [0], 1)
+        CachedModel(body, 1, most + 1).logits(torch.ones(1, count, dtype=torch.long), [0], 1)
 
     assert [most] == fed
 

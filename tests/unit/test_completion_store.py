@@ -17,14 +17,14 @@ from pipeline.generation.completion_store import (
     write_shard,
 )
 from pipeline.speculation.sampling import GREEDY, Sampling
-from tests.fakes import spoken
+from tests.fakes import stored_completion
 
 
 def _rows() -> list[StoredCompletion]:
     return [
-        spoken([1, 2, 3], [4, 5], name="a", split="train", seed=1),
-        spoken([6], [7, 8, 9, 10], name="b", split="examination", domain="chat", length=1, seed=2),
-        spoken([6], [7], name="b", split="examination", domain="chat", greedy=True, seed=3),
+        stored_completion([1, 2, 3], [4, 5], name="a", split="train", seed=1),
+        stored_completion([6], [7, 8, 9, 10], name="b", split="examination", domain="chat", length=1, seed=2),
+        stored_completion([6], [7], name="b", split="examination", domain="chat", greedy=True, seed=3),
     ]
 
 
@@ -37,7 +37,7 @@ def _plain(item: StoredCompletion) -> dict[str, Any]:
 
 
 def test_completions_survive_the_store(tmp_path: Path) -> None:
-    """Over two shards, in the order written: every field, its type, and the overrun behind the length."""
+    """Over two shards, in the order written: every field, its type, and the lookahead behind the length."""
     rows = _rows()
     write_shard(tmp_path, "shard-00000", rows[:2])
     write_shard(tmp_path, "shard-00001", rows[2:])
@@ -57,9 +57,13 @@ def test_reading_can_choose_splits_and_kind(tmp_path: Path) -> None:
 def test_every_completion_carries_its_sampling_tuple(tmp_path: Path) -> None:
     """All four numbers survive and can be asked for; at temperature 0 the filters are forgotten, for they do nothing."""
     tuples = [Sampling(0.7, 20, 0.9, 0.05), Sampling(), Sampling(0.0, 5, 0.5), Sampling(0.7, 20, 0.9)]
-    rows = [spoken([1], [2], name=f"p{n}", split="examination", sampling=item) for n, item in enumerate(tuples)]
-    write_shard(tmp_path, "shard-00000", [*rows, spoken([1], [2], name="t", sampling=tuples[0])])
-    write_shard(tmp_path, "shard-00001", [spoken([1], [2], name="p4", split="examination", sampling=tuples[0])])
+    rows = [
+        stored_completion([1], [2], name=f"p{n}", split="examination", sampling=item) for n, item in enumerate(tuples)
+    ]
+    write_shard(tmp_path, "shard-00000", [*rows, stored_completion([1], [2], name="t", sampling=tuples[0])])
+    write_shard(
+        tmp_path, "shard-00001", [stored_completion([1], [2], name="p4", split="examination", sampling=tuples[0])]
+    )
 
     assert {tuples[0]: 2, Sampling(): 1, GREEDY: 1, tuples[3]: 1} == stored_samplings(tmp_path, {"examination"})
     assert ["p0", "t", "p4"] == [item.id for item in read_completions(tmp_path, sampling=tuples[0])]
@@ -125,7 +129,7 @@ def test_a_truncated_file_is_named(tmp_path: Path, name: str, keep: int) -> None
     path = tmp_path / name
     path.write_bytes(path.read_bytes()[:keep])
 
-    with pytest.raises(UnderstudyError, match=f"{name}: not a whole completion file"):
+    with pytest.raises(UnderstudyError, match=f"{name}: missing or damaged completion file"):
         list(read_completions(tmp_path))
 
 
@@ -134,13 +138,13 @@ def test_a_missing_token_file_is_named(tmp_path: Path) -> None:
     write_shard(tmp_path, "shard-00000", _rows())
     (tmp_path / "shard-00000.tokens.arrow").unlink()
 
-    with pytest.raises(UnderstudyError, match=r"shard-00000\.tokens\.arrow: not a whole"):
+    with pytest.raises(UnderstudyError, match=r"shard-00000\.tokens\.arrow: missing or damaged"):
         list(read_completions(tmp_path))
 
 
 def test_a_shard_keeps_the_size_of_its_vocabulary(tmp_path: Path) -> None:
     """Entries cannot be read without it."""
-    rows = [spoken([1], [2, 3], vocabulary=100)]
+    rows = [stored_completion([1], [2, 3], vocabulary=100)]
     write_shard(tmp_path, "shard-00000", rows)
 
     assert [_plain(item) for item in rows] == [_plain(item) for item in read_completions(tmp_path)]

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.config.loading import load_config, parse_config
+from pipeline.config.renamed import RENAMED
 from pipeline.config.root import Config
 from pipeline.errors import UsageError
 
@@ -62,25 +63,39 @@ def test_a_mistake_is_blamed_on_the_file_or_on_set(small: Path) -> None:
     between = _error(small, "distill.max_steps=1", "gate.min_speedup=2")
     assert in_file.startswith(f"{small}: distill.max_steps = 0: ")
     assert on_line.startswith("--set: distill.batch = 0: ")
-    assert between.startswith(f"{small} with --set: gate: min_speedup is predicted")
+    assert between.startswith(f"{small} with --set: gate: min_speedup needs a prediction")
 
 
 @pytest.mark.parametrize(
     ("override", "wanted"),
     [
-        ("quantize.variants=int8", "quantize.variants = 'int8': a list is wanted, like [int8]"),
-        ("quantize.variants={a: 1}", "quantize.variants = {'a': 1}: a list is wanted"),
-        ("gate.profile=3", "gate.profile = 3: a mapping is wanted, like {key: value}"),
-        ("quantize=int8", "quantize = 'int8': a section is wanted (keys: variants, "),
+        ("quantize.variants=int8", "quantize.variants = 'int8': expected a list, like [int8]"),
+        ("quantize.variants={a: 1}", "quantize.variants = {'a': 1}: expected a list"),
+        ("gate.profile=3", "gate.profile = 3: expected a mapping, like {key: value}"),
+        ("quantize=int8", "quantize = 'int8': expected a section (keys: variants, "),
         (
             "gate.profile=costs.json",
-            "gate: profile says what steps take, which depends on the load: give gate.load too",
+            "gate: profile is used at a load: set gate.load too",
         ),
     ],
 )
 def test_what_is_wanted_is_said_in_words_of_the_config(small: Path, override: str, wanted: str) -> None:
     """Not in those of the parser."""
     assert wanted in _error(small, override)
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_a_renamed_key_is_refused_with_its_new_name(small: Path, old: str, new: str) -> None:
+    """Before anything else is checked; the new name is a key that exists."""
+    assert f"--set: {old} is now {new}" == _error(small, f"{old}=1", "distill.max_steps=0")
+    assert "is now" not in _error(small, f"{new}=[1]")
+    assert "unknown key" not in _error(small, f"{new}=[1]")
+
+
+def test_a_renamed_key_in_a_file_is_blamed_on_the_file(small: Path) -> None:
+    """The line names the file."""
+    small.write_text(SMALL + "gate: {profile: {none: costs.json}}\n")
+    assert f"{small}: gate.profile.none is now gate.profile.unquantized" == _error(small)
 
 
 def test_an_unknown_key_inside_a_list_names_its_position(small: Path) -> None:

@@ -13,7 +13,7 @@ from pipeline.config.corpus import PromptSource
 from pipeline.corpus import readers
 from pipeline.corpus.readers import SourceReader
 from pipeline.corpus.rendering import Renderer
-from pipeline.corpus.rows import BadRow, Request, parse_row
+from pipeline.corpus.rows import BadRow, ParsedPrompt, parse_row
 from pipeline.errors import UsageError
 
 SOURCE = PromptSource(path="p.jsonl")
@@ -184,11 +184,11 @@ def test_damaged_parquet_and_missing_columns_name_the_file(tmp_path: Path) -> No
         ({"messages": [{"role": "user", "content": ""}]}, "empty prompt: 'messages[1]' is empty"),
         (
             {"messages": [{"role": "system", "content": "x"}]},
-            "bad messages: 'messages' asks nothing: no message of a user",
+            "bad messages: 'messages' has no user message",
         ),
         (
             {"messages": [{"role": "user", "content": "x", "when": {1}}]},
-            "bad messages: 'messages[1]' holds something that JSON cannot",
+            "bad messages: 'messages[1]' holds a value that JSON does not support",
         ),
         (
             {"messages": [{"role": "user", "content": "x"}, {"role": "tool", "content": "\0"}]},
@@ -217,7 +217,7 @@ def test_prompt_keeps_text_domain_and_group() -> None:
     """A plain prompt is one user message, with the columns' domain and group as text."""
     found = parse_row({"prompt": "Hi 🎭", "domain": "chat", "group": 7}, SOURCE)
 
-    assert Request(({"role": "user", "content": "Hi 🎭"},), True, "chat", "7") == found
+    assert ParsedPrompt(({"role": "user", "content": "Hi 🎭"},), True, "chat", "7") == found
 
 
 def test_domain_of_the_source_wins() -> None:
@@ -249,11 +249,11 @@ def test_system_message_is_not_compared() -> None:
     """A deployment's shared system message does not make its prompts near-duplicates."""
     row = {"messages": [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "q"}]}
 
-    assert "q" == parse_row(row, SOURCE).asked
+    assert "q" == parse_row(row, SOURCE).comparison_text
 
 
-PLAIN = Request(({"role": "user", "content": "a b"},), True, "d", None)
-CHAT = Request(({"role": "user", "content": "a b"},), False, "d", None)
+PLAIN = ParsedPrompt(({"role": "user", "content": "a b"},), True, "d", None)
+CHAT = ParsedPrompt(({"role": "user", "content": "a b"},), False, "d", None)
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def test_template_arguments_and_special_tokens() -> None:
 
 def test_templates_that_cannot_be_used() -> None:
     """A missing template, an argument that is ours, and a chat that the template refuses are told apart."""
-    clown = Request(({"role": "clown", "content": "x"},), False, "d", None)
+    clown = ParsedPrompt(({"role": "clown", "content": "x"},), False, "d", None)
     with pytest.raises(UsageError, match=r"corpus\.chat_template = true"):
         Renderer(WordTokenizer(None), True, {})
     with pytest.raises(UsageError, match=r"corpus\.chat_template_arguments\.tokenize"):
@@ -354,12 +354,12 @@ def test_a_chat_that_an_answer_begins_is_no_prompt() -> None:
     chat = [_said("assistant", "hello"), _said("user", "one")]
 
     assert () == parse_row({"messages": chat}, SOURCE).follow_ups
-    with pytest.raises(BadRow, match="'messages' begins with an answer: no message of a user before it"):
+    with pytest.raises(BadRow, match="'messages' begins with an assistant message: no user message before it"):
         parse_row({"messages": chat}, EVERY)
 
 
 def test_a_chat_is_compared_by_all_its_questions() -> None:
-    """Two chats that greet differently and then ask the same are near-duplicates, and must not be torn apart."""
+    """Two chats that differ in the greeting and then ask the same are near-duplicates and stay in one cluster."""
     found = parse_row({"turns": ["hello", "what is a draft?"]}, EVERY)
 
-    assert "hello\nwhat is a draft?" == found.asked
+    assert "hello\nwhat is a draft?" == found.comparison_text

@@ -2,10 +2,8 @@
 
 import json
 import random
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -45,7 +43,18 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
                 **settings,
             },
         }
-        context = StageContext(parse_config(raw, "t"), "", inputs, {}, {}, out, tmp_path, "r", Progress(terminal=False))
+        context = StageContext(
+            config=parse_config(raw, "t"),
+            job_id="corpus",
+            task=None,
+            inputs=inputs,
+            digests={},
+            facts={},
+            out=out,
+            store=tmp_path,
+            run_id="r",
+            progress=Progress(terminal=False),
+        )
         return corpus.run(context), out
 
     return call
@@ -214,17 +223,3 @@ def test_chat_without_template_names_the_line(run: Run, monkeypatch: pytest.Monk
     monkeypatch.setattr(corpus, "load_tokenizer", lambda directory, trust: WordTokenizer(None))
     with pytest.raises(UsageError, match=r"prompts0\.jsonl: line 2: chats and turns need a chat template"):
         run([{"prompt": "x"}, {"turns": ["x"]}])
-
-
-def test_tokenizer_that_does_not_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tokenizer is never fetched, and one that does not load is named in one line."""
-
-    class AutoTokenizer:
-        @staticmethod
-        def from_pretrained(directory: Path, *, local_files_only: bool, trust_remote_code: bool) -> None:
-            assert (True, False) == (local_files_only, trust_remote_code)
-            raise OSError("no tokenizer\nhere")
-
-    monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace(AutoTokenizer=AutoTokenizer))
-    with pytest.raises(UsageError, match="the tokenizer does not load: no tokenizer here"):
-        corpus.load_tokenizer(tmp_path, False)

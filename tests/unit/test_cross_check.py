@@ -1,4 +1,4 @@
-"""The cross-check of the examination by a real decode."""
+"""The cross-check of the examination with a real decode."""
 
 from typing import Any
 
@@ -6,11 +6,16 @@ import numpy as np
 import pytest
 import torch
 
+from pipeline.config.evaluate import EvaluateConfig
 from pipeline.examination.cross_check import cross_check, decoded_starts, round_starts
 from pipeline.speculation.decoder import Completion
-from tests.fakes import TableModel, greedy_text, spoken, table_model, tiny_llama
+from tests.fakes import TableModel, greedy_text, stored_completion, table_model, tiny_llama
 
 PROMPTS = [[1, 2, 3], [4], [9, 8, 7, 6]]
+
+
+def settings(tokens: int) -> EvaluateConfig:
+    return EvaluateConfig(crosscheck_gamma=3, crosscheck_tokens=tokens)
 
 
 @pytest.fixture(scope="module")
@@ -24,12 +29,15 @@ def pair() -> tuple[Any, Any]:
 
 def _stored(target: Any, count: int = 14, vocabulary: int = 32) -> list[Any]:
     texts = [greedy_text(target, prompt, count, vocabulary) for prompt in PROMPTS]
-    return [spoken(p, text, name=f"p{n}", greedy=True) for n, (p, text) in enumerate(zip(PROMPTS, texts, strict=True))]
+    return [
+        stored_completion(p, text, name=f"p{n}", greedy=True)
+        for n, (p, text) in enumerate(zip(PROMPTS, texts, strict=True))
+    ]
 
 
-def test_an_honest_pair_agrees(pair: tuple[Any, Any]) -> None:
-    """A decode of what the target said differs in nothing, and takes the rounds that were predicted."""
-    found = cross_check(*pair, _stored(pair[0]), 3, 12, 32, [])
+def test_a_sound_pair_agrees(pair: tuple[Any, Any]) -> None:
+    """A decode of the target's completions has no difference, and takes the predicted number of rounds."""
+    found = cross_check(*pair, _stored(pair[0]), settings(12), 32, [])
 
     assert {"prompts": 3, "tokens": 36, "gamma": 3, "differences": [], "exact_arithmetic": True, "agrees": True} == {
         name: found[name] for name in ("prompts", "tokens", "gamma", "differences", "exact_arithmetic", "agrees")
@@ -41,7 +49,7 @@ def test_a_text_the_target_did_not_write_is_found(pair: tuple[Any, Any]) -> None
     """A stored token that is no near-tie is listed with its position, and the check fails."""
     stored = _stored(pair[0])
     stored[1].tokens[5] = (stored[1].tokens[5] + 1) % 32
-    found = cross_check(*pair, stored, 3, 12, 32, [])
+    found = cross_check(*pair, stored, settings(12), 32, [])
 
     assert [("p1", 5, "target")] == [(d["prompt"], d["position"], d["of"]) for d in found["differences"]]
     assert found["differences"][0]["gap"] > 2e-5
@@ -53,7 +61,7 @@ def test_differences_of_lower_precision_are_listed_but_explained(pair: tuple[Any
     stored = _stored(pair[0])
     stored[0].tokens[0] = (stored[0].tokens[0] + 1) % 32
     half = tiny_llama(41, layers=1, dtype=torch.bfloat16)
-    found = cross_check(pair[0], half, stored, 3, 12, 32, [])
+    found = cross_check(pair[0], half, stored, settings(12), 32, [])
 
     assert (False, True) == (found["exact_arithmetic"], found["agrees"])
     assert found["differences"]
@@ -80,8 +88,8 @@ def test_a_round_that_ended_elsewhere_is_found(position: int) -> None:
     target = table_model(8, 3, positions=64)
     target.dtype = torch.float32
     draft = _Fickle(target.table_PVW, position)
-    (stored,) = [spoken([1, 2], greedy_text(target, [1, 2], 8, 8), greedy=True)]
-    found = cross_check(target, draft, [stored], 3, 8, 8, [])
+    (stored,) = [stored_completion([1, 2], greedy_text(target, [1, 2], 8, 8), greedy=True)]
+    found = cross_check(target, draft, [stored], settings(8), 8, [])
 
     # Position s predicts token s + 1 of the sequence; two of them are the prompt.
     assert [("draft", position - 1)] == [(d["of"], d["position"]) for d in found["differences"]]
@@ -104,7 +112,7 @@ def test_in_lower_precision_the_number_of_rounds_must_still_agree(
     """A decode that takes far more rounds than predicted is a broken engine or draft, whatever the precision."""
     target, draft = (model.bfloat16() for model in pair)
     stored = _stored(target)
-    assert cross_check(target, draft, stored, 3, 12, 32, [])["agrees"]
+    assert cross_check(target, draft, stored, settings(12), 32, [])["agrees"]
     monkeypatch.setattr("pipeline.examination.cross_check.round_starts", lambda a_T, gamma: [0])
-    found = cross_check(target, draft, stored, 3, 12, 32, [])
+    found = cross_check(target, draft, stored, settings(12), 32, [])
     assert (False, False) == (found["exact_arithmetic"], found["agrees"])

@@ -46,34 +46,41 @@ def greedy(target: Any) -> list[list[int]]:
     return [greedy_text(target, request.prompt, request.limit, VOCABULARY) for request in ragged_requests(32)]
 
 
-@pytest.mark.parametrize("lean", [True, False], ids=["lean", "own"])
+@pytest.mark.parametrize("llama_forward", [True, False], ids=["llama_forward", "own"])
 @pytest.mark.parametrize("gamma", range(6))
 @pytest.mark.parametrize("batch", [1, 5, 32])
 def test_greedy_speculation_equals_greedy_decoding(
-    target: Any, draft: Any, greedy: list[list[int]], gamma: int, batch: int, lean: bool
+    target: Any, draft: Any, greedy: list[list[int]], gamma: int, batch: int, llama_forward: bool
 ) -> None:
     """In fp64, with a different draft, for every gamma and by either forward, the tokens are those of full passes of the
     target alone."""
     requests = ragged_requests(batch)
-    decoder = Decoder(target, draft if gamma else None, sampling=GREEDY, vocabulary=VOCABULARY, gamma=gamma, lean=lean)
+    decoder = Decoder(
+        target,
+        draft if gamma else None,
+        sampling=GREEDY,
+        vocabulary=VOCABULARY,
+        gamma=gamma,
+        llama_forward=llama_forward,
+    )
     completions = decoder.decode(requests)
 
-    assert isinstance(decoder.target, LlamaForward if lean else ModelForward)
+    assert isinstance(decoder.target, LlamaForward if llama_forward else ModelForward)
     assert greedy[:batch] == [completion.tokens for completion in completions]
     assert [request.limit for request in requests] == [completion.length for completion in completions]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("lean", [True, False], ids=["lean", "own"])
+@pytest.mark.parametrize("llama_forward", [True, False], ids=["llama_forward", "own"])
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(0.5)], ids=["greedy", "sampled"])
 def test_a_draft_in_lower_precision_changes_nothing(
-    target: Any, dtype: torch.dtype, lean: bool, sampling: Sampling
+    target: Any, dtype: torch.dtype, llama_forward: bool, sampling: Sampling
 ) -> None:
     """A target in fp64 with its own copy in fp32 or bf16: greedy text is the target's, sampled text comes to its end, and
     most of what is drafted stands."""
     small = tiny_llama(11, layers=1, dtype=dtype)
     requests = ragged_requests(5)
-    completions = _decode(target, small, 3, requests, sampling, lean=lean)
+    completions = _decode(target, small, 3, requests, sampling, llama_forward=llama_forward)
 
     assert [request.limit for request in requests] == [len(completion.tokens) for completion in completions]
     if sampling.greedy:
@@ -114,10 +121,10 @@ def test_a_stop_token_ends_a_completion_inside_a_block(target: Any, gamma: int) 
 
 @pytest.mark.parametrize("gamma", [0, 1, 4])
 def test_overrun_goes_on_past_stop_and_limit(target: Any, draft: Any, gamma: int) -> None:
-    """`overrun` further tokens follow a stop token and a limit alike, ignore stop tokens, and count for no figure."""
+    """`lookahead` further tokens follow a stop token and a limit alike, ignore stop tokens, and count for no figure."""
     plain = [greedy_text(target, prompt, 30, VOCABULARY) for prompt in PROMPTS[:3]]
     stop = plain[0][4]
-    requests = [Request(prompt, 12, 0, overrun=7) for prompt in PROMPTS[:3]]
+    requests = [Request(prompt, 12, 0, lookahead=7) for prompt in PROMPTS[:3]]
     completions = _decode(target, draft if gamma else None, gamma, requests, stop_tokens=[stop])
 
     for text, completion in zip(plain, completions, strict=True):
@@ -162,7 +169,7 @@ def test_seeds_make_the_difference(target: Any) -> None:
 @pytest.mark.parametrize("gamma", [1, 2, 5])
 def test_statistics_account_for_every_token(target: Any, draft: Any, gamma: int) -> None:
     """Accepted tokens plus one a round cover the completion, and without the last round they do not."""
-    requests = [Request(prompt, 23, seed, overrun=3) for seed, prompt in enumerate(PROMPTS)]
+    requests = [Request(prompt, 23, seed, lookahead=3) for seed, prompt in enumerate(PROMPTS)]
     for completion in _decode(target, draft, gamma, requests, Sampling()):
         assert completion.rounds == len(completion.accepted)
         assert sum(completion.accepted) + completion.rounds >= completion.length
@@ -223,18 +230,18 @@ def test_a_damaged_model_is_an_error(
     models[damaged].table_PVW[:] = damage
     options = {"vocabulary": 4, "draft_sampling": draft_sampling, "verification": verification}
 
-    with pytest.raises(UnderstudyError, match="not numbers"):
+    with pytest.raises(UnderstudyError, match="NaN or infinite logits"):
         _decode(models["target"], models["draft"], 2, [Request([1], 8, 0)], sampling, **options)
 
 
-@pytest.mark.parametrize("lean", [True, False], ids=["lean", "own"])
+@pytest.mark.parametrize("llama_forward", [True, False], ids=["llama_forward", "own"])
 @pytest.mark.parametrize("damaged", [0, 1])
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling()], ids=["greedy", "sampled"])
-def test_damaged_weights_are_an_error(lean: bool, damaged: int, sampling: Sampling) -> None:
+def test_damaged_weights_are_an_error(llama_forward: bool, damaged: int, sampling: Sampling) -> None:
     """One NaN in a real model's weights is enough, by either forward."""
     models = [tiny_llama(1), tiny_llama(2)]
     with torch.no_grad():
         models[damaged].model.layers[0].mlp.up_proj.weight[0, 0] = math.nan
 
-    with pytest.raises(UnderstudyError, match="not numbers"):
-        _decode(*models, 2, [Request([1], 8, 0)], sampling, verification="block", lean=lean)
+    with pytest.raises(UnderstudyError, match="NaN or infinite logits"):
+        _decode(*models, 2, [Request([1], 8, 0)], sampling, verification="block", llama_forward=llama_forward)

@@ -10,18 +10,18 @@ import torch
 from pipeline.distillation.dataset import Documents, stored_targets
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.generation.distributions import unpack
-from tests.fakes import family_model, full_logits, spoken
+from tests.fakes import family_model, full_logits, stored_completion
 
 
 @pytest.fixture
 def items() -> list[StoredCompletion]:
-    """Completions of different lengths; the second has three tokens of overrun. The last two share a row."""
-    second = spoken([11], [12, 13, 14, 15, 16, 17], name="b", length=3, seed=2)
+    """Completions of different lengths; the second has three tokens of lookahead. The last two share a row."""
+    second = stored_completion([11], [12, 13, 14, 15, 16, 17], name="b", length=3, seed=2)
     return [
-        spoken([5, 6, 7, 4], [8, 9], name="a", seed=1),
+        stored_completion([5, 6, 7, 4], [8, 9], name="a", seed=1),
         replace(second, certain=np.array([3, 1, 2, 0, 0, 3], dtype=np.uint8)),
-        spoken([21, 22], [23], name="c", seed=3),
-        spoken([24], [25, 26], name="d", seed=4, keep="drawn"),
+        stored_completion([21, 22], [23], name="c", seed=3),
+        stored_completion([24], [25, 26], name="d", seed=4, keep="drawn"),
     ]
 
 
@@ -98,7 +98,9 @@ def test_documents_of_a_row_do_not_see_each_other(family: str) -> None:
     model: Any = family_model(family, torch.float64)
     generator = np.random.default_rng(0)
     items = [
-        spoken(generator.integers(1, 31, 1 + n % 3), generator.integers(1, 31, 3 + n % 7), name=str(n), seed=n)
+        stored_completion(
+            generator.integers(1, 31, 1 + n % 3), generator.integers(1, 31, 3 + n % 7), name=str(n), seed=n
+        )
         for n in range(12)
     ]
     documents = Documents(items)
@@ -119,6 +121,10 @@ def test_documents_of_a_row_do_not_see_each_other(family: str) -> None:
 
 def test_rows_are_packed_without_the_overrun() -> None:
     """A completion takes the room of what is trained on."""
-    items = [spoken([1, 2, 3, 4], [5, 6]), spoken([7], [8, 9, 10, 11, 12, 13], length=1), spoken([1], [2, 3, 4])]
+    items = [
+        stored_completion([1, 2, 3, 4], [5, 6]),
+        stored_completion([7], [8, 9, 10, 11, 12, 13], length=1),
+        stored_completion([1], [2, 3, 4]),
+    ]
 
     assert [[0], [1, 2]] == Documents(items).rows

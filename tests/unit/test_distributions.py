@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.generation.distributions import Kept, keep, pack, unpack
+from pipeline.generation.distributions import SparseDistribution, pack, sparsify, unpack
 
 U = (np.arange(2000) + 0.5) / 2000  # every draw there can be, evenly
 
@@ -23,7 +23,7 @@ LAWS = {
 }
 
 
-def _estimates(kept: Kept, row: int, vocabulary: int) -> np.ndarray:
+def _estimates(kept: SparseDistribution, row: int, vocabulary: int) -> np.ndarray:
     """What the kept tokens say of every token's probability."""
     count, certain = kept.ids_NK.shape[1], int(kept.certain_N[row])
     estimate = np.zeros(vocabulary)
@@ -39,7 +39,7 @@ def _estimates(kept: Kept, row: int, vocabulary: int) -> np.ndarray:
 def test_drawn_tokens_estimate_every_probability_without_bias(law: str, count: int) -> None:
     """The mean over all draws is p itself, token by token, and each single estimate has mass 1."""
     log_p_V = LAWS[law]
-    kept = keep(log_p_V.expand(len(U), -1), count, "drawn", U)
+    kept = sparsify(log_p_V.expand(len(U), -1), count, "drawn", U)
     estimates = np.stack([_estimates(kept, row, len(log_p_V)) for row in range(len(U))])
 
     np.testing.assert_allclose(estimates.mean(0), log_p_V.exp(), atol=2e-3)
@@ -49,14 +49,14 @@ def test_drawn_tokens_estimate_every_probability_without_bias(law: str, count: i
 @pytest.mark.parametrize("law", LAWS)
 def test_no_token_is_kept_twice(law: str) -> None:
     """Drawn ones are none of the certain ones, nor each other."""
-    kept = keep(LAWS[law].expand(len(U), -1), 4, "drawn", U)
+    kept = sparsify(LAWS[law].expand(len(U), -1), 4, "drawn", U)
 
     assert {4} == {len(set(row)) for row in kept.ids_NK.tolist()}
 
 
 def test_what_is_heavier_than_its_share_is_certain() -> None:
     """By hand: of (0.4, 0.35, 0.05, ...) in four, two are certain, and what is left makes two draws of 0.125."""
-    kept = keep(LAWS["two and a tail"][None], 4, "drawn", np.array([0.5]))
+    kept = sparsify(LAWS["two and a tail"][None], 4, "drawn", np.array([0.5]))
 
     assert 2 == kept.certain_N[0]
     assert [0, 2] == kept.ids_NK[0, :2].tolist()
@@ -65,7 +65,7 @@ def test_what_is_heavier_than_its_share_is_certain() -> None:
 
 def test_top_keeps_the_likeliest_and_the_mass_of_the_rest() -> None:
     """Nothing is drawn, whatever the numbers."""
-    kept = keep(LAWS["steep"].expand(2, -1), 3, "top", np.array([0.1, 0.9]))
+    kept = sparsify(LAWS["steep"].expand(2, -1), 3, "top", np.array([0.1, 0.9]))
 
     assert [[0, 1, 2]] * 2 == kept.ids_NK.tolist()
     assert [3, 3] == kept.certain_N.tolist()
@@ -77,7 +77,7 @@ def test_top_keeps_the_likeliest_and_the_mass_of_the_rest() -> None:
 def test_a_rest_that_rounding_has_eaten_is_a_bucket(how: str) -> None:
     """A target that is sure to the last bit leaves nothing to draw from; all that is kept is finite."""
     log_p_NV = torch.tensor([[60.0, 0, 0, 0, 0, 0]]).log_softmax(-1)
-    kept = keep(log_p_NV, 3, how, np.array([0.3]))  # type: ignore[arg-type]
+    kept = sparsify(log_p_NV, 3, how, np.array([0.3]))  # type: ignore[arg-type]
 
     assert 3 == len(set(kept.ids_NK[0].tolist()))
     assert 3 == kept.certain_N[0]
@@ -91,7 +91,7 @@ def test_three_bytes_hold_a_token_and_its_probability(vocabulary: int, error: fl
     """Ids come back as they were, probabilities to what the bits beside an id allow, and with the rest they make 1."""
     generator = torch.Generator().manual_seed(vocabulary)
     log_p_NV = (3 * torch.randn(64, vocabulary, generator=generator)).log_softmax(-1)
-    kept = keep(log_p_NV, 8, how, np.random.default_rng(0).random(64))  # type: ignore[arg-type]
+    kept = sparsify(log_p_NV, 8, how, np.random.default_rng(0).random(64))  # type: ignore[arg-type]
     entries = pack(kept, vocabulary)
     ids_NK, log_p_NK = unpack(entries, kept.certain_N, kept.rest_log_p_N, vocabulary)
     certain_NK = np.arange(8) < kept.certain_N[:, None]
@@ -119,7 +119,7 @@ def test_what_rounding_costs_the_acceptance(vocabulary: int, error: float) -> No
     3 nats of entropy. The forward KL's weights are not rounded."""
     generator = torch.Generator().manual_seed(5)
     log_p_NV = (6 * torch.randn(100, vocabulary, generator=generator)).log_softmax(-1)
-    kept = keep(log_p_NV, 16, "drawn", np.random.default_rng(1).random(100))
+    kept = sparsify(log_p_NV, 16, "drawn", np.random.default_rng(1).random(100))
     ids_NK, log_p_NK = unpack(pack(kept, vocabulary), kept.certain_N, kept.rest_log_p_N, vocabulary)
     own_NK = np.take_along_axis(log_p_NV.numpy(), ids_NK, axis=1)
     drawn_NK = np.arange(16) >= kept.certain_N[:, None]
@@ -144,6 +144,6 @@ def test_sixteen_tokens_of_a_large_vocabulary_fit_in_sixty_bytes() -> None:
 @pytest.mark.parametrize("law", LAWS)
 def test_the_ends_of_the_comb_meet_tokens_of_the_rest(law: str, uniform: float) -> None:
     """The lowest and the highest number there is: no certain token and none beyond the last."""
-    kept = keep(LAWS[law].float()[None], 4, "drawn", np.array([uniform]))
+    kept = sparsify(LAWS[law].float()[None], 4, "drawn", np.array([uniform]))
 
     assert 4 == len(set(kept.ids_NK[0].tolist()))

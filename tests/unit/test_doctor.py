@@ -201,7 +201,7 @@ def test_store_is_looked_at_and_not_made(tmp_path: Path) -> None:
     """A store that does not exist yet is judged by where it would be made."""
     disk, store = module._store(tmp_path / "a" / "store")
     assert (disk.mark, store.mark) == ("ok", "ok")
-    assert "to be made" in store.found
+    assert "will be created" in store.found
     assert list(tmp_path.iterdir()) == []
 
 
@@ -209,7 +209,7 @@ def test_store_that_cannot_be_written_is_missing(tmp_path: Path) -> None:
     """A file stands where the store should be."""
     (tmp_path / "file").touch()
     disk, store = module._store(tmp_path / "file" / "store")
-    assert (store.mark, store.remedy) == ("missing", "name another one with --store")
+    assert (store.mark, store.remedy) == ("missing", "choose another one with --store")
     assert disk.name == "disk"
 
 
@@ -240,7 +240,7 @@ def test_registry_that_does_not_answer_is_missing() -> None:
 
 def test_database_is_ok_where_it_is_or_can_be_made(tmp_path: Path) -> None:
     """SQLite: an existing file, or a directory to make it in; nothing is made."""
-    assert module._registry(f"sqlite:///{tmp_path}/a/mlflow.db").found.endswith("(to be made)")
+    assert module._registry(f"sqlite:///{tmp_path}/a/mlflow.db").found.endswith("(will be created)")
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "mlflow.db").touch()
     assert module._registry(f"sqlite:///{tmp_path}/mlflow.db") == Check(

@@ -69,13 +69,13 @@ RULES: dict[str, Callable[[], DraftLength]] = {
 }
 
 
-@pytest.mark.parametrize("lean", [True, False], ids=["lean", "own"])
+@pytest.mark.parametrize("llama_forward", [True, False], ids=["llama_forward", "own"])
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("batch", [1, 5])
-def test_no_rule_changes_the_output(pair: tuple[Any, Any], rule: str, batch: int, lean: bool) -> None:
+def test_no_rule_changes_the_output(pair: tuple[Any, Any], rule: str, batch: int, llama_forward: bool) -> None:
     """In fp64, ragged rows: the text is the target's; what was drafted is within the rule's most and the row's room."""
     requests = [Request(r.prompt, 12 + r.limit, r.seed) for r in ragged_requests(batch)]
-    decoder = Decoder(*pair, sampling=GREEDY, vocabulary=VOCABULARY, gamma=RULES[rule](), lean=lean)
+    decoder = Decoder(*pair, sampling=GREEDY, vocabulary=VOCABULARY, gamma=RULES[rule](), llama_forward=llama_forward)
     drafted: set[int] = set()
     for request, completion in zip(requests, decoder.decode(requests), strict=True):
         assert greedy_text(pair[0], request.prompt, request.limit, VOCABULARY) == completion.tokens
@@ -154,11 +154,11 @@ def test_fallback_goes_down_step_by_step_and_comes_back_by_probing() -> None:
     assert (0, 1.0) == (fallback.level, fallback.rate)
     assert [line.split(":")[0] for line in told] == [
         "half the draft length",
-        "no drafting",
+        f"speculation off, with a probe every {fallback.patience} rounds",
         "half the draft length",
-        "the full draft length",
+        "full draft length",
     ]
-    assert told[0].endswith("of the last 4 examined draft tokens 0.0% stood")
+    assert told[0].endswith("acceptance over the last 4 examined draft tokens was 0.00, below the threshold of 0.50")
 
 
 @pytest.mark.parametrize("level", [0, 1, 2])
@@ -171,6 +171,17 @@ def test_fallback_stays_where_it_is_between_break_even_and_margin(level: int) ->
             fallback.learn([1] * 4, [1] * accepted + [0] * (4 - accepted))
         assert (level, accepted / 4) == (fallback.level, fallback.rate)
     assert [] == changes
+
+
+def test_one_draft_token_is_not_halved() -> None:
+    """With gamma 1 the first step down switches speculation off, and the first step up switches it on."""
+    changes: list[str] = []
+    fallback = Fallback(Fixed(1), window=4, patience=2, on_change=changes.append)
+    assert [1] * 4 + [0, 1, 0, 1] == _play(fallback, 8, stood=0)
+    _play(fallback, 20)
+
+    assert 0 == fallback.level
+    assert 2 == len(changes)
 
 
 def test_the_window_counts_examined_tokens() -> None:
@@ -219,13 +230,13 @@ def test_fallback_settings_are_checked(settings: dict[str, Any]) -> None:
         Fallback(Fixed(2), **settings)
 
 
-@pytest.mark.parametrize("lean", [True, False], ids=["lean", "own"])
-def test_a_decode_that_falls_back_and_recovers(pair: tuple[Any, Any], lean: bool) -> None:
+@pytest.mark.parametrize("llama_forward", [True, False], ids=["llama_forward", "own"])
+def test_a_decode_that_falls_back_and_recovers(pair: tuple[Any, Any], llama_forward: bool) -> None:
     """A draft that is damaged for a while is switched off, probed, and switched on again; the text is the target's."""
     requests = [Request(r.prompt, 70, r.seed) for r in ragged_requests(4)]
     told: list[str] = []
     fallback = Fallback(Fixed(4), 0.1, window=12, margin=0.1, patience=3, on_change=told.append)
-    decoder = Decoder(*pair, sampling=GREEDY, vocabulary=VOCABULARY, gamma=fallback, lean=lean)
+    decoder = Decoder(*pair, sampling=GREEDY, vocabulary=VOCABULARY, gamma=fallback, llama_forward=llama_forward)
     sound = decoder.draft.forward
     decoding = Decoding(decoder, requests)
     levels, zeros = [], []
@@ -260,14 +271,18 @@ class _Scripted:
         self.round += 1
 
 
-@pytest.mark.parametrize("lean", [True, False], ids=["lean", "own"])
+@pytest.mark.parametrize("llama_forward", [True, False], ids=["llama_forward", "own"])
 @pytest.mark.parametrize("script", [(0, 3), (3, 0, 3, 0, 0, 2), (0, 0, 0, 0, 1, 3), (1, 0, 4)], ids=str)
-def test_a_draft_switched_off_knows_what_it_missed(pair: tuple[Any, Any], script: tuple[int, ...], lean: bool) -> None:
+def test_a_draft_switched_off_knows_what_it_missed(
+    pair: tuple[Any, Any], script: tuple[int, ...], llama_forward: bool
+) -> None:
     """Off for one round or for many, rows ragged: in each round exactly those tokens stand that the draft would have said
     by full passes over the whole text, so its cache holds the text, all of it."""
     target, draft = pair
     requests = [Request(r.prompt, 26 + r.limit, r.seed) for r in ragged_requests(5)]
-    decoder = Decoder(*pair, sampling=GREEDY, vocabulary=VOCABULARY, gamma=_Scripted(script), lean=lean)
+    decoder = Decoder(
+        *pair, sampling=GREEDY, vocabulary=VOCABULARY, gamma=_Scripted(script), llama_forward=llama_forward
+    )
     for request, completion in zip(requests, decoder.decode(requests), strict=True):
         assert greedy_text(target, request.prompt, request.limit, VOCABULARY) == completion.tokens
         at = 0
@@ -279,7 +294,7 @@ def test_a_draft_switched_off_knows_what_it_missed(pair: tuple[Any, Any], script
 
 
 def test_a_rule_for_a_table_model() -> None:
-    """Rules work on models that are not lean and keep no cache, and with a sampled draft beside a greedy target."""
+    """Rules work on models of other shapes that keep no cache, and with a sampled draft beside a greedy target."""
     target, draft = table_model(4, 1), table_model(4, 2)
     options: dict[str, Any] = {"sampling": GREEDY, "draft_sampling": Sampling(), "vocabulary": 4}
     (one,) = Decoder(target, draft, gamma=Confident(3, 0.5), **options).decode([Request([1], 30, 3)])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import stages.evaluate
-from pipeline.acceptance.figures import Tally
+from pipeline.acceptance.figures import AcceptanceTally
 from pipeline.acceptance.profile import counts_from_json
 from pipeline.acceptance.schema import SCHEMA
 from pipeline.config.loading import parse_config
@@ -18,22 +18,24 @@ from pipeline.errors import UnderstudyError
 from pipeline.generation.completion_store import write_shard
 from pipeline.models.shape import Weights
 from pipeline.running.context import Outcome, StageContext
+from pipeline.running.tasks import EvaluateTask
 from pipeline.speculation.sampling import GREEDY, Sampling
-from tests.fakes import TableModel, quiet, spoken, table_model
+from tests.fakes import TableModel, quiet, stored_completion, table_model
 
 WARM = Sampling(0.5, 0, 0.9)
+CANDIDATE = EvaluateTask(kind="model", role="candidate", form="unquantized")
 
 
 def _store(directory: Path, samplings: list[Sampling]) -> None:
     """Six examination prompts at each tuple, in shards of four, and a training prompt that is nobody's business."""
     generator = np.random.default_rng(4)
-    rows = [spoken([1], [2, 3], name="train", split="train", vocabulary=8)]
+    rows = [stored_completion([1], [2, 3], name="train", split="train", vocabulary=8)]
     for sampling in samplings:
         for number in range(6):
             length = int(generator.integers(3, 25))
             ids = generator.integers(0, 8, 3 + length + 16)
             rows.append(
-                spoken(
+                stored_completion(
                     ids[:3],
                     ids[3:],
                     name=f"p{number}",
@@ -48,21 +50,22 @@ def _store(directory: Path, samplings: list[Sampling]) -> None:
         write_shard(directory, f"shard-{begin:05d}", rows[begin : begin + 4])
 
 
-def _run(tmp_path: Path, part: str, **sections: Any) -> tuple[Outcome, dict[str, Any]]:
+def _run(tmp_path: Path, task: EvaluateTask = CANDIDATE, **sections: Any) -> tuple[Outcome, dict[str, Any]]:
     reference = {"target": {"source": "reference"}, "draft": {"source": "reference"}}
     base = {"name": "t", "pair": reference, "corpus": {"sources": [{"path": "reference"}]}}
     settings = {"max_gamma": 4, "gamma": 3, "crosscheck_prompts": 0, "convention": "vllm"}
     inputs = dict.fromkeys(("completions", "draft", "target"), tmp_path / "store")
     context = StageContext(
-        parse_config({**base, "evaluate": settings, **sections}, "test"),
-        part,
-        inputs,
-        {"completions": "c0", "draft": "d0"},
-        {},
-        tmp_path / "out",
-        tmp_path,
-        "run",
-        quiet(),
+        config=parse_config({**base, "evaluate": settings, **sections}, "test"),
+        job_id="evaluate",
+        task=task,
+        inputs=inputs,
+        digests={"completions": "c0", "draft": "d0"},
+        facts={},
+        out=tmp_path / "out",
+        store=tmp_path,
+        run_id="run",
+        progress=quiet(),
     )
     outcome = stages.evaluate.run(context)
     assert ["acceptance.json"] == [path.name for path in (tmp_path / "out").iterdir()]
@@ -78,15 +81,16 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(stages.evaluate, "read_pair", lambda *_: pair)
     monkeypatch.setattr(stages.evaluate, "find_draft", lambda *_: tmp_path)
     monkeypatch.setattr(stages.evaluate, "measure_weights", lambda _: Weights(10, 40))
+    monkeypatch.setattr(stages.evaluate, "_gained", lambda *_: [])
     monkeypatch.setattr(stages.evaluate, "load_model", lambda *_: table_model(8, 1))
     return tmp_path
 
 
-@pytest.mark.parametrize("part", ["candidate", "prompt-lookup"])
-def test_every_tuple_stored_is_examined(place: Path, part: str) -> None:
+@pytest.mark.parametrize("task", [CANDIDATE, EvaluateTask(kind="prompt-lookup")], ids=lambda task: task.kind)
+def test_every_tuple_stored_is_examined(place: Path, task: EvaluateTask) -> None:
     """Headline, temperature 0 and further tuples have figures of their own, which follow from the rows below them."""
     _store(place / "store", [Sampling(), GREEDY, WARM])
-    outcome, profile = _run(place, part)
+    outcome, profile = _run(place, task)
 
     assert (SCHEMA, ["deployed", "greedy", "also_1"]) == (profile["schema"], list(profile["prompts"]))
     assert [6, 6, 6] == [len(rows) for rows in profile["prompts"].values()]
@@ -98,7 +102,7 @@ def test_every_tuple_stored_is_examined(place: Path, part: str) -> None:
         ("greedy", profile["greedy"]),
         ("also_1", profile["samplings"][0]),
     ):
-        tally = Tally(4)
+        tally = AcceptanceTally(4)
         tally.add(counts_from_json(profile["prompts"][name]))
         figures = tally.figures(0.95)
         assert figures == {key: found[key] for key in figures}
@@ -112,7 +116,7 @@ def test_every_tuple_stored_is_examined(place: Path, part: str) -> None:
 def test_a_greedy_deployment_is_examined_once(place: Path) -> None:
     """Where temperature 0 is deployed, its figures are the headline's and its rows stand there once."""
     _store(place / "store", [GREEDY])
-    _, profile = _run(place, "candidate", sampling={"temperature": 0.0, "top_p": 0.5})
+    _, profile = _run(place, sampling={"temperature": 0.0, "top_p": 0.5})
 
     assert (["deployed"], []) == (list(profile["prompts"]), profile["samplings"])
     assert profile["headline"] == profile["greedy"]
@@ -135,11 +139,11 @@ def test_a_broken_draft_has_a_reason_and_no_rows(place: Path, monkeypatch: pytes
     """Also where it breaks late, after rows of an earlier window were written."""
     _store(place / "store", [Sampling(), GREEDY])
     monkeypatch.setattr(stages.evaluate, "load_model", lambda *_: _BreaksLate(table_model(8, 1).table_PVW))
-    monkeypatch.setattr("pipeline.examination.stored.WINDOW", 2)
-    outcome, profile = _run(place, "candidate")
+    monkeypatch.setattr("pipeline.examination.windows.WINDOW", 2)
+    outcome, profile = _run(place)
 
     assert {"deployed": [], "greedy": []} == profile["prompts"]
-    assert "not numbers on completion 4" in profile["broken"]
+    assert "the draft returned NaN logits on completion 4" in profile["broken"]
     assert ({}, {"broken": profile["broken"]}) == (outcome.figures, outcome.notes)
 
 
@@ -147,4 +151,4 @@ def test_nothing_to_examine_is_an_error(place: Path) -> None:
     """A store without examination completions: one line that says what is missing and what to set."""
     _store(place / "store", [])
     with pytest.raises(UnderstudyError, match=r"no deployed and no greedy completion .* corpus\.splits\.examination"):
-        _run(place, "candidate")
+        _run(place)

@@ -77,7 +77,7 @@ class _Walk:
 
 
 class _Streams:
-    """In place of `sampling.Streams`; a request's seed is the number of its path."""
+    """In place of `sampling.RandomStreams`; a request's seed is the number of its path."""
 
     def __init__(self, seeds: list[int]) -> None:
         self.paths = seeds
@@ -93,7 +93,7 @@ class _Streams:
 
 @pytest.fixture(autouse=True)
 def _walked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoder_module, "Streams", _Streams)
+    monkeypatch.setattr(decoder_module, "RandomStreams", _Streams)
     for module in (decoder_module, verification_module):
         monkeypatch.setattr(module, "draw", lambda weights_V, codes: _Choices.walk.draw(weights_V, codes))
 

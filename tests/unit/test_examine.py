@@ -11,7 +11,7 @@ from pipeline.acceptance.examine import acceptance_probabilities, batches, engin
 from pipeline.errors import BrokenDraft, UnderstudyError
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.speculation.sampling import GREEDY, Sampling, log_probabilities
-from tests.fakes import full_logits, spoken, table_model, tiny_llama
+from tests.fakes import full_logits, stored_completion, table_model, tiny_llama
 
 VOCABULARY = 32
 FILTERED = Sampling(0.8, 12, 0.95)
@@ -30,7 +30,7 @@ def rows() -> list[StoredCompletion]:
     for number, (before, after) in enumerate([(3, 9), (1, 4), (8, 2), (5, 12), (2, 1)]):
         ids = generator.integers(0, VOCABULARY, before + after)
         log_p = np.log(generator.random(after))
-        made.append(spoken(ids[:before], ids[before:], name=f"p{number}", log_p=log_p))
+        made.append(stored_completion(ids[:before], ids[before:], name=f"p{number}", log_p=log_p))
     return made
 
 
@@ -99,7 +99,7 @@ def test_a_damaged_draft_is_named_with_the_completion(draft_sampling: Sampling) 
     """NaN logits raise and say at which completion, also for a greedy draft, where argmax would return a token."""
     model = table_model(VOCABULARY, 0)
     model.table_PVW[:, 7, 0] = math.nan  # one logit is enough
-    completions = [spoken([1], [2, 3]), spoken([1], [7, 3]), spoken([4], [5, 6])]
+    completions = [stored_completion([1], [2, 3]), stored_completion([1], [7, 3]), stored_completion([4], [5, 6])]
 
     with pytest.raises(UnderstudyError, match="completion 1"):
         acceptance_probabilities(model, completions, Sampling(), draft_sampling, VOCABULARY, 100)
@@ -123,7 +123,7 @@ def test_a_damaged_draft_spoils_no_other(draft: Any, rows: list[StoredCompletion
     found = examine({"bad": damaged, "good": draft}, rows, Sampling(), Sampling(), VOCABULARY, 20, first_number=100)
 
     assert isinstance(found["bad"], BrokenDraft)
-    assert "not numbers on completion 104" in str(found["bad"])  # the shortest is examined first
+    assert "the draft returned NaN logits on completion 104" in str(found["bad"])  # the shortest is examined first
     alone = acceptance_probabilities(draft, rows, Sampling(), Sampling(), VOCABULARY, 20)
     assert [a_T.tolist() for a_T in alone] == [a_T.tolist() for a_T in found["good"]]
 
@@ -132,12 +132,12 @@ def test_a_draft_that_does_not_fit_is_named(rows: list[StoredCompletion]) -> Non
     """A context too short for prompt and completion, and fewer logits than the pair has tokens: one line each."""
     short, narrow = tiny_llama(1), tiny_llama(1, vocabulary=VOCABULARY - 1)
     short.config.max_position_embeddings = 16
-    rows = [spoken(row.prompt % 30, row.tokens % 30) for row in rows]
+    rows = [stored_completion(row.prompt % 30, row.tokens % 30) for row in rows]
     with pytest.raises(BrokenDraft, match=r"17 tokens long and the draft's context is 16: lower .* \(completion 3\)"):
         acceptance_probabilities(short, rows, Sampling(), Sampling(), VOCABULARY, 10_000)
     found = examine({"short": short, "good": tiny_llama(1)}, rows, Sampling(), Sampling(), VOCABULARY, 10_000)
     assert [BrokenDraft, list] == [type(found[name]) for name in ("short", "good")]
-    with pytest.raises(BrokenDraft, match="logits for 31 tokens and the pair shares 32: take a draft of"):
+    with pytest.raises(BrokenDraft, match="logits for 31 tokens and the pair shares 32: use a draft with"):
         acceptance_probabilities(narrow, rows, Sampling(), Sampling(), VOCABULARY, 10_000)
 
 
@@ -145,7 +145,7 @@ def test_among_equals_the_lowest_id_is_the_drafts_choice() -> None:
     """Ties are broken as greedy decoding breaks them."""
     model = table_model(VOCABULARY, 0)
     model.table_PVW[..., [5, 9, 20]] = 60.0
-    (a_T,) = acceptance_probabilities(model, [spoken([1], [5, 9, 20, 5])], GREEDY, GREEDY, VOCABULARY, 100)
+    (a_T,) = acceptance_probabilities(model, [stored_completion([1], [5, 9, 20, 5])], GREEDY, GREEDY, VOCABULARY, 100)
 
     assert [1, 0, 0, 1] == a_T.tolist()
 
@@ -154,7 +154,7 @@ def test_a_token_the_draft_rules_out_is_never_accepted() -> None:
     """q = 0 gives a = 0, without a warning."""
     model = table_model(VOCABULARY, 0)
     model.table_PVW[..., 3] = -torch.inf
-    (a_T,) = acceptance_probabilities(model, [spoken([1], [3, 2])], Sampling(), Sampling(), VOCABULARY, 100)
+    (a_T,) = acceptance_probabilities(model, [stored_completion([1], [3, 2])], Sampling(), Sampling(), VOCABULARY, 100)
 
     assert 0 == a_T[0]
     assert a_T[1] > 0

@@ -13,12 +13,14 @@ import torch
 from pipeline.corpus.prompt_store import Prompt
 from pipeline.generation.completion_store import StoredCompletion, read_completions, stored_samplings
 from pipeline.generation.distributions import unpack
-from pipeline.generation.generate import Settings, Wanted, _seed, generate, plan_completions
+from pipeline.generation.generate import CompletionRequest, GenerationSettings, _seed, generate, plan_completions
 from pipeline.speculation.sampling import GREEDY, Sampling, log_probabilities
 from tests.fakes import full_logits, greedy_text, quiet, tiny_llama
 
 SAMPLED = Sampling(0.9, top_k=20)
-SETTINGS = Settings(SAMPLED, max_new_tokens=9, lookahead=3, kept=4, keep="drawn", batch=3, shard=4, seed=7)
+SETTINGS = GenerationSettings(
+    sampling=SAMPLED, max_new_tokens=9, lookahead=3, kept=4, keep="drawn", batch=3, shard=4, seed=7
+)
 
 
 @pytest.fixture(scope="module")
@@ -45,16 +47,16 @@ def stored(
     return out, list(read_completions(out))
 
 
-def _generate(model: Any, prompts: list[Prompt], out: Path, settings: Settings = SETTINGS) -> None:
+def _generate(model: Any, prompts: list[Prompt], out: Path, settings: GenerationSettings = SETTINGS) -> None:
     generate(model, plan_completions(prompts, settings.sampling), settings, 32, [0, 1], out, quiet())
 
 
 def test_every_prompt_gets_a_completion_and_examination_prompts_two(prompts: list[Prompt]) -> None:
     """One at the deployment's settings each, a greedy one more for the examination; at temperature 0 they are one."""
-    wanted = [(item.prompt.id, item.sampling.greedy) for item in plan_completions(prompts, SAMPLED)]
+    requests = [(item.prompt.id, item.sampling.greedy) for item in plan_completions(prompts, SAMPLED)]
     examined = [(prompt.id, True) for prompt in prompts if prompt.split == "examination"]
 
-    assert sorted([(prompt.id, False) for prompt in prompts] + examined) == sorted(wanted)
+    assert sorted([(prompt.id, False) for prompt in prompts] + examined) == sorted(requests)
     assert sorted((prompt.id, True) for prompt in prompts) == sorted(
         (item.prompt.id, item.sampling.greedy) for item in plan_completions(prompts, GREEDY)
     )
@@ -66,8 +68,8 @@ def test_further_tuples_are_for_the_examination_alone(
     """Asked for at other settings too, examination prompts get one completion more at each; what was there stays as it
     was, byte by byte; naming the deployment's or temperature 0 again adds nothing."""
     warm, hot = Sampling(0.5), Sampling(1.3, top_p=0.9)
-    wanted = plan_completions(prompts, SAMPLED, [warm, SAMPLED, Sampling(0.0, 9), hot])
-    generate(model, wanted, SETTINGS, 32, [0, 1], tmp_path, quiet())
+    requests = plan_completions(prompts, SAMPLED, [warm, SAMPLED, Sampling(0.0, 9), hot])
+    generate(model, requests, SETTINGS, 32, [0, 1], tmp_path, quiet())
     found = list(read_completions(tmp_path))
 
     for path in stored[0].iterdir():
@@ -83,8 +85,8 @@ def test_train_prompts_may_have_several_completions(
 ) -> None:
     """One for each temperature asked for, those at one temperature different; other splits stay as they were."""
     cold = Sampling(0.5, top_k=20)
-    wanted = plan_completions(prompts, SAMPLED, train_at=[SAMPLED, cold, SAMPLED])
-    generate(model, wanted, SETTINGS, 32, [0, 1], tmp_path, quiet())
+    requests = plan_completions(prompts, SAMPLED, train_at=[SAMPLED, cold, SAMPLED])
+    generate(model, requests, SETTINGS, 32, [0, 1], tmp_path, quiet())
     found = list(read_completions(tmp_path))
     trained = [item for item in found if item.split == "train"]
     first = next(item.id for item in trained)
@@ -108,7 +110,7 @@ def test_streams_are_those_of_the_first_version(prompts: list[Prompt]) -> None:
         return int.from_bytes(hashlib.sha256(f"7/{prompts[1].id}/{kind}".encode()).digest()[:8], "big")
 
     samplings = [SAMPLED, GREEDY, Sampling(0.5, 0, 0.9)]
-    found = [_seed(SETTINGS, Wanted(prompts[1], sampling)) for sampling in samplings]
+    found = [_seed(SETTINGS, CompletionRequest(prompts[1], sampling)) for sampling in samplings]
     assert [digest("False"), digest("True"), digest("0.5/0/0.9/0.0")] == found
 
 

@@ -1,7 +1,6 @@
 """Which artifacts a run builds, and what makes their keys differ."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -9,6 +8,7 @@ from pipeline.config.loading import load_config
 from pipeline.config.root import Config
 from pipeline.running.jobs import Job, expand
 from pipeline.running.stage_list import STAGE_NAMES
+from pipeline.running.tasks import EvaluateTask, GenerateTask, QuantizeTask, Task
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -78,13 +78,56 @@ def test_the_gate_depends_on_the_champion() -> None:
     assert with_champion["distill"] == without["distill"]
 
 
-def test_an_examination_is_keyed_by_the_draft_and_not_by_its_part() -> None:
-    """A champion that is examined as a candidate is not examined again as a champion."""
-    settings: dict[str, Any] = {"a": 1}
-    digests = {"draft": "d", "completions": "c"}
-    assert Job("evaluate", "candidate", settings, {}).key(digests) == Job("evaluate", "champion", settings, {}).key(
-        digests
-    )
+def test_a_candidate_that_became_champion_is_not_examined_again() -> None:
+    """Neither the part nor the role enters an examination's key, only the draft's digest."""
+    jobs = {job.id: job for job in expand(_config(), ("champion",))}
+    digests = {"draft": "d", "completions": "c", "target": "t", "shared": "s"}
+    assert jobs["evaluate/candidate"].key(digests) == jobs["evaluate/champion"].key(digests)
+
+
+def _job(task: Task, part: str = "") -> Job:
+    return Job(stage="evaluate", part=part, task=task, settings={}, reads={})
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (EvaluateTask(kind="model", role="base"), EvaluateTask(kind="prompt-lookup")),
+        (EvaluateTask(kind="model", role="base"), EvaluateTask(kind="model", role="base", split="dev")),
+        (EvaluateTask(kind="model", role="base"), EvaluateTask(kind="model", role="base", target="target_before")),
+        (GenerateTask(target="target", splits=("dev",)), GenerateTask(target="target_before", splits=("dev",))),
+        (GenerateTask(target="target", splits=("dev",)), GenerateTask(target="target", splits=("train", "dev"))),
+        (QuantizeTask(variant="int8"), QuantizeTask(variant="int4")),
+    ],
+)
+def test_the_task_enters_the_key(one: Task, other: Task) -> None:
+    """Two tasks of a stage have two artifacts; the part's name changes nothing."""
+    assert _job(one).key({}) != _job(other).key({})
+    assert _job(one, "a").key({}) == _job(one, "b").key({})
+
+
+def test_every_artifact_of_a_stage_has_its_task() -> None:
+    """The tasks of a run with two variants that compete, in order; stages with one artifact have none."""
+    profiles = "gate.profile={unquantized: a.json, int8: b.json, int4: c.json}"
+    jobs = expand(_config(profiles, "gate.load={requests_per_second: 1}"), ("champion",))
+    roles = [
+        (job.part, job.task.role, job.task.form, job.task.split) for job in jobs if isinstance(job.task, EvaluateTask)
+    ]
+    assert [
+        ("stock-before", "base", None, "examination"),
+        ("stock", "base", None, "examination"),
+        ("champion", "champion", None, "examination"),
+        ("candidate", "candidate", "unquantized", "examination"),
+        ("int8", "candidate", "int8", "examination"),
+        ("int4", "candidate", "int4", "examination"),
+        ("dev-candidate", "candidate", "unquantized", "dev"),
+        ("dev-int8", "candidate", "int8", "dev"),
+        ("dev-int4", "candidate", "int4", "dev"),
+        ("prompt-lookup", None, None, "examination"),
+    ] == roles
+    assert {"generate", "quantize", "evaluate"} == {job.stage for job in jobs if job.task}
+    targets = {job.part: job.task.target for job in jobs if isinstance(job.task, EvaluateTask | GenerateTask)}
+    assert {"before", "stock-before"} == {part for part, target in targets.items() if target == "target_before"}
 
 
 def test_a_moved_prompt_file_is_the_same_file(tmp_path: Path) -> None:
@@ -102,7 +145,7 @@ def test_another_convention_trains_another_dev_figure() -> None:
     assert "distill" in _changed("evaluate.convention=transformers")
 
 
-def test_another_base_draft_does_not_make_the_target_speak_again() -> None:
+def test_another_base_draft_does_not_repeat_the_completions() -> None:
     """generate depends on the target inside the pair artifact, not on the whole of it."""
     generate = next(job for job in expand(_config(), ()) if job.id == "generate")
     assert {"target": "pair#target", "shared": "pair#shared", "corpus": "corpus"} == dict(generate.reads)

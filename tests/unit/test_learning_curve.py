@@ -3,10 +3,10 @@
 import pytest
 
 from pipeline.distillation.learning_curve import Point, curve_json, next_doubling, part
-from tests.fakes import spoken
+from tests.fakes import stored_completion
 
 SPOKEN = [
-    spoken([3, 4], [5, 6], name=f"{domain}-{n // 2}", domain=domain, seed=n)
+    stored_completion([3, 4], [5, 6], name=f"{domain}-{n // 2}", domain=domain, seed=n)
     for domain, count in (("code", 80), ("chat", 20))
     for n in range(count)
 ]

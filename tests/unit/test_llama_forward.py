@@ -1,4 +1,4 @@
-"""The lean forward: the logits of the models' own forward, for the shapes it knows; another's own forward for the rest."""
+"""The Llama forward: the logits of the models' own forward, for the shapes it knows; another's own forward for the rest."""
 
 import math
 from typing import Any
@@ -10,7 +10,7 @@ from torch import nn
 from pipeline.speculation import llama_forward
 from pipeline.speculation.batch import Request
 from pipeline.speculation.decoder import Decoder
-from pipeline.speculation.forward import ModelForward, choose_body
+from pipeline.speculation.forward import ModelForward, choose_forward
 from pipeline.speculation.llama_forward import LlamaForward
 from pipeline.speculation.sampling import GREEDY
 from tests.fakes import family_model, full_logits, greedy_text, largest_gap, ragged_requests, tiny_llama
@@ -42,7 +42,7 @@ def test_logits_are_the_models_own(shape: str, packed: bool, monkeypatch: pytest
         monkeypatch.setattr(llama_forward, "_PACKED_BYTES", 0)
     family, settings = SHAPES[shape]
     model = family_model(family, **settings)
-    body = choose_body(model, 37)
+    body = choose_forward(model, 37)
 
     assert isinstance(body, LlamaForward)
     assert packed == (len(body.layers[0].qkv.weights_OI) == 1)
@@ -59,7 +59,7 @@ def test_lower_precision_is_within_its_rounding(
     if not packed:
         monkeypatch.setattr(llama_forward, "_PACKED_BYTES", 0)
     model = family_model(SHAPES[shape][0], dtype, **SHAPES[shape][1])
-    body = choose_body(model, 40)
+    body = choose_forward(model, 40)
     largest = float(full_logits(model, range(1, 30)).abs().max())
 
     assert isinstance(body, LlamaForward)
@@ -89,7 +89,7 @@ def test_an_unknown_shape_keeps_its_own_forward(shape: str) -> None:
     """It is decoded all the same, and right."""
     family, settings = UNKNOWN[shape]
     model = family_model(family, **settings)
-    body = choose_body(model, 40)
+    body = choose_forward(model, 40)
     requests = ragged_requests(3)
     completions = Decoder(model, model, sampling=GREEDY, vocabulary=40, gamma=2).decode(requests)
 
@@ -110,7 +110,7 @@ class _Doubled(nn.Module):
 
 def test_a_model_whose_logits_differ_keeps_its_own_forward() -> None:
     """A known type is no proof: layers replaced, logits scaled, inputs scaled are noticed by the logits; a layer replaced
-    where the lean form calls layers is simply used."""
+    where the Llama forward calls layers is simply used."""
     scaled = family_model("Llama")
     own = scaled.forward
 
@@ -127,12 +127,14 @@ def test_a_model_whose_logits_differ_keeps_its_own_forward() -> None:
     replaced = family_model("Llama")
     replaced.model.layers[1].mlp.down_proj = _Doubled(replaced.model.layers[1].mlp.down_proj)
 
-    assert [ModelForward] * 3 + [LlamaForward] == [type(choose_body(m, 40)) for m in (scaled, hooked, late, replaced)]
-    assert isinstance(choose_body(family_model("Llama"), 40, lean=False), ModelForward)
+    assert [ModelForward] * 3 + [LlamaForward] == [
+        type(choose_forward(m, 40)) for m in (scaled, hooked, late, replaced)
+    ]
+    assert isinstance(choose_forward(family_model("Llama"), 40, llama_forward=False), ModelForward)
 
 
 def test_a_wrapped_model_keeps_its_own_forward() -> None:
-    """peft's wrapper answers for the model's config and head, but its parts lie elsewhere; once merged it is lean."""
+    """A peft wrapper keeps the model's own forward; after the adapters are merged the Llama forward is used."""
     peft = pytest.importorskip("peft")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -140,27 +142,27 @@ def test_a_wrapped_model_keeps_its_own_forward() -> None:
         wrapped = peft.get_peft_model(family_model("Llama"), config).eval()
     completions = Decoder(wrapped, None, sampling=GREEDY, vocabulary=40).decode([Request([1, 2], 6, 0)])
 
-    assert isinstance(choose_body(wrapped, 40), ModelForward)
+    assert isinstance(choose_forward(wrapped, 40), ModelForward)
     assert greedy_text(wrapped, [1, 2], 6, 40) == completions[0].tokens
-    assert isinstance(choose_body(wrapped.merge_and_unload(), 40), LlamaForward)
+    assert isinstance(choose_forward(wrapped.merge_and_unload(), 40), LlamaForward)
 
 
 def test_a_model_spread_over_devices_keeps_its_own_forward() -> None:
     """Only its own forward knows where its parts are; on one device the map says nothing."""
     model = family_model("Llama")
     model.hf_device_map = {"model": "cpu", "lm_head": "cpu"}
-    assert isinstance(choose_body(model, 40), LlamaForward)
+    assert isinstance(choose_forward(model, 40), LlamaForward)
     model.hf_device_map = {"model": "cpu", "lm_head": "disk"}
-    assert isinstance(choose_body(model, 40), ModelForward)
+    assert isinstance(choose_forward(model, 40), ModelForward)
 
 
 def test_damaged_weights_go_through_to_be_reported() -> None:
-    """NaN is neither equal nor different: the lean form is taken, and the decoder says that these are no numbers."""
+    """NaN is neither equal nor different: the Llama forward is taken, and the decoder says that these are no numbers."""
     model = tiny_llama(1)
     with torch.no_grad():
         model.model.norm.weight[0] = math.nan
 
-    assert isinstance(choose_body(model, 32), LlamaForward)
+    assert isinstance(choose_forward(model, 32), LlamaForward)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -178,13 +180,13 @@ def test_an_int8_model_goes_through(dtype: torch.dtype) -> None:
                     )
                     small.load_state_dict({"weight": linear.weight.detach()})
                     setattr(part, name, small.to("cpu"))
-    body = choose_body(model, 40)
+    body = choose_forward(model, 40)
     requests = ragged_requests(4)
     completions = Decoder(model, model, sampling=GREEDY, vocabulary=40, gamma=3).decode(requests)
     drafted, accepted = (sum(sum(getattr(c, name)) for c in completions) for name in ("drafted", "accepted"))
 
     assert isinstance(body, LlamaForward)
-    assert isinstance(body.layers[0].qkv, llama_forward._Modules)
+    assert isinstance(body.layers[0].qkv, llama_forward._ModuleGroup)
     assert [request.limit for request in requests] == [completion.length for completion in completions]
     assert accepted > 0.7 * drafted
     if dtype == torch.float32:

@@ -22,7 +22,7 @@ from pipeline.distillation.losses import (
     sparse_columns,
     total_variation,
 )
-from pipeline.generation.distributions import keep
+from pipeline.generation.distributions import sparsify
 
 DIVERGENCES = [loss for loss in LOSSES.values() if loss is not lk_hybrid]
 SUMS: list[Loss] = [forward_kl, reverse_kl, total_variation]  # of a term a token
@@ -42,7 +42,7 @@ def _top(p_NV: torch.Tensor, count: int, tokens_N: torch.Tensor | None = None) -
 
 
 def _drawn(p_NV: torch.Tensor, count: int, uniform: np.ndarray) -> Sparse:
-    kept = keep(p_NV.log(), count, "drawn", uniform)
+    kept = sparsify(p_NV.log(), count, "drawn", uniform)
     ids_NK = torch.from_numpy(kept.ids_NK.astype(np.int64))
     exact_N = torch.stack([1 - p[ids[:n]].sum() for p, ids, n in zip(p_NV, ids_NK, kept.certain_N, strict=True)])
     certain_N = torch.from_numpy(kept.certain_N.astype(np.int64))

@@ -6,10 +6,10 @@ import pytest
 
 from pipeline.distillation.mixing import mix
 from pipeline.errors import UsageError
-from tests.fakes import spoken
+from tests.fakes import stored_completion
 
 SPOKEN = [
-    spoken([3, 4], [5, 6], name=f"{domain}-{n}", domain=domain)
+    stored_completion([3, 4], [5, 6], name=f"{domain}-{n}", domain=domain)
     for domain, count in (("traffic", 60), ("chat", 20), ("general", 30))
     for n in range(count)
 ]

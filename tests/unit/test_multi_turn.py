@@ -9,10 +9,10 @@ from pipeline.corpus.prompt_store import Chat, Prompt
 from pipeline.corpus.rendering import Renderer
 from pipeline.corpus.row_buffer import token_hash
 from pipeline.generation.completion_store import StoredCompletion
-from pipeline.generation.generate import Wanted
-from pipeline.generation.multi_turn import Ends, next_turn
+from pipeline.generation.generate import CompletionRequest
+from pipeline.generation.multi_turn import StopReasons, next_turn
 from pipeline.speculation.sampling import GREEDY, Sampling
-from tests.fakes import spoken, tiny_tokenizer
+from tests.fakes import stored_completion, tiny_tokenizer
 
 TEMPLATE = "{% for m in messages %}{{ m.content }} {% endfor %}{% if add_generation_prompt %}w9{% endif %}"
 CHAT = Chat(
@@ -27,24 +27,24 @@ def _tokenizer(template: str = TEMPLATE) -> Any:
     return tokenizer
 
 
-def _wanted(name: str, sampling: Sampling = HOT, chat: Chat | None = CHAT, number: int = 0) -> Wanted:
-    return Wanted(Prompt(name, "train", "code", 7, (3, 9), chat), sampling, number)
+def _request(name: str, sampling: Sampling = HOT, chat: Chat | None = CHAT, number: int = 0) -> CompletionRequest:
+    return CompletionRequest(Prompt(name, "train", "code", 7, (3, 9), chat), sampling, number)
 
 
 def _said(*tokens: int, stopped: bool = True) -> StoredCompletion:
-    return replace(spoken([3, 9], [*tokens, 0] if stopped else tokens), stopped=stopped)
+    return replace(stored_completion([3, 9], [*tokens, 0] if stopped else tokens), stopped=stopped)
 
 
 def _next(
-    wanted: list[Wanted], said: list[StoredCompletion], most: int = 100, template: str = TEMPLATE
-) -> tuple[list[Wanted], Ends]:
-    ends, tokenizer = Ends(), _tokenizer(template)
-    return next_turn(wanted, said, tokenizer, Renderer(tokenizer, True, {}), [0], most, ends), ends
+    requests: list[CompletionRequest], said: list[StoredCompletion], most: int = 100, template: str = TEMPLATE
+) -> tuple[list[CompletionRequest], StopReasons]:
+    stop_reasons, tokenizer = StopReasons(), _tokenizer(template)
+    return next_turn(requests, said, tokenizer, Renderer(tokenizer, True, {}), [0], most, stop_reasons), stop_reasons
 
 
 def test_the_answer_stands_before_the_next_question() -> None:
     """As text, without its stop token, rendered by the template; split, domain and cluster are the chat's."""
-    (found,), ends = _next([_wanted("a", number=2)], [_said(6, 7)])
+    (found,), stop_reasons = _next([_request("a", number=2)], [_said(6, 7)])
 
     assert (3, 6, 7, 4, 9) == found.prompt.tokens
     assert (f"{token_hash([3, 6, 7, 4, 9]):016x}", "train", "code", 7) == (
@@ -53,14 +53,14 @@ def test_the_answer_stands_before_the_next_question() -> None:
         found.prompt.domain,
         found.prompt.cluster,
     )
-    assert (HOT, 2, Ends()) == (found.sampling, found.number, ends)
+    assert (HOT, 2, StopReasons()) == (found.sampling, found.number, stop_reasons)
     assert found.prompt.chat is not None
     assert CHAT.follow_ups[1:] == found.prompt.chat.follow_ups
 
 
 def test_a_chat_ends_with_its_last_question() -> None:
     """The prompt of the last one has nothing to go on to, and prompts that are no chats ask nothing."""
-    (second,), _ = _next([_wanted("a"), _wanted("b", chat=None)], [_said(6), _said(7)])
+    (second,), _ = _next([_request("a"), _request("b", chat=None)], [_said(6), _said(7)])
     (third,), _ = _next([second], [_said(8)])
     nothing, _ = _next([third], [_said(8)])
 
@@ -71,8 +71,8 @@ def test_a_chat_ends_with_its_last_question() -> None:
 
 def test_every_sampling_goes_on_with_its_own_answer() -> None:
     """And they are in the order in which they are generated: by kind, then length."""
-    wanted = [_wanted("a"), _wanted("b"), _wanted("a", GREEDY)]
-    found, _ = _next(wanted, [_said(6, 7), _said(8), _said(7)])
+    requests = [_request("a"), _request("b"), _request("a", GREEDY)]
+    found, _ = _next(requests, [_said(6, 7), _said(8), _said(7)])
 
     assert [(HOT, (3, 8, 4, 9)), (HOT, (3, 6, 7, 4, 9)), (GREEDY, (3, 7, 4, 9))] == [
         (item.sampling, item.prompt.tokens) for item in found
@@ -82,12 +82,14 @@ def test_every_sampling_goes_on_with_its_own_answer() -> None:
 @pytest.mark.parametrize(
     ("said", "most", "template", "expected"),
     [
-        (_said(6, stopped=False), 100, TEMPLATE, Ends(cut=1)),
-        (_said(6), 3, TEMPLATE, Ends(too_long=1)),
-        (_said(6), 100, "{{ raise_exception('no') }}", Ends(refused=1)),
+        (_said(6, stopped=False), 100, TEMPLATE, StopReasons(cut=1)),
+        (_said(6), 3, TEMPLATE, StopReasons(too_long=1)),
+        (_said(6), 100, "{{ raise_exception('no') }}", StopReasons(refused=1)),
     ],
     ids=["cut", "too long", "refused"],
 )
-def test_why_a_chat_ends_early_is_counted(said: StoredCompletion, most: int, template: str, expected: Ends) -> None:
-    """Half an answer, no room, a template that will not have it: the chat ends, and what it said so far stays."""
-    assert ([], expected) == _next([_wanted("a")], [said], most, template)
+def test_why_a_chat_ends_early_is_counted(
+    said: StoredCompletion, most: int, template: str, expected: StopReasons
+) -> None:
+    """Half an answer, no room, a template that will not have it: the chat stop_reasons, and what it said so far stays."""
+    assert ([], expected) == _next([_request("a")], [said], most, template)

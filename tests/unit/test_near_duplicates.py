@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from pipeline.config.corpus import Splits
 from pipeline.corpus.external_sort import RECORD, equal_rows, sorted_records
 from pipeline.corpus.minhash import PERMUTATIONS, band_keys, rows_per_band, shingle_hashes, signatures, similarity
-from pipeline.corpus.near_duplicates import Clusters, Forest, find_clusters
-from pipeline.corpus.row_buffer import FACTS
+from pipeline.corpus.near_duplicates import Clusters, UnionFind, find_clusters
+from pipeline.corpus.row_buffer import ROW_HASHES
 from pipeline.corpus.splits import assign_splits, identities, split_of
 from pipeline.errors import UsageError
 
@@ -99,16 +99,16 @@ def test_band_keys_depend_on_number_and_content() -> None:
 
 def test_forest_roots_are_first_rows() -> None:
     """However rows are joined, the root of a tree is its first row."""
-    forest = Forest(6)
+    union = UnionFind(6)
     for pair in [(5, 4), (3, 4), (1, 5), (0, 2)]:
-        forest.join(*pair)
+        union.join(*pair)
 
-    assert [0, 1, 0, 1, 1, 1] == forest.roots().tolist()
+    assert [0, 1, 0, 1, 1, 1] == union.roots().tolist()
 
 
 def _facts(ids: list[int], groups: list[int | None]) -> NDArray[np.void]:
     rows = [(one, one, group or 0, group or 0, group is not None) for one, group in zip(ids, groups, strict=True)]
-    return np.array(rows, dtype=FACTS)
+    return np.array(rows, dtype=ROW_HASHES)
 
 
 def _texts(count: int) -> list[list[int]]:
@@ -120,8 +120,8 @@ def test_clusters_of_copies_near_copies_and_groups(tmp_path: Path) -> None:
     """Copies beyond the first go, groups stay, a dropped row still links its group, and the two kinds are counted."""
     a, b, c, d = _texts(4)
     near = [*a[:195], 1, 2, 3, 4, 5]
-    facts = _facts([1, 2, 3, 1, 4, 5], [None, None, 77, None, 77, None])
-    found = find_clusters(facts, signatures([a, b, near, a, c, d]), 0.8, tmp_path)
+    hashes = _facts([1, 2, 3, 1, 4, 5], [None, None, 77, None, 77, None])
+    found = find_clusters(hashes, signatures([a, b, near, a, c, d]), 0.8, tmp_path)
 
     assert [True, True, False, False, True, True] == found.kept.tolist()
     assert [0, 1, 0, 0, 0, 5] == found.first.tolist()
@@ -133,9 +133,9 @@ def test_threshold_decides_what_is_near(tmp_path: Path) -> None:
     """A pair of similarity 0.9 is one at 0.8 and two at 0.99; candidates of a band are verified."""
     (a,) = _texts(1)
     sketches = signatures([a, [*a[:195], 1, 2, 3, 4, 5]])
-    facts = _facts([1, 2], [None, None])
+    hashes = _facts([1, 2], [None, None])
 
-    assert [1, 2] == [int(find_clusters(facts, sketches, level, tmp_path).kept.sum()) for level in (0.8, 0.99)]
+    assert [1, 2] == [int(find_clusters(hashes, sketches, level, tmp_path).kept.sum()) for level in (0.8, 0.99)]
 
 
 def test_band_partners_below_the_threshold_stay_apart(tmp_path: Path) -> None:
@@ -154,9 +154,9 @@ def _clusters(first: list[int]) -> Clusters:
 
 def test_identity_prefers_groups_then_least_content() -> None:
     """A cluster's identity is its least group hash, or its least content hash where no row has a group."""
-    facts = _facts([50, 40, 30, 20], [None, None, 90, None])
+    hashes = _facts([50, 40, 30, 20], [None, None, 90, None])
 
-    assert [40, 40, 90, 90] == identities(facts, _clusters([0, 0, 2, 2])).tolist()
+    assert [40, 40, 90, 90] == identities(hashes, _clusters([0, 0, 2, 2])).tolist()
 
 
 def test_split_shares_do_not_depend_on_cluster_size() -> None:
@@ -170,5 +170,5 @@ def test_split_shares_do_not_depend_on_cluster_size() -> None:
 
 def test_empty_split_is_refused() -> None:
     """A corpus of one cluster cannot be split in three, and the message says which split is empty."""
-    with pytest.raises(UsageError, match=r"corpus\.splits\.\w+ = .* split is empty, .* only 1 clusters"):
+    with pytest.raises(UsageError, match=r"corpus\.splits\.\w+ = .* split is empty: .* only 1 clusters"):
         assign_splits(_facts([1, 2], [None, None]), _clusters([0, 0]), Splits())

@@ -10,7 +10,7 @@ from torch import nn
 
 from pipeline.native import build as native_build
 from pipeline.speculation import compiled_forward
-from pipeline.speculation.forward import Side, choose_body
+from pipeline.speculation.forward import CachedModel, choose_forward
 from pipeline.speculation.llama_forward import LlamaForward
 from pipeline.speculation.nf4_layers import BLOCK, NF4Linear, is_nf4, read
 from tests.fakes import family_model
@@ -91,7 +91,7 @@ def test_logits_are_the_bits_of_the_weights_written_out(
             linear.weight = nn.Parameter(_weights(read(small)), requires_grad=False)
             parent, _, child = name.rpartition(".")
             setattr(coded.get_submodule(parent), child, small)
-    bodies = [choose_body(model, 37) for model in (whole, coded)]
+    bodies = [choose_forward(model, 37) for model in (whole, coded)]
     ids_BT = torch.randint(37, (2, 20), generator=torch.Generator().manual_seed(3))
 
     if compiled_forward._library(torch.bfloat16) is None:
@@ -99,7 +99,7 @@ def test_logits_are_the_bits_of_the_weights_written_out(
     for body in bodies:
         assert isinstance(body, LlamaForward)
         assert body.native is not None
-    sides = [Side(body, 2, 20) for body in bodies]
+    sides = [CachedModel(body, 2, 20) for body in bodies]
     for begin, end in ((0, 7), (7, 8), (8, 10), (10, 20)):
         expected, actual = (side.logits(ids_BT[:, begin:end], [begin] * 2, end - begin) for side in sides)
         assert torch.equal(expected, actual)

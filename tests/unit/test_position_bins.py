@@ -5,8 +5,8 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from pipeline.acceptance.figures import Tally
-from pipeline.acceptance.position_bins import BINS, accepted_by_bin, bin_json, places_by_bin
+from pipeline.acceptance.figures import AcceptanceTally
+from pipeline.acceptance.position_bins import BINS, accepted_by_bin, bin_json, tokens_before_edges
 from pipeline.acceptance.profile import Completions, PromptCounts, count_completions
 from pipeline.acceptance.rounds import CONVENTIONS
 
@@ -42,7 +42,7 @@ def test_every_token_falls_into_one_bin(before_B: np.ndarray) -> None:
     a_BT = np.zeros((7, 100))
     for row, values in enumerate(_a()):
         a_BT[row, : len(values)] = values
-    places = places_by_bin(before_B, LENGTHS)
+    places = tokens_before_edges(before_B, LENGTHS)
     found, tokens = accepted_by_bin(a_BT, places), np.diff(places, axis=1)
     for row, values in enumerate(_a()):
         mass, count = np.zeros(BINS), np.zeros(BINS)
@@ -56,7 +56,7 @@ def test_every_token_falls_into_one_bin(before_B: np.ndarray) -> None:
 @pytest.mark.parametrize("name", ["by_output_position", "by_context_length"])
 def test_figures_by_position_are_ratios_over_the_prompts_that_reach_it(name: str) -> None:
     """A bin's rate is its mass over its tokens, its units the prompts with a token in it; empty bins are left out."""
-    tally = Tally(2)
+    tally = AcceptanceTally(2)
     tally.add(_counts())
     found = tally.figures(0.95)[name]
     tokens, mass, prompts = defaultdict(int), defaultdict(float), defaultdict(set)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.acceptance.figures import Tally
+from pipeline.acceptance.figures import AcceptanceTally
 from pipeline.acceptance.moments import round_moments
 from pipeline.acceptance.profile import (
     Completions,
@@ -24,9 +24,10 @@ from pipeline.acceptance.rounds import CONVENTIONS, expected_rounds, iid_tokens_
 from pipeline.acceptance.schema import SCHEMA, checked_profile
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.errors import UnderstudyError
-from pipeline.examination.stored import dev_figures, examine_draft, look_up_stored
+from pipeline.examination.examiner import Examiner
+from pipeline.examination.prompt_lookup import prompt_lookup_counts
 from pipeline.speculation.sampling import Sampling
-from tests.fakes import counted, spoken, table_model
+from tests.fakes import counted, stored_completion, table_model
 
 LENGTHS, EXTRA, GAMMAS = [9, 4, 12, 7], 3, 4
 
@@ -51,15 +52,15 @@ def by_domain(counts: Sequence[PromptCounts], gamma: int, confidence: float) -> 
     return _tally(counts).domains(gamma, confidence)
 
 
-def _tally(counts: Sequence[PromptCounts]) -> Tally:
-    tally = Tally(len(counts[0].rounds))
+def _tally(counts: Sequence[PromptCounts]) -> AcceptanceTally:
+    tally = AcceptanceTally(len(counts[0].rounds))
     tally.add(counts)
     return tally
 
 
 @pytest.mark.parametrize("convention", CONVENTIONS)
 def test_counts_are_those_of_each_completion_alone(convention: str) -> None:
-    """Sums of a_t leave the overrun out; rounds, calls and accepted tokens are one completion's own."""
+    """Sums of a_t leave the lookahead out; rounds, calls and accepted tokens are one completion's own."""
     generator = np.random.default_rng(3)
     for item, length in zip(_counts(convention), LENGTHS, strict=True):
         a_T = generator.random(length + EXTRA)
@@ -106,7 +107,7 @@ def test_figures_are_ratios_of_sums() -> None:
 def test_figures_do_not_depend_on_how_prompts_come_in() -> None:
     """One by one, or all at once: the same figures, but for rounding."""
     counts = _counts()
-    tally = Tally(GAMMAS)
+    tally = AcceptanceTally(GAMMAS)
     for item in counts:
         tally.add([item])
     tally.add([])
@@ -180,7 +181,7 @@ def test_nothing_to_examine_is_an_error() -> None:
     with pytest.raises(UnderstudyError, match="no completion"):
         count_completions(Completions([], [], np.zeros(0), np.zeros(0), []), [], 2, CONVENTIONS["user"])
     with pytest.raises(UnderstudyError, match="no completion"):
-        Tally(2).figures(0.95)
+        AcceptanceTally(2).figures(0.95)
 
 
 def test_one_token_completions_have_no_round_under_vllm() -> None:
@@ -199,7 +200,7 @@ def test_one_token_completions_have_no_round_under_vllm() -> None:
 def test_a_profile_of_another_schema_is_refused_in_one_line(raw: Any) -> None:
     """Both schemas, the file and the remedy are named; nothing is guessed."""
     with pytest.raises(
-        UnderstudyError, match=r"^a\.json: an examination of schema .*, .* reads schema 2; examine .* again"
+        UnderstudyError, match=r"^a\.json: the acceptance profile has schema .*, .* reads schema 2; examine .* again"
     ):
         checked_profile(raw, "a.json")
     assert {"schema": SCHEMA, "draft": {}} == checked_profile({"schema": SCHEMA, "draft": {}}, "a.json")
@@ -216,16 +217,18 @@ def test_stored_completions_are_examined_and_looked_up() -> None:
     model = table_model(8, 1)
     generator = np.random.default_rng(0)
     rows = [
-        spoken(generator.integers(0, 8, 4), generator.integers(0, 8, 20), name=f"p{i}", length=12, vocabulary=8, seed=i)
+        stored_completion(
+            generator.integers(0, 8, 4), generator.integers(0, 8, 20), name=f"p{i}", length=12, vocabulary=8, seed=i
+        )
         for i in range(5)
     ]
     settings = EvaluateConfig(max_gamma=6, gamma=3, convention="vllm")
-    (drafted,) = examine_draft(model, rows, Sampling(), settings, 8)
-    (looked_up,) = look_up_stored(rows, settings)
+    (drafted,) = Examiner(Sampling(), settings, 8).counts(model, rows)
+    (looked_up,) = prompt_lookup_counts(rows, settings)
 
     rate: dict[str, Any] = figures(drafted, 0.95)["acceptance_rate"]
-    dev = dev_figures(model, rows, Sampling(), settings, 8)
-    (as_user,) = examine_draft(model, rows, Sampling(), EvaluateConfig(max_gamma=3, gamma=3), 8)
+    dev = Examiner(Sampling(), settings, 8, count_as="user").summary(model, rows)
+    (as_user,) = Examiner(Sampling(), EvaluateConfig(max_gamma=3, gamma=3), 8).counts(model, rows)
     assert rate["value"] == pytest.approx(dev.acceptance)
     assert figures(as_user, 0.95)["tokens_per_target_call"]["3"]["value"] == pytest.approx(dev.omega)
     assert [12] * 5 == [item.tokens for item in looked_up]
@@ -235,8 +238,8 @@ def test_stored_completions_are_examined_and_looked_up() -> None:
 
 def test_prompt_lookup_that_finds_nothing_has_a_rate_of_zero() -> None:
     """No n-gram came twice: nothing was examined, so the rate is 0 with unknown bounds, in every domain."""
-    rows = [spoken([1, 2], [3, 4, 5, 6], name="a"), spoken([1], [2, 3], name="b", domain="chat")]
-    (counts,) = look_up_stored(rows, EvaluateConfig())
+    rows = [stored_completion([1, 2], [3, 4, 5, 6], name="a"), stored_completion([1], [2, 3], name="b", domain="chat")]
+    (counts,) = prompt_lookup_counts(rows, EvaluateConfig())
 
     for entry in (figures(counts, 0.95), *by_domain(counts, 5, 0.95).values()):
         assert (0.0, None, None) == tuple(entry["acceptance_rate"][name] for name in ("value", "low", "high"))
@@ -245,7 +248,9 @@ def test_prompt_lookup_that_finds_nothing_has_a_rate_of_zero() -> None:
 def test_prompt_lookup_has_no_rate_without_loops() -> None:
     """It does not examine every token, so the share of its loops is not known; a quotient of the two would exceed 1."""
     looping, wrong = [*range(8)] * 3, [token for new in range(10, 28) for token in (9, new)]
-    (counts,) = look_up_stored([spoken([30], looping), spoken([30], wrong, name="p1")], EvaluateConfig())
+    (counts,) = prompt_lookup_counts(
+        [stored_completion([30], looping), stored_completion([30], wrong, name="p1")], EvaluateConfig()
+    )
     accepted, examined, loops = (
         sum(getattr(item, name) for item in counts) for name in ("accepted", "examined", "loop_tokens")
     )

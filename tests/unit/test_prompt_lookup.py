@@ -1,16 +1,16 @@
-"""Prompt-lookup: the walk against one that searches the text afresh in every round."""
+"""Prompt-lookup: the count_lookup against one that searches the text afresh in every round."""
 
 import random
 
 import pytest
 
-from pipeline.acceptance.prompt_lookup import Walk, walk, walk_all
+from pipeline.acceptance.prompt_lookup import LookupCounts, count_lookup, count_lookup_by_gamma
 from pipeline.acceptance.rounds import CONVENTIONS, Convention
 
 
 def _naive(
-    prompt: list[int], said: list[int], gamma: int, longest: int, convention: Convention, overrun: list[int]
-) -> Walk:
+    prompt: list[int], said: list[int], gamma: int, longest: int, convention: Convention, lookahead: list[int]
+) -> LookupCounts:
     text, rounds, proposed, accepted, rejected = prompt + said, 0, 0, 0, 0
     places = [0] * gamma
     position = len(prompt) + convention.start
@@ -27,7 +27,7 @@ def _naive(
             block = block[: len(text) - position - 1]
         rounds, proposed, stood = rounds + 1, proposed + len(block), 0
         for index, token in enumerate(block):
-            known = text + ([] if convention.clipped else overrun)
+            known = text + ([] if convention.clipped else lookahead)
             if position + index == len(known):
                 break  # further on nobody knows
             if token != known[position + index]:
@@ -36,7 +36,7 @@ def _naive(
             accepted, stood = accepted + 1, stood + 1
             places[index] += 1
         position += stood + 1
-    return Walk(rounds, rounds + convention.prefill_call, proposed, accepted, rejected, tuple(places))
+    return LookupCounts(rounds, rounds + convention.prefill_call, proposed, accepted, rejected, tuple(places))
 
 
 @pytest.mark.parametrize("convention", CONVENTIONS.values(), ids=lambda convention: convention.name)
@@ -48,11 +48,11 @@ def test_walk_equals_a_fresh_search_in_every_round(convention: Convention, longe
         prompt = [generator.randrange(3) for _ in range(generator.randrange(1, 8))]
         said = [generator.randrange(3) for _ in range(generator.randrange(1, 25))]
 
-        overrun = [generator.randrange(3) for _ in range(generator.randrange(8))]
+        lookahead = [generator.randrange(3) for _ in range(generator.randrange(8))]
 
-        assert [_naive(prompt, said, gamma, longest, convention, overrun) for gamma in (1, 2, 3, 7)] == walk_all(
-            prompt, said, [1, 2, 3, 7], longest, convention, overrun
-        )
+        assert [
+            _naive(prompt, said, gamma, longest, convention, lookahead) for gamma in (1, 2, 3, 7)
+        ] == count_lookup_by_gamma(prompt, said, [1, 2, 3, 7], longest, convention, lookahead)
 
 
 def test_what_stands_past_the_end_counts_where_the_engine_never_clips() -> None:
@@ -60,38 +60,40 @@ def test_what_stands_past_the_end_counts_where_the_engine_never_clips() -> None:
     prompt, said = [1, 2, 3, 4, 5, 6], [9, 1, 2, 3]
     free, clipped = Convention("free", 2, False, False), Convention("clipped", 2, True, False)
 
-    assert Walk(1, 1, 4, 4, 0, (1, 1, 1, 1)) == walk(prompt, said, 4, 2, free, [4, 5, 7])
-    assert Walk(1, 1, 4, 3, 1, (1, 1, 1, 0)) == walk(prompt, said, 4, 2, free, [4, 8])
-    assert Walk(1, 1, 1, 1, 0, (1, 0, 0, 0)) == walk(prompt, said, 4, 2, clipped, [4, 5, 7])
+    assert LookupCounts(1, 1, 4, 4, 0, (1, 1, 1, 1)) == count_lookup(prompt, said, 4, 2, free, [4, 5, 7])
+    assert LookupCounts(1, 1, 4, 3, 1, (1, 1, 1, 0)) == count_lookup(prompt, said, 4, 2, free, [4, 8])
+    assert LookupCounts(1, 1, 1, 1, 0, (1, 0, 0, 0)) == count_lookup(prompt, said, 4, 2, clipped, [4, 5, 7])
 
 
 def test_a_suffix_does_not_match_itself() -> None:
     """Where no token came twice nothing is proposed: every round has an empty block."""
-    assert Walk(4, 4, 0, 0, 0, (0, 0)) == walk([1, 2], [3, 4, 5, 6], 2, 3, CONVENTIONS["transformers"])
+    assert LookupCounts(4, 4, 0, 0, 0, (0, 0)) == count_lookup([1, 2], [3, 4, 5, 6], 2, 3, CONVENTIONS["transformers"])
 
 
 def test_a_repeated_text_is_copied() -> None:
     """After 1 2 3 4 5 1 the block 2 3 stands, then the correction 4: two tokens a round and one more."""
-    found = walk([1, 2, 3, 4, 5, 1], [2, 3, 4, 5, 1, 2], 2, 3, CONVENTIONS["transformers"])
+    found = count_lookup([1, 2, 3, 4, 5, 1], [2, 3, 4, 5, 1, 2], 2, 3, CONVENTIONS["transformers"])
 
-    assert Walk(2, 2, 4, 4, 0, (2, 2)) == found
+    assert LookupCounts(2, 2, 4, 4, 0, (2, 2)) == found
 
 
 def test_a_clipped_block_leaves_room_for_the_correction() -> None:
     """With one token to come there is nothing to draft; unclipped, the block is drafted all the same."""
     prompt, said = [1, 2, 3, 1, 2], [3]
 
-    assert Walk(1, 1, 0, 0, 0, (0, 0)) == walk(prompt, said, 2, 2, Convention("clipped", 0, True, False))
-    assert Walk(1, 1, 2, 1, 0, (1, 0)) == walk(prompt, said, 2, 2, Convention("free", 0, False, False))
+    assert LookupCounts(1, 1, 0, 0, 0, (0, 0)) == count_lookup(
+        prompt, said, 2, 2, Convention("clipped", 0, True, False)
+    )
+    assert LookupCounts(1, 1, 2, 1, 0, (1, 0)) == count_lookup(prompt, said, 2, 2, Convention("free", 0, False, False))
 
 
 def test_the_longest_and_then_the_latest_match_is_taken() -> None:
     """The suffix 1 2 outranks the suffix 2, and of two places the later one speaks."""
-    assert 1 == walk([1, 2, 7, 1, 2, 8, 2, 9, 1, 2], [8, 0], 1, 2, CONVENTIONS["transformers"]).accepted
+    assert 1 == count_lookup([1, 2, 7, 1, 2, 8, 2, 9, 1, 2], [8, 0], 1, 2, CONVENTIONS["transformers"]).accepted
 
 
 @pytest.mark.parametrize(("said", "gamma"), [([], 2), ([1], 0)])
 def test_nothing_to_walk_is_an_error(said: list[int], gamma: int) -> None:
     """An empty completion and gamma 0."""
     with pytest.raises(ValueError, match="at least"):
-        walk([1], said, gamma, 2, CONVENTIONS["user"])
+        count_lookup([1], said, gamma, 2, CONVENTIONS["user"])

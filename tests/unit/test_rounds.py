@@ -10,7 +10,7 @@ from pipeline.acceptance.examine import acceptance_probabilities
 from pipeline.acceptance.rounds import CONVENTIONS, Convention, expected_rounds, iid_tokens_per_call
 from pipeline.speculation.decoder import Decoder, Request
 from pipeline.speculation.sampling import GREEDY
-from tests.fakes import spoken, tiny_llama
+from tests.fakes import stored_completion, tiny_llama
 
 EVERY = pytest.mark.parametrize("convention", CONVENTIONS.values(), ids=lambda convention: convention.name)
 
@@ -89,7 +89,7 @@ def test_nothing_to_count_is_an_error(batch: int, lengths: list[int], gamma: int
 def test_too_few_tokens_for_an_unclipped_convention_is_an_error() -> None:
     """vLLM drafts past the end: gamma - 1 further tokens are needed, and one less is refused."""
     expected_rounds(np.ones((1, 7)), np.array([5]), 3, CONVENTIONS["vllm"])
-    with pytest.raises(ValueError, match="6 tokens are given and 7 are needed under the convention 'vllm'"):
+    with pytest.raises(ValueError, match="6 tokens were given, but the convention 'vllm' needs 7"):
         expected_rounds(np.ones((1, 6)), np.array([5]), 3, CONVENTIONS["vllm"])
 
 
@@ -111,7 +111,7 @@ def test_at_temperature_zero_the_forecast_is_the_decode(pair: tuple[Any, Any], g
     prompts = [[1, 2, 3], [4], [9, 8, 7, 6, 5], [11, 30]]
     requests = [Request(prompt, 9 + 3 * row, 0) for row, prompt in enumerate(prompts)]
     completions = Decoder(target, draft, sampling=GREEDY, vocabulary=32, gamma=gamma).decode(requests)
-    rows = [spoken(r.prompt, c.tokens) for r, c in zip(requests, completions, strict=True)]
+    rows = [stored_completion(r.prompt, c.tokens) for r, c in zip(requests, completions, strict=True)]
     a = acceptance_probabilities(draft, rows, GREEDY, GREEDY, 32, 64)
     lengths = np.array([len(values) for values in a])
     a_BT = np.zeros((len(a), lengths.max()))

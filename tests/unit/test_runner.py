@@ -73,14 +73,14 @@ class _World:
 
     def _stage(self, name: str) -> Callable[[StageContext], Outcome]:
         def run(context: StageContext) -> Outcome:
-            self.calls.append(f"{name}/{context.part}" if context.part else name)
+            self.calls.append(context.job_id)
             (context.out / "file").write_text(name)
             if name == "gate":
                 decision = {"verdict": self.verdict, "reasons": ["because"], "rules": [], "baseline": "stock"}
                 write_json(context.out / "decision.json", decision)
             self.during.get(name, lambda context: None)(context)
             names = ("target", "draft", "target_before", "tokenizer", "prompts", "shared")
-            return Outcome({"n": 1.0}, {part: f"{name}:{context.part}:{part}" for part in names})
+            return Outcome({"n": 1.0}, {part: f"{context.job_id}:{part}" for part in names})
 
         return run
 
@@ -112,15 +112,19 @@ def test_a_second_run_skips_all_but_promote(world: _World) -> None:
 
 
 def test_a_manifest_tells_what_went_in(world: _World) -> None:
-    """Key, inputs, settings, versions and files are in the manifest."""
+    """Inputs, task, settings, versions and files are in the manifest, tasks in the record too."""
     record = world.run()
     manifest = read_json(world.store.directory("distill", record.jobs["distill"]["key"]) / "manifest.json")
     assert {
-        "draft": "pair::draft",
-        "shared": "pair::shared",
+        "draft": "pair:draft",
+        "shared": "pair:shared",
         "completions": record.jobs["generate"]["key"],
     } == manifest["inputs"]
     assert {"file"} == set(manifest["files"])
+    champion_free = ["base", "base", "candidate", "candidate", "candidate", None]
+    assert champion_free == [job["task"]["role"] for job in record.jobs.values() if job["stage"] == "evaluate"]
+    variant = read_json(world.store.directory("quantize", record.jobs["quantize/int4"]["key"]) / "manifest.json")
+    assert [{"variant": "int4"}] * 2 == [variant["task"], variant["settings"]["task"]]
     assert {"python", "torch", "git"} <= set(manifest["environment"])
 
 
@@ -242,9 +246,9 @@ def test_an_input_that_changed_since_the_run_began_is_refused(world: _World, tmp
 
 
 def test_a_silent_registry_stops_at_the_gate(world: _World) -> None:
-    """Everything up to evaluate is done and kept; without the champion nothing is judged."""
+    """Everything up to evaluate is done and kept; without the champion the gate does not decide."""
     world.registry.answer = RegistryUnavailable("http://nowhere does not answer")
-    with pytest.raises(RegistryUnavailable, match="nothing is judged"):
+    with pytest.raises(RegistryUnavailable, match="the gate cannot decide"):
         world.run(run_id="r")
     assert "evaluate/candidate" in world.calls
     assert "gate" not in world.calls
@@ -256,7 +260,7 @@ def test_a_silent_registry_stops_at_the_gate(world: _World) -> None:
 
 def test_the_champion_is_examined_and_pinned(world: _World) -> None:
     """A champion adds its examination, and the gate reads it."""
-    world.registry.answer = RegisteredDraft("d", "3", "digest", 1)
+    world.registry.answer = RegisteredDraft(name="d", version="3", digest="digest", change=1)
     record = world.run()
     assert "evaluate/champion" in world.calls
     assert {"name": "d", "version": "3"} == record.outside["champion"]["facts"]

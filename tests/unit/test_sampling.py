@@ -8,7 +8,15 @@ import pytest
 import torch
 
 from pipeline.errors import UnderstudyError
-from pipeline.speculation.sampling import GREEDY, Sampling, Streams, check_drawn, draw, log_probabilities, probabilities
+from pipeline.speculation.sampling import (
+    GREEDY,
+    RandomStreams,
+    Sampling,
+    check_weight_sums,
+    draw,
+    log_probabilities,
+    probabilities,
+)
 
 BELOW_ONE = math.nextafter(1.0, 0.0)
 
@@ -73,9 +81,9 @@ def test_tokens_that_tie_share_their_fate() -> None:
 @pytest.mark.parametrize("sums", [[1.0, math.nan], [math.inf, 1.0], [0.0, 1.0], [-1.0, 1.0]])
 def test_only_positive_finite_sums_are_distributions(sums: list[float]) -> None:
     """One unsound row among sound ones is enough."""
-    check_drawn(torch.tensor([1.0, 1e-300], dtype=torch.float64))
+    check_weight_sums(torch.tensor([1.0, 1e-300], dtype=torch.float64))
     with pytest.raises(UnderstudyError, match="check its weights and dtype"):
-        check_drawn(torch.tensor(sums))
+        check_weight_sums(torch.tensor(sums))
 
 
 def test_temperature_zero_is_the_lowest_of_equal_maxima() -> None:
@@ -115,14 +123,14 @@ def test_logits_that_are_not_numbers_are_an_error(sampling: Sampling, damage: fl
     """NaN and +inf raise when a token is drawn, at temperature 0 too: argmax would hide them."""
     p_BV = log_probabilities(torch.tensor([[0.0, 1.0, 0.0], [0.0, damage, 0.0]]), sampling).exp()
 
-    with pytest.raises(UnderstudyError, match="not numbers"):
-        check_drawn(draw(p_BV, torch.tensor([0.5, 0.5]))[1])
+    with pytest.raises(UnderstudyError, match="NaN or infinite logits"):
+        check_weight_sums(draw(p_BV, torch.tensor([0.5, 0.5]))[1])
 
 
 def test_no_weight_at_all_is_an_error() -> None:
     """Weights that sum to 0 have no token to draw."""
-    with pytest.raises(UnderstudyError, match="not numbers"):
-        check_drawn(draw(torch.zeros(1, 4), torch.tensor([0.3]))[1])
+    with pytest.raises(UnderstudyError, match="NaN or infinite logits"):
+        check_weight_sums(draw(torch.zeros(1, 4), torch.tensor([0.3]))[1])
 
 
 @pytest.mark.parametrize("uniform", [0.0, 1e-300, 0.5, BELOW_ONE])
@@ -134,7 +142,7 @@ def test_a_token_of_weight_zero_is_never_drawn(uniform: float, scale: float) -> 
     p_BV = torch.tensor(patterns, dtype=torch.float64) * scale
     tokens, sums = draw(p_BV, torch.full((len(patterns),), uniform, dtype=torch.float64))
 
-    check_drawn(sums)
+    check_weight_sums(sums)
     assert bool((p_BV.gather(1, tokens.unsqueeze(1)) > 0).all())
 
 
@@ -148,16 +156,16 @@ def test_draw_inverts_the_cumulative_sum() -> None:
 
 def test_a_stream_depends_on_its_seed_alone() -> None:
     """A row's numbers are those it has alone, whatever else is in the batch, however many are taken at a time."""
-    together = Streams([7, 8, 9])
+    together = RandomStreams([7, 8, 9])
     taken = torch.cat([together.take(count) for count in (1, 5000, 3, 4096)], dim=1)
-    alone = torch.cat([Streams([8]).take(9100)], dim=1)
+    alone = torch.cat([RandomStreams([8]).take(9100)], dim=1)
 
     assert torch.equal(alone[0], taken[1])
 
 
 def test_selecting_rows_does_not_move_their_streams() -> None:
     """After some rows have left, the others go on where they were."""
-    streams, alone = Streams([1, 2, 3, 4]), Streams([4])
+    streams, alone = RandomStreams([1, 2, 3, 4]), RandomStreams([4])
     streams.take(10), alone.take(10)
     streams.select([1, 3])
 
@@ -167,7 +175,7 @@ def test_selecting_rows_does_not_move_their_streams() -> None:
 
 def test_streams_lie_in_the_unit_interval_and_differ() -> None:
     """Numbers are in [0, 1), and neighbouring seeds are not correlated (false alarm below 1e-9: 6 sigma)."""
-    numbers = Streams([0, 1, 2]).take(20_000).numpy()
+    numbers = RandomStreams([0, 1, 2]).take(20_000).numpy()
 
     assert 0 <= numbers.min()
     assert 1 > numbers.max()

@@ -10,13 +10,15 @@ import torch
 from pipeline.corpus.prompt_store import Prompt
 from pipeline.generation.completion_store import StoredCompletion, read_completions
 from pipeline.generation.distributions import unpack
-from pipeline.generation.generate import Settings, _seed, generate, plan_completions
-from pipeline.generation.scoring import Written, score
+from pipeline.generation.generate import GenerationSettings, _seed, generate, plan_completions
+from pipeline.generation.scoring import DraftCompletion, score
 from pipeline.speculation.sampling import GREEDY, Sampling, log_probabilities
 from tests.fakes import full_logits, quiet, tiny_llama
 
 SAMPLING = Sampling(0.8)
-SETTINGS = Settings(SAMPLING, max_new_tokens=9, lookahead=0, kept=5, keep="drawn", batch=4, shard=4, seed=3)
+SETTINGS = GenerationSettings(
+    sampling=SAMPLING, max_new_tokens=9, lookahead=0, kept=5, keep="drawn", batch=4, shard=4, seed=3
+)
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +27,9 @@ def target() -> Any:
 
 
 @pytest.fixture(scope="module")
-def generated(target: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[StoredCompletion], list[Written]]:
+def generated(
+    target: Any, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[list[StoredCompletion], list[DraftCompletion]]:
     """What a target said, as it was stored, and the same as if another had written it."""
     generator, out = np.random.default_rng(0), tmp_path_factory.mktemp("said")
     prompts = [
@@ -36,14 +40,22 @@ def generated(target: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[li
     seeds = {item.prompt.id: _seed(SETTINGS, item) for item in wanted}
     said = list(read_completions(out))
     return said, [
-        Written(item.id, item.split, item.domain, item.prompt, item.tokens, item.stopped, seeds[item.id])
+        DraftCompletion(
+            id=item.id,
+            split=item.split,
+            domain=item.domain,
+            prompt=item.prompt,
+            tokens=item.tokens,
+            stopped=item.stopped,
+            seed=seeds[item.id],
+        )
         for item in said
     ]
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 40, 1000])
 def test_scored_texts_are_stored_as_generated_ones(
-    target: Any, generated: tuple[list[StoredCompletion], list[Written]], batch_tokens: int
+    target: Any, generated: tuple[list[StoredCompletion], list[DraftCompletion]], batch_tokens: int
 ) -> None:
     """The same tokens are kept with the same probabilities, row by row, whatever batch they are scored in."""
     said, written = generated
@@ -69,7 +81,8 @@ def test_a_foreign_text_gets_the_targets_distributions(target: Any) -> None:
     """Whatever was written: at each place what the target would say there, at temperature 1, and log p as it is sampled."""
     generator = np.random.default_rng(1)
     prompt, tokens = generator.integers(2, 32, 4).astype(np.int32), generator.integers(2, 32, 6).astype(np.int32)
-    (found,) = score(target, [Written("a", "train", "code", prompt, tokens, False, 0)], SAMPLING, 31, "top", 32, 100)
+    written = DraftCompletion(id="a", split="train", domain="code", prompt=prompt, tokens=tokens, stopped=False, seed=0)
+    (found,) = score(target, [written], SAMPLING, 31, "top", 32, 100)
     logits_TV = full_logits(target, [*prompt, *tokens])[len(prompt) - 1 : -1]
     ids, log_p = unpack(found.entries, found.certain, found.rest_log_p, 32)
     expected = torch.as_tensor(logits_TV).log_softmax(-1)
@@ -81,7 +94,8 @@ def test_a_foreign_text_gets_the_targets_distributions(target: Any) -> None:
 
 def test_a_greedy_text_is_filed_as_greedy(target: Any) -> None:
     """One spelling of temperature 0, as in the store."""
-    item = Written("a", "train", "code", np.array([3], np.int32), np.array([4], np.int32), True, 0)
+    prompt, tokens = np.array([3], np.int32), np.array([4], np.int32)
+    item = DraftCompletion(id="a", split="train", domain="code", prompt=prompt, tokens=tokens, stopped=True, seed=0)
     (found,) = score(target, [item], Sampling(0.0, top_k=5), 3, "drawn", 32, 100)
 
     assert GREEDY == found.sampling
@@ -93,12 +107,12 @@ def test_rounds_leave_a_store(tmp_path: Path) -> None:
     from pipeline.distillation.on_policy import write_round
     from pipeline.speculation.batch import Request
     from pipeline.speculation.decoder import Decoder
-    from tests.fakes import spoken
+    from tests.fakes import stored_completion
 
     draft, target = tiny_llama(1, layers=1, dtype=torch.float32), tiny_llama(2, dtype=torch.float32)
     generator = np.random.default_rng(0)
     prompts = [
-        spoken(generator.integers(2, 32, 3 + n % 2), generator.integers(2, 32, 4), name=f"p{n}", seed=n)
+        stored_completion(generator.integers(2, 32, 3 + n % 2), generator.integers(2, 32, 4), name=f"p{n}", seed=n)
         for n in range(5)
     ]
     settings = GenerateConfig(max_new_tokens=6, kept=4, batch=2, shard=2)
@@ -125,9 +139,9 @@ def test_a_round_learns_from_its_own_text_and_as_much_of_the_targets(tmp_path: P
     """A prompt with several completions is asked once a round; every round asks anew, with its own steps and rate."""
     from pipeline.config.distill import DistillConfig, OnPolicyConfig
     from pipeline.distillation.on_policy import run_rounds
-    from tests.fakes import spoken
+    from tests.fakes import stored_completion
 
-    train = [spoken([3, 4], [5, 6], name=f"p{n // 2}", seed=n) for n in range(20)]
+    train = [stored_completion([3, 4], [5, 6], name=f"p{n // 2}", seed=n) for n in range(20)]
     settings = DistillConfig(
         learning_rate=1.0, max_steps=50, on_policy=OnPolicyConfig(rounds=2, prompts=4, max_steps=7, learning_rate=0.5)
     )

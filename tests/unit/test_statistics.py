@@ -6,10 +6,10 @@ from pipeline.speculation.batch import Completion, Seconds
 from pipeline.speculation.statistics import count
 
 
-def _completion(rounds: list[tuple[int, int]], overrun: int = 0) -> Completion:
+def _completion(rounds: list[tuple[int, int]], lookahead: int = 0) -> Completion:
     length = sum(accepted + 1 for _, accepted in rounds)
     return Completion(
-        list(range(length + overrun)),
+        list(range(length + lookahead)),
         length,
         False,
         [drafted for drafted, _ in rounds],
@@ -20,7 +20,7 @@ def _completion(rounds: list[tuple[int, int]], overrun: int = 0) -> Completion:
 
 def test_counts_of_two_completions() -> None:
     """Four rounds by hand: 3 of 3, 1 of 3, 0 of 3 accepted, and one that drafted a single token and kept it."""
-    found = count([_completion([(3, 3), (3, 1)]), _completion([(3, 0), (1, 1)], overrun=4)])
+    found = count([_completion([(3, 3), (3, 1)]), _completion([(3, 0), (1, 1)], lookahead=4)])
 
     assert (2, 9, 4, 10, 5, 2) == (
         found.completions,

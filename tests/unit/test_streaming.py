@@ -52,7 +52,7 @@ def test_rounds_add_up_to_completions(target: Any, draft: Any, sampling: Samplin
                 lengths[number] += 1
             seen[number] += round_.emitted[row]
 
-    requests = [Request(p, n, n, overrun=2) for p, n in zip(PROMPTS, LIMITS, strict=True)]
+    requests = [Request(p, n, n, lookahead=2) for p, n in zip(PROMPTS, LIMITS, strict=True)]
     decoder = Decoder(target, draft, sampling=sampling, vocabulary=VOCABULARY, gamma=3)
     completions = decoder.decode(requests, observe)
 
@@ -121,7 +121,7 @@ def test_imposed_acceptance_needs_sampling_and_a_figure_a_token(
     target: Any, draft: Any, sampling: Sampling, options: dict[str, Any]
 ) -> None:
     """At temperature 0, with fewer figures than drafted tokens, or by block it is a usage error."""
-    with pytest.raises(UsageError, match="imposed acceptance needs"):
+    with pytest.raises(UsageError, match="imposed_acceptance needs"):
         Decoder(target, draft, sampling=sampling, vocabulary=VOCABULARY, gamma=3, **options)
 
 

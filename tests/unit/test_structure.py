@@ -127,7 +127,7 @@ HEAVY = ("torch", "transformers", "trl", "datasets", "mlflow", "bitsandbytes", "
         ("import pipeline.running.runner, pipeline.report.summary, pipeline.report.run", ()),
         ("import stages.gate", ("scipy",)),
         ("import pipeline.acceptance.rounds, pipeline.acceptance.moments, pipeline.acceptance.position_bins", ()),
-        ("import pipeline.acceptance.prompt_lookup, pipeline.acceptance.loops, pipeline.store.row_files", ()),
+        ("import pipeline.acceptance.prompt_lookup, pipeline.acceptance.repetition, pipeline.store.row_files", ()),
         ("import pipeline.speculation.decoder, pipeline.acceptance.examine", ("torch", "transformers", "scipy")),
     ],
 )

@@ -1,4 +1,4 @@
-"""What two small runs say of the whole."""
+"""Extrapolation of two small runs to the whole run."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -12,18 +12,25 @@ from pipeline.planning.trial_runs import Cost, Measured, Trial, _shares, cost_of
 from pipeline.report.plan import print_measured
 from pipeline.store.artifacts import Artifact
 
-_OF_A_RUN = Cost(3_725.0, 2_500_000, 1_200_000_000, 0)
 SMOKE = Path(__file__).parents[2] / "configs" / "smoke.yaml"
+
+
+def _cost(seconds: float, stored: int, memory: int, gpu: int) -> Cost:
+    return Cost(seconds=seconds, stored_bytes=stored, memory_bytes=memory, gpu_bytes=gpu)
+
+
+_OF_A_RUN = _cost(3_725.0, 2_500_000, 1_200_000_000, 0)
 
 
 def _trial(share: float, pair_share: float, noise: float = 0.0) -> Trial:
     """3 s of start; a pair of 5 + 200 s, a generation of 1 + 100 s whose file has a head of 400 bytes."""
     jobs = {
-        "pair": Cost(5 + 200 * pair_share, 7_000, 900, 0),
-        "generate": Cost(1 + 100 * share + noise, 400 + round(10_000 * share), 1_000 + round(100 * share), 50),
+        "pair": _cost(5 + 200 * pair_share, 7_000, 900, 0),
+        "generate": _cost(1 + 100 * share + noise, 400 + round(10_000 * share), 1_000 + round(100 * share), 50),
     }
     shares, counts = {"pair": pair_share, "generate": share}, {"pair": 0.0, "generate": 1_000 * share}
-    return Trial(3 + sum(one.seconds for one in jobs.values()), shares, counts, jobs)
+    seconds = 3 + sum(one.seconds for one in jobs.values())
+    return Trial(seconds=seconds, shares=shares, counts=counts, jobs=jobs)
 
 
 def test_jobs_are_lines_of_what_they_are_given() -> None:
@@ -57,7 +64,7 @@ def test_what_was_counted_goes_before_what_was_asked() -> None:
     """Turns of chats, rows that are rejected, and chance: a line of completions, of which the larger run says the whole's."""
     small, large = _trial(0.1, 0.03), _trial(0.2, 0.09)
     lucky = replace(
-        small, counts={"pair": 0.0, "generate": 140.0}, jobs=small.jobs | {"generate": Cost(15, 1_800, 0, 0)}
+        small, counts={"pair": 0.0, "generate": 140.0}, jobs=small.jobs | {"generate": _cost(15, 1_800, 0, 0)}
     )
     jobs, _ = extrapolate(lucky, replace(large, counts={"pair": 0.0, "generate": 200.0}))
 
@@ -76,7 +83,7 @@ def test_shares_fill_a_batch_and_leave_examinations_whole() -> None:
 def test_too_few_rows_are_one_line() -> None:
     """What is left of 10 rows for the dev split is one."""
     few = load_config(SMOKE, ["pair.reference.prompts=10"])
-    with pytest.raises(UsageError, match="10 rows are too few for two smaller runs; run it as it is"):
+    with pytest.raises(UsageError, match="10 rows are too few for two smaller runs; start the run itself"):
         _shares(few, forecast(few))
 
 
@@ -113,16 +120,17 @@ def test_of_files_the_first_rows_are_read(tmp_path: Path) -> None:
 def test_a_measured_plan_in_words(gpu: int, capsys: pytest.CaptureFixture[str]) -> None:
     """A row a job and one for all; memory of a GPU where there is one; what serving takes, by form."""
     jobs = {"pair": replace(_OF_A_RUN, seconds=65.4), "generate": replace(_OF_A_RUN, gpu_bytes=gpu)}
-    print_measured(Measured(jobs, jobs["generate"], {"candidate": 2.5e9, "int4": 2.1e9}, 32, 4096))
+    serving = {"unquantized": 2.5e9, "int4": 2.1e9}
+    print_measured(Measured(jobs=jobs, total=jobs["generate"], serving_bytes=serving, batch=32, context=4096))
     said = capsys.readouterr().out
 
     assert ["pair", "1:05", "2.5 MB", "1,200.0 MB"] == _row(said, "pair")[:4]
     assert ["generate", "1:02:05"] == _row(said, "generate")[:2]
-    assert ["all together", "1:02:05"] == _row(said, "all together")[:2]
+    assert ["all jobs", "1:02:05"] == _row(said, "all jobs")[:2]
     assert bool(gpu) == ("9,000.0 MB" in said) == ("GPU memory" in said)
     assert (
-        "serving (target and draft as stored, caches of 32 requests of 4,096 tokens): candidate 2,500 MB, int4 2,100 MB\n"
-        in said
+        "memory to serve (target and draft weights, KV caches of 32 requests with 4,096 tokens): unquantized 2,500 MB,"
+        " int4 2,100 MB\n" in said
     )
 
 
@@ -148,8 +156,8 @@ def test_a_cost_is_read_from_a_manifest() -> None:
     """Seconds, all files together, and the most memory; a GPU's where there was one."""
     manifest = {"seconds": 2.5, "files": {"a": {"size": 3}, "b": {"size": 4}}, "peak_memory": {"process": 100}}
 
-    assert Cost(2.5, 7, 100, 0) == cost_of(Artifact(Path("nowhere"), manifest))
-    assert Cost(2.5, 7, 100, 9) == cost_of(
+    assert _cost(2.5, 7, 100, 0) == cost_of(Artifact(Path("nowhere"), manifest))
+    assert _cost(2.5, 7, 100, 9) == cost_of(
         Artifact(Path("nowhere"), manifest | {"peak_memory": {"process": 100, "gpu": 9}})
     )
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from pipeline.speculation.sampling import check_drawn
+from pipeline.speculation.sampling import check_weight_sums
 from pipeline.speculation.verification import (
-    Verdict,
+    VerificationResult,
     acceptance,
     residual,
     verify_block,
@@ -102,7 +102,7 @@ class _Outcomes:
             self.uniforms.append([*padded, uniform])
             self.weights.append(weight * share)
 
-    def verdict(self, rule: Callable[..., Verdict]) -> Verdict:
+    def verdict(self, rule: Callable[..., VerificationResult]) -> VerificationResult:
         p_BTV = np.array([[self.p(draft[:i]) for i in range(self.gamma + 1)] for draft in self.drafts])
         q_BGV = np.array([[self.q(draft[:i]) for i in range(self.gamma)] for draft in self.drafts])
         verdict = rule(
@@ -112,10 +112,10 @@ class _Outcomes:
             torch.tensor(self.drafted),
             torch.tensor(self.uniforms, dtype=torch.float64),
         )
-        check_drawn(verdict.sums_B)
+        check_weight_sums(verdict.sums_B)
         return verdict
 
-    def law(self, rule: Callable[..., Verdict]) -> dict[Prefix, float]:
+    def law(self, rule: Callable[..., VerificationResult]) -> dict[Prefix, float]:
         """The law of the next gamma + 1 tokens: one round, then p where it was shorter."""
         law: dict[Prefix, float] = defaultdict(float)
         verdict = self.verdict(rule)
@@ -126,7 +126,7 @@ class _Outcomes:
                 law[said + rest] += weight * _chance(self.p, said + rest, len(said))
         return law
 
-    def accepted(self, rule: Callable[..., Verdict]) -> float:
+    def accepted(self, rule: Callable[..., VerificationResult]) -> float:
         """Expected number of drafted tokens that stand."""
         return float(np.dot(self.weights, self.verdict(rule).accepted_B.numpy()))
 
@@ -210,7 +210,7 @@ def test_a_block_accepts_at_least_as_many_tokens(gamma: int, target: str, draft:
 
 
 @pytest.mark.parametrize("rule", [verify_tokens, verify_block])
-def test_a_draft_of_the_targets_law_stands_whole(rule: Callable[..., Verdict]) -> None:
+def test_a_draft_of_the_targets_law_stands_whole(rule: Callable[..., VerificationResult]) -> None:
     """With q = p every token stands, even at the largest uniform number, where the block rule divides 0 by 0."""
     p_BTV = torch.full((1, 4, V), 1 / 3, dtype=torch.float64)
     ones = torch.full((1, 4), 1 - 2.0**-53, dtype=torch.float64)
@@ -223,7 +223,7 @@ def test_a_draft_of_the_targets_law_stands_whole(rule: Callable[..., Verdict]) -
 @pytest.mark.parametrize("side", ["p", "q"])
 @pytest.mark.parametrize("uniform", [0.0, 0.999])
 def test_a_distribution_of_nan_shows_in_what_is_drawn_from(
-    rule: Callable[..., Verdict], side: str, uniform: float
+    rule: Callable[..., VerificationResult], side: str, uniform: float
 ) -> None:
     """NaN of the target always reaches the sums that are checked; that of the draft does, or no token of it stands."""
     p_BTV = torch.full((1, 3, V), 1 / 3, dtype=torch.float64)
@@ -236,7 +236,7 @@ def test_a_distribution_of_nan_shows_in_what_is_drawn_from(
 
 
 @pytest.mark.parametrize("rule", [verify_tokens, verify_block])
-def test_padding_behind_a_row_does_not_matter(rule: Callable[..., Verdict]) -> None:
+def test_padding_behind_a_row_does_not_matter(rule: Callable[..., VerificationResult]) -> None:
     """What stands behind `drafted` tokens, numbers or NaN, changes neither what is accepted nor what follows."""
     generator = torch.Generator().manual_seed(0)
     p_BTV = torch.rand(64, 4, V, generator=generator, dtype=torch.float64).softmax(-1)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from pipeline.latency.costs.speedup import ForwardTimes
-from pipeline.speculation.forward import Body, Side, choose_body
+from pipeline.speculation.forward import CachedModel, Forward, choose_forward
 
 
 def measure_times(
@@ -23,14 +23,14 @@ def measure_times(
     repeats: int = 15,
 ) -> ForwardTimes:
     """As `measure_bodies`, of two models."""
-    bodies = choose_body(target, vocabulary), choose_body(draft, vocabulary)
+    bodies = choose_forward(target, vocabulary), choose_forward(draft, vocabulary)
     return measure_bodies(*bodies, vocabulary, tokens, batch=batch, context=context, repeats=repeats)
 
 
 @torch.inference_mode()
 def measure_bodies(
-    target: Body,
-    draft: Body,
+    target: Forward,
+    draft: Forward,
     vocabulary: int,
     tokens: Sequence[int],
     *,
@@ -44,7 +44,7 @@ def measure_bodies(
     widest = max(tokens)
     passes: dict[tuple[str, int], Callable[[], None]] = {}
     for name, body, widths in (("target", target, sorted({1, *tokens})), ("draft", draft, [1])):
-        side = Side(body, batch, context + widest)
+        side = CachedModel(body, batch, context + widest)
         ids_BT = torch.arange(batch * (context + widest), device=side.device).view(batch, -1) % vocabulary
         side.logits(ids_BT[:, :context], [0] * batch, keep=1)
         for width in widths:
@@ -68,7 +68,7 @@ def pooled(turns: Sequence[ForwardTimes]) -> ForwardTimes:
     return ForwardTimes(rising, median(turn.draft for turn in turns))
 
 
-def _one_pass(side: Side, ids_BT: torch.Tensor, context: int) -> Callable[[], None]:
+def _one_pass(side: CachedModel, ids_BT: torch.Tensor, context: int) -> Callable[[], None]:
     def run() -> None:
         side.logits(ids_BT, [context] * len(ids_BT), keep=ids_BT.shape[1])
         if side.device.type == "cuda":

@@ -14,7 +14,7 @@ from pipeline.latency.costs.forward_times import measure_bodies
 from pipeline.latency.costs.profile import Profile
 from pipeline.latency.costs.surface import Surface
 from pipeline.progress import Progress
-from pipeline.speculation.forward import Body, Side, choose_body
+from pipeline.speculation.forward import CachedModel, Forward, choose_forward
 
 
 def measure_profile(
@@ -32,7 +32,7 @@ def measure_profile(
     """Medians of `repeats` passes, warmed up, in turns: at each of `batches` and `contexts` the target over 1 to gammas + 1
     tokens and the draft over one; prefills of prompts of so many tokens by both."""
     tokens = tuple(range(1, gammas + 2))
-    bodies = choose_body(target, vocabulary), choose_body(draft, vocabulary)
+    bodies = choose_forward(target, vocabulary), choose_forward(draft, vocabulary)
     shape = (len(batches), len(tokens), len(contexts))
     began, worked = perf_counter(), process_time()
     target_BTC, draft_BC = np.empty(shape), np.empty((shape[0], shape[2]))
@@ -56,12 +56,12 @@ def measure_profile(
 
 
 @torch.inference_mode()
-def _prefill(body: Body, vocabulary: int, length: int, repeats: int) -> float:
-    side, seconds = Side(body, 1, length + 1), []
+def _prefill(body: Forward, vocabulary: int, length: int, repeats: int) -> float:
+    side, seconds = CachedModel(body, 1, length + 1), []
     ids_1T = torch.arange(length + 1, device=side.device)[None] % vocabulary
     for number in range(repeats + 2):
         side.seen, began = [0], perf_counter()
-        side.catch_up(ids_1T, [length + 1])
+        side.fill_cache(ids_1T, [length + 1])
         if side.device.type == "cuda":
             torch.cuda.synchronize(side.device)
         if number >= 2:  # the first two warm up

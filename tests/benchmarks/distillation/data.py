@@ -63,17 +63,19 @@ class Regime:
 
     def examine(self, draft: Any) -> list[Any]:
         """Per-prompt counts on the examination split, at temperature 1."""
-        from pipeline.examination.stored import examine_draft
+        from pipeline.examination.examiner import Examiner
         from pipeline.speculation.sampling import Sampling
 
-        found = examine_draft(draft, self.read("examination"), Sampling(), self.config.evaluate, self.vocabulary)
+        examiner = Examiner(Sampling(), self.config.evaluate, self.vocabulary)
+        found = examiner.counts(draft, self.read("examination"))
         return [counts for window in found for counts in window]
 
     def dev_acceptance(self, draft: Any) -> float:
-        from pipeline.examination.stored import dev_figures
+        from pipeline.examination.examiner import Examiner
         from pipeline.speculation.sampling import Sampling
 
-        return dev_figures(draft, self.read("dev"), Sampling(), self.config.evaluate, self.vocabulary).acceptance
+        examiner = Examiner(Sampling(), self.config.evaluate, self.vocabulary, count_as="user")
+        return examiner.summary(draft, self.read("dev")).acceptance
 
 
 def find_regime(name: str) -> Regime:

@@ -40,13 +40,22 @@ def _prompts(regime: Any) -> list[Any]:
 def _ours(target: Any, regime: Any, some: list[Any], batch: int, turn: int) -> float:
     """Up to the last shard on disk. No stop tokens, so that both write as many tokens."""
     from pipeline.corpus.prompt_store import Prompt
-    from pipeline.generation.generate import Settings, generate, plan_completions
+    from pipeline.generation.generate import GenerationSettings, generate, plan_completions
     from pipeline.progress import Progress
     from pipeline.speculation.sampling import Sampling
 
     prompts = [Prompt(item.id, "train", item.domain, 0, tuple(item.prompt.tolist())) for item in some]
     config = regime.config.generate
-    settings = Settings(Sampling(), NEW_TOKENS, 0, config.kept, config.keep, batch, batch, turn)
+    settings = GenerationSettings(
+        sampling=Sampling(),
+        max_new_tokens=NEW_TOKENS,
+        lookahead=0,
+        kept=config.kept,
+        keep=config.keep,
+        batch=batch,
+        shard=batch,
+        seed=turn,
+    )
     with tempfile.TemporaryDirectory() as out:
         began = time.perf_counter()
         generate(

@@ -18,7 +18,7 @@ import torch
 
 from pipeline.distillation.precision import fast_attention
 from pipeline.generation.completion_store import StoredCompletion
-from pipeline.generation.distributions import Kept, pack, unpack
+from pipeline.generation.distributions import SparseDistribution, pack, unpack
 from tests.benchmarks.distillation.data import Regime
 from tests.benchmarks.distillation.pair import PRUNED_LAYERS, make_alone
 
@@ -64,11 +64,12 @@ def ours(
     def train(regime: Regime, steps: int, seed: int, rate: float) -> Trained:
         from pipeline.distillation.dataset import Documents
         from pipeline.distillation.trainer import distill
-        from pipeline.examination.stored import dev_figures
+        from pipeline.examination.examiner import Examiner
         from pipeline.progress import Progress
         from pipeline.speculation.sampling import Sampling
 
-        spoken, dev = [stored(item) for item in regime.read("train")], regime.read("dev")
+        completions, dev = [stored(item) for item in regime.read("train")], regime.read("dev")
+        examiner = Examiner(Sampling(), regime.config.evaluate, regime.vocabulary, count_as="user")
         model = begin(regime)
         config = regime.config.distill.model_copy(
             update={
@@ -86,17 +87,17 @@ def ours(
             distill(
                 model,
                 regime.tokenizer,
-                spoken,
+                completions,
                 config,
                 seed,
                 regime.vocabulary,
                 Path(work),
-                lambda draft: dev_figures(draft, dev, Sampling(), regime.config.evaluate, regime.vocabulary),
+                lambda draft: examiner.summary(draft, dev),
                 Progress(terminal=False),
             )
             took = time.perf_counter() - began
-        rows = Documents(spoken).rows
-        return Trained(model, took, _mean_length(spoken) * len(spoken) / len(rows) * BATCH * steps)
+        rows = Documents(completions).rows
+        return Trained(model, took, _mean_length(completions) * len(completions) / len(rows) * BATCH * steps)
 
     return train
 
@@ -106,13 +107,13 @@ def trl_sft(regime: Regime, steps: int, seed: int, rate: float) -> Trained:
     from datasets import Dataset
     from trl import SFTTrainer
 
-    spoken, model = regime.read("train"), regime.load(regime.draft)
+    completions, model = regime.read("train"), regime.load(regime.draft)
     data = [
         {
             "input_ids": [*map(int, item.prompt), *map(int, item.tokens[: item.length])],
             "completion_mask": [0] * len(item.prompt) + [1] * item.length,
         }
-        for item in spoken
+        for item in completions
     ]
     with tempfile.TemporaryDirectory() as work:
         trainer = SFTTrainer(
@@ -121,11 +122,11 @@ def trl_sft(regime: Regime, steps: int, seed: int, rate: float) -> Trained:
             train_dataset=Dataset.from_list(data),
             processing_class=regime.tokenizer,
         )
-        assert trainer.train_dataset[0]["labels"][: len(spoken[0].prompt)] == [-100] * len(spoken[0].prompt)
+        assert trainer.train_dataset[0]["labels"][: len(completions[0].prompt)] == [-100] * len(completions[0].prompt)
         began = time.perf_counter()
         trainer.train()
         took = time.perf_counter() - began
-    return Trained(model, took, _mean_length(spoken) * BATCH * steps)
+    return Trained(model, took, _mean_length(completions) * BATCH * steps)
 
 
 def trl_gkd(regime: Regime, steps: int, seed: int, rate: float) -> Trained:
@@ -133,10 +134,10 @@ def trl_gkd(regime: Regime, steps: int, seed: int, rate: float) -> Trained:
     from datasets import Dataset
     from trl.experimental.gkd import GKDConfig, GKDTrainer
 
-    spoken, model = regime.read("train"), regime.load(regime.draft)
+    completions, model = regime.read("train"), regime.load(regime.draft)
 
     def collate(rows: list[dict[str, int]]) -> dict[str, torch.Tensor]:
-        some = [spoken[row["row"]] for row in rows]
+        some = [completions[row["row"]] for row in rows]
         width = max(len(item.prompt) + item.length for item in some)
         batch = {name: torch.zeros(len(some), width, dtype=torch.int64) for name in ("input_ids", "attention_mask")}
         labels = torch.full((len(some), width), -100)
@@ -154,19 +155,19 @@ def trl_gkd(regime: Regime, steps: int, seed: int, rate: float) -> Trained:
             teacher_model=regime.load(regime.target),
             args=_arguments(work, steps, seed, rate, GKDConfig, lmbda=0.0, beta=0.0, temperature=1.0),
             data_collator=collate,
-            train_dataset=Dataset.from_dict({"row": list(range(len(spoken)))}),
+            train_dataset=Dataset.from_dict({"row": list(range(len(completions)))}),
             processing_class=regime.tokenizer,
         )
         began = time.perf_counter()
         trainer.train()
         took = time.perf_counter() - began
-    return Trained(model, took, _mean_length(spoken) * BATCH * steps)
+    return Trained(model, took, _mean_length(completions) * BATCH * steps)
 
 
 def coarse(item: StoredCompletion) -> StoredCompletion:
     """As a vocabulary of 152,000 would have it stored: an id takes 18 of an entry's 24 bits and leaves its log p 6."""
     ids_NK, log_p_NK = unpack(item.entries, item.certain, item.rest_log_p, item.vocabulary)
-    kept = Kept(ids_NK.astype(np.int32), log_p_NK, item.certain, item.rest_log_p)
+    kept = SparseDistribution(ids_NK.astype(np.int32), log_p_NK, item.certain, item.rest_log_p)
     return replace(item, entries=pack(kept, _LARGE_VOCABULARY), vocabulary=_LARGE_VOCABULARY)
 
 
@@ -257,7 +258,7 @@ def _loop(
     rate: float,
     loss_of: Callable[[torch.Tensor, dict[str, torch.Tensor]], torch.Tensor],
 ) -> Trained:
-    spoken, model = regime.read("train"), regime.load(regime.draft).train()
+    completions, model = regime.read("train"), regime.load(regime.draft).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=_BETAS, weight_decay=_DECAY, fused=True)
     warmup = max(1, int(_WARMUP * steps))
     schedule = torch.optim.lr_scheduler.LambdaLR(
@@ -265,7 +266,7 @@ def _loop(
         lambda step: step / warmup if step < warmup else (steps - step) / (steps - warmup),
     )
     tokens, began = 0.0, time.perf_counter()
-    for _, batch in zip(range(steps), _batches(spoken, seed), strict=False):
+    for _, batch in zip(range(steps), _batches(completions, seed), strict=False):
         with fast_attention(model, bf16=True), torch.autocast("cpu", torch.bfloat16):
             loss = loss_of(_logits(model, batch), batch)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -273,7 +274,7 @@ def _loop(
         optimizer.step()
         schedule.step()
         optimizer.zero_grad(set_to_none=True)
-        tokens += sum(len(spoken[n].prompt) + spoken[n].length for n in batch["documents"].tolist())
+        tokens += sum(len(completions[n].prompt) + completions[n].length for n in batch["documents"].tolist())
     return Trained(model, time.perf_counter() - began, tokens)
 
 
@@ -285,10 +286,10 @@ def _logits(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     return logits_NV
 
 
-def _batches(spoken: Any, seed: int) -> Iterator[dict[str, torch.Tensor]]:
+def _batches(completions: Any, seed: int) -> Iterator[dict[str, torch.Tensor]]:
     from pipeline.distillation.dataset import Documents
 
-    documents, generator = Documents(spoken), torch.Generator().manual_seed(seed)
+    documents, generator = Documents(completions), torch.Generator().manual_seed(seed)
     while True:
         order = torch.randperm(len(documents.rows), generator=generator).tolist()
         for begin in range(0, len(order) - BATCH + 1, BATCH):
@@ -322,8 +323,8 @@ def _arguments(work: str, steps: int, seed: int, rate: float, kind: Any = None, 
     )
 
 
-def _mean_length(spoken: Any) -> float:
-    return float(sum(len(item.prompt) + item.length for item in spoken) / len(spoken))
+def _mean_length(completions: Any) -> float:
+    return float(sum(len(item.prompt) + item.length for item in completions) / len(completions))
 
 
 METHODS: dict[str, Method] = {

@@ -1,16 +1,19 @@
-"""`understudy sync`: uploads to MLflow what could not be uploaded while a run went on."""
+"""`understudy store`: maintenance of a store. `sync` uploads to MLflow what could not be uploaded during a run."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from pipeline.commands.options import DEFAULT_STORE, StorePath
+
 
 def sync(
-    runs: Annotated[list[str] | None, typer.Argument(help="Run ids; without any, all runs that have ended.")] = None,
-    store: Annotated[Path, typer.Option(help="The store that holds the runs.")] = Path(".understudy"),
+    runs: Annotated[
+        list[str] | None, typer.Argument(metavar="[RUN]...", help="Ids of runs; all runs that have ended by default.")
+    ] = None,
+    store: StorePath = DEFAULT_STORE,
 ) -> None:
-    """Upload runs to MLflow, as far as it does not have them yet. Repeating it changes nothing."""
+    """Upload to MLflow the runs that it does not have yet. Repeating the command changes nothing."""
     from pipeline.config.loading import parse_config
     from pipeline.errors import UnderstudyError
     from pipeline.progress import Progress
@@ -22,7 +25,7 @@ def sync(
     chosen: list[str] = runs or list_runs(where) or ["latest"]
     for record in [require_run(where, run) for run in chosen]:
         if record.state == "running" and not runs:  # its own process uploads it, and writes the same record
-            progress.line(f"{record.id}: still running, or killed; name it to upload it all the same")
+            progress.line(f"{record.id}: still running, or killed; give its id to upload it anyway")
             continue
         tracker = Tracker(parse_config(record.config, f"run {record.id}"), where, progress)
         if not tracker.sync(record):
@@ -30,4 +33,6 @@ def sync(
             break  # the others would wait for the same server
         typer.echo(f"{record.id}: {ui_link(record)}")
     if failed:
-        raise UnderstudyError(f"{failed[0]} was not uploaded; run `understudy sync` again when the server answers")
+        raise UnderstudyError(
+            f"{failed[0]} was not uploaded; run `understudy store sync` again when the server answers"
+        )

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from pipeline.acceptance.loops import WIDTH, in_loop
+from pipeline.acceptance.repetition import WIDTH, repetition_mask
 
 
 def _brute_force(tokens: list[int]) -> list[bool]:
@@ -29,7 +29,7 @@ def _brute_force(tokens: list[int]) -> list[bool]:
 )
 def test_share_of_known_texts(tokens: list[int], looping: int) -> None:
     """No loop in distinct tokens or in a repetition of seven; both copies of a repeated 8-gram are inside one."""
-    assert looping == in_loop(tokens).sum()
+    assert looping == repetition_mask(tokens).sum()
 
 
 def test_marks_equal_brute_force() -> None:
@@ -38,4 +38,4 @@ def test_marks_equal_brute_force() -> None:
     for _ in range(40):
         part = [generator.randrange(4) for _ in range(generator.randrange(5, 14))]
         tokens = [*part, *(generator.randrange(4) for _ in range(generator.randrange(6))), *part]
-        assert _brute_force(tokens) == in_loop(tokens).tolist()
+        assert _brute_force(tokens) == repetition_mask(tokens).tolist()

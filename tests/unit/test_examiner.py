@@ -1,4 +1,4 @@
-"""The examination over a store: windows, several drafts at once, and what cannot be examined."""
+"""The examiner: windows, several drafts at once, and drafts or completions that cannot be examined."""
 
 import math
 import tracemalloc
@@ -11,17 +11,20 @@ import numpy as np
 import pytest
 
 from pipeline.acceptance.profile import PromptCounts
-from pipeline.acceptance.prompt_lookup import walk
+from pipeline.acceptance.prompt_lookup import count_lookup
 from pipeline.acceptance.rounds import CONVENTIONS
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.errors import BrokenDraft, UnderstudyError
-from pipeline.examination.stored import examine_draft, examine_stored, look_up_stored, tallied
+from pipeline.examination.examiner import Examiner
+from pipeline.examination.prompt_lookup import prompt_lookup_counts
+from pipeline.examination.windows import tally_counts
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.speculation.sampling import Sampling
 from pipeline.store.row_files import RowFile
-from tests.fakes import spoken, table_model
+from tests.fakes import stored_completion, table_model
 
 SETTINGS = EvaluateConfig(max_gamma=5, gamma=3, convention="vllm")
+EXAMINER = Examiner(Sampling(), SETTINGS, 8)
 
 
 @pytest.fixture
@@ -30,7 +33,9 @@ def rows() -> list[StoredCompletion]:
     for number in range(11):
         length = int(generator.integers(2, 30))
         ids = generator.integers(0, 8, 6 + length + 4)
-        made.append(spoken(ids[:6], ids[6:], name=f"p{number}", length=length, vocabulary=8, domain="ab"[number % 2]))
+        made.append(
+            stored_completion(ids[:6], ids[6:], name=f"p{number}", length=length, vocabulary=8, domain="ab"[number % 2])
+        )
     return made
 
 
@@ -49,40 +54,40 @@ def test_windows_change_no_count(rows: list[StoredCompletion], monkeypatch: pyte
             read += 1
             yield row
 
-    whole = _all(examine_draft(model, rows, Sampling(), SETTINGS, 8))
-    monkeypatch.setattr("pipeline.examination.stored.WINDOW", 4)
+    whole = _all(EXAMINER.counts(model, rows))
+    monkeypatch.setattr("pipeline.examination.windows.WINDOW", 4)
     parts = []
-    for number, window in enumerate(examine_draft(model, source(), Sampling(), SETTINGS, 8), 1):
+    for number, window in enumerate(EXAMINER.counts(model, source()), 1):
         assert min(4 * number, 11) == read
         parts += window
     assert [row.id for row in rows] == [item.id for item in parts]
     for one, other in zip(whole, parts, strict=True):
         assert one.accepted == pytest.approx(other.accepted, rel=1e-12)
         assert one.rounds == pytest.approx(other.rounds, rel=1e-12)
-    assert _all(look_up_stored(rows, SETTINGS)) == _all(look_up_stored(iter(rows), SETTINGS))
+    assert _all(prompt_lookup_counts(rows, SETTINGS)) == _all(prompt_lookup_counts(iter(rows), SETTINGS))
 
 
 def test_several_drafts_and_a_damaged_one(rows: list[StoredCompletion], monkeypatch: pytest.MonkeyPatch) -> None:
     """In the window where a draft breaks it gets its reason, afterwards nothing; the others are counted to the end.
     Where all are broken, reading stops."""
-    monkeypatch.setattr("pipeline.examination.stored.WINDOW", 4)
+    monkeypatch.setattr("pipeline.examination.windows.WINDOW", 4)
     one, two, bad = (table_model(8, seed) for seed in (1, 2, 3))
     bad.table_PVW[:, int(rows[6].prompt[-1])] = math.nan
-    rows[:4] = [spoken([1], [2], name=f"q{n}", length=1, vocabulary=8) for n in range(4)]
+    rows[:4] = [stored_completion([1], [2], name=f"q{n}", length=1, vocabulary=8) for n in range(4)]
     if int(rows[6].prompt[-1]) in (1, 2):
-        rows[:4] = [spoken([4], [5], name=f"q{n}", length=1, vocabulary=8) for n in range(4)]
-    settings = SETTINGS.model_copy(update={"convention": "user"})
-    found = list(examine_stored({"one": one, "bad": bad, "two": two}, rows, Sampling(), settings, 8))
+        rows[:4] = [stored_completion([4], [5], name=f"q{n}", length=1, vocabulary=8) for n in range(4)]
+    examiner = Examiner(Sampling(), SETTINGS.model_copy(update={"convention": "user"}), 8)
+    found = list(examiner.counts_of_all({"one": one, "bad": bad, "two": two}, rows))
 
     assert [["one", "bad", "two"], ["one", "bad", "two"], ["one", "two"]] == [list(window) for window in found]
     assert isinstance(found[0]["bad"], list)
     assert isinstance(found[1]["bad"], BrokenDraft)
     for name, model in (("one", one), ("two", two)):
-        alone = _all(examine_draft(model, rows, Sampling(), settings, 8))
+        alone = _all(examiner.counts(model, rows))
         assert alone == [item for window in found for item in window[name]]
-    assert 2 == len(list(examine_stored({"bad": bad}, rows, Sampling(), settings, 8)))
+    assert 2 == len(list(examiner.counts_of_all({"bad": bad}, rows)))
     with pytest.raises(BrokenDraft, match=r"on completion [4-7]: its weights are damaged"):
-        list(examine_draft(bad, rows, Sampling(), settings, 8))
+        list(examiner.counts(bad, rows))
 
 
 @pytest.mark.parametrize(
@@ -91,39 +96,41 @@ def test_several_drafts_and_a_damaged_one(rows: list[StoredCompletion], monkeypa
 def test_an_empty_completion_is_named(rows: list[StoredCompletion], change: dict[str, Any], what: str) -> None:
     """A stored completion, or a prompt, without a token: one line that names it, from the draft and from the lookup."""
     rows[3] = replace(rows[3], **change)
-    for windows in (examine_draft(table_model(8, 1), rows, Sampling(), SETTINGS, 8), look_up_stored(rows, SETTINGS)):
+    for windows in (EXAMINER.counts(table_model(8, 1), rows), prompt_lookup_counts(rows, SETTINGS)):
         with pytest.raises(UnderstudyError, match=f"prompt p3: its stored {what} has no token; delete"):
             list(windows)
 
 
 def test_prompt_lookup_is_given_the_overrun(rows: list[StoredCompletion]) -> None:
-    """Under the convention that never clips, what stands past the end is counted from what the target said there."""
-    for item, counts in zip(rows, _all(look_up_stored(rows, SETTINGS)), strict=True):
+    """Under the convention that never clips, tokens past the end are compared with what the target generated there."""
+    for item, counts in zip(rows, _all(prompt_lookup_counts(rows, SETTINGS)), strict=True):
         prompt, tokens = item.prompt.tolist(), item.tokens.tolist()
-        said, overrun = tokens[: item.length], tokens[item.length :]
-        expected = [walk(prompt, said, gamma, 3, CONVENTIONS["vllm"], overrun) for gamma in range(1, 6)]
+        completion, lookahead = tokens[: item.length], tokens[item.length :]
+        expected = [count_lookup(prompt, completion, gamma, 3, CONVENTIONS["vllm"], lookahead) for gamma in range(1, 6)]
         assert [walk.accepted for walk in expected] == counts.accepted_drafts
         assert [walk.rounds for walk in expected] == counts.rounds
         assert expected[2].accepted + expected[2].rejected == counts.examined
     blind = [replace(item, tokens=item.tokens[: item.length]) for item in rows]
-    assert _all(look_up_stored(blind, SETTINGS)) != _all(look_up_stored(rows, SETTINGS))
+    assert _all(prompt_lookup_counts(blind, SETTINGS)) != _all(prompt_lookup_counts(rows, SETTINGS))
 
 
 def test_memory_does_not_grow_with_the_completions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """What is allocated at most, numpy's arrays included, is the same for 40 windows as for 5, within a tenth."""
-    monkeypatch.setattr("pipeline.examination.stored.WINDOW", 8)
+    monkeypatch.setattr("pipeline.examination.windows.WINDOW", 8)
     model = table_model(8, 1)
 
-    def said(count: int) -> Iterator[StoredCompletion]:
+    def completions(count: int) -> Iterator[StoredCompletion]:
         for number in range(count):
-            yield spoken([1, 2], [number % 8, 3, 4, 5, 6, 7] * 4, name=f"p{number:04d}", length=20, vocabulary=8)
+            yield stored_completion(
+                [1, 2], [number % 8, 3, 4, 5, 6, 7] * 4, name=f"p{number:04d}", length=20, vocabulary=8
+            )
 
     def peak(windows: int) -> int:
         tracemalloc.start()
-        with RowFile(tmp_path / "a.json", ["drafted", "looked up"]) as spools:
-            drafted = tallied(examine_draft(model, said(8 * windows), Sampling(), SETTINGS, 8), 5, spools, "drafted")
-            tallied(look_up_stored(said(8 * windows), SETTINGS), 5, spools, "looked up")
-            spools.write(drafted.figures(0.95), "prompts")
+        with RowFile(tmp_path / "a.json", ["drafted", "looked up"]) as lists:
+            drafted = tally_counts(EXAMINER.counts(model, completions(8 * windows)), 5, lists, "drafted")
+            tally_counts(prompt_lookup_counts(completions(8 * windows), SETTINGS), 5, lists, "looked up")
+            lists.write(drafted.figures(0.95), "prompts")
         found = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return found

@@ -1,4 +1,4 @@
-"""How much of a completion goes round in circles: small models loop at temperature 0, which flatters drafts."""
+"""Repetition: which tokens lie in repeated n-grams. Small models repeat at temperature 0, which inflates acceptance."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 WIDTH = 8
 
 
-def in_loop(tokens: Sequence[int]) -> NDArray[np.bool_]:
-    """For each token, whether it lies inside an 8-gram that the completion holds more than once."""
+def repetition_mask(tokens: Sequence[int]) -> NDArray[np.bool_]:
+    """For each token, whether it lies inside an 8-gram that occurs more than once in the completion."""
     places: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for start in range(len(tokens) - WIDTH + 1):
         places[tuple(tokens[start : start + WIDTH])].append(start)

@@ -1,0 +1,42 @@
+"""`understudy champion`: the registered draft that is in use, and the ones before it."""
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from pipeline.commands.options import DEFAULT_STORE, ConfigPath, Overrides, StorePath
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pipeline.registry.registry import Registry
+
+
+def rollback(config: ConfigPath, overrides: Overrides = None, store: StorePath = DEFAULT_STORE) -> None:
+    """Make the previous champion the champion again. Without a previous one there is no champion afterwards."""
+    registry = _registry(config, overrides, store)
+    champion = registry.rollback()
+    if champion is None:
+        typer.echo(
+            f"{registry.name} has no champion now: there was none before; the next candidate is compared with the base draft"
+        )
+    else:
+        typer.echo(f"{registry.name}: version {champion.version} is champion again (draft {champion.digest})")
+
+
+def history(config: ConfigPath, overrides: Overrides = None, store: StorePath = DEFAULT_STORE) -> None:
+    """List every promotion and rollback of the registry entry, the oldest first, with its time."""
+    registry = _registry(config, overrides, store)
+    changes = registry.history()
+    if not changes:
+        typer.echo(f"{registry.name}: nothing was promoted yet")
+    for change in changes:
+        typer.echo(f"{change.number:>4}  {change.text}")
+
+
+def _registry(config: "Path", overrides: list[str] | None, store: "Path") -> "Registry":
+    from pipeline.config.loading import load_config
+    from pipeline.registry.registry import registry_for
+    from pipeline.store.artifacts import Store
+
+    return registry_for(load_config(config, overrides or []), Store(store))

@@ -1,0 +1,130 @@
+"""Examines drafts over stored completions: used by evaluate, probe, check, the cross-check and during training.
+
+Completions are read in windows, so memory does not grow with their number. A window depends on the stored completions
+alone, so figures do not depend on the machine.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pipeline.acceptance.examine import ScoredCompletion, acceptance_probabilities, engine_sampling, examine
+from pipeline.acceptance.profile import Completions, PromptCounts, count_completions
+from pipeline.acceptance.repetition import repetition_mask
+from pipeline.acceptance.rounds import CONVENTIONS, Convention, Floats, expected_rounds
+from pipeline.config.evaluate import EvaluateConfig
+from pipeline.errors import BrokenDraft
+from pipeline.examination.windows import windows
+from pipeline.generation.completion_store import StoredCompletion
+from pipeline.speculation.sampling import Sampling
+
+Progressed = Callable[[int], None]  # is told how many more completions are done
+
+
+class AcceptanceSummary(NamedTuple):
+    """Two numbers about a draft, cheap enough to compute while it trains."""
+
+    acceptance: float
+    omega: float  # tokens per target call at settings.gamma
+
+
+def _silent(count: int) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Examiner:
+    """Examines drafts under fixed conditions. `settings.convention` decides how the engine samples the draft."""
+
+    sampling: Sampling  # of the target, which produced the completions under it
+    settings: EvaluateConfig
+    vocabulary: int  # tokens that target and draft share
+    count_as: str | None = None  # the convention of the counts, where it is not settings.convention
+
+    @property
+    def counting(self) -> Convention:
+        """The convention by which target calls are counted."""
+        return CONVENTIONS[self.count_as or self.settings.convention]
+
+    @property
+    def _draft_sampling(self) -> Sampling:
+        return engine_sampling(self.settings.convention, self.sampling, self.settings.draft_sampling)
+
+    def acceptance(self, draft: Any, completions: Sequence[ScoredCompletion]) -> list[Floats]:
+        """a_t of every token of every completion, lookahead included. Raises BrokenDraft if the draft cannot be examined."""
+        return acceptance_probabilities(
+            draft, completions, self.sampling, self._draft_sampling, self.vocabulary, self.settings.batch_tokens
+        )
+
+    def counts(
+        self, draft: Any, completions: Iterable[StoredCompletion], on_done: Progressed = _silent
+    ) -> Iterator[list[PromptCounts]]:
+        """Per-prompt counts of one draft, window by window. Raises BrokenDraft if it cannot be examined."""
+        for found in self.counts_of_all({"draft": draft}, completions, on_done):
+            counts = found["draft"]
+            if isinstance(counts, BrokenDraft):
+                raise counts
+            yield counts
+
+    def counts_of_all(
+        self, drafts: Mapping[str, Any], completions: Iterable[StoredCompletion], on_done: Progressed = _silent
+    ) -> Iterator[dict[str, list[PromptCounts] | BrokenDraft]]:
+        """Per-prompt counts of several drafts, window by window.
+
+        Completions are read, padded and searched for loops once for all drafts. For a draft that cannot be examined, one
+        window holds the reason in place of its counts; later windows leave the draft out.
+        """
+        remaining, seen = dict(drafts), 0
+        for window in windows(completions):
+            a = examine(
+                remaining,
+                self._needed(window),
+                self.sampling,
+                self._draft_sampling,
+                self.vocabulary,
+                self.settings.batch_tokens,
+                on_done,
+                first_number=seen,
+            )
+            seen += len(window)
+            facts = _draft_independent(window)
+            found: dict[str, list[PromptCounts] | BrokenDraft] = {}
+            for name, values in a.items():
+                if isinstance(values, BrokenDraft):
+                    found[name] = values
+                    del remaining[name]
+                else:
+                    found[name] = count_completions(facts, values, self.settings.max_gamma, self.counting)
+            yield found
+            if not remaining:
+                return
+
+    def summary(self, draft: Any, completions: Sequence[StoredCompletion]) -> AcceptanceSummary:
+        """Acceptance rate and tokens per target call at settings.gamma. Raises BrokenDraft if the draft cannot be examined."""
+        a = self.acceptance(draft, completions)
+        lengths_B = np.array([item.length for item in completions], dtype=np.int64)
+        a_BT = np.zeros((len(completions), lengths_B.max()))
+        for row, (values_T, length) in enumerate(zip(a, lengths_B, strict=True)):
+            a_BT[row, :length] = values_T[:length]
+        calls_B = expected_rounds(a_BT, lengths_B, self.settings.gamma, self.counting).calls_B
+        return AcceptanceSummary(float(a_BT.sum() / lengths_B.sum()), float(lengths_B.sum() / calls_B.sum()))
+
+    def _needed(self, window: Sequence[StoredCompletion]) -> list[StoredCompletion]:
+        """The completions up to the last token that the convention counts: the draft need not read further."""
+        past = 0 if self.counting.clipped else self.settings.max_gamma - 1
+        return [
+            replace(item, tokens=item.tokens[: item.length + past], log_p=item.log_p[: item.length + past])
+            for item in window
+        ]
+
+
+def _draft_independent(window: Sequence[StoredCompletion]) -> Completions:
+    return Completions(
+        [item.id for item in window],
+        [item.domain for item in window],
+        np.array([len(item.prompt) for item in window], dtype=np.int64),
+        np.array([item.length for item in window], dtype=np.int64),
+        [repetition_mask(item.tokens[: item.length].tolist()) for item in window],
+    )

@@ -1,0 +1,34 @@
+"""Stored completions in windows of bounded size, and the figures of counts that arrive window by window. No model."""
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+from pipeline.acceptance.figures import AcceptanceTally
+from pipeline.acceptance.profile import PromptCounts, counts_json
+from pipeline.errors import UnderstudyError
+from pipeline.generation.completion_store import StoredCompletion
+from pipeline.store.row_files import RowFile
+
+WINDOW = 1024  # completions in memory at once
+
+
+def windows(completions: Iterable[StoredCompletion]) -> Iterator[list[StoredCompletion]]:
+    """Consecutive completions, WINDOW at a time. UnderstudyError for one without a prompt or without a token."""
+    source = iter(completions)
+    while window := list(islice(source, WINDOW)):
+        for item in window:
+            if item.length < 1 or len(item.prompt) < 1:
+                what = "completion" if item.length < 1 else "prompt"
+                raise UnderstudyError(
+                    f"prompt {item.id}: its stored {what} has no token; delete the generate artifact and run again"
+                )
+        yield window
+
+
+def tally_counts(counts: Iterable[list[PromptCounts]], max_gamma: int, rows: RowFile, name: str) -> AcceptanceTally:
+    """Add up the counts of all windows; write each prompt's counts to the list `name` of `rows`."""
+    tally = AcceptanceTally(max_gamma)
+    for window in counts:
+        tally.add(window)
+        rows.add(name, counts_json(window))
+    return tally
