@@ -46,16 +46,9 @@ BUILDS = {
 }
 
 
-@pytest.fixture(scope="module")
-def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache of built libraries of these tests' own."""
-    return tmp_path_factory.mktemp("cache")
-
-
 @pytest.fixture(autouse=True)
-def fresh(shared_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def fresh() -> Iterator[None]:
     """Each test looks for a compiler and a library anew."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(shared_cache))
     compiled_forward.load_library.cache_clear()
     yield
     compiled_forward.load_library.cache_clear()
@@ -173,35 +166,6 @@ def test_where_nothing_can_be_built_pytorch_is_used(obstacle: str, monkeypatch: 
 
 
 @needs_compiler
-def test_a_library_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next process takes the library from the cache and does not run the compiler."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    _, first = _body()
-    made = [path.stat().st_mtime_ns for path in (tmp_path / "understudy").iterdir()]
-    compiled_forward.load_library.cache_clear()
-    monkeypatch.setattr(build_module.subprocess, "run", lambda *args, **kwargs: pytest.fail("built again"))
-    _, second = _body()
-
-    assert first.compiled is not None
-    assert second.compiled is not None
-    assert made == [path.stat().st_mtime_ns for path in (tmp_path / "understudy").iterdir()]
-    assert 1 == len(made)
-
-
-@needs_compiler
-def test_a_cache_that_cannot_be_written_does_not_stop_the_build(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The library is then built for this process alone."""
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    model, body = _body()
-
-    assert body.compiled is not None
-    assert largest_gap(model, body, 37) < 1e-4
-
-
-@needs_compiler
 def test_wrong_logits_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A library that does not reproduce the model is not used."""
     own = CompiledForward.forward
@@ -281,34 +245,6 @@ def test_layers_of_other_sizes_than_the_config_says_use_pytorch(inner: int) -> N
 
 
 @needs_compiler
-@pytest.mark.parametrize("state", ["damaged", "writable by others", "no home"])
-def test_a_cache_that_cannot_be_trusted_is_not_used(
-    state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A damaged library is built again, and one that another user could have written is not loaded."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    _body()
-    (made,) = (tmp_path / "understudy").iterdir()
-    made.write_bytes(b"")
-    compiled_forward.load_library.cache_clear()
-    if state == "writable by others":
-        made.parent.chmod(0o777)
-    if state == "no home":
-        monkeypatch.delenv("XDG_CACHE_HOME")
-        monkeypatch.setattr(Path, "home", _no_home)
-    model, body = _body()
-
-    assert body.compiled is not None
-    assert largest_gap(model, body, 37) < 1e-4
-    assert (state == "damaged") == (made.stat().st_size > 0)
-    assert [made] == list((tmp_path / "understudy").iterdir())
-
-
-def _no_home() -> Path:
-    raise RuntimeError("Could not determine home directory.")
-
-
-@needs_compiler
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("build", ["as for this machine", "without tiles"])
 def test_any_number_of_tokens_is_accepted(build: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -371,28 +307,6 @@ def test_bf16_is_rounded_to_the_nearest() -> None:
     body.forward(torch.tensor([[1]]), [0], caches, 1)
 
     assert wanted.bfloat16().tolist() == caches.layers[0][0, 0, body.key_heads, :4].tolist()
-
-
-@needs_compiler
-def test_the_cache_tells_flags_source_and_processor_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each change is built again beside the others, because machines may share a home directory."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    source, flags = tmp_path / "source.c", ["-O0"]
-    source.write_text("int ready(void) { return 1; }")
-    made = []
-    for change in ("nothing", "flags", "source", "header", "processor"):
-        if change == "source":
-            source.write_text("int ready(void) { return 0; }")
-        if change == "header":
-            monkeypatch.setattr(build_module, "_HEADER", tmp_path / "simd.h")
-            (tmp_path / "simd.h").write_text("")
-        if change == "processor":
-            monkeypatch.setattr(build_module, "_processor", lambda: "another")
-        flags += ["-O1"] * (change == "flags")
-        assert build_module.load(source, flags) is not None
-        made.append(len(list((tmp_path / "understudy").iterdir())))
-
-    assert [1, 2, 3, 4, 5] == made
 
 
 @needs_compiler

@@ -28,9 +28,8 @@ BUILDS = ([], ["-mno-amx-bf16"], ["-mno-amx-bf16", "-mno-avx512bf16"], ["-march=
 
 
 @pytest.fixture(autouse=True)
-def fresh(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A cache of built libraries of each test's own."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+def fresh() -> Iterator[None]:
+    """Each test looks for a library anew."""
     compiled_forward.load_library.cache_clear()
     yield
     compiled_forward.load_library.cache_clear()

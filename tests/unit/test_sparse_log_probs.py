@@ -13,16 +13,6 @@ WAYS = [
 ]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Libraries of these tests' own."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        sparse_log_probs._load_library.cache_clear()
-        for dtype in (torch.float32, torch.bfloat16):
-            sparse_log_probs._load_library(dtype)
-
-
 def _use(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if way == "torch":
         monkeypatch.setattr(sparse_log_probs, "_library", lambda logits_NV: None)

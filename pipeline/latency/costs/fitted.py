@@ -188,7 +188,15 @@ def fitted_from_json(raw: Any, where: str) -> Fitted:
         if found.prefill < 0 or found.most_gamma < 0 or found.most_requests < 1:
             raise ValueError("a figure below its least")
         return found
-    except (KeyError, TypeError, ValueError, OverflowError, ZeroDivisionError, np.linalg.LinAlgError) as error:
+    except (
+        AttributeError,
+        KeyError,
+        TypeError,
+        ValueError,
+        OverflowError,
+        ZeroDivisionError,
+        np.linalg.LinAlgError,
+    ) as error:
         raise UsageError(f"{where}: not whole costs ({error}); write them by `understudy latency fit`") from None
 
 

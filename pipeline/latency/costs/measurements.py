@@ -138,7 +138,7 @@ def _vllm(path: Path, result: dict[str, Any]) -> dict[str, Any]:
             ttft, tpot = (result.get(f"mean_{name}_ms", 0.0) / 1e3 for name in ("ttft", "tpot"))
             result["latency_s"] = ttft + tpot * (result["tokens"] - 1)
             result["request_throughput"] = completed / max(result["duration"] - result["latency_s"], 1e-9)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise UsageError(f"{path}: not a whole result of `vllm bench serve` ({error})") from None
     return {name: value for name, value in result.items() if value is not None}
 
@@ -177,7 +177,7 @@ def _named(row: Mapping[str, Any], where: str, columns: Mapping[str, str]) -> di
             raise UsageError(f"{where}: no column '{column}'; there are {', '.join(row)}")
         try:
             value = float(row[column])
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             value = math.nan
         if not math.isfinite(value):
             raise UsageError(f"{where}: {column} is '{row[column]}', which is no number")

@@ -64,7 +64,7 @@ def read_surface(raw: Any, where: str) -> Surface:
     batches, tokens, contexts = axes = [_axis(raw[name], f"{where}: {name}") for name in _AXES]
     try:
         seconds_BTC = np.array(raw["seconds"], dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise UsageError(f"{where}: seconds are not a table of numbers") from None
     shape = tuple(len(axis) for axis in axes)
     if seconds_BTC.shape != shape:

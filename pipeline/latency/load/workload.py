@@ -93,9 +93,10 @@ def read_workload(path: Path) -> Workload:
         raise UsageError(f"{file}: an examination of no prompt")
     try:
         found = examined_workload(counts, convention, len(counts[0].rounds))
+        sound = np.isfinite(found.rounds_GW).all() and (found.rounds_G > 0).all()
     except (IndexError, TypeError, ValueError) as error:
         raise UsageError(f"{file}: not a whole examination ({error}); examine the draft again") from None
-    if not np.isfinite(found.rounds_GW).all() or not (found.rounds_G > 0).all():
+    if not sound:
         raise UsageError(
             f"{file}: answers of one token at most, or rounds that are no numbers; there is nothing to speculate on"
         )
