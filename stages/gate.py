@@ -13,10 +13,10 @@ from pipeline.acceptance.schema import checked_profile
 from pipeline.judgement.choice import CHOSEN, Contender, choose
 from pipeline.judgement.decision import already_champion, decide, without_prompts
 from pipeline.judgement.policy import PASS, Case, apply_rules
-from pipeline.latency.costs.step_costs import Machine, read_machine
+from pipeline.latency.costs.step_costs import StepCosts, read_step_costs
 from pipeline.latency.load.prediction import chosen_lengths, predict
-from pipeline.latency.load.schedule import Option, scheduled
-from pipeline.latency.load.serving import at_load, serve
+from pipeline.latency.load.schedule import DraftOption, make_schedule
+from pipeline.latency.load.serving import latency_at_load, point_at_load
 from pipeline.latency.load.workload import Workload, examined_workload, read_workload
 from pipeline.models.draft_directory import find_draft, trained_on
 from pipeline.models.stored_pair import read_pair
@@ -99,16 +99,16 @@ def _seconds(context: StageContext, name: str) -> float | None:
     """Of a mean request on dev prompts; with one contender there is nothing to choose, and nothing was examined on dev."""
     if f"dev-{name}" not in context.inputs:
         return None
-    found = at_load(*_question(context, name, read_workload(context.inputs[f"dev-{name}"]))).drafted
+    found = point_at_load(*_question(context, name, read_workload(context.inputs[f"dev-{name}"]))).speculative
     return found.mean if found else None
 
 
-def _question(context: StageContext, name: str, workload: Workload) -> tuple[Workload, Machine, float, int, int]:
+def _question(context: StageContext, name: str, workload: Workload) -> tuple[Workload, StepCosts, float, int, int]:
     """What `at_load` and `serve` are asked of a form: requests, what steps take, load, batch cap, draft length."""
-    load, machine = context.config.gate.load, read_machine(context.inputs[f"profile_{_form(name)}"])
+    load, machine = context.config.gate.load, read_step_costs(context.inputs[f"profile_{_form(name)}"])
     assert load is not None  # whoever asks has seen one
     gamma = context.config.evaluate.gamma
-    return workload.up_to(machine.most_gamma), machine, load.requests_per_second, load.max_batch, gamma
+    return workload.up_to(machine.max_gamma), machine, load.requests_per_second, load.max_batch, gamma
 
 
 def _case(context: StageContext, chosen: str, baseline: str) -> Case:
@@ -138,7 +138,7 @@ def _served(context: StageContext, chosen: str, case: Case) -> Case:
         convention = CONVENTIONS[config.evaluate.convention]
         workload = examined_workload(case.candidate, convention, config.evaluate.max_gamma)
         question = _question(context, chosen, workload)
-        served = serve(*question, config.evaluate.confidence)
+        served = latency_at_load(*question, config.evaluate.confidence)
         if question[1].plain:
             _draw(context, chosen, *question)
     pair = read_pair(context.inputs["pair"], config.pair)
@@ -147,14 +147,14 @@ def _served(context: StageContext, chosen: str, case: Case) -> Case:
 
 
 def _draw(
-    context: StageContext, chosen: str, workload: Workload, machine: Machine, _: float, cap: int, gamma: int
+    context: StageContext, chosen: str, workload: Workload, machine: StepCosts, _: float, cap: int, gamma: int
 ) -> None:
     """How the form would do at other loads and draft lengths: what people look at before they believe a decision."""
     from pipeline.report.latency_predict import plot_prediction
     from pipeline.report.latency_schedule import plot_schedule
 
-    steps_GN = machine.steps(cap, round(workload.context), workload.most_gamma)
+    steps_GN = machine.steps(cap, round(workload.context), workload.max_gamma)
     plot_prediction(
         predict(workload, machine, chosen_lengths(workload, machine, cap, gamma), []), context.out / "latency.png"
     )
-    plot_schedule(scheduled([Option(chosen, workload.rounds_G, steps_GN)]), context.out / "draft_lengths.png")
+    plot_schedule(make_schedule([DraftOption(chosen, workload.rounds_G, steps_GN)]), context.out / "draft_lengths.png")

@@ -9,15 +9,17 @@ from pipeline.commands.options import DeviceOption, DtypeOption, TrustOption
 
 
 def profile(
-    target: Annotated[str, typer.Option("--target", metavar="T", help="Model directory or org/name@revision.")],
-    draft: Annotated[str, typer.Option("--draft", metavar="D", help="The same, for the draft.")],
-    out: Annotated[Path, typer.Option(metavar="F", help="Where the profile is written, as JSON.")] = Path(
+    target: Annotated[str, typer.DraftOption("--target", metavar="T", help="Model directory or org/name@revision.")],
+    draft: Annotated[str, typer.DraftOption("--draft", metavar="D", help="The same, for the draft.")],
+    out: Annotated[Path, typer.DraftOption(metavar="F", help="Where the profile is written, as JSON.")] = Path(
         "profile.json"
     ),
-    batches: Annotated[str, typer.Option(help="Numbers of requests served at once, with commas.")] = "1,2,4,8,16,32",
-    max_gamma: Annotated[int, typer.Option(min=1, max=16, help="Draft lengths 1 to this can be weighed.")] = 8,
-    contexts: Annotated[str, typer.Option(help="Tokens in the cache of each, with commas.")] = "128,512",
-    prompts: Annotated[str, typer.Option(help="Tokens of a prompt to prefill, with commas.")] = "32,128,512",
+    batches: Annotated[
+        str, typer.DraftOption(help="Numbers of requests served at once, with commas.")
+    ] = "1,2,4,8,16,32",
+    max_gamma: Annotated[int, typer.DraftOption(min=1, max=16, help="Draft lengths 1 to this can be weighed.")] = 8,
+    contexts: Annotated[str, typer.DraftOption(help="Tokens in the cache of each, with commas.")] = "128,512",
+    prompts: Annotated[str, typer.DraftOption(help="Tokens of a prompt to prefill, with commas.")] = "32,128,512",
     dtype: DtypeOption = None,
     device: DeviceOption = "auto",
     trust_remote_code: TrustOption = False,

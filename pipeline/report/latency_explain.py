@@ -9,9 +9,9 @@ from rich.table import Table
 from pipeline.acceptance.rounds import iid_tokens_per_call
 from pipeline.latency.costs.speedup import (
     ForwardTimes,
-    acceptance_behind,
+    acceptance_from_counted,
     break_even_acceptance,
-    counted_acceptance,
+    draft_acceptance_rate,
     ideal_speedup,
     rule_of_thumb_tokens,
 )
@@ -55,7 +55,7 @@ def print_explanation(example: Example) -> None:
     for gamma in range(1, most + 1):
         exact, rule = iid_tokens_per_call(example.alpha, gamma), rule_of_thumb_tokens(example.alpha, gamma)
         fast, said = (ideal_speedup(tokens, gamma, times) for tokens in (exact, rule))
-        counted = counted_acceptance(example.alpha, gamma)
+        counted = draft_acceptance_rate(example.alpha, gamma)
         table.add_row(str(gamma), f"{exact:.2f}", f"{rule:.2f}", f"{fast:.2f}", f"{said:.2f}", f"{counted:.2f}")
     console.print(table)
     console.print(_break_even(example, times, most), markup=False, soft_wrap=True)
@@ -77,7 +77,7 @@ def _arithmetic(example: Example) -> list[str]:
     alpha, gamma = example.alpha, example.gamma
     round_ms = example.times(gamma).round(gamma)
     exact, rule = iid_tokens_per_call(alpha, gamma), rule_of_thumb_tokens(alpha, gamma)
-    behind, over = acceptance_behind(alpha, gamma), round(100 * (rule / exact - 1))
+    behind, over = acceptance_from_counted(alpha, gamma), round(100 * (rule / exact - 1))
     said = f"promises {over}% too much" if over else "says the same"
     return [
         f"Without a draft the target says a token every {example.plain:g} ms.",

@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from pipeline.latency.costs.fitted import Fitted
+from pipeline.latency.costs.fitted import FittedCosts
 
 _PIPE_WIDTH = 140
 _MEANING = {
@@ -19,7 +19,7 @@ _MEANING = {
 }
 
 
-def print_costs(found: Fitted, measurements: int, path: Path | None) -> None:
+def print_costs(found: FittedCosts, measurements: int, path: Path | None) -> None:
     """To stdout; a pipe gets plain text of a fixed width."""
     console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
 
@@ -30,7 +30,7 @@ def print_costs(found: Fitted, measurements: int, path: Path | None) -> None:
     table = Table()
     for title in ("cost", "milliseconds", "95% interval", "of"):
         table.add_column(title, justify="left" if title in ("cost", "of") else "right")
-    unknown = set() if found.most_gamma else {"draft", "draft_each"}  # plain decoding alone
+    unknown = set() if found.max_gamma else {"draft", "draft_each"}  # plain decoding alone
     for name, one in costs.coefficients.items():
         if name in unknown:
             continue
@@ -38,11 +38,11 @@ def print_costs(found: Fitted, measurements: int, path: Path | None) -> None:
         table.add_row(name, f"{1e3 * one.value:.4g}", bounds, _MEANING[name])
     console.print(table)
     say(f"{measurements} measurements; the line is {100 * costs.mape:.1f}% off on the average, R2 {costs.r2:.4f}")
-    left_out = found.left_out
-    if found.bends:
+    leave_one_out = found.leave_one_out
+    if found.piecewise:
         say(
-            f"A line does not fit: each measurement predicted from the others, it is {100 * left_out.line:.1f}% off, and "
-            f"{100 * left_out.bent:.1f}% with bends, which predictions therefore use"
+            f"A line does not fit: each measurement predicted from the others, it is {100 * leave_one_out.linear:.1f}% off, and "
+            f"{100 * leave_one_out.piecewise:.1f}% with bends, which predictions therefore use"
         )
     if unknown:
         say("Nothing was measured with a draft: these costs predict plain decoding alone")

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from pipeline.latency.load.prediction import Point, Prediction
+from pipeline.latency.load.prediction import LoadPoint, Prediction
 from pipeline.latency.load.queueing import Latency
-from pipeline.latency.load.schedule import ranges
+from pipeline.latency.load.schedule import batch_ranges
 
 _PIPE_WIDTH = 140
 _UNSTABLE = "unstable"
@@ -42,16 +42,16 @@ def print_prediction(found: Prediction, lengths_N: NDArray[np.int64], tokens: fl
         speedup = "-" if point.speedup is None else f"{point.speedup:.2f}"
         table.add_row(
             f"{point.rate:.4g}",
-            f"{point.rate * tokens:,.0f}" if point.plain or point.drafted else "-",
+            f"{point.rate * tokens:,.0f}" if point.plain or point.speculative else "-",
             *_cells(point.plain),
-            *_cells(point.drafted),
+            *_cells(point.speculative),
             *(_simulated(point) if simulated else ()),
             speedup,
         )
     console.print(table)
     say(f"draft lengths: {_lengths(lengths_N)}")
     say(
-        f"stable up to {found.plain_limit:.4g} requests a second without drafting and {found.drafted_limit:.4g} with it; "
+        f"stable up to {found.plain_limit:.4g} requests a second without drafting and {found.speculative_limit:.4g} with it; "
         "beyond, the line grows for as long as requests come, and there is no latency to state"
     )
     for note in notes:
@@ -62,9 +62,9 @@ def _cells(found: Latency | None) -> tuple[str, str, str]:
     return (_UNSTABLE, "-", "-") if found is None else (f"{found.mean:.3g}", f"{found.p95:.3g}", f"{found.batch:.1f}")
 
 
-def _simulated(point: Point) -> tuple[str, str]:
-    trial = point.simulated
-    return ("-", "-") if trial is None else (f"{trial.mean:.3g}", f"{trial.p95:.3g}")
+def _simulated(point: LoadPoint) -> tuple[str, str]:
+    simulation = point.simulated
+    return ("-", "-") if simulation is None else (f"{simulation.mean:.3g}", f"{simulation.p95:.3g}")
 
 
 def _lengths(lengths_N: NDArray[np.int64]) -> str:
@@ -72,7 +72,7 @@ def _lengths(lengths_N: NDArray[np.int64]) -> str:
         f"{gamma or 'none'} at {first} {'requests' if last > 1 else 'request'}"
         if first == last
         else f"{gamma or 'none'} at {first} to {last} requests"
-        for first, last, gamma in ranges(lengths_N)
+        for first, last, gamma in batch_ranges(lengths_N)
     )
 
 
@@ -84,7 +84,10 @@ def plot_prediction(found: Prediction, path: Path) -> None:
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
-    for name, colour, limit in (("plain", "tab:gray", found.plain_limit), ("drafted", "tab:blue", found.drafted_limit)):
+    for name, colour, limit in (
+        ("plain", "tab:gray", found.plain_limit),
+        ("drafted", "tab:blue", found.speculative_limit),
+    ):
         stable = [(point.rate, one) for point in found.points if (one := getattr(point, name)) is not None]
         rates = [rate for rate, _ in stable]
         label = "without drafting" if name == "plain" else "with speculation"
@@ -93,11 +96,16 @@ def plot_prediction(found: Prediction, path: Path) -> None:
             rates, [one.p95 for _, one in stable], "s--", color=colour, label=f"{label}: 95th percentile", alpha=0.6
         )
         axes.axvline(limit, color=colour, linestyle=":", label=f"{label}: unstable from {limit:.3g}/s")
-    trials = [(point.rate, point.simulated) for point in found.points if point.simulated]
-    if trials:
-        axes.plot([rate for rate, _ in trials], [one.mean for _, one in trials], "kx", label="simulated: mean")
+    simulations = [(point.rate, point.simulated) for point in found.points if point.simulated]
+    if simulations:
         axes.plot(
-            [rate for rate, _ in trials], [one.p95 for _, one in trials], "k+", label="simulated: 95th percentile"
+            [rate for rate, _ in simulations], [one.mean for _, one in simulations], "kx", label="simulated: mean"
+        )
+        axes.plot(
+            [rate for rate, _ in simulations],
+            [one.p95 for _, one in simulations],
+            "k+",
+            label="simulated: 95th percentile",
         )
     axes.set(xlabel="requests a second", ylabel="seconds from arrival to last token", yscale="log")
     axes.yaxis.set_major_formatter("{x:g}")

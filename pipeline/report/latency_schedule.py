@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from pipeline.latency.load.schedule import FORMATS, Schedule, last_paying, speedups
+from pipeline.latency.load.schedule import FORMATS, Schedule, largest_paying_batch, speedups
 
 _PIPE_WIDTH = 140
 _SHOWN = (1, 4, 16, 64, 256)  # numbers of requests that are drawn
@@ -28,7 +28,7 @@ def print_schedule(found: Schedule, notes: Sequence[str]) -> None:
     table = Table()
     for title in ("requests", *(["draft"] if several else []), "draft length", "times as fast", "pays from acceptance"):
         table.add_column(title, justify="right")
-    for first, last in _stretches(found):
+    for first, last in _ranges(found):
         name = found.winner_N[first] or "none"
         table.add_row(
             str(first + 1) if first == last else f"{first + 1} to {last + 1}",
@@ -38,7 +38,7 @@ def print_schedule(found: Schedule, notes: Sequence[str]) -> None:
             _span(found.break_even_N[[first, last]], "{:.2f}"),
         )
     console.print(table)
-    cap, last = len(found.lengths_N), last_paying(found.lengths_N)
+    cap, last = len(found.lengths_N), largest_paying_batch(found.lengths_N)
     if not last:
         say(f"speculation does not pay here, at any number of requests up to {cap}")
     elif last == cap:
@@ -52,7 +52,7 @@ def print_schedule(found: Schedule, notes: Sequence[str]) -> None:
             say(f"{engine}: {json.dumps(written(found.lengths_N))}")
 
 
-def _stretches(found: Schedule) -> list[tuple[int, int]]:
+def _ranges(found: Schedule) -> list[tuple[int, int]]:
     """First and last place of each stretch of one draft and one length."""
     places = range(len(found.lengths_N))
     groups = groupby(places, key=lambda place: (found.winner_N[place], int(found.lengths_N[place])))
@@ -71,7 +71,7 @@ def schedule_json(found: Schedule) -> dict[str, Any]:
         "draft_length": found.lengths_N.tolist(),
         "speedup": found.speedup_N.tolist(),
         "break_even_acceptance": [float(one) if np.isfinite(one) else None for one in found.break_even_N],
-        "break_even_requests": last_paying(found.lengths_N),
+        "break_even_requests": largest_paying_batch(found.lengths_N),
         **({engine: written(found.lengths_N) for engine, written in FORMATS.items()} if len(found.drafts) == 1 else {}),
     }
 

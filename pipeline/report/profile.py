@@ -21,7 +21,7 @@ def print_profile(profile: Profile, path: Path) -> None:
         markup=False,
         soft_wrap=True,
     )
-    gammas = sorted({1, profile.most_gamma // 2, profile.most_gamma} - {0})
+    gammas = sorted({1, profile.max_gamma // 2, profile.max_gamma} - {0})
     table = Table()
     for title in (
         "requests",

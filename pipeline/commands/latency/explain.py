@@ -6,11 +6,11 @@ import typer
 
 
 def explain(
-    plain_ms: Annotated[float, typer.Option(help="The target's pass over one token, in milliseconds.")] = 50.0,
-    verify_ms: Annotated[float, typer.Option(help="The target's pass over all draft tokens and one more.")] = 60.0,
-    draft_ms: Annotated[float, typer.Option(help="The draft's pass over one token.")] = 5.0,
-    gamma: Annotated[int, typer.Option(min=1, max=64, help="Draft tokens of a round.")] = 5,
-    acceptance: Annotated[float, typer.Option(min=0, max=1, help="Acceptance rate.")] = 0.8,
+    plain_ms: Annotated[float, typer.DraftOption(help="The target's pass over one token, in milliseconds.")] = 50.0,
+    verify_ms: Annotated[float, typer.DraftOption(help="The target's pass over all draft tokens and one more.")] = 60.0,
+    draft_ms: Annotated[float, typer.DraftOption(help="The draft's pass over one token.")] = 5.0,
+    gamma: Annotated[int, typer.DraftOption(min=1, max=64, help="Draft tokens of a round.")] = 5,
+    acceptance: Annotated[float, typer.DraftOption(min=0, max=1, help="Acceptance rate.")] = 0.8,
 ) -> None:
     """What a draft is worth to one request alone: by the rule of thumb, exactly, and where the rule misleads."""
     from pipeline.errors import UsageError

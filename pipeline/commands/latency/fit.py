@@ -21,14 +21,17 @@ def fit(
         ),
     ],
     column: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=COLUMN", help="Which column says what, such as requests=users.")
+        list[str] | None,
+        typer.DraftOption(metavar="NAME=COLUMN", help="Which column says what, such as requests=users."),
     ] = None,
     experts: Annotated[
-        str | None, typer.Option(metavar="M/N", help="The target is a mixture: M of N experts for each token.")
+        str | None, typer.DraftOption(metavar="M/N", help="The target is a mixture: M of N experts for each token.")
     ] = None,
-    context: Annotated[int | None, typer.Option(min=1, help="Tokens in the cache of each, of a profile's.")] = None,
+    context: Annotated[
+        int | None, typer.DraftOption(min=1, help="Tokens in the cache of each, of a profile's.")
+    ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="F", help="Write the costs here, for predict and schedule.")
+        Path | None, typer.DraftOption(metavar="F", help="Write the costs here, for predict and schedule.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -43,8 +46,8 @@ def fit(
 
     if out is not None and (not out.parent.is_dir() or out.is_dir()):
         raise UsageError(f"--out {out}: give a file in a directory that is there")
-    columns, mixture = _pairs(column or [], "--column"), _experts(experts)
-    files = [_file(text) for text in source]
+    columns, mixture = _parse_pairs(column or [], "--column"), _experts(experts)
+    files = [_parse_file(text) for text in source]
     if context is not None and len(files) > 1:
         raise UsageError("--context is for one profile; a table has the context that it was measured at")
     measured: list[Measurement] = []
@@ -62,7 +65,7 @@ def fit(
         print_costs(found, len(measured), out)
 
 
-def _file(text: str) -> tuple[Path, dict[str, float]]:
+def _parse_file(text: str) -> tuple[Path, dict[str, float]]:
     """`FILE` or `FILE:name=number,name=number`."""
     from pipeline.errors import UsageError
 
@@ -70,12 +73,12 @@ def _file(text: str) -> tuple[Path, dict[str, float]]:
     if not colon or "=" not in rest:
         return Path(text), {}
     try:
-        return Path(path), {name: float(value) for name, value in _pairs(rest.split(","), text).items()}
+        return Path(path), {name: float(value) for name, value in _parse_pairs(rest.split(","), text).items()}
     except ValueError:
         raise UsageError(f"{text}: what is written behind a file are numbers, such as :gamma=3") from None
 
 
-def _pairs(texts: list[str], where: str) -> dict[str, str]:
+def _parse_pairs(texts: list[str], where: str) -> dict[str, str]:
     from pipeline.errors import UsageError
 
     found = {}
@@ -93,7 +96,7 @@ def _experts(text: str | None) -> "Experts | None":
 
     if text is None:
         return None
-    awake, _, every = text.partition("/")
-    if not (awake.isdecimal() and every.isdecimal() and 0 < int(awake) <= int(every)):
+    active, _, total = text.partition("/")
+    if not (active.isdecimal() and total.isdecimal() and 0 < int(active) <= int(total)):
         raise UsageError(f"--experts {text}: give how many of how many, such as 8/64")
-    return Experts(int(awake), int(every))
+    return Experts(int(active), int(total))

@@ -16,25 +16,26 @@ from pipeline.commands.latency.options import (
 
 
 def predict(
-    times: Annotated[Path, typer.Option(metavar="F", help="A profile, or costs of `latency fit`.")],
+    times: Annotated[Path, typer.DraftOption(metavar="F", help="A profile, or costs of `latency fit`.")],
     acceptance: Annotated[
-        Path | None, typer.Option(metavar="F", help="An evaluate artifact, its acceptance.json or a check's baseline.")
+        Path | None,
+        typer.DraftOption(metavar="F", help="An evaluate artifact, its acceptance.json or a check's baseline."),
     ] = None,
     acceptance_rate: AlphaOption = None,
     tokens: TokensOption = None,
     prompt_tokens: PromptTokensOption = 128,
     gamma: Annotated[
-        int | None, typer.Option(min=1, help="Draft length; by default the best one for every number of requests.")
+        int | None, typer.DraftOption(min=1, help="Draft length; by default the best one for every number of requests.")
     ] = None,
     rate: Annotated[
-        str | None, typer.Option(help="Requests a second, with commas; shares of the stability limit by default.")
+        str | None, typer.DraftOption(help="Requests a second, with commas; shares of the stability limit by default.")
     ] = None,
     batch_cap: CapOption = None,
-    replicas: Annotated[int, typer.Option(min=1, help="Servers that share the requests.")] = 1,
+    replicas: Annotated[int, typer.DraftOption(min=1, help="Servers that share the requests.")] = 1,
     simulate: Annotated[
-        int, typer.Option(min=0, help="Also simulate so many requests step by step, for the 95th percentile.")
+        int, typer.DraftOption(min=0, help="Also simulate so many requests step by step, for the 95th percentile.")
     ] = 0,
-    seed: Annotated[int, typer.Option(min=0, help="Of the simulation.")] = 0,
+    seed: Annotated[int, typer.DraftOption(min=0, help="Of the simulation.")] = 0,
     plot: PlotOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -50,16 +51,16 @@ def predict(
 
     check_plot(plot)
     rates = _rates(rate)
-    machine, workload = read_pair(times, acceptance, acceptance_rate, tokens, prompt_tokens)
-    if gamma is not None and gamma > workload.most_gamma:
-        raise UsageError(f"--gamma {gamma}: draft lengths 1 to {workload.most_gamma} were measured and examined")
-    cap = batch_cap_of(batch_cap, machine)
-    lengths_N = chosen_lengths(workload, machine, cap, gamma)
-    found = predicted(workload, machine, lengths_N, rates, replicas, simulate, seed)
+    step_costs, workload = read_pair(times, acceptance, acceptance_rate, tokens, prompt_tokens)
+    if gamma is not None and gamma > workload.max_gamma:
+        raise UsageError(f"--gamma {gamma}: draft lengths 1 to {workload.max_gamma} were measured and examined")
+    cap = batch_cap_of(batch_cap, step_costs)
+    lengths_N = chosen_lengths(workload, step_costs, cap, gamma)
+    found = predicted(workload, step_costs, lengths_N, rates, replicas, simulate, seed)
     if as_json:
         print(json.dumps({"draft_lengths": lengths_N.tolist(), **dataclasses.asdict(found)}, indent=1, allow_nan=False))
     else:
-        print_prediction(found, lengths_N, float(workload.tokens_W.mean()), notes(machine, workload, cap))
+        print_prediction(found, lengths_N, float(workload.tokens_W.mean()), notes(step_costs, workload, cap))
     if plot is not None:
         plot_prediction(found, plot)
 
