@@ -13,6 +13,7 @@ from pipeline.commands.decode import decode
 from pipeline.commands.doctor import doctor
 from pipeline.commands.latency.explain import explain
 from pipeline.commands.latency.fit import fit
+from pipeline.commands.latency.options import RenamedOptions
 from pipeline.commands.latency.predict import predict
 from pipeline.commands.latency.schedule import schedule
 from pipeline.commands.plan import plan
@@ -36,12 +37,12 @@ app = typer.Typer(
     epilog="Exit codes: 0 fine, 1 failure, 2 bad usage or config, 3 refused or regression found, 130 interrupted.",
 )
 for command in (plan, run, stage, show, probe, decode, profile, check, rollback, sync, doctor):
-    app.command()(command)
+    app.command(cls=RenamedOptions)(command)
 latency = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="When to speculate: what drafting costs and gains at a load."
 )
 for part in (fit, predict, schedule, explain):
-    latency.command()(part)
+    latency.command(cls=RenamedOptions)(part)
 app.add_typer(latency, name="latency")
 
 _DISK_ERRORS = {

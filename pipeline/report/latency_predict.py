@@ -1,4 +1,4 @@
-"""What `understudy latency predict` prints and draws: latency against load, with speculation and without."""
+"""What `understudy latency predict` prints and plots: latency by load, with speculation and without."""
 
 import sys
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _UNSTABLE = "unstable"
 
 
 def print_prediction(found: Prediction, lengths_N: NDArray[np.int64], tokens: float, notes: Sequence[str]) -> None:
-    """To stdout; a pipe gets plain text of a fixed width. `tokens`: of a mean answer."""
+    """To stdout; a pipe gets plain text of a fixed width. `tokens`: mean output length."""
     console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
 
     def say(text: str) -> None:
@@ -29,14 +29,14 @@ def print_prediction(found: Prediction, lengths_N: NDArray[np.int64], tokens: fl
     titles = [
         "requests/s",
         "tokens/s",
-        "plain: mean s",
-        "95% below",
-        "in batch",
-        "drafting: mean s",
-        "95% below",
-        "in batch",
+        "plain mean s",
+        "plain p95 s",
+        "plain batch",
+        "spec. mean s",
+        "spec. p95 s",
+        "spec. batch",
     ]
-    for title in [*titles, *(["simulated mean", "95% below"] if simulated else []), "times as fast"]:
+    for title in [*titles, *(["simulated mean s", "simulated p95 s"] if simulated else []), "speedup"]:
         table.add_column(title, justify="right")
     for point in found.points:
         speedup = "-" if point.speedup is None else f"{point.speedup:.2f}"
@@ -49,10 +49,10 @@ def print_prediction(found: Prediction, lengths_N: NDArray[np.int64], tokens: fl
             speedup,
         )
     console.print(table)
-    say(f"draft lengths: {_lengths(lengths_N)}")
+    say(f"draft length: {_lengths(lengths_N)}")
     say(
-        f"stable up to {found.plain_limit:.4g} requests a second without drafting and {found.speculative_limit:.4g} with it; "
-        "beyond, the line grows for as long as requests come, and there is no latency to state"
+        f"capacity: {found.plain_limit:.4g} requests/s with plain decoding, {found.speculative_limit:.4g} with speculation. Where "
+        "offered load exceeds capacity (unstable), the queue grows without bound and latency has no mean"
     )
     for note in notes:
         say(note)
@@ -69,15 +69,13 @@ def _simulated(point: LoadPoint) -> tuple[str, str]:
 
 def _lengths(lengths_N: NDArray[np.int64]) -> str:
     return ", ".join(
-        f"{gamma or 'none'} at {first} {'requests' if last > 1 else 'request'}"
-        if first == last
-        else f"{gamma or 'none'} at {first} to {last} requests"
+        f"{gamma} at batch size {first}" if first == last else f"{gamma} at batch sizes {first} to {last}"
         for first, last, gamma in batch_ranges(lengths_N)
     )
 
 
 def plot_prediction(found: Prediction, path: Path) -> None:
-    """Mean (line) and 95th percentile (dashes) of latency by load; the dotted lines are where each way stops being stable."""
+    """Mean (solid) and p95 (dashed) latency by load; dotted vertical lines show the capacity."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -90,12 +88,10 @@ def plot_prediction(found: Prediction, path: Path) -> None:
     ):
         stable = [(point.rate, one) for point in found.points if (one := getattr(point, name)) is not None]
         rates = [rate for rate, _ in stable]
-        label = "without drafting" if name == "plain" else "with speculation"
+        label = "plain decoding" if name == "plain" else "speculative decoding"
         axes.plot(rates, [one.mean for _, one in stable], "o-", color=colour, label=f"{label}: mean")
-        axes.plot(
-            rates, [one.p95 for _, one in stable], "s--", color=colour, label=f"{label}: 95th percentile", alpha=0.6
-        )
-        axes.axvline(limit, color=colour, linestyle=":", label=f"{label}: unstable from {limit:.3g}/s")
+        axes.plot(rates, [one.p95 for _, one in stable], "s--", color=colour, label=f"{label}: p95", alpha=0.6)
+        axes.axvline(limit, color=colour, linestyle=":", label=f"{label}: capacity {limit:.3g} requests/s")
     simulations = [(point.rate, point.simulated) for point in found.points if point.simulated]
     if simulations:
         axes.plot(
@@ -105,9 +101,9 @@ def plot_prediction(found: Prediction, path: Path) -> None:
             [rate for rate, _ in simulations],
             [one.p95 for _, one in simulations],
             "k+",
-            label="simulated: 95th percentile",
+            label="simulated: p95",
         )
-    axes.set(xlabel="requests a second", ylabel="seconds from arrival to last token", yscale="log")
+    axes.set(xlabel="offered load (requests/s)", ylabel="request latency (s)", yscale="log")
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter("{x:g}")
     axes.legend(fontsize="small")
