@@ -21,7 +21,7 @@ from pipeline.examination.examiner import Examiner
 from pipeline.examination.prompt_lookup import prompt_lookup_counts
 from pipeline.generation.completion_store import StoredCompletion, read_completions, stored_samplings
 from pipeline.generation.generate import GenerationSettings, generate, plan_completions
-from pipeline.latency.costs.flops import operations_factor, token_arithmetic
+from pipeline.latency.costs.flops import macs_per_token, operations_factor
 from pipeline.latency.costs.forward_times import measure_times, pooled
 from pipeline.latency.costs.speedup import (
     ForwardTimes,
@@ -207,7 +207,7 @@ def _times(pair: NamedPair, draft: Any, cost_ratio: float | None) -> list[Forwar
 
 def _operations_ratio(pair: NamedPair, name: str) -> float | None:
     """Operations per token of a draft over those of the target; None for unknown architectures."""
-    draft, target = (token_arithmetic(model.config.to_dict()) for model in (pair.drafts[name], pair.target))
+    draft, target = (macs_per_token(model.config.to_dict()) for model in (pair.drafts[name], pair.target))
     return draft / target if draft and target else None
 
 

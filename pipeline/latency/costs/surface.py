@@ -44,7 +44,7 @@ class Surface:
         seconds: Floats = np.maximum(found, self.seconds_BTC.min())
         return seconds
 
-    def reaches(self, batch: int, tokens: int, context: int) -> bool:
+    def covers(self, batch: int, tokens: int, context: int) -> bool:
         """Whether that lies within what was measured."""
         axes = (self.batches, self.tokens, self.contexts)
         return self.batches[0] <= batch and all(
