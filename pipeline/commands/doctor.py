@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 import typer
 
 from pipeline.commands.options import DEFAULT_STORE, JsonOption, StorePath
+from pipeline.native.compiler import SWITCH, cache_directory, compiler, switched_off
 
 _PROBE_SECONDS = 1.0
 _GIB = 1024**3
@@ -29,11 +30,10 @@ _REQUIREMENT = re.compile(r"^([A-Za-z0-9._-]+)\s*(?:\[[^\]]*\])?\s*\(?([^;)]*)\)
 _FAST_BF16 = ("amx_bf16", "avx512_bf16", "bf16")  # the last is ARM's
 _CPU_FLAGS = (*_FAST_BF16, "amx_int8", "avx512_vnni", "i8mm")
 _TOOLS = {
-    "gcc": "decoding on the CPU runs without compiled code, at about half the speed; install gcc (Debian: build-essential)",
-    "cc": "C extensions cannot be built; install a C compiler (Debian: build-essential)",
     "nvcc": "CUDA extensions cannot be built; only GPU machines need them",
     "ninja": "extensions build slowly or not at all; pip install ninja",
 }
+_SLOWER = "without compiled code, decoding on the CPU takes about twice as long"
 _CGROUPS = "/sys/fs/cgroup"
 
 
@@ -64,6 +64,9 @@ def checks(store: Path) -> list[Check]:
         *_machine(),
         _accelerator(),
         *_libraries(),
+        _c_compiler(),
+        _compiled_code(),
+        _compiled_cache(),
         *(_tool(name, remedy) for name, remedy in _TOOLS.items()),
         *_store(store),
         _registry(os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{store}/mlflow/mlflow.db"),
@@ -226,6 +229,53 @@ def _release(version: str) -> tuple[int, ...]:
 def _tool(name: str, remedy: str) -> Check:
     path = shutil.which(name)
     return Check(name, "ok", path) if path else Check(name, "note", "not found", remedy)
+
+
+def _c_compiler() -> Check:
+    path = compiler()
+    if path is None:
+        return Check(
+            "C compiler", "note", "not found", f"install gcc (Debian: build-essential) for compiled code; {_SLOWER}"
+        )
+    return Check("C compiler", "ok", path)
+
+
+def _compiled_code() -> Check:
+    """Whether our C code can be built, and which instruction sets it then uses. What is built here is not kept."""
+    if switched_off():
+        return Check("compiled code", "note", f"off: {SWITCH}=0 is set", f"unset {SWITCH}; {_SLOWER}")
+    if compiler() is None:
+        return Check("compiled code", "note", "not buildable: no C compiler")
+    if not _installed("torch"):
+        return Check("compiled code", "note", "unknown: torch is not installed")
+    try:
+        from pipeline.speculation.compiled_forward import instruction_sets
+    except Exception as error:  # a broken torch, as above
+        return Check("compiled code", "note", f"unknown: {_first_line(error)}")
+    from pipeline.native.build import NotBuilt
+
+    try:
+        units = instruction_sets()
+    except NotBuilt as error:
+        remedy = f"repair the compiler, or name another one in CC; {_SLOWER}"
+        return Check("compiled code", "note", f"not buildable: {_first_line(error)}", remedy)
+    return Check("compiled code", "ok", "on: " + "; ".join(f"{dtype}: {used}" for dtype, used in units.items()))
+
+
+def _compiled_cache() -> Check:
+    """Where compiled code is kept; the directory is not made."""
+    try:
+        return Check("compiled cache", "ok", str(cache_directory(create=False)))
+    except FileNotFoundError as error:
+        place = _nearest(Path(error.filename))
+        if place.is_dir() and os.access(place, os.W_OK | os.X_OK):
+            return Check("compiled cache", "ok", f"{error.filename} (to be made)")
+        found = f"{error.filename} cannot be made"
+    except OSError as error:
+        found = str(error)
+    return Check(
+        "compiled cache", "note", found, "each process compiles again; name another directory in XDG_CACHE_HOME"
+    )
 
 
 def _store(store: Path) -> list[Check]:

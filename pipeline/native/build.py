@@ -25,7 +25,7 @@ from pipeline.native.layout import check_layout
 FLAGS = ["-O3", "-march=native", "-fopenmp", "-fPIC", "-shared"]
 SOURCES = Path(__file__).parent
 _HEADER = SOURCES / "simd.h"
-_TIMEOUT_SECONDS = 30
+_TIMEOUT_SECONDS = 120  # a second or two on a quiet machine
 _log = logging.getLogger(__name__)
 
 
@@ -43,7 +43,7 @@ def load(
     try:
         library = build(source, flags)
     except NotBuilt as error:
-        _log_once(f"{error}. PyTorch is used instead of compiled code, which is slower")
+        _log_once(f"Compiled code is not used, PyTorch is used instead: {error}")
         return None
     for name, structure in (structures or {}).items():
         check_layout(library, name, structure)
@@ -56,12 +56,20 @@ def build(source: Path, flags: Sequence[str] = (), keep: bool = True) -> ctypes.
     if switched_off():
         raise NotBuilt(f"{SWITCH}=0 is set")
     if path is None:
-        raise NotBuilt("No C compiler was found")
+        raise NotBuilt("no C compiler was found")
     try:
         return _built(source, [path, *FLAGS, *flags], keep)
     except (OSError, subprocess.SubprocessError) as error:
-        said = str(getattr(error, "stderr", None) or error).strip()
-        raise NotBuilt(f"{source.name} was not built: {next(iter(said.splitlines()), 'no message')}") from error
+        raise NotBuilt(f"{source.name}: {_first_line(error, path)}") from error
+
+
+def _first_line(error: OSError | subprocess.SubprocessError, path: str) -> str:
+    """The first line that the compiler wrote; without one, how it ended."""
+    if isinstance(error, subprocess.CalledProcessError):
+        return next(iter(error.stderr.strip().splitlines()), f"{path} ended with exit code {error.returncode}")
+    if isinstance(error, subprocess.TimeoutExpired):
+        return f"{path} took more than {_TIMEOUT_SECONDS} seconds"
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 @cache

@@ -104,7 +104,7 @@ const field_layout forward_args_layout[] = {
     FIELD(forward_args, threads),
     END_OF_LAYOUT,
 };
-const char llama_instruction_sets[] = VECTOR_UNITS BF16_UNITS;
+const char *const llama_instruction_sets = VECTOR_UNITS BF16_UNITS;
 
 /* ---- nf4 weights ------------------------------------------------------------------------------------------------------ */
 

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from pipeline.native.build import SOURCES, load
+from pipeline.native.build import SOURCES, build, load
 from pipeline.speculation.nf4_layers import is_nf4, read
 
-SOURCE = SOURCES / "llama_forward.c"
-DEFINES = {torch.float32: [], torch.bfloat16: ["-DBF16"]}
+_SOURCE = SOURCES / "llama_forward.c"
+_DEFINES = {torch.float32: [], torch.bfloat16: ["-DBF16"]}
 _NO_TILES = ["-mno-amx-tile", "-mno-amx-bf16"]  # where the kernel does not grant the tile registers
 # llama_forward.c sums over a multiple of 32 numbers, reads heads in vectors of 16, and needs 16 outputs.
 _SUM_MULTIPLE, _HEAD_MULTIPLE, _MIN_OUTPUTS = 32, 16, 16
@@ -60,7 +60,7 @@ class _ForwardArgs(ctypes.Structure):
     )
 
 
-STRUCTURES = {"linear": _Linear, "layer": _Layer, "model": _Model, "forward_args": _ForwardArgs}
+_STRUCTURES = {"linear": _Linear, "layer": _Layer, "model": _Model, "forward_args": _ForwardArgs}
 
 
 class CompiledForward:
@@ -206,11 +206,22 @@ def _linears(layer: Any) -> list[nn.Module]:
 @cache
 def load_library(dtype: torch.dtype) -> ctypes.CDLL | None:
     """llama_forward.c for `dtype`, without AMX tiles where the kernel does not grant them. None if it cannot be built."""
-    if dtype not in DEFINES:
+    if dtype not in _DEFINES:
         return None
-    library = load(SOURCE, DEFINES[dtype], STRUCTURES)
+    library = load(_SOURCE, _DEFINES[dtype], _STRUCTURES)
     if library is not None and not library.llama_features_granted():
-        library = load(SOURCE, [*DEFINES[dtype], *_NO_TILES], STRUCTURES)
+        library = load(_SOURCE, [*_DEFINES[dtype], *_NO_TILES], _STRUCTURES)
     if library is not None:
         library.llama_scratch_floats.restype = _COUNT
     return library
+
+
+def instruction_sets() -> dict[str, str]:
+    """What the compiled forward uses on this processor, by dtype. The libraries are not kept. Raises NotBuilt."""
+    found = {}
+    for dtype, defines in _DEFINES.items():
+        library = build(_SOURCE, defines, keep=False)
+        if not library.llama_features_granted():
+            library = build(_SOURCE, [*defines, *_NO_TILES], keep=False)
+        found[str(dtype).removeprefix("torch.")] = ctypes.c_char_p.in_dll(library, "llama_instruction_sets").value
+    return {dtype: (text or b"").decode() for dtype, text in found.items()}

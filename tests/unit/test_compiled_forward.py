@@ -1,5 +1,7 @@
 """The compiled forward: logits of the model's own forward, the same bits in every batch; PyTorch where it cannot be built."""
 
+import ctypes
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -50,6 +52,7 @@ BUILDS = {
 def fresh() -> Iterator[None]:
     """Each test looks for a compiler and a library anew."""
     compiled_forward.load_library.cache_clear()
+    build_module._log_once.cache_clear()
     yield
     compiled_forward.load_library.cache_clear()
 
@@ -150,19 +153,102 @@ def test_a_tiny_vocabulary_uses_pytorch() -> None:
     assert body.compiled is None
 
 
-@pytest.mark.parametrize("obstacle", ["no compiler", "a compiler that fails", "switched off"])
-def test_where_nothing_can_be_built_pytorch_is_used(obstacle: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No compiler on a machine is normal."""
-    name, value = {
-        "no compiler": ("PATH", "/nowhere"),
-        "a compiler that fails": ("CC", "false"),
-        "switched off": ("UNDERSTUDY_NATIVE", "0"),
-    }[obstacle]
+OBSTACLES = {
+    "no compiler": ("PATH", "/nowhere", "no C compiler was found"),
+    "a compiler that fails": ("CC", "false", "false ended with exit code 1"),
+    "switched off": ("UNDERSTUDY_NATIVE", "0", "UNDERSTUDY_NATIVE=0 is set"),
+}
+
+
+@pytest.mark.parametrize("obstacle", OBSTACLES)
+def test_where_nothing_can_be_built_pytorch_is_used(
+    obstacle: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A machine without a compiler is normal: the logits are the same, and one line at level INFO says why."""
+    name, value, reason = OBSTACLES[obstacle]
     monkeypatch.setenv(name, value)
-    model, body = _body()
+    with caplog.at_level(logging.INFO, logger="pipeline"):
+        model, body = _body()
+        _body()
 
     assert body.compiled is None
     assert largest_gap(model, body, 37) < 1e-4
+    _assert_one_info_line(caplog, reason)
+
+
+@needs_compiler
+def test_a_compiler_error_is_logged_by_its_first_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The same failure is logged once, without the rest of the compiler's output."""
+    source = tmp_path / "source.c"
+    source.write_text("#error first line\n#error second line\n")
+    with caplog.at_level(logging.INFO, logger="pipeline"):
+        assert build_module.load(source) is None
+        assert build_module.load(source) is None
+
+    _assert_one_info_line(caplog, "#error first line")
+    assert "second line" not in caplog.text
+
+
+@needs_compiler
+def test_a_library_that_may_not_be_executed_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """If cache and temporary directory are mounted noexec, PyTorch is used and one line says why."""
+
+    def refuse(path: str) -> None:
+        raise OSError("failed to map segment from shared object")
+
+    monkeypatch.setattr(build_module.ctypes, "CDLL", refuse)
+    with caplog.at_level(logging.INFO, logger="pipeline"):
+        library = compiled_forward.load_library(torch.float32)
+
+    assert library is None
+    _assert_one_info_line(caplog, "failed to map segment")
+
+
+@needs_compiler
+def test_a_cache_that_may_not_be_executed_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the cache alone is mounted noexec, each process builds in the temporary directory."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    source, own = tmp_path / "source.c", build_module.ctypes.CDLL
+    source.write_text("int number(void) { return 7; }")
+    assert build_module.load(source) is not None
+
+    def refuse(path: str) -> Any:
+        if path.startswith(str(tmp_path)):
+            raise OSError("failed to map segment from shared object")
+        return own(path)
+
+    monkeypatch.setattr(build_module.ctypes, "CDLL", refuse)
+    library = build_module.load(source)
+
+    assert library is not None
+    assert 7 == library.number()
+
+
+def _assert_one_info_line(caplog: pytest.LogCaptureFixture, reason: str) -> None:
+    assert [logging.INFO] == [record.levelno for record in caplog.records]
+    assert reason in caplog.records[0].getMessage()
+
+
+@needs_compiler
+@pytest.mark.parametrize("change", ["a field more", "another order", "another type"])
+def test_a_struct_that_differs_between_c_and_python_is_an_internal_error(
+    change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A field of the binding is changed: loading names the struct, before any code reads it."""
+    fields = list(compiled_forward._ForwardArgs._fields_)
+    if change == "a field more":
+        fields.append(("more", ctypes.c_int64))
+    if change == "another order":
+        fields[0], fields[1] = fields[1], fields[0]
+    if change == "another type":
+        fields[0] = (fields[0][0], ctypes.c_int32)
+    changed = type("Changed", (ctypes.Structure,), {"_fields_": fields})
+    monkeypatch.setitem(compiled_forward._STRUCTURES, "forward_args", changed)
+
+    with pytest.raises(AssertionError, match="struct forward_args is not the same in C and in Python"):
+        compiled_forward.load_library(torch.float32)
 
 
 @needs_compiler

@@ -1,6 +1,7 @@
 """`understudy doctor`: each line against a machine made up for the test, and the exit code over all of them."""
 
 import json
+import re
 import shutil
 import socket
 import subprocess
@@ -16,6 +17,7 @@ from typer.testing import CliRunner
 
 from pipeline.commands import doctor as module
 from pipeline.commands.doctor import Check
+from pipeline.native import build
 
 APP = typer.Typer()
 APP.command()(module.doctor)
@@ -195,6 +197,64 @@ def test_absent_compiler_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing needs a compiler; the line says what is lost."""
     monkeypatch.setattr(shutil, "which", lambda name: None)
     assert module._tool("ninja", "do this") == Check("ninja", "note", "not found", "do this")
+
+
+def test_missing_c_compiler_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing needs a C compiler; the lines say what to install."""
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.delenv("UNDERSTUDY_NATIVE", raising=False)
+    assert (module._c_compiler().mark, module._c_compiler().found) == ("note", "not found")
+    assert module._compiled_code() == Check("compiled code", "note", "not buildable: no C compiler")
+
+
+def test_switched_off_compiled_code_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """UNDERSTUDY_NATIVE=0 explains a slow decode."""
+    monkeypatch.setenv("UNDERSTUDY_NATIVE", "0")
+    check = module._compiled_code()
+    assert (check.mark, check.found) == ("note", "off: UNDERSTUDY_NATIVE=0 is set")
+
+
+@pytest.mark.skipif(module.compiler() is None, reason="no C compiler here")
+def test_instruction_sets_of_compiled_code_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each dtype of the weights has its own; nothing is written into the cache."""
+    monkeypatch.delenv("UNDERSTUDY_NATIVE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(build, "FLAGS", [*build.FLAGS, "-O0"])
+    check = module._compiled_code()
+    vectors = "(AVX-512|AVX2|NEON|baseline vectors)"
+    bf16 = r"(, AVX512-BF16|, AMX tiles \(bf16\))?"
+    assert check.mark == "ok"
+    assert re.fullmatch(f"on: float32: {vectors}; bfloat16: {vectors}{bf16}", check.found)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_compiler_error_is_shown_by_its_first_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line holds what the compiler says first, not the whole of its output."""
+    broken = tmp_path / "broken"
+    broken.write_text("#!/bin/sh\necho 'no such header' >&2\necho 'more' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("CC", str(broken))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("UNDERSTUDY_NATIVE", raising=False)
+    check = module._compiled_code()
+    assert (check.mark, check.found) == ("note", "not buildable: llama_forward.c: no such header")
+
+
+def test_cache_of_compiled_code_is_shown_and_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory to be made, one that exists, one that other users can write to, and one behind a file."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    place = tmp_path / "understudy"
+    assert module._compiled_cache() == Check("compiled cache", "ok", f"{place} (to be made)")
+    assert list(tmp_path.iterdir()) == []
+    place.mkdir(mode=0o700)
+    assert module._compiled_cache() == Check("compiled cache", "ok", str(place))
+    place.chmod(0o777)
+    shared = module._compiled_cache()
+    assert (shared.mark, shared.found) == ("note", f"{place} is writable by other users")
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert module._compiled_cache().mark == "note"
 
 
 def test_store_is_looked_at_and_not_made(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """The log probabilities that a sparse loss reads, and their gradient: PyTorch and compiled code against the definition."""
 
+import ctypes
+
 import pytest
 import torch
 
@@ -127,3 +129,17 @@ def test_the_default_dtype_does_not_matter(way: str, monkeypatch: pytest.MonkeyP
 
     for one, other in zip(expected, found, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+@pytest.mark.skipif(compiler() is None, reason="no C compiler here")
+@pytest.mark.parametrize("name", ["log_prob_args", "gradient_args"])
+def test_a_struct_that_differs_between_c_and_python_is_an_internal_error(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first field is renamed in Python: loading names the struct."""
+    (_, kind), *others = sparse_log_probs._STRUCTURES[name]._fields_
+    changed = type("Changed", (ctypes.Structure,), {"_fields_": [("other", kind), *others]})
+    monkeypatch.setitem(sparse_log_probs._STRUCTURES, name, changed)
+
+    with pytest.raises(AssertionError, match=f"struct {name} is not the same in C and in Python"):
+        sparse_log_probs._load_library.__wrapped__(torch.float32)
