@@ -109,7 +109,8 @@ def test_some_need_whole_blocks(tmp_path: Path, variant: str, blocks: str) -> No
     tiny_llama(1, hidden=96, dtype=torch.bfloat16).save_pretrained(tmp_path / "draft")
 
     with pytest.raises(
-        UnderstudyError, match=rf"q_proj has 96 inputs and 96 outputs, but {variant} needs .* {blocks}; remove {variant}"
+        UnderstudyError,
+        match=rf"q_proj has 96 inputs and 96 outputs, but {variant} needs .* {blocks}; remove {variant}",
     ):
         quantize(tmp_path / "draft", variant, tmp_path / "out", CPU)
     assert not (tmp_path / "out").exists()

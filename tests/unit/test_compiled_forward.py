@@ -248,7 +248,7 @@ def test_other_models_are_left_alone() -> None:
 
 @needs_compiler
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
-def test_the_default_dtype_is_no_concern(dtype: torch.dtype) -> None:
+def test_the_default_dtype_has_no_effect(dtype: torch.dtype) -> None:
     """Memory that is handed to compiled code has the dtype it expects, whatever others have made the default."""
     model = family_model("Llama", torch.float32, **SIZES)
     torch.set_default_dtype(dtype)

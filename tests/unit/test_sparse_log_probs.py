@@ -1,4 +1,4 @@
-"""What a sparse loss reads of logits, and the way back: by torch and by compiled code, against the definition."""
+"""The log-probabilities of a sparse loss and their gradient, in PyTorch and in C, against the definition."""
 
 import pytest
 import torch
@@ -57,7 +57,7 @@ def _plain(logits_NV: torch.Tensor, ids_NK: torch.Tensor, tokens_N: torch.Tensor
 def test_values_and_gradients_are_those_of_the_definition(
     vocabulary: int, dtype: torch.dtype, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whole vectors or not, one block of sums or several; a kept token, another one, and the rest."""
+    """With and without partial vectors, one block of sums or several; a stored token, another token, and the rest."""
     _go(way, monkeypatch)
     logits_NV, ids_NK, tokens_N = _case(vocabulary, 5, dtype)
     leaves = [logits_NV.clone().requires_grad_(), logits_NV.double().requires_grad_()]
@@ -79,7 +79,7 @@ def test_values_and_gradients_are_those_of_the_definition(
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_rest_of_nothing_has_no_mass(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where every token is kept."""
+    """All tokens are stored."""
     _go(way, monkeypatch)
     logits_NV, ids_NK, tokens_N = _case(6, 6)
 
@@ -88,7 +88,7 @@ def test_a_rest_of_nothing_has_no_mass(way: str, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_small_rest_is_not_lost_to_rounding(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """1 - sum(q) of what is kept would be 0 or below in fp32."""
+    """1 - sum(q) of the stored tokens would be 0 or below in fp32."""
     _go(way, monkeypatch)
     logits_NV = torch.tensor([[0.0, 30.0, 0.0, 29.0, 0.0]])
     found = gather_log_probs(logits_NV, torch.tensor([[1, 3]]), torch.tensor([1]))
@@ -100,7 +100,7 @@ def test_a_small_rest_is_not_lost_to_rounding(way: str, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("wrong", [-1, 6])
 def test_a_token_that_is_not_there_raises(wrong: int, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kept or drawn: an error, not a read of other memory."""
+    """A stored or a completion token: an error, not an out-of-bounds read."""
     _go(way, monkeypatch)
     logits_NV, ids_NK, tokens_N = _case(6, 2)
     for ids, tokens in (
@@ -112,8 +112,8 @@ def test_a_token_that_is_not_there_raises(wrong: int, way: str, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_logits_that_are_no_numbers_stay_so(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The trainer looks for them in the loss."""
+def test_nan_logits_give_nan(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NaN logits give NaN, which the trainer detects in the loss."""
     _go(way, monkeypatch)
     logits_NV, ids_NK, tokens_N = _case(40, 3)
     logits_NV[1, 17] = torch.nan
@@ -124,8 +124,8 @@ def test_logits_that_are_no_numbers_stay_so(way: str, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_default_dtype_is_no_concern(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory that is handed to compiled code has the dtype it expects, whatever others have made the default."""
+def test_the_default_dtype_has_no_effect(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Buffers for compiled code have the expected dtype for any torch default."""
     _go(way, monkeypatch)
     logits_NV, ids_NK, tokens_N = torch.randn(3, 40), torch.arange(12).view(3, 4), torch.tensor([1, 5, 30])
     expected = gather_log_probs(logits_NV, ids_NK, tokens_N)
