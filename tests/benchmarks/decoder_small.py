@@ -93,7 +93,8 @@ def section(figure: dict[str, Any]) -> Iterator[str]:
     yield "## Decoder, small pair, against assisted generation\n"
     yield (
         f"The reference pair, batch 1, {settings['prompts']} prompts x {settings['tokens']} tokens, median of "
-        f"{settings['repeats']} turns. Settings of assisted generation: `{settings['assisted']}`. Target: 2 times its tokens per second.\n"
+        f"{settings['repeats']} turns. Settings of assisted generation: `{settings['assisted']}`. "
+        "Target: 2 times its tokens per second.\n"
     )
     yield (
         "| | | assisted, tokens/s | ours | ratio | plain, ours | plain, transformers | our speedup over our plain "

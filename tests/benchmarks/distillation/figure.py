@@ -22,39 +22,39 @@ _GENERATION_AIM, _STORE_AIM = 2.0, 0.5
 
 _HOW = """
 Acceptance rate at temperature 1 on examination prompts of seven domains, after the steps that fit into {seconds:.0f} s of
-training on 2 cores at the speeds below. Means of three seeds (two for the tables of losses and stores, one for drafts of another
-shape and for other variants); 95% intervals with the source document as the unit; paired differences. All methods: the same
-prompts, three completions each, 16 rows per step (one completion per row in TRL, up to two in ours: 7% more), betas 0.9 and 0.95,
-weight decay 0.1, 5% warm-up, then linear decay to 0, gradient clipping at 1, bfloat16 autocast on fp32 weights, loss on completions
-only, no activation checkpointing. TRL's trainers use AdamW, their default; `_muon` is our `optimizer: muon`, because this draft was
-pre-trained with Muon. Ours keeps the best of three drafts on dev prompts, and this time is included. near: the stock draft with the
-target it was made for. moved: the same draft after the target was fine-tuned on chat and json.
+training on 2 cores at the speeds below. Means of three seeds (two for the tables of losses and stores, one for drafts of
+another shape and for other variants); 95% intervals with the source document as the unit; paired differences. All methods: the
+same prompts, three completions each, 16 rows per step (one completion per row in TRL, up to two in ours: 7% more), betas 0.9
+and 0.95, weight decay 0.1, 5% warm-up, then linear decay to 0, gradient clipping at 1, bfloat16 autocast on fp32 weights, loss
+on completions only, no activation checkpointing. TRL's trainers use AdamW, their default; `_muon` is our `optimizer: muon`,
+because this draft was pre-trained with Muon. Ours keeps the best of three drafts on dev prompts, and this time is included.
+near: the stock draft with the target it was made for. moved: the same draft after the target was fine-tuned on chat and json.
 """
 _RATES = """
-Learning rates, for every optimizer and trainer: an initial value, doubled and halved until dev acceptance (after 45 s) gets worse.
-Other losses use the rate of their trainer and optimizer.
+Learning rates, for every optimizer and trainer: an initial value, doubled and halved until dev acceptance (after 45 s) gets
+worse. Other losses use the rate of their trainer and optimizer.
 """
 
 _MISSED = """
-For near, the gain over SFT is below its target. SFT's acceptance peaks early and then falls; ours keeps rising (on dev prompts, with
-one completion per prompt: 0.654 after 690 steps, 0.662 after 1,400, 0.667 after 2,800, about the maximum for this 1.3 M draft), so
-the gain depends on steps per second, which vary by half between hours on this machine. What helped: the loss in C and few tensor
-shapes (221 to 140 ms per step), batched Muon, a linear schedule, three completions per prompt. What did not help: other rates for the
-embedding, less momentum, half the batch, `torch.compile` (it compiles for longer than it saves). Also training on the prompts'
-distributions gained 0.6 points at equal steps for 10% more time; it is not implemented.
+For near, the gain over SFT is below its target. SFT's acceptance peaks early and then falls; ours keeps rising (on dev prompts,
+with one completion per prompt: 0.654 after 690 steps, 0.662 after 1,400, 0.667 after 2,800, about the maximum for this 1.3 M
+draft), so the gain depends on steps per second, which vary by half between hours on this machine. What helped: the loss in C
+and few tensor shapes (221 to 140 ms per step), batched Muon, a linear schedule, three completions per prompt. What did not
+help: other rates for the embedding, less momentum, half the batch, `torch.compile` (it compiles for longer than it saves). Also
+training on the prompts' distributions gained 0.6 points at equal steps for 10% more time; it is not implemented.
 """
 
 _DEFAULT = """
-The default is `lk_hybrid`. For near, total variation and -log acceptance are half a point better; for moved they are one to four
-points worse, because their gradients vanish where draft and target hardly overlap. Muon replaces AdamW for drafts that were
-pre-trained with it, such as this one and the quickstart's.
+The default is `lk_hybrid`. For near, total variation and -log acceptance are half a point better; for moved they are one to
+four points worse, because their gradients vanish where draft and target hardly overlap. Muon replaces AdamW for drafts that
+were pre-trained with it, such as this one and the quickstart's.
 """
 
 _LONG_AIMS = """
-Targets: the fine-tuned domains, chat and json, at 0.75 or more, json at 0.85 (met); no other domain loses more than a point (met: all
-gain, because fine-tuning changed the target in all domains). Code, on which the target was not fine-tuned, ends at 0.79. The
-differences between domains are smaller than reported elsewhere (0.8 to 0.9 on JSON and code, 0.4 to 0.5 on plays): json is highest
-and the others are close together, as expected for an 8.7 M target.
+Targets: the fine-tuned domains, chat and json, at 0.75 or more, json at 0.85 (met); no other domain loses more than a point
+(met: all gain, because fine-tuning changed the target in all domains). Code, on which the target was not fine-tuned, ends at
+0.79. The differences between domains are smaller than reported elsewhere (0.8 to 0.9 on JSON and code, 0.4 to 0.5 on plays):
+json is highest and the others are close together, as expected for an 8.7 M target.
 """
 
 _GENERATION_MISSED = """
