@@ -1,4 +1,4 @@
-"""Small stand-ins: models whose law is known exactly, tiny random Llamas, and builders of stored rows."""
+"""Test doubles: models with an exactly known distribution, tiny random Llamas, and builders of stored rows."""
 
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -68,7 +68,7 @@ def tiny_llama(
     spread: float = 0.3,
     attention: str = "sdpa",
 ) -> Any:
-    """A random LlamaForCausalLM. `spread` is the standard deviation of its weights: large enough not to be uniform."""
+    """A random LlamaForCausalLM. `spread` is the standard deviation of its weights: large enough for non-uniform logits."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
@@ -106,7 +106,7 @@ _COMMON = {
 
 
 def family_model(family: str, dtype: torch.dtype = torch.float64, **settings: Any) -> Any:
-    """A small random model of one of the library's families, its norms and biases not at their beginning."""
+    """A small random model of one of transformers' families, with random norms and biases."""
     config = getattr(transformers, f"{family}Config")(**_COMMON | settings)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)
@@ -118,11 +118,11 @@ def family_model(family: str, dtype: torch.dtype = torch.float64, **settings: An
 
 
 @torch.inference_mode()
-def largest_gap(model: Any, body: Any, vocabulary: int) -> float:
-    """Between the model's own full passes and what `body` says of ragged rows, fed in blocks, some of them twice."""
+def largest_gap(model: Any, forward: Any, vocabulary: int) -> float:
+    """The largest logit difference between the model's full passes and `forward` on ragged rows in blocks, some repeated."""
     generator = torch.Generator().manual_seed(1)
     texts = [torch.randint(vocabulary, (30,), generator=generator).tolist() for _ in range(3)]
-    side, gap = CachedModel(body, 3, 36), 0.0
+    side, gap = CachedModel(forward, 3, 36), 0.0
     fed = [7, 1, 12]
     side.logits(torch.tensor([text[:12] for text in texts]), [0, 0, 0], keep=1)
     expected = [full_logits(model, text)[:, :vocabulary] for text in texts]
@@ -140,7 +140,7 @@ def largest_gap(model: Any, body: Any, vocabulary: int) -> float:
 
 
 def tiny_pair(seed: int, noise: float) -> tuple[Any, Any]:
-    """A target in fp64 and a draft that is the target with its head shaken: wrong often enough, and right often enough."""
+    """A target in fp64 and a draft with noise on the output head, so that tokens are both accepted and rejected."""
     target, draft = tiny_llama(seed, layers=1), tiny_llama(seed, layers=1)
     with torch.no_grad():
         weight = draft.lm_head.weight
@@ -197,7 +197,7 @@ def stored_completion(
     keep: KeepMethod = "top",
     seed: int = 0,
 ) -> StoredCompletion:
-    """A stored completion with made-up distributions."""
+    """A stored completion with random distributions."""
     tokens_N, generator = np.array(tokens, dtype=np.int32), np.random.default_rng(seed)
     count = len(tokens_N)
     p_NV = generator.dirichlet(np.ones(vocabulary), count)
@@ -238,5 +238,5 @@ def counted(
 
 
 def quiet() -> Progress:
-    """Progress that draws no bar."""
+    """Progress without a bar."""
     return Progress(terminal=False)

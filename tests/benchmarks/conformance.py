@@ -1,4 +1,4 @@
-"""The examination against engines no one here wrote. `make conformance` measures; this tells of it."""
+"""The table of conformance results. `make conformance` measures them."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,12 +9,12 @@ def main() -> None:
 
 
 def section(figure: dict[str, Any]) -> Iterator[str]:
-    """What BENCHMARKS.md says of it."""
-    yield "## Conformance: predicted and counted by the engines themselves\n"
+    """Its section of BENCHMARKS.md."""
+    yield "## Conformance: predicted counts against the engines' counters\n"
     yield (
-        "The reference pair and its candidate, 64 prompts x 128 tokens, fp32. `identical`: every counter to the last digit, and "
-        "every single round where the examination puts it. `shipped` is vLLM's CPU build as it comes, which does not sample "
-        "from the target when it speculates (vLLM issue 55005); `repaired` mends that in the test's process.\n"
+        "The reference pair and its candidate, 64 prompts x 128 tokens, fp32. `identical`: all counters are equal, and every "
+        "single round is as predicted. `shipped` is vLLM's CPU build as released, which does not sample from the target when it "
+        "speculates (vLLM issue 55005); `repaired` fixes that in the test's process.\n"
     )
     yield "| engine | temperature | draft | gamma | predicted: drafts, accepted | counted | agreement | near-ties |"
     yield "|---|---|---|---|---|---|---|---|"

@@ -1,4 +1,4 @@
-"""Speedup by batch: speculation's gain falls with load, because verification stops being free."""
+"""Speedup by batch size: it falls with the batch, because verification costs more."""
 
 from collections.abc import Iterator
 from statistics import median
@@ -52,10 +52,10 @@ def _measure() -> list[dict[str, Any]]:
 
 
 def section(figure: dict[str, Any]) -> Iterator[str]:
-    """What BENCHMARKS.md says of it."""
+    """Its section of BENCHMARKS.md."""
     gammas = list(figure["rows"][0]["speedup"])
-    yield "## Speedup by batch\n"
-    yield f"The same pair, acceptance imposed at {figure['acceptance']}: tokens per second with the draft over without.\n"
+    yield "## Speedup by batch size\n"
+    yield f"The same pair, imposed acceptance {figure['acceptance']}: tokens per second with the draft / without.\n"
     yield "| batch | plain tokens/s |" + "".join(f" gamma {gamma} |" for gamma in gammas)
     yield "|---|---|" + "---|" * len(gammas)
     for row in figure["rows"]:

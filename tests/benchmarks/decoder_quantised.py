@@ -1,4 +1,4 @@
-"""What quantising a draft is for: speedup at real sizes with a bf16, an INT8 and an INT4 draft, in one run."""
+"""Quantised drafts: speedup at real sizes with a bf16, an INT8 and an INT4 draft, in one run."""
 
 import tempfile
 from collections.abc import Iterator
@@ -92,16 +92,16 @@ def _ratio(slower: list[Any], faster: list[Any]) -> float:
 
 
 def section(figure: dict[str, Any]) -> Iterator[str]:
-    """What BENCHMARKS.md says of it."""
+    """Its section of BENCHMARKS.md."""
     yield "## Quantised drafts at real sizes\n"
     yield (
-        f"The untied 853 M target in bf16 and its 99 M draft with random weights, batch 1, gamma {GAMMA}, acceptance imposed at "
-        f"{figure['acceptance']}: what a draft takes, not how well it agrees. Median of {figure['repeats']} turns; plain "
-        f"decoding takes {figure['plain_ms']:.1f} ms a token. Aims for INT4: {_SPEEDUP_AIM} times plain ({_STRETCH} is the "
-        f"stretch), {_OVER_BF16_AIM} times the bf16 draft's result. Sizes are over bf16's: the quantised layers (aims: INT8 "
-        f"{_SIZE_AIMS['int8']}, INT4 {_SIZE_AIMS['int4']}) and the whole file.\n"
+        f"The untied 853 M target in bf16 and its 99 M draft with random weights, batch 1, gamma {GAMMA}, imposed acceptance "
+        f"{figure['acceptance']}: this measures the draft's cost, not its quality. Median of {figure['repeats']} turns; plain "
+        f"decoding takes {figure['plain_ms']:.1f} ms per token. Targets for INT4: speedup {_SPEEDUP_AIM} ({_STRETCH} as a "
+        f"stretch goal), {_OVER_BF16_AIM} times that of the bf16 draft. Sizes relative to bf16: the quantised layers (targets: "
+        f"INT8 {_SIZE_AIMS['int8']}, INT4 {_SIZE_AIMS['int4']}) and the whole file.\n"
     )
-    yield "| draft | speedup over plain | over the bf16 draft | its pass, ms | layers | file |"
+    yield "| draft | speedup | relative to the bf16 draft | draft forward, ms | size of layers | size of file |"
     yield "|---|---|---|---|---|---|"
     for name, row in figure["drafts"].items():
         sizes = figure["sizes"].get(name)

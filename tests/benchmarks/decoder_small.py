@@ -88,16 +88,17 @@ def _measure(dtype: str, sample: bool) -> dict[str, Any]:
 
 
 def section(figure: dict[str, Any]) -> Iterator[str]:
-    """What BENCHMARKS.md says of it."""
+    """Its section of BENCHMARKS.md."""
     settings = figure["settings"]
-    yield "## The decoder, small pair: against assisted generation\n"
+    yield "## Decoder, small pair, against assisted generation\n"
     yield (
         f"The reference pair, batch 1, {settings['prompts']} prompts x {settings['tokens']} tokens, median of "
-        f"{settings['repeats']} turns. The peer's settings: `{settings['assisted']}`. Aim: 2 times its tokens per second.\n"
+        f"{settings['repeats']} turns. Settings of assisted generation: `{settings['assisted']}`. "
+        "Target: 2 times its tokens per second.\n"
     )
     yield (
         "| | | assisted, tokens/s | ours | ratio | plain, ours | plain, transformers | our speedup over our plain "
-        "| forward times alone say |"
+        "| ideal from forward times |"
     )
     yield "|---|---|---|---|---|---|---|---|---|"
     for row in figure["rows"]:

@@ -1,4 +1,4 @@
-"""Tokens per second beside real engines: the reference pair, fp32, temperature 0, ours in the same minutes."""
+"""Tokens per second of engines and of our decoder, measured together: the reference pair, fp32, temperature 0."""
 
 from collections.abc import Iterator
 from statistics import median
@@ -66,10 +66,10 @@ def _ours() -> list[dict[str, Any]]:
 
 
 def section(figure: dict[str, Any]) -> Iterator[str]:
-    """What BENCHMARKS.md says of it."""
+    """Its section of BENCHMARKS.md."""
     speeds = {(row["engine"], row["batch"], row["gamma"]): row["tokens_per_second"] for row in figure["rows"]}
-    yield "## Beside real engines, small pair\n"
-    yield "Tokens per second, temperature 0, fp32, 128 tokens a prompt, prefill included:\n"
+    yield "## Comparison with engines, small pair\n"
+    yield "Tokens per second, temperature 0, fp32, 128 tokens per prompt, prefill included:\n"
     yield "| engine | batch | plain | gamma 1 | gamma 3 | gamma 5 |"
     yield "|---|---|---|---|---|---|"
     for engine, batch in dict.fromkeys((engine, batch) for engine, batch, _ in speeds):
@@ -83,6 +83,6 @@ def section(figure: dict[str, Any]) -> Iterator[str]:
     if ahead:
         names = ", ".join(f"{engine} at gamma {gamma}" for engine, gamma in ahead)
         yield (
-            f"\nAhead of ours at batch 1: {names}. Matrix products take about 0.6 of the 1.4 ms of a target pass here; the "
-            "rest is calls from Python, four microseconds at a time. To lead, a pass must be a compiled graph, as theirs is."
+            f"\nFaster than ours at batch 1: {names}. Matmuls take about 0.6 of the 1.4 ms of a target forward here; the rest is "
+            "Python call overhead, four microseconds per call. A faster forward needs a compiled graph, as in those engines."
         )

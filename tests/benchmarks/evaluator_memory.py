@@ -113,11 +113,11 @@ def _mib(file: str, name: str) -> float:
 
 
 def section(figure: dict[str, Any]) -> Iterator[str]:
-    """What BENCHMARKS.md says of it."""
-    yield "## The evaluator's memory\n"
+    """Its section of BENCHMARKS.md."""
+    yield "## Memory of the examination\n"
     yield (
-        "A tiny draft over synthetic completions of about 64 tokens; `anonymous` is what the evaluator itself holds, the peak "
-        "has the libraries and the touched part of the mapped store besides. It must not grow.\n"
+        "A tiny draft on synthetic completions of about 64 tokens. `anonymous` is the memory of the examination itself; the peak "
+        "also includes libraries and the mapped pages of the store. It must not grow with the number of completions.\n"
     )
     yield "| completions | peak MiB | anonymous MiB | tokens/s, store to acceptance.json |"
     yield "|---|---|---|---|"

@@ -71,13 +71,13 @@ def _measure() -> dict[str, Any]:
 
 
 def section(figure: dict[str, Any]) -> Iterator[str]:
-    """What BENCHMARKS.md says of it."""
+    """Its section of BENCHMARKS.md."""
     seconds, omega = figure["seconds"], figure["tokens_per_target_call"]
-    yield "## The evaluator against examining by decoding\n"
+    yield "## Speed of the examination against decoding\n"
     yield (
         f"{figure['prompts']} prompts, {figure['tokens']:,} tokens of the reference pair, temperature 0, fp32. "
         f"Assisted generation at gamma {figure['gamma']} alone: {seconds['assisted generation']:.1f} s, "
         f"{omega['assisted generation']:.4f} tokens per target call. The examination, gamma 1 to "
         f"{figure['gammas_examined']} with second moments: {1000 * seconds['examination']:.0f} ms, "
-        f"{omega['examination']:.4f}. **{figure['ratio']:.0f} times faster** (aim 100).\n"
+        f"{omega['examination']:.4f}. **{figure['ratio']:.0f} times faster** (target 100).\n"
     )

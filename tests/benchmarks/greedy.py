@@ -19,7 +19,7 @@ def main() -> None:
 
 
 def _compare(dtype: str, batch: int) -> dict[str, Any]:
-    """How many texts are equal; of the others, where they part and how far apart the two logits are there."""
+    """How many texts are equal; for the others, the position of the first divergence and the logit gap there."""
     import torch
 
     from pipeline.examination.cross_check import first_divergence
@@ -54,20 +54,20 @@ def _compare(dtype: str, batch: int) -> dict[str, Any]:
 
 
 def section(figure: dict[str, Any]) -> Iterator[str]:
-    """What BENCHMARKS.md says of it."""
+    """Its section of BENCHMARKS.md."""
     settings = figure["settings"]
     yield "## Lossless at temperature 0\n"
     yield (
         f"{settings['prompts']:,} prompts of the reference pair x {settings['tokens']} tokens, speculative at gamma "
-        f"{settings['gamma']} against plain. In fp32 a text may part where two logits nearly tie (gap below "
-        f"{settings['near_tie']:g}): a block and a single token round differently. Not so in the compiled forward pass, where "
-        "a token's logits are the same bits in any company: there every text must be equal in bf16 too.\n"
+        f"{settings['gamma']} against plain. In fp32 texts may diverge where two logits are nearly tied (gap "
+        f"below {settings['near_tie']:g}), because a block and a single token round differently. In the C forward, a token's "
+        "logits are bit-identical for any batch, so there every text must be equal in bf16 too.\n"
     )
-    yield "| | batch | forward | equal | tokens per target call | where they part: position (gap of the two logits) |"
+    yield "| | batch | forward | equal | tokens per target call | first divergence: position (logit gap) |"
     yield "|---|---|---|---|---|---|"
     for dtype in (dtype for dtype in BATCHES if dtype in figure):
         row = {"batch": "200", "compiled": False, **figure[dtype]}  # as it was before there was a compiled forward
         partings = ", ".join(f"{item['position']} ({item['gap']:.1e})" for item in row["partings"]) or "-"
-        forward = "compiled" if row["compiled"] else "plain"
+        forward = "C" if row["compiled"] else "PyTorch"
         share = f"{row['equal']:,} of {settings['prompts']:,}"
         yield f"| {dtype} | {row['batch']} | {forward} | {share} | {row['tokens_per_target_call']:.2f} | {partings} |"

@@ -1,4 +1,4 @@
-"""Seconds of what must stay light: help, a dry run, a run whose every stage is in the store."""
+"""Start-up times: help, a dry run, a run whose stages are all reused."""
 
 import sys
 import tempfile
@@ -23,10 +23,10 @@ def main() -> None:
 
 
 def section(figure: dict[str, Any]) -> Iterator[str]:
-    """What BENCHMARKS.md says of it."""
+    """Its section of BENCHMARKS.md."""
     torch = figure["python -c 'import torch'"]["median"]
-    yield "## What must stay light\n"
-    yield "| command | median s | lowest, highest | of `import torch` |"
+    yield "## Start-up times\n"
+    yield "| command | median s | min, max | relative to `import torch` |"
     yield "|---|---|---|---|"
     for name, times in figure.items():
         spread = f"{times['lowest']:.2f}, {times['highest']:.2f}"

@@ -9,8 +9,8 @@ from tests.benchmarks.figures import RESULTS, ROOT
 
 _HEAD = """# Benchmarks
 
-Made by `make bench`, one JSON file a figure in `tests/benchmarks/results/`. Read ratios and orders, not the last digit:
-the machine is small and shared. Nothing else ran beside a measurement.
+Made by `make bench`, with one JSON file per benchmark in `tests/benchmarks/results/`. Ratios are more reliable than absolute
+figures: the machine is small and shared. Nothing else ran during a measurement.
 """
 
 

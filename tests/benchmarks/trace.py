@@ -34,7 +34,7 @@ def _greedy() -> list[dict[str, Any]]:
 
 @dataclass
 class _Spoken:
-    """What a decode said, in the form the examination reads."""
+    """A decoded completion in the form that the examination reads."""
 
     prompt: Any
     tokens: Any = None
@@ -93,8 +93,8 @@ def _sampled() -> dict[str, Any]:
 
 
 def section(figure: dict[str, Any]) -> Iterator[str]:
-    """What BENCHMARKS.md says of it."""
-    yield "## Examined is what is decoded\n"
+    """Its section of BENCHMARKS.md."""
+    yield "## Examination against the decoder\n"
     greedy = figure["greedy"]
     ties = [tie for row in greedy for tie in row["differences"]]
     gaps = (
@@ -102,9 +102,8 @@ def section(figure: dict[str, Any]) -> Iterator[str]:
     )
     same = sum(row["rounds_predicted"] == row["rounds_decoded"] and not row["differences"] for row in greedy)
     yield (
-        f"Temperature 0, {greedy[0]['prompts']} prompts, {greedy[0]['tokens']:,} tokens at each gamma 1 to 16, fp32: rounds "
-        f"are where the examination puts them, one by one, at {same} of {len(greedy)} gammas; near-ties: {len(ties)} "
-        f"({gaps}).\n"
+        f"Temperature 0, {greedy[0]['prompts']} prompts, {greedy[0]['tokens']:,} tokens at each gamma 1 to 16, fp32: all "
+        f"rounds are as predicted at {same} of {len(greedy)} gammas; near-ties: {len(ties)} ({gaps}).\n"
     )
     yield (
         f"Temperature 1, gamma {figure['gamma']}, {figure['prompts'] * figure['tokens']:,} tokens of the decoder's own text; "

@@ -1,4 +1,4 @@
-"""What the examination predicts of an engine's counters, beside what they say. One row of the table a case."""
+"""Predictions of the examination beside an engine's counters: one row of the table per case."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -12,31 +12,37 @@ from pipeline.acceptance.intervals import ratio_gain
 from pipeline.acceptance.moments import RoundMoments, round_moments
 from pipeline.acceptance.rounds import CONVENTIONS, Convention, expected_rounds
 from pipeline.speculation.sampling import GREEDY, Sampling
+from tests.conformance.deterministic import TIE, Floats, Unexplained, deterministic_rounds, explain
 from tests.conformance.subject import TOKENS, Subject
-from tests.conformance.texts import BATCH_TOKENS, Text, go_on, judge, surprise, text, with_log_p
-from tests.conformance.walks import TIE, Floats, Unexplained, explain, walk
+from tests.conformance.texts import (
+    BATCH_TOKENS,
+    TokenizedText,
+    continue_texts,
+    log_p_test,
+    text,
+    token_statistics,
+    with_log_p,
+)
 
 VLLM, OPENVINO = CONVENTIONS["vllm"], CONVENTIONS["openvino"]
-CONTINUATIONS = 2  # of every sampled text: what the target may say past its end
+CONTINUATIONS = 2  # of every sampled text: continuations past its end
 Call = dict[str, Any]
 
 
 def exact_row(subject: Subject, call: Call, gamma: int) -> dict[str, Any]:
-    """A call where a_t is 0 or 1: a greedy target, or a greedy draft. Counters must be met to the last digit.
-
-    Past the end, at temperature 0 the target is asked to go on; at temperature 1 the engine's own further tokens count,
-    which its trace shows as far as its last round went, and further no round looks.
-    """
+    """A call where a_t is 0 or 1 (a greedy target or a greedy draft): counters must be equal. Past the end, at
+    temperature 0 the target generates more tokens; at temperature 1 the engine's own tokens from its trace are used,
+    as far as its last round went."""
     greedy = call["temperature"] == 0
     own = _texts(subject, call, past_the_end=True)
-    texts = go_on(subject.target_model, own, gamma - 1, GREEDY, subject.vocabulary, 0) if greedy else own
+    texts = continue_texts(subject.target_model, own, gamma - 1, GREEDY, subject.vocabulary, 0) if greedy else own
     sampling = GREEDY if greedy else Sampling()
     a = acceptance_probabilities(subject.draft_model, texts, sampling, GREEDY, subject.vocabulary, BATCH_TOKENS)
     lengths_B = np.array([item.length for item in texts])
     found = expected_rounds(_stack(a, lengths_B, gamma), lengths_B, gamma, VLLM)
     predicted = _counts(found.rounds_B.sum(), found.accepted_BG.sum(0))
     assert predicted == _whole(predicted), "a_t is 0 or 1, and yet the counts are not whole"
-    seen = [[stood + 1 for stood in _rounds(steps)] for steps in call["steps"]]
+    seen = [[accepted + 1 for accepted in _rounds(steps)] for steps in call["steps"]]
     return {
         "predicted": _whole(predicted),
         "counted": call["counters"],
@@ -49,14 +55,16 @@ def exact_row(subject: Subject, call: Call, gamma: int) -> dict[str, Any]:
 
 
 def openvino_row(subject: Subject, call: Call, gamma: int) -> dict[str, Any]:
-    """openvino-genai at temperature 0: its target calls, prefill included, and what each of them emitted. The accepted
-    tokens that it reports are those of all rounds of a text but the last."""
+    """openvino-genai at temperature 0: target calls including the prefill, and the tokens emitted by each. It reports
+    accepted tokens of all rounds of a text but the last."""
     own = [text(prompt, tokens, len(tokens)) for prompt, tokens in zip(subject.prompts, call["tokens"], strict=True)]
-    texts = go_on(subject.target_model, own, gamma, GREEDY, subject.vocabulary, 0)
+    texts = continue_texts(subject.target_model, own, gamma, GREEDY, subject.vocabulary, 0)
     a = acceptance_probabilities(subject.draft_model, texts, GREEDY, GREEDY, subject.vocabulary, BATCH_TOKENS)
     lengths_B = np.array([item.length for item in texts])
     found = expected_rounds(_stack(a, lengths_B, 0), lengths_B, gamma, OPENVINO)
-    rounds = [walk(a_T, item.length, gamma, OPENVINO, TOKENS) for a_T, item in zip(a, texts, strict=True)]
+    rounds = [
+        deterministic_rounds(a_T, item.length, gamma, OPENVINO, TOKENS) for a_T, item in zip(a, texts, strict=True)
+    ]
     before_last = sum(emitted - 1 for prompt in rounds for emitted in prompt[:-1])
     predicted = {"target_calls": round(found.calls_B.sum()), "accepted_before_last": before_last}
     counted = {
@@ -76,13 +84,13 @@ def openvino_row(subject: Subject, call: Call, gamma: int) -> dict[str, Any]:
 
 def _rounds_explained(
     subject: Subject,
-    texts: Sequence[Text],
+    texts: Sequence[TokenizedText],
     a: Sequence[Floats],
     gamma: int,
     convention: Convention,
     seen: Sequence[Sequence[int]],
 ) -> dict[str, list[Any]]:
-    """Every round emitted what a_t demands, but for near-ties of the draft; prompts where even those do not explain it."""
+    """Every round must emit what a_t predicts, up to near-ties of the draft; prompts that near-ties do not explain are listed."""
     ties: list[dict[str, Any]] = []
     unexplained: list[str] = []
     for number, (item, a_T, emitted) in enumerate(zip(texts, a, seen, strict=True)):
@@ -96,27 +104,27 @@ def _rounds_explained(
 
 
 class _Gap:
-    """How far the draft is from choosing otherwise at a position; it is asked only where the engine did."""
+    """The gap between the draft's two largest logits at a position; evaluated only where the engine differs."""
 
-    def __init__(self, model: Any, item: Text) -> None:
+    def __init__(self, model: Any, item: TokenizedText) -> None:
         self._model, self._item = model, item
 
     def __call__(self, position: int) -> float:
-        short_T = judge(self._model, [self._item])[0].short
+        short_T = token_statistics(self._model, [self._item])[0].short
         return abs(float(short_T[position])) if position < len(short_T) else float("inf")
 
 
-def _of_the_text(subject: Subject, texts: Sequence[Text], greedy: bool) -> dict[str, Any]:
-    """At temperature 0, where the engine's tokens are not our target's argmax, and by how much; else how likely they are."""
-    opinions = judge(subject.target_model, texts)
+def _of_the_text(subject: Subject, texts: Sequence[TokenizedText], greedy: bool) -> dict[str, Any]:
+    """At temperature 0: tokens that are not our target's argmax, with the logit gap; otherwise the log-likelihood test."""
+    statistics = token_statistics(subject.target_model, texts)
     if not greedy:
         return {
-            "text": dict(zip(("mean_log_p", "expected", "standard_errors"), surprise(texts, opinions), strict=True))
+            "text": dict(zip(("mean_log_p", "expected", "standard_errors"), log_p_test(texts, statistics), strict=True))
         }
     missed = [
-        {"prompt": number, "position": int(position), "gap": float(opinion.short[position])}
-        for number, opinion in enumerate(opinions)
-        for position in np.flatnonzero(opinion.short > 0)
+        {"prompt": number, "position": int(position), "gap": float(item_statistics.short[position])}
+        for number, item_statistics in enumerate(statistics)
+        for position in np.flatnonzero(item_statistics.short > 0)
     ]
     return {
         "near_ties_of_the_target": [tie for tie in missed if tie["gap"] < TIE],
@@ -128,8 +136,8 @@ def pooled_row(subject: Subject, calls: Sequence[Call], gamma: int) -> dict[str,
     """Calls at temperature 1 with a sampled draft, pooled: differences in exact standard errors.
 
     Rounds that start inside a text depend on that text alone, so `drafts` is exact given it. What is accepted past the end
-    depends on what the target would have said there: the prediction is the mean over continuations drawn from the target,
-    and the spread among them enters the standard error, once for the engine's own and once for ours.
+    depends on unknown target tokens: the prediction is the mean over continuations sampled from the target,
+    and their variance enters the standard error, once for the engine's own and once for ours.
     """
     counted, mean_R, variance_R = np.zeros(2 + gamma), np.zeros(2 + gamma), np.zeros(2 + gamma)
     all_texts = []
@@ -155,12 +163,12 @@ def pooled_row(subject: Subject, calls: Sequence[Call], gamma: int) -> dict[str,
     }
 
 
-def _moments(subject: Subject, own: Sequence[Text], gamma: int, call: Call) -> list[tuple[Floats, ...]]:
+def _moments(subject: Subject, own: Sequence[TokenizedText], gamma: int, call: Call) -> list[tuple[Floats, ...]]:
     lengths_B = np.array([item.length for item in own])
     found = []
     for number in range(CONTINUATIONS):
         seed = call["seed"] * CONTINUATIONS + number
-        longer = go_on(subject.target_model, own, gamma - 1, Sampling(), subject.vocabulary, seed)
+        longer = continue_texts(subject.target_model, own, gamma - 1, Sampling(), subject.vocabulary, seed)
         a = _sampled_acceptance(subject, longer)
         moments = round_moments(_stack(a, lengths_B, gamma), lengths_B, gamma, VLLM)
         found.append(tuple(_columns(moments, part) for part in ("mean", "variance")))
@@ -168,13 +176,13 @@ def _moments(subject: Subject, own: Sequence[Text], gamma: int, call: Call) -> l
 
 
 def _columns(moments: RoundMoments, part: str) -> Floats:
-    """Drafts, accepted, accepted by place: one column each, (B, 2 + gamma)."""
+    """Drafts, accepted, accepted by position: one column each, (B, 2 + gamma)."""
     counts = (moments.rounds, moments.accepted, moments.per_position)
     return np.column_stack([getattr(count, part) for count in counts])
 
 
-def _sampled_acceptance(subject: Subject, texts: Sequence[Text]) -> list[Floats]:
-    """a_t of a draft that is sampled at temperature 1."""
+def _sampled_acceptance(subject: Subject, texts: Sequence[TokenizedText]) -> list[Floats]:
+    """a_t of a draft sampled at temperature 1."""
     known = with_log_p(subject.target_model, texts)
     return acceptance_probabilities(
         subject.draft_model, known, Sampling(), Sampling(), subject.vocabulary, BATCH_TOKENS
@@ -182,16 +190,23 @@ def _sampled_acceptance(subject: Subject, texts: Sequence[Text]) -> list[Floats]
 
 
 def against_the_target(
-    subject: Subject, spoken: Sequence[Text], copies: int, calls: Sequence[Call], gamma: int, draft_sampling: str
+    subject: Subject,
+    target_texts: Sequence[TokenizedText],
+    copies: int,
+    calls: Sequence[Call],
+    gamma: int,
+    draft_sampling: str,
 ) -> dict[str, float]:
-    """The examination as it is used: from texts the target spoke, not the engine's. Mean acceptance length predicted and
-    counted, and their difference in standard errors, prompts being the unit. `spoken` holds `copies` texts a prompt, one
-    set after the other, each with gamma - 1 tokens past its end."""
+    """The examination as it is normally used: on texts generated by the target, not by the engine. Mean acceptance length
+    predicted and counted, and the difference in standard errors, with the prompt as unit. `target_texts` holds
+    `copies` texts per prompt, one set after the other, each with gamma - 1 tokens past its end."""
     if draft_sampling == "greedy":
-        a = acceptance_probabilities(subject.draft_model, spoken, Sampling(), GREEDY, subject.vocabulary, BATCH_TOKENS)
+        a = acceptance_probabilities(
+            subject.draft_model, target_texts, Sampling(), GREEDY, subject.vocabulary, BATCH_TOKENS
+        )
     else:
-        a = _sampled_acceptance(subject, spoken)
-    lengths_B = np.array([item.length for item in spoken])
+        a = _sampled_acceptance(subject, target_texts)
+    lengths_B = np.array([item.length for item in target_texts])
     found = expected_rounds(_stack(a, lengths_B, gamma), lengths_B, gamma, VLLM)
     rounds_N = found.rounds_B.reshape(copies, -1).sum(0)
     accepted_N = found.accepted_BG.sum(1).reshape(copies, -1).sum(0)
@@ -208,8 +223,8 @@ def against_the_target(
 
 
 def check_trace(call: Call) -> None:
-    """The trace and the public counters tell the same story, and the text is the trace cut at its end."""
-    rounds = [stood for steps in call["steps"] for stood in _rounds(steps)]
+    """The trace agrees with the public counters, and the text is the trace truncated at its end."""
+    rounds = [accepted for steps in call["steps"] for accepted in _rounds(steps)]
     assert call["counters"]["drafts"] == len(rounds)
     assert call["counters"]["accepted"] == sum(rounds)
     for tokens, steps in zip(call["tokens"], call["steps"], strict=True):
@@ -222,7 +237,7 @@ def _rounds(steps: Sequence[Sequence[int]]) -> list[int]:
     return [len(step) - 1 for step in steps[1:]]
 
 
-def _texts(subject: Subject, call: Call, past_the_end: bool) -> list[Text]:
+def _texts(subject: Subject, call: Call, past_the_end: bool) -> list[TokenizedText]:
     return [
         text(prompt, [token for step in steps for token in step] if past_the_end else tokens, len(tokens))
         for prompt, tokens, steps in zip(subject.prompts, call["tokens"], call["steps"], strict=True)

@@ -42,12 +42,12 @@ def openvino() -> Engine:
 
 @pytest.fixture(scope="session")
 def rows(pytestconfig: pytest.Config) -> list[dict[str, Any]]:
-    """Where tests leave what they found."""
+    """The rows that tests append."""
     return pytestconfig.stash.setdefault(_ROWS, [])
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Only a whole session that passed is a result."""
+    """Write results only if the whole session passed."""
     config, found = session.config, session.config.stash.get(_ROWS, [])
     whole = [Path(__file__).parent] == [Path(argument).resolve() for argument in config.args]
     if found and exitstatus == 0 and whole and not (config.option.keyword or config.option.markexpr):

@@ -1,4 +1,4 @@
-"""Whom the engines are asked to play: the pair and the candidate of the latest run of a store, and prompts no draft saw."""
+"""The models of the conformance tests: pair and candidate of the latest run of a store, and unseen prompts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The examination against openvino-genai at temperature 0: target calls equal, exactly, and so does each call's share."""
+"""The examination against openvino-genai at temperature 0: equal target calls and tokens per call."""
 
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,12 @@ from tests.conformance.subject import TOKENS, Subject
 
 @pytest.fixture(scope="session")
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the exported models lie."""
+    """Directory of exported models."""
     return tmp_path_factory.mktemp("openvino")
 
 
 @pytest.mark.parametrize("gamma", [1, 3, 5])
-def test_target_calls_are_predicted_to_the_last_one(
+def test_target_calls_are_predicted_exactly(
     openvino: Engine, subject: Subject, work: Path, rows: list[dict[str, Any]], gamma: int
 ) -> None:
     """Calls are identical, and the text is the target's, but for near-ties that are listed."""

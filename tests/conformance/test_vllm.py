@@ -11,7 +11,7 @@ import pytest
 from tests.conformance.cases import against_the_target, check_trace, exact_row, pooled_row
 from tests.conformance.engines import Engine, vllm_job
 from tests.conformance.subject import TOKENS, Subject
-from tests.conformance.texts import Text, speak
+from tests.conformance.texts import TokenizedText, sample_texts
 
 GAMMAS = [1, 3, 5]
 SEEDS = range(8)
@@ -20,13 +20,13 @@ Rows = list[dict[str, Any]]
 
 
 @pytest.fixture(scope="session")
-def spoken(subject: Subject) -> list[Text]:
-    """What the target itself says to the prompts at temperature 1, several times."""
-    said = []
+def target_texts(subject: Subject) -> list[TokenizedText]:
+    """Several texts of the target for each prompt at temperature 1."""
+    texts = []
     for seed in range(COPIES):
         model, stop = subject.target_model, subject.stop_tokens
-        said += speak(model, subject.prompts, TOKENS, max(GAMMAS) - 1, stop, subject.vocabulary, seed)
-    return said
+        texts += sample_texts(model, subject.prompts, TOKENS, max(GAMMAS) - 1, stop, subject.vocabulary, seed)
+    return texts
 
 
 def _ask(vllm: Engine, subject: Subject, gamma: int, calls: list[tuple[float, int]], **more: Any) -> dict[str, Any]:
@@ -51,8 +51,8 @@ def _label(result: dict[str, Any], build: str, temperature: float, draft_samplin
 
 
 @pytest.mark.parametrize("gamma", GAMMAS)
-def test_a_greedy_draft_is_predicted_to_the_last_digit(
-    vllm: Engine, subject: Subject, spoken: list[Text], rows: Rows, gamma: int
+def test_a_greedy_draft_is_predicted_exactly(
+    vllm: Engine, subject: Subject, target_texts: list[TokenizedText], rows: Rows, gamma: int
 ) -> None:
     """Drafts, accepted and per-position counts are identical at temperature 0 and 1, but for near-ties that are listed."""
     result = _ask(vllm, subject, gamma, [(0.0, 0), (1.0, 0)])
@@ -64,19 +64,22 @@ def test_a_greedy_draft_is_predicted_to_the_last_digit(
         if call["temperature"] == 0:
             assert [] == row["not_the_target"]
         else:
-            row["on_the_targets_text"] = against_the_target(subject, spoken, COPIES, [call], gamma, "greedy")
+            row["on_the_targets_text"] = against_the_target(subject, target_texts, COPIES, [call], gamma, "greedy")
             assert abs(row["text"]["standard_errors"]) < 4
             assert abs(row["on_the_targets_text"]["difference_in_standard_errors"]) < 4
 
 
 @pytest.mark.parametrize("gamma", GAMMAS)
 def test_a_sampled_draft_is_predicted_within_three_standard_errors(
-    vllm: Engine, subject: Subject, spoken: list[Text], rows: Rows, gamma: int
+    vllm: Engine, subject: Subject, target_texts: list[TokenizedText], rows: Rows, gamma: int
 ) -> None:
-    """Pooled over eight seeds at temperature 1, every counter is where the examination of the same texts puts it."""
+    """Pooled over eight seeds at temperature 1, every counter is within 3 standard errors of the prediction for the same
+    texts."""
     result = _ask(vllm, subject, gamma, [(1.0, seed) for seed in SEEDS], draft_sampling="probabilistic")
     row = _label(result, "repaired", 1.0, "probabilistic", gamma) | pooled_row(subject, result["calls"], gamma)
-    row["on_the_targets_text"] = against_the_target(subject, spoken, COPIES, result["calls"], gamma, "probabilistic")
+    row["on_the_targets_text"] = against_the_target(
+        subject, target_texts, COPIES, result["calls"], gamma, "probabilistic"
+    )
     rows.append(row)
     assert row["largest_difference"] < 3
     assert abs(row["text"]["standard_errors"]) < 4
@@ -84,7 +87,7 @@ def test_a_sampled_draft_is_predicted_within_three_standard_errors(
 
 
 def test_the_shipped_build_is_right_at_temperature_0(vllm: Engine, subject: Subject, rows: Rows) -> None:
-    """Without our repair, greedy decoding is the target's and its counters are the predicted ones."""
+    """Without the repair, greedy decoding equals the target's and its counters are as predicted."""
     result = _ask(vllm, subject, 5, [(0.0, 0)], repaired=False)
     row = _label(result, "shipped", 0.0, "greedy", 5) | exact_row(subject, result["calls"][0], 5)
     rows.append(row)
@@ -93,27 +96,27 @@ def test_the_shipped_build_is_right_at_temperature_0(vllm: Engine, subject: Subj
     assert [] == row["not_the_target"]
 
 
-def test_the_shipped_build_is_found_out_at_temperature_1_with_a_greedy_draft(
-    vllm: Engine, subject: Subject, spoken: list[Text], rows: Rows
+def test_the_shipped_build_is_detected_at_temperature_1_with_a_greedy_draft(
+    vllm: Engine, subject: Subject, target_texts: list[TokenizedText], rows: Rows
 ) -> None:
-    """The shipped build does not sample from the target: its text is not the target's, and it rejects tokens only to emit
-    them, so that its rounds are not even those of its own text. What it divides by is memory nobody wrote: only orders of
-    magnitude can be held."""
+    """The shipped build does not sample from the target: the text is not distributed as the target, and rejected tokens
+    are emitted again, so rounds do not even match its own text. It divides by uninitialised memory, so only orders of
+    magnitude are tested."""
     result = _ask(vllm, subject, 5, [(1.0, 0)], repaired=False)
     row = _label(result, "shipped", 1.0, "greedy", 5) | exact_row(subject, result["calls"][0], 5)
-    row["on_the_targets_text"] = against_the_target(subject, spoken, COPIES, result["calls"], 5, "greedy")
+    row["on_the_targets_text"] = against_the_target(subject, target_texts, COPIES, result["calls"], 5, "greedy")
     rows.append(row)
     assert len(row["unexplained"]) > 10
     assert abs(row["text"]["standard_errors"]) > 5  # seen: 11 to 33
 
 
-def test_the_shipped_build_is_found_out_at_temperature_1_with_a_sampled_draft(
-    vllm: Engine, subject: Subject, spoken: list[Text], rows: Rows
+def test_the_shipped_build_is_detected_at_temperature_1_with_a_sampled_draft(
+    vllm: Engine, subject: Subject, target_texts: list[TokenizedText], rows: Rows
 ) -> None:
-    """Each of the three views finds it: the text, the counters on that text, the counters on the target's text."""
+    """All three views detect it: the text, the counters on that text, the counters on the target's text."""
     result = _ask(vllm, subject, 5, [(1.0, 0), (1.0, 1)], repaired=False, draft_sampling="probabilistic")
     row = _label(result, "shipped", 1.0, "probabilistic", 5) | pooled_row(subject, result["calls"], 5)
-    row["on_the_targets_text"] = against_the_target(subject, spoken, COPIES, result["calls"], 5, "probabilistic")
+    row["on_the_targets_text"] = against_the_target(subject, target_texts, COPIES, result["calls"], 5, "probabilistic")
     rows.append(row)
     assert row["largest_difference"] > 10
     assert abs(row["text"]["standard_errors"]) > 5  # seen: 11 to 33

@@ -259,14 +259,14 @@ def test_a_loss_that_is_not_a_number_names_step_and_prompts(loss: Any, tmp_path:
 
 @pytest.mark.parametrize("way", ["at once", "in chunks", "by the model's own logits"])
 def test_padding_and_prompts_do_not_enter_the_loss(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first loss, of one batch of unequal rows, one of two documents, is the loss by hand over the positions the target
-    spoke at and the shared vocabulary."""
-    from pipeline.distillation import head, trainer
+    """The first loss, of one batch of unequal rows, one of two documents, equals the loss computed by hand over the
+    completion positions and the shared vocabulary."""
+    from pipeline.distillation import chunked_loss, trainer
     from pipeline.distillation.losses import cross_entropy
     from tests.fakes import full_logits
 
     if way == "in chunks":
-        monkeypatch.setattr(head, "_LOGITS", 2 * 28)
+        monkeypatch.setattr(chunked_loss, "_LOGITS", 2 * 28)
     if way == "by the model's own logits":
         monkeypatch.setattr(trainer, "linear_head", lambda model: None)
     rows = [

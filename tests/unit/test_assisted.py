@@ -1,4 +1,4 @@
-"""An engine nobody here wrote: transformers' assisted generation makes exactly the target calls that are predicted."""
+"""transformers assisted generation makes exactly the predicted number of target calls."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ def pair() -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("gamma", [1, 2, 3, 5, 8])
 def test_target_calls_equal_assisted_generation(pair: tuple[Any, Any], gamma: int) -> None:
-    """Greedy, fp64: its forward passes, ours, and those the examination expects are one number, on the same text."""
+    """Greedy, fp64: target calls of transformers, of our decoder and of the examination are equal, for the same text."""
     target, draft = pair
     for prompt in PROMPTS:
         with counted_calls(target) as calls:
@@ -47,8 +47,8 @@ def test_target_calls_equal_assisted_generation(pair: tuple[Any, Any], gamma: in
         assert 1 < len(calls) < TOKENS
 
 
-def test_the_peers_settings_hold(pair: tuple[Any, Any]) -> None:
-    """A perfect draft is used to the full: assisted generation drafts gamma tokens, however unsure the draft is."""
+def test_assisted_generation_drafts_gamma_tokens(pair: tuple[Any, Any]) -> None:
+    """With a perfect draft, assisted generation drafts gamma tokens per round, however low the confidence of the draft."""
     target, _ = pair
     perfect = tiny_llama(11, layers=1)
     with counted_calls(target) as calls:

@@ -1,4 +1,4 @@
-"""The ragged cache: what a model computes with it equals full passes without one."""
+"""The ragged cache: decoding with it equals full passes without a cache."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -55,7 +55,7 @@ def test_decoding_with_the_cache_equals_full_passes(attention: str, llama_forwar
 
 @pytest.mark.parametrize("llama_forward", [False, True])
 def test_rejected_tokens_leave_no_trace(llama_forward: bool) -> None:
-    """Blocks of wrong tokens, each row cut back by another amount, are overwritten before anything sees them."""
+    """Blocks of wrong tokens, with a different number rejected in each row, are overwritten before any query attends to them."""
     model = tiny_llama(4)
     texts, wrong = _rows([5, 2, 3]), _rows([6, 6, 6], seed=9)
     side = _side(model, 3, 40, llama_forward)
@@ -75,7 +75,7 @@ def test_rejected_tokens_leave_no_trace(llama_forward: bool) -> None:
 
 @pytest.mark.parametrize("llama_forward", [False, True])
 def test_selected_rows_keep_their_own_past(llama_forward: bool) -> None:
-    """After rows were dropped and reordered, each goes on from its own keys and values."""
+    """After rows were dropped and reordered, each continues from its own keys and values."""
     model, texts = tiny_llama(5), _rows([4, 6, 3])
     side = _side(model, 3, 16, llama_forward)
     _prefill(side, texts)
@@ -89,13 +89,13 @@ def test_selected_rows_keep_their_own_past(llama_forward: bool) -> None:
 
 
 def test_capacity_is_a_bound() -> None:
-    """A slot beyond what was allocated is an error, not a silent overwrite."""
+    """A slot beyond the capacity is an error, not a silent overwrite."""
     with pytest.raises(ValueError, match="capacity of 4"):
         RaggedCache(1, 4).set_slots(torch.tensor([[4]]), 5)
 
 
 def test_mask_shows_a_query_its_own_slot_and_what_precedes_it() -> None:
-    """The query at slot s sees slots 0..s of everything visible."""
+    """The query at slot s attends to slots 0..s."""
     mask = RaggedCache(2, 8).set_slots(torch.tensor([[0, 1], [2, 3]]), 4)
 
     assert [[[1, 0, 0, 0], [1, 1, 0, 0]], [[1, 1, 1, 0], [1, 1, 1, 1]]] == mask[:, 0].int().tolist()
@@ -107,9 +107,9 @@ def test_mask_shows_a_query_its_own_slot_and_what_precedes_it() -> None:
     [[0, 0, 0, 0], [1, 0, 5, 2], [2, 9, 3, 5], [2, 10, 4, 6], [1, 8, 4, 7], [2, 11, 5, 7]],
     ids=str,
 )
-def test_catching_up_leaves_what_full_passes_leave(llama_forward: bool, seen: list[int]) -> None:
-    """Rows that lack one, two or many tokens, the short one less than the long one has: afterwards every row that claims
-    to have seen a slot has, and the next logits are those of full passes."""
+def test_filling_the_cache_equals_full_passes(llama_forward: bool, seen: list[int]) -> None:
+    """Rows that lack one, two or many tokens: afterwards the cache of every row is valid as far as `seen` says, and the
+    next logits equal those of full passes."""
     model, texts = tiny_llama(6), _rows([3, 12, 6, 8])
     side = _side(model, 4, 20, llama_forward)
     ids_BS, lengths = torch.full((4, 20), 7), [len(text) for text in texts]
@@ -132,8 +132,8 @@ def test_catching_up_leaves_what_full_passes_leave(llama_forward: bool, seen: li
 
 
 @pytest.mark.parametrize("llama_forward", [False, True])
-def test_a_sliding_window_is_refused_where_it_would_bite(llama_forward: bool) -> None:
-    """Both forwards show a token everything before it; a model that looks back less far is decoded up to there only."""
+def test_a_sequence_beyond_the_sliding_window_is_refused(llama_forward: bool) -> None:
+    """A sequence longer than the sliding window is refused by both forwards."""
     model = tiny_llama(6)
     model.config.sliding_window = 16
     _side(model, 1, 16, llama_forward)
@@ -152,6 +152,6 @@ def test_a_sliding_window_is_refused_where_it_would_bite(llama_forward: bool) ->
         ({"sliding_window": 8, "layer_types": ["full_attention", "sliding_attention"]}, 8),
     ],
 )
-def test_how_far_a_model_looks_back(settings: dict[str, Any], expected: int | None) -> None:
-    """A window counts where a layer uses it: families say so in three ways."""
+def test_the_attention_window_of_a_config(settings: dict[str, Any], expected: int | None) -> None:
+    """The window counts only if a layer uses it; model families configure this in three ways."""
     assert expected == attention_window(SimpleNamespace(**settings))

@@ -1,4 +1,4 @@
-"""The loss through the output layer, a chunk at a time: value and gradients are those of all logits at once."""
+"""The chunked output layer and loss: value and gradients equal those of all logits at once."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ from tests.fakes import family_model
 def test_chunks_change_nothing(
     chunk: int, bias: bool, vocabulary: int, multiple: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also with columns beyond the shared vocabulary, which get no gradient, and a last chunk that is filled up."""
+    """Also with columns beyond the shared vocabulary, which get no gradient, and a padded last chunk."""
     monkeypatch.setattr(chunked_loss, "_MULTIPLE", multiple)
     monkeypatch.setattr(chunked_loss, "_LEAST_ROWS", min(chunk, 2))
     monkeypatch.setattr(chunked_loss, "_LOGITS", chunk * vocabulary)
@@ -49,7 +49,7 @@ def test_chunks_change_nothing(
 
 
 def test_a_frozen_head_gets_no_gradient() -> None:
-    """As where only adapters learn."""
+    """As with adapters."""
     layer = nn.Linear(4, 6, bias=False).requires_grad_(False)
     hidden_NH = torch.randn(3, 4, requires_grad=True)
     mean_loss(hidden_NH, layer, 6, lambda logits, where: -logits[:, 0]).backward()
@@ -63,7 +63,7 @@ def test_a_frozen_head_gets_no_gradient() -> None:
     [("Llama", {}), ("Llama", {"tie_word_embeddings": True}), ("Qwen3", {}), ("Llama", {"attention_dropout": 0.5})],
 )
 def test_a_plain_head_is_found(family: str, settings: dict[str, Any]) -> None:
-    """And the model is left in the mode it was in."""
+    """And training or eval mode is restored."""
     model = family_model(family, torch.float32, **settings).train()
 
     assert linear_head(model) is model.lm_head
@@ -71,7 +71,7 @@ def test_a_plain_head_is_found(family: str, settings: dict[str, Any]) -> None:
 
 
 def test_a_head_that_is_more_than_a_matrix_is_left_to_the_model() -> None:
-    """Logits that are capped or scaled are not the matrix's own."""
+    """Soft-capped or scaled logits are not the plain matmul."""
     capped = family_model("Gemma2", torch.float32, final_logit_softcapping=1.0, head_dim=8)
     scaled = family_model("Llama", torch.float32)
     own = scaled.forward
@@ -88,7 +88,7 @@ def test_a_head_that_is_more_than_a_matrix_is_left_to_the_model() -> None:
 
 
 def test_products_are_in_the_dtype_of_autocast() -> None:
-    """The hidden states' own where there is none."""
+    """The hidden states' dtype without autocast."""
     found: list[torch.dtype] = []
     hidden_NH = torch.randn(3, 4, requires_grad=True)
     layer = nn.Linear(4, 6, bias=False)
@@ -104,7 +104,7 @@ class _Packed(nn.Linear):
 
 
 def test_a_head_of_another_type_is_left_to_the_model() -> None:
-    """A quantised layer, say, is a subclass."""
+    """For example a quantised layer, which is a subclass."""
     model = family_model("Llama", torch.float32)
     model.lm_head.__class__ = _Packed
 

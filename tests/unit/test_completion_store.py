@@ -1,4 +1,4 @@
-"""The completion store: what is written is what is read, and a file that is not whole is named."""
+"""The completion store: what is written is read back, and a damaged file is named."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -36,8 +36,8 @@ def _plain(item: StoredCompletion) -> dict[str, Any]:
     }
 
 
-def test_completions_survive_the_store(tmp_path: Path) -> None:
-    """Over two shards, in the order written: every field, its type, and the lookahead behind the length."""
+def test_completions_are_read_back(tmp_path: Path) -> None:
+    """Over two shards, in the order written: every field, its type, and the lookahead after the length."""
     rows = _rows()
     write_shard(tmp_path, "shard-00000", rows[:2])
     write_shard(tmp_path, "shard-00001", rows[2:])
@@ -55,7 +55,7 @@ def test_reading_can_choose_splits_and_kind(tmp_path: Path) -> None:
 
 
 def test_every_completion_carries_its_sampling_tuple(tmp_path: Path) -> None:
-    """All four numbers survive and can be asked for; at temperature 0 the filters are forgotten, for they do nothing."""
+    """All four settings are stored and can be selected; at temperature 0 the filters are dropped, because they have no effect."""
     tuples = [Sampling(0.7, 20, 0.9, 0.05), Sampling(), Sampling(0.0, 5, 0.5), Sampling(0.7, 20, 0.9)]
     rows = [
         stored_completion([1], [2], name=f"p{n}", split="examination", sampling=item) for n, item in enumerate(tuples)
@@ -73,7 +73,7 @@ def test_every_completion_carries_its_sampling_tuple(tmp_path: Path) -> None:
 
 
 def test_a_shard_of_another_version_is_named(tmp_path: Path) -> None:
-    """A file whose columns are others is not read by position or guessed at."""
+    """A file with other columns is refused."""
     write_shard(tmp_path, "shard-00000", _rows())
     path = tmp_path / "shard-00000.completions.arrow"
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema := pa.schema([("id", pa.string())])) as out:
@@ -83,8 +83,8 @@ def test_a_shard_of_another_version_is_named(tmp_path: Path) -> None:
         list(read_completions(tmp_path))
 
 
-def test_a_shard_is_let_go_with_its_last_completion(tmp_path: Path) -> None:
-    """Reading on unmaps what lies behind: one token file is mapped at any time."""
+def test_a_shard_is_unmapped_after_its_last_completion(tmp_path: Path) -> None:
+    """Reading on unmaps earlier shards: one token file is mapped at any time."""
     maps = Path("/proc/self/maps")
     if not maps.exists():
         pytest.skip("no /proc")
@@ -100,7 +100,7 @@ def test_a_shard_is_let_go_with_its_last_completion(tmp_path: Path) -> None:
 
 
 def test_the_same_completions_give_the_same_bytes(tmp_path: Path) -> None:
-    """Nothing of a file depends on when or where it was written."""
+    """File content does not depend on time or path."""
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         write_shard(tmp_path / name, "shard-00000", _rows())
@@ -112,7 +112,7 @@ def test_the_same_completions_give_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_a_shard_exists_with_its_second_file(tmp_path: Path) -> None:
-    """A kill between the two files leaves a shard that is not there."""
+    """A kill between the two files leaves no shard."""
     write_shard(tmp_path, "shard-00000", _rows())
     assert shard_exists(tmp_path, "shard-00000")
     (tmp_path / "shard-00000.completions.arrow").unlink()
@@ -143,7 +143,7 @@ def test_a_missing_token_file_is_named(tmp_path: Path) -> None:
 
 
 def test_a_shard_keeps_the_size_of_its_vocabulary(tmp_path: Path) -> None:
-    """Entries cannot be read without it."""
+    """It is needed to unpack entries."""
     rows = [stored_completion([1], [2, 3], vocabulary=100)]
     write_shard(tmp_path, "shard-00000", rows)
 
@@ -152,7 +152,7 @@ def test_a_shard_keeps_the_size_of_its_vocabulary(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("files", [0, 1])
 def test_a_kill_while_writing_leaves_no_shard(files: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before either file is in its place, and between the two."""
+    """Before either file is renamed, and between the two."""
     own, moved = Path.replace, []
 
     def replace(path: Path, target: Path) -> Path:
@@ -170,7 +170,7 @@ def test_a_kill_while_writing_leaves_no_shard(files: int, tmp_path: Path, monkey
 
 
 def test_tokens_of_another_version_are_named(tmp_path: Path) -> None:
-    """A file without entries is not read by guesswork."""
+    """A file without entries is refused."""
     write_shard(tmp_path, "shard-00000", _rows())
     path = tmp_path / "shard-00000.tokens.arrow"
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema := pa.schema([("token", pa.int32())])) as out:

@@ -221,7 +221,7 @@ def test_prompt_keeps_text_domain_and_group() -> None:
 
 
 def test_domain_of_the_source_wins() -> None:
-    """`domain` of the source beats the column, which beats "default"."""
+    """`domain` of the source has priority over the column, which has priority over "default"."""
     fixed = PromptSource(path="p", domain="fixed")
     category = PromptSource(path="p", domain_field="category")
     row = {"prompt": "x", "domain": "a", "category": "b"}
@@ -231,12 +231,12 @@ def test_domain_of_the_source_wins() -> None:
 
 
 def test_missing_group_of_a_data_frame() -> None:
-    """NaN, which data frames write for a missing value, is no group: such rows are not kept together."""
+    """NaN, which data frames use for missing values, is no group."""
     assert parse_row({"prompt": "x", "group": float("nan")}, SOURCE).group is None
 
 
 def test_answers_and_later_turns_are_dropped_and_counted() -> None:
-    """The target is asked the question: a chat's last answer and Spec-Bench's later turns are not part of it."""
+    """A chat's last answer and Spec-Bench's later turns are not part of the prompt."""
     messages = [{"role": "user", "content": "q", "name": None}, {"role": "assistant", "content": "a"}]
     chat = parse_row({"messages": messages}, SOURCE)
     bench = parse_row({"turns": ["first", "second", "third"]}, SOURCE)
@@ -283,7 +283,7 @@ def test_template_arguments_and_special_tokens() -> None:
 
 
 def test_templates_that_cannot_be_used() -> None:
-    """A missing template, an argument that is ours, and a chat that the template refuses are told apart."""
+    """A missing template, a reserved argument and a template error give different errors."""
     clown = ParsedPrompt(({"role": "clown", "content": "x"},), False, "d", None)
     with pytest.raises(UsageError, match=r"corpus\.chat_template = true"):
         Renderer(WordTokenizer(None), True, {})
@@ -303,7 +303,7 @@ def _said(role: str, content: str) -> dict[str, str]:
 
 
 def test_every_question_of_a_chat_is_asked() -> None:
-    """What stands between the answers, in order; answers are counted and left out, at the end too."""
+    """The messages between the answers, in order; answers are counted and dropped, also at the end."""
     chat = [
         _said("system", "be kind"),
         _said("user", "one"),
@@ -323,7 +323,7 @@ def test_every_question_of_a_chat_is_asked() -> None:
 
 
 def test_a_chat_ends_where_a_tool_would_answer() -> None:
-    """The target may not have called it."""
+    """The target may not have called the tool."""
     chat = [
         _said("user", "one"),
         _said("assistant", "1"),
@@ -350,7 +350,7 @@ def test_every_turn_of_a_list_is_asked() -> None:
 
 
 def test_a_chat_that_an_answer_begins_is_no_prompt() -> None:
-    """Nothing was asked; without `every_turn` the same chat has a question at its end."""
+    """It has no first question; without `every_turn` the same chat ends with a question."""
     chat = [_said("assistant", "hello"), _said("user", "one")]
 
     assert () == parse_row({"messages": chat}, SOURCE).follow_ups

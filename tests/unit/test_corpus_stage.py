@@ -113,7 +113,7 @@ def test_prompts_are_read_back(run: Run) -> None:
 
 
 def test_missing_and_damaged_prompts_are_named(tmp_path: Path) -> None:
-    """A reader of the artifact hears which file is missing or damaged."""
+    """The error names the missing or damaged file."""
     with pytest.raises(UnderstudyError, match=r"prompts\.arrow: no such file"):
         read_prompts(tmp_path)
     (tmp_path / PROMPTS).write_bytes(b"nothing like Arrow")
@@ -213,7 +213,7 @@ def test_too_many_rejects_stop_the_run(run: Run) -> None:
     ],
 )
 def test_nothing_to_work_with(run: Run, rows: Any, message: str) -> None:
-    """An empty file, and one of which nothing is left, are named; an examination of nothing is an error."""
+    """An empty file and a file without usable prompts are named; an empty examination split is an error."""
     with pytest.raises(UsageError, match=rf"prompts1\.jsonl: {message}"):
         run(_rows(30), rows, max_prompt_tokens=80, max_reject_share=1)
 

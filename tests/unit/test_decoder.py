@@ -1,4 +1,4 @@
-"""The decoding loop: speculative output is plain output, row by row, round by round. Its law is tested elsewhere."""
+"""The decoding loop: greedy speculative output equals plain output, row by row. Its distribution is tested elsewhere."""
 
 import math
 from typing import Any
@@ -52,8 +52,7 @@ def greedy(target: Any) -> list[list[int]]:
 def test_greedy_speculation_equals_greedy_decoding(
     target: Any, draft: Any, greedy: list[list[int]], gamma: int, batch: int, llama_forward: bool
 ) -> None:
-    """In fp64, with a different draft, for every gamma and by either forward, the tokens are those of full passes of the
-    target alone."""
+    """In fp64, with a different draft, for every gamma and both forwards, the tokens equal those of the target's full passes."""
     requests = ragged_requests(batch)
     decoder = Decoder(
         target,
@@ -76,8 +75,8 @@ def test_greedy_speculation_equals_greedy_decoding(
 def test_a_draft_in_lower_precision_changes_nothing(
     target: Any, dtype: torch.dtype, llama_forward: bool, sampling: Sampling
 ) -> None:
-    """A target in fp64 with its own copy in fp32 or bf16: greedy text is the target's, sampled text comes to its end, and
-    most of what is drafted stands."""
+    """A target in fp64 with its fp32 or bf16 copy as draft: greedy text is the target's, sampled text is complete, and
+    most draft tokens are accepted."""
     small = tiny_llama(11, layers=1, dtype=dtype)
     requests = ragged_requests(5)
     completions = _decode(target, small, 3, requests, sampling, llama_forward=llama_forward)
@@ -90,7 +89,7 @@ def test_a_draft_in_lower_precision_changes_nothing(
 
 
 def test_the_draft_above_is_neither_perfect_nor_useless(target: Any, draft: Any) -> None:
-    """Otherwise the tests here would not reach both acceptance and rejection."""
+    """The fixtures produce both accepted and rejected tokens."""
     completions = _decode(target, draft, 3, [Request(prompt, 30, 0) for prompt in PROMPTS])
 
     assert {0, 1, 2, 3} == {count for completion in completions for count in completion.accepted}
@@ -108,7 +107,7 @@ def test_a_draft_that_is_the_target_is_always_accepted(target: Any, sampling: Sa
 
 @pytest.mark.parametrize("gamma", [0, 2, 5])
 def test_a_stop_token_ends_a_completion_inside_a_block(target: Any, gamma: int) -> None:
-    """The stop token counts, what the block held behind it is dropped, and no other row is cut."""
+    """The stop token counts, later tokens of the block are dropped, and other rows are not affected."""
     plain = [greedy_text(target, prompt, 20, VOCABULARY) for prompt in PROMPTS[:3]]
     stop = plain[0][3]
     requests = [Request(prompt, 20, 0) for prompt in PROMPTS[:3]]
@@ -120,8 +119,8 @@ def test_a_stop_token_ends_a_completion_inside_a_block(target: Any, gamma: int) 
 
 
 @pytest.mark.parametrize("gamma", [0, 1, 4])
-def test_overrun_goes_on_past_stop_and_limit(target: Any, draft: Any, gamma: int) -> None:
-    """`lookahead` further tokens follow a stop token and a limit alike, ignore stop tokens, and count for no figure."""
+def test_lookahead_follows_stop_token_and_limit(target: Any, draft: Any, gamma: int) -> None:
+    """`lookahead` tokens follow a stop token or the limit, ignore stop tokens, and are not counted."""
     plain = [greedy_text(target, prompt, 30, VOCABULARY) for prompt in PROMPTS[:3]]
     stop = plain[0][4]
     requests = [Request(prompt, 12, 0, lookahead=7) for prompt in PROMPTS[:3]]
@@ -135,7 +134,7 @@ def test_overrun_goes_on_past_stop_and_limit(target: Any, draft: Any, gamma: int
 
 
 def test_a_stop_token_at_the_limit_is_a_stop(target: Any) -> None:
-    """Where both happen at once the completion ended by itself."""
+    """If both happen at the same token, the completion is stopped."""
     plain = greedy_text(target, PROMPTS[3], 40, VOCABULARY)
     at = next(index for index, token in enumerate(plain) if token not in plain[:index] and index > 0)
     (completion,) = _decode(target, None, 0, [Request(PROMPTS[3], at + 1, 0)], stop_tokens=[plain[at]])
@@ -168,7 +167,7 @@ def test_seeds_make_the_difference(target: Any) -> None:
 
 @pytest.mark.parametrize("gamma", [1, 2, 5])
 def test_statistics_account_for_every_token(target: Any, draft: Any, gamma: int) -> None:
-    """Accepted tokens plus one a round cover the completion, and without the last round they do not."""
+    """Accepted tokens plus one per round cover the completion, and without the last round they do not."""
     requests = [Request(prompt, 23, seed, lookahead=3) for seed, prompt in enumerate(PROMPTS)]
     for completion in _decode(target, draft, gamma, requests, Sampling()):
         assert completion.rounds == len(completion.accepted)
@@ -182,7 +181,7 @@ def test_statistics_account_for_every_token(target: Any, draft: Any, gamma: int)
 
 
 def test_vocabularies_of_different_widths() -> None:
-    """Padded columns, however likely, are never drafted and never emitted, on either side."""
+    """Padding columns are never drafted or emitted, however large their logits are, in either model."""
     target, draft = table_model(8, 1, padding=3), table_model(8, 2, padding=5)
     (completion,) = _decode(target, draft, 2, [Request([1, 2], 200, 0)], Sampling(), vocabulary=8)
     padded = tiny_llama(1, vocabulary=40)
@@ -206,13 +205,13 @@ def test_gamma_needs_a_draft(target: Any) -> None:
 
 
 def test_a_negative_gamma_is_a_usage_error(target: Any, draft: Any) -> None:
-    """It names what 0 means."""
+    """The error states that 0 is plain decoding."""
     with pytest.raises(UsageError, match="0 \\(plain decoding\\) or more"):
         Decoder(target, draft, sampling=GREEDY, vocabulary=VOCABULARY, gamma=-1)
 
 
-def test_nothing_asked_is_nothing_decoded(target: Any) -> None:
-    """An empty batch is no error."""
+def test_an_empty_batch_is_decoded_to_nothing(target: Any) -> None:
+    """An empty batch is not an error."""
     assert [] == _decode(target, None, 0, [])
 
 
@@ -224,8 +223,8 @@ def test_nothing_asked_is_nothing_decoded(target: Any) -> None:
 def test_a_damaged_model_is_an_error(
     sampling: Sampling, damaged: str, damage: float, draft_sampling: Sampling | None, verification: str
 ) -> None:
-    """NaN or infinite logits of either model stop a decode, however it drafts and verifies, and at temperature 0 too,
-    where argmax would return a token."""
+    """NaN or infinite logits of either model raise an error for all kinds of drafting and verification, also at
+    temperature 0, where argmax would return a token."""
     models = {"target": table_model(4, 1), "draft": table_model(4, 2)}
     models[damaged].table_PVW[:] = damage
     options = {"vocabulary": 4, "draft_sampling": draft_sampling, "verification": verification}
@@ -238,7 +237,7 @@ def test_a_damaged_model_is_an_error(
 @pytest.mark.parametrize("damaged", [0, 1])
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling()], ids=["greedy", "sampled"])
 def test_damaged_weights_are_an_error(llama_forward: bool, damaged: int, sampling: Sampling) -> None:
-    """One NaN in a real model's weights is enough, by either forward."""
+    """One NaN in a real model's weights raises an error with both forwards."""
     models = [tiny_llama(1), tiny_llama(2)]
     with torch.no_grad():
         models[damaged].model.layers[0].mlp.up_proj.weight[0, 0] = math.nan

@@ -1,4 +1,4 @@
-"""Batches of distillation: every teacher column beside the position that predicts its token, documents apart."""
+"""Training batches: each teacher column belongs to the position that predicts its token, with document masking."""
 
 from dataclasses import replace
 from typing import Any
@@ -29,9 +29,9 @@ def _batch(items: list[StoredCompletion], *rows: int) -> dict[str, torch.Tensor]
     return PackedCompletions(items).collate([{"row": row} for row in rows])
 
 
-def test_a_position_predicts_the_token_behind_it(items: list[StoredCompletion]) -> None:
-    """The first distribution stands at the prompt's last token, the last one before the last token; nowhere else, and no
-    document predicts the next one's first token."""
+def test_a_position_predicts_the_next_token(items: list[StoredCompletion]) -> None:
+    """The first loss position is the prompt's last token, the last one is before the last token; no document predicts the
+    next one's first token."""
     batch = _batch(items, 0, 2)
 
     assert [[0], [1], [2, 3]] == PackedCompletions(items).rows
@@ -42,7 +42,7 @@ def test_a_position_predicts_the_token_behind_it(items: list[StoredCompletion]) 
 
 
 def test_documents_that_may_not_share_have_a_row_each(items: list[StoredCompletion]) -> None:
-    """For models that would let one run on into the next."""
+    """For models without document masking."""
     documents = PackedCompletions(items, together=False)
 
     assert [[0], [1], [2], [3]] == documents.rows
@@ -57,8 +57,8 @@ def test_every_marked_position_is_followed_by_its_token(items: list[StoredComple
     assert batch["input_ids"][row, position + 1].tolist() == batch["tokens"].tolist()
 
 
-def test_teacher_columns_stand_with_their_tokens(items: list[StoredCompletion]) -> None:
-    """Each column is the store's, document after document, in the batch's order."""
+def test_teacher_columns_belong_to_their_tokens(items: list[StoredCompletion]) -> None:
+    """Each column equals the store's, document by document, in the batch's order."""
     stored = stored_targets(_batch(items, 2, 1))
     order = [items[2], items[3], items[1]]
     expected = [unpack(i.entries[: i.length], i.certain[: i.length], i.rest_log_p[: i.length], 32) for i in order]
@@ -70,8 +70,8 @@ def test_teacher_columns_stand_with_their_tokens(items: list[StoredCompletion]) 
         np.testing.assert_array_equal(whole.astype(float), column.double().numpy())
 
 
-def test_the_overrun_is_not_trained_on(items: list[StoredCompletion]) -> None:
-    """Tokens past the end are for the examination alone."""
+def test_the_lookahead_is_not_trained_on(items: list[StoredCompletion]) -> None:
+    """Lookahead tokens are only for the examination."""
     batch = _batch(items, 1)
 
     assert [[11, 12, 13, 14]] == batch["input_ids"].tolist()
@@ -79,22 +79,22 @@ def test_the_overrun_is_not_trained_on(items: list[StoredCompletion]) -> None:
 
 
 def test_columns_have_the_types_a_loss_takes(items: list[StoredCompletion]) -> None:
-    """Ids are int64 and log-probabilities fp32, however they are kept."""
+    """Ids are int64 and log-probabilities fp32, for any stored types."""
     stored = stored_targets(_batch(items, 0))
 
     assert {torch.int64} == {column.dtype for column in (stored.ids_NK, stored.certain_N, stored.tokens_N)}
     assert {torch.float32} == {column.dtype for column in (stored.log_p_NK, stored.rest_log_p_N)}
 
 
-def test_positions_begin_anew_with_each_document(items: list[StoredCompletion]) -> None:
-    """And are left out where every row is one document, so that attention takes its fast way."""
+def test_positions_restart_at_each_document(items: list[StoredCompletion]) -> None:
+    """position_ids are omitted if every row is one document, so that attention uses its fast path."""
     assert "position_ids" not in _batch(items, 0, 1)
     assert [[0, 1, 2, 0, 1, 2], [0, 1, 2, 3, 0, 1]] == _batch(items, 2, 1)["position_ids"].tolist()
 
 
 @pytest.mark.parametrize("family", ["Llama", "Qwen3", "GPT2"])
 def test_documents_of_a_row_do_not_see_each_other(family: str) -> None:
-    """The logits of a packed forward pass, as the trainer runs it, are those of each document by itself."""
+    """The logits of a packed forward pass, as the trainer runs it, equal those of each document alone."""
     model: Any = family_model(family, torch.float64)
     generator = np.random.default_rng(0)
     items = [
@@ -119,8 +119,8 @@ def test_documents_of_a_row_do_not_see_each_other(family: str) -> None:
     torch.testing.assert_close(torch.cat(expected), logits_NV, atol=1e-9, rtol=0)
 
 
-def test_rows_are_packed_without_the_overrun() -> None:
-    """A completion takes the room of what is trained on."""
+def test_rows_are_packed_without_the_lookahead() -> None:
+    """The lookahead takes no space in a row."""
     items = [
         stored_completion([1, 2, 3, 4], [5, 6]),
         stored_completion([7], [8, 9, 10, 11, 12, 13], length=1),

@@ -1,4 +1,4 @@
-"""What is kept of a distribution: the likeliest for certain, the others drawn without bias, and what three bytes lose."""
+"""Sparse distributions: top tokens, unbiased sampling of the others, and the error of three-byte entries."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def _estimates(kept: SparseDistribution, row: int, vocabulary: int) -> np.ndarra
 @pytest.mark.parametrize("count", [1, 3, 5])
 @pytest.mark.parametrize("law", LAWS)
 def test_drawn_tokens_estimate_every_probability_without_bias(law: str, count: int) -> None:
-    """The mean over all draws is p itself, token by token, and each single estimate has mass 1."""
+    """The mean over all samples is p, token by token, and each single estimate has mass 1."""
     log_p_V = LAWS[law]
     kept = sparsify(log_p_V.expand(len(U), -1), count, "drawn", U)
     estimates = np.stack([_estimates(kept, row, len(log_p_V)) for row in range(len(U))])
@@ -48,14 +48,14 @@ def test_drawn_tokens_estimate_every_probability_without_bias(law: str, count: i
 
 @pytest.mark.parametrize("law", LAWS)
 def test_no_token_is_kept_twice(law: str) -> None:
-    """Drawn ones are none of the certain ones, nor each other."""
+    """Sampled tokens differ from the top tokens and from each other."""
     kept = sparsify(LAWS[law].expand(len(U), -1), 4, "drawn", U)
 
     assert {4} == {len(set(row)) for row in kept.ids_NK.tolist()}
 
 
-def test_what_is_heavier_than_its_share_is_certain() -> None:
-    """By hand: of (0.4, 0.35, 0.05, ...) in four, two are certain, and what is left makes two draws of 0.125."""
+def test_tokens_heavier_than_their_share_are_top_tokens() -> None:
+    """By hand: of (0.4, 0.35, 0.05, ...) with four entries, two are top tokens, and two samples represent 0.125 each."""
     kept = sparsify(LAWS["two and a tail"][None], 4, "drawn", np.array([0.5]))
 
     assert 2 == kept.certain_N[0]
@@ -64,7 +64,7 @@ def test_what_is_heavier_than_its_share_is_certain() -> None:
 
 
 def test_top_keeps_the_likeliest_and_the_mass_of_the_rest() -> None:
-    """Nothing is drawn, whatever the numbers."""
+    """Nothing is sampled, for any random numbers."""
     kept = sparsify(LAWS["steep"].expand(2, -1), 3, "top", np.array([0.1, 0.9]))
 
     assert [[0, 1, 2]] * 2 == kept.ids_NK.tolist()
@@ -74,8 +74,8 @@ def test_top_keeps_the_likeliest_and_the_mass_of_the_rest() -> None:
 
 
 @pytest.mark.parametrize("how", ["drawn", "top"])
-def test_a_rest_that_rounding_has_eaten_is_a_bucket(how: str) -> None:
-    """A target that is sure to the last bit leaves nothing to draw from; all that is kept is finite."""
+def test_a_rest_without_mass_is_a_bucket(how: str) -> None:
+    """A target with no mass left outside the top tokens gives finite values."""
     log_p_NV = torch.tensor([[60.0, 0, 0, 0, 0, 0]]).log_softmax(-1)
     kept = sparsify(log_p_NV, 3, how, np.array([0.3]))  # type: ignore[arg-type]
 
@@ -88,7 +88,7 @@ def test_a_rest_that_rounding_has_eaten_is_a_bucket(how: str) -> None:
 @pytest.mark.parametrize(("vocabulary", "error"), [(12, 1e-3), (2048, 2e-3), (152_000, 0.07), (262_208, 0.14)])
 @pytest.mark.parametrize("how", ["drawn", "top"])
 def test_three_bytes_hold_a_token_and_its_probability(vocabulary: int, error: float, how: str) -> None:
-    """Ids come back as they were, probabilities to what the bits beside an id allow, and with the rest they make 1."""
+    """Ids are exact, probabilities are accurate to the remaining bits, and with the rest they sum to 1."""
     generator = torch.Generator().manual_seed(vocabulary)
     log_p_NV = (3 * torch.randn(64, vocabulary, generator=generator)).log_softmax(-1)
     kept = sparsify(log_p_NV, 8, how, np.random.default_rng(0).random(64))  # type: ignore[arg-type]
@@ -142,8 +142,8 @@ def test_sixteen_tokens_of_a_large_vocabulary_fit_in_sixty_bytes() -> None:
 
 @pytest.mark.parametrize("uniform", [0.0, float(np.nextafter(1, 0))])
 @pytest.mark.parametrize("law", LAWS)
-def test_the_ends_of_the_comb_meet_tokens_of_the_rest(law: str, uniform: float) -> None:
-    """The lowest and the highest number there is: no certain token and none beyond the last."""
+def test_the_smallest_and_largest_random_numbers_sample_from_the_rest(law: str, uniform: float) -> None:
+    """At the smallest and the largest random number no top token and no id beyond the last is sampled."""
     kept = sparsify(LAWS[law].float()[None], 4, "drawn", np.array([uniform]))
 
     assert 4 == len(set(kept.ids_NK[0].tolist()))

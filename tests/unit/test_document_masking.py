@@ -1,4 +1,4 @@
-"""Whether documents of one row stay apart in a model."""
+"""Whether a model supports document masking."""
 
 from typing import Any
 
@@ -11,8 +11,8 @@ from tests.fakes import family_model
 
 
 @pytest.mark.parametrize("family", ["Llama", "Qwen2", "GPT2"])
-def test_attention_that_is_told_positions_keeps_documents_apart(family: str) -> None:
-    """And the model is left as it was found, training or not."""
+def test_attention_with_position_ids_masks_documents(family: str) -> None:
+    """And training or eval mode is restored."""
     model = family_model(family, torch.float32).train()
 
     assert supports_document_masking(model, 40)
@@ -31,8 +31,8 @@ class _RunsOn(nn.Module):
         return seen_BTH + torch.roll(seen_BTH, 1, dims=1) * (torch.arange(ids_BT.shape[1]) > 0)[None, :, None]
 
 
-def test_a_convolution_runs_on_from_one_document_to_the_next() -> None:
-    """Positions say nothing to it."""
+def test_a_convolution_does_not_mask_documents() -> None:
+    """It ignores position_ids."""
     model = family_model("Llama", torch.float32)
     model.model.embed_tokens = _RunsOn(model.model.embed_tokens)
 
@@ -40,7 +40,7 @@ def test_a_convolution_runs_on_from_one_document_to_the_next() -> None:
 
 
 def test_a_model_that_takes_no_positions_shares_no_row() -> None:
-    """Its signature says so."""
+    """Its forward has no position_ids argument."""
     inner = family_model("Llama", torch.float32)
 
     class NoPositions(nn.Module):

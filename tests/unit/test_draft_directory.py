@@ -1,4 +1,4 @@
-"""Where a draft lies, and what it learnt from."""
+"""A draft's model directory and its training prompts."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def test_a_draft_is_found_in_an_artifact_or_named_itself(tmp_path: Path) -> None
 
 
 def test_the_base_draft_lies_in_the_pair_or_where_the_config_says_now(tmp_path: Path) -> None:
-    """A pair artifact never remembers a path outside the store: the directory may have moved since."""
+    """A pair artifact never stores a path outside the store, since the directory may be moved."""
     write_json(tmp_path / "pair.json", {})
     assert tmp_path / "draft" == find_draft(tmp_path, REFERENCE)
     assert Path("/elsewhere/d") == find_draft(tmp_path, LOCAL)

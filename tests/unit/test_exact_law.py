@@ -157,10 +157,8 @@ def _round_law(gamma: int | DraftLength, vocabulary: int, prompt: list[int], lim
 
 @METHOD
 @pytest.mark.parametrize(("gamma", "vocabulary"), [(0, 3), (1, 3), (2, 3), (3, 2), (3, 3), (4, 2)])
-def test_a_round_and_what_the_target_says_next_have_the_law_of_the_target(
-    method: str, gamma: int, vocabulary: int
-) -> None:
-    """For every draft length and method, with room to spare, with exactly enough, and clipped at the limit."""
+def test_a_round_continued_by_the_target_has_the_law_of_the_target(method: str, gamma: int, vocabulary: int) -> None:
+    """For every draft length and method, with more room than needed, with exactly enough, and clipped at the limit."""
     for limit in {1, gamma, gamma + 1} - {0}:
         _round_law(gamma, vocabulary, [1, 0], limit, **METHODS[method])
 
@@ -183,7 +181,7 @@ def test_the_draft_length_does_not_change_the_law(method: str, rule: str, limit:
 
 
 def test_the_rules_above_are_ragged() -> None:
-    """Otherwise the test above would not reach rows of different draft lengths."""
+    """The test above reaches rows of different draft lengths."""
     for rule in ("confident", "certain"):
         paths = _every_path(3, [3], 2)
         _Choices.walk = _Walk(paths)
@@ -200,8 +198,8 @@ def _batches(kinds: Sequence[tuple[list[int], int]], paths: int) -> Iterator[lis
 @METHOD
 @pytest.mark.parametrize("kinds", [[([1], 3)], [([1], 3), ([0, 1, 1, 0], 2), ([1, 0], 3)]], ids=["alone", "three"])
 def test_a_whole_decode_has_the_law_of_the_target(method: str, kinds: list[tuple[list[int], int]]) -> None:
-    """Round after round with gamma 2, alone and among rows of other lengths that finish earlier: each row's text has
-    exactly the target's law, and no uniform number decides twice."""
+    """Many rounds with gamma 2, alone and in a batch with rows that finish earlier: each row's text has exactly the
+    target's distribution, and no uniform number is used twice."""
     target, draft = PAIR[2]
     decoder = Decoder(target, draft, gamma=2, vocabulary=2, **METHODS[method])
     paths = _every_path(2, [2, 1, 0], 2)
@@ -218,7 +216,7 @@ def test_a_whole_decode_has_the_law_of_the_target(method: str, kinds: list[tuple
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("draft_sampling", [GREEDY, Sampling()], ids=["greedy", "sampled"])
 def test_at_temperature_zero_the_law_is_one_text(gamma: int, batch: int, draft_sampling: Sampling) -> None:
-    """Whatever the draft draws, each row's text is the target's argmax."""
+    """For any draft tokens, each row's text is the target's argmax."""
     target, draft = PAIR[3]
     requests = [Request([row % 3, 1][: 1 + row % 2], 3 + row, row) for row in range(batch)]
     _Choices.walk = _Walk([[[row % 3] * (2 * gamma + 1)] * 6 for row in range(batch)])

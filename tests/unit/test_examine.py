@@ -1,4 +1,4 @@
-"""The examination without decoding: a batched teacher-forced pass against one pass a completion."""
+"""Examination without decoding: batched teacher-forced passes against one pass per completion."""
 
 import math
 from typing import Any
@@ -54,7 +54,7 @@ def _directly(model: Any, row: StoredCompletion, draft_sampling: Sampling, greed
 def test_batches_find_what_single_passes_find(
     draft: Any, rows: list[StoredCompletion], sampling: Sampling, draft_sampling: Sampling, batch_tokens: int
 ) -> None:
-    """Every a_t, in the order given, whatever the batch; padded columns are cut; a greedy side makes it 0 or 1."""
+    """Every a_t, in the given order, for any batch size; padding columns are ignored; greedy sides give 0 or 1."""
     greedy = sampling.greedy or draft_sampling.greedy
     found = acceptance_probabilities(draft, rows, sampling, draft_sampling, VOCABULARY, batch_tokens)
 
@@ -72,7 +72,7 @@ def test_figures_do_not_depend_on_the_order_of_completions(draft: Any, rows: lis
 
 
 def test_batches_hold_each_row_once_and_keep_to_their_size() -> None:
-    """Sorted by length; padding counts; a row longer than the limit goes alone."""
+    """Sorted by length; padding counts; a row longer than the limit is a batch of its own."""
     lengths = [5, 3, 50, 4, 3, 9]
     found = list(batches(lengths, 16))
 
@@ -85,7 +85,7 @@ def test_batches_hold_each_row_once_and_keep_to_their_size() -> None:
 def test_long_completions_are_scored_piece_by_piece(
     draft: Any, rows: list[StoredCompletion], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The bound on memory changes no figure."""
+    """Chunking changes no figure."""
     whole = acceptance_probabilities(draft, rows, FILTERED, FILTERED, VOCABULARY, 10_000)
     monkeypatch.setattr("pipeline.acceptance.examine._CHUNK_ELEMENTS", 3 * len(rows) * VOCABULARY)
     pieces = acceptance_probabilities(draft, rows, FILTERED, FILTERED, VOCABULARY, 10_000)
@@ -96,7 +96,7 @@ def test_long_completions_are_scored_piece_by_piece(
 
 @pytest.mark.parametrize("draft_sampling", [Sampling(), GREEDY, FILTERED, Sampling(min_p=0.1)], ids=str)
 def test_a_damaged_draft_is_named_with_the_completion(draft_sampling: Sampling) -> None:
-    """NaN logits raise and say at which completion, also for a greedy draft, where argmax would return a token."""
+    """NaN logits raise an error that names the completion, also for a greedy draft, where argmax would return a token."""
     model = table_model(VOCABULARY, 0)
     model.table_PVW[:, 7, 0] = math.nan  # one logit is enough
     completions = [stored_completion([1], [2, 3]), stored_completion([1], [7, 3]), stored_completion([4], [5, 6])]
@@ -106,7 +106,7 @@ def test_a_damaged_draft_is_named_with_the_completion(draft_sampling: Sampling) 
 
 
 def test_many_drafts_are_examined_as_each_alone(draft: Any, rows: list[StoredCompletion]) -> None:
-    """Any number of drafts in one pass over the batches: every one gets, to the bit, what it gets alone."""
+    """Several drafts in one pass over the batches get bit-identical results to each alone."""
     models = {"one": draft, "two": tiny_llama(5), "table": table_model(VOCABULARY, 3)}
     found = examine(models, rows, FILTERED, FILTERED, VOCABULARY, 30)
 
@@ -117,7 +117,7 @@ def test_many_drafts_are_examined_as_each_alone(draft: Any, rows: list[StoredCom
 
 
 def test_a_damaged_draft_spoils_no_other(draft: Any, rows: list[StoredCompletion]) -> None:
-    """It gets the reason in place of figures, counted from where its caller says, and the others theirs."""
+    """A damaged draft gets the reason in place of figures, with the completion number; the others get their figures."""
     damaged = table_model(VOCABULARY, 0)
     damaged.table_PVW[:] = math.nan
     found = examine({"bad": damaged, "good": draft}, rows, Sampling(), Sampling(), VOCABULARY, 20, first_number=100)
@@ -129,7 +129,7 @@ def test_a_damaged_draft_spoils_no_other(draft: Any, rows: list[StoredCompletion
 
 
 def test_a_draft_that_does_not_fit_is_named(rows: list[StoredCompletion]) -> None:
-    """A context too short for prompt and completion, and fewer logits than the pair has tokens: one line each."""
+    """A context too short for prompt and completion, and a vocabulary smaller than the pair's: one line each."""
     short, narrow = tiny_llama(1), tiny_llama(1, vocabulary=VOCABULARY - 1)
     short.config.max_position_embeddings = 16
     rows = [stored_completion(row.prompt % 30, row.tokens % 30) for row in rows]
@@ -142,7 +142,7 @@ def test_a_draft_that_does_not_fit_is_named(rows: list[StoredCompletion]) -> Non
 
 
 def test_among_equals_the_lowest_id_is_the_drafts_choice() -> None:
-    """Ties are broken as greedy decoding breaks them."""
+    """Ties are broken as in greedy decoding."""
     model = table_model(VOCABULARY, 0)
     model.table_PVW[..., [5, 9, 20]] = 60.0
     (a_T,) = acceptance_probabilities(model, [stored_completion([1], [5, 9, 20, 5])], GREEDY, GREEDY, VOCABULARY, 100)
@@ -161,7 +161,7 @@ def test_a_token_the_draft_rules_out_is_never_accepted() -> None:
 
 
 def test_progress_counts_completions(draft: Any, rows: list[StoredCompletion]) -> None:
-    """`on_done` hears of every completion once."""
+    """`on_done` is called for every completion once."""
     heard: list[int] = []
     acceptance_probabilities(draft, rows, Sampling(), Sampling(), VOCABULARY, 30, heard.append)
 
@@ -182,5 +182,5 @@ def test_progress_counts_completions(draft: Any, rows: list[StoredCompletion]) -
 def test_what_an_engine_applies_to_its_draft(
     convention: str, deployed: Sampling, drafting: str, expected: Sampling
 ) -> None:
-    """vLLM applies the temperature alone, others what they apply to the target; greedy is greedy."""
+    """vLLM applies only the temperature, others the target's settings; greedy is greedy."""
     assert expected == engine_sampling(convention, deployed, drafting)

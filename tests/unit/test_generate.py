@@ -1,4 +1,4 @@
-"""The target plays its part: what is generated, stored, and left alone when a run is resumed."""
+"""Generation of completions: what is generated and stored, and resuming."""
 
 import hashlib
 from collections.abc import Iterable
@@ -52,7 +52,7 @@ def _generate(model: Any, prompts: list[Prompt], out: Path, settings: Generation
 
 
 def test_every_prompt_gets_a_completion_and_examination_prompts_two(prompts: list[Prompt]) -> None:
-    """One at the deployment's settings each, a greedy one more for the examination; at temperature 0 they are one."""
+    """One at the deployment's settings each, plus a greedy one for examination prompts; at temperature 0 they are the same."""
     requests = [(item.prompt.id, item.sampling.greedy) for item in plan_completions(prompts, SAMPLED)]
     examined = [(prompt.id, True) for prompt in prompts if prompt.split == "examination"]
 
@@ -65,8 +65,8 @@ def test_every_prompt_gets_a_completion_and_examination_prompts_two(prompts: lis
 def test_further_tuples_are_for_the_examination_alone(
     model: Any, prompts: list[Prompt], stored: tuple[Path, list[StoredCompletion]], tmp_path: Path
 ) -> None:
-    """Asked for at other settings too, examination prompts get one completion more at each; what was there stays as it
-    was, byte by byte; naming the deployment's or temperature 0 again adds nothing."""
+    """Examination prompts get one more completion for each further sampling; existing completions are unchanged byte by
+    byte; repeating the deployment or temperature 0 adds nothing."""
     warm, hot = Sampling(0.5), Sampling(1.3, top_p=0.9)
     requests = plan_completions(prompts, SAMPLED, [warm, SAMPLED, Sampling(0.0, 9), hot])
     generate(model, requests, SETTINGS, 32, [0, 1], tmp_path, quiet())
@@ -83,7 +83,7 @@ def test_further_tuples_are_for_the_examination_alone(
 def test_train_prompts_may_have_several_completions(
     model: Any, prompts: list[Prompt], stored: tuple[Path, list[StoredCompletion]], tmp_path: Path
 ) -> None:
-    """One for each temperature asked for, those at one temperature different; other splits stay as they were."""
+    """One for each temperature; repeated temperatures give different completions; other splits are unchanged."""
     cold = Sampling(0.5, top_k=20)
     requests = plan_completions(prompts, SAMPLED, train_at=[SAMPLED, cold, SAMPLED])
     generate(model, requests, SETTINGS, 32, [0, 1], tmp_path, quiet())
@@ -102,9 +102,9 @@ def test_train_prompts_may_have_several_completions(
     }
 
 
-def test_streams_are_those_of_the_first_version(prompts: list[Prompt]) -> None:
-    """A completion at the deployment's settings or at temperature 0 keeps the stream it always had; further tuples
-    have streams of their own."""
+def test_seeds_are_those_of_the_first_version(prompts: list[Prompt]) -> None:
+    """Completions at the deployment's settings and at temperature 0 keep their seeds across versions; further samplings
+    have their own."""
 
     def digest(kind: str) -> int:
         return int.from_bytes(hashlib.sha256(f"7/{prompts[1].id}/{kind}".encode()).digest()[:8], "big")
@@ -115,12 +115,12 @@ def test_streams_are_those_of_the_first_version(prompts: list[Prompt]) -> None:
 
 
 def test_the_plan_does_not_depend_on_the_order_of_prompts(prompts: list[Prompt]) -> None:
-    """Sorted by kind, split, length and id: shards hold the same however the corpus was read."""
+    """Sorted by sampling, split, length and id: shards do not depend on the order of the corpus."""
     assert plan_completions(prompts, SAMPLED) == plan_completions(prompts[::-1], SAMPLED)
 
 
-def test_completions_have_their_length_and_overrun(stored: tuple[Path, list[StoredCompletion]]) -> None:
-    """At most the limit, ended by a stop token or by it, and `lookahead` tokens further for the examination alone."""
+def test_completions_have_their_length_and_lookahead(stored: tuple[Path, list[StoredCompletion]]) -> None:
+    """At most the limit, ended by a stop token or the limit, and `lookahead` more tokens for examination prompts only."""
     for item in stored[1]:
         said = item.tokens[: item.length].tolist()
         assert len(item.tokens) == item.length + (3 if item.split == "examination" else 0)
@@ -131,7 +131,7 @@ def test_completions_have_their_length_and_overrun(stored: tuple[Path, list[Stor
 
 
 def test_greedy_completions_are_the_argmax(model: Any, stored: tuple[Path, list[StoredCompletion]]) -> None:
-    """Greedy ones are argmax text with log p of 0; sampled ones of the same prompts are not."""
+    """Greedy completions are argmax text with log p of 0; sampled ones of the same prompts are not."""
     greedy = [item for item in stored[1] if item.greedy]
 
     assert 3 == len(greedy)
@@ -143,7 +143,7 @@ def test_greedy_completions_are_the_argmax(model: Any, stored: tuple[Path, list[
 
 
 def test_stored_probabilities_are_the_models(model: Any, stored: tuple[Path, list[StoredCompletion]]) -> None:
-    """log p is at the sampling settings, the distributions at temperature 1; each belongs to its token."""
+    """log p is under the sampling settings, the distributions are at temperature 1; each belongs to its token."""
     for item in stored[1]:
         if item.greedy:
             continue
@@ -163,7 +163,7 @@ def test_stored_probabilities_are_the_models(model: Any, stored: tuple[Path, lis
 
 
 def test_an_empty_tail_is_a_number(tmp_path: Path, prompts: list[Prompt]) -> None:
-    """A target that is sure leaves no mass outside its top k; what is stored is finite, and so trainable."""
+    """A target with no mass outside its top k gives finite values."""
     sure = tiny_llama(61, layers=1, dtype=torch.float32)
     with torch.no_grad():
         sure.lm_head.weight *= 200
@@ -178,7 +178,7 @@ def test_an_empty_tail_is_a_number(tmp_path: Path, prompts: list[Prompt]) -> Non
 def test_a_resumed_run_writes_the_bytes_of_an_unbroken_one(
     model: Any, prompts: list[Prompt], stored: tuple[Path, list[StoredCompletion]], tmp_path: Path, lost: str
 ) -> None:
-    """Only the missing shard is generated, and it is the same; the others are not touched."""
+    """Only the missing shard is generated, with the same bytes; the others are not touched."""
     whole = {path.name: path.read_bytes() for path in stored[0].iterdir()}
     assert {"shard-00000", "shard-00001", "shard-00002"} == {name.partition(".")[0] for name in whole}
     for name, content in whole.items():
@@ -199,7 +199,7 @@ def test_a_shard_never_mixes_greedy_with_sampled(stored: tuple[Path, list[Stored
 def test_a_completion_does_not_depend_on_what_else_is_asked_for(
     model: Any, prompts: list[Prompt], stored: tuple[Path, list[StoredCompletion]], tmp_path: Path
 ) -> None:
-    """Without the last prompt of the plan, in smaller batches or with another shard size, the tokens are the same."""
+    """Without the last prompt, in smaller batches or with another shard size, the tokens are the same."""
 
     def said(items: Iterable[StoredCompletion]) -> dict[Any, Any]:
         kept = [(item, unpack(item.entries, item.certain, item.rest_log_p, 32)[0]) for item in items]
@@ -226,9 +226,9 @@ def test_the_seed_makes_the_difference(model: Any, prompts: list[Prompt], tmp_pa
     assert [i.tokens.tolist() for i in one if not i.greedy] != [i.tokens.tolist() for i in other if not i.greedy]
 
 
-def test_prompts_that_end_alike_are_not_answered_alike(model: Any, tmp_path: Path) -> None:
-    """Every completion draws from a stream of its own: with one shared stream, prompts that look alike to the model would
-    get one and the same text. Equal by chance: below 10^-6."""
+def test_similar_prompts_get_different_completions(model: Any, tmp_path: Path) -> None:
+    """Every completion has its own random stream: with a shared stream, prompts that look alike to the model would get
+    the same text. Equal by chance: below 10^-6."""
     with torch.no_grad():
         model = tiny_llama(3, layers=1)
         model.lm_head.weight.zero_()  # every token is equally likely, whatever came before
@@ -238,8 +238,8 @@ def test_prompts_that_end_alike_are_not_answered_alike(model: Any, tmp_path: Pat
 
 
 def test_what_is_kept_is_drawn_anew_at_each_token(model: Any, tmp_path: Path) -> None:
-    """Other numbers at each position of each completion, and none of those that chose the text: of a flat law of 32 in four,
-    the first kept token is one of eight. Equal by chance: below 10^-6."""
+    """Each position has its own random number, different from those of the text: for a flat distribution of 32 tokens in
+    four entries, the first is one of eight. Equal by chance: below 10^-6."""
     with torch.no_grad():
         model = tiny_llama(3, layers=1)
         model.lm_head.weight.zero_()
@@ -256,7 +256,7 @@ def test_what_is_kept_is_drawn_anew_at_each_token(model: Any, tmp_path: Path) ->
 
 @pytest.mark.parametrize(("how", "drawn"), [("top", False), ("drawn", True)])
 def test_tokens_are_kept_as_asked(how: Any, drawn: bool, model: Any, prompts: list[Prompt], tmp_path: Path) -> None:
-    """The likeliest four, or some of them drawn."""
+    """The likeliest four, or some of them sampled."""
     _generate(model, prompts, tmp_path, replace(SETTINGS, keep=how))
 
     assert drawn == any(bool((item.certain < 4).any()) for item in read_completions(tmp_path))

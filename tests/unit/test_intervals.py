@@ -1,4 +1,4 @@
-"""Intervals of ratios by prompt: textbook cases, strata, pairs, and how often they cover the truth."""
+"""Intervals of ratios by prompt: textbook cases, strata, pairs, and coverage."""
 
 import math
 
@@ -17,7 +17,7 @@ def ratio_interval(x: np.ndarray, y: np.ndarray, strata: list[str], confidence: 
 
 
 def test_a_mean_has_student_t_bounds() -> None:
-    """With denominators of 1 the ratio is a mean, and its bounds are the textbook's."""
+    """With denominators of 1 the ratio is a mean with textbook bounds."""
     values = np.random.default_rng(1).normal(3, 2, 12)
     low, high = stats.t.interval(0.9, 11, values.mean(), stats.sem(values))
     found = ratio_interval(values, np.ones(12), ["a"] * 12, 0.9)
@@ -37,7 +37,7 @@ def test_a_ratio_has_the_variance_of_its_residuals() -> None:
 
 
 def test_differences_between_domains_do_not_widen_the_interval() -> None:
-    """Prompts are drawn within domains: only the spread inside each counts, with one degree of freedom less a domain."""
+    """Stratified: only the variance within domains counts, with one degree of freedom less per domain."""
     values = np.array([1.0, 1.2, 0.8, 9.0, 9.4, 8.6])
     strata = ["a", "a", "a", "b", "b", "b"]
     spread = sum(3 * values[part].var(ddof=1) for part in (slice(0, 3), slice(3, 6)))
@@ -47,7 +47,7 @@ def test_differences_between_domains_do_not_widen_the_interval() -> None:
 
 
 def test_identical_drafts_differ_by_exactly_nothing() -> None:
-    """Paired by prompt: a draft against itself has a gain of 0 and bounds of 0."""
+    """Paired by prompt, a draft against itself has a gain of 0 and bounds of 0."""
     generator = np.random.default_rng(2)
     x, y = generator.random(9), generator.random(9) + 1
 
@@ -55,7 +55,7 @@ def test_identical_drafts_differ_by_exactly_nothing() -> None:
 
 
 def test_a_pair_is_narrower_than_its_parts() -> None:
-    """Two drafts that find the same prompts hard differ by a gain that is known better than either rate."""
+    """If two drafts are correlated over prompts, their difference has a narrower interval than either rate."""
     generator = np.random.default_rng(3)
     x = generator.random(30)
     base = x - 0.1 + generator.normal(0, 0.01, 30)
@@ -69,8 +69,8 @@ def test_a_pair_is_narrower_than_its_parts() -> None:
 
 
 def test_bounds_cover_the_truth_as_often_as_they_say() -> None:
-    """1,500 draws of 2 domains with 10 prompts of unequal length: coverage lies within 0.03 of 0.95 (a deviation of
-    0.03 is 5.3 sigma; false alarm 1.2e-7, were the seed drawn anew)."""
+    """1,500 draws of 2 domains with 10 prompts of unequal length: coverage is within 0.03 of 0.95 (5.3 sigma; false alarm
+    1.2e-7 for a new seed)."""
     generator, covered, repeats = np.random.default_rng(4), 0, 1500
     strata = ["a"] * 10 + ["b"] * 10
     for _ in range(repeats):
@@ -85,7 +85,7 @@ def test_bounds_cover_the_truth_as_often_as_they_say() -> None:
 @pytest.mark.parametrize("block", [1, 7, 64, 1000])
 def test_prompts_added_block_by_block_give_the_interval_of_all_at_once(block: int) -> None:
     """Two ratios over 300 prompts of three domains, far from 0: any blocks give the whole-array formula to 1e-9 of the
-    width, and so does a domain alone."""
+    width, also within a domain."""
     generator = np.random.default_rng(6)
     y = generator.integers(5, 300, (300, 2)).astype(float)
     x = y * generator.uniform(0.5, 0.9, (300, 2)) + 1e4
@@ -107,8 +107,8 @@ def test_prompts_added_block_by_block_give_the_interval_of_all_at_once(block: in
             assert y[kept, ratio].sum() == sums.denominator(ratio, domain)
 
 
-def test_a_prompt_without_a_say_is_no_unit_of_a_ratio() -> None:
-    """Where a prompt is absent the interval is that of the others, over as many blocks as one likes."""
+def test_an_absent_prompt_is_no_unit_of_a_ratio() -> None:
+    """Prompts that are not present for a ratio do not change its interval, for any blocks."""
     generator = np.random.default_rng(7)
     x, y, present = generator.random((40, 1)), generator.random((40, 1)) + 1, generator.random((40, 1)) < 0.4
     sums = RatioSums(1)

@@ -1,4 +1,4 @@
-"""The learning curve: nested parts, and what the next doubling would bring."""
+"""The learning curve: nested subsets, and the extrapolation to twice the data."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def _points(*values: tuple[int, float]) -> list[CurvePoint]:
 
 
 def test_parts_are_nested_whole_and_even() -> None:
-    """A smaller part lies in a larger one, prompts keep all their completions, and every domain gives its share."""
+    """A smaller subset is contained in a larger one, prompts keep all their completions, and every domain has the same share."""
     parts = [subset(SPOKEN, share) for share in (0.2, 0.5, 0.8)]
     ids = [[item.id for item in some] for some in parts]
 
@@ -46,7 +46,7 @@ def test_a_part_is_never_empty() -> None:
     ids=str,
 )
 def test_gains_go_on_shrinking(values: tuple[tuple[int, float], ...], expected: float) -> None:
-    """By hand."""
+    """Values computed by hand."""
     assert pytest.approx(expected) == next_doubling(_points(*values))
 
 
@@ -57,7 +57,7 @@ def test_one_point_is_no_curve() -> None:
 
 
 def test_the_file_is_in_order() -> None:
-    """Smallest first, whatever the config's order."""
+    """Sorted by size, for any order in the config."""
     found = curve_json(_points((400, 0.66), (100, 0.60)))
 
     assert [100, 400] == [point["completions"] for point in found["points"]]

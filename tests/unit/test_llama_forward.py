@@ -1,4 +1,4 @@
-"""The Llama forward: the logits of the models' own forward, for the shapes it knows; another's own forward for the rest."""
+"""The Llama forward: its logits equal those of the model's own forward; unsupported architectures use their own forward."""
 
 import math
 from typing import Any
@@ -36,8 +36,8 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("packed", [True, False], ids=["packed", "separate"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_logits_are_the_models_own(shape: str, packed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In fp64 to 1e-9, for ragged rows, single tokens and blocks, rejected tokens written over, a padded vocabulary, and
-    whether matrices are small enough to be packed or not."""
+    """In fp64 to 1e-9, for ragged rows, single tokens and blocks, overwritten rejected tokens, a padded vocabulary, and
+    packed and unpacked matrices."""
     if not packed:
         monkeypatch.setattr(llama_forward, "_PACKED_BYTES", 0)
     family, settings = SHAPES[shape]
@@ -55,7 +55,7 @@ def test_logits_are_the_models_own(shape: str, packed: bool, monkeypatch: pytest
 def test_lower_precision_is_within_its_rounding(
     shape: str, dtype: torch.dtype, tolerance: float, packed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """fp32 and bf16 models go through, and differ from their own forward by rounding, relative to the largest logit."""
+    """fp32 and bf16 models are supported, and differ from their own forward by rounding, relative to the largest logit."""
     if not packed:
         monkeypatch.setattr(llama_forward, "_PACKED_BYTES", 0)
     model = family_model(SHAPES[shape][0], dtype, **SHAPES[shape][1])
@@ -66,8 +66,8 @@ def test_lower_precision_is_within_its_rounding(
     assert largest_gap(model, body, 40) < tolerance * largest
 
 
-def test_both_bodies_say_the_same() -> None:
-    """The check above holds for the model's own forward through the ragged cache as well."""
+def test_both_forwards_give_the_same_logits() -> None:
+    """The comparison above also holds for the model's own forward with the ragged cache."""
     model = family_model("Llama")
 
     assert largest_gap(model, ModelForward(model, 37), 37) < 1e-9
@@ -86,7 +86,7 @@ UNKNOWN: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("shape", UNKNOWN)
 def test_an_unknown_shape_keeps_its_own_forward(shape: str) -> None:
-    """It is decoded all the same, and right."""
+    """It is decoded correctly with its own forward."""
     family, settings = UNKNOWN[shape]
     model = family_model(family, **settings)
     body = choose_forward(model, 40)
@@ -109,8 +109,8 @@ class _Doubled(nn.Module):
 
 
 def test_a_model_whose_logits_differ_keeps_its_own_forward() -> None:
-    """A known type is no proof: layers replaced, logits scaled, inputs scaled are noticed by the logits; a layer replaced
-    where the Llama forward calls layers is simply used."""
+    """The model type alone is not trusted: replaced layers, scaled logits and scaled inputs are detected by comparing
+    logits; a replaced layer that the Llama forward calls is used."""
     scaled = family_model("Llama")
     own = scaled.forward
 
@@ -148,7 +148,7 @@ def test_a_wrapped_model_keeps_its_own_forward() -> None:
 
 
 def test_a_model_spread_over_devices_keeps_its_own_forward() -> None:
-    """Only its own forward knows where its parts are; on one device the map says nothing."""
+    """Several devices need the own forward; a device map with one device does not."""
     model = family_model("Llama")
     model.hf_device_map = {"model": "cpu", "lm_head": "cpu"}
     assert isinstance(choose_forward(model, 40), LlamaForward)
@@ -157,7 +157,7 @@ def test_a_model_spread_over_devices_keeps_its_own_forward() -> None:
 
 
 def test_damaged_weights_go_through_to_be_reported() -> None:
-    """NaN is neither equal nor different: the Llama forward is taken, and the decoder says that these are no numbers."""
+    """NaN logits cannot be compared: the Llama forward is used, and the decoder reports them."""
     model = tiny_llama(1)
     with torch.no_grad():
         model.model.norm.weight[0] = math.nan
@@ -167,8 +167,8 @@ def test_damaged_weights_go_through_to_be_reported() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_an_int8_model_goes_through(dtype: torch.dtype) -> None:
-    """bitsandbytes' layers are called, not copied; greedy speculation with it as its own draft accepts what it drafts and
-    keeps its length, and in fp32 its text is that of its own full passes."""
+    """bitsandbytes layers are called, not copied; greedy speculation with the model as its own draft accepts all tokens,
+    and in fp32 the text equals that of full passes."""
     bitsandbytes = pytest.importorskip("bitsandbytes")
     model = family_model("Llama", dtype, hidden_size=32, intermediate_size=64)
     for layer in model.model.layers:

@@ -1,4 +1,4 @@
-"""Losses by hand, in expectation, and by finite differences; what truncation does to each."""
+"""Losses by hand, in expectation, and by finite differences; the effect of truncation on each."""
 
 import math
 from collections.abc import Callable
@@ -90,8 +90,8 @@ def test_jensen_shannon_weighs_its_two_sides(beta: float) -> None:
 
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
-def test_a_perfect_draft_loses_nothing(loss: Loss) -> None:
-    """On whole distributions and on what is kept of them."""
+def test_a_perfect_draft_has_no_loss(loss: Loss) -> None:
+    """For full and for sparse distributions."""
     p_NV, _ = _pair(4, 9)
     uniform = np.array([0.1, 0.4, 0.7, 0.9])
 
@@ -106,7 +106,7 @@ def test_a_perfect_draft_loses_nothing(loss: Loss) -> None:
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
 def test_a_rest_of_one_token_leaves_the_whole_loss(loss: Loss) -> None:
-    """With k = V - 1 nothing is truncated, whichever token was drawn."""
+    """With k = V - 1 nothing is truncated, for any completion token."""
     p_NV, logits_NV = _pair(6, 5)
     expected = loss(full_columns(_log_q(logits_NV), p_NV.log()))
 
@@ -118,8 +118,8 @@ def test_a_rest_of_one_token_leaves_the_whole_loss(loss: Loss) -> None:
 @pytest.mark.parametrize("merged", [False, True])
 @pytest.mark.parametrize("count", [1, 3, 6])
 def test_a_bucket_only_hides_disagreement(loss: Loss, merged: bool, count: int) -> None:
-    """Where the target's token is no part of it, every divergence is at most that of the whole distributions; of draws too,
-    where they are merged."""
+    """If the completion token is stored, every divergence is at most that of the full distributions; also for merged
+    sampled entries."""
     p_NV, logits_NV = _pair(200, 10, seed=count, scale=2.0)
     whole = loss(full_columns(_log_q(logits_NV), p_NV.log()))
     stored = _drawn(p_NV, count, np.linspace(0, 0.99, 200)) if merged else _top(p_NV, count)
@@ -137,7 +137,7 @@ def _gradient(value: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("loss", SUMS, ids=lambda loss: loss.__name__)
 @pytest.mark.parametrize("count", [1, 3, 5])
 def test_drawn_tokens_estimate_sums_without_bias(loss: Loss, count: int) -> None:
-    """Over all draws, value and gradient have the whole loss's as their mean, although few of 9 tokens are kept."""
+    """Over all samples, the mean of value and gradient is that of the full loss, although few of 9 tokens are stored."""
     p_NV, logits_NV = _pair(1, 9, seed=count, scale=1.5)
     logits_NV.requires_grad_()
     whole = loss(full_columns(_log_q(logits_NV), p_NV.log())).sum()
@@ -152,8 +152,8 @@ def test_drawn_tokens_estimate_sums_without_bias(loss: Loss, count: int) -> None
 
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_the_drawn_token_makes_up_for_the_bucket(count: int) -> None:
-    """Summed over the tokens the target may draw, weighted by p, forward KL's value (up to a constant) and gradient are
-    the whole one's, although only k of 7 probabilities are kept."""
+    """Summed over the target's tokens, weighted by p, value (up to a constant) and gradient of forward KL equal those of
+    the full loss, although only k of 7 probabilities are stored."""
     p_NV, logits_NV = _pair(1, 7, seed=count)
     logits_NV.requires_grad_()
     expected = torch.zeros((), dtype=torch.float64)
@@ -171,7 +171,7 @@ def test_the_drawn_token_makes_up_for_the_bucket(count: int) -> None:
 
 
 def test_mass_in_the_rest_is_not_free() -> None:
-    """A draft that puts its mass outside the kept tokens pays for it: the bucket is part of the loss."""
+    """The bucket is part of the loss: a draft with mass outside the stored tokens is penalised."""
     p_NV = torch.tensor([[0.6, 0.3, 0.05, 0.05]], dtype=torch.float64)
     spread = torch.tensor([[0.06, 0.03, 0.455, 0.455]], dtype=torch.float64).log()
     by_hand = 0.9 * math.log(10) + 0.1 * math.log(0.1 / 0.91)
@@ -212,8 +212,8 @@ def test_the_hybrid_holds_its_weight_constant() -> None:
 
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
-def test_what_cannot_be_is_finite_in_single_precision(loss: Loss) -> None:
-    """A draft sure of one token, a target sure of another, a rest of next to nothing: the loss and its gradient are numbers."""
+def test_disjoint_distributions_are_finite_in_fp32(loss: Loss) -> None:
+    """For one-hot distributions of draft and target on different tokens, loss and gradient are finite."""
     logits_NV = torch.tensor([[90.0, 0.0, 0.0, -90.0]], requires_grad=True)
     stored = SparseTargets(
         torch.tensor([[3, 1]]),
@@ -230,8 +230,8 @@ def test_what_cannot_be_is_finite_in_single_precision(loss: Loss) -> None:
         assert torch.isfinite(_gradient(value.sum(), logits_NV)).all()
 
 
-def test_total_variation_stalls_where_the_logarithm_moves() -> None:
-    """Far from the target the one has next to no gradient, the other a large one: why it is not the first loss of a schedule."""
+def test_total_variation_has_no_gradient_where_the_logarithm_has() -> None:
+    """Far from the target the gradient of TV is almost 0 and that of -log acceptance is large."""
     logits_NV = torch.tensor([[12.0, 0.0]], dtype=torch.float64, requires_grad=True)
     columns = full_columns(_log_q(logits_NV), torch.tensor([[1e-6, 1.0]], dtype=torch.float64).log())
 
@@ -247,7 +247,7 @@ def test_cross_entropy_is_that_of_the_drawn_tokens() -> None:
 
 
 def test_a_drawn_row_needs_no_help_from_the_token() -> None:
-    """The within-term is the bucket's: draws estimate the rest already, whatever the target said."""
+    """The term within the rest is only for the bucket: sampled entries already estimate the rest."""
     p_NV, logits_NV = _pair(1, 9)
     stored = _drawn(p_NV, 2, np.array([0.3]))
     kept = set(stored.ids_NK[0].tolist())
@@ -261,7 +261,7 @@ def test_a_drawn_row_needs_no_help_from_the_token() -> None:
 
 
 def test_the_rest_of_q_does_not_cancel() -> None:
-    """In single precision 1 - sum(q) of a sure draft is 0 or noise; the rest is summed over what is left."""
+    """In fp32 1 - sum(q) of a confident draft is 0 or noise; the rest is summed directly."""
     logits_NV = torch.tensor([[30.0, 0.0, 1.0, 2.0]])
     stored = SparseTargets(
         torch.tensor([[0]]),
@@ -276,8 +276,8 @@ def test_the_rest_of_q_does_not_cancel() -> None:
 
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
-def test_a_token_that_the_draft_never_says_is_finite(loss: Loss) -> None:
-    """log q of -inf, at a kept token and in the rest."""
+def test_a_token_of_draft_probability_zero_is_finite(loss: Loss) -> None:
+    """log q of -inf, at a stored token and in the rest."""
     log_q_NV = torch.tensor([[0.0, -torch.inf, -torch.inf, -torch.inf]])
     stored = SparseTargets(
         torch.tensor([[1, 0]]),
@@ -291,9 +291,9 @@ def test_a_token_that_the_draft_never_says_is_finite(loss: Loss) -> None:
 
 
 @pytest.mark.parametrize("loss", [forward_kl, lk_hybrid], ids=lambda loss: loss.__name__)
-def test_a_token_that_the_target_never_says_teaches_nothing(loss: Loss) -> None:
-    """On a text that the draft wrote: where next to nothing is left outside the kept tokens, its own slip is no draw of the
-    target's, and the loss is that of any other token."""
+def test_a_token_of_target_probability_zero_has_no_own_term(loss: Loss) -> None:
+    """On-policy: if almost no mass is outside the stored tokens, a draft token there is not a sample from the target and
+    has no term of its own."""
     logits_NV = torch.tensor([[2.0, 0.0, 1.0, 0.0]], dtype=torch.float64)
     values = [
         loss(

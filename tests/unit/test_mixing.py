@@ -1,4 +1,4 @@
-"""Shares of the training by domain."""
+"""Domain shares of the training data."""
 
 from collections import Counter
 
@@ -31,12 +31,12 @@ def _counts(shares: dict[str, float], seed: int = 0) -> Counter[str]:
     ids=str,
 )
 def test_shares_are_kept(shares: dict[str, float], expected: dict[str, int]) -> None:
-    """Of all that is trained on, and domains that are not named are whole."""
+    """Of all training data; domains without a share are complete."""
     assert expected == _counts(shares)
 
 
 def test_a_repeated_domain_is_repeated_evenly() -> None:
-    """No completion is met twice more than another."""
+    """Repetition counts of completions differ by at most one."""
     met = Counter(item.id for item in mix(SPOKEN, {"general": 0.5}, 0) if item.domain == "general")
 
     assert {2, 3} == set(met.values())
@@ -44,7 +44,7 @@ def test_a_repeated_domain_is_repeated_evenly() -> None:
 
 
 def test_what_is_taken_depends_on_the_seed_alone() -> None:
-    """Part of a domain: the same for one seed, other for another."""
+    """A subset of a domain: the same for one seed, another for another."""
     first, again, other = ([item.id for item in mix(SPOKEN, {"general": 0.1}, seed)] for seed in (1, 1, 2))
 
     assert first == again
@@ -62,6 +62,6 @@ def test_what_is_taken_depends_on_the_seed_alone() -> None:
     ids=str,
 )
 def test_shares_that_cannot_be_kept_are_named(shares: dict[str, float], complaint: str) -> None:
-    """One line."""
+    """One line for each error."""
     with pytest.raises(UsageError, match=complaint):
         mix(SPOKEN, shares, 0)

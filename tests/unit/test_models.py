@@ -56,7 +56,7 @@ def test_one_token_that_differs_is_named() -> None:
 
 
 def test_the_same_tokens_merged_in_another_order_are_another_family() -> None:
-    """'ret' of 'return' is 're' + 't' or 'r' + 'et': the token lists are equal, the texts are not."""
+    """'ret' of 'return' is 're' + 't' or 'r' + 'et': equal token lists, but different tokenisation."""
     target, draft = _bpe(MERGES), _bpe(MERGES[1:] + MERGES[:1])
 
     assert target.get_vocab() == draft.get_vocab()
@@ -69,7 +69,7 @@ def test_the_same_tokens_merged_in_another_order_are_another_family() -> None:
     [({"eos_token": "<pad>"}, "eos_token"), ({"pad_token": "<end>"}, "pad_token"), ({"chat_template": "x"}, "chat")],
 )
 def test_legal_differences_are_reported(special: dict[str, str], name: str) -> None:
-    """Another EOS, padding or chat template does not hurt; the target's is used, and the report says so."""
+    """Another EOS, padding or chat template is allowed; the target's is used and reported."""
     (report,) = check_same_family(_bpe(MERGES), _bpe(MERGES, **special))
 
     assert report.startswith(name)
@@ -116,7 +116,7 @@ def test_a_file_of_another_kind_is_not_a_weight_file(tmp_path: Path, content: by
 
 
 def test_a_model_is_loaded_in_the_asked_format_for_inference(directory: Path) -> None:
-    """The stored weights, in the asked number format, in eval mode."""
+    """The stored weights, in the given dtype, in eval mode."""
     model = load_model(directory, "float32", torch.device("cpu"))
     expected = tiny_llama(1, dtype=torch.bfloat16).float()
 
@@ -175,7 +175,7 @@ def test_stop_tokens_are_those_of_config_and_tokenizer(
 
 
 def test_bf16_is_multiplied_where_there_are_units_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A GPU of before 2020 emulates it, and other devices do not speak for the CPU."""
+    """GPUs before compute capability 8.0 emulate bfloat16, and other devices do not use the CPU's units."""
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True})
     for capability, expected in (((7, 5), False), ((8, 0), True), ((9, 0), True)):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, found=capability: found)

@@ -1,4 +1,4 @@
-"""Second moments of an examination: against enumeration of every outcome, and once against chance itself."""
+"""Second moments of the counts: against enumeration of all outcomes, and against simulation."""
 
 import itertools
 from collections.abc import Iterator
@@ -56,7 +56,7 @@ def test_moments_equal_enumeration_over_all_outcomes(convention: Convention, gam
 
 @EVERY
 def test_moments_agree_with_the_pass_from_left_to_right(convention: Convention) -> None:
-    """Two programmes, one answer: means from the right are those from the left, on completions of up to 90 tokens."""
+    """Means of the backward recursion equal those of the forward pass, on completions of up to 90 tokens."""
     generator = np.random.default_rng(5)
     lengths, gamma = generator.integers(1, 91, 40), 6
     a_BT = generator.random((40, 90 + gamma))
@@ -90,7 +90,7 @@ def test_the_recursion_of_second_moments_gives_the_same_variance() -> None:
 
 
 @EVERY
-def test_chance_has_these_moments(convention: Convention) -> None:
+def test_simulated_decodes_have_these_moments(convention: Convention) -> None:
     """20,000 decodes of 24 tokens: mean and variance of rounds and of accepted tokens lie within 5 standard errors
     (false alarm below 4 x 5.8e-7 each time, were the seed drawn anew; the variance's error from its fourth moment)."""
     generator, length, gamma, repeats = np.random.default_rng(11), 24, 4, 20_000
@@ -108,8 +108,8 @@ def test_chance_has_these_moments(convention: Convention) -> None:
 
 
 @EVERY
-def test_where_nothing_is_left_to_chance_there_is_no_variance(convention: Convention) -> None:
-    """Acceptance 0 or 1 everywhere: variances are exactly 0, whatever pads the rows."""
+def test_acceptance_of_zero_or_one_has_no_variance(convention: Convention) -> None:
+    """With acceptance 0 or 1 everywhere, variances are exactly 0, for any padding."""
     a_BT = np.random.default_rng(2).integers(0, 2, (6, 20)).astype(float)
     lengths = np.array([12, 1, 7, 3, 9, 12])
     padded_BT = np.where(np.arange(20) < lengths[:, None] + 4, a_BT, np.nan)
@@ -121,7 +121,7 @@ def test_where_nothing_is_left_to_chance_there_is_no_variance(convention: Conven
 
 
 def test_nothing_to_count_is_an_error() -> None:
-    """gamma 0, an empty completion, and rows too short for the convention, as for the expectation."""
+    """gamma 0, an empty completion, and rows too short for the convention, as for expected rounds."""
     for lengths, gamma, name in (([3], 0, "user"), ([0], 2, "user"), ([3], 3, "vllm")):
         with pytest.raises(ValueError, match=r"at least|needs 5"):
             round_moments(np.ones((1, 4)), np.array(lengths), gamma, CONVENTIONS[name])

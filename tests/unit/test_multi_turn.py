@@ -1,4 +1,4 @@
-"""Chats turn by turn: what is asked after an answer, and why a chat may end early."""
+"""Multi-turn chats: the next prompt after an answer, and why a chat stops early."""
 
 from dataclasses import replace
 from typing import Any
@@ -43,7 +43,8 @@ def _next(
 
 
 def test_the_answer_stands_before_the_next_question() -> None:
-    """As text, without its stop token, rendered by the template; split, domain and cluster are the chat's."""
+    """The answer is included as text without its stop token, rendered by the template; split, domain and cluster are
+    those of the chat."""
     (found,), stop_reasons = _next([_request("a", number=2)], [_said(6, 7)])
 
     assert (3, 6, 7, 4, 9) == found.prompt.tokens
@@ -59,7 +60,7 @@ def test_the_answer_stands_before_the_next_question() -> None:
 
 
 def test_a_chat_ends_with_its_last_question() -> None:
-    """The prompt of the last one has nothing to go on to, and prompts that are no chats ask nothing."""
+    """The prompt of the last question has no follow-ups, and prompts that are not chats have none."""
     (second,), _ = _next([_request("a"), _request("b", chat=None)], [_said(6), _said(7)])
     (third,), _ = _next([second], [_said(8)])
     nothing, _ = _next([third], [_said(8)])
@@ -70,7 +71,7 @@ def test_a_chat_ends_with_its_last_question() -> None:
 
 
 def test_every_sampling_goes_on_with_its_own_answer() -> None:
-    """And they are in the order in which they are generated: by kind, then length."""
+    """The new requests are in the order of generation: by sampling, then length."""
     requests = [_request("a"), _request("b"), _request("a", GREEDY)]
     found, _ = _next(requests, [_said(6, 7), _said(8), _said(7)])
 
@@ -91,5 +92,5 @@ def test_every_sampling_goes_on_with_its_own_answer() -> None:
 def test_why_a_chat_ends_early_is_counted(
     said: StoredCompletion, most: int, template: str, expected: StopReasons
 ) -> None:
-    """Half an answer, no room, a template that will not have it: the chat stop_reasons, and what it said so far stays."""
+    """An answer cut at the limit, a prompt too long, a template error: the chat stops and the reason is counted."""
     assert ([], expected) == _next([_request("a")], [said], most, template)

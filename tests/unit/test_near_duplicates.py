@@ -1,4 +1,4 @@
-"""Sorting on disk, signatures, clusters and splits."""
+"""External sort, signatures, clusters and splits."""
 
 import random
 from pathlib import Path
@@ -27,7 +27,7 @@ def _records(count: int, keys: int) -> NDArray[np.void]:
 @pytest.mark.parametrize("chunk", [7, 64, 1000])
 @pytest.mark.parametrize("keys", [2, 60, 2**63])
 def test_sort_on_disk_equals_sort_in_memory(tmp_path: Path, chunk: int, keys: int) -> None:
-    """Any number of runs, keys near 2^64 and keys in crowds: the order is an in-memory sort's, no file is left."""
+    """Any number of runs, keys near 2^64 and repeated keys: the order equals an in-memory sort, and no file is left."""
     records = _records(200, keys)
     blocks = list(sorted_records(np.array_split(records, 3), tmp_path / "runs", chunk))
 
@@ -97,8 +97,8 @@ def test_band_keys_depend_on_number_and_content() -> None:
     assert 32 == len(set(keys[0].tolist()))
 
 
-def test_forest_roots_are_first_rows() -> None:
-    """However rows are joined, the root of a tree is its first row."""
+def test_union_find_roots_are_first_rows() -> None:
+    """For any order of joins, the root of a set is its first row."""
     union = UnionFind(6)
     for pair in [(5, 4), (3, 4), (1, 5), (0, 2)]:
         union.join(*pair)
@@ -117,7 +117,8 @@ def _texts(count: int) -> list[list[int]]:
 
 
 def test_clusters_of_copies_near_copies_and_groups(tmp_path: Path) -> None:
-    """Copies beyond the first go, groups stay, a dropped row still links its group, and the two kinds are counted."""
+    """Duplicates beyond the first are dropped, groups are kept, a dropped row still links its group, and both kinds are
+    counted."""
     a, b, c, d = _texts(4)
     near = [*a[:195], 1, 2, 3, 4, 5]
     hashes = _facts([1, 2, 3, 1, 4, 5], [None, None, 77, None, 77, None])
@@ -138,8 +139,8 @@ def test_threshold_decides_what_is_near(tmp_path: Path) -> None:
     assert [1, 2] == [int(find_clusters(hashes, sketches, level, tmp_path).kept.sum()) for level in (0.8, 0.99)]
 
 
-def test_band_partners_below_the_threshold_stay_apart(tmp_path: Path) -> None:
-    """Rows that share a band by chance, but not enough of the rest, are two prompts."""
+def test_rows_below_the_threshold_are_not_joined(tmp_path: Path) -> None:
+    """Rows that share a band but have low similarity are two prompts."""
     generator = np.random.default_rng(0)
     sketches = generator.integers(0, 2**32, (2, PERMUTATIONS), dtype=np.uint32)
     sketches[1, :40] = sketches[0, :40]

@@ -26,7 +26,7 @@ def _step(model: Any, optimizer: torch.optim.Optimizer) -> None:
 @pytest.mark.parametrize("at_once", [1, 10**6])
 @pytest.mark.parametrize("tied", [True, False])
 def test_each_weight_is_moved_by_its_own_rule(tied: bool, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As torch's Muon and AdamW move them one by one: hidden matrices by the one, embedding, head and norms by the other."""
+    """Equal to torch's Muon and AdamW one by one: hidden matrices by Muon, embedding, head and norms by AdamW."""
     monkeypatch.setattr(muon, "_AT_ONCE", at_once)
     model = family_model("Llama", torch.float32, tie_word_embeddings=tied)
     expected = copy.deepcopy(model)
@@ -57,7 +57,7 @@ def test_each_weight_is_moved_by_its_own_rule(tied: bool, at_once: int, monkeypa
 
 
 def test_a_schedule_reaches_both() -> None:
-    """At a rate of 0 nothing moves; also after its state was loaded."""
+    """At a learning rate of 0 no weight changes, also after loading a state."""
     model = family_model("Llama", torch.float32)
     optimizer = _optimizer(model)
     _step(model, optimizer)
@@ -73,7 +73,7 @@ def test_a_schedule_reaches_both() -> None:
 
 
 def test_its_state_is_all_there_is(tmp_path: Any) -> None:
-    """Saved, loaded and gone on with: the same weights as without a break."""
+    """Saved, loaded and continued: the same weights as without interruption."""
     model = family_model("Llama", torch.float32)
     optimizer = _optimizer(model)
     _step(model, optimizer)
@@ -91,7 +91,7 @@ def test_its_state_is_all_there_is(tmp_path: Any) -> None:
 
 
 def test_what_is_frozen_stays() -> None:
-    """As under adapters."""
+    """As with adapters."""
     model = family_model("Llama", torch.float32)
     for weight in model.parameters():
         weight.requires_grad_(False)
@@ -105,7 +105,7 @@ def test_what_is_frozen_stays() -> None:
 
 
 def test_learned_positions_are_an_embedding() -> None:
-    """As GPT-2 has them: a table of rows, not a matrix that is multiplied by."""
+    """As in GPT-2: an embedding table, not a matrix for Muon."""
     model = family_model("Llama", torch.float32)
     model.model.positions = torch.nn.Embedding(8, 16)
     matrices, others = (

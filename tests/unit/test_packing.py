@@ -1,4 +1,4 @@
-"""Which documents share a row."""
+"""Packing of documents into rows."""
 
 import random
 
@@ -9,7 +9,7 @@ from pipeline.distillation.packing import pack_rows
 
 @pytest.mark.parametrize("seed", range(5))
 def test_every_document_is_in_one_row_that_holds_it(seed: int) -> None:
-    """No row is longer than the longest document, and two rows that would fit into one do not both stand half empty."""
+    """No row is longer than the longest document, and no two rows would fit into one."""
     generator = random.Random(seed)
     lengths = [generator.randint(1, 60) for _ in range(200)]
     rows = pack_rows(lengths)
@@ -21,12 +21,12 @@ def test_every_document_is_in_one_row_that_holds_it(seed: int) -> None:
 
 
 def test_documents_of_one_length_have_a_row_each() -> None:
-    """Nothing is gained by sharing."""
+    """Packing gains nothing here."""
     assert [[0], [1], [2]] == pack_rows([7, 7, 7])
 
 
 def test_rows_by_hand() -> None:
-    """Best fit, longest first: 3 goes to 7, not to 5, and the order is that of the first documents."""
+    """Best-fit decreasing: 3 is packed with 7, not with 5, and rows are sorted by their first documents."""
     assert [[0, 3], [1, 2], [4]] == pack_rows([5, 3, 7, 4, 10])
 
 
@@ -36,5 +36,5 @@ def test_nothing_packs_to_nothing() -> None:
 
 
 def test_the_fullest_row_that_holds_a_document_takes_it() -> None:
-    """3 goes to 7, which it fills, not to 6, which came first."""
+    """3 is packed with 7, which fills the row, not with 6, which is in an earlier row."""
     assert [[0], [1], [2, 3]] == pack_rows([10, 6, 7, 3])

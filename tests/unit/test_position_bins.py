@@ -55,7 +55,7 @@ def test_every_token_falls_into_one_bin(before_B: np.ndarray) -> None:
 
 @pytest.mark.parametrize("name", ["by_output_position", "by_context_length"])
 def test_figures_by_position_are_ratios_over_the_prompts_that_reach_it(name: str) -> None:
-    """A bin's rate is its mass over its tokens, its units the prompts with a token in it; empty bins are left out."""
+    """A bin's rate is accepted mass / tokens, its units are the prompts with a token in it; empty bins are omitted."""
     tally = AcceptanceTally(2)
     tally.add(_counts())
     found = tally.figures(0.95)[name]

@@ -1,4 +1,4 @@
-"""Attention while training: the same mathematics, in the numbers that are fast."""
+"""fp32 attention during bfloat16 training."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def _logits(model: Any, packed: bool) -> torch.Tensor:
 @pytest.mark.parametrize("family", ["Llama", "Qwen3", "Mistral"])
 @pytest.mark.parametrize("packed", [False, True])
 def test_attention_is_the_models_own(family: str, packed: bool) -> None:
-    """Without autocast nothing changes at all, documents of a row are as far apart, and afterwards the model is as it was."""
+    """Without autocast the output is unchanged, document masking works, and afterwards the implementation is restored."""
     model = family_model(family, torch.float32)
     own = _logits(model, packed)
     with fast_attention(model, bf16=True):
@@ -32,7 +32,7 @@ def test_attention_is_the_models_own(family: str, packed: bool) -> None:
 
 
 def test_attention_is_in_single_precision_under_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is slow in bfloat16 is not done in it; the products around it are."""
+    """Attention runs in fp32, other matmuls in bfloat16."""
     seen: list[torch.dtype] = []
     own = torch.nn.functional.scaled_dot_product_attention
 
@@ -50,7 +50,7 @@ def test_attention_is_in_single_precision_under_autocast(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize(("bf16", "implementation"), [(False, "sdpa"), (True, "eager")])
 def test_other_attention_is_left_alone(bf16: bool, implementation: str) -> None:
-    """Training in fp32 has no reason to change, and whoever chose an implementation has one."""
+    """fp32 training and explicitly chosen implementations are not changed."""
     model = family_model("Llama", torch.float32)
     model.set_attn_implementation(implementation)
     with fast_attention(model, bf16):

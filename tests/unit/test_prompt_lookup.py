@@ -1,4 +1,4 @@
-"""Prompt-lookup: the count_lookup against one that searches the text afresh in every round."""
+"""Prompt-lookup: counts with a precomputed index against a fresh search in every round."""
 
 import random
 
@@ -41,8 +41,8 @@ def _naive(
 
 @pytest.mark.parametrize("convention", CONVENTIONS.values(), ids=lambda convention: convention.name)
 @pytest.mark.parametrize("longest", [1, 2, 4])
-def test_walk_equals_a_fresh_search_in_every_round(convention: Convention, longest: int) -> None:
-    """Random texts of few tokens, so that everything repeats: each count agrees, for every gamma at once."""
+def test_counts_equal_a_fresh_search_in_every_round(convention: Convention, longest: int) -> None:
+    """Random texts over few tokens, so that n-grams repeat: all counts agree for every gamma."""
     generator = random.Random(longest)
     for _ in range(60):
         prompt = [generator.randrange(3) for _ in range(generator.randrange(1, 8))]
@@ -55,8 +55,8 @@ def test_walk_equals_a_fresh_search_in_every_round(convention: Convention, longe
         ] == count_lookup_by_gamma(prompt, said, [1, 2, 3, 7], longest, convention, lookahead)
 
 
-def test_what_stands_past_the_end_counts_where_the_engine_never_clips() -> None:
-    """vLLM counts accepted tokens past the end, and judges a wrong one there; others have drafted nothing there."""
+def test_accepted_tokens_past_the_end_count_without_clipping() -> None:
+    """vLLM counts accepted and rejected tokens past the end; clipped conventions draft nothing there."""
     prompt, said = [1, 2, 3, 4, 5, 6], [9, 1, 2, 3]
     free, clipped = Convention("free", 2, False, False), Convention("clipped", 2, True, False)
 
@@ -66,19 +66,19 @@ def test_what_stands_past_the_end_counts_where_the_engine_never_clips() -> None:
 
 
 def test_a_suffix_does_not_match_itself() -> None:
-    """Where no token came twice nothing is proposed: every round has an empty block."""
+    """If no token repeats, nothing is proposed: every round has an empty block."""
     assert LookupCounts(4, 4, 0, 0, 0, (0, 0)) == count_lookup([1, 2], [3, 4, 5, 6], 2, 3, CONVENTIONS["transformers"])
 
 
 def test_a_repeated_text_is_copied() -> None:
-    """After 1 2 3 4 5 1 the block 2 3 stands, then the correction 4: two tokens a round and one more."""
+    """After 1 2 3 4 5 1 the block 2 3 is accepted, then the next token 4: three tokens per round."""
     found = count_lookup([1, 2, 3, 4, 5, 1], [2, 3, 4, 5, 1, 2], 2, 3, CONVENTIONS["transformers"])
 
     assert LookupCounts(2, 2, 4, 4, 0, (2, 2)) == found
 
 
 def test_a_clipped_block_leaves_room_for_the_correction() -> None:
-    """With one token to come there is nothing to draft; unclipped, the block is drafted all the same."""
+    """With one token left nothing is drafted; unclipped, the block is drafted."""
     prompt, said = [1, 2, 3, 1, 2], [3]
 
     assert LookupCounts(1, 1, 0, 0, 0, (0, 0)) == count_lookup(
@@ -88,12 +88,12 @@ def test_a_clipped_block_leaves_room_for_the_correction() -> None:
 
 
 def test_the_longest_and_then_the_latest_match_is_taken() -> None:
-    """The suffix 1 2 outranks the suffix 2, and of two places the later one speaks."""
+    """The suffix 1 2 has priority over the suffix 2, and the later of two matches is used."""
     assert 1 == count_lookup([1, 2, 7, 1, 2, 8, 2, 9, 1, 2], [8, 0], 1, 2, CONVENTIONS["transformers"]).accepted
 
 
 @pytest.mark.parametrize(("said", "gamma"), [([], 2), ([1], 0)])
-def test_nothing_to_walk_is_an_error(said: list[int], gamma: int) -> None:
+def test_nothing_to_count_is_an_error(said: list[int], gamma: int) -> None:
     """An empty completion and gamma 0."""
     with pytest.raises(ValueError, match="at least"):
         count_lookup([1], said, gamma, 2, CONVENTIONS["user"])

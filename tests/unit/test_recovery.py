@@ -1,4 +1,4 @@
-"""Training through rounded weights."""
+"""Quantisation-aware distillation with fake-quantised weights."""
 
 from pathlib import Path
 
@@ -16,7 +16,8 @@ IDS = [3, 1, 4, 1, 5, 9]
 
 @pytest.mark.parametrize(("variant", "hidden"), [("int8", 64), ("int4", 64), ("fp8", 256)])
 def test_it_sees_the_variant(tmp_path: Path, variant: str, hidden: int) -> None:
-    """Logits within are those of the variant that is saved and loaded, but for its products; without, they are far off."""
+    """Within the context, logits equal those of the saved and reloaded variant up to matmul precision; outside they
+    differ clearly."""
     model = tiny_llama(71, hidden=hidden, spread=0.1)
     model.to(torch.bfloat16).save_pretrained(tmp_path / "draft")
     made = quantize(tmp_path / "draft", variant, tmp_path / "out", CPU)
@@ -34,7 +35,7 @@ def test_it_sees_the_variant(tmp_path: Path, variant: str, hidden: int) -> None:
 
 @pytest.mark.parametrize("variant", ["int8", "int4", "fp8"])
 def test_gradients_go_straight_through(variant: str) -> None:
-    """As if a weight had not been rounded: of a sum over outputs, the sum of inputs; and steps smaller than a level add up."""
+    """The gradient ignores rounding: of a sum over outputs it is the sum of inputs; steps smaller than a level accumulate."""
     layer = torch.nn.Linear(128, 128, bias=False)
     model = torch.nn.ModuleDict({"own": layer, "other": torch.nn.Linear(128, 128)})
     x, before = torch.randn(5, 128), layer.weight.detach().clone()
@@ -51,7 +52,7 @@ def test_gradients_go_straight_through(variant: str) -> None:
 
 
 def test_a_row_of_zeros_stays() -> None:
-    """It has no largest weight to divide by."""
+    """Its largest absolute weight is 0."""
     model = torch.nn.ModuleDict({"own": torch.nn.Linear(128, 128, bias=False)})
     torch.nn.init.zeros_(model["own"].weight)
     for variant in ("int8", "int4", "fp8"):
@@ -60,7 +61,7 @@ def test_a_row_of_zeros_stays() -> None:
 
 
 def test_a_training_that_fails_leaves_plain_layers() -> None:
-    """Nothing stays rounded."""
+    """Fake quantisation is removed after an exception."""
     model = torch.nn.ModuleDict({"own": torch.nn.Linear(128, 128)})
     with pytest.raises(KeyError), fake_quantization(model, "fp8", frozenset({"own"})):
         raise KeyError

@@ -28,12 +28,12 @@ def _brute_force(tokens: list[int]) -> list[bool]:
     ],
 )
 def test_share_of_known_texts(tokens: list[int], looping: int) -> None:
-    """No loop in distinct tokens or in a repetition of seven; both copies of a repeated 8-gram are inside one."""
+    """No repetition in distinct tokens or in a repeated 7-gram; all occurrences of a repeated 8-gram are marked."""
     assert looping == repetition_mask(tokens).sum()
 
 
 def test_marks_equal_brute_force() -> None:
-    """On random texts with planted repetitions, each token is marked as counting every 8-gram would mark it."""
+    """On random texts with planted repetitions, the mask equals a brute-force count of all 8-grams."""
     generator = random.Random(0)
     for _ in range(40):
         part = [generator.randrange(4) for _ in range(generator.randrange(5, 14))]

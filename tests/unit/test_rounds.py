@@ -1,4 +1,4 @@
-"""Expected rounds: the dynamic programme against enumeration, against the iid formula, and against real decodes."""
+"""Expected rounds: the dynamic programme against enumeration, the iid formula and real decodes."""
 
 import itertools
 from typing import Any
@@ -49,7 +49,7 @@ def test_counts_equal_enumeration_over_all_outcomes(convention: Convention, gamm
 
 @EVERY
 def test_what_lies_past_the_end_does_not_matter_unless_it_is_drafted(convention: Convention) -> None:
-    """Padding changes nothing; an unclipped convention reads gamma - 1 tokens past the end and no more."""
+    """Padding changes nothing; an unclipped convention reads exactly gamma - 1 tokens past the end."""
     generator = np.random.default_rng(0)
     a_BT, needed = generator.random((1, 12)), 5 + (0 if convention.clipped else 2)
     other_BT = a_BT.copy()
@@ -106,7 +106,7 @@ def pair() -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("gamma", [1, 2, 3, 5])
 def test_at_temperature_zero_the_forecast_is_the_decode(pair: tuple[Any, Any], gamma: int) -> None:
-    """With acceptance 0 or 1 the expected rounds of each completion are the rounds the decoder really took."""
+    """With acceptance 0 or 1 the expected rounds of each completion equal the rounds of the decoder."""
     target, draft = pair
     prompts = [[1, 2, 3], [4], [9, 8, 7, 6, 5], [11, 30]]
     requests = [Request(prompt, 9 + 3 * row, 0) for row, prompt in enumerate(prompts)]
@@ -125,7 +125,7 @@ def test_at_temperature_zero_the_forecast_is_the_decode(pair: tuple[Any, Any], g
 
 @pytest.mark.parametrize("convention", CONVENTIONS.values(), ids=lambda convention: convention.name)
 def test_no_call_yields_more_than_gamma_and_one(convention: Convention) -> None:
-    """Omega, tokens over calls, cannot exceed gamma + 1, whoever counts: also where all is accepted."""
+    """Omega cannot exceed gamma + 1 under any convention, also if all tokens are accepted."""
     lengths = np.array([7, 3, 1])
     for value in (0.0, 1.0):
         calls = expected_rounds(np.full((3, 12), value), lengths, 5, convention).calls_B

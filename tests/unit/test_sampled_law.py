@@ -1,7 +1,4 @@
-"""Sampled text against the exact law: what the random streams, the drawing and the verification make together.
-
-`test_exact_law` shows that the decoder is right for ideal uniform numbers; this, that the numbers it gets are.
-"""
+"""Sampled text against the exact distribution: random streams, drawing and verification together."""
 
 import itertools
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What is applied to logits, drawing, and streams of random numbers."""
+"""Sampling settings, drawing, and random streams."""
 
 import itertools
 import math
@@ -58,7 +58,7 @@ SETTINGS = [
 
 @pytest.mark.parametrize("sampling", SETTINGS, ids=str)
 def test_filters_equal_brute_force(sampling: Sampling) -> None:
-    """Temperature, top-k, top-p and min-p, alone and together, give what plain Python gives."""
+    """Temperature, top-k, top-p and min-p, alone and combined, equal a plain Python implementation."""
     logits_BV = _random_logits()
     expected = [_brute_force(row, sampling) for row in logits_BV.tolist()]
 
@@ -75,8 +75,8 @@ def test_probabilities_are_those_of_the_logarithms(sampling: Sampling) -> None:
     torch.testing.assert_close(torch.ones(len(p_BV), dtype=torch.float64), p_BV.sum(-1), atol=1e-14, rtol=0)
 
 
-def test_tokens_that_tie_share_their_fate() -> None:
-    """Ties at top-k's edge all stay, as in transformers; top-p keeps as many of them as its mass needs."""
+def test_ties_are_treated_alike_by_filters() -> None:
+    """All ties at the top-k boundary are kept, as in transformers; top-p keeps as many as its mass needs."""
     tied = torch.tensor([[2.0, 2.0, 2.0, 0.0]], dtype=torch.float64)
 
     assert [[True, True, True, False]] == (probabilities(tied, Sampling(top_k=2)) > 0).tolist()
@@ -87,7 +87,7 @@ def test_tokens_that_tie_share_their_fate() -> None:
 
 @pytest.mark.parametrize("sums", [[1.0, math.nan], [math.inf, 1.0], [0.0, 1.0], [-1.0, 1.0]])
 def test_only_positive_finite_sums_are_distributions(sums: list[float]) -> None:
-    """One unsound row among sound ones is enough."""
+    """One invalid row among valid ones is enough."""
     check_weight_sums(torch.tensor([1.0, 1e-300], dtype=torch.float64))
     with pytest.raises(UnderstudyError, match="check its weights and dtype"):
         check_weight_sums(torch.tensor(sums))
@@ -110,7 +110,7 @@ def test_top_k_wider_than_the_vocabulary_keeps_all() -> None:
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(top_p=0.9), Sampling(min_p=0.1), GREEDY], ids=str)
-def test_minus_infinity_is_a_token_that_never_comes(sampling: Sampling) -> None:
+def test_a_logit_of_minus_infinity_has_probability_zero(sampling: Sampling) -> None:
     """A logit of -inf has probability 0, and the others stay finite."""
     p_V = log_probabilities(torch.tensor([1.0, -torch.inf, 0.5]), sampling).exp()
 
@@ -119,7 +119,7 @@ def test_minus_infinity_is_a_token_that_never_comes(sampling: Sampling) -> None:
 
 
 def test_half_precision_is_computed_in_single() -> None:
-    """bfloat16 logits are widened before the softmax; fp64 stays fp64."""
+    """bfloat16 logits are converted to fp32 before the softmax; fp64 stays fp64."""
     assert torch.float32 == log_probabilities(torch.zeros(3, dtype=torch.bfloat16), Sampling()).dtype
     assert torch.float64 == log_probabilities(torch.zeros(3, dtype=torch.float64), Sampling()).dtype
 
@@ -127,7 +127,7 @@ def test_half_precision_is_computed_in_single() -> None:
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(top_k=2), Sampling(top_p=0.5), GREEDY], ids=str)
 @pytest.mark.parametrize("damage", [math.nan, math.inf])
 def test_logits_that_are_not_numbers_are_an_error(sampling: Sampling, damage: float) -> None:
-    """NaN and +inf raise when a token is drawn, at temperature 0 too: argmax would hide them."""
+    """NaN and +inf raise when a token is drawn, also at temperature 0, where argmax would hide them."""
     p_BV = log_probabilities(torch.tensor([[0.0, 1.0, 0.0], [0.0, damage, 0.0]]), sampling).exp()
 
     with pytest.raises(UnderstudyError, match="NaN or infinite logits"):
@@ -143,8 +143,7 @@ def test_no_weight_at_all_is_an_error() -> None:
 @pytest.mark.parametrize("uniform", [0.0, 1e-300, 0.5, BELOW_ONE])
 @pytest.mark.parametrize("scale", [1.0, 0.1, 1e-30, 3e20, 1e-310])
 def test_a_token_of_weight_zero_is_never_drawn(uniform: float, scale: float) -> None:
-    """At both ends of the unit interval and for weights of any size, where u times their sum may round up to the sum, only
-    tokens of positive weight come."""
+    """At both ends of the unit interval and for weights of any scale, only tokens of positive weight are drawn."""
     patterns = [list(bits) for bits in itertools.product((0.0, 0.1, 0.7), repeat=4) if any(bits)]
     p_BV = torch.tensor(patterns, dtype=torch.float64) * scale
     tokens, sums = draw(p_BV, torch.full((len(patterns),), uniform, dtype=torch.float64))
@@ -154,7 +153,7 @@ def test_a_token_of_weight_zero_is_never_drawn(uniform: float, scale: float) -> 
 
 
 def test_draw_inverts_the_cumulative_sum() -> None:
-    """Token i is drawn exactly for uniform numbers from the sum before it to the sum with it."""
+    """Token i is drawn exactly for uniform numbers between the cumulative sums before and after it."""
     p_V = torch.tensor([2.0, 0.0, 1.0, 1.0], dtype=torch.float64)
     uniform = torch.tensor([0.0, 0.499999, 0.5, 0.749999, 0.75, BELOW_ONE], dtype=torch.float64)
 
@@ -162,7 +161,7 @@ def test_draw_inverts_the_cumulative_sum() -> None:
 
 
 def test_a_stream_depends_on_its_seed_alone() -> None:
-    """A row's numbers are those it has alone, whatever else is in the batch, however many are taken at a time."""
+    """A row's numbers do not depend on the batch or on how many are taken at a time."""
     together = RandomStreams([7, 8, 9])
     taken = torch.cat([together.take(count) for count in (1, 5000, 3, 4096)], dim=1)
     alone = torch.cat([RandomStreams([8]).take(9100)], dim=1)
@@ -171,7 +170,7 @@ def test_a_stream_depends_on_its_seed_alone() -> None:
 
 
 def test_selecting_rows_does_not_move_their_streams() -> None:
-    """After some rows have left, the others go on where they were."""
+    """After rows were removed, the streams of the others continue."""
     streams, alone = RandomStreams([1, 2, 3, 4]), RandomStreams([4])
     streams.take(10), alone.take(10)
     streams.select([1, 3])
@@ -181,7 +180,7 @@ def test_selecting_rows_does_not_move_their_streams() -> None:
 
 
 def test_streams_lie_in_the_unit_interval_and_differ() -> None:
-    """Numbers are in [0, 1), and neighbouring seeds are not correlated (false alarm below 1e-9: 6 sigma)."""
+    """Numbers are in [0, 1), and streams of neighbouring seeds are not correlated (false alarm below 1e-9: 6 sigma)."""
     numbers = RandomStreams([0, 1, 2]).take(20_000).numpy()
 
     assert 0 <= numbers.min()

@@ -1,4 +1,4 @@
-"""The target's distributions at the places of a text that another wrote."""
+"""The target's distributions at every position of a given completion."""
 
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,7 @@ def generated(
 def test_scored_texts_are_stored_as_generated_ones(
     target: Any, generated: tuple[list[StoredCompletion], list[DraftCompletion]], batch_tokens: int
 ) -> None:
-    """The same tokens are kept with the same probabilities, row by row, whatever batch they are scored in."""
+    """The same tokens are stored with the same probabilities, row by row, for any batch size."""
     said, written = generated
     scored = score(target, written, SAMPLING, 5, "drawn", 32, batch_tokens)
 
@@ -77,8 +77,8 @@ def test_scored_texts_are_stored_as_generated_ones(
         np.testing.assert_allclose(first[1], second[1], atol=2e-2)
 
 
-def test_a_foreign_text_gets_the_targets_distributions(target: Any) -> None:
-    """Whatever was written: at each place what the target would say there, at temperature 1, and log p as it is sampled."""
+def test_a_given_text_gets_the_targets_distributions(target: Any) -> None:
+    """For any text, each position has the target's distribution at temperature 1 and log p under the sampling settings."""
     generator = np.random.default_rng(1)
     prompt, tokens = generator.integers(2, 32, 4).astype(np.int32), generator.integers(2, 32, 6).astype(np.int32)
     written = DraftCompletion(id="a", split="train", domain="code", prompt=prompt, tokens=tokens, stopped=False, seed=0)
@@ -92,8 +92,8 @@ def test_a_foreign_text_gets_the_targets_distributions(target: Any) -> None:
     np.testing.assert_allclose(own, found.log_p, atol=1e-4)
 
 
-def test_a_greedy_text_is_filed_as_greedy(target: Any) -> None:
-    """One spelling of temperature 0, as in the store."""
+def test_a_greedy_text_is_stored_as_greedy(target: Any) -> None:
+    """Temperature 0 is stored in its canonical form."""
     prompt, tokens = np.array([3], np.int32), np.array([4], np.int32)
     item = DraftCompletion(id="a", split="train", domain="code", prompt=prompt, tokens=tokens, stopped=True, seed=0)
     (found,) = score(target, [item], Sampling(0.0, top_k=5), 3, "drawn", 32, 100)
@@ -102,7 +102,7 @@ def test_a_greedy_text_is_filed_as_greedy(target: Any) -> None:
 
 
 def test_rounds_leave_a_store(tmp_path: Path) -> None:
-    """What the draft wrote is the draft's own text, and a round that is taken up again ends with the same bytes."""
+    """A round stores the draft's own completions, and a resumed round gives the same bytes."""
     from pipeline.config.generate import GenerateConfig
     from pipeline.distillation.on_policy import sample_round
     from pipeline.speculation.batch import Request
@@ -135,8 +135,9 @@ def test_rounds_leave_a_store(tmp_path: Path) -> None:
         assert path.read_bytes() == (tmp_path / "again" / path.name).read_bytes()
 
 
-def test_a_round_learns_from_its_own_text_and_as_much_of_the_targets(tmp_path: Path) -> None:
-    """A prompt with several completions is asked once a round; every round asks anew, with its own steps and rate."""
+def test_a_round_trains_on_its_own_and_the_targets_completions(tmp_path: Path) -> None:
+    """A prompt with several completions is sampled once per round; every round samples anew, with its own steps and
+    learning rate."""
     from pipeline.config.distill import DistillConfig, OnPolicyConfig
     from pipeline.distillation.on_policy import run_rounds
     from tests.fakes import stored_completion

@@ -1,4 +1,4 @@
-"""What a pair's facts say."""
+"""Memory figures of a stored pair."""
 
 from pathlib import Path
 
@@ -7,8 +7,8 @@ from pipeline.config.pair import PairConfig
 from pipeline.models.stored_pair import Pair
 
 
-def test_what_serving_takes() -> None:
-    """The target's weights and a draft's, and keys and values of both for every token of every request."""
+def test_serving_memory() -> None:
+    """Weights of target and draft, and the KV cache of both for every token of every request."""
     facts = {"target": {"bytes": 1_000, "cache_bytes_per_token": 3}, "draft": {"bytes": 77, "cache_bytes_per_token": 2}}
     pair = Pair(Path("nowhere"), facts, PairConfig.model_construct())
 
@@ -17,6 +17,6 @@ def test_what_serving_takes() -> None:
 
 
 def test_memory_is_stated_for_the_load() -> None:
-    """Or for one request of as many tokens as a load has by default."""
+    """For the configured load, or for one request with the default length."""
     assert (8, 100) == GateConfig(load=LoadConfig(requests_per_second=1, max_batch=8, context=100)).served
     assert (1, 4096) == GateConfig().served

@@ -1,4 +1,4 @@
-"""A decode as it is watched: its rounds, its time, what is left when it is broken off; and imposed acceptance."""
+"""Streaming a decode: its rounds, its times, stopping early; and imposed acceptance."""
 
 import math
 from collections import defaultdict
@@ -35,8 +35,8 @@ def draft(pair: tuple[Any, Any]) -> Any:
 
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling()], ids=["greedy", "sampled"])
 def test_rounds_add_up_to_completions(target: Any, draft: Any, sampling: Sampling) -> None:
-    """What a decode streams, row by row, is what its completions hold; at temperature 0 each token is the argmax of the
-    logits shown beside it; what was drafted and accepted is what the completion counts."""
+    """The streamed rounds add up to the completions; at temperature 0 each token is the argmax of the streamed logits;
+    drafted and accepted counts agree."""
     seen: dict[int, list[int]] = defaultdict(list)
     drafted: dict[int, list[int]] = defaultdict(list)
     accepted: dict[int, list[int]] = defaultdict(list)
@@ -63,7 +63,7 @@ def test_rounds_add_up_to_completions(target: Any, draft: Any, sampling: Samplin
 
 @pytest.mark.parametrize("rounds", [1, 2, 4])
 def test_stopping_early_leaves_the_beginning(target: Any, draft: Any, rounds: int) -> None:
-    """Whoever breaks off has a prefix of each text; unfinished ones have no length yet; going on gives the whole."""
+    """Stopping early gives a prefix of each text without a length; continuing gives the whole text."""
     requests = ragged_requests(5)
     decoder = Decoder(target, draft, sampling=Sampling(), vocabulary=VOCABULARY, gamma=2)
     whole = decoder.decode(requests)
@@ -82,7 +82,7 @@ def test_stopping_early_leaves_the_beginning(target: Any, draft: Any, rounds: in
 
 
 def test_seconds_are_a_completions_own(target: Any, draft: Any) -> None:
-    """No part is negative, the parts sum to the total, and a completion's time stands still once it is complete."""
+    """No phase is negative, phases sum to the total, and a finished completion accumulates no more time."""
     requests = [Request([1, 2], 1, 0), Request([3], 40, 0), Request([4, 5], 40, 0)]
     decoding = Decoding(Decoder(target, draft, sampling=GREEDY, vocabulary=VOCABULARY, gamma=2), requests)
     totals = []
@@ -99,7 +99,7 @@ def test_seconds_are_a_completions_own(target: Any, draft: Any) -> None:
 
 
 def test_decoding_in_waves_leaves_no_trace(target: Any, draft: Any) -> None:
-    """One decoder, many decodes: nothing of one reaches the next, and each row's stream is its seed's."""
+    """Consecutive decodes of one decoder are independent, and each row depends on its seed."""
     decoder = Decoder(target, draft, sampling=Sampling(), vocabulary=VOCABULARY, gamma=Confident(3))
     requests = ragged_requests(5)
     first = decoder.decode(requests)
@@ -120,14 +120,14 @@ def test_decoding_in_waves_leaves_no_trace(target: Any, draft: Any) -> None:
 def test_imposed_acceptance_needs_sampling_and_a_figure_a_token(
     target: Any, draft: Any, sampling: Sampling, options: dict[str, Any]
 ) -> None:
-    """At temperature 0, with fewer figures than drafted tokens, or by block it is a usage error."""
+    """At temperature 0, with fewer rates than draft positions, or with block verification it is a usage error."""
     with pytest.raises(UsageError, match="imposed_acceptance needs"):
         Decoder(target, draft, sampling=sampling, vocabulary=VOCABULARY, gamma=3, **options)
 
 
 def test_imposed_acceptance_by_position() -> None:
-    """Of all rounds that drafted so far, the share that accepted is what was imposed (six standard deviations, each of
-    three positions: false alarm below 1e-8), though target and draft have nothing in common."""
+    """Of all rounds that drafted so far, the accepted share is the imposed rate (six standard deviations, each of three
+    positions: false alarm below 1e-8), for unrelated target and draft."""
     target, draft = table_model(8, 1, scale=4.0), table_model(8, 2, scale=4.0)
     imposed, options = [0.8, 0.9, 0.4], {"vocabulary": 8}
     requests = [Request([1], 40, seed) for seed in range(200)]

@@ -1,4 +1,4 @@
-"""Drafts made of a target's layers, and drafts that learn of new tokens."""
+"""Drafts made from a target's layers, and drafts extended by new tokens."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def _logits(model: Any, **more: Any) -> torch.Tensor:
     ("layers", "expected"), [(1, [0]), (2, [0, 4]), (3, [0, 2, 4]), (5, [0, 1, 2, 3, 4]), ((1, 3), [1, 3])]
 )
 def test_kept_layers_are_the_targets_own(layers: Any, expected: list[int]) -> None:
-    """The draft computes what the target does with its other layers left out, and with a cache the same."""
+    """The draft computes what the target does without its other layers, also with a cache."""
     target = tiny_llama(layers=5)
     draft, chosen = prune_layers(target, layers)
     own = tiny_llama(layers=5)
@@ -40,7 +40,7 @@ def test_kept_layers_are_the_targets_own(layers: Any, expected: list[int]) -> No
 
 
 def test_what_the_config_says_of_each_layer_goes_with_it(tmp_path: Any) -> None:
-    """Sliding and full attention in turns: the second layer's kind is kept, and survives a file."""
+    """Alternating sliding and full attention: each kept layer keeps its type, also after saving."""
     target = family_model("Gemma2", torch.float32, head_dim=8)
     draft, _ = prune_layers(target, (1,))
     draft.save_pretrained(tmp_path)
@@ -57,7 +57,7 @@ def test_layers_that_are_not_there_are_named(layers: Any) -> None:
 
 
 def test_gained_tokens_are_those_at_the_end() -> None:
-    """Only where nothing else differs: a token added behind, but no other merge and no other order."""
+    """Only if nothing else differs: tokens appended at the end, with the same merges and order."""
     target, draft = _bpe(MERGES), _bpe(MERGES)
     target.add_tokens(["<tool>", "<think>"])
     other = _bpe(MERGES[::-1])
@@ -71,8 +71,9 @@ def test_gained_tokens_are_those_at_the_end() -> None:
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("padding", [0, 4])
-def test_a_grown_draft_says_of_old_tokens_what_it_said(tied: bool, padding: int) -> None:
-    """New rows are the mean of the old, in embedding and head, also where the matrix was wide enough before."""
+def test_an_extended_draft_keeps_its_logits_of_old_tokens(tied: bool, padding: int) -> None:
+    """Logits of old tokens are unchanged; new rows are the mean of the old ones, in embedding and head, also if the
+    matrix was wide enough before."""
     model = family_model("Llama", torch.float32, tie_word_embeddings=tied)
     width = model.config.vocab_size
     known = width - padding
@@ -87,15 +88,15 @@ def test_a_grown_draft_says_of_old_tokens_what_it_said(tied: bool, padding: int)
 
 
 def test_layers_of_other_shapes_are_refused() -> None:
-    """Where the first layer is not like the others, it cannot stand in their place; one line instead of a traceback."""
+    """If the first layer differs from the others, layers cannot be renumbered; one line, no traceback."""
     target = tiny_llama(layers=3)
     target.model.layers[2].mlp.up_proj = torch.nn.Linear(16, 40, bias=False)
     with pytest.raises(UsageError, match="cannot be renumbered"):
         prune_layers(target, 2)
 
 
-def test_a_quantised_target_has_no_layers_to_give() -> None:
-    """Its codes are no weights."""
+def test_layers_of_a_quantised_target_are_refused() -> None:
+    """Quantised weights cannot be trained."""
     target = tiny_llama(layers=3)
     target.config.quantization_config = {"quant_method": "bitsandbytes"}
     with pytest.raises(UsageError, match="the target is quantised"):

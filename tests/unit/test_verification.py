@@ -1,4 +1,4 @@
-"""Which drafted tokens stand: the law of what is emitted, without sampling."""
+"""Which draft tokens are accepted: the exact distribution of emitted tokens, without sampling."""
 
 import itertools
 from collections import defaultdict
@@ -184,8 +184,8 @@ def _chance(p: Law, text: Prefix, begin: int = 0) -> float:
 @pytest.mark.parametrize(("target", "draft"), KINDS)
 @pytest.mark.parametrize("method", OUTCOMES)
 def test_what_is_emitted_has_the_law_of_the_target(method: str, gamma: int, target: str, draft: str) -> None:
-    """Over all drafts and all cells of uniform numbers, the tokens of a round have exactly the target's law, also where
-    rows drafted no token, all, or as many as what they drafted told them."""
+    """Over all drafts and all cells of uniform numbers, emitted tokens have exactly the target's distribution, also for
+    rows with no, all, or an adaptive number of draft tokens."""
     outcomes, rule = OUTCOMES[method]
     lengths: list[Length] = [_whole, _ragged, _none] if gamma < 3 else [_whole, _ragged]
     for seed, length in itertools.product(range(4 if gamma < 3 else 2), lengths):
@@ -198,7 +198,8 @@ def test_what_is_emitted_has_the_law_of_the_target(method: str, gamma: int, targ
 @pytest.mark.parametrize("gamma", [1, 2, 3])
 @pytest.mark.parametrize(("target", "draft"), KINDS)
 def test_a_block_accepts_at_least_as_many_tokens(gamma: int, target: str, draft: str) -> None:
-    """In expectation, and over smooth laws with more than one token strictly more; with one token the rules are one."""
+    """In expectation at least as many, and strictly more for smooth distributions and more than one token; with one token
+    both rules are equal."""
     gains = []
     for seed in range(3):
         laws = _law(seed, target), _law(seed + 100, draft)
@@ -210,8 +211,8 @@ def test_a_block_accepts_at_least_as_many_tokens(gamma: int, target: str, draft:
 
 
 @pytest.mark.parametrize("rule", [verify_tokens, verify_block])
-def test_a_draft_of_the_targets_law_stands_whole(rule: Callable[..., VerificationResult]) -> None:
-    """With q = p every token stands, even at the largest uniform number, where the block rule divides 0 by 0."""
+def test_a_draft_equal_to_the_target_is_fully_accepted(rule: Callable[..., VerificationResult]) -> None:
+    """With q = p every token is accepted, even at the largest uniform number, where block verification divides 0 by 0."""
     p_BTV = torch.full((1, 4, V), 1 / 3, dtype=torch.float64)
     ones = torch.full((1, 4), 1 - 2.0**-53, dtype=torch.float64)
     for drafted in range(4):
@@ -225,7 +226,7 @@ def test_a_draft_of_the_targets_law_stands_whole(rule: Callable[..., Verificatio
 def test_a_distribution_of_nan_shows_in_what_is_drawn_from(
     rule: Callable[..., VerificationResult], side: str, uniform: float
 ) -> None:
-    """NaN of the target always reaches the sums that are checked; that of the draft does, or no token of it stands."""
+    """NaN of the target always reaches the checked sums; NaN of the draft does too, or no token of it is accepted."""
     p_BTV = torch.full((1, 3, V), 1 / 3, dtype=torch.float64)
     q_BGV = p_BTV[:, :2].clone()
     (p_BTV if side == "p" else q_BGV).fill_(torch.nan)
@@ -237,7 +238,7 @@ def test_a_distribution_of_nan_shows_in_what_is_drawn_from(
 
 @pytest.mark.parametrize("rule", [verify_tokens, verify_block])
 def test_padding_behind_a_row_does_not_matter(rule: Callable[..., VerificationResult]) -> None:
-    """What stands behind `drafted` tokens, numbers or NaN, changes neither what is accepted nor what follows."""
+    """Padding after `drafted` tokens, NaN included, changes neither the accepted tokens nor the next one."""
     generator = torch.Generator().manual_seed(0)
     p_BTV = torch.rand(64, 4, V, generator=generator, dtype=torch.float64).softmax(-1)
     q_BGV = torch.rand(64, 3, V, generator=generator, dtype=torch.float64).softmax(-1)
@@ -270,14 +271,14 @@ def test_identity_of_speculative_sampling(kinds: tuple[str, str]) -> None:
 
 
 def test_no_mass_is_left_where_draft_equals_target() -> None:
-    """The residual of p against itself is p: rounding may ask for it, and it must be a distribution."""
+    """The residual of p against itself is p: rounding may lead to it, and it must be a distribution."""
     p_BV = torch.tensor([[0.25, 0.75]])
 
     assert torch.equal(p_BV, residual(p_BV, p_BV, p_BV))
 
 
 def test_acceptance_at_its_edges() -> None:
-    """0 where p is 0 (whatever q), 1 where only q is 0 or where p exceeds q, p / q between; NaN stays NaN."""
+    """0 where p is 0 (for any q), 1 where only q is 0 or p exceeds q, p / q in between; NaN stays NaN."""
     p, q = torch.tensor([0.0, 0.0, 0.3, 0.6, 0.1]), torch.tensor([0.5, 0.0, 0.0, 0.3, 0.4])
 
     torch.testing.assert_close(torch.tensor([0.0, 0.0, 1.0, 1.0, 0.25]), acceptance(p, q))
@@ -285,7 +286,7 @@ def test_acceptance_at_its_edges() -> None:
 
 
 def test_gamma_zero_emits_from_the_target() -> None:
-    """Without a draft a round is one draw from p."""
+    """Without a draft a round draws one token from p."""
     p_BTV = torch.tensor([[[0.25, 0.75]], [[0.25, 0.75]]], dtype=torch.float64)
     uniform = torch.tensor([[0.2], [0.3]], dtype=torch.float64)
     nothing = torch.zeros(2, 0, dtype=torch.long)
@@ -294,8 +295,8 @@ def test_gamma_zero_emits_from_the_target() -> None:
     assert ([0, 0], [0, 1]) == (verdict.accepted_B.tolist(), verdict.next_B.tolist())
 
 
-def test_nothing_stands_after_the_first_rejection() -> None:
-    """Tokens behind a rejected one are dropped, even where they would have been accepted."""
+def test_nothing_is_accepted_after_the_first_rejection() -> None:
+    """Tokens after a rejected one are dropped, even if they would have been accepted."""
     p = torch.tensor([[[0.1, 0.9], [0.5, 0.5], [0.5, 0.5]]], dtype=torch.float64)
     q = torch.tensor([[[0.9, 0.1], [0.5, 0.5]]], dtype=torch.float64)
     verdict = verify_tokens(p, q, torch.tensor([[0, 0]]), torch.tensor([2]), torch.tensor([[0.5, 0.0, 0.0]]))
@@ -303,8 +304,8 @@ def test_nothing_stands_after_the_first_rejection() -> None:
     assert ([0], [1]) == (verdict.accepted_B.tolist(), verdict.next_B.tolist())
 
 
-def test_a_greedy_round_stands_up_to_the_first_difference() -> None:
-    """The argmax follows wherever the round ends: at a difference, behind all tokens, or at the row's own length."""
+def test_a_greedy_round_accepts_up_to_the_first_difference() -> None:
+    """The argmax follows after the accepted tokens: at a difference, after all tokens, or at the row's own length."""
     best_BT = torch.tensor([[4, 5, 6], [4, 5, 6], [4, 5, 6], [4, 5, 6]])
     draft_BG = torch.tensor([[4, 5], [4, 0], [0, 5], [4, 5]])
     verdict = verify_greedy(best_BT, draft_BG, torch.tensor([2, 2, 2, 1]))
@@ -313,8 +314,8 @@ def test_a_greedy_round_stands_up_to_the_first_difference() -> None:
 
 
 def test_imposed_acceptance_is_what_is_accepted() -> None:
-    """The share that stood by position is the product of what was imposed, whatever p and q are (six standard deviations
-    of 20,000 rows at each of four lengths: false alarm below 1e-8); no row stands beyond what it drafted."""
+    """The accepted share by position is the product of the imposed rates, for any p and q (six standard deviations of
+    20,000 rows at each of four lengths: false alarm below 1e-8); no row accepts more than it drafted."""
     imposed, rows = torch.tensor([0.9, 0.5, 0.7]), 20_000
     generator = torch.Generator().manual_seed(3)
     p_BTV = torch.rand(rows, 4, V, generator=generator, dtype=torch.float64).softmax(-1)

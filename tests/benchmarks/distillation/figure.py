@@ -1,4 +1,4 @@
-"""`make bench-distill`: runs what is missing, and says it in BENCHMARKS.md."""
+"""`make bench-distill`: runs missing cells and renders their tables for BENCHMARKS.md."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -22,46 +22,44 @@ _GENERATION_AIM, _STORE_AIM = 2.0, 0.5
 
 _HOW = """
 Acceptance rate at temperature 1 on examination prompts of seven domains, after the steps that fit into {seconds:.0f} s of
-training on 2 cores at the speeds below. Means of three seeds, two where many losses or stores are compared, one of drafts
-of another shape and of what was tried beside; 95% intervals, with the documents that prompts are cut from as the unit;
-differences paired. All: the same prompts, three completions of each, 16 rows a step (TRL's hold one completion each, the
-others' two where they fit: 7% more), betas 0.9 and 0.95, weight decay 0.1, 5% warm-up then linear to 0, gradients clipped at 1,
-bfloat16 autocast on fp32 weights, loss on completions alone, no checkpointing of activations. TRL's trainers run AdamW, their
-default; `_muon` is our `optimizer: muon`, for which this draft is made: it was trained by Muon before. Ours keeps the best of
-three drafts on dev prompts, and that is in its time. Near: the stock draft of the target's family. Moved: the same draft after
-the target was fine-tuned on chat and json.
+training on 2 cores at the speeds below. Means of three seeds (two for the tables of losses and stores, one for drafts of
+another shape and for other variants); 95% intervals with the source document as the unit; paired differences. All methods: the
+same prompts, three completions each, 16 rows per step (one completion per row in TRL, up to two in ours: 7% more), betas 0.9
+and 0.95, weight decay 0.1, 5% warm-up, then linear decay to 0, gradient clipping at 1, bfloat16 autocast on fp32 weights, loss
+on completions only, no activation checkpointing. TRL's trainers use AdamW, their default; `_muon` is our `optimizer: muon`,
+because this draft was pre-trained with Muon. Ours keeps the best of three drafts on dev prompts, and this time is included.
+near: the stock draft with the target it was made for. moved: the same draft after the target was fine-tuned on chat and json.
 """
 _RATES = """
-Learning rates, for every optimizer and trainer alike: a first guess, doubled and halved until acceptance on dev prompts (after
-45 s) is worse. Other losses take the rate of theirs.
+Learning rates, for every optimizer and trainer: an initial value, doubled and halved until dev acceptance (after 45 s) gets
+worse. Other losses use the rate of their trainer and optimizer.
 """
 
 _MISSED = """
-Near, the lead over SFT misses its aim. SFT's acceptance peaks early and falls when it is trained on; ours goes on rising (on
-dev prompts, with one completion a prompt: 0.654 after 690 steps, 0.662 after 1,400, 0.667 after 2,800, about the most that
-this draft of 1.3 M holds), so that the lead is a matter of steps a second, and this machine's vary by half from hour to hour.
-Brought it closer: the loss through compiled code and few shapes (221 to 140 ms a step), Muon and its batches, a linear schedule,
-three completions a prompt. Did not: other rates for the embedding, less momentum, half the batch, `torch.compile` (it compiles
-for longer than it saves). Learning from the prompts' own distributions as well brought 0.6 points at equal steps for a tenth of
-the time; it is not built.
+For near, the gain over SFT is below its target. SFT's acceptance peaks early and then falls; ours keeps rising (on dev prompts,
+with one completion per prompt: 0.654 after 690 steps, 0.662 after 1,400, 0.667 after 2,800, about the maximum for this 1.3 M
+draft), so the gain depends on steps per second, which vary by half between hours on this machine. What helped: the loss in C
+and few tensor shapes (221 to 140 ms per step), batched Muon, a linear schedule, three completions per prompt. What did not
+help: other rates for the embedding, less momentum, half the batch, `torch.compile` (it compiles for longer than it saves). Also
+training on the prompts' distributions gained 0.6 points at equal steps for 10% more time; it is not implemented.
 """
 
 _DEFAULT = """
-The default is `lk_hybrid`: near the target total variation and -log acceptance are half a point ahead of it, and where the
-target has moved they are one to four points behind, because their gradients fade where draft and target hardly meet. Muon takes
-the place of AdamW where a draft was trained by it before, as this one and the quickstart's were.
+The default is `lk_hybrid`. For near, total variation and -log acceptance are half a point better; for moved they are one to
+four points worse, because their gradients vanish where draft and target hardly overlap. Muon replaces AdamW for drafts that
+were pre-trained with it, such as this one and the quickstart's.
 """
 
 _LONG_AIMS = """
-Aims: the moved domains, chat and json, at 0.75 or more, json at 0.85 (met); no other domain loses more than a point (met: all
-gain, because the moved target speaks otherwise about everything). Code, which the target was not moved on, ends at 0.79. The
-spread between domains is smaller than the field's (0.8 to 0.9 on JSON and code against 0.4 to 0.5 on plays): json stands apart
-and the rest lies together, as one would expect of a target of 8.7 M.
+Targets: the fine-tuned domains, chat and json, at 0.75 or more, json at 0.85 (met); no other domain loses more than a point
+(met: all gain, because fine-tuning changed the target in all domains). Code, on which the target was not fine-tuned, ends at
+0.79. The differences between domains are smaller than reported elsewhere (0.8 to 0.9 on JSON and code, 0.4 to 0.5 on plays):
+json is highest and the others are close together, as expected for an 8.7 M target.
 """
 
 _GENERATION_MISSED = """
-Missed in float32 and, in bfloat16, with 128 prompts: there both spend most of the time in the same products, and only what lies
-between them is ours to save. With 32 and 64 in bfloat16, where calls and memory are what a pass waits for, the aim is met.
+Below target in float32, and in bfloat16 with 128 prompts: there both spend most of the time in the same matmuls. With 32 and 64
+prompts in bfloat16, where call overhead and memory dominate, the target is met.
 """
 
 _STORES = {
@@ -87,8 +85,8 @@ def main() -> None:
 
 
 def section(figure: dict[str, Any]) -> Iterator[str]:
-    """What BENCHMARKS.md says of it."""
-    yield "## Distillation: acceptance bought\n"
+    """Its section of BENCHMARKS.md."""
+    yield "## Distillation\n"
     yield _line(_HOW).format(seconds=figure["seconds"]) + "\n"
     if figure["rates"]:
         yield _line(_RATES) + "\n"
@@ -102,10 +100,10 @@ def section(figure: dict[str, Any]) -> Iterator[str]:
         yield from _losses(figure["regimes"])
         yield _line(_DEFAULT) + "\n"
     if _measured(figure, "stores"):
-        yield "### Stored or seen: forward KL, at equal steps\n"
+        yield "### Stored distributions against the online target: forward KL, at equal steps\n"
         yield from _side_by_side(figure["regimes"], "stores", _STORES, f"the first (within {_STORE_AIM:g})")
     if _measured(figure, "candidates"):
-        yield "### What was tried beside: at equal steps, stored distributions\n"
+        yield "### Other variants: at equal steps, stored distributions\n"
         yield from _side_by_side(figure["regimes"], "candidates", _CANDIDATES, "the first")
     yield from _siblings(figure["regimes"])
     if "long" in figure:
@@ -192,12 +190,12 @@ def _siblings(regimes: Mapping[str, Any]) -> Iterator[str]:
 
 def _long(found: Mapping[str, Any]) -> Iterator[str]:
     yield (
-        f"### Without haste: {found['completions']:,} completions, {found['steps']:,} steps, "
+        f"### Long training: {found['completions']:,} completions, {found['steps']:,} steps, "
         f"{found['minutes']:.0f} minutes of training\n"
     )
     yield f"| moved | {' | '.join(found['stale'])} |"
     yield "|---|" + "---|" * len(found["stale"])
-    for name, row in (("the stale draft", found["stale"]), ("brought back", found["brought_back"])):
+    for name, row in (("stock draft", found["stale"]), ("after training", found["brought_back"])):
         yield f"| {name} | {' | '.join(f'{value:.3f}' for value in row.values())} |"
     gains = (100 * (found["brought_back"][name] - value) for name, value in found["stale"].items())
     yield f"| gained, points | {' | '.join(f'{gain:+.1f}' for gain in gains)} |"
@@ -206,8 +204,8 @@ def _long(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _speed(speed: Mapping[str, Any]) -> Iterator[str]:
-    yield "### Training tokens a second, turns taken within one run\n"
-    yield f"| | tokens/s | of the bare torch loop (aim {_SPEED_AIMS['bare_loop']:g}) | {OURS} over it (aim) |"
+    yield "### Training throughput, alternating within one run\n"
+    yield f"| | tokens/s | / bare torch loop (target {_SPEED_AIMS['bare_loop']:g}) | {OURS} / this (target) |"
     yield "|---|---|---|---|"
     for name in METHODS_TIMED:
         row = speed[name]
@@ -219,8 +217,8 @@ def _speed(speed: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _generation(generation: Mapping[str, Any]) -> Iterator[str]:
-    yield f"### Generation of {NEW_TOKENS} tokens a prompt at temperature 1; ours stores the distributions as well\n"
-    yield f"| | ours, tokens/s | model.generate | ratio (aim {_GENERATION_AIM:g}) |"
+    yield f"### Generation of {NEW_TOKENS} tokens per prompt at temperature 1; ours also stores distributions\n"
+    yield f"| | ours, tokens/s | model.generate | ratio (target {_GENERATION_AIM:g}) |"
     yield "|---|---|---|---|"
     for name, row in sorted(generation.items(), key=lambda item: (item[0].split(",")[0], int(item[0].split()[-1]))):
         yield f"| {name} | {row['ours']:,.0f} | {row['model_generate']:,.0f} | {row['ratio']:.2f} |"
