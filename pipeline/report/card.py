@@ -1,6 +1,6 @@
-"""The draft card: what a promoted draft is, how well it plays, how to serve it. From a plain dict to Markdown; no I/O.
+"""The draft card: what a promoted draft is, its figures, how to serve it. From a plain dict to Markdown; no I/O.
 
-A figure that is missing or is no number is an error: a card with holes would be believed all the same.
+A figure that is missing or not a number is an error: readers would trust an incomplete card.
 """
 
 import json
@@ -13,7 +13,7 @@ from pipeline.errors import UnderstudyError
 
 
 def examined(profile: Mapping[str, Any], gamma: int) -> dict[str, Any]:
-    """What cards, tags and metrics need of an acceptance profile; the one place that knows its layout.
+    """The part of an acceptance profile that cards, tags and metrics use; the only code that knows its layout.
 
     Raises UnderstudyError naming what is missing.
     """
@@ -23,7 +23,7 @@ def examined(profile: Mapping[str, Any], gamma: int) -> dict[str, Any]:
         omega = headline["tokens_per_target_call"]
         if str(gamma) not in omega:
             raise UnderstudyError(
-                f"acceptance.json: no tokens_per_target_call at gamma {gamma}; examined were {', '.join(omega)}"
+                f"acceptance.json: no tokens_per_target_call at gamma {gamma}; it has gamma {', '.join(omega)}"
             )
         return {
             "acceptance_rate": _interval(headline["acceptance_rate"], "acceptance_rate"),
@@ -49,7 +49,7 @@ def examined(profile: Mapping[str, Any], gamma: int) -> dict[str, Any]:
 
 
 def _interval(entry: Mapping[str, Any], name: str) -> dict[str, float | None]:
-    """Bounds may be unknown (null, too few prompts); the value may not."""
+    """Bounds may be null (too few prompts); the value may not."""
     value = entry["value"]
     if not isinstance(value, int | float) or not math.isfinite(value):
         raise UnderstudyError(f"acceptance.json: {name} is {value!r}, not a number")
@@ -109,10 +109,10 @@ def _summary(facts: Mapping[str, Any]) -> str:
         [
             f"# {facts['name']}",
             "",
-            f"A draft model for speculative decoding of **{target['source']}**. It is distilled from what that target",
-            "wrote and is of use only beside it: the target decides every token, the draft decides how fast they come.",
+            f"A draft model for speculative decoding with **{target['source']}**. It is distilled from completions of that",
+            "target and is useful only with it: the target decides every token, the draft decides the speed.",
             "",
-            "| | |",
+            "| fact | value |",
             "|---|---|",
             f"| target | {_model(target)} |",
             f"| base draft | {_model(base)} |",
@@ -129,8 +129,8 @@ def _summary(facts: Mapping[str, Any]) -> str:
 def _memory(serving: Mapping[str, Any]) -> str:
     requests = f"{serving['batch']} request{'s' if serving['batch'] > 1 else ''}"
     return (
-        f"{serving['bytes'] / 1e6:,.1f} MB: both models as stored, and caches of {requests} of {serving['context']:,} tokens "
-        f"({serving['cache_bytes_per_token'] / 1e3:,.1f} kB a token)"
+        f"{serving['bytes'] / 1e6:,.1f} MB: weights of both models, and KV caches of {requests} with "
+        f"{serving['context']:,} tokens ({serving['cache_bytes_per_token'] / 1e3:,.1f} kB per token)"
     )
 
 
@@ -145,10 +145,10 @@ def _acceptance(found: Mapping[str, Any]) -> str:
     lines = [
         f"## Examination at temperature {found['temperature']:g}",
         "",
-        f"On {found['prompts']:,} prompts that no training saw; {level} intervals, prompts as the unit. Target calls "
-        f"are counted as `{found['convention']}`, draft tokens drawn {drawn}.",
+        f"On {found['prompts']:,} examination prompts, which are in no training set; {level} intervals over prompts. "
+        f"Convention for target calls: `{found['convention']}`. Draft tokens are drawn {drawn}.",
         "",
-        f"| | value | {level} interval |",
+        f"| metric | value | {level} interval |",
         "|---|---:|---|",
         f"| acceptance rate | {found['acceptance_rate']['value']:.3f} | {_bounds(found['acceptance_rate'], 3)} |",
         f"| tokens per target call, gamma {found['gamma']} | {found['tokens_per_target_call']['value']:.2f} "
@@ -183,7 +183,7 @@ def _decision(decision: Mapping[str, Any]) -> str:
 def _serving(found: Mapping[str, Any]) -> str:
     gamma = found["gamma"]
     settings = {"method": "draft_model", "model": "PATH_OF_THIS_DIRECTORY", "num_speculative_tokens": gamma}
-    if not _greedy(found):  # vLLM drafts greedily unless told; these figures are for sampling
+    if not _greedy(found):  # vLLM drafts greedily by default; these figures are for sampled drafts
         settings["draft_sample_method"] = "probabilistic"
     return "\n".join(
         [
@@ -195,7 +195,7 @@ def _serving(found: Mapping[str, Any]) -> str:
             f"vllm serve TARGET --speculative-config '{json.dumps(settings)}'",
             "```",
             "",
-            "Transformers (it reads these settings from the assistant, not from the call):",
+            "Transformers (which reads these settings from the draft, not from the call):",
             "",
             "```python",
             'draft = AutoModelForCausalLM.from_pretrained("PATH_OF_THIS_DIRECTORY")',
@@ -214,10 +214,10 @@ def _limits(facts: Mapping[str, Any]) -> str:
         [
             "## Limits",
             "",
-            f"- The figures hold for this target ({target['revision'] or target['digest']}), for prompts like those "
-            f"examined and for temperature {facts['examined']['temperature']:g}. When one of them changes, examine again.",
-            "- Acceptance is no speed-up: whether a draft saves time depends on what its calls cost on your machine.",
-            "- By itself the draft is a small language model trained to imitate; do not use its text without the target.",
+            f"- The figures are valid for this target ({target['revision'] or target['digest']}), for prompts like the "
+            f"examination prompts and for temperature {facts['examined']['temperature']:g}. If one changes, examine again.",
+            "- Acceptance is not speedup: the speedup depends on the time of a draft pass and a target pass on your machine.",
+            "- Without the target the draft is a small language model; do not use its text by itself.",
         ]
     )
 

@@ -64,7 +64,7 @@ class Painter:
 def print_statistics(completion: Completion, alone: Completion | None) -> None:
     """The statistics of one decode, beside those of the target alone if it was run."""
     found, out = count([completion]), Report()
-    rows = _rows(found, count([alone]) if alone is not None else None)
+    rows = statistics_rows(found, count([alone]) if alone is not None else None)
     columns = COLUMNS if alone is not None else COLUMNS[:-1]
     out.line()
     out.table(columns, [row[: len(columns)] for row in rows], left=("figure",))
@@ -78,7 +78,9 @@ def print_statistics(completion: Completion, alone: Completion | None) -> None:
     )
 
 
-def _rows(found: Statistics, alone: Statistics | None) -> list[tuple[str, str, str]]:
+def statistics_rows(found: Statistics, alone: Statistics | None) -> list[tuple[str, str, str]]:
+    """Name, speculative, target alone."""
+
     def speed(statistics: Statistics) -> float:
         return statistics.tokens / max(statistics.seconds.total - statistics.seconds.prefill, 1e-9)
 

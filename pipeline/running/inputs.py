@@ -63,16 +63,16 @@ def _inputs(config: Config, digests: "_FileDigests | _NoDigests") -> dict[str, O
 
 def _profile(form: Form, config: Config, digests: "_FileDigests | _NoDigests") -> OutsideInput:
     # Imported here because it takes a second, and most runs state no load.
-    from pipeline.latency.costs.step_costs import read_machine
+    from pipeline.latency.costs.step_costs import read_step_costs
 
     path, gamma = Path(config.gate.profile[form]), config.evaluate.gamma
     try:
-        machine = read_machine(path)
+        machine = read_step_costs(path)
     except UsageError as error:
         raise UsageError(f"gate.profile.{form}: {error}") from None
-    if machine.most_gamma < gamma:
+    if machine.max_gamma < gamma:
         raise UsageError(
-            f"gate.profile.{form}: {path} was measured up to draft length {machine.most_gamma}, and evaluate.gamma is {gamma}"
+            f"gate.profile.{form}: {path} was measured up to draft length {machine.max_gamma}, and evaluate.gamma is {gamma}"
         )
     if config.gate.min_speedup is not None and not machine.plain:
         raise UsageError(

@@ -84,5 +84,5 @@ def test_draft_of_another_family_is_named(smoke: Smoke, baseline: tuple[Path, En
     rename_token(tmp_path / "other" / "tokenizer.json")
     ended = _check(smoke.place, tmp_path / "other", baseline[0])
     assert 1 == ended.code, ended.err
-    assert ended.complaint.startswith("draft and target are not of one family: token ")
+    assert ended.complaint.startswith("draft and target have different tokenizers: token ")
     assert "choose a draft with the target's tokenizer" in ended.complaint

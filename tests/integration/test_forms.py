@@ -94,7 +94,14 @@ def test_a_profile_must_reach_the_draft_length(loop: Place, profiles: str) -> No
 def test_a_speedup_needs_plain_decoding(loop: Place, tmp_path: Path) -> None:
     """A speedup rule needs step times of plain decoding."""
     rows = [
-        Measurement("", n, gamma, 1.0, 0.01 + 0.001 * gamma * n, None, None, alone=True)
+        Measurement(
+            where="",
+            requests=n,
+            gamma=gamma,
+            tokens_per_step=1.0,
+            step_seconds=0.01 + 0.001 * gamma * n,
+            isolated=True,
+        )
         for n in (1, 4)
         for gamma in (1, 3, 5)
     ]

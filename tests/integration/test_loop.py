@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.integration.conftest import JOBS, NOBODY, RUN, SMOKE, Place, Smoke
+from tests.unit.test_glossary import unexplained
 
 BEFORE_DISTILL = {
     "pair": "skipped",
@@ -90,6 +91,15 @@ def test_show_prints_the_figures_of_the_profiles(smoke: Smoke) -> None:
     named = {option: smoke.place.artifact(job) for option, job in GIVEN.items()}
     assert "\nfor probe: " + "  ".join(f"{option} {path}" for option, path in named.items()) + "\n" in shown.out
     assert f"MLflow: mlflow ui --backend-store-uri sqlite:///{smoke.place.store}/mlflow/mlflow.db" in shown.out
+
+
+def test_every_metric_of_a_run_is_in_the_glossary(smoke: Smoke) -> None:
+    """The figures in the manifests, which MLflow has as metrics."""
+    manifests = (smoke.place.store / "artifacts").glob("*/manifest.json")
+    figures = {name for path in manifests for name in json.loads(path.read_text())["figures"]}
+
+    assert figures
+    assert [] == unexplained(sorted(figures))
 
 
 def test_show_prints_what_run_printed(smoke: Smoke) -> None:

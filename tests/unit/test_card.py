@@ -60,9 +60,9 @@ def facts() -> dict[str, Any]:
         "| quantisation | int4 |",
         "| training prompts | 360 |",
         "640,000 parameters, 2.5 MB",
-        "| memory to serve | 36.5 MB: both models as stored, and caches of 4 requests of 1,024 tokens (8.2 kB a token) |",
+        "| memory to serve | 36.5 MB: weights of both models, and KV caches of 4 requests with 1,024 tokens (8.2 kB per token) |",
         "temperature 1",
-        "On 120 prompts",
+        "On 120 examination prompts",
         "| acceptance rate | 0.783 | 0.773 to 0.793 |",
         "| tokens per target call, gamma 5 | 3.21 | 3.20 to 3.22 |",
         "| code | 80 | 0.800 |",
@@ -126,7 +126,7 @@ def test_figure_that_is_no_number_is_an_error() -> None:
 
 def test_gamma_that_was_not_examined_is_an_error() -> None:
     """The message names what there is."""
-    with pytest.raises(UnderstudyError, match="gamma 8; examined were 5"):
+    with pytest.raises(UnderstudyError, match="gamma 8; it has gamma 5"):
         examined(profile(), 8)
 
 

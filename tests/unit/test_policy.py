@@ -13,7 +13,7 @@ from pipeline.acceptance.profile import PromptCounts
 from pipeline.config.gate import GateConfig
 from pipeline.judgement.decision import ALREADY_CHAMPION, PROMOTE, REFUSE, already_champion, decide, without_prompts
 from pipeline.judgement.policy import FAIL, NO_VERDICT, PASS, Case, Rule, apply_rules
-from pipeline.latency.load.serving import Served
+from pipeline.latency.load.serving import LatencyAtLoad
 from tests.fakes import counted
 
 POLICY = GateConfig(min_prompts_per_domain=10, max_draft_megabytes=10)
@@ -111,11 +111,11 @@ def test_each_rule_refuses_alone(changes: dict[str, Any], rule: str, verdict: st
     assert [True] == [reason.startswith(f"{rule} ({verdict}): ") for reason in decision["reasons"]]
 
 
-def _served(speedup: float | None, p95: float | None, mean: float | None = 1.0, width: float = 0.1) -> Served:
+def _served(speedup: float | None, p95: float | None, mean: float | None = 1.0, width: float = 0.1) -> LatencyAtLoad:
     def around(value: float | None) -> Interval | None:
         return None if value is None else Interval(value, value - width, value + width, 12)
 
-    return Served(mean, 2.0, around(speedup), around(p95))
+    return LatencyAtLoad(mean, 2.0, around(speedup), around(p95))
 
 
 @pytest.mark.parametrize(
@@ -265,9 +265,9 @@ def test_each_rule_at_a_load_refuses_alone() -> None:
 def test_bounds_must_exceed_their_thresholds() -> None:
     """A bound equal to its threshold does not pass."""
 
-    def served(low: float, high: float) -> Served:
+    def served(low: float, high: float) -> LatencyAtLoad:
         around = Interval((low + high) / 2, low, high, 12)
-        return Served(1.0, 2.0, around, around)
+        return LatencyAtLoad(1.0, 2.0, around, around)
 
     policy = replace_policy(min_speedup=2.0, max_p95_seconds=2.0)
     above, below = (_rules(_case(served=one), policy) for one in (served(2.0, 3.0), served(1.0, 2.0)))

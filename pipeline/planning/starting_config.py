@@ -1,0 +1,223 @@
+"""A config to start from, with every choice explained in a comment: from the names of two models and a file of prompts.
+
+Nothing is fetched from a hub: what is not on this machine is left to the defaults, and the comment says so.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from pipeline.config.corpus import PromptSource, Splits
+from pipeline.config.gate import GateConfig
+from pipeline.config.generate import GenerateConfig, SamplingConfig
+from pipeline.corpus.readers import SourceReader
+from pipeline.corpus.rows import BadRow, parse_row
+from pipeline.errors import UsageError
+from pipeline.models.loading import load_tokenizer, read_json_object
+from pipeline.models.named_pair import local_directory, saved_dtype
+from pipeline.models.shape import read_shape
+from pipeline.models.tokenizers import check_same_family
+
+_KINDS = ("prompt", "messages", "turns")
+_BATCH = 16
+_EPOCHS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """A model of the pair. What is None is not known, because the model is not on this machine."""
+
+    source: str
+    revision: str | None
+    dtype: str
+    directory: Path | None = None
+    context: int | None = None
+    chat_template: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prompts:
+    """What is in the file of prompts."""
+
+    path: Path
+    rows: int
+    kinds: Counter[str]  # by column: prompt, messages, turns
+    domains: Counter[str]
+    follow_ups: int  # rows with more than one user message
+
+
+def starting_config(target_name: str, draft_name: str, prompts_path: Path) -> str:
+    """The YAML text. Raises UsageError, UnderstudyError for models that are no pair, prompts that cannot be read."""
+    prompts = _read_prompts(prompts_path)
+    target, draft = (_model(name, role) for name, role in ((target_name, "target"), (draft_name, "draft")))
+    if target.directory and draft.directory:
+        check_same_family(load_tokenizer(target.directory), load_tokenizer(draft.directory))
+    if target.chat_template is False and (chats := prompts.kinds["messages"] + prompts.kinds["turns"]):
+        raise UsageError(
+            f"--prompts {prompts_path}: {chats} rows are chats, and the target's tokenizer has no chat template; "
+            "give rows with a `prompt`, or an instruction-tuned target"
+        )
+    text = "\n".join(_lines(target, draft, prompts)) + "\n"
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UsageError("a path is not UTF-8 text; rename it") from None
+    return text
+
+
+def _model(name: str, role: str) -> Model:
+    directory = local_directory(name, role)
+    if directory is None:
+        source, _, revision = name.partition("@")
+        return Model(source=source, revision=revision, dtype="bfloat16")
+    return Model(
+        source=str(directory.resolve()),
+        revision=None,
+        dtype=saved_dtype(directory),
+        directory=directory,
+        context=read_shape(directory).context,
+        chat_template=bool(load_tokenizer(directory).chat_template),
+    )
+
+
+def _read_prompts(path: Path) -> Prompts:
+    """Every row is parsed as a run would parse it. UsageError where none is a prompt."""
+    if not path.exists():
+        raise UsageError(f"--prompts {path}: no such file or directory")
+    if path.is_file() and path.suffix.lower() not in (".jsonl", ".ndjson", ".parquet"):
+        raise UsageError(f"--prompts {path}: give a .jsonl or .parquet file, or a `datasets` directory")
+    source = PromptSource(path=str(path), every_turn=True)
+    kinds, domains, bad = Counter[str](), Counter[str](), list[str]()
+    follow_ups = 0
+    for row in SourceReader(0, source, path):
+        try:
+            request = parse_row(row.value, source)
+        except BadRow as reason:
+            bad.append(f"row {row.number}: {reason}")
+            continue
+        kinds[next(kind for kind in _KINDS if row.value.get(kind) is not None)] += 1
+        domains[request.domain] += 1
+        follow_ups += bool(request.follow_ups)
+    rows = sum(kinds.values())
+    if not rows:
+        raise UsageError(f"--prompts {path}: no row is a prompt{'; ' + bad[0] if bad else ''}")
+    return Prompts(path=path.resolve(), rows=rows, kinds=kinds, domains=domains, follow_ups=follow_ups)
+
+
+def _lines(target: Model, draft: Model, prompts: Prompts) -> Iterator[str]:
+    name = re.sub(r"[^A-Za-z0-9._-]", "", Path(target.source).name) or "pair"
+    yield "# A config to start from. Try it with `--dry-run`; docs/configuration.md explains every key."
+    yield f"name: {_text(name)}"
+    yield ""
+    yield "pair:"
+    for role, model in (("target", target), ("draft", draft)):
+        yield f"  {role}:"
+        yield f"    source: {_text(model.source)}"
+        if model.revision:
+            yield f"    revision: {_text(model.revision)}"
+        why = (
+            "as it was saved" if model.directory else "not on this machine; float32 is faster on a CPU without bfloat16"
+        )
+        yield f"    dtype: {model.dtype}  # {why}"
+    yield ""
+    yield "corpus:"
+    yield "  sources:"
+    kinds = ", ".join(f"{count:,} with `{kind}`" for kind, count in prompts.kinds.items())
+    yield f"    - path: {_text(str(prompts.path))}  # {prompts.rows:,} rows: {kinds}"
+    if prompts.follow_ups:
+        yield f"      every_turn: false  # {prompts.follow_ups:,} chats have several user messages; true uses each of them"
+    yield from _domains(prompts)
+    yield from _lengths(target, draft)
+    yield ""
+    yield from _sampling(target)
+    yield ""
+    yield from _training(prompts)
+    yield ""
+    yield "evaluate:"
+    yield "  convention: user  # how target calls are counted: user, transformers, vllm or openvino"
+    yield "  gamma: 5  # draft length of the headline figures and of the decision"
+    yield ""
+    yield "gate:"
+    yield "  min_gain: 0.0  # acceptance rate that a candidate must gain over the champion; 0.01 is 1 point"
+    yield "  domain_margin: 0.01  # acceptance rate that a domain may lose"
+
+
+def _domains(prompts: Prompts) -> Iterator[str]:
+    """Whether the gate will have enough examination prompts: a comment, because only the user can add some."""
+    shown = ", ".join(f"{_text(domain)} {count:,}" for domain, count in prompts.domains.most_common(8))
+    yield f"  # rows by domain (column `domain`): {shown}"
+    least, (domain, rows) = GateConfig().min_prompts_per_domain, min(prompts.domains.items(), key=lambda item: item[1])
+    examined = round(rows * Splits().examination)
+    if examined < least:
+        yield f"  # {_text(domain)} will have about {examined} examination prompts. The gate needs {least} per domain:"
+        yield "  # add prompts, or lower gate.min_prompts_per_domain."
+
+
+def _lengths(target: Model, draft: Model) -> Iterator[str]:
+    """Prompt, completion and lookahead fill the context at most."""
+    contexts = [model.context for model in (target, draft) if model.context]
+    lookahead = GenerateConfig().lookahead
+    context = min(contexts) if len(contexts) == 2 else min([4096, *contexts])
+    new = max(2, min(512, context // 4))
+    prompt = min(2048, context - new - lookahead)
+    if prompt < 1:
+        raise UsageError(f"the pair's context of {context} tokens leaves no room for a prompt; choose other models")
+    known = (
+        f"the pair's context is {context:,} tokens"
+        if len(contexts) == 2
+        else "a model is not on this machine: check its context"
+    )
+    yield f"  max_prompt_tokens: {prompt}  # longer prompts are rejected; {known}"
+    if target.chat_template is None:
+        yield "  chat_template: null  # apply the chat template if the target's tokenizer has one"
+    else:
+        has = "has a" if target.chat_template else "has no"
+        yield f"  chat_template: {_text(target.chat_template)}  # the target's tokenizer {has} chat template"
+    yield ""
+    yield "generate:"
+    yield f"  max_new_tokens: {new}  # prompt + completion + {lookahead} tokens of lookahead fit the context"
+
+
+def _sampling(target: Model) -> Iterator[str]:
+    """The settings in the target's generation config where they can be used, else temperature 1."""
+    found: dict[str, Any] = {}
+    path = target.directory / "generation_config.json" if target.directory else None
+    if path is not None and path.is_file():
+        saved = read_json_object(path)
+        keys = ("temperature", "top_k", "top_p", "min_p") if saved.get("do_sample") else ()
+        found = {key: saved[key] for key in keys if saved.get(key) is not None}
+    try:
+        settings = SamplingConfig.model_validate(found).model_dump()
+    except ValidationError:  # values that an engine would refuse too
+        found, settings = {}, SamplingConfig().model_dump()
+    yield "# Use the settings of your deployment: figures and decisions are for these."
+    yield f"sampling:{'  # from the generation_config.json of the target' if found else ''}"
+    for key, value in settings.items():
+        yield f"  {key}: {_text(value)}"
+
+
+def _training(prompts: Prompts) -> Iterator[str]:
+    train = prompts.rows * Splits().train
+    steps = int(min(3000, max(100, _EPOCHS * train // _BATCH)))
+    every = max(20, steps // 10)
+    yield "distill:"
+    yield f"  max_steps: {steps}  # about {_EPOCHS} epochs of {train:,.0f} train prompts, within 100 to 3,000 steps"
+    yield f"  batch: {_BATCH}  # sequences; with less memory use `accumulation` and a smaller batch"
+    yield "  learning_rate: 2.0e-5  # for a pre-trained draft; a draft of a few million parameters needs about 1.0e-3"
+    yield f"  evaluate_every: {every}"
+    yield f"  save_every: {every}"
+
+
+def _text(value: Any) -> str:
+    """A scalar as YAML. JSON is YAML and quotes what needs quotes; a comment may hold it too, for it has no line break."""
+    plain = isinstance(value, str) and re.fullmatch(r"[A-Za-z/~][\w./~-]*", value) and value.lower() not in _WORDS
+    return value if plain else json.dumps(value, ensure_ascii=not str(value).isprintable())
+
+
+_WORDS: Sequence[str] = ("y", "n", "yes", "no", "on", "off", "true", "false", "null", "~")

@@ -1,0 +1,86 @@
+"""docs/glossary.md has every table header and metric that is printed or stored. Names are collected from the code."""
+
+import importlib
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+import pipeline.report
+from pipeline.acceptance.figures import AcceptanceTally
+from pipeline.report.card import card, examined, flat_figures
+from pipeline.report.decode import statistics_rows
+from pipeline.speculation.batch import Completion
+from pipeline.speculation.statistics import count
+from tests.fakes import counted
+from tests.unit.test_card import facts, profile
+
+GLOSSARY = Path(__file__).parents[2] / "docs" / "glossary.md"
+REPORTS = Path(pipeline.report.__file__).parent
+
+pytestmark = pytest.mark.skipif(not GLOSSARY.exists(), reason="runs in a checkout")
+
+
+def unexplained(names: list[str]) -> list[str]:
+    """Those of `names` that are no term of the glossary. Upper-case words in a term (DOMAIN, N) stand for anything."""
+    rows = [line for line in GLOSSARY.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    terms = [term.strip(" `") for row in rows for term in _with_list(row.split(" | ")[0].strip("| "))]
+    patterns = [re.sub(r"DOMAIN|ROLE|N(?=_|$)", ".+", re.escape(term)) for term in terms]
+    known = re.compile("|".join(f"(?:{pattern})" for pattern in patterns))
+    return [name for name in names if not known.fullmatch(name)]
+
+
+def _with_list(cell: str) -> list[str]:
+    """The whole cell, for headers with commas in them, and its parts."""
+    return [cell, *cell.split(", ")]
+
+
+def _reports_with_tables() -> list[str]:
+    return [path.stem for path in sorted(REPORTS.glob("*.py")) if re.search(r"\.table\(", path.read_text())]
+
+
+def test_a_name_that_nobody_explains_is_found() -> None:
+    """Patterns match whole names only."""
+    assert ["acceptance_rat", "xspeedup"] == unexplained(["acceptance_rat", "xspeedup", "rule_3_passed", "speedup"])
+
+
+def test_reports_are_found() -> None:
+    """The collection below is not empty."""
+    assert {"run", "probe", "plan", "decode"} <= set(_reports_with_tables())
+
+
+@pytest.mark.parametrize("module", _reports_with_tables())
+def test_every_table_header_is_in_the_glossary(module: str) -> None:
+    """Each report that prints a table has its headers in COLUMNS."""
+    columns = importlib.import_module(f"pipeline.report.{module}").COLUMNS
+    assert [] == unexplained([re.sub(r",? γ=.*", "", column) for column in columns])
+
+
+def test_every_row_of_the_statistics_is_in_the_glossary() -> None:
+    """What `decode` prints, with and without the target alone."""
+    completion = Completion(tokens=[1, 2], drafted=[2], accepted=[1])
+    rows = statistics_rows(count([completion]), count([completion]))
+    assert [] == unexplained([name for name, *_ in rows])
+
+
+def test_every_line_of_the_cards_tables_is_in_the_glossary() -> None:
+    """Headers of its tables, and the names of facts and metrics."""
+    lines = card(facts()).splitlines()
+    headers = [cell.strip() for line, after in pairwise(lines) if "|---" in after for cell in line.split("|")]
+    names = [line.split("|")[1].strip() for line in lines if line.startswith("| ")]
+    own = {"code", "a\\", "corpus"}  # domains and an artifact of the example
+    shown = [re.sub(r", gamma .*", "", name) for name in {*headers, *names} - own if name]
+    assert [] == unexplained(shown)
+
+
+def test_every_figure_of_a_profile_is_in_the_glossary() -> None:
+    """acceptance.json's figures, and those that are logged with a registered draft."""
+    assert [] == unexplained(list(_figures()))
+    assert [] == unexplained(list(flat_figures(examined(profile(), 5))))
+
+
+def _figures() -> dict[str, object]:
+    tally = AcceptanceTally(2)
+    tally.add([counted(f"p{number}", 50.0, gammas=2) for number in range(2)])
+    return dict(tally.figures(0.95))

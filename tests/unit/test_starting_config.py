@@ -1,0 +1,131 @@
+"""The config that `understudy init` writes: accepted as it is, and one line for what cannot be used."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from pipeline.config.loading import load_config
+from pipeline.config.root import Config
+from pipeline.errors import UnderstudyError, UsageError
+from pipeline.planning.starting_config import starting_config
+from pipeline.running.inputs import require_inputs
+from tests.fakes import tiny_llama, tiny_tokenizer
+
+HUB = "org/name@" + "12345678e9" * 4  # a revision that YAML could take for a number
+TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+
+
+def _model(path: Path, template: str | None = None, **config: Any) -> Path:
+    model, tokenizer = tiny_llama(dtype=torch.bfloat16), tiny_tokenizer()
+    model.config.update(config)
+    model.save_pretrained(path)
+    tokenizer.chat_template = template
+    tokenizer.save_pretrained(path)
+    return path
+
+
+def _prompts(path: Path, rows: Sequence[Any]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def _loaded(tmp_path: Path, text: str) -> Config:
+    (tmp_path / "my.yaml").write_text(text)
+    config = load_config(tmp_path / "my.yaml")
+    require_inputs(config)
+    return config
+
+
+def test_a_local_pair(tmp_path: Path) -> None:
+    """Dtype, lengths and chat template are those of the models, and the config is accepted as it is."""
+    target = _model(tmp_path / "target", TEMPLATE, max_position_embeddings=200)
+    draft = _model(tmp_path / "draft", max_position_embeddings=128)
+    prompts = _prompts(tmp_path / "prompts.jsonl", [{"prompt": f"a {n}", "domain": "code"} for n in range(200)])
+    text = starting_config(str(target), str(draft), prompts)
+    config = _loaded(tmp_path, text)
+
+    assert (str(target), "bfloat16") == (config.pair.target.source, config.pair.target.dtype)
+    assert 128 == config.corpus.max_prompt_tokens + config.generate.max_new_tokens + config.generate.lookahead
+    assert config.corpus.chat_template is True
+    assert "200 rows: 200 with `prompt`" in text
+    assert "rows by domain (column `domain`): code 200" in text
+    assert "add prompts" not in text
+
+
+def test_sampling_is_that_of_the_targets_generation_config(tmp_path: Path) -> None:
+    """Where it samples; values that no engine takes are left out."""
+    target = _model(tmp_path / "target")
+    prompts = _prompts(tmp_path / "prompts.jsonl", [{"prompt": "a"}])
+    saved = {"do_sample": True, "temperature": 0.7, "top_p": 0.95, "top_k": 20}
+    for change, expected in (({}, (0.7, 0.95, 20)), ({"do_sample": False}, (1, 1, 0)), ({"top_p": 7}, (1, 1, 0))):
+        (target / "generation_config.json").write_text(json.dumps(saved | change))
+        found = _loaded(tmp_path, starting_config(str(target), str(target), prompts)).sampling
+        assert expected == (found.temperature, found.top_p, found.top_k)
+
+
+def test_a_pair_on_the_hub_is_not_fetched(tmp_path: Path) -> None:
+    """Names and revisions stand in the config as text; what is not known is said in comments."""
+    prompts = _prompts(tmp_path / "prompts.jsonl", [{"turns": ["a", "b"]}])
+    text = starting_config(HUB, HUB, prompts)
+    config = _loaded(tmp_path, text)
+
+    assert HUB == f"{config.pair.draft.source}@{config.pair.draft.revision}"
+    assert config.corpus.chat_template is None
+    assert "a model is not on this machine: check its context" in text
+    assert "1 chats have several user messages" in text
+
+
+@pytest.mark.parametrize("name", ["on", "a: b #c", "'\"", "-", "ä 漢", "line\nbreak", "next\u2028line"], ids=ascii)
+def test_names_that_yaml_could_misread(tmp_path: Path, name: str) -> None:
+    """A path is quoted where it must be, a domain cannot break out of its comment, and few prompts are pointed out."""
+    (tmp_path / name).mkdir()
+    prompts = _prompts(tmp_path / name / "prompts.jsonl", [{"prompt": "a", "domain": name}])
+    text = starting_config(HUB, HUB, prompts)
+
+    assert str(prompts) == _loaded(tmp_path, text).corpus.sources[0].path
+    assert {"name", "pair", "corpus", "generate", "sampling", "distill", "evaluate", "gate"} == set(
+        yaml.safe_load(text)
+    )
+    assert "will have about 0 examination prompts. The gate needs 40 per domain:\n  # add prompts, " in text
+
+
+@pytest.mark.parametrize(
+    ("rows", "complaint"),
+    [
+        ([{"prompt": None}, {"x": 1}], "no row is a prompt; row 1: null prompt: 'prompt' is null"),
+        ([], "no row is a prompt"),
+        (
+            [{"messages": [{"role": "user", "content": "a"}]}],
+            "1 rows are chats, and the target's tokenizer has no chat",
+        ),
+    ],
+    ids=["null", "empty", "chat"],
+)
+def test_prompts_that_cannot_be_used(tmp_path: Path, rows: list[Any], complaint: str) -> None:
+    """One line that names the file and the reason."""
+    target = _model(tmp_path / "target")
+    prompts = _prompts(tmp_path / "prompts.jsonl", rows)
+    with pytest.raises(UsageError) as caught:
+        starting_config(str(target), str(target), prompts)
+
+    assert f"--prompts {prompts}: " in str(caught.value)
+    assert complaint in str(caught.value)
+
+
+def test_models_that_cannot_be_used(tmp_path: Path) -> None:
+    """A name that is no model, a directory without one, and a context that leaves no room."""
+    prompts = _prompts(tmp_path / "prompts.jsonl", [{"prompt": "a"}])
+    small = _model(tmp_path / "small", max_position_embeddings=18)
+    for name, complaint in (
+        ("org/name", "--target org/name: neither a directory nor a hub model"),
+        (str(tmp_path), f"--target {tmp_path}: not a model directory"),
+        (str(small), "context of 18 tokens leaves no room for a prompt"),
+    ):
+        with pytest.raises(UnderstudyError) as caught:
+            starting_config(name, name, prompts)
+        assert complaint in str(caught.value)
