@@ -14,6 +14,7 @@ from pipeline.config.root import Config
 from pipeline.errors import UsageError
 from pipeline.models.files import model_files
 from pipeline.reference.text import library_stamp, text_digest
+from pipeline.running.tasks import profile_input
 from pipeline.store.artifacts import Store
 from pipeline.store.files import content_key, file_sha256, read_json, write_json
 
@@ -36,7 +37,7 @@ def resolve_inputs(config: Config, store: Store) -> dict[str, OutsideInput]:
 
 
 def require_inputs(config: Config) -> None:
-    """Check that they exist: UsageError names the one that does not. Hashes nothing and writes nothing."""
+    """Check that prompt files and models exist; UsageError names the one that does not. Hashes nothing and writes nothing."""
     _inputs(config, _NoDigests())
 
 
@@ -56,7 +57,7 @@ def _inputs(config: Config, digests: "_FileDigests | _NoDigests") -> dict[str, O
         if not source.is_reference:
             found[f"prompts_{number}"] = _prompts(number, Path(source.path), digests)
     for form in config.gate.profile:
-        found[f"profile_{form}"] = _profile(form, config, digests)
+        found[profile_input(form)] = _profile(form, config, digests)
     return found
 
 

@@ -73,7 +73,7 @@ def _check_pinned(record: RunRecord, inputs: Mapping[str, OutsideInput]) -> None
 
 
 def _champion(config: Config, store: Store, progress: Progress) -> dict[str, dict[str, Any]]:
-    """The champion as an outside input, if there is one; the reason if the registry cannot be asked."""
+    """The champion as an outside input, if there is one; the reason if the registry does not answer."""
     try:
         champion = registry_for(config, store).champion()
     except RegistryUnavailable as error:
@@ -108,7 +108,7 @@ class Runner:
             for job in self.jobs:
                 position = STAGE_NAMES.index(job.stage)
                 if position <= end_at:
-                    self._do(job, build=position >= begin_at)
+                    self._run_job(job, build=position >= begin_at)
             self._close("finished" if last == STAGE_NAMES[-1] else "stopped")
         except Refused:
             self._close("refused")
@@ -120,7 +120,7 @@ class Runner:
             self._close("failed")
             raise
 
-    def _do(self, job: Job, build: bool) -> None:
+    def _run_job(self, job: Job, build: bool) -> None:
         if job.stage in ("gate", "promote"):
             self._require_registry()
         began = time.monotonic()
@@ -128,7 +128,7 @@ class Runner:
         key = job.key(digests)
         if not stage_named(job.stage).cached:
             if build:
-                self._act(job, key, digests, began)
+                self._run_uncached(job, key, digests, began)
             return
         artifact, state = self.store.find(job.stage, key), "skipped"
         if artifact is None:
@@ -141,7 +141,7 @@ class Runner:
             artifact.check_hashes()
         self._built[job.id] = artifact
         if build:
-            self._note(job, key, state, time.monotonic() - began)
+            self._record_job(job, key, state, time.monotonic() - began)
         if job.stage == "gate":
             self._apply_decision(artifact)
 
@@ -176,7 +176,7 @@ class Runner:
             }
             return self.store.commit(work, manifest), "done"
 
-    def _act(self, job: Job, key: str, digests: Mapping[str, str], began: float) -> None:
+    def _run_uncached(self, job: Job, key: str, digests: Mapping[str, str], began: float) -> None:
         """Run a stage that acts on the outside world; its files are part of the run, not of the cache."""
         self.progress.line(f"{job.id}: {stage_named(job.stage).summary}")
         out = run_directory(self.store, self.record.id) / job.stage
@@ -185,7 +185,7 @@ class Runner:
         # registry's own claim decides which run promotes.
         with self.store.lock(job.stage, lambda: self.progress.line(f"{job.id}: another run is doing it; waiting")):
             outcome = self._call(job, digests, out)
-        self._note(job, key, "done", time.monotonic() - began, outcome)
+        self._record_job(job, key, "done", time.monotonic() - began, outcome)
 
     def _call(self, job: Job, digests: Mapping[str, str], out: Path) -> Outcome:
         context = StageContext(
@@ -250,7 +250,7 @@ class Runner:
             self.tracker.sync(self.record)
             raise Refused("refused: " + "; ".join(decision["reasons"]))
 
-    def _note(self, job: Job, key: str, state: str, seconds: float, outcome: Outcome | None = None) -> None:
+    def _record_job(self, job: Job, key: str, state: str, seconds: float, outcome: Outcome | None = None) -> None:
         entry: dict[str, Any] = {
             "stage": job.stage,
             "part": job.part,

@@ -82,7 +82,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(stages.evaluate, "find_draft", lambda *_: tmp_path)
     monkeypatch.setattr(stages.evaluate, "measure_weights", lambda _: Weights(10, 40))
     monkeypatch.setattr(stages.evaluate, "load_tokenizer", lambda *_: None)
-    monkeypatch.setattr(stages.evaluate, "gained_tokens", lambda *_: [])
+    monkeypatch.setattr(stages.evaluate, "added_tokens", lambda *_: [])
     monkeypatch.setattr(stages.evaluate, "check_same_family", lambda *_: [])
     monkeypatch.setattr(stages.evaluate, "load_model", lambda *_: table_model(8, 1))
     return tmp_path
