@@ -5,10 +5,15 @@ AIRFLOW_VENV := .venv-airflow
 VLLM_VENV := .venv-engines
 OPENVINO_VENV := .venv-openvino
 BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest
+# Tests run in WORKERS processes with one computing thread each; a worker that is done takes tests from the other.
+WORKERS ?= 2
+PARALLEL := -n $(WORKERS) --dist worksteal
+FUZZ_INPUTS ?= 10000
 # Where `make conformance` finds a finished quickstart; built there if it is absent.
 STORE ?= .understudy
 
-.PHONY: help quickstart test test-unit test-long test-dags conformance bench bench-distill docs lint types wheel-test clean
+.PHONY: help quickstart test test-unit test-long fuzz test-dags sanitize conformance bench bench-distill docs lint types wheel-test clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -22,14 +27,19 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 quickstart: $(VENV)/.installed  ## the whole loop on the reference pair, no GPU and no model hub (about 5 minutes)
 	$(BIN)/understudy run configs/quickstart.yaml
 
-test: $(VENV)/.installed  ## unit and integration tests
-	$(BIN)/python -m pytest tests/unit tests/integration
+test: $(VENV)/.installed  ## unit and integration tests (about 5 minutes on 2 cores)
+	$(PYTEST) $(PARALLEL) -m "not long" tests/unit tests/integration
 
-test-unit: $(VENV)/.installed  ## unit tests alone, under 30 seconds
-	$(BIN)/python -m pytest tests/unit
+test-unit: $(VENV)/.installed  ## unit tests alone
+	$(PYTEST) $(PARALLEL) -m "not long" tests/unit
 
-test-long: $(VENV)/.installed  ## what takes minutes: kills, full disks, read-only mounts, a real MLflow server
-	$(BIN)/python -m pytest tests/e2e
+test-long: $(VENV)/.installed  ## what takes minutes: long proofs, kills, full disks, a real MLflow server, a tenth of the fuzzing
+	$(PYTEST) $(PARALLEL) -m long tests/unit tests/integration
+	$(PYTEST) tests/e2e
+	$(MAKE) fuzz FUZZ_INPUTS=1000
+
+fuzz: $(VENV)/.installed  ## files that users write, damaged at random (FUZZ_INPUTS of each kind)
+	FUZZ_INPUTS=$(FUZZ_INPUTS) $(PYTEST) $(PARALLEL) tests/unit/test_fuzz.py
 
 $(AIRFLOW_VENV)/.installed: dags/constraints.txt
 	$(PYTHON) -m venv $(AIRFLOW_VENV)
@@ -39,6 +49,9 @@ $(AIRFLOW_VENV)/.installed: dags/constraints.txt
 test-dags: $(VENV)/.installed $(AIRFLOW_VENV)/.installed  ## the Airflow DAGs, in Airflow's own environment
 	UNDERSTUDY_BIN="$(abspath $(BIN)/understudy)" \
 	  $(AIRFLOW_VENV)/bin/python -m pytest tests/dags --confcutdir=tests/dags
+
+sanitize:  ## the C code under the address and undefined behaviour sanitizers, in every build that this processor runs (gcc, about a minute)
+	$(PYTHON) tests/native/sanitize.py
 
 $(VLLM_VENV)/.installed: tests/conformance/constraints-vllm.txt
 	$(PYTHON) -m venv $(VLLM_VENV)
@@ -74,8 +87,8 @@ lint: $(VENV)/.installed  ## ruff
 types: $(VENV)/.installed  ## mypy, strict
 	$(BIN)/mypy
 
-wheel-test: $(VENV)/.installed  ## unit tests against the built wheel, from outside the checkout
+wheel-test: $(VENV)/.installed  ## what can differ in the built wheel, from outside the checkout
 	.ci/wheel-test
 
 clean:  ## remove environments and build output, keep .understudy
-	rm -rf $(VENV) $(AIRFLOW_VENV) $(VLLM_VENV) $(OPENVINO_VENV) build dist *.egg-info
+	rm -rf $(VENV) $(AIRFLOW_VENV) $(VLLM_VENV) $(OPENVINO_VENV) .cache build dist *.egg-info

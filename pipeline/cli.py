@@ -17,6 +17,7 @@ from pipeline.commands.doctor import doctor
 from pipeline.commands.init import init
 from pipeline.commands.latency.explain import explain
 from pipeline.commands.latency.fit import fit
+from pipeline.commands.latency.options import RenamedOptions
 from pipeline.commands.latency.predict import predict
 from pipeline.commands.latency.schedule import schedule
 from pipeline.commands.plan import plan
@@ -52,13 +53,13 @@ app = typer.Typer(
     epilog="Exit codes: 0 fine, 1 failure, 2 bad usage or config, 3 refused or regression found, 130 interrupted.",
 )
 for command in (init, plan, run, stage, show, probe, decode, profile, check, doctor):
-    app.command()(command)
+    app.command(cls=RenamedOptions)(command)
 
 
 def _group(name: str, text: str, commands: Iterable[Callable[..., None]]) -> None:
     group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=text)
     for command in commands:
-        group.command()(command)
+        group.command(cls=RenamedOptions)(command)
     app.add_typer(group, name=name)
 
 

@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from pipeline.distillation.learning_curve import CURVE, Point, curve_json, part
+from pipeline.distillation.learning_curve import CURVE, CurvePoint, curve_json, subset
 from pipeline.distillation.mixing import mix
 from pipeline.distillation.training import Log, Training, best
 from pipeline.errors import UnderstudyError
@@ -38,19 +38,21 @@ def run(context: StageContext) -> Outcome:
     return Outcome(figures, {"draft": model_digest(context.out / "draft")})
 
 
-def _parts(context: StageContext, training: Training, train: list[StoredCompletion], checkpoints: Path) -> list[Point]:
+def _parts(
+    context: StageContext, training: Training, train: list[StoredCompletion], checkpoints: Path
+) -> list[CurvePoint]:
     """The learning curve: results of drafts trained on parts of the completions. The drafts are not kept."""
     config, points = context.config, []
     for share in config.distill.learning_curve:
-        some = part(train, share)
+        some = subset(train, share)
         _, log = training.run(mix(some, config.distill.shares, config.seed), checkpoints / f"share-{share!r}")
         points.append(_point(some, log))
     return points
 
 
-def _point(train: list[StoredCompletion], log: Log) -> Point:
+def _point(train: list[StoredCompletion], log: Log) -> CurvePoint:
     found = best(log)
-    return Point(len(train), sum(item.length for item in train), found["dev_acceptance"], found["dev_omega"])
+    return CurvePoint(len(train), sum(item.length for item in train), found["dev_acceptance"], found["dev_omega"])
 
 
 def _figures(train: list[StoredCompletion], log: Log) -> dict[str, float]:

@@ -21,7 +21,7 @@ from pipeline.models.draft_directory import find_draft
 from pipeline.models.loading import choose_device, load_model, load_tokenizer
 from pipeline.models.shape import measure_weights
 from pipeline.models.stored_pair import Pair, read_pair
-from pipeline.models.surgery import gained_tokens, grow_vocabulary
+from pipeline.models.surgery import added_tokens, extend_vocabulary
 from pipeline.models.tokenizers import check_same_family
 from pipeline.running.context import Outcome, StageContext
 from pipeline.running.tasks import EvaluateTask
@@ -105,7 +105,7 @@ def _examine(
     tallies, total = {}, sum(item.completions for item in sets.values())
     with context.progress.track(f"{context.job_id}: examine", total, "completions") as track:
         for name, item in sets.items():
-            examiner = Examiner(item.sampling, settings, pair.vocabulary, _convention(context, task))
+            examiner = Examiner(item.sampling, settings, pair.vocabulary, count_as=_convention(context, task))
             counts = examiner.counts(model, _completions(context, task, item.sampling), track.advance)
             tallies[name] = tally_counts(counts, settings.max_gamma, rows, name)
     return _figures(context, sets, tallies) | {"crosscheck": _cross_check(context, task, pair, model)}
@@ -123,7 +123,7 @@ def _load(context: StageContext, pair: Pair, path: Path) -> Any:
             "them cannot be added to quantised weights"
         )
     if gained:
-        grow_vocabulary(model, gained)
+        extend_vocabulary(model, gained)
     return model
 
 
@@ -132,7 +132,7 @@ def _gained(pair: Pair, path: Path, trusted: bool) -> list[int]:
     another pair registered under the same name."""
     try:
         target, own = load_tokenizer(pair.tokenizer, trusted), load_tokenizer(path, trusted)
-        gained = gained_tokens(target, own)
+        gained = added_tokens(target, own)
         if not gained:
             check_same_family(target, own)
     except UnderstudyError as error:

@@ -14,10 +14,10 @@ from pipeline.config.quantize import Form
 from pipeline.judgement.choice import CHOSEN, Contender, choose
 from pipeline.judgement.decision import already_champion, decide, without_prompts
 from pipeline.judgement.policy import PASS, Case, apply_rules
-from pipeline.latency.costs.step_costs import Machine, read_machine
+from pipeline.latency.costs.step_costs import StepCosts, read_step_costs
 from pipeline.latency.load.prediction import chosen_lengths, predict
-from pipeline.latency.load.schedule import Option, scheduled
-from pipeline.latency.load.serving import at_load, serve
+from pipeline.latency.load.schedule import DraftOption, make_schedule
+from pipeline.latency.load.serving import latency_at_load, point_at_load
 from pipeline.latency.load.workload import Workload, examined_workload, read_workload
 from pipeline.models.draft_directory import find_draft, trained_on
 from pipeline.models.stored_pair import read_pair
@@ -97,16 +97,16 @@ def _seconds(context: StageContext, form: Form) -> float | None:
     examined = context.inputs.get(examination_input(form, "dev"))
     if examined is None:
         return None
-    found = at_load(*_serving(context, form, read_workload(examined))).drafted
+    found = point_at_load(*_serving(context, form, read_workload(examined))).speculative
     return found.mean if found else None
 
 
-def _serving(context: StageContext, form: Form, workload: Workload) -> tuple[Workload, Machine, float, int, int]:
-    """The arguments of `at_load` and `serve` for a form: workload, step times, request rate, batch cap, draft length."""
-    load, machine = context.config.gate.load, read_machine(context.inputs[profile_input(form)])
+def _serving(context: StageContext, form: Form, workload: Workload) -> tuple[Workload, StepCosts, float, int, int]:
+    """The arguments of `point_at_load` and `latency_at_load`: workload, step costs, request rate, batch cap, draft length."""
+    load, step_costs = context.config.gate.load, read_step_costs(context.inputs[profile_input(form)])
     assert load is not None  # callers have checked
     gamma = context.config.evaluate.gamma
-    return workload.up_to(machine.most_gamma), machine, load.requests_per_second, load.max_batch, gamma
+    return workload.up_to(step_costs.max_gamma), step_costs, load.requests_per_second, load.max_batch, gamma
 
 
 def _case(context: StageContext, chosen: Form, has_champion: bool) -> Case:
@@ -141,7 +141,7 @@ def _with_latency(context: StageContext, chosen: Form, case: Case) -> Case:
         convention = CONVENTIONS[config.evaluate.convention]
         workload = examined_workload(case.candidate, convention, config.evaluate.max_gamma)
         arguments = _serving(context, chosen, workload)
-        served = serve(*arguments, config.evaluate.confidence)
+        served = latency_at_load(*arguments, config.evaluate.confidence)
         if arguments[1].plain:
             _plot(context, chosen, *arguments)
     pair = read_pair(context.inputs["pair"], config.pair)
@@ -150,14 +150,14 @@ def _with_latency(context: StageContext, chosen: Form, case: Case) -> Case:
 
 
 def _plot(
-    context: StageContext, chosen: Form, workload: Workload, machine: Machine, _: float, cap: int, gamma: int
+    context: StageContext, chosen: Form, workload: Workload, step_costs: StepCosts, _: float, cap: int, gamma: int
 ) -> None:
     """Figures of the form at other loads and draft lengths, for people who review the decision."""
     from pipeline.report.latency_predict import plot_prediction
     from pipeline.report.latency_schedule import plot_schedule
 
-    steps_GN = machine.steps(cap, round(workload.context), workload.most_gamma)
+    steps_GN = step_costs.steps(cap, round(workload.context), workload.max_gamma)
     plot_prediction(
-        predict(workload, machine, chosen_lengths(workload, machine, cap, gamma), []), context.out / "latency.png"
+        predict(workload, step_costs, chosen_lengths(workload, step_costs, cap, gamma), []), context.out / "latency.png"
     )
-    plot_schedule(scheduled([Option(chosen, workload.rounds_G, steps_GN)]), context.out / "draft_lengths.png")
+    plot_schedule(make_schedule([DraftOption(chosen, workload.rounds_G, steps_GN)]), context.out / "draft_lengths.png")

@@ -12,8 +12,8 @@ from pipeline.models.draft_directory import TRAINED_ON
 from pipeline.models.files import model_digest, tokenizer_digest
 from pipeline.models.loading import choose_device, dtype_bytes, load_model, load_tokenizer
 from pipeline.models.shape import measure_weights, read_shape
-from pipeline.models.stored_pair import PAIR_FILE, locate
-from pipeline.models.surgery import gained_tokens, grow_vocabulary, keep_layers
+from pipeline.models.stored_pair import PAIR_FILE, source_directory
+from pipeline.models.surgery import added_tokens, extend_vocabulary, prune_layers
 from pipeline.models.tokenizers import check_same_family, legal_differences, stop_token_ids
 from pipeline.reference.recipe import make_reference_pair
 from pipeline.reference.text import read_flavours
@@ -64,7 +64,7 @@ def _locate(context: StageContext, role: str) -> Path:
     pair = context.config.pair
     if pair.is_reference:
         return context.out / role
-    return locate(pair, "target" if role == "draft" and pair.draft.is_of_target else role)
+    return source_directory(pair, "target" if role == "draft" and pair.draft.is_of_target else role)
 
 
 def _base_draft(context: StageContext, paths: dict[str, Path], tokenizer: Any) -> tuple[Path, list[str]]:
@@ -74,15 +74,15 @@ def _base_draft(context: StageContext, paths: dict[str, Path], tokenizer: Any) -
     if pair.draft.is_of_target:
         assert pair.draft.layers is not None  # validated by the config
         target = load_model(paths["target"], pair.draft.dtype, torch.device("cpu"), pair.trust_remote_code)
-        model, chosen = keep_layers(target, pair.draft.layers)
+        model, chosen = prune_layers(target, pair.draft.layers)
         notes = [f"the draft is the target's layers {', '.join(map(str, chosen))} of {target.config.num_hidden_layers}"]
     else:
         own = load_tokenizer(paths["draft"], pair.trust_remote_code)
-        gained = gained_tokens(tokenizer, own)
+        gained = added_tokens(tokenizer, own)
         if not gained:
             return paths["draft"], check_same_family(tokenizer, own)
         model = load_model(paths["draft"], pair.draft.dtype, torch.device("cpu"), pair.trust_remote_code)
-        grow_vocabulary(model, gained)
+        extend_vocabulary(model, gained)
         notes = [
             f"the draft lacked {len(gained)} tokens of the target, such as {_token(tokenizer, gained)}: rows for them were "
             "added, which the draft can use only after training",
@@ -97,7 +97,7 @@ def _base_draft(context: StageContext, paths: dict[str, Path], tokenizer: Any) -
 
 
 def _check_before(target: Any, before: Any) -> None:
-    if gained := gained_tokens(target, before):
+    if gained := added_tokens(target, before):
         raise UsageError(
             f"pair.target_before: has no token {_token(target, gained)} ({len(gained)} in all), which the target gained; it "
             "cannot read the target's prompts; remove pair.target_before"

@@ -17,7 +17,7 @@ from pipeline.models.draft_directory import TRAINED_ON, find_draft
 from pipeline.models.files import code_files, model_digest, tokenizer_files
 from pipeline.models.loading import choose_device, load_model
 from pipeline.models.stored_pair import read_pair
-from pipeline.quantization.recovery import rounding
+from pipeline.quantization.recovery import fake_quantization
 from pipeline.quantization.variants import Quantised, quantize
 from pipeline.running.context import Outcome, StageContext
 from pipeline.running.tasks import QuantizeTask
@@ -81,8 +81,8 @@ def _recover(
     )
     rows = mix(list(read_completions(context.inputs["completions"], {"train"})), config.distill.shares, config.seed)
     model = _load(context, find_draft(context.inputs["draft"], config.pair), "float32")
-    with rounding(model, variant, layers):
-        training.learn(model, rows, settings, config.seed, work / "checkpoints")
+    with fake_quantization(model, variant, layers):
+        training.train(model, rows, settings, config.seed, work / "checkpoints")
     model.bfloat16().save_pretrained(work / "draft")
     return _quantize(context, variant, work / "draft", work / variant)
 

@@ -5,7 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.shared_cache import COMPILED
+
+# Models of tests are tiny: a second thread gains nothing and waits for a core that another worker uses. Set before torch is
+# imported, and inherited by the processes that tests start.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test reaches a hub
+os.environ["XDG_CACHE_HOME"] = str(COMPILED)  # each variant of our C code is compiled once, whoever needs it first
 os.environ.pop("MLFLOW_TRACKING_URI", None)
 
 ROOT = Path(__file__).parents[1]

@@ -75,14 +75,14 @@ def probe(
     _check(prompts, completions, cost_ratio, temperature)
     from pipeline.examination.probe import check_completions, complete, read_prompts
     from pipeline.examination.probe import probe as examine
-    from pipeline.models.named_pair import load_named_pair, locate
+    from pipeline.models.named_pair import find_model, load_named_pair
     from pipeline.progress import Progress
     from pipeline.report.probe import print_probe
     from pipeline.speculation.sampling import GREEDY, Sampling
 
     sampling = Sampling(temperature, top_k, top_p, min_p) if temperature else GREEDY
     if completions is not None:
-        check_completions(completions, sampling, locate(target, "target"))
+        check_completions(completions, sampling, find_model(target, "target"))
     pair, progress = load_named_pair(target, draft, dtype, device, trust_remote_code), Progress()
     if chat and not pair.tokenizer.chat_template:
         raise UsageError("--chat: the target's tokenizer has no chat template")

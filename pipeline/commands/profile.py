@@ -12,12 +12,12 @@ def profile(
     target: TargetName,
     draft: DraftName,
     out: Annotated[Path, typer.Option(metavar="F", help="The JSON file to write.")] = Path("profile.json"),
-    batches: Annotated[str, typer.Option(help="Batch sizes to measure, separated by commas.")] = "1,2,4,8,16,32",
+    batch_sizes: Annotated[str, typer.Option(help="Batch sizes to measure, separated by commas.")] = "1,2,4,8,16,32",
     max_gamma: Annotated[int, typer.Option(min=1, max=16, help="The longest draft length to measure.")] = 8,
-    contexts: Annotated[
+    context_lengths: Annotated[
         str, typer.Option(help="Context lengths to measure, in tokens, separated by commas.")
     ] = "128,512",
-    prompts: Annotated[
+    prompt_lengths: Annotated[
         str, typer.Option(help="Prefill lengths to measure, in tokens, separated by commas.")
     ] = "32,128,512",
     dtype: DtypeOption = None,
@@ -27,14 +27,18 @@ def profile(
     """Measure forward-pass times of a target and its draft by batch size, number of tokens and context length."""
     axes = [
         _numbers(text, option)
-        for text, option in ((batches, "--batches"), (contexts, "--contexts"), (prompts, "--prompts"))
+        for text, option in (
+            (batch_sizes, "--batch-sizes"),
+            (context_lengths, "--context-lengths"),
+            (prompt_lengths, "--prompt-lengths"),
+        )
     ]
     import json
 
     from pipeline.errors import UsageError
     from pipeline.latency.costs.measure import measure_profile
     from pipeline.models.files import model_digest
-    from pipeline.models.named_pair import load_named_pair, locate
+    from pipeline.models.named_pair import find_model, load_named_pair
     from pipeline.progress import Progress
     from pipeline.report.profile import print_profile
 
@@ -44,8 +48,10 @@ def profile(
     (model,) = pair.drafts.values()
     needed = max(*axes[1], *axes[2]) + max_gamma + 1
     if needed > pair.context:
-        raise UsageError(f"--contexts, --prompts: {needed} tokens do not fit the pair's context of {pair.context}")
-    about = {name: model_digest(locate(source, name)) for name, source in (("target", target), ("draft", draft))}
+        raise UsageError(
+            f"--context-lengths, --prompt-lengths: {needed} tokens exceed the pair's maximum context of {pair.context}"
+        )
+    about = {name: model_digest(find_model(source, name)) for name, source in (("target", target), ("draft", draft))}
     found = measure_profile(
         pair.target, model, pair.vocabulary, axes[0], max_gamma, axes[1], axes[2], about, Progress()
     )

@@ -21,7 +21,9 @@ class _Loader(yaml.SafeLoader):
         seen: set[Any] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
-            if isinstance(key, Hashable) and key in seen:
+            if not isinstance(key, Hashable):
+                continue  # refused below
+            if key in seen:
                 raise yaml.constructor.ConstructorError(None, None, f"key '{key}' appears twice", key_node.start_mark)
             seen.add(key)
         return super().construct_mapping(node, deep)
@@ -72,7 +74,7 @@ def _read(path: Path) -> Any:
         raise UsageError(f"{path}: no such config file") from None
     except (IsADirectoryError, UnicodeDecodeError):
         raise UsageError(f"{path}: not a YAML text file") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date such as 2026-99-99
         raise UsageError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
 
 
@@ -83,7 +85,7 @@ def _apply(raw: Any, override: str) -> None:
         raise UsageError(f"--set {override}: write it as key.path=value, for example --set distill.max_steps=100")
     try:
         value = yaml.load(text, _Loader)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError, RecursionError):
         raise UsageError(f"--set {override}: the value is not valid YAML") from None
     node = raw
     for depth, part in enumerate(parts[:-1]):

@@ -1,4 +1,4 @@
-"""LoRA: low-rank adapters beside the draft's frozen weights, merged into them when training ends. By peft, an extra."""
+"""LoRA: low-rank adapters on the frozen draft, merged into its weights after training. Needs peft (an extra)."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from pipeline.errors import UsageError
 
 
 def add_adapters(model: Any, settings: LoraConfig, seed: int) -> Any:
-    """`model` with adapters on every linear layer but the head; only they learn. They begin as no change at all."""
+    """`model` with trainable adapters on all linear layers but the head. Initially they do not change the output."""
     try:
         import peft
     except ImportError:
@@ -23,5 +23,5 @@ def add_adapters(model: Any, settings: LoraConfig, seed: int) -> Any:
 
 
 def merge_adapters(model: Any) -> Any:
-    """The plain model again, with what the adapters learnt in its own weights."""
+    """The model without adapters, after merging them into its weights."""
     return model.merge_and_unload()

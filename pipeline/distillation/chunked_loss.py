@@ -1,8 +1,8 @@
-"""A loss through a model's output layer without holding all logits: memory is bounded whatever vocabulary and batch.
+"""Fused output layer and loss, computed in chunks: memory is bounded for any vocabulary and batch size.
 
-Logits of N positions over V tokens are the largest tensors of training a small model: at V = 152,000 a batch of 4,000
-positions has 2.4 GB of them, several times over. They are made, used and dropped a chunk at a time, and their gradient with
-them, so that nothing is computed twice. Shapes: N positions, H hidden, V shared tokens.
+The logits of N positions over V tokens are the largest tensors when a small model is trained: 2.4 GB for V = 152,000 and
+4,000 positions, several times over. Here logits and their gradient are computed, used and freed chunk by chunk, so nothing is
+computed twice. Shapes: N positions, H hidden, V shared tokens.
 """
 
 from collections.abc import Callable
@@ -14,35 +14,35 @@ from torch.nn import functional
 
 LossOf = Callable[
     [torch.Tensor, slice], torch.Tensor
-]  # a chunk's logits (n, V), in the model's products' dtype, and which positions they are; (n,), fp32
+]  # (a chunk's logits (n, V) in the matmul dtype, the slice of its positions) -> losses (n,), fp32
 
-_LOGITS = 1 << 21  # of a chunk at once: 8 MiB of fp32, which a cache holds better than memory
-_LEAST_ROWS = 256  # of a chunk: with fewer, reading the head's weights would take longer than multiplying by them
-_MULTIPLE = 64  # of a chunk's rows
-_PROOF = 16  # tokens over which head and model must agree
+_LOGITS = 1 << 21  # logits of a chunk: 8 MiB in fp32, which fits into a CPU cache
+_LEAST_ROWS = 256  # rows of a chunk: with fewer, reading the head's weights dominates the matmul
+_MULTIPLE = 64  # rows of a chunk are a multiple of this
+_CHECK_TOKENS = 16  # tokens on which head and model must agree
 
 
 def mean_loss(hidden_NH: torch.Tensor, head: nn.Linear, vocabulary: int, loss_of: LossOf) -> torch.Tensor:
-    """The mean over N positions of `loss_of(logits, positions)`, and its gradients for `hidden_NH` and the head's weights."""
+    """The mean of `loss_of(logits, positions)` over N positions; differentiable in `hidden_NH` and the head's parameters."""
     loss: torch.Tensor = _MeanLoss.apply(hidden_NH, head.weight, head.bias, vocabulary, loss_of)  # type: ignore[no-untyped-call]
     return loss
 
 
 def mean_loss_of_logits(logits_NV: torch.Tensor, loss_of: LossOf) -> torch.Tensor:
-    """The same from logits that are there already: for heads that are more than a matrix."""
+    """The same for given logits, for models whose head is more than a linear layer."""
     return loss_of(logits_NV, slice(0, len(logits_NV))).mean()
 
 
 @torch.no_grad()
-def plain_head(model: Any) -> nn.Linear | None:
-    """The output layer, where the model's logits are that matrix times its decoder's last hidden state and nothing else."""
+def linear_head(model: Any) -> nn.Linear | None:
+    """The output layer if the model's logits are exactly that layer applied to the last hidden state, otherwise None."""
     head, config = model.get_output_embeddings(), model.config
-    # Seen in logits only once they are large.
+    # Soft-capping and scaling are visible only in large logits, so the comparison below would miss them.
     if any(getattr(config, name, None) for name in ("final_logit_softcapping", "logit_scale", "logits_scaling")):
         return None
     if type(head) is not nn.Linear or not hasattr(model, "get_decoder"):
         return None
-    count = min(_PROOF, head.out_features)
+    count = min(_CHECK_TOKENS, head.out_features)
     ids_BT = torch.arange(count, device=model.device)[None]
     decoder = model.get_decoder()
     if decoder is model:
@@ -56,14 +56,14 @@ def plain_head(model: Any) -> nn.Linear | None:
 
 
 def _products(hidden_NH: torch.Tensor) -> torch.dtype:
-    """What autocast multiplies in. Left to it, weights and gradients would be turned into that anew for every product."""
+    """The dtype of autocast's matmuls. Casting once here avoids casting weights and gradients for every chunk."""
     kind = hidden_NH.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden_NH.dtype
 
 
 def _rows(count: int, vocabulary: int) -> int:
-    """Of a chunk: about as many in each, and always one of few numbers, because a CPU's library prepares products anew for every
-    shape it meets (20 ms a step where each batch had a last chunk of its own size)."""
+    """Rows per chunk: about equal in all chunks and a multiple of 64, because CPU matmul libraries prepare kernels for every new
+    shape (20 ms per step when each batch had a last chunk of a different size)."""
     most = max(_LEAST_ROWS, _LOGITS // vocabulary, _MULTIPLE) // _MULTIPLE * _MULTIPLE
     return -(-count // (-(-count // most) * _MULTIPLE)) * _MULTIPLE
 

@@ -1,35 +1,35 @@
-"""Stored completions as packed batches that keep each teacher column beside its token. Nothing is copied before it is used."""
+"""Stored completions as packed training batches with teacher columns. Arrays are copied only when a batch is built."""
 
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 
-from pipeline.distillation.losses import Sparse
+from pipeline.distillation.losses import SparseTargets
 from pipeline.distillation.packing import pack_rows
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.generation.distributions import unpack
 
 
-class Documents:
-    """What there is to learn: completions, packed into rows that a trainer's dataset names by number alone, so that no library
-    can drop, reorder or re-encode a teacher column."""
+class PackedCompletions:
+    """Completions packed into rows. The trainer's dataset holds only row numbers, so that no library can drop, reorder or
+    re-encode teacher columns."""
 
-    def __init__(self, spoken: Sequence[StoredCompletion], together: bool = True) -> None:
-        """`together`: several may share a row, for a model that keeps them apart by their positions."""
-        self.spoken = spoken
-        lengths = [len(item.prompt) + item.length for item in spoken]
+    def __init__(self, completions: Sequence[StoredCompletion], together: bool = True) -> None:
+        """`together`: several completions may share a row, for models with document masking by `position_ids`."""
+        self.completions = completions
+        lengths = [len(item.prompt) + item.length for item in completions]
         self.rows = pack_rows(lengths) if together else [[number] for number in range(len(lengths))]
 
     def collate(self, chosen: Sequence[dict[str, int]]) -> dict[str, torch.Tensor]:
-        """A batch of B rows, padded on the right to T tokens; N positions to learn at, in the order of rows; K entries.
+        """A batch of B rows, padded on the right to T tokens, with N loss positions (in row order) and K entries.
 
-        `predicts` (B, T) is True at the positions whose *next* token the target said: position t predicts token t + 1, so a
-        completion's first distribution stands at its prompt's last token, and its last token predicts nothing, least of
-        all the next document's first. Teacher columns are (N, ...). `position_ids` begin anew with each document, which
-        keeps documents apart; they are absent where no row has two.
+        `predicts` (B, T) is True at positions whose *next* token is a completion token: position t predicts token t + 1. So the
+        first loss position of a completion is its prompt's last token, and its last token has no loss. Teacher columns are
+        (N, ...). `position_ids` restart at each document, which masks documents from each other; they are absent if every row
+        has one document.
         """
-        rows = [[self.spoken[number] for number in self.rows[row["row"]]] for row in chosen]
+        rows = [[self.completions[number] for number in self.rows[row["row"]]] for row in chosen]
         length = max(sum(len(item.prompt) + item.length for item in row) for row in rows)
         input_ids = np.zeros((len(rows), length), dtype=np.int64)
         positions = np.zeros_like(input_ids)
@@ -40,10 +40,10 @@ class Documents:
                 begin, first = end, end + len(item.prompt)
                 end = first + item.length
                 input_ids[index, begin:first] = item.prompt
-                input_ids[index, first:end] = item.tokens[: item.length]  # what is past the end is for the examination
+                input_ids[index, first:end] = item.tokens[: item.length]  # the lookahead is only for the examination
                 positions[index, begin:end] = np.arange(end - begin)
                 predicts[index, first - 1 : end - 1] = True
-            positions[index, end:] = np.arange(length - end)  # padding is a document of its own
+            positions[index, end:] = np.arange(length - end)  # padding counts as a document
         items = [item for row in rows for item in row]
         batch = {
             "documents": torch.tensor([number for row in chosen for number in self.rows[row["row"]]]),
@@ -70,6 +70,6 @@ def _teacher(items: Sequence[StoredCompletion]) -> dict[str, torch.Tensor]:
     }
 
 
-def stored_targets(batch: dict[str, torch.Tensor]) -> Sparse:
-    """The batch's teacher columns, as the losses want them."""
-    return Sparse(batch["ids"], batch["log_p"], batch["certain"], batch["rest_log_p"], batch["tokens"])
+def stored_targets(batch: dict[str, torch.Tensor]) -> SparseTargets:
+    """The batch's teacher columns as `SparseTargets`."""
+    return SparseTargets(batch["ids"], batch["log_p"], batch["certain"], batch["rest_log_p"], batch["tokens"])

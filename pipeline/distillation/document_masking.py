@@ -1,4 +1,4 @@
-"""Whether a model keeps documents apart that share a row of training."""
+"""Whether a model supports document masking: packed documents in one row that do not attend to each other."""
 
 from typing import Any
 
@@ -9,8 +9,8 @@ _LENGTHS = (5, 7)
 
 @torch.no_grad()
 def supports_document_masking(model: Any, vocabulary: int) -> bool:
-    """Whether positions that begin anew are all it takes for the second of two documents in a row to know nothing of the first.
-    Attention layers see to that; convolutions and recurrent states, as hybrid models have them, run on from one to the next."""
+    """Whether restarting `position_ids` is enough that the second of two packed documents does not depend on the first. It is for
+    attention layers; convolutions and recurrent states of hybrid models carry over from one document to the next."""
     first, second = _LENGTHS
     ids_BT = (torch.arange(first + second, device=model.device) * 7 % vocabulary)[None]
     position_ids = torch.cat([torch.arange(length, device=model.device) for length in _LENGTHS])[None]
@@ -19,7 +19,7 @@ def supports_document_masking(model: Any, vocabulary: int) -> bool:
     try:
         together = model(input_ids=ids_BT, position_ids=position_ids, use_cache=False).logits[:, first:].float()
         alone = model(input_ids=ids_BT[:, first:], use_cache=False).logits.float()
-    except TypeError:  # it takes no positions
+    except TypeError:  # no `position_ids` argument
         return False
     finally:
         model.train(was_training)

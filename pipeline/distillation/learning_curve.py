@@ -1,4 +1,4 @@
-"""The learning curve: the acceptance a draft reaches on parts of the completions, and what more of them would bring. Pure."""
+"""The learning curve: dev acceptance after training on subsets of the completions, and its extrapolation. Pure."""
 
 import hashlib
 from collections.abc import Sequence
@@ -7,35 +7,34 @@ from itertools import pairwise
 from math import log2
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # whoever shows a curve should not wait for torch
+if TYPE_CHECKING:  # reports import this module without torch
     from pipeline.generation.completion_store import StoredCompletion
 
 CURVE = "learning_curve.json"
 
 
 @dataclass(frozen=True)
-class Point:
-    """A training on a part of the prompts, all else equal."""
+class CurvePoint:
+    """One training on a subset of the prompts, with the same settings."""
 
     completions: int
-    tokens: int  # that the target said
+    tokens: int  # completion tokens
     dev_acceptance: float
     dev_omega: float
 
 
-def part(spoken: "Sequence[StoredCompletion]", share: float) -> "list[StoredCompletion]":
-    """The completions of a share of the prompts; of two shares, the smaller lies within the larger. The share is of each
-    domain, but for rounding."""
+def subset(completions: "Sequence[StoredCompletion]", share: float) -> "list[StoredCompletion]":
+    """The completions of a share of each domain's prompts. The subset of a smaller share is contained in that of a larger one."""
     chosen: set[str] = set()
-    for domain in {item.domain for item in spoken}:
-        prompts = sorted({item.id for item in spoken if item.domain == domain}, key=_order)
+    for domain in {item.domain for item in completions}:
+        prompts = sorted({item.id for item in completions if item.domain == domain}, key=_order)
         chosen |= set(prompts[: max(1, round(share * len(prompts)))])
-    return [item for item in spoken if item.id in chosen]
+    return [item for item in completions if item.id in chosen]
 
 
-def next_doubling(points: Sequence[Point]) -> float | None:
-    """What twice the completions of the largest point would add to dev acceptance, if gains a doubling go on shrinking as they
-    did; None with fewer than two points. With two there is nothing to see the shrinking by, so it is an upper estimate."""
+def next_doubling(points: Sequence[CurvePoint]) -> float | None:
+    """The predicted gain in dev acceptance from doubling the completions of the largest point, if the gains per doubling keep
+    shrinking at the same rate. None with fewer than two points; with two points it is an upper estimate."""
     ordered = sorted(points, key=lambda point: point.completions)
     gains = [
         (after.dev_acceptance - before.dev_acceptance) / log2(after.completions / before.completions)
@@ -48,7 +47,7 @@ def next_doubling(points: Sequence[Point]) -> float | None:
     return max(gains[-1], 0.0) * shrinks
 
 
-def curve_json(points: Sequence[Point]) -> dict[str, Any]:
+def curve_json(points: Sequence[CurvePoint]) -> dict[str, Any]:
     """The content of `learning_curve.json`."""
     return {
         "points": [asdict(point) for point in sorted(points, key=lambda point: point.completions)],
@@ -57,5 +56,5 @@ def curve_json(points: Sequence[Point]) -> dict[str, Any]:
 
 
 def _order(prompt: str) -> bytes:
-    """A prompt's place, whatever the others."""
+    """Sort key of a prompt, independent of other prompts."""
     return hashlib.sha256(f"learning curve {prompt}".encode()).digest()

@@ -1,8 +1,8 @@
-"""Losses of distillation, as pure functions of what the draft says and what the target said. Knows no model and no store.
+"""Distillation losses as pure functions of draft logits and target distributions. Knows no model and no store.
 
-Every loss compares columns of p and q. From full distributions a column is a token. From stored ones (`Sparse`) it is a
-token kept for certain, a token drawn from the rest, which stands for many, or the whole rest in one bucket.
-Shapes: N positions that the target spoke at, V shared tokens, K stored tokens, M columns. Losses are (N,), in nats.
+Every loss compares columns of p and q. For full distributions a column is a token. For stored ones (`SparseTargets`) a column
+is a top token, a token sampled from the rest (which represents several), or the whole rest in one bucket.
+Shapes: N loss positions, V shared tokens, K stored tokens, M columns. Losses are (N,), in nats.
 """
 
 import math
@@ -12,56 +12,55 @@ from typing import NamedTuple
 import torch
 from torch.nn import functional
 
-from pipeline.distillation.sparse_log_probs import select
+from pipeline.distillation.sparse_log_probs import gather_log_probs
 
-_LEAST = -1e4  # for log p of what cannot be: exp gives 0, and 0 * -inf is not met
-_LEAST_REST = 1e-7  # of a bucket's mass: below, a difference of fp32 numbers says nothing
-_NEGLIGIBLE = math.log(1e-6)  # log mass of a rest whose tokens are not learnt one by one
-_SHARPNESS = 3.0  # of `lk_hybrid`, as its authors have it
+_LEAST = -1e4  # log p of impossible tokens: exp gives 0, and 0 * -inf is avoided
+_LEAST_REST = 1e-7  # bucket mass below which a difference of fp32 numbers is only rounding error
+_NEGLIGIBLE = math.log(1e-6)  # log mass of a rest whose tokens get no individual term
+_SHARPNESS = 3.0  # of `lk_hybrid`, as in the paper
 
 
-class Sparse(NamedTuple):
-    """What is stored of a target's distributions at temperature 1.
+class SparseTargets(NamedTuple):
+    """The stored distributions of the target at temperature 1.
 
-    The first `certain` of K tokens are there for certain. The others were drawn from the rest without replacement, with
-    probability in proportion to p, so that each stands for the same share of the rest: sums over the vocabulary are
-    estimated without bias. Where all are certain (top k), the rest is one bucket.
+    The first `certain` of K tokens are the likeliest. The others were sampled from the rest without replacement, with
+    probability proportional to p, so each represents an equal share of the rest and sums over the vocabulary are estimated
+    without bias. If none were sampled (top k), the rest is one bucket.
     """
 
     ids_NK: torch.Tensor
     log_p_NK: torch.Tensor
     certain_N: torch.Tensor
-    rest_log_p_N: torch.Tensor  # log of the mass outside the certain ones
-    tokens_N: torch.Tensor  # that the target drew
+    rest_log_p_N: torch.Tensor  # log of the mass outside the top tokens
+    tokens_N: torch.Tensor  # the completion's tokens
 
 
 class Columns(NamedTuple):
     log_p_NM: torch.Tensor
     log_q_NM: torch.Tensor
-    log_count_NM: torch.Tensor | float  # log of the number of tokens that a column stands for; -inf for none
-    log_q_within_N: torch.Tensor | float  # log q(the target's token | the rest) where it lies in a bucket, else 0
+    log_count_NM: torch.Tensor | float  # log of the number of tokens that a column represents; -inf for none
+    log_q_within_N: torch.Tensor | float  # log q(completion token | the rest) if the token is in the bucket, else 0
 
 
 Loss = Callable[[Columns], torch.Tensor]
 
 
 def full_columns(log_q_NV: torch.Tensor, log_p_NV: torch.Tensor) -> Columns:
-    """A column a token, from the target's whole distributions."""
+    """One column per token, from the target's full distributions."""
     return Columns(log_p_NV.clamp(min=_LEAST), log_q_NV.clamp(min=_LEAST), 0.0, 0.0)
 
 
-def sparse_columns(logits_NV: torch.Tensor, stored: Sparse, merged: bool = False) -> Columns:
-    """K + 1 columns from the draft's logits, the last for the bucket.
+def sparse_columns(logits_NV: torch.Tensor, stored: SparseTargets, merged: bool = False) -> Columns:
+    """K + 1 columns from the draft's logits; the last one is the bucket.
 
-    Merging tokens into a bucket can only hide disagreement: every divergence here is at most that of the full
-    distributions, and the acceptance at least. Tokens drawn from the rest do not: sums over them have the full sum as
-    their mean (Horvitz-Thompson), so `forward_kl`, `reverse_kl` and `total_variation` are unbiased, and what is not a
-    sum, such as `-log acceptance`, nearly so. But a draw stands for 1 / p tokens: where the draft says a lot of what the
-    target hardly says, a term weighted by q is seldom met and then huge. For such losses (`MERGED`) every kept token counts
-    once and all others are the bucket.
+    With a bucket, every divergence is a lower bound of that of the full distributions, and the acceptance an upper bound.
+    With tokens sampled from the rest, sums are unbiased (Horvitz-Thompson): `forward_kl`, `reverse_kl` and `total_variation`
+    are unbiased, and functions of sums such as `-log acceptance` nearly so. But a sampled token represents 1 / p tokens: where
+    q is large and p small, a term weighted by q is rarely sampled and then huge. For such losses (`MERGED`) every stored token
+    counts once and all others are in the bucket.
     """
     kept = stored.ids_NK.shape[1]
-    draft = select(logits_NV, stored.ids_NK, stored.tokens_N)
+    draft = gather_log_probs(logits_NV, stored.ids_NK, stored.tokens_N)
     place_K = torch.arange(kept, device=logits_NV.device)
     drawn_NK = place_K >= stored.certain_N.unsqueeze(-1)
     drawn_N = (kept - stored.certain_N).clamp(min=1).to(stored.log_p_NK.dtype)
@@ -69,13 +68,13 @@ def sparse_columns(logits_NV: torch.Tensor, stored: Sparse, merged: bool = False
     log_count_NK = torch.where(drawn_NK & (not merged), share_N.unsqueeze(-1) - stored.log_p_NK, 0.0)
     bucket_N = (stored.certain_N == kept) | merged
     rest_log_p_N = stored.rest_log_p_N
-    if merged:  # the drawn ones are no part of the bucket
+    if merged:  # the sampled tokens are not part of the bucket
         drawn_p_N = torch.where(drawn_NK, stored.log_p_NK.exp(), 0.0).sum(-1)
         rest_log_p_N = (rest_log_p_N.exp() - drawn_p_N).clamp(min=_LEAST_REST).log()
     rest_log_q_N = draft.rest_log_q_N.clamp(min=_LEAST)
     within_N = draft.token_log_q_N - rest_log_q_N
-    # Where next to nothing is left the target hardly ever draws from it. On a text that it did not write (on-policy) the token
-    # may still lie there, and is no draw of the target's.
+    # If the rest has almost no mass, the target almost never samples from it. In on-policy data the draft's token may still be in
+    # the rest, but it is not a sample from the target.
     in_bucket_N = bucket_N & (rest_log_p_N > _NEGLIGIBLE) & (stored.ids_NK != stored.tokens_N.unsqueeze(-1)).all(-1)
     return Columns(
         torch.cat([stored.log_p_NK, rest_log_p_N.unsqueeze(-1)], dim=-1).clamp(min=_LEAST),
@@ -86,17 +85,17 @@ def sparse_columns(logits_NV: torch.Tensor, stored: Sparse, merged: bool = False
 
 
 def forward_kl(columns: Columns) -> torch.Tensor:
-    """KL(p || q) = sum p (log p - log q): covers all the target says. Up to a constant where there is a bucket.
+    """KL(p || q) = sum p (log p - log q): mode-covering. With a bucket, up to a constant.
 
-    The KL splits exactly at the bucket: KL over the columns + p_rest * KL within the rest. The second part is not stored,
-    but where the target drew x from the rest, -log q(x | rest) estimates it without bias, up to the rest's own entropy.
-    Without it nothing tells the draft how to spend the rest, and a target with a heavy one is distilled to a worse draft.
+    The KL splits exactly at the bucket: KL over the columns + p_rest * KL within the rest. The second part is not stored, but
+    if the target sampled x from the rest, -log q(x | rest) estimates it without bias, up to the entropy of the rest. Without
+    this term the draft gets no signal within the rest, and drafts of targets with a heavy tail get worse.
     """
     return _sum(columns, columns.log_p_NM.exp() * (columns.log_p_NM - columns.log_q_NM)) - columns.log_q_within_N
 
 
 def reverse_kl(columns: Columns) -> torch.Tensor:
-    """KL(q || p) = sum q (log q - log p): keeps to what the target is likely to say."""
+    """KL(q || p) = sum q (log q - log p): mode-seeking."""
     return _sum(columns, columns.log_q_NM.exp() * (columns.log_q_NM - columns.log_p_NM))
 
 
@@ -110,30 +109,30 @@ def jensen_shannon(columns: Columns, beta: float = 0.5) -> torch.Tensor:
 
 
 def log_acceptance(columns: Columns) -> torch.Tensor:
-    """log of sum min(p, q), the chance that rejection sampling accepts a draft token (Leviathan et al. 2023, Cor. 3.6)."""
+    """log of sum min(p, q), the probability that a draft token is accepted (Leviathan et al. 2023, Cor. 3.6)."""
     return (torch.minimum(columns.log_p_NM, columns.log_q_NM) + columns.log_count_NM).logsumexp(-1)
 
 
 def total_variation(columns: Columns) -> torch.Tensor:
-    """1 - sum min(p, q): the chance of a rejection itself. Its gradient fades where p and q hardly meet."""
+    """1 - sum min(p, q): the rejection probability. Its gradient vanishes where p and q hardly overlap."""
     return 1 - log_acceptance(columns).exp()
 
 
 def negative_log_acceptance(columns: Columns) -> torch.Tensor:
-    """-log sum min(p, q): as `total_variation`, divided by the acceptance, so that it moves where they hardly meet."""
+    """-log sum min(p, q): the gradient of `total_variation` divided by the acceptance, so it does not vanish."""
     return -log_acceptance(columns)
 
 
 def lk_hybrid(columns: Columns) -> torch.Tensor:
-    """w KL(p || q) + (1 - w) TV, w = exp(-3 acceptance) of the position, held constant (LK losses, arXiv 2602.23881): from
-    far away the KL pulls, near the target the acceptance itself."""
+    """w KL(p || q) + (1 - w) TV, w = exp(-3 acceptance) of the position, without gradient (LK losses, arXiv 2602.23881): the KL
+    dominates at low acceptance, the TV at high acceptance."""
     variation_N = total_variation(columns)
     weight_N = torch.exp(-_SHARPNESS * (1 - variation_N.detach()))
     return weight_N * forward_kl(columns) + (1 - weight_N) * variation_N
 
 
 def cross_entropy(logits_NV: torch.Tensor, tokens_N: torch.Tensor) -> torch.Tensor:
-    """-log q of the tokens that the target drew: plain SFT on the target's text."""
+    """-log q of the completion tokens: plain SFT on the target's completions."""
     return functional.cross_entropy(logits_NV.float(), tokens_N, reduction="none")
 
 

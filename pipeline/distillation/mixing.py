@@ -1,4 +1,4 @@
-"""How much of the training each domain gets. Pure."""
+"""Domain mixing: the share of each domain in the training data. Pure."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,30 +10,30 @@ from pipeline.generation.completion_store import StoredCompletion
 _ROUNDING = 1e-6
 
 
-def mix(spoken: Sequence[StoredCompletion], shares: Mapping[str, float], seed: int) -> list[StoredCompletion]:
-    """`spoken` with the domains of `shares` making up those shares of it; all completions of the other domains are there once.
+def mix(completions: Sequence[StoredCompletion], shares: Mapping[str, float], seed: int) -> list[StoredCompletion]:
+    """`completions` resampled so that the domains of `shares` have these shares; the other domains are used once each.
 
-    A share that is more than a domain has repeats its completions, one that is less takes some, chosen by `seed`. Where every
-    domain is named, none is repeated. Raises UsageError for a domain that is not there, and for shares that leave nothing to
-    the domains that are not named, or something to none.
+    If a domain has fewer completions than its share needs, they are repeated; if it has more, a subset is chosen by `seed`. If
+    every domain has a share, none is repeated. Raises UsageError for an unknown domain, and unless the shares sum to 1 exactly
+    when every domain has one.
     """
     if not shares:
-        return list(spoken)
+        return list(completions)
     by_domain: dict[str, list[StoredCompletion]] = {}
-    for item in spoken:
+    for item in completions:
         by_domain.setdefault(item.domain, []).append(item)
     for domain in shares:
         if domain not in by_domain:
             raise UsageError(
-                f"distill.shares: no train prompt is of domain '{domain}'; there are {', '.join(sorted(by_domain))}"
+                f"distill.shares: no train prompt has domain '{domain}'; domains are {', '.join(sorted(by_domain))}"
             )
-    others = [item for item in spoken if item.domain not in shares]
+    others = [item for item in completions if item.domain not in shares]
     left = 1 - sum(shares.values())
     if bool(others) != (left > _ROUNDING):
         raise UsageError(
             f"distill.shares sum to {1 - left:g}, and "
-            + (f"{len(others)} completions are of other domains" if others else "no other domain is there")
-            + "; shares sum to 1 exactly where every domain is named"
+            + (f"{len(others)} completions are of other domains" if others else "there is no other domain")
+            + "; they must sum to 1 if every domain is named, otherwise to less"
         )
     if others:
         total = len(others) / left
@@ -41,12 +41,12 @@ def mix(spoken: Sequence[StoredCompletion], shares: Mapping[str, float], seed: i
         total = min(len(by_domain[domain]) / share for domain, share in shares.items())
     mixed = others
     for number, (domain, share) in enumerate(sorted(shares.items())):
-        mixed += _take(by_domain[domain], max(1, round(share * total)), [seed, number])
+        mixed += _repeat_or_sample(by_domain[domain], max(1, round(share * total)), [seed, number])
     return mixed
 
 
-def _take(items: Sequence[StoredCompletion], count: int, seed: Sequence[int]) -> list[StoredCompletion]:
-    """Whole passes over `items`, then some of them."""
+def _repeat_or_sample(items: Sequence[StoredCompletion], count: int, seed: Sequence[int]) -> list[StoredCompletion]:
+    """Full passes over `items`, then a random subset."""
     passes, rest = divmod(count, len(items))
     chosen = np.random.default_rng(seed).permutation(len(items))[:rest]
     return [*items] * passes + [items[number] for number in sorted(chosen)]

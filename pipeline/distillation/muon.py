@@ -1,16 +1,16 @@
-"""Muon for many small matrices."""
+"""Muon with batched orthogonalisation, for many small matrices."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
-_AT_ONCE = 1 << 24  # entries orthogonalised together: small matrices gain by it, large ones only take memory
+_AT_ONCE = 1 << 24  # elements orthogonalised in one batch: small matrices get faster, large ones only need memory
 
 
 class BatchedMuon(torch.optim.Muon):
-    """torch's Muon at AdamW's step size (arXiv 2502.16982), matrices of one shape orthogonalised together: one at a time, the
-    fifteen products of each matrix of a small draft are all overhead, three times as slow."""
+    """torch's Muon at AdamW's step size (arXiv 2502.16982), with matrices of equal shape orthogonalised in one batch. One by one,
+    the fifteen matmuls of each small matrix are mostly overhead and take three times as long."""
 
     def __init__(self, matrices: list[torch.Tensor], lr: float, weight_decay: float) -> None:
         super().__init__(matrices, lr=lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw")
@@ -19,8 +19,8 @@ class BatchedMuon(torch.optim.Muon):
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         loss = None if closure is None else torch.enable_grad()(closure)()
         for group in self.param_groups:
-            learnt = [weight for weight in group["params"] if weight.grad is not None]
-            for some in _alike(learnt):
+            trainable = [weight for weight in group["params"] if weight.grad is not None]
+            for some in _by_shape(trainable):
                 updates = [self._momentum(weight, group) for weight in some]
                 for weight, update in zip(some, _orthogonal(updates, group), strict=True):
                     weight.mul_(1 - group["lr"] * group["weight_decay"])
@@ -28,7 +28,7 @@ class BatchedMuon(torch.optim.Muon):
         return loss
 
     def _momentum(self, weight: torch.Tensor, group: dict[str, Any]) -> torch.Tensor:
-        """Nesterov's."""
+        """Nesterov momentum."""
         assert weight.grad is not None
         state = self.state[weight]
         if "momentum_buffer" not in state:
@@ -37,8 +37,8 @@ class BatchedMuon(torch.optim.Muon):
         return weight.grad.lerp(kept, group["momentum"])
 
 
-def _alike(weights: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """Weights of one shape, or of that shape turned, as many as are orthogonalised at once."""
+def _by_shape(weights: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    """Batches of weights of equal shape, up to transposition."""
     shapes: dict[Any, list[torch.Tensor]] = {}
     for weight in weights:
         shapes.setdefault((*sorted(weight.shape), weight.device), []).append(weight)
@@ -48,7 +48,7 @@ def _alike(weights: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
 
 
 def _orthogonal(updates: list[torch.Tensor], group: dict[str, Any]) -> list[torch.Tensor]:
-    """Newton-Schulz iterations, in bfloat16 as torch.optim.Muon does them."""
+    """Newton-Schulz iterations in bfloat16, as in torch.optim.Muon."""
     tall = [update.shape[0] > update.shape[1] for update in updates]
     flat = torch.stack(
         [update.mT if turned else update for update, turned in zip(updates, tall, strict=True)]

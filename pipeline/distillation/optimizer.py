@@ -1,4 +1,4 @@
-"""Muon for a model's matrices and AdamW for the rest, as one optimizer that trainers and schedules can hold."""
+"""Muon for hidden matrices and AdamW for the other parameters, as one optimizer for trainers and schedulers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,16 +9,16 @@ from pipeline.distillation.muon import BatchedMuon
 
 
 class MuonWithAdamW(torch.optim.Optimizer):
-    """Hidden matrices by Muon (orthogonalised momentum, scaled to AdamW's step size, arXiv 2502.16982); embeddings, head, norms,
-    biases and whatever is no matrix by AdamW. Parameters that need no gradient are left out."""
+    """Muon for hidden matrices (orthogonalised momentum, scaled to AdamW's step size, arXiv 2502.16982); AdamW for embeddings,
+    head, norms, biases and other parameters. Frozen parameters are left out."""
 
     def __init__(self, model: Any, learning_rate: float, weight_decay: float, betas: tuple[float, float]) -> None:
         ends = [module.weight for module in model.modules() if isinstance(module, torch.nn.Embedding)]
         if (head := model.get_output_embeddings()) is not None:
             ends.append(head.weight)
-        learnt = [weight for weight in model.parameters() if weight.requires_grad]
-        matrices = [weight for weight in learnt if weight.ndim == 2 and not any(weight is end for end in ends)]
-        others = [weight for weight in learnt if not any(weight is matrix for matrix in matrices)]
+        trainable = [weight for weight in model.parameters() if weight.requires_grad]
+        matrices = [weight for weight in trainable if weight.ndim == 2 and not any(weight is end for end in ends)]
+        others = [weight for weight in trainable if not any(weight is matrix for matrix in matrices)]
         self._parts: list[torch.optim.Optimizer] = []
         if matrices:
             self._parts.append(BatchedMuon(matrices, lr=learning_rate, weight_decay=weight_decay))
@@ -29,7 +29,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
         super().__init__(self._groups(), {"lr": learning_rate})
 
     def _groups(self) -> list[dict[str, Any]]:
-        """The parts' own: a schedule that changes these changes theirs."""
+        """The parameter groups of both optimizers (not copies), so that a scheduler changes them directly."""
         return [group for part in self._parts for group in part.param_groups]
 
     @torch.no_grad()

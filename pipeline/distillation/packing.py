@@ -1,17 +1,17 @@
-"""Which documents share a row of training. Pure."""
+"""Packing: which documents share a training row. Pure."""
 
 from collections.abc import Sequence
 
 
 def pack_rows(lengths: Sequence[int]) -> list[list[int]]:
-    """Documents, by number, in rows of at most the longest one's length: best fit, longest first. Where all are about as long,
-    a row is a document; where they differ, little is padded. Documents of a row stay apart: see `dataset.Collator`.
+    """Document numbers by row, by best-fit decreasing; a row's capacity is the longest document. Documents in a row are masked
+    from each other, see `dataset.PackedCompletions.collate`.
 
-    Every document is in one row. The order of rows is that of their first documents, so it depends on the lengths alone.
+    Every document is in exactly one row. Rows are sorted by their first documents, so the result depends only on the lengths.
     """
     capacity = max(lengths, default=0)
     rows: list[list[int]] = []
-    room: dict[int, list[int]] = {}  # rows by the room they have left
+    room: dict[int, list[int]] = {}  # rows by free space
     for document in sorted(range(len(lengths)), key=lambda number: (-lengths[number], number)):
         length = lengths[document]
         fitting = next((left for left in range(length, capacity + 1) if room.get(left)), None)

@@ -1,4 +1,4 @@
-"""The numbers a draft is trained in. Weights are fp32 always; products may be bfloat16."""
+"""Mixed precision: weights are always fp32, matmuls may be bfloat16."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,10 +9,10 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-_SINGLE = "sdpa_fp32"
+_FP32_ATTENTION = "sdpa_fp32"
 
 
-def _attend_in_fp32(
+def _fp32_attention(
     module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, **more: Any
 ) -> tuple[torch.Tensor, None]:
     with torch.autocast(query.device.type, enabled=False):
@@ -22,19 +22,19 @@ def _attend_in_fp32(
     return attended, None
 
 
-AttentionInterface.register(_SINGLE, _attend_in_fp32)
-AttentionMaskInterface.register(_SINGLE, sdpa_mask)
+AttentionInterface.register(_FP32_ATTENTION, _fp32_attention)
+AttentionMaskInterface.register(_FP32_ATTENTION, sdpa_mask)
 
 
 @contextmanager
 def fast_attention(model: Any, bf16: bool) -> Iterator[None]:
-    """Attention in fp32 while a model is trained in bfloat16 on a CPU: the backward pass of torch's bfloat16 attention takes five
-    times as long there as the fp32 one (torch 2.13), more than all other products of a small draft together."""
+    """Use fp32 attention while a model is trained in bfloat16 on a CPU: there the backward pass of torch's bfloat16 attention
+    takes five times as long as in fp32 (torch 2.13), longer than all other matmuls of a small draft together."""
     own = model.config._attn_implementation
     if not bf16 or model.device.type != "cpu" or own != "sdpa":
         yield
         return
-    model.set_attn_implementation(_SINGLE)
+    model.set_attn_implementation(_FP32_ATTENTION)
     try:
         yield
     finally:

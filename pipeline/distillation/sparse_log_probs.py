@@ -1,9 +1,9 @@
-"""What a sparse loss needs of the draft's distributions, and the way back to its logits in closed form.
+"""The log probabilities of the draft that a sparse loss reads, and their gradient with respect to the logits in closed form.
 
-Of V log probabilities a loss on stored distributions reads K, one token's, and the mass of all others. The gradient of any
-such loss is the draft's own distribution times a number a row, but for K + 1 entries: two passes over the logits, where
-differentiating through log-softmax, copies and masks takes several more. On a CPU with a C compiler `selection.c` makes the
-passes a row at a time. Shapes: N positions, V tokens, K kept.
+A loss on stored distributions reads K of V log probabilities, that of one more token, and the mass of all other tokens. The
+gradient of any such loss is the draft's distribution times one factor a row, except at K + 1 entries. So it takes two passes over
+the logits; differentiating through log-softmax, copies and masks takes several more. On a CPU with a C compiler
+`sparse_log_probs.c` makes both passes row by row. Shapes: N positions, V tokens of the vocabulary, K kept tokens.
 """
 
 import ctypes
@@ -14,32 +14,32 @@ import torch
 
 from pipeline.native.build import SOURCES, load
 
-_LEAST_MASS = 1e-30  # of what is not kept, where it is divided by
+_MIN_REST_MASS = 1e-30  # the mass of the tokens that are not kept is a divisor
 _SOURCE = SOURCES / "sparse_log_probs.c"
 _DEFINES = {torch.float32: [], torch.bfloat16: ["-DBF16"]}
 _LANES = 16
 _POINTER, _COUNT = ctypes.c_void_p, ctypes.c_int64
 
 
-class Selected(NamedTuple):
+class SparseLogProbs(NamedTuple):
     log_q_NK: torch.Tensor
     token_log_q_N: torch.Tensor
-    rest_log_q_N: torch.Tensor  # log of the mass of all tokens that are not kept; -inf where there is none
+    rest_log_q_N: torch.Tensor  # log of the mass of all other tokens; -inf if there is none
 
 
-def select(logits_NV: torch.Tensor, ids_NK: torch.Tensor, tokens_N: torch.Tensor) -> Selected:
-    """log q of the tokens `ids_NK`, all different within a row, of `tokens_N`, and of everything but `ids_NK` together; in fp32,
-    or fp64 where the logits are.
+def gather_log_probs(logits_NV: torch.Tensor, ids_NK: torch.Tensor, tokens_N: torch.Tensor) -> SparseLogProbs:
+    """log q of the tokens `ids_NK` (distinct within a row), of `tokens_N`, and of all tokens but `ids_NK` together; in fp32, or
+    fp64 for fp64 logits.
 
-    Any constant a row may be added to the logits. Differentiable once. Raises IndexError (on a CPU) for a token that is not
-    there.
+    The logits of a row need not be normalised. Differentiable once. Raises IndexError (on a CPU) for a token outside the
+    vocabulary.
     """
-    way = _Compiled if _library(logits_NV) is not None else _Select
-    return Selected(*way.apply(logits_NV, ids_NK, tokens_N))  # type: ignore[no-untyped-call]
+    function = _CompiledFunction if _library(logits_NV) is not None else _TorchFunction
+    return SparseLogProbs(*function.apply(logits_NV, ids_NK, tokens_N))  # type: ignore[no-untyped-call]
 
 
-class _Select(torch.autograd.Function):
-    """By torch's own operations, on any device."""
+class _TorchFunction(torch.autograd.Function):
+    """With PyTorch's operations, on any device."""
 
     @staticmethod
     def forward(
@@ -48,7 +48,7 @@ class _Select(torch.autograd.Function):
         log_q_NV = (logits_NV if logits_NV.dtype == torch.float64 else logits_NV.float()).log_softmax(-1)
         log_q_NK = log_q_NV.gather(-1, ids_NK)
         token_log_q_N = log_q_NV.gather(-1, tokens_N.unsqueeze(-1)).squeeze(-1)
-        # Kept tokens are taken out before the sum: 1 - sum(q) of what is kept cancels to 0 or below in fp32.
+        # The rest is summed without the kept tokens: in fp32, 1 - sum(q) of the kept tokens may be 0 or negative.
         rest_q_NV = log_q_NV.exp_().scatter_(-1, ids_NK, 0.0)
         rest_q_N = rest_q_NV.sum(-1)
         ctx.save_for_backward(rest_q_NV, rest_q_N, log_q_NK, ids_NK, tokens_N)
@@ -62,38 +62,41 @@ class _Select(torch.autograd.Function):
         """d log q_k / d logit_i = [i = k] - q_i;  d log(rest) / d logit_i = [i not kept] q_i / rest - q_i."""
         rest_q_NV, rest_q_N, log_q_NK, ids_NK, tokens_N = ctx.saved_tensors
         all_N = d_kept_NK.sum(-1) + d_token_N + d_rest_N
-        d_logits_NV = rest_q_NV * (d_rest_N / rest_q_N.clamp(min=_LEAST_MASS) - all_N).unsqueeze(-1)
+        d_logits_NV = rest_q_NV * (d_rest_N / rest_q_N.clamp(min=_MIN_REST_MASS) - all_N).unsqueeze(-1)
         d_logits_NV.scatter_(-1, ids_NK, d_kept_NK - log_q_NK.exp() * all_N.unsqueeze(-1))
         d_logits_NV.scatter_add_(-1, tokens_N.unsqueeze(-1), d_token_N.unsqueeze(-1))
         return d_logits_NV.to(ctx.dtype), None, None
 
 
-class _Selection(ctypes.Structure):
+class _LogProbArgs(ctypes.Structure):
     _fields_ = (
-        *((name, _COUNT) for name in ("rows", "size", "kept")),
+        *((name, _COUNT) for name in ("rows", "vocab_size", "kept")),
         *(
             (name, _POINTER)
             for name in ("logits", "ids", "tokens", "log_q", "token_log_q", "rest_q", "log_sum", "scratch")
         ),
-        ("threads", ctypes.c_int),
+        ("threads", ctypes.c_int32),
     )
 
 
-class _Gradients(ctypes.Structure):
-    _fields_ = tuple((name, _POINTER) for name in ("kept", "token", "rest", "logits"))
+class _GradientArgs(ctypes.Structure):
+    _fields_ = tuple((name, _POINTER) for name in ("log_q", "token_log_q", "rest_log_q", "logits"))
+
+
+_STRUCTURES = {"log_prob_args": _LogProbArgs, "gradient_args": _GradientArgs}
 
 
 @cache
-def _built(dtype: torch.dtype) -> ctypes.CDLL | None:
-    return load(_SOURCE, _DEFINES[dtype]) if dtype in _DEFINES else None
+def _load_library(dtype: torch.dtype) -> ctypes.CDLL | None:
+    return load(_SOURCE, _DEFINES[dtype], _STRUCTURES) if dtype in _DEFINES else None
 
 
 def _library(logits_NV: torch.Tensor) -> ctypes.CDLL | None:
-    return _built(logits_NV.dtype) if logits_NV.device.type == "cpu" else None
+    return _load_library(logits_NV.dtype) if logits_NV.device.type == "cpu" else None
 
 
-class _Compiled(torch.autograd.Function):
-    """By `selection.c`."""
+class _CompiledFunction(torch.autograd.Function):
+    """With `sparse_log_probs.c`."""
 
     @staticmethod
     def forward(
@@ -105,8 +108,8 @@ class _Compiled(torch.autograd.Function):
         tensors = [*read, log_q_NK, token_log_q_N, rest_q_N, log_sum_N]
         library = _library(logits_NV)
         assert library is not None
-        selection, _scratch = _selection(*tensors)
-        if library.forward(ctypes.byref(selection)):
+        args, _scratch = _log_prob_args(*tensors)
+        if library.sparse_log_probs_forward(ctypes.byref(args)):
             raise IndexError(f"a stored token is not among the draft's {logits_NV.shape[1]}")
         ctx.save_for_backward(*tensors)
         return log_q_NK, token_log_q_N, rest_q_N.log()
@@ -118,21 +121,21 @@ class _Compiled(torch.autograd.Function):
         logits_NV, *_ = tensors = ctx.saved_tensors
         library, d_logits_NV = _library(logits_NV), torch.empty_like(logits_NV)
         assert library is not None
-        selection, _scratch = _selection(*tensors)
-        given = [gradient.float().contiguous() for gradient in (d_kept_NK, d_token_N, d_rest_N)]
-        slopes = _Gradients(*(gradient.data_ptr() for gradient in given), d_logits_NV.data_ptr())
-        library.backward(ctypes.byref(selection), ctypes.byref(slopes))
+        args, _scratch = _log_prob_args(*tensors)
+        gradients = [gradient.float().contiguous() for gradient in (d_kept_NK, d_token_N, d_rest_N)]
+        gradient_args = _GradientArgs(*(gradient.data_ptr() for gradient in gradients), d_logits_NV.data_ptr())
+        library.sparse_log_probs_backward(ctypes.byref(args), ctypes.byref(gradient_args))
         return d_logits_NV, None, None
 
 
-def _selection(*tensors: torch.Tensor) -> tuple[_Selection, torch.Tensor]:
-    """What `selection.c` is handed, and the scratch that it points at."""
+def _log_prob_args(*tensors: torch.Tensor) -> tuple[_LogProbArgs, torch.Tensor]:
+    """The arguments of `sparse_log_probs.c`, and the scratch that they point at."""
     (rows, size), kept, threads = tensors[0].shape, tensors[1].shape[1], torch.get_num_threads()
     scratch = _floats(threads, -(-size // _LANES) * _LANES)
     pointers = [tensor.data_ptr() for tensor in (*tensors, scratch)]
-    return _Selection(rows, size, kept, *pointers, threads), scratch
+    return _LogProbArgs(rows, size, kept, *pointers, threads), scratch
 
 
 def _floats(*shape: int) -> torch.Tensor:
-    """Memory for compiled code, whatever dtype and device others have made the default."""
+    """Memory for compiled code: fp32 on the CPU, whatever torch's default dtype and device are."""
     return torch.empty(shape, dtype=torch.float32, device="cpu")

@@ -1,7 +1,7 @@
-"""The trainer: TRL's SFTTrainer with our loss on stored distributions, and checkpoints that survive a kill.
+"""The trainer: TRL's SFTTrainer with distillation losses on stored distributions, and resumable checkpoints.
 
-Knows completions and models, no stage. Training is deterministic under its seed, and a resumed run ends as an unbroken one.
-What is kept is the draft that did best on dev prompts, by tokens per target call: a loss is only a means to that.
+Knows completions and models, no stage. Training is deterministic for a seed, and a resumed run gives the same result as an
+uninterrupted one. The result is the draft with the most tokens per target call on dev prompts, not the lowest loss.
 """
 
 import os
@@ -18,25 +18,25 @@ from transformers.trainer import TRAINER_STATE_NAME
 from trl import SFTConfig, SFTTrainer
 
 from pipeline.config.distill import DistillConfig
-from pipeline.distillation.chunked_loss import mean_loss, mean_loss_of_logits, plain_head
-from pipeline.distillation.dataset import Documents, stored_targets
+from pipeline.distillation.chunked_loss import linear_head, mean_loss, mean_loss_of_logits
+from pipeline.distillation.dataset import PackedCompletions, stored_targets
 from pipeline.distillation.document_masking import supports_document_masking
-from pipeline.distillation.losses import LOSSES, MERGED, Sparse, cross_entropy, sparse_columns
+from pipeline.distillation.losses import LOSSES, MERGED, SparseTargets, cross_entropy, sparse_columns
 from pipeline.distillation.optimizer import MuonWithAdamW
 from pipeline.distillation.precision import fast_attention
 from pipeline.errors import UnderstudyError
 from pipeline.examination.examiner import AcceptanceSummary
 from pipeline.generation.completion_store import StoredCompletion
-from pipeline.models.loading import multiplies_bf16
+from pipeline.models.loading import supports_bf16
 from pipeline.progress import Progress, Track
 
-_COMPLETE = "checkpoint_complete"  # written last into a checkpoint: one without it was cut short by a kill
+_COMPLETE = "checkpoint_complete"  # written last: a checkpoint without it is incomplete
 
 
 def distill(
     model: Any,
     tokenizer: Any,
-    spoken: Sequence[StoredCompletion],
+    completions: Sequence[StoredCompletion],
     settings: DistillConfig,
     seed: int,
     vocabulary: int,
@@ -44,14 +44,17 @@ def distill(
     examine: Callable[[Any], AcceptanceSummary],
     progress: Progress,
 ) -> list[dict[str, float]]:
-    """Train `model` in place on `spoken` and leave it as it was when `examine(model)` said it was best.
+    """Train `model` in place on `completions`; it ends with the weights that were best by `examine(model)`.
 
-    Checkpoints go to `work` and are picked up again. Returns the log: step with loss, or with dev_acceptance and dev_omega.
-    Raises UnderstudyError naming step and completions if the loss is not finite.
+    Checkpoints are written to `work`, and training resumes from them. Returns the log: step with loss, or with dev_acceptance
+    and dev_omega. Raises UnderstudyError naming step and completions if the loss is not finite.
     """
-    _check_alone()
-    documents, device = Documents(spoken, supports_document_masking(model, vocabulary)), torch.device(model.device)
-    bf16 = multiplies_bf16(device) if settings.bf16 is None else settings.bf16
+    _check_single_process()
+    documents, device = (
+        PackedCompletions(completions, supports_document_masking(model, vocabulary)),
+        torch.device(model.device),
+    )
+    bf16 = supports_bf16(device) if settings.bf16 is None else settings.bf16
     with progress.track("distill", settings.max_steps, "steps") as track, fast_attention(model, bf16):
         trainer = _Trainer(
             model=model,
@@ -61,11 +64,11 @@ def distill(
             processing_class=tokenizer,
         )
         trainer.prepare(documents, settings, vocabulary)
-        trainer.remove_callback(PrinterCallback)  # prints a dictionary a step; progress is ours
-        trainer.add_callback(_Watch(trainer, settings, examine, track, work))
+        trainer.remove_callback(PrinterCallback)  # it prints a dictionary per step
+        trainer.add_callback(_TrainingCallback(trainer, settings, examine, track, work))
         checkpoint = _last_checkpoint(work)
-        if checkpoint is not None and _is_over(checkpoint, settings):
-            trainer.restore(checkpoint)  # train() would take one step more
+        if checkpoint is not None and _is_finished(checkpoint, settings):
+            trainer.restore(checkpoint)  # train() would do one more step
             track.advance(settings.max_steps)
         else:
             trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
@@ -76,7 +79,7 @@ def distill(
 
 
 def _arguments(settings: DistillConfig, seed: int, work: Path, device: torch.device, bf16: bool) -> Any:
-    # Transformers renamed it in the course of its fifth version; left out, TRL switches it on.
+    # Transformers 5 renamed this argument. TRL enables it by default.
     checkpointing = next(
         field.name
         for field in fields(SFTConfig)
@@ -113,38 +116,38 @@ def _arguments(settings: DistillConfig, seed: int, work: Path, device: torch.dev
         **{checkpointing: settings.gradient_checkpointing},
     )
     if arguments.n_gpu > 1:
-        arguments._n_gpu = 1  # a draft is small: it is not spread over whatever GPUs there are
+        arguments._n_gpu = 1  # a draft is small: train it on one GPU
     return arguments
 
 
-def _check_alone() -> None:
+def _check_single_process() -> None:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UnderstudyError(
-            f"distill: a launcher started {os.environ['WORLD_SIZE']} processes (WORLD_SIZE), and a draft is trained in one: "
-            "start `understudy` by itself"
+            f"distill: a launcher started {os.environ['WORLD_SIZE']} processes (WORLD_SIZE), but a draft is trained in one: "
+            "run `understudy` without a launcher"
         )
 
 
 def _log_every(settings: DistillConfig) -> int:
-    """About 50 losses a training, at steps that divide the checkpoints': so a resumed run averages over the same steps."""
+    """Logging interval: about 50 losses per training. It divides `save_every`, so a resumed run averages over the same steps."""
     wanted = max(1, settings.max_steps // 50)
     return max(step for step in range(1, wanted + 1) if settings.save_every % step == 0)
 
 
 class _Trainer(SFTTrainer):  # type: ignore[misc]
-    """SFTTrainer with a loss of ours: on the positions the target spoke at, and on nothing else."""
+    """SFTTrainer with a distillation loss on the positions of completion tokens."""
 
     optimizer: Any
-    loss_is_scaled_for_ga = True  # by the positions of all micro-batches of a step, below
+    loss_is_scaled_for_ga = True  # `compute_loss` divides by the positions of all micro-batches of a step
 
-    def prepare(self, documents: Documents, settings: DistillConfig, vocabulary: int) -> None:
+    def prepare(self, documents: PackedCompletions, settings: DistillConfig, vocabulary: int) -> None:
         self._documents, self._settings, self._vocabulary = documents, settings, vocabulary
-        self._head = plain_head(self.model)
+        self._head = linear_head(self.model)
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[Any], int]:
-        """A step's micro-batches, and how many positions they learn at: each counts as much as any other, wherever it stands."""
+        """A step's micro-batches and their number of loss positions; every position has equal weight."""
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
         return batches, sum(int(batch["predicts"].sum()) for batch in batches)
 
@@ -154,13 +157,13 @@ class _Trainer(SFTTrainer):  # type: ignore[misc]
         stored, loss_name = stored_targets(inputs), self._settings.loss
 
         def loss_of(logits_NV: torch.Tensor, where: slice) -> torch.Tensor:
-            part = Sparse(*(column[where] for column in stored))
+            part = SparseTargets(*(column[where] for column in stored))
             if loss_name == "cross_entropy":
                 return cross_entropy(logits_NV, part.tokens_N)
             return LOSSES[loss_name](sparse_columns(logits_NV, part, merged=loss_name in MERGED))
 
-        # No attention mask: padding lies to the right, where no position that counts can see it, and positions that begin
-        # anew keep documents apart, without a cache only.
+        # No attention mask is needed: padding is on the right, and restarted position_ids mask documents from each other
+        # (only with use_cache=False).
         feed = {name: inputs[name] for name in ("input_ids", "position_ids") if name in inputs} | {"use_cache": False}
         with torch.autocast(self.args.device.type, torch.bfloat16, enabled=self.args.bf16):
             if self._head is None:
@@ -170,7 +173,7 @@ class _Trainer(SFTTrainer):  # type: ignore[misc]
                 hidden_NH = model.get_decoder()(**feed).last_hidden_state[inputs["predicts"]]
                 loss = mean_loss(hidden_NH, self._head, self._vocabulary, loss_of)
         if not torch.isfinite(loss):
-            ids = ", ".join(self._documents.spoken[number].id for number in inputs["documents"].tolist())
+            ids = ", ".join(self._documents.completions[number].id for number in inputs["documents"].tolist())
             raise UnderstudyError(
                 f"distill: the loss is {loss.item()} at step {self.state.global_step + 1} on the batch of "
                 f"prompts {ids}; lower distill.learning_rate or look at those prompts"
@@ -183,19 +186,19 @@ class _Trainer(SFTTrainer):  # type: ignore[misc]
         if self._settings.optimizer == "muon" and self.optimizer is None:
             settings, betas = self._settings, (self.args.adam_beta1, self.args.adam_beta2)
             self.optimizer = MuonWithAdamW(self.model, settings.learning_rate, settings.weight_decay, betas)
-        return super().create_optimizer(model)  # which takes the one that is there
+        return super().create_optimizer(model)  # keeps `self.optimizer` if it is set
 
     def restore(self, checkpoint: Path) -> None:
-        """Take the weights and the log of a finished run's last checkpoint."""
+        """Load the weights and the log of a finished run's last checkpoint."""
         self._load_from_checkpoint(str(checkpoint))
         self.state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """Checkpoints are ours to resume from, not to publish: no card."""
+        """No model card: checkpoints are not published."""
 
 
-class _Watch(TrainerCallback):  # type: ignore[misc]
-    """Progress, figures on dev prompts, the best weights so far, and the mark that makes a checkpoint valid."""
+class _TrainingCallback(TrainerCallback):  # type: ignore[misc]
+    """Progress, evaluation on dev prompts, the best weights so far, and the marker file of complete checkpoints."""
 
     def __init__(
         self,
@@ -209,8 +212,8 @@ class _Watch(TrainerCallback):  # type: ignore[misc]
         self._work, self._last = work, ""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        # The library wraps the model's forward in autocast for good. Ours is within `compute_loss`; whoever examines, writes or
-        # trains further wants the plain one.
+        # accelerate wraps the model's forward in autocast permanently. Undo it: `compute_loss` has its own autocast, and
+        # examination, sampling and later phases need the plain forward.
         self._trainer.accelerator.unwrap_model(self._trainer.model, keep_fp32_wrapper=False)
         if state.global_step:
             self._track.advance(state.global_step)
@@ -226,13 +229,13 @@ class _Watch(TrainerCallback):  # type: ignore[misc]
         (Path(args.output_dir) / f"checkpoint-{state.global_step}" / _COMPLETE).touch()
 
     def _examine(self, control: Any) -> None:
-        """The log is the memory: it comes back with a checkpoint, and names the step whose weights are the best."""
+        """Evaluate on dev prompts. The log, which is restored from checkpoints, stores the result and gives the best step."""
         model, state = self._trainer.model, self._trainer.state
         model.eval()
         found = self._examine_draft(model)
         model.train()
         self._last = f"dev acceptance {found.acceptance:.3f}"
-        # Not by Trainer.log(): within a step it would take the place of that step's loss.
+        # Not Trainer.log(): within a step it would replace that step's loss.
         state.log_history.append(
             {"step": state.global_step, "dev_acceptance": found.acceptance, "dev_omega": found.omega}
         )
@@ -241,12 +244,12 @@ class _Watch(TrainerCallback):  # type: ignore[misc]
             partial = self._work / "best.partial"
             save_model(model, str(partial))
             partial.replace(_best_file(self._work, state.global_step))
-        self._forget()
+        self._remove_old_weights()
         if _out_of_patience(state.log_history, self._settings):
             control.should_training_stop = True
 
-    def _forget(self) -> None:
-        """Weights that were the best once, unless a resumed run might still need them: the last checkpoint's."""
+    def _remove_old_weights(self) -> None:
+        """Delete weights that are no longer the best, except those that the last checkpoint refers to."""
         checkpoint, needed = _last_checkpoint(self._work), {_best_step(self._trainer.state.log_history)}
         needed |= {0} if checkpoint is None else {_best_step(_history(checkpoint))}
         for path in self._work.glob("best-*.safetensors"):
@@ -263,7 +266,7 @@ def _examined(history: Sequence[dict[str, Any]]) -> list[tuple[int, float]]:
 
 
 def _best_step(history: Sequence[dict[str, Any]]) -> int:
-    """The first of the best; 0 before anything was examined."""
+    """The first step with the best dev_omega; 0 before the first evaluation."""
     return max(_examined(history), key=lambda one: one[1], default=(0, 0.0))[0]
 
 
@@ -273,8 +276,8 @@ def _out_of_patience(history: Sequence[dict[str, Any]], settings: DistillConfig)
     return settings.patience > 0 and since >= settings.patience
 
 
-def _is_over(checkpoint: Path, settings: DistillConfig) -> bool:
-    """Whether the run that left `checkpoint` had come to its end there."""
+def _is_finished(checkpoint: Path, settings: DistillConfig) -> bool:
+    """Whether the run was finished at `checkpoint`."""
     return _step(checkpoint) >= settings.max_steps or _out_of_patience(_history(checkpoint), settings)
 
 
@@ -284,7 +287,7 @@ def _history(checkpoint: Path) -> list[dict[str, Any]]:
 
 
 def _last_checkpoint(work: Path) -> Path | None:
-    """The newest checkpoint that was written to its end."""
+    """The newest complete checkpoint."""
     return max((path.parent for path in work.glob(f"checkpoint-*/{_COMPLETE}")), key=_step, default=None)
 
 

@@ -1,4 +1,4 @@
-"""One training of the base draft under a config: offline on what the target said, then on-policy rounds, adapters merged."""
+"""One training of the base draft: offline on the target's completions, then on-policy rounds, then merging of adapters."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Any
 from pipeline.config.distill import DistillConfig
 from pipeline.config.root import Config
 from pipeline.distillation.adapters import add_adapters, merge_adapters
-from pipeline.distillation.on_policy import Write, run_rounds, write_round
+from pipeline.distillation.on_policy import SampleFunction, run_rounds, sample_round
 from pipeline.distillation.trainer import distill
 from pipeline.examination.examiner import AcceptanceSummary, Examiner
 from pipeline.generation.completion_store import StoredCompletion
@@ -22,7 +22,7 @@ Log = list[dict[str, float]]  # entries of step with loss, or with dev_acceptanc
 
 @dataclass(frozen=True)
 class Training:
-    """What every training of a run shares."""
+    """The inputs that all trainings of a run share."""
 
     config: Config
     pair: Pair
@@ -30,29 +30,31 @@ class Training:
     progress: Progress
 
     def run(self, rows: Sequence[StoredCompletion], work: Path) -> tuple[Any, Log]:
-        """A draft trained on `rows` from the base, as it was when dev prompts said it was best, and its log. Checkpoints go to
-        `work`; a training that was killed goes on from them, one that was finished is only read."""
+        """The base draft trained on `rows`, with its best weights on dev prompts, and the log. Checkpoints are written to `work`;
+        an interrupted training resumes from them, a finished one is only loaded."""
         settings, seed = self.config.distill, self.config.seed
-        # In fp32 whatever the draft is served in: small updates vanish in bf16 weights.
+        # fp32 regardless of the serving dtype: small updates are lost in bf16 weights.
         model = self._load("draft", "float32")
         if settings.lora is not None:
             model = add_adapters(model, settings.lora, seed)
 
-        def learn(some: Sequence[StoredCompletion], how: DistillConfig, seed: int, place: Path) -> Log:
-            return self.learn(model, some, how, seed, place)
+        def train(rows: Sequence[StoredCompletion], settings: DistillConfig, seed: int, place: Path) -> Log:
+            return self.train(model, rows, settings, seed, place)
 
-        log = learn(rows, settings, seed, work / "offline")
+        log = train(rows, settings, seed, work / "offline")
         if settings.on_policy.rounds:
-            for phase in run_rounds(rows, settings, seed, work, self._writer(model), learn):
+            for phase in run_rounds(rows, settings, seed, work, self._sampler(model), train):
                 done = max(entry["step"] for entry in log)
                 log += [entry | {"step": done + entry["step"]} for entry in phase]
         return (model if settings.lora is None else merge_adapters(model)), log
 
-    def learn(self, model: Any, rows: Sequence[StoredCompletion], how: DistillConfig, seed: int, work: Path) -> Log:
-        """One phase: `model` is trained in place on `rows`, and left as it was when dev prompts said it was best."""
+    def train(
+        self, model: Any, rows: Sequence[StoredCompletion], settings: DistillConfig, seed: int, work: Path
+    ) -> Log:
+        """One phase: train `model` in place on `rows`; it ends with its best weights on dev prompts."""
         tokenizer = load_tokenizer(self.pair.tokenizer, self.config.pair.trust_remote_code)
         vocabulary = self.pair.vocabulary
-        return distill(model, tokenizer, rows, how, seed, vocabulary, work, self.examine, self.progress)
+        return distill(model, tokenizer, rows, settings, seed, vocabulary, work, self.examine, self.progress)
 
     @property
     def examiner(self) -> Examiner:
@@ -68,11 +70,11 @@ class Training:
         """On dev prompts."""
         return self.examiner.summary(draft, self.dev)
 
-    def _writer(self, draft: Any) -> Write:
+    def _sampler(self, draft: Any) -> SampleFunction:
         target = self._load("target", self.pair.dtype("target"))
 
         def write(prompts: Sequence[StoredCompletion], seed: int, out: Path) -> list[StoredCompletion]:
-            return write_round(
+            return sample_round(
                 draft.eval(),
                 target,
                 prompts,
@@ -94,5 +96,5 @@ class Training:
 
 
 def best(log: Log) -> dict[str, float]:
-    """The entry of the draft that is kept: the first of the best by tokens per target call."""
+    """The log entry of the best draft: the first with the most tokens per target call."""
     return max((entry for entry in log if "dev_omega" in entry), key=lambda entry: entry["dev_omega"])

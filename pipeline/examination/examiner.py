@@ -20,7 +20,7 @@ from pipeline.examination.windows import windows
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.speculation.sampling import Sampling
 
-Progressed = Callable[[int], None]  # is told how many more completions are done
+OnDone = Callable[[int], None]  # called with the number of completions done since the last call
 
 
 class AcceptanceSummary(NamedTuple):
@@ -59,7 +59,7 @@ class Examiner:
         )
 
     def counts(
-        self, draft: Any, completions: Iterable[StoredCompletion], on_done: Progressed = _silent
+        self, draft: Any, completions: Iterable[StoredCompletion], on_done: OnDone = _silent
     ) -> Iterator[list[PromptCounts]]:
         """Per-prompt counts of one draft, window by window. Raises BrokenDraft if it cannot be examined."""
         for found in self.counts_of_all({"draft": draft}, completions, on_done):
@@ -69,7 +69,7 @@ class Examiner:
             yield counts
 
     def counts_of_all(
-        self, drafts: Mapping[str, Any], completions: Iterable[StoredCompletion], on_done: Progressed = _silent
+        self, drafts: Mapping[str, Any], completions: Iterable[StoredCompletion], on_done: OnDone = _silent
     ) -> Iterator[dict[str, list[PromptCounts] | BrokenDraft]]:
         """Per-prompt counts of several drafts, window by window.
 

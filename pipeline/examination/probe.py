@@ -21,7 +21,7 @@ from pipeline.examination.examiner import Examiner
 from pipeline.examination.prompt_lookup import prompt_lookup_counts
 from pipeline.generation.completion_store import StoredCompletion, read_completions, stored_samplings
 from pipeline.generation.generate import GenerationSettings, generate, plan_completions
-from pipeline.latency.costs.flops import operations_factor, token_arithmetic
+from pipeline.latency.costs.flops import macs_per_token, operations_factor
 from pipeline.latency.costs.forward_times import measure_times, pooled
 from pipeline.latency.costs.speedup import (
     ForwardTimes,
@@ -40,7 +40,7 @@ from pipeline.store.files import read_json
 LOOKUP = "prompt-lookup"
 _GAMMAS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
 _REPETITIONS = 3  # of the forward-time measurement
-_LEAST_PROMPTS = 40  # intervals from fewer prompts are too unreliable for a verdict (docs/decisions.md)
+_LEAST_PROMPTS = 40  # fewer prompts: no verdict, as with gate.min_prompts_per_domain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,9 +58,8 @@ class Finding:
     break_even: float | None  # acceptance rate at which the speedup is 1
     verdict: str
     pays: bool | None  # None: no verdict
-    arithmetic: (
-        float | None
-    )  # operations per emitted token over those of plain decoding; None for unknown architectures
+    # operations per emitted token over those of plain decoding; None for unknown architectures
+    arithmetic: float | None
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,7 @@ def read_prompts(
     notes = (notes if longer else []) + ([f"{len(bad)} rows are not prompts; the first: {bad[0]}"] if bad else [])
     if not found:
         raise UsageError(f"--prompts {path}: no prompt to complete{''.join('; ' + note for note in notes)}")
-    trained_on = pair.learnt & found.keys()
+    trained_on = pair.trained_on & found.keys()
     if trained_on:
         notes.append(f"{len(trained_on)} prompts left out: a draft was trained on them")
     fresh = sorted(found.keys() - trained_on)
@@ -153,7 +152,7 @@ def probe(
     """Every draft on the same completions. `cost_ratio` None measures forward times here. Raises BrokenDraft if no draft
     could be examined."""
     stored = [item.id for item in read_completions(completions, {"examination"}, sampling)]
-    ids = sorted(set(stored) - pair.learnt)
+    ids = sorted(set(stored) - pair.trained_on)
     if not ids:
         raise UsageError("a draft was trained on every one of these prompts; give other prompts")
     chosen = frozenset(ids[:count])  # ids are digests: a random choice that does not depend on the store's order
@@ -208,7 +207,7 @@ def _times(pair: NamedPair, draft: Any, cost_ratio: float | None) -> list[Forwar
 
 def _operations_ratio(pair: NamedPair, name: str) -> float | None:
     """Operations per token of a draft over those of the target; None for unknown architectures."""
-    draft, target = (token_arithmetic(model.config.to_dict()) for model in (pair.drafts[name], pair.target))
+    draft, target = (macs_per_token(model.config.to_dict()) for model in (pair.drafts[name], pair.target))
     return draft / target if draft and target else None
 
 

@@ -12,7 +12,7 @@ from pipeline.acceptance.intervals import Interval
 from pipeline.acceptance.profile import PromptCounts, acceptance_gain, omega_gain
 from pipeline.config.gate import GateConfig
 from pipeline.errors import UnderstudyError
-from pipeline.latency.load.serving import Served
+from pipeline.latency.load.serving import LatencyAtLoad
 
 PASS, FAIL, NO_VERDICT = "pass", "fail", "no verdict"
 
@@ -41,7 +41,7 @@ class Case:
     draft_bytes: float | None
     crosscheck_agrees: bool | None
     domains: frozenset[str] = frozenset()  # that have a rule even if none of their prompts is left
-    served: Served | None = None  # predicted latency at the stated load; None where no load is stated
+    served: LatencyAtLoad | None = None  # predicted latency at the stated load; None where no load is stated
     serving_bytes: float | None = None  # weights and KV cache at the stated batch and context
 
 
@@ -167,7 +167,7 @@ def _size(draft_bytes: float | None, limit_megabytes: float) -> Rule:
     )
 
 
-def _speedup(served: Served | None, least: float) -> Rule:
+def _speedup(served: LatencyAtLoad | None, least: float) -> Rule:
     name, text = "predicted_speedup", "predicted speedup over plain decoding at the stated load"
     if served is None:
         return Rule(name, NO_VERDICT, f"{text}: no figure", threshold=least)
@@ -180,7 +180,7 @@ def _speedup(served: Served | None, least: float) -> Rule:
     return _bounded(name, shown, figure, figure.low > least, figure.high <= least, least)
 
 
-def _p95(served: Served | None, most: float) -> Rule:
+def _p95(served: LatencyAtLoad | None, most: float) -> Rule:
     name, text = "predicted_p95", "predicted p95 latency at the stated load"
     if served is None:
         return Rule(name, NO_VERDICT, f"{text}: no figure", threshold=most)

@@ -41,7 +41,7 @@ def read_baseline(raw: Any, where: str) -> tuple[dict[str, Any], list[PromptCoun
         )
     try:
         return dict(raw["conditions"]), counts_from_json(raw["prompts"])
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise UsageError(
             f"{where}: not a complete baseline ({error} is missing or wrong); write it anew with --update-baseline"
         ) from None

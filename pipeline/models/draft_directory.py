@@ -1,7 +1,7 @@
-"""Where a draft's model directory lies inside what a stage is given, and what the draft learnt from. Torch-free.
+"""Finds a draft's model directory in an artifact, and the prompts that the draft was trained on. Torch-free.
 
-Every artifact that makes a draft keeps it in `draft/`; beside the weights lies `trained_on.json`, the ids of the prompts
-it learnt from, so that no draft is ever judged on those.
+Every artifact with a draft stores it in `draft/`. `trained_on.json` beside the weights lists the ids of its training prompts,
+so that a draft is never examined on them.
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ TRAINED_ON = "trained_on.json"
 
 
 def find_draft(given: Path, config: PairConfig) -> Path:
-    """The model directory in `given`: a pair artifact, a distill or quantize artifact, or a model directory itself."""
+    """The draft's model directory in `given`: a pair, distill or quantize artifact, or a model directory."""
     if (given / PAIR_FILE).exists():
         return read_pair(given, config).path("draft")
     path = given / "draft" if (given / "draft").is_dir() else given
@@ -25,15 +25,15 @@ def find_draft(given: Path, config: PairConfig) -> Path:
 
 
 def trained_on(draft: Path) -> frozenset[str]:
-    """Ids of the prompts the draft in `draft` learnt from. UnderstudyError if it does not say: it cannot be judged fairly."""
+    """Ids of the prompts that the draft in `draft` was trained on. UnderstudyError if the file is missing."""
     path = draft / TRAINED_ON
     if not path.exists():
         raise UnderstudyError(
-            f"{draft}: does not say which prompts it learnt from ({TRAINED_ON}), so it cannot be judged"
+            f"{draft}: {TRAINED_ON} is missing, so the draft's training prompts are unknown and it cannot be evaluated"
         )
     return frozenset(read_json(path)["prompts"])
 
 
 def trained_on_before(base: Path) -> frozenset[str]:
-    """The same for a base draft, which says nothing if it comes from elsewhere."""
+    """The same for a base draft; empty if it has no such file, such as a draft from the hub."""
     return trained_on(base) if (base / TRAINED_ON).exists() else frozenset()

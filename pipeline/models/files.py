@@ -1,4 +1,4 @@
-"""Which files of a directory are the model, and their digest. Torch-free, so that a key can be computed without torch."""
+"""The files of a model directory and their digest. Torch-free, so that keys are computed without importing torch."""
 
 from pathlib import Path
 
@@ -21,20 +21,20 @@ _CONFIG_FILES = ("config.json", "generation_config.json", "model.safetensors.ind
 
 
 def tokenizer_files(directory: Path) -> list[Path]:
-    """Files that decide how text becomes tokens, sorted."""
+    """The tokenizer files, sorted."""
     named = [directory / name for name in _TOKENIZER_FILES]
     return sorted(path for path in (*named, *directory.glob("*.tiktoken")) if path.is_file())
 
 
 def code_files(directory: Path) -> list[Path]:
-    """Code shipped with a model: run only where the user trusts it, part of the model in any case."""
+    """Code shipped with a model. It is part of the model, but runs only with `trust_remote_code`."""
     return sorted(directory.glob("*.py"))
 
 
 def model_files(directory: Path) -> list[Path]:
-    """Weights (safetensors only), configs, tokenizer and code files, sorted; provenance and cards are not the model.
+    """Weights (safetensors only), config, tokenizer and code files, sorted; model cards are not included.
 
-    UnderstudyError where there are no safetensors: pickled weights can run code and are never loaded.
+    UnderstudyError without safetensors: pickled weights can execute code and are never loaded.
     """
     weights = sorted(directory.glob("*.safetensors"))
     if not weights:
@@ -46,12 +46,12 @@ def model_files(directory: Path) -> list[Path]:
 
 
 def model_digest(directory: Path) -> str:
-    """Content digest of a model directory: equal for equal bytes, wherever it lies."""
+    """Content digest of a model directory, independent of its path."""
     return content_key({path.name: file_sha256(path) for path in model_files(directory)})
 
 
 def tokenizer_digest(directory: Path) -> str:
-    """Content digest of the tokenizer files alone."""
+    """Content digest of the tokenizer files only."""
     files = tokenizer_files(directory)
     if not files:
         raise UnderstudyError(f"{directory}: no tokenizer files")

@@ -8,9 +8,9 @@ _PATTERNS = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "*.tiktok
 
 
 def fetch(source: str, revision: str) -> Path:
-    """The snapshot of `source` at `revision`, downloaded unless it is in the local cache already.
+    """The local path of the snapshot of `source` at `revision`, downloaded if it is not cached.
 
-    Raises UnderstudyError if neither the cache nor the hub has it.
+    Raises UnderstudyError if it is not cached and cannot be downloaded.
     """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError

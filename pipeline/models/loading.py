@@ -1,6 +1,6 @@
-"""Loads models and tokenizers, on the device and in the number format asked for. Knows no stage.
+"""Loads models and tokenizers on a device, in a given dtype. Knows no stage.
 
-The only way weights enter this project: safetensors, and no code shipped with a model unless the user asked for it.
+All weights are loaded here: safetensors only, and code shipped with a model runs only with `trust_remote_code`.
 """
 
 import json
@@ -14,13 +14,13 @@ from transformers.utils import logging as transformers_logging
 
 from pipeline.errors import UnderstudyError, UsageError
 
-transformers_logging.disable_progress_bar()  # a bar per loaded file drowns our own progress
+transformers_logging.disable_progress_bar()  # only our own progress bars are shown
 transformers_logging.set_verbosity_error()
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def choose_device(name: str) -> torch.device:
-    """The device called `name`; `auto` takes a GPU where there is one. UsageError if it is not there."""
+    """The device called `name`; `auto` is the GPU if there is one, else the CPU. UsageError if it is not available."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -31,8 +31,8 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def multiplies_bf16(device: torch.device) -> bool:
-    """Whether the device multiplies in bfloat16: elsewhere it is emulated, slowly."""
+def supports_bf16(device: torch.device) -> bool:
+    """Whether the device has bfloat16 matmul units; without them bfloat16 is emulated and slow."""
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= (8, 0)
     capabilities = torch.cpu.get_capabilities()
@@ -40,7 +40,7 @@ def multiplies_bf16(device: torch.device) -> bool:
 
 
 def load_model(path: Path, dtype: str, device: torch.device, trust_remote_code: bool = False) -> Any:
-    """A causal language model in eval mode. A quantised directory keeps its own number format.
+    """A causal language model in eval mode. A quantised checkpoint keeps its own dtype.
 
     Raises UnderstudyError naming the directory if the weights are missing, damaged or not safetensors.
     """
@@ -48,13 +48,13 @@ def load_model(path: Path, dtype: str, device: torch.device, trust_remote_code: 
     quantised = bool(quantisation)
     placement: dict[str, Any] = {"device_map": str(device)} if quantised else {}
     if quantisation.get("quant_method") == "fp8":
-        # Else a GPU of some generations would fetch kernels to multiply in it, and examine another draft than any other machine.
+        # Dequantise on every machine: some GPUs would otherwise use FP8 kernels and give different results.
         skipped = quantisation.get("modules_to_not_convert")
         placement["quantization_config"] = FineGrainedFP8Config(dequantize=True, modules_to_not_convert=skipped)
     try:
         model = AutoModelForCausalLM.from_pretrained(
             path,
-            dtype="auto" if quantised else _DTYPES[dtype],  # as it would load anywhere else
+            dtype="auto" if quantised else _DTYPES[dtype],  # the dtypes of the checkpoint
             use_safetensors=True,
             trust_remote_code=trust_remote_code,
             local_files_only=True,
@@ -74,7 +74,7 @@ def load_tokenizer(path: Path, trust_remote_code: bool = False) -> Any:
 
 
 def read_model_config(path: Path) -> dict[str, Any]:
-    """`config.json` as it lies on disk."""
+    """The content of `config.json`."""
     return read_json_object(path / "config.json")
 
 
@@ -87,5 +87,5 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 
 def dtype_bytes(dtype: str) -> int:
-    """Bytes of one number."""
+    """Bytes per element."""
     return int(_DTYPES[dtype].itemsize)

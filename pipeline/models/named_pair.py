@@ -1,4 +1,4 @@
-"""A target and drafts named on the command line, loaded and checked, without a config or a store."""
+"""A target and drafts given on the command line, loaded and checked, without a config or a store."""
 
 import re
 from collections.abc import Sequence
@@ -16,31 +16,31 @@ from pipeline.models.tokenizers import check_same_family, stop_token_ids
 _HUB = re.compile(r"[\w.-]+/[\w.-]+@[0-9a-f]{40}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class NamedPair:
-    """One target, any number of drafts of its family, ready to run."""
+    """A target and any number of drafts with its tokenizer, ready to run."""
 
     target: Any
-    drafts: dict[str, Any]  # in the order given, by the end of their names
+    drafts: dict[str, Any]  # by short name, in the order given
     tokenizer: Any
-    vocabulary: int  # tokens that every model's logits have a column for
-    context: int  # most tokens of a sequence that every model can see
+    vocabulary: int  # tokens that all models share
+    context: int  # shortest maximum sequence length of all models
     stop_tokens: list[int]
-    learnt: frozenset[str]  # prompts that a draft says it was trained on
+    trained_on: frozenset[str]  # ids of prompts that any draft was trained on
 
 
 def load_named_pair(
     target: str, drafts: Sequence[str], dtype: str | None, device: str, trust_remote_code: bool = False
 ) -> NamedPair:
-    """Load a target and drafts: a model directory, an artifact that holds one, or `org/name@revision` on the hub.
+    """Load a target and drafts, each a model directory, an artifact that contains one, or `org/name@revision` on the hub.
 
-    `dtype` None loads each model as it was saved. Raises UsageError for a name that is neither, UnderstudyError for a
-    draft of another family or weights that do not load.
+    With `dtype` None each model is loaded in its saved dtype. Raises UsageError for an unknown name, UnderstudyError for a
+    draft with another tokenizer or weights that do not load.
     """
-    where = choose_device(device)  # before anything is fetched
+    where = choose_device(device)  # before any download
     names = short_names(list(dict.fromkeys(drafts)))
-    paths = {short: locate(name, "draft") for name, short in names.items()}
-    target_path = locate(target, "target")
+    paths = {short: find_model(name, "draft") for name, short in names.items()}
+    target_path = find_model(target, "target")
     tokenizer = load_tokenizer(target_path, trust_remote_code)
     for path in paths.values():
         check_same_family(tokenizer, load_tokenizer(path, trust_remote_code))
@@ -48,26 +48,26 @@ def load_named_pair(
     for path, shape in shapes.items():
         if shape.logits_width < len(tokenizer):
             raise UsageError(
-                f"{path}: its logits have {shape.logits_width} columns and the target's tokenizer {len(tokenizer)} tokens; "
-                "take a model that knows them all"
+                f"{path}: its logits have {shape.logits_width} columns, but the target's tokenizer has {len(tokenizer)} tokens; "
+                "use a model with the target's vocabulary"
             )
 
     def load(path: Path) -> Any:
         return load_model(path, dtype or saved_dtype(path), where, trust_remote_code)
 
     return NamedPair(
-        load(target_path),
-        {name: load(path) for name, path in paths.items()},
-        tokenizer,
-        min(shape.logits_width for shape in shapes.values()),
-        min(shape.context for shape in shapes.values()),
-        stop_token_ids(target_path, tokenizer),
-        frozenset().union(*map(trained_on_before, paths.values())),
+        target=load(target_path),
+        drafts={name: load(path) for name, path in paths.items()},
+        tokenizer=tokenizer,
+        vocabulary=min(shape.logits_width for shape in shapes.values()),
+        context=min(shape.context for shape in shapes.values()),
+        stop_tokens=stop_token_ids(target_path, tokenizer),
+        trained_on=frozenset().union(*map(trained_on_before, paths.values())),
     )
 
 
 def short_names(names: Sequence[str]) -> dict[str, str]:
-    """For each of `names` as many of its last path components as tell it from the others."""
+    """For each of `names`, the shortest tail of its path that makes all of them distinct."""
     parts = {name: Path(name).parts for name in names}
     for kept in range(1, max(map(len, parts.values()), default=0) + 1):
         short = {name: "/".join(own[-kept:]) for name, own in parts.items()}
@@ -76,7 +76,7 @@ def short_names(names: Sequence[str]) -> dict[str, str]:
     return {name: name for name in names}
 
 
-def locate(name: str, role: str) -> Path:
+def find_model(name: str, role: str) -> Path:
     """The model directory that `name` stands for, fetched from the hub if need be."""
     directory = local_directory(name, role)
     return directory if directory is not None else fetch(*name.split("@"))
@@ -93,7 +93,7 @@ def local_directory(name: str, role: str) -> Path | None:
         return path
     if _HUB.fullmatch(name) is None:
         raise UsageError(
-            f"--{role} {name}: neither a directory nor a hub model (org/name@revision, the commit's 40 hex digits)"
+            f"--{role} {name}: not a directory and not a hub model (org/name@revision, the commit's 40 hex digits)"
         )
     return None
 

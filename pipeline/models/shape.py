@@ -1,4 +1,4 @@
-"""Sizes of a model, read from its config and from the headers of its weights: no tensor is loaded."""
+"""Sizes of a model, read from its config and from the headers of its weights. No tensor is loaded."""
 
 import json
 import struct
@@ -12,14 +12,14 @@ from pipeline.errors import UnderstudyError
 
 @dataclass(frozen=True)
 class Weights:
-    """What the headers of the safetensors files say."""
+    """Sizes from the headers of the safetensors files."""
 
     parameters: int
     bytes: int
 
 
 def measure_weights(path: Path) -> Weights:
-    """Count parameters and bytes without loading a tensor (a safetensors header is JSON behind its 8-byte length)."""
+    """Count parameters and bytes without loading a tensor (a safetensors header is an 8-byte length, then JSON)."""
     parameters = size = 0
     for file in sorted(path.glob("*.safetensors")):
         with file.open("rb") as stream:
@@ -27,7 +27,7 @@ def measure_weights(path: Path) -> Weights:
                 (length,) = struct.unpack("<Q", stream.read(8))
                 header = json.loads(stream.read(length))
             except (struct.error, json.JSONDecodeError, UnicodeDecodeError, MemoryError, OverflowError):
-                raise UnderstudyError(f"{file}: not a whole safetensors file") from None
+                raise UnderstudyError(f"{file}: damaged safetensors file") from None
         for name, entry in header.items():
             if name != "__metadata__":
                 begin, end = entry["data_offsets"]
@@ -44,18 +44,18 @@ def measure_weights(path: Path) -> Weights:
 
 @dataclass(frozen=True)
 class Shape:
-    """What of a model's config the pair needs to know."""
+    """The sizes from a model's config that the pair stage needs."""
 
-    logits_width: int  # the vocabulary, often padded beyond the tokenizer's
-    context: int  # most tokens of a sequence
-    cache_elements_per_token: int  # keys and values of one token of one sequence
+    logits_width: int  # vocabulary size, often padded beyond the tokenizer's
+    context: int  # maximum sequence length in tokens
+    cache_elements_per_token: int  # KV-cache elements of one token
 
 
 def read_shape(path: Path, trust_remote_code: bool = False) -> Shape:
-    """The shape of the decoder in a model directory; for a multimodal model, of its text part.
+    """The shape of the decoder in a model directory; for a multimodal model, of its text decoder.
 
-    A sliding window limits the context: within it, sliding and full attention are the same.
-    Raises UnderstudyError for a model that is not a transformer with key-value heads, or whose config cannot be read.
+    A sliding window limits the context, because only within it sliding and full attention are equal.
+    Raises UnderstudyError for a model without key-value heads or with an unreadable config.
     """
     try:
         config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=trust_remote_code)
@@ -64,7 +64,7 @@ def read_shape(path: Path, trust_remote_code: bool = False) -> Shape:
         width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
         elements = int(2 * text.num_hidden_layers * heads * width)
     except (OSError, ValueError, AttributeError, ImportError) as error:
-        raise UnderstudyError(f"{path}: not a model this can use: {' '.join(str(error).split())[:300]}") from error
+        raise UnderstudyError(f"{path}: unsupported model: {' '.join(str(error).split())[:300]}") from error
     context = getattr(text, "max_position_embeddings", None) or 2**31
     window = getattr(text, "sliding_window", None)
     if window and getattr(text, "use_sliding_window", True):

@@ -1,4 +1,4 @@
-"""Reading `pair.json`, what the pair stage says of who plays. Torch-free."""
+"""Reads `pair.json`, the result of the pair stage. Torch-free."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ PAIR_FILE = "pair.json"
 
 @dataclass(frozen=True)
 class Pair:
-    """The pair of a run. Roles are target, draft and, where there is one, target_before."""
+    """The pair of a run. Roles are target, draft and, if configured, target_before."""
 
     directory: Path
     facts: dict[str, Any]
@@ -21,12 +21,12 @@ class Pair:
 
     @property
     def vocabulary(self) -> int:
-        """Tokens that the logits of every role have a column for; columns beyond are padding."""
+        """Tokens that all roles share; logits columns beyond are padding."""
         return int(self.facts["vocabulary"])
 
     @property
     def context(self) -> int:
-        """Most tokens of a sequence that every role can see."""
+        """Shortest maximum sequence length of all roles."""
         return int(self.facts["context"])
 
     @property
@@ -39,25 +39,25 @@ class Pair:
 
     @property
     def cache_bytes_per_token(self) -> float:
-        """Keys and values of one token of one request, in both models."""
+        """KV-cache bytes of one token of one request, for both models."""
         return float(sum(self.facts[role]["cache_bytes_per_token"] for role in ("target", "draft")))
 
     def serving_bytes(self, draft_bytes: float, batch: int, context: int) -> float:
-        """Weights of the target and of a draft, and caches of `batch` requests of `context` tokens."""
+        """Bytes of the target's and a draft's weights, and of the KV cache of `batch` requests with `context` tokens."""
         return float(self.facts["target"]["bytes"]) + draft_bytes + self.cache_bytes_per_token * batch * context
 
     def path(self, role: str) -> Path:
-        """The directory of a role's model: in the artifact where the stage made it, else where the config says it is *now*
-        (a moved or evicted directory has the same digest, so the artifact may outlive the place it was made from)."""
+        """The directory of a role's model: in the artifact if the stage made it, otherwise the source in the current config (a
+        model may have been moved since the artifact was made; its digest is the same)."""
         made = self.directory / role
-        return made if self.config.is_reference or made.is_dir() else locate(self.config, role)
+        return made if self.config.is_reference or made.is_dir() else source_directory(self.config, role)
 
     def dtype(self, role: str) -> str:
         return str(self.facts[role]["dtype"])
 
 
-def locate(config: PairConfig, role: str) -> Path:
-    """Where a role's model lies outside the store, fetched if need be."""
+def source_directory(config: PairConfig, role: str) -> Path:
+    """The directory of a role's model outside the store, downloaded if needed."""
     source = getattr(config, role)
     if source.is_local:
         return Path(source.source)
@@ -65,5 +65,5 @@ def locate(config: PairConfig, role: str) -> Path:
 
 
 def read_pair(artifact: Path, config: PairConfig) -> Pair:
-    """The pair that a committed pair artifact describes, under the config of the run that reads it."""
+    """The pair of a finished pair artifact, with the config of the run that reads it."""
     return Pair(artifact, read_json(artifact / PAIR_FILE), config)

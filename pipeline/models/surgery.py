@@ -1,4 +1,4 @@
-"""Base drafts made from what there is: some layers of the target, or a draft with rows for tokens that the target gained."""
+"""Base drafts made from existing models: some layers of the target, or a draft extended by the target's added tokens."""
 
 import copy
 from collections.abc import Sequence
@@ -10,15 +10,15 @@ from pipeline.errors import UsageError
 from pipeline.models.tokenizers import split_difference
 
 
-def keep_layers(model: Any, layers: int | Sequence[int]) -> tuple[Any, list[int]]:
-    """A model of the same shape with some of `model`'s decoder layers, by number from 0, and which; its other weights are equal.
+def prune_layers(model: Any, layers: int | Sequence[int]) -> tuple[Any, list[int]]:
+    """A copy of `model` with only some of its decoder layers (numbered from 0), and the numbers of these layers.
 
-    A count takes the first, the last, and others evenly between: neighbours do nearly the same, the ends do not. UsageError
-    where there are no such layers, or where they cannot take each other's place.
+    A count keeps the first and the last layer and others evenly spaced between them: neighbouring layers are similar, the
+    first and last are not. UsageError for layers that do not exist or cannot be renumbered.
     """
     if getattr(model.config, "quantization_config", None) is not None:
         raise UsageError(
-            "pair.draft.source = target: the target is quantised; its layers cannot be trained, name a draft"
+            "pair.draft.source = target: the target is quantised, so its layers cannot be trained; set a draft model"
         )
     name, stack = _layers(model)
     chosen = _spread(len(stack), layers) if isinstance(layers, int) else list(layers)
@@ -33,18 +33,18 @@ def keep_layers(model: Any, layers: int | Sequence[int]) -> tuple[Any, list[int]
     smaller = type(model)(config).to(model.dtype)
     try:
         smaller.load_state_dict(_renamed(model.state_dict(), list(smaller.state_dict()), name, chosen))
-    except (KeyError, RuntimeError) as error:  # layers that differ by their place, such as dense ones before experts
+    except (KeyError, RuntimeError) as error:  # layers of different types, such as dense layers before expert layers
         reason = " ".join(str(error).split())[:160]
         raise UsageError(
-            f"pair.draft.layers = {layers}: layers of a {type(model).__name__} cannot take each other's place ({reason}); "
-            "name a draft instead"
+            f"pair.draft.layers = {layers}: layers of a {type(model).__name__} cannot be renumbered ({reason}); "
+            "set a draft model instead"
         ) from None
     smaller.generation_config = copy.deepcopy(model.generation_config)
     return smaller.eval(), chosen
 
 
 def _renamed(weights: dict[str, Any], wanted: Sequence[str], stack: str, chosen: Sequence[int]) -> dict[str, Any]:
-    """The weights that a model of the layers `chosen` wants, by the names they have there."""
+    """The weights of a model with the layers `chosen`, under their new names."""
     found = {}
     for key in wanted:
         source = key
@@ -61,7 +61,7 @@ def _layers(model: Any) -> tuple[str, torch.nn.ModuleList]:
         if isinstance(module, torch.nn.ModuleList) and len(module) == count and module in decoder:
             return name, module
     raise UsageError(
-        f"pair.draft.source = target: the layers of a {type(model).__name__} are not one list; name a draft instead"
+        f"pair.draft.source = target: the layers of a {type(model).__name__} are not one list; set a draft model instead"
     )
 
 
@@ -71,24 +71,24 @@ def _spread(count: int, kept: int) -> list[int]:
     return [round(place * (count - 1) / (kept - 1)) for place in range(min(kept, count))] if kept <= count else []
 
 
-def gained_tokens(target: Any, draft: Any) -> list[int]:
-    """Ids of tokens that the target's tokenizer has and the draft's lacks, where that is the only difference; else none."""
+def added_tokens(target: Any, draft: Any) -> list[int]:
+    """Ids of tokens that only the target's tokenizer has, if that is the only difference; otherwise none."""
     theirs, ours = target.get_vocab(), draft.get_vocab()
     if not ours.items() < theirs.items() or split_difference(target, draft) is not None:
         return []
-    gained = sorted(theirs[token] for token in theirs.keys() - ours.keys())
-    return gained if gained[0] > max(ours.values()) else []
+    added = sorted(theirs[token] for token in theirs.keys() - ours.keys())
+    return added if added[0] > max(ours.values()) else []
 
 
 @torch.no_grad()
-def grow_vocabulary(model: Any, gained: Sequence[int]) -> None:
-    """Rows for new tokens in embedding and head, in place: the mean of the rows there are, so that they begin as nobody's
-    favourite. `gained` are ids beyond every token that the model knows."""
-    known, wanted = gained[0], gained[-1] + 1
+def extend_vocabulary(model: Any, added: Sequence[int]) -> None:
+    """Initialise the rows of added tokens in embedding and head, in place, with the mean of the existing rows. `added` are ids
+    above all tokens of the model."""
+    known, wanted = added[0], added[-1] + 1
     if model.get_input_embeddings().weight.shape[0] < wanted:
         model.resize_token_embeddings(wanted, mean_resizing=False)
     tensors = [model.get_input_embeddings().weight]
     if (head := model.get_output_embeddings()) is not None:
         tensors += [tensor for tensor in (head.weight, head.bias) if tensor is not None]
     for tensor in tensors:
-        tensor[list(gained)] = tensor[:known].float().mean(0).to(tensor.dtype)
+        tensor[list(added)] = tensor[:known].float().mean(0).to(tensor.dtype)

@@ -1,4 +1,4 @@
-"""Whether two tokenizers are of one family, and which tokens end a completion."""
+"""Tokenizer compatibility of target and draft, and stop tokens."""
 
 import json
 from pathlib import Path
@@ -9,28 +9,27 @@ from pipeline.models.loading import read_json_object
 
 
 def check_same_family(target: Any, draft: Any) -> list[str]:
-    """Compare two tokenizers. Returns differences that are legal and reported: EOS, pad, chat template.
+    """Compare two tokenizers. Returns the allowed differences for the report: EOS, pad, chat template.
 
-    Raises UnderstudyError naming a token if any text could be tokenised differently: a draft of another family can
-    never agree with its target.
+    Raises UnderstudyError naming a token if the same text could be tokenised differently.
     """
     theirs, ours = target.get_vocab(), draft.get_vocab()
     if theirs != ours:
         token = min((theirs.keys() ^ ours.keys()) or {t for t in theirs if theirs[t] != ours[t]})
         raise UnderstudyError(
-            f"draft and target are not of one family: token {token!r} is {_id(theirs, token)} for the target and "
+            f"draft and target have different tokenizers: token {token!r} is {_id(theirs, token)} for the target and "
             f"{_id(ours, token)} for the draft ({len(theirs)} and {len(ours)} tokens); choose a draft with the target's tokenizer"
         )
     if (difference := split_difference(target, draft)) is not None:
         raise UnderstudyError(
-            f"draft and target share a token list but split text differently ({difference}); choose a draft with the target's "
-            "tokenizer"
+            f"draft and target have the same tokens but split text differently ({difference}); choose a draft with the "
+            "target's tokenizer"
         )
     return legal_differences(target, draft)
 
 
 def legal_differences(target: Any, draft: Any) -> list[str]:
-    """What two tokenizers of one family may differ in: the target's is used, and that is reported."""
+    """Allowed differences of two compatible tokenizers; the target's setting is used and reported."""
     return [
         f"{name}: the target's {getattr(target, name)!r} is used, the draft's was {getattr(draft, name)!r}"
         for name in ("eos_token", "pad_token", "chat_template")
@@ -39,17 +38,17 @@ def legal_differences(target: Any, draft: Any) -> list[str]:
 
 
 def split_difference(target: Any, draft: Any) -> str | None:
-    """Why two tokenizers may cut one text into different tokens; None where nothing says so."""
+    """Why two tokenizers may split text into different tokens; None if no difference is found."""
     split = next((one for one, other in zip(_merges(target), _merges(draft), strict=False) if one != other), None)
     if split is not None:
-        return f"merge {split} of the target has another rank in the draft"
+        return f"the target's merge {split} has another rank in the draft"
     probe = "def f(x):\n\treturn  [1234, 'äöü', \"漢字\"]  # ok 🙂 \r\n"
     same = target(probe)["input_ids"] == draft(probe)["input_ids"]
     return None if same else "another normaliser or special tokens"
 
 
 def _merges(tokenizer: Any) -> list[Any]:
-    """The merge rules of a BPE in order of rank; none where the tokenizer is of another kind."""
+    """The merge rules of a BPE tokenizer by rank; empty for other tokenizers."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     return list(json.loads(backend.to_str())["model"].get("merges") or []) if backend is not None else []
 
@@ -59,7 +58,7 @@ def _id(vocabulary: dict[str, int], token: str) -> str:
 
 
 def stop_token_ids(path: Path, tokenizer: Any) -> list[int]:
-    """The ids that end a completion: those of the generation config, and the tokenizer's EOS."""
+    """The stop token ids: those of the generation config and the tokenizer's EOS."""
     found: set[int] = set()
     generation = path / "generation_config.json"
     if generation.exists():

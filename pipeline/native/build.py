@@ -1,7 +1,7 @@
-"""C code of ours, built by the machine's compiler at first use and kept in the user's cache.
+"""Our C code, compiled at first use and kept in the user's cache.
 
-Half a second's work; where there is no compiler, or `UNDERSTUDY_NATIVE=0` is set, callers do without. Sources may include
-`vectors.h`, which lies beside this file.
+Compiling takes about a second. Without a compiler, after a failed build, or with `UNDERSTUDY_NATIVE=0`, `load` returns None and
+the caller uses PyTorch. Sources may include `simd.h`, which lies beside this file.
 """
 
 import contextlib
@@ -11,86 +11,111 @@ import logging
 import os
 import platform
 import re
-import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 import torch
 
+from pipeline.native.compiler import SWITCH, cache_directory, compiler, switched_off
+from pipeline.native.layout import check_layout
+
 FLAGS = ["-O3", "-march=native", "-fopenmp", "-fPIC", "-shared"]
 SOURCES = Path(__file__).parent
-_HEADER = SOURCES / "vectors.h"
-_BUILD_SECONDS = 30
+_HEADER = SOURCES / "simd.h"
+_TIMEOUT_SECONDS = 30
 _log = logging.getLogger(__name__)
 
 
-def compiler() -> str | None:
-    """The C compiler that would be used: `CC`, gcc or cc."""
-    return next(filter(None, map(shutil.which, filter(None, (os.environ.get("CC"), "gcc", "cc")))), None)
+class NotBuilt(Exception):
+    """Why there is no compiled code, in one line."""
 
 
-def load(source: Path, flags: Sequence[str] = ()) -> ctypes.CDLL | None:
-    """The library of `source`, built with `flags` besides FLAGS; None where nothing can be built."""
-    path = compiler()
-    if os.environ.get("UNDERSTUDY_NATIVE") == "0" or path is None:
-        return None
+def load(
+    source: Path, flags: Sequence[str] = (), structures: Mapping[str, type[ctypes.Structure]] | None = None
+) -> ctypes.CDLL | None:
+    """The library of `source`, compiled with FLAGS and `flags`; None where it cannot be built.
+
+    `structures` are the structs that both sides declare, by their names in C; they are compared.
+    """
     try:
-        return _built(source, [path, *FLAGS, *flags])
-    except (OSError, subprocess.SubprocessError) as error:
-        said = getattr(error, "stderr", None) or str(error)
-        _log.info("%s is not built, the plain way is taken: %s", source.name, said.strip().splitlines()[:1])
+        library = build(source, flags)
+    except NotBuilt as error:
+        _log_once(f"{error}. PyTorch is used instead of compiled code, which is slower")
         return None
-
-
-def _built(source: Path, command: list[str]) -> ctypes.CDLL:
-    """The library that `command` makes, from the user's cache if it was made before: by the same source, flags and compiler, for
-    the same processor and torch. Raises OSError or SubprocessError."""
-    text = source.read_bytes() + _HEADER.read_bytes()
-    identity = repr((text, command, platform.machine(), _processor(), torch.__version__))
-    name = f"{source.stem}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.so"
-    home = _cache()
-    if home is not None and (home / name).is_file():
-        try:
-            return ctypes.CDLL(str(home / name))
-        except OSError:
-            pass  # damaged, or not allowed to run from there: built anew
-    with tempfile.TemporaryDirectory() as scratch:
-        made = Path(scratch, name)
-        command = [*command, f"-I{_HEADER.parent}", str(source), *_openmp(), "-lm", "-o", str(made)]
-        subprocess.run(command, check=True, capture_output=True, text=True, errors="replace", timeout=_BUILD_SECONDS)
-        library = ctypes.CDLL(str(made))  # it stays loaded when its file is gone
-        if home is not None:
-            _keep(made, home / name)
+    for name, structure in (structures or {}).items():
+        check_layout(library, name, structure)
     return library
 
 
-def _cache() -> Path | None:
-    """The user's own cache; None where there is none, or others could put a library there that we would run."""
+def build(source: Path, flags: Sequence[str] = (), keep: bool = True) -> ctypes.CDLL:
+    """The library of `source`: from the user's cache, or built, and then kept there if `keep`. Raises NotBuilt."""
+    path = compiler()
+    if switched_off():
+        raise NotBuilt(f"{SWITCH}=0 is set")
+    if path is None:
+        raise NotBuilt("No C compiler was found")
     try:
-        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "understudy")
-        home.mkdir(parents=True, exist_ok=True, mode=0o700)
-        found = home.stat()
-    except (OSError, RuntimeError):  # RuntimeError: a user without a home
-        return None
-    return home if found.st_uid == os.geteuid() and not found.st_mode & 0o022 else None
+        return _built(source, [path, *FLAGS, *flags], keep)
+    except (OSError, subprocess.SubprocessError) as error:
+        said = str(getattr(error, "stderr", None) or error).strip()
+        raise NotBuilt(f"{source.name} was not built: {next(iter(said.splitlines()), 'no message')}") from error
+
+
+@cache
+def _log_once(message: str) -> None:
+    _log.info(message)
+
+
+def _log_not_kept(error: OSError) -> None:
+    _log_once(f"Compiled code cannot be kept, so each process compiles it again: {error}")
+
+
+def _built(source: Path, command: list[str], keep: bool) -> ctypes.CDLL:
+    """The library that `command` builds. It is known in the cache by its source, flags and compiler, the processor and torch's
+    version. Raises OSError or SubprocessError."""
+    text = source.read_bytes() + _HEADER.read_bytes()
+    identity = repr((text, command, platform.machine(), _processor(), torch.__version__))
+    name = f"{source.stem}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.so"
+    kept: Path | None = None
+    try:
+        kept = cache_directory(create=keep) / name
+    except OSError as error:
+        _log_not_kept(error)
+    if kept is not None and kept.is_file():
+        # A damaged file, or a mount without permission to execute, raises OSError: then it is built again.
+        with contextlib.suppress(OSError):
+            return ctypes.CDLL(str(kept))
+    with tempfile.TemporaryDirectory() as scratch:
+        made = Path(scratch, name)
+        command = [*command, f"-I{_HEADER.parent}", str(source), *_openmp(), "-lm", "-o", str(made)]
+        subprocess.run(command, check=True, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_SECONDS)
+        library = ctypes.CDLL(str(made))  # it stays loaded after its file is deleted
+        if keep and kept is not None:
+            _keep(made, kept)
+    return library
 
 
 def _keep(made: Path, place: Path) -> None:
-    """Whole or not at all; without it, the next process builds its own."""
-    with contextlib.suppress(OSError), tempfile.NamedTemporaryFile(dir=place.parent, delete=False) as kept:
-        try:
-            kept.write(made.read_bytes())
-            kept.flush()
-            os.fsync(kept.fileno())
-            os.replace(kept.name, place)
-        except OSError:
-            os.unlink(kept.name)
+    """Copies the library into the cache, whole or not at all."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=place.parent, delete=False) as copy:
+            try:
+                copy.write(made.read_bytes())
+                copy.flush()
+                os.fsync(copy.fileno())
+                os.replace(copy.name, place)
+            except OSError:
+                os.unlink(copy.name)
+                raise
+    except OSError as error:
+        _log_not_kept(error)
 
 
 def _processor() -> str:
-    """What `-march=native` looks at: a home may be shared between machines."""
+    """What `-march=native` depends on: a home directory may be shared between machines."""
     try:
         flags = re.search(r"^(?:flags|Features)\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     except OSError:
@@ -99,7 +124,7 @@ def _processor() -> str:
 
 
 def _openmp() -> list[str]:
-    """The OpenMP runtime that torch has loaded. With another one of our own, two sets of threads would wait for each other."""
+    """The OpenMP runtime that torch has loaded. With a second one, two pools of threads would wait for each other."""
     try:
         loaded = re.search(r"\S*/libgomp\S*\.so\S*", Path("/proc/self/maps").read_text())
     except OSError:

@@ -1,485 +1,635 @@
-/* One pass of a Llama-shaped model over a few tokens, on a processor. native.py builds and calls it.
+/* A forward pass of a Llama-shaped model over a few tokens, on a CPU. pipeline/speculation/compiled_forward.py calls it.
  *
- * Such a pass is bound by reading the weights once, so everything else must cost next to nothing: one parallel region a
- * pass, weights fetched ahead by hand, sums in fp32. Each sum is taken in an order that depends on its own row alone, so
- * the logits of a token are the same bits whatever else is in the pass.
+ * Such a pass is bound by reading the weights once. So there is one parallel region a pass, weights are prefetched
+ * explicitly, and sums are fp32. The order of a sum depends on its own row alone: the logits of a token are the same bits
+ * whatever else is in the batch.
  *
- * Built for one dtype of the weights: fp32, or bf16 with -DBF16. Shapes: B rows, T tokens of a row, N = B * T, S slots of a
- * cache. Sizes that are summed over are multiples of 32 and a product has 16 outputs or more: native.py sees to it.
+ * Built for one dtype of the weights: fp32, or bf16 with -DBF16. Shapes: B rows of the batch, T tokens of a row, N = B * T
+ * tokens, S slots of a KV cache, D numbers of a head. Sizes that are summed over are multiples of 32, a head is a multiple
+ * of 16, and a linear layer has at least 16 outputs: the caller checks this.
  */
-#ifdef _OPENMP
-#include <omp.h>
-#else
-static int omp_get_thread_num(void) { return 0; }
-#endif
-#include "vectors.h"
-#if defined __AVX512BW__ || defined __AVX512BF16__ || defined __AMX_BF16__
-#include <immintrin.h>
-#endif
+#include "simd.h"
 
-/* ---- what native.py hands over -------------------------------------------------------------------------------------- */
+/* ---- arguments, declared once more in compiled_forward.py ------------------------------------------------------------- */
 
 typedef struct {
-    const weight *weight, *bias; /* (out, in); no bias: null */
-    int64_t out;
-    /* In the place of `weight`, where that is null, of a bf16 model: numbers of 16 levels, (out, in / 64, 32), the number of
-     * input i in the low half of byte i and that of input 32 + i in the high half; which table a block of 64 has; and tables of
-     * levels times a scale, for there are few different scales. */
-    const uint8_t *codes;
-    const uint16_t *table; /* (out, in / 64) */
-    const weight *tables;  /* (tables, 16) */
+    const weight *weight, *bias; /* (outputs, inputs); bias may be null */
+    int64_t outputs;
+    /* Used where `weight` is null: an nf4 layer of a bf16 model. A block is 64 inputs of one output. Byte i of a block
+     * holds the code of input i in its low half and of input 32 + i in its high half. A table holds the 16 levels times a
+     * scale; blocks share tables. */
+    const uint8_t *nf4_codes;        /* (outputs, inputs / 64, 32) */
+    const uint16_t *nf4_table_index; /* (outputs, inputs / 64) */
+    const weight *nf4_tables;        /* (tables, 16) */
 } linear;
 
 typedef struct {
-    const float *norm, *query_norm, *key_norm, *mlp_norm; /* of queries and keys: null where the family has none */
+    const float *attention_norm, *query_norm, *key_norm, *mlp_norm; /* query_norm and key_norm may be null */
     linear query, key, value, output, gate, up, down;
 } layer;
 
 typedef struct {
-    int64_t tokens, layers, hidden, inner, heads, key_heads, width;
-    float epsilon;
-    const weight *embedding;
-    const float *norm;
-    linear head;
-    const layer *layer;
+    int64_t vocab_size, layer_count, hidden_size, intermediate_size, heads, key_value_heads, head_dim;
+    float norm_epsilon;
+    const weight *embedding; /* (vocab_size, hidden_size) */
+    const float *final_norm;
+    linear lm_head; /* may have fewer outputs than vocab_size */
+    const layer *layers;
 } model;
 
 typedef struct {
-    int64_t rows, count, keep, capacity;
-    const int64_t *ids, *first;  /* (B, T); (B): the slot of a row's first token */
-    const float *cosine, *sine;  /* (S, head width); sines with the sign of "rotate half" */
-    weight *const *caches;       /* a layer: (B, S, 2 * key heads, head width), keys before values */
-    float *scratch;              /* scratch_floats() of them */
-    float *logits;               /* (B, keep, head.out) */
-    int threads;
-} pass;
+    int64_t batch, tokens, kept, cache_slots; /* B; T; the last tokens of a row that get logits; S */
+    const int64_t *ids, *first_slot;          /* (B, T); (B): the slot of a row's first token */
+    const float *cosine, *sine;               /* (S, D); the sine has the sign of "rotate half" */
+    weight *const *caches;                    /* per layer: (B, S, 2 * key_value_heads, D), keys before values */
+    float *scratch;                           /* llama_scratch_floats() of them */
+    float *logits;                            /* (B, kept, lm_head.outputs) */
+    int32_t threads;
+} forward_args;
 
-/* ---- weights of four bits ------------------------------------------------------------------------------------------- */
+const field_layout linear_layout[] = {
+    STRUCT(linear),
+    FIELD(linear, weight),
+    FIELD(linear, bias),
+    FIELD(linear, outputs),
+    FIELD(linear, nf4_codes),
+    FIELD(linear, nf4_table_index),
+    FIELD(linear, nf4_tables),
+    END_OF_LAYOUT,
+};
+const field_layout layer_layout[] = {
+    STRUCT(layer),
+    FIELD(layer, attention_norm),
+    FIELD(layer, query_norm),
+    FIELD(layer, key_norm),
+    FIELD(layer, mlp_norm),
+    FIELD(layer, query),
+    FIELD(layer, key),
+    FIELD(layer, value),
+    FIELD(layer, output),
+    FIELD(layer, gate),
+    FIELD(layer, up),
+    FIELD(layer, down),
+    END_OF_LAYOUT,
+};
+const field_layout model_layout[] = {
+    STRUCT(model),
+    FIELD(model, vocab_size),
+    FIELD(model, layer_count),
+    FIELD(model, hidden_size),
+    FIELD(model, intermediate_size),
+    FIELD(model, heads),
+    FIELD(model, key_value_heads),
+    FIELD(model, head_dim),
+    FIELD(model, norm_epsilon),
+    FIELD(model, embedding),
+    FIELD(model, final_norm),
+    FIELD(model, lm_head),
+    FIELD(model, layers),
+    END_OF_LAYOUT,
+};
+const field_layout forward_args_layout[] = {
+    STRUCT(forward_args),
+    FIELD(forward_args, batch),
+    FIELD(forward_args, tokens),
+    FIELD(forward_args, kept),
+    FIELD(forward_args, cache_slots),
+    FIELD(forward_args, ids),
+    FIELD(forward_args, first_slot),
+    FIELD(forward_args, cosine),
+    FIELD(forward_args, sine),
+    FIELD(forward_args, caches),
+    FIELD(forward_args, scratch),
+    FIELD(forward_args, logits),
+    FIELD(forward_args, threads),
+    END_OF_LAYOUT,
+};
+const char llama_instruction_sets[] = VECTOR_UNITS BF16_UNITS;
+
+/* ---- nf4 weights ------------------------------------------------------------------------------------------------------ */
 
 /* The 64 weights of block `number`. */
-static inline void expand(const linear *l, int64_t number, weight *w) {
-    const uint8_t *codes = l->codes + number * 32;
-    const weight *level = l->tables + 16 * l->table[number];
-#if defined BF16 && defined __AVX512BW__ /* what lies above the 16 levels is never asked for */
+static inline void dequantize_nf4_block(const linear *l, int64_t number, weight *to) {
+    const uint8_t *codes = l->nf4_codes + number * 32;
+    const weight *level = l->nf4_tables + 16 * l->nf4_table_index[number];
+#if defined BF16 && defined __AVX512BW__ /* codes are below 16: the upper half of the table register is never selected */
     __m512i table = _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)level));
     __m512i both = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)codes));
-    _mm512_storeu_si512(w, _mm512_permutexvar_epi16(_mm512_and_si512(both, _mm512_set1_epi16(15)), table));
-    _mm512_storeu_si512(w + 32, _mm512_permutexvar_epi16(_mm512_srli_epi16(both, 4), table));
+    _mm512_storeu_si512(to, _mm512_permutexvar_epi16(_mm512_and_si512(both, _mm512_set1_epi16(15)), table));
+    _mm512_storeu_si512(to + 32, _mm512_permutexvar_epi16(_mm512_srli_epi16(both, 4), table));
 #else
-    for (int i = 0; i < 32; i++) w[i] = level[codes[i] & 15], w[32 + i] = level[codes[i] >> 4];
+    for (int i = 0; i < 32; i++) to[i] = level[codes[i] & 15], to[32 + i] = level[codes[i] >> 4];
 #endif
 }
 
-/* ---- products ------------------------------------------------------------------------------------------------------- */
-/* `block` multiplies OUTPUTS rows of weights, (outputs, in), with up to MOST inputs, which `put` laid down as it wants
- * them; out is (inputs, OUTPUTS). Weights are fetched ahead: by itself the processor stops at the end of a page. Where `w` is
- * null, which one build allows, it expands the codes of `l` from row `from` on. */
+/* ---- matrix products -------------------------------------------------------------------------------------------------- */
+/* `matmul_block` multiplies OUTPUTS rows of weights with up to MAX_BLOCK packed inputs; its result is (inputs, OUTPUTS).
+ * `pack_input` says how inputs are packed. Weights are prefetched because the hardware prefetcher stops at the end of a
+ * page. */
 
 #if defined BF16 && defined __AMX_BF16__
-/* By tiles of 16 outputs, 16 inputs and 32 summands: a pass over 16 tokens takes hardly longer than over one. A block of
- * inputs lies as (in / 2, INPUTS, 2). */
+/* With tiles of 16 outputs, 16 inputs and 32 summands. A pass over 16 tokens takes hardly longer than one over a single
+ * token. A block of inputs is packed as (in / 2, INPUTS, 2). */
 #include <sys/syscall.h>
 #include <unistd.h>
 #define INPUTS 16
-#define MOST (2 * INPUTS) /* that a block takes */
-#define EXPANDS 1 /* codes, by itself, of a pass that is one block */
+#define MAX_BLOCK (2 * INPUTS)
+#define DEQUANTIZES_TILES 1 /* matmul_block takes nf4 codes itself where the whole pass is one block */
 #define OUTPUTS 16
-#define AHEAD 128 /* summands; farther, what was fetched is gone again when it is needed */
-#define FAR 4 /* blocks of codes */
-const int64_t most_tokens = 320; /* above, the library's products are as fast */
+#define PREFETCH_SUMMANDS 128 /* farther ahead, they are evicted again before they are used */
+#define PREFETCH_NF4_BLOCKS 4
+const int64_t llama_max_tokens = 320; /* above this PyTorch is as fast */
 
-int ready(void) { return syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18 /* XTILEDATA */) == 0; }
+/* Whether the kernel lets this process use the tile registers. */
+int llama_features_granted(void) { return syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18 /* XTILEDATA */) == 0; }
 
-/* Inputs of a pass: fewer than a tile takes lie close together, and stay in the nearest cache. */
-static inline int64_t columns(int64_t rows) { return rows < INPUTS ? rows : INPUTS; }
+/* How many columns a packed block has: fewer than INPUTS for a small pass, so that it stays in the L1 cache. */
+static inline int64_t packed_columns(int64_t inputs) { return inputs < INPUTS ? inputs : INPUTS; }
 
-static void set_up(int64_t rows) {
+static void configure_tiles(int64_t inputs) {
     struct { uint8_t palette, start, unused[14]; uint16_t bytes[16]; uint8_t rows[16]; } shape = {.palette = 1};
     for (int tile = 0; tile < 5; tile++) shape.bytes[tile] = 64, shape.rows[tile] = 16;
-    shape.bytes[0] = shape.bytes[2] = 4 * columns(rows); /* sums, and inputs; tiles 3 and 4 are for more than one block */
-    __asm__ volatile("ldtilecfg %0" ::"m"(shape)); /* gcc 12's own _tile_loadconfig says that it reads 8 bytes of it */
+    shape.bytes[0] = shape.bytes[2] = 4 * packed_columns(inputs); /* sums, and inputs; tiles 3 and 4 are for a second block */
+    __asm__ volatile("ldtilecfg %0" ::"m"(shape)); /* _tile_loadconfig of gcc 12 declares that it reads only 8 bytes */
 }
-static void tear_down(void) { _tile_release(); }
+static void release_tiles(void) { _tile_release(); }
 
-static inline void put(weight *x, int64_t n, int64_t i, int64_t in, int64_t rows, vector value) {
-    int64_t wide = columns(rows);
-    uint32_t pairs[LANES / 2], *to = (uint32_t *)x + n / INPUTS * INPUTS * in / 2 + i / 2 * wide + n % INPUTS;
-    narrow((weight *)pairs, value);
-    for (int pair = 0; pair < LANES / 2; pair++) to[pair * wide] = pairs[pair];
+/* Packs elements i .. i + LANES of input n. */
+static inline void pack_input(weight *packed, int64_t n, int64_t i, int64_t in, int64_t inputs, vector value) {
+    int64_t columns = packed_columns(inputs);
+    uint32_t pairs[LANES / 2], *to = (uint32_t *)packed + n / INPUTS * INPUTS * in / 2 + i / 2 * columns + n % INPUTS;
+    store_weights((weight *)pairs, value);
+    for (int pair = 0; pair < LANES / 2; pair++) to[pair * columns] = pairs[pair];
 }
 
-typedef float sums[2][OUTPUTS][INPUTS];
+typedef float tile_sums[2][OUTPUTS][INPUTS];
 
-/* Of two blocks of inputs at a time each tile of weights is loaded once. Of codes 64 summands are expanded at a time, while those
- * before are multiplied; they never leave the nearest cache. */
-static inline __attribute__((always_inline)) void
-tiles(
-    const int pair, const int coded, const linear *l, int64_t from, const weight *w, const weight *x, int64_t in, int64_t wide,
-    sums *sums) {
+/* With `two_blocks` of inputs each tile of weights is loaded once for both. With `is_nf4` 64 summands are dequantized at a
+ * time, while the 64 before them are multiplied; they never leave the L1 cache. */
+ALWAYS_INLINE void multiply_tiles(
+    const int two_blocks, const int is_nf4, const linear *l, int64_t from, const weight *w, const weight *x, int64_t in,
+    int64_t columns, tile_sums *sums) {
     weight near[2][OUTPUTS][64] __attribute__((aligned(64)));
-    int64_t bytes = coded ? sizeof near[0][0] : 2 * in;
-    __asm__ volatile("" ::: "memory"); /* nor does _tile_loadd say that it reads memory */
+    int64_t bytes = is_nf4 ? (int64_t)sizeof near[0][0] : 2 * in;
+    __asm__ volatile("" ::: "memory"); /* _tile_loadd does not declare that it reads memory */
     _tile_zero(0);
-    if (pair) _tile_zero(3);
+    if (two_blocks) _tile_zero(3);
     for (int64_t i = 0; i < in; i += 32) {
-        if (coded && i == 0)
-            for (int64_t o = 0; o < OUTPUTS; o++) expand(l, from * in / 64 + o * in / 64, near[0][o]);
-        if (coded && i % 64 == 0) w = near[i / 64 % 2][0] - i;
-        if (coded && i % 64 == 0 && i + 64 < in) {
-            int64_t number = (from * in + i + 64) / 64, next = FAR + (i / 64 + FAR < in / 64 ? 0 : (OUTPUTS - 1) * in / 64);
+        if (is_nf4 && i == 0)
+            for (int64_t o = 0; o < OUTPUTS; o++) dequantize_nf4_block(l, from * in / 64 + o * in / 64, near[0][o]);
+        if (is_nf4 && i % 64 == 0) w = near[i / 64 % 2][0] - i;
+        if (is_nf4 && i % 64 == 0 && i + 64 < in) {
+            int64_t number = (from * in + i + 64) / 64;
+            int64_t ahead = PREFETCH_NF4_BLOCKS + (i / 64 + PREFETCH_NF4_BLOCKS < in / 64 ? 0 : (OUTPUTS - 1) * in / 64);
             for (int64_t o = 0; o < OUTPUTS; o++, number += in / 64) {
-                __builtin_prefetch(l->codes + (number + next) * 32);
-                expand(l, number, near[(i / 64 + 1) % 2][o]);
+                __builtin_prefetch(l->nf4_codes + (number + ahead) * 32);
+                dequantize_nf4_block(l, number, near[(i / 64 + 1) % 2][o]);
             }
             __asm__ volatile("" ::: "memory");
         }
-        const weight *next = w + i + AHEAD + (i + AHEAD < in ? 0 : (OUTPUTS - 1) * in);
-        for (int o = 0; !coded && o < OUTPUTS; o++) __builtin_prefetch(next + o * in);
+        const weight *next = w + i + PREFETCH_SUMMANDS + (i + PREFETCH_SUMMANDS < in ? 0 : (OUTPUTS - 1) * in);
+        for (int o = 0; !is_nf4 && o < OUTPUTS; o++) __builtin_prefetch(next + o * in);
         _tile_loadd(1, w + i, bytes);
-        _tile_loadd(2, x + i * wide, 4 * wide);
+        _tile_loadd(2, x + i * columns, 4 * columns);
         _tile_dpbf16ps(0, 1, 2);
-        if (pair) {
+        if (two_blocks) {
             _tile_loadd(4, x + (in + i) * INPUTS, 4 * INPUTS);
             _tile_dpbf16ps(3, 1, 4);
         }
     }
     _tile_stored(0, (*sums)[0], sizeof (*sums)[0][0]);
-    if (pair) _tile_stored(3, (*sums)[1], sizeof (*sums)[1][0]);
+    if (two_blocks) _tile_stored(3, (*sums)[1], sizeof (*sums)[1][0]);
 }
 
-static void
-block(const linear *l, int64_t from, const weight *w, const weight *x, int64_t in, int64_t inputs, int64_t wide, float *out) {
-    sums sums;
-    if (w && inputs > INPUTS) tiles(1, 0, l, from, w, x, in, wide, &sums);
-    else if (w) tiles(0, 0, l, from, w, x, in, wide, &sums);
-    else if (inputs > INPUTS) tiles(1, 1, l, from, w, x, in, wide, &sums);
-    else tiles(0, 1, l, from, w, x, in, wide, &sums);
+/* Where `w` is null, the codes of `l` are used from output `from` on. */
+static void matmul_block(
+    const linear *l, int64_t from, const weight *w, const weight *x, int64_t in, int64_t inputs, int64_t columns, float *out) {
+    tile_sums sums;
+    if (w && inputs > INPUTS) multiply_tiles(1, 0, l, from, w, x, in, columns, &sums);
+    else if (w) multiply_tiles(0, 0, l, from, w, x, in, columns, &sums);
+    else if (inputs > INPUTS) multiply_tiles(1, 1, l, from, w, x, in, columns, &sums);
+    else multiply_tiles(0, 1, l, from, w, x, in, columns, &sums);
     for (int64_t n = 0; n < inputs; n++)
         for (int o = 0; o < OUTPUTS; o++) out[n * OUTPUTS + o] = sums[n / INPUTS][o][n % INPUTS];
 }
 #else
-/* By vectors. Inputs lie as (N, in). */
+/* With vectors. Inputs are packed as (N, in). */
 #define INPUTS 12
-#define MOST INPUTS
-#define EXPANDS 0
+#define MAX_BLOCK INPUTS
+#define DEQUANTIZES_TILES 0
 #define OUTPUTS 4
-const int64_t most_tokens = 2 * INPUTS;
+const int64_t llama_max_tokens = 2 * INPUTS;
 
-int ready(void) { return 1; }
-static inline int64_t columns(int64_t rows) { return rows; }
-static void set_up(int64_t rows) { (void)rows; }
-static void tear_down(void) {}
+int llama_features_granted(void) { return 1; }
+static inline int64_t packed_columns(int64_t inputs) { return inputs; }
+static void configure_tiles(int64_t inputs) { (void)inputs; }
+static void release_tiles(void) {}
 
-static inline void put(weight *x, int64_t n, int64_t i, int64_t in, int64_t rows, vector value) {
-    (void)rows;
-    narrow(x + n * in + i, value);
+/* Packs elements i .. i + LANES of input n. */
+static inline void pack_input(weight *packed, int64_t n, int64_t i, int64_t in, int64_t inputs, vector value) {
+    (void)inputs;
+    store_weights(packed + n * in + i, value);
 }
 
 #if defined BF16 && defined __AVX512BF16__
 #define STEP (2 * LANES)
-static inline vector accumulate(vector sum, const weight *w, const weight *x) {
+static inline vector multiply_add(vector sum, const weight *w, const weight *x) {
     return (vector)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_loadu_si512(w), (__m512bh)_mm512_loadu_si512(x));
 }
 #else
 #define STEP LANES
-static inline vector accumulate(vector sum, const weight *w, const weight *x) { return sum + widen(w) * widen(x); }
+static inline vector multiply_add(vector sum, const weight *w, const weight *x) {
+    return sum + load_weights(w) * load_weights(x);
+}
 #endif
 
 /* Both counts are constants where this is inlined, and small enough for the sums to stay in registers. */
-static inline __attribute__((always_inline)) void
-vectors(const int outputs, const int inputs, const weight *w, const weight *x, int64_t in, float *out) {
+ALWAYS_INLINE void
+multiply_vectors(const int outputs, const int inputs, const weight *w, const weight *x, int64_t in, float *out) {
     vector sums[OUTPUTS][INPUTS] = {};
     for (int64_t i = 0; i < in; i += STEP) {
         for (int o = 0; o < outputs; o++) __builtin_prefetch(w + (OUTPUTS + o) * in + i);
         for (int n = 0; n < inputs; n++)
-            for (int o = 0; o < outputs; o++) sums[o][n] = accumulate(sums[o][n], w + o * in + i, x + n * in + i);
+            for (int o = 0; o < outputs; o++) sums[o][n] = multiply_add(sums[o][n], w + o * in + i, x + n * in + i);
     }
     for (int n = 0; n < inputs; n++)
-        for (int o = 0; o < outputs; o++) out[n * OUTPUTS + o] = total(sums[o][n]);
+        for (int o = 0; o < outputs; o++) out[n * OUTPUTS + o] = sum_of_lanes(sums[o][n]);
 }
 
-#define FEW(inputs) case inputs: vectors(4, inputs, w, x, in, out); break;
-#define MANY(inputs) case inputs: vectors(2, inputs, w, x, in, out); vectors(2, inputs, w + 2 * in, x, in, out + 2); break;
-static void
-block(const linear *l, int64_t from, const weight *w, const weight *x, int64_t in, int64_t inputs, int64_t wide, float *out) {
-    (void)l, (void)from, (void)wide;
+#define FOUR_OUTPUTS(inputs) case inputs: multiply_vectors(4, inputs, w, x, in, out); break;
+#define TWICE_TWO_OUTPUTS(inputs) \
+    case inputs: multiply_vectors(2, inputs, w, x, in, out); multiply_vectors(2, inputs, w + 2 * in, x, in, out + 2); break;
+static void matmul_block(
+    const linear *l, int64_t from, const weight *w, const weight *x, int64_t in, int64_t inputs, int64_t columns, float *out) {
+    (void)l, (void)from, (void)columns;
     switch (inputs) {
-        FEW(1) FEW(2) FEW(3) FEW(4) FEW(5) FEW(6) MANY(7) MANY(8) MANY(9) MANY(10) MANY(11) MANY(12)
+        FOUR_OUTPUTS(1) FOUR_OUTPUTS(2) FOUR_OUTPUTS(3) FOUR_OUTPUTS(4) FOUR_OUTPUTS(5) FOUR_OUTPUTS(6)
+        TWICE_TWO_OUTPUTS(7) TWICE_TWO_OUTPUTS(8) TWICE_TWO_OUTPUTS(9)
+        TWICE_TWO_OUTPUTS(10) TWICE_TWO_OUTPUTS(11) TWICE_TWO_OUTPUTS(12)
     }
 }
 #endif
 
-
-/* y[n][o] = (or += where `add`) x[n] . w[o] + bias[o], this thread's share of the outputs; y has `stride` columns, and `room` is
- * for OUTPUTS rows of weights. */
-static void
-product(const linear *l, const weight *x, int64_t rows, int64_t in, float *y, int64_t stride, int add, weight *room) {
-    float out[MOST * OUTPUTS];
+/* y[n][o] = x[n] . w[o] + bias[o], added to y[n][o] where `add`. Each thread computes its share of the outputs. `x` is
+ * packed, y has `stride` columns, and `dequantized` has room for OUTPUTS rows of weights. */
+static void apply_linear(
+    const linear *l, const weight *x, int64_t inputs, int64_t in, float *y, int64_t stride, int add, weight *dequantized) {
+    float out[MAX_BLOCK * OUTPUTS];
 #pragma omp for schedule(static) nowait
-    for (int64_t number = 0; number < (l->out + OUTPUTS - 1) / OUTPUTS; number++) {
-        int64_t own = number * OUTPUTS, from = own + OUTPUTS <= l->out ? own : l->out - OUTPUTS; /* the last may overlap */
-        const weight *w = l->weight ? l->weight + from * in : EXPANDS && rows <= MOST ? 0 : room;
-        for (int64_t n = 0; w == room && n < OUTPUTS * in / 64; n++) expand(l, from * in / 64 + n, room + 64 * n);
-        for (int64_t row = 0; row < rows; row += MOST) {
-            int64_t inputs = rows - row < MOST ? rows - row : MOST;
-            block(l, from, w, x + row * in, in, inputs, columns(rows), out);
-            for (int64_t n = 0; n < inputs; n++) {
-                float *to = y + (row + n) * stride;
+    for (int64_t number = 0; number < (l->outputs + OUTPUTS - 1) / OUTPUTS; number++) {
+        int64_t own = number * OUTPUTS;
+        int64_t from = own + OUTPUTS <= l->outputs ? own : l->outputs - OUTPUTS; /* the last may overlap */
+        const weight *w = l->weight ? l->weight + from * in : DEQUANTIZES_TILES && inputs <= MAX_BLOCK ? 0 : dequantized;
+        for (int64_t n = 0; w == dequantized && n < OUTPUTS * in / 64; n++)
+            dequantize_nf4_block(l, from * in / 64 + n, dequantized + 64 * n);
+        for (int64_t begin = 0; begin < inputs; begin += MAX_BLOCK) {
+            int64_t count = inputs - begin < MAX_BLOCK ? inputs - begin : MAX_BLOCK;
+            matmul_block(l, from, w, x + begin * in, in, count, packed_columns(inputs), out);
+            for (int64_t n = 0; n < count; n++) {
+                float *to = y + (begin + n) * stride;
                 for (int64_t o = own; o < from + OUTPUTS; o++)
-                    to[o] = out[n * OUTPUTS + o - from] + (l->bias ? widen_one(l->bias[o]) : 0.0f) + (add ? to[o] : 0.0f);
+                    to[o] = out[n * OUTPUTS + o - from] + (l->bias ? weight_to_float(l->bias[o]) : 0.0f) + (add ? to[o] : 0.0f);
             }
         }
     }
 }
 
-/* ---- what is between two products ----------------------------------------------------------------------------------- */
+/* ---- norms and packing ------------------------------------------------------------------------------------------------ */
 
-static float scale_of(const float *x, int64_t size, float epsilon) {
+/* 1 / sqrt(mean(x^2) + epsilon) */
+static float rms_scale(const float *x, int64_t size, float epsilon) {
     vector squares = {};
     for (int64_t i = 0; i < size; i += LANES) squares += load(x + i) * load(x + i);
-    return 1.0f / sqrtf(total(squares) / size + epsilon);
+    return 1.0f / sqrtf(sum_of_lanes(squares) / size + epsilon);
 }
 
-/* Inputs are laid down a block of tokens at a time, PART summands of each: tokens of a block share cache lines, which two threads
- * must not write to at once. */
+/* A job packs PART elements of a block of inputs. Jobs do not share inputs of a block: these lie in the same cache lines,
+ * and two threads must not write to one line at once. */
 #define PART 32
-static inline int64_t blocks_of(int64_t rows) { return (rows + INPUTS - 1) / INPUTS; }
-static inline int64_t end_of(int64_t block, int64_t rows) { return rows < (block + 1) * INPUTS ? rows : (block + 1) * INPUTS; }
+static inline int64_t input_blocks(int64_t inputs) { return (inputs + INPUTS - 1) / INPUTS; }
+static inline int64_t block_end(int64_t block, int64_t inputs) {
+    return inputs < (block + 1) * INPUTS ? inputs : (block + 1) * INPUTS;
+}
 
-/* RMSNorm of the last `keep` tokens of each row, laid down as inputs. */
-static void normalise(const model *m, const pass *p, const float *x, const float *weights, int64_t keep, weight *y) {
-    int64_t size = m->hidden, rows = p->rows * keep, parts = size / PART, known = -1;
+/* RMSNorm of the last `kept` tokens of each row, packed. */
+static void
+normalize_and_pack(const model *m, const forward_args *p, const float *x, const float *norm, int64_t kept, weight *packed) {
+    int64_t size = m->hidden_size, inputs = p->batch * kept, parts = size / PART, scaled_block = -1;
     const float *from[INPUTS];
     float scales[INPUTS];
 #pragma omp for schedule(static)
-    for (int64_t job = 0; job < blocks_of(rows) * parts; job++) {
+    for (int64_t job = 0; job < input_blocks(inputs) * parts; job++) {
         int64_t block = job / parts, begin = block * INPUTS, part = job % parts * PART;
-        for (int64_t n = begin; block != known && n < end_of(block, rows); n++) {
-            from[n - begin] = x + (n / keep * p->count + p->count - keep + n % keep) * size;
-            scales[n - begin] = scale_of(from[n - begin], size, m->epsilon);
+        for (int64_t n = begin; block != scaled_block && n < block_end(block, inputs); n++) {
+            from[n - begin] = x + (n / kept * p->tokens + p->tokens - kept + n % kept) * size;
+            scales[n - begin] = rms_scale(from[n - begin], size, m->norm_epsilon);
         }
-        known = block;
-        for (int64_t n = begin; n < end_of(block, rows); n++)
+        scaled_block = block;
+        for (int64_t n = begin; n < block_end(block, inputs); n++)
             for (int64_t i = part; i < part + PART; i += LANES)
-                put(y, n, i, size, rows, load(from[n - begin] + i) * scales[n - begin] * load(weights + i));
+                pack_input(packed, n, i, size, inputs, load(from[n - begin] + i) * scales[n - begin] * load(norm + i));
     }
 }
 
-/* The first `size` columns of `stride`, laid down as inputs. */
-static void lay(const float *x, int64_t rows, int64_t size, int64_t stride, weight *y) {
+/* The first `size` of `stride` columns, packed. */
+static void pack_columns(const float *x, int64_t inputs, int64_t size, int64_t stride, weight *packed) {
 #pragma omp for schedule(static)
-    for (int64_t job = 0; job < blocks_of(rows) * size / PART; job++) {
+    for (int64_t job = 0; job < input_blocks(inputs) * size / PART; job++) {
         int64_t block = job / (size / PART), part = job % (size / PART) * PART;
-        for (int64_t n = block * INPUTS; n < end_of(block, rows); n++)
-            for (int64_t i = part; i < part + PART; i += LANES) put(y, n, i, size, rows, load(x + n * stride + i));
+        for (int64_t n = block * INPUTS; n < block_end(block, inputs); n++)
+            for (int64_t i = part; i < part + PART; i += LANES) pack_input(packed, n, i, size, inputs, load(x + n * stride + i));
     }
 }
 
-/* Turn queries in place, and keys by their slot; keys and values go into the cache. */
-static void turn(const model *m, const layer *l, const pass *p, float *qkv, weight *cache) {
-    int64_t heads = m->heads + 2 * m->key_heads, width = m->width, half = width / 2;
+/* silu(gate) * up, packed. */
+static void silu_times_up_and_pack(const float *gate, const float *up, int64_t inputs, int64_t size, weight *packed) {
 #pragma omp for schedule(static)
-    for (int64_t job = 0; job < p->rows * p->count * heads; job++) {
-        int64_t n = job / heads, head = job % heads, row = n / p->count, slot = p->first[row] + n % p->count;
-        int is_query = head < m->heads, is_value = head >= m->heads + m->key_heads;
-        float *x = qkv + job * width;
-        const float *norm = is_query ? l->query_norm : is_value ? 0 : l->key_norm;
-        const float *cosine = p->cosine + slot * width, *sine = p->sine + slot * width;
-        float scale = norm ? scale_of(x, width, m->epsilon) : 1.0f;
-        for (int64_t d = 0; norm && d < width; d++) x[d] *= scale * norm[d];
-        for (int64_t d = 0; !is_value && d < half; d++) {
-            float low = x[d], high = x[d + half];
-            x[d] = low * cosine[d] + high * sine[d];
-            x[d + half] = high * cosine[d + half] + low * sine[d + half];
-        }
-        weight *kept = cache + ((row * p->capacity + slot) * 2 * m->key_heads + head - m->heads) * width;
-        for (int64_t d = 0; !is_query && d < width; d += LANES) narrow(kept + d, load(x + d));
+    for (int64_t job = 0; job < input_blocks(inputs) * size / PART; job++) {
+        int64_t block = job / (size / PART), part = job % (size / PART) * PART;
+        for (int64_t n = block * INPUTS; n < block_end(block, inputs); n++)
+            for (int64_t i = part; i < part + PART; i += LANES) {
+                vector x = load(gate + n * size + i);
+                pack_input(packed, n, i, size, inputs, x / (1.0f + exp_vector(-x)) * load(up + n * size + i));
+            }
     }
 }
 
-/* Of a cache, that any row may see: whole vectors of them. */
-static int64_t visible_slots(const pass *p) {
-    int64_t most = 0;
-    for (int64_t row = 0; row < p->rows; row++) most = p->first[row] > most ? p->first[row] : most;
-    return (most + p->count + LANES - 1) / LANES * LANES;
+/* ---- attention -------------------------------------------------------------------------------------------------------- */
+
+/* Rotary embedding of one head, in place: half of the head against the other half. */
+static inline void apply_rope(float *x, int64_t head_dim, const float *cosine, const float *sine) {
+    int64_t half = head_dim / 2;
+    for (int64_t d = 0; d < half; d++) {
+        float low = x[d], high = x[d + half];
+        x[d] = low * cosine[d] + high * sine[d];
+        x[d + half] = high * cosine[d + half] + low * sine[d + half];
+    }
 }
 
-/* The totals of LANES vectors, one a lane: what `total` gives of each, by halves. */
+/* Norms of the heads where the model has them, rotary embedding of queries and keys, and keys and values into the cache. */
+static void rotate_and_fill_cache(const model *m, const layer *l, const forward_args *p, float *qkv, weight *cache) {
+    int64_t all_heads = m->heads + 2 * m->key_value_heads, head_dim = m->head_dim;
+#pragma omp for schedule(static)
+    for (int64_t job = 0; job < p->batch * p->tokens * all_heads; job++) {
+        int64_t n = job / all_heads, head = job % all_heads, row = n / p->tokens, slot = p->first_slot[row] + n % p->tokens;
+        int is_query = head < m->heads, is_value = head >= m->heads + m->key_value_heads;
+        float *x = qkv + job * head_dim;
+        const float *norm = is_query ? l->query_norm : is_value ? 0 : l->key_norm;
+        float scale = norm ? rms_scale(x, head_dim, m->norm_epsilon) : 1.0f;
+        for (int64_t d = 0; norm && d < head_dim; d++) x[d] *= scale * norm[d];
+        if (!is_value) apply_rope(x, head_dim, p->cosine + slot * head_dim, p->sine + slot * head_dim);
+        if (is_query) continue;
+        weight *to = cache + ((row * p->cache_slots + slot) * 2 * m->key_value_heads + head - m->heads) * head_dim;
+        for (int64_t d = 0; d < head_dim; d += LANES) store_weights(to + d, load(x + d));
+    }
+}
+
+/* How many slots the longest row sees, rounded up to LANES. */
+static int64_t visible_slots(const forward_args *p) {
+    int64_t last = 0;
+    for (int64_t row = 0; row < p->batch; row++) last = p->first_slot[row] > last ? p->first_slot[row] : last;
+    return (last + p->tokens + LANES - 1) / LANES * LANES;
+}
+
+/* The sums of LANES vectors, one a lane, each in the order of sum_of_lanes. */
 #ifdef __clang__
-#define MERGED(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 #else
-#define MERGED(a, b, ...) __builtin_shuffle(a, b, (whole){__VA_ARGS__})
+#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (int_vector){__VA_ARGS__})
 #endif
-static inline vector totals(const vector *parts) {
+static inline vector sums_of_lanes(const vector *parts) {
     vector by8[8], by4[4], by2[2];
     for (int n = 0; n < 8; n++)
-        by8[n] = MERGED(parts[n], parts[n + 8], 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
-                 MERGED(parts[n], parts[n + 8], 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
+        by8[n] = SHUFFLE(parts[n], parts[n + 8], 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
+                 SHUFFLE(parts[n], parts[n + 8], 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
     for (int n = 0; n < 4; n++)
-        by4[n] = MERGED(by8[n], by8[n + 4], 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27) +
-                 MERGED(by8[n], by8[n + 4], 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);
+        by4[n] = SHUFFLE(by8[n], by8[n + 4], 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27) +
+                 SHUFFLE(by8[n], by8[n + 4], 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);
     for (int n = 0; n < 2; n++)
-        by2[n] = MERGED(by4[n], by4[n + 2], 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29) +
-                 MERGED(by4[n], by4[n + 2], 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
-    return MERGED(by2[0], by2[1], 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30) +
-           MERGED(by2[0], by2[1], 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31);
+        by2[n] = SHUFFLE(by4[n], by4[n + 2], 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29) +
+                 SHUFFLE(by4[n], by4[n + 2], 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
+    return SHUFFLE(by2[0], by2[1], 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30) +
+           SHUFFLE(by2[0], by2[1], 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31);
 }
 
-/* Sums of values by the shares of `count` queries, SPAN vectors of each, in the order of slots. */
+/* Up to QUERIES queries of one row that share a key head: numbers begin .. begin + count of its tokens * group queries. */
+#define QUERIES 16
+typedef struct {
+    int64_t row, key_head, group, begin, count;
+    int64_t first_slot, visible; /* the slot of the row's first token; how many slots the last query sees */
+    const weight *keys, *values; /* of slot 0 */
+    int64_t slot_stride;         /* between two slots */
+    float *scores;               /* (QUERIES, score_stride) */
+    int64_t score_stride;
+} query_block;
+
+static query_block
+query_block_of_job(const model *m, const forward_args *p, const weight *cache, int64_t blocks, int64_t job) {
+    query_block b = {.row = job / (m->key_value_heads * blocks), .key_head = job / blocks % m->key_value_heads};
+    b.group = m->heads / m->key_value_heads, b.begin = job % blocks * QUERIES;
+    int64_t left = p->tokens * b.group - b.begin;
+    b.count = left < QUERIES ? left : QUERIES;
+    b.first_slot = p->first_slot[b.row], b.visible = b.first_slot + (b.begin + b.count - 1) / b.group + 1;
+    b.slot_stride = 2 * m->key_value_heads * m->head_dim;
+    b.keys = cache + b.row * p->cache_slots * b.slot_stride + b.key_head * m->head_dim;
+    b.values = b.keys + m->key_value_heads * m->head_dim;
+    return b;
+}
+
+/* Where query `q` of the block lies in qkv. */
+static inline float *
+query_in_qkv(const model *m, const forward_args *p, const query_block *b, float *qkv, int64_t q) {
+    int64_t n = b->row * p->tokens + (b->begin + q) / b->group, head = b->key_head * b->group + (b->begin + q) % b->group;
+    return qkv + (n * (m->heads + 2 * m->key_value_heads) + head) * m->head_dim;
+}
+
+/* Scores of all visible slots, and each query's highest score. Slots that a query does not see yet get -inf. */
+ALWAYS_INLINE void
+score_queries(const model *m, const forward_args *p, const query_block *b, float *qkv, vector *highest) {
+    int64_t head_dim = m->head_dim;
+    float queries[QUERIES][head_dim], keys[LANES][head_dim], scale = 1.0f / sqrtf(head_dim);
+    for (int64_t q = 0; q < b->count; q++) {
+        const float *from = query_in_qkv(m, p, b, qkv, q);
+        for (int64_t d = 0; d < head_dim; d += LANES) store(queries[q] + d, load(from + d) * scale);
+        highest[q] = broadcast(-INFINITY);
+    }
+    for (int64_t slot = 0; slot < b->visible; slot += LANES) {
+        for (int64_t s = 0; s < LANES; s++) /* behind the last slot: the last slot again, whose scores become -inf */
+            for (int64_t d = 0; d < head_dim; d += LANES) {
+                int64_t read = slot + s < b->visible ? slot + s : b->visible - 1;
+                store(keys[s] + d, load_weights(b->keys + read * b->slot_stride + d));
+            }
+        for (int64_t q = 0; q < b->count; q++) {
+            vector parts[LANES] = {};
+            for (int64_t d = 0; d < head_dim; d += LANES) {
+                vector query = load(queries[q] + d);
+                for (int s = 0; s < LANES; s++) parts[s] += query * load(keys[s] + d);
+            }
+            int_vector unseen = (int_vector){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15} +
+                                    (int32_t)(slot - b->first_slot - (b->begin + q) / b->group) >
+                                0;
+            vector score = blend(unseen, broadcast(-INFINITY), sums_of_lanes(parts));
+            highest[q] = max_vector(score, highest[q]);
+            store(b->scores + q * b->score_stride + slot, score);
+        }
+    }
+}
+
+/* Turns scores into exp(score - highest), and returns their sum. A score of -inf becomes 0. */
+static inline float exponentials_of_scores(float *scores, int64_t visible, vector highest) {
+    float most = max_of_lanes(highest);
+    vector sum = {};
+    for (int64_t slot = 0; slot < visible; slot += LANES) {
+        vector score = load(scores + slot);
+        vector share = blend(score == -INFINITY, (vector){}, exp_vector(score - most));
+        store(scores + slot, share);
+        sum += share;
+    }
+    return sum_of_lanes(sum);
+}
+
+/* Sums of the values, weighted by the scores of `count` queries from `q` on, for SPAN vectors of a head; in the order of
+ * slots. */
 #define TOGETHER 4
 #define SPAN 4
-static inline __attribute__((always_inline)) void mix(
-    const int count, const float *shares, int64_t room, const weight *values, int64_t stride, int64_t seen, const int64_t *at,
-    vector (*mixed)[SPAN]) {
+ALWAYS_INLINE void
+sum_values(const int count, const query_block *b, int64_t q, const int64_t *at, vector (*mixed)[SPAN]) {
+    const float *scores = b->scores + q * b->score_stride;
+    const weight *values = b->values;
+    int64_t score_stride = b->score_stride, slot_stride = b->slot_stride, visible = b->visible;
     vector sums[TOGETHER][SPAN] = {};
-    for (int64_t slot = 0; slot < seen; slot++) {
-        const weight *value = values + slot * stride;
-        vector own[SPAN] = {widen(value + at[0]), widen(value + at[1]), widen(value + at[2]), widen(value + at[3])};
+    for (int64_t slot = 0; slot < visible; slot++) {
+        const weight *value = values + slot * slot_stride;
+        vector own[SPAN] = {
+            load_weights(value + at[0]), load_weights(value + at[1]), load_weights(value + at[2]), load_weights(value + at[3])};
         for (int k = 0; k < count; k++)
-            for (int v = 0; v < SPAN; v++) sums[k][v] += own[v] * shares[k * room + slot];
+            for (int v = 0; v < SPAN; v++) sums[k][v] += own[v] * scores[k * score_stride + slot];
     }
     memcpy(mixed, sums, sizeof sums);
 }
 
-/* In the place of each query its mix of the values, for QUERIES of one key head at a time; `scores` has room for (QUERIES, S), S
- * a multiple of LANES. Slots a query does not see yet have no share, and change no bit of its sums. */
-#define QUERIES 16
-static void attend(const model *m, const pass *p, float *qkv, const weight *cache, float *scores) {
-    int64_t group = m->heads / m->key_heads, width = m->width, heads = m->heads + 2 * m->key_heads;
-    int64_t queries = p->count * group, blocks = (queries + QUERIES - 1) / QUERIES, stride = 2 * m->key_heads * width;
-    int64_t room = visible_slots(p);
-    float scale = 1.0f / sqrtf(width);
+/* Replaces each query in qkv by its attention output. `scores` has room for (QUERIES, visible_slots). A slot that a query
+ * does not see has weight 0, and changes no bit of its sums. */
+static void attend(const model *m, const forward_args *p, float *qkv, const weight *cache, float *scores) {
+    int64_t head_dim = m->head_dim, blocks = (p->tokens * (m->heads / m->key_value_heads) + QUERIES - 1) / QUERIES;
+    int64_t score_stride = visible_slots(p);
 #pragma omp for schedule(static)
-    for (int64_t job = 0; job < p->rows * m->key_heads * blocks; job++) {
-        int64_t row = job / (m->key_heads * blocks), key = job / blocks % m->key_heads, begin = job % blocks * QUERIES;
-        int64_t some = queries - begin < QUERIES ? queries - begin : QUERIES, first = p->first[row];
-        int64_t seen = first + (begin + some - 1) / group + 1;
-        const weight *keys = cache + row * p->capacity * stride + key * width, *values = keys + m->key_heads * width;
-        float asked[QUERIES][width], kept[LANES][width], sums[QUERIES];
+    for (int64_t job = 0; job < p->batch * m->key_value_heads * blocks; job++) {
+        query_block b = query_block_of_job(m, p, cache, blocks, job);
+        b.scores = scores, b.score_stride = score_stride;
         vector highest[QUERIES];
-        for (int64_t q = 0; q < some; q++) {
-            int64_t n = row * p->count + (begin + q) / group;
-            const float *from = qkv + (n * heads + key * group + (begin + q) % group) * width;
-            for (int64_t d = 0; d < width; d += LANES) store(asked[q] + d, load(from + d) * scale);
-            highest[q] = all(-INFINITY);
-        }
-        for (int64_t slot = 0; slot < seen; slot += LANES) {
-            for (int64_t s = 0; s < LANES; s++) /* beyond the end: the last again, seen by nobody */
-                for (int64_t d = 0; d < width; d += LANES)
-                    store(kept[s] + d, widen(keys + (slot + s < seen ? slot + s : seen - 1) * stride + d));
-            for (int64_t q = 0; q < some; q++) {
-                vector parts[LANES] = {};
-                for (int64_t d = 0; d < width; d += LANES) {
-                    vector own = load(asked[q] + d);
-                    for (int s = 0; s < LANES; s++) parts[s] += own * load(kept[s] + d);
-                }
-                whole ahead = (whole){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15} +
-                              (int32_t)(slot - first - (begin + q) / group) > 0;
-                vector score = either(ahead, all(-INFINITY), totals(parts));
-                highest[q] = either(score > highest[q], score, highest[q]);
-                store(scores + q * room + slot, score);
-            }
-        }
-        for (int64_t q = 0; q < some; q++) {
-            float most = -INFINITY, highs[LANES];
-            vector sum = {};
-            store(highs, highest[q]);
-            for (int lane = 0; lane < LANES; lane++) most = highs[lane] > most ? highs[lane] : most;
-            for (int64_t slot = 0; slot < seen; slot += LANES) {
-                vector score = load(scores + q * room + slot);
-                vector share = either(score == -INFINITY, (vector){}, exponential(score - most));
-                store(scores + q * room + slot, share);
-                sum += share;
-            }
-            sums[q] = total(sum);
-        }
-        for (int64_t q = 0; q < some; q += TOGETHER)
-            for (int64_t d = 0; d < width; d += SPAN * LANES) { /* beyond the width: the last vector again */
-                int64_t few = some - q < TOGETHER ? some - q : TOGETHER, at[SPAN];
-                for (int v = 0; v < SPAN; v++) at[v] = d + v * LANES < width ? d + v * LANES : width - LANES;
+        float sums[QUERIES];
+        score_queries(m, p, &b, qkv, highest);
+        for (int64_t q = 0; q < b.count; q++) sums[q] = exponentials_of_scores(scores + q * score_stride, b.visible, highest[q]);
+        for (int64_t q = 0; q < b.count; q += TOGETHER)
+            for (int64_t d = 0; d < head_dim; d += SPAN * LANES) { /* behind the end of a head: its last vector again */
+                int64_t few = b.count - q < TOGETHER ? b.count - q : TOGETHER, at[SPAN];
+                for (int v = 0; v < SPAN; v++) at[v] = d + v * LANES < head_dim ? d + v * LANES : head_dim - LANES;
                 vector mixed[TOGETHER][SPAN] = {};
-#define MIX(count) case count: mix(count, scores + q * room, room, values, stride, seen, at, mixed); break;
-                switch (few) { MIX(1) MIX(2) MIX(3) MIX(4) }
+#define SUM_VALUES(count) case count: sum_values(count, &b, q, at, mixed); break;
+                switch (few) { SUM_VALUES(1) SUM_VALUES(2) SUM_VALUES(3) SUM_VALUES(4) }
                 for (int64_t k = 0; k < few; k++) {
-                    int64_t query = begin + q + k, n = row * p->count + query / group;
-                    float *to = qkv + (n * heads + key * group + query % group) * width;
+                    float *to = query_in_qkv(m, p, &b, qkv, q + k);
                     for (int v = 0; v < SPAN; v++) store(to + at[v], mixed[k][v] / sums[q + k]);
                 }
             }
     }
 }
 
-/* silu(gate) * up, laid down as inputs. */
-static void activate(const float *gate, const float *up, int64_t rows, int64_t size, weight *y) {
-#pragma omp for schedule(static)
-    for (int64_t job = 0; job < blocks_of(rows) * size / PART; job++) {
-        int64_t block = job / (size / PART), part = job % (size / PART) * PART;
-        for (int64_t n = block * INPUTS; n < end_of(block, rows); n++)
-            for (int64_t i = part; i < part + PART; i += LANES) {
-                vector x = load(gate + n * size + i);
-                put(y, n, i, size, rows, x / (1.0f + exponential(-x)) * load(up + n * size + i));
-            }
-    }
+/* ---- the pass --------------------------------------------------------------------------------------------------------- */
+
+/* The buffers in `scratch`. SCORES and DEQUANTIZED have a part for each thread. The address sanitizer's build puts gaps
+ * between buffers, which its harness poisons. */
+enum { HIDDEN, QKV, GATE, UP, SCORES, DEQUANTIZED, PACKED_HIDDEN, PACKED_ATTENTION, PACKED_MLP, BUFFERS };
+#ifdef __SANITIZE_ADDRESS__
+#define BUFFER_GAP 64
+#else
+#define BUFFER_GAP 0
+#endif
+
+static int64_t scores_per_thread(const forward_args *p) { return visible_slots(p) * QUERIES; }
+
+/* Floats that hold OUTPUTS rows of weights of the widest linear layer. */
+static int64_t dequantized_per_thread(const model *m) {
+    int64_t widest = m->heads * m->head_dim;
+    if (widest < m->hidden_size) widest = m->hidden_size;
+    if (widest < m->intermediate_size) widest = m->intermediate_size;
+    return OUTPUTS * widest;
 }
 
-/* ---- the pass ------------------------------------------------------------------------------------------------------- */
-
-static int64_t widest(const model *m) {
-    int64_t query = m->heads * m->width, most = m->hidden > m->inner ? m->hidden : m->inner;
-    return query > most ? query : most;
+/* Buffer i begins at float begin[i] of the scratch; begin[BUFFERS] is the size of the scratch. */
+static void place_buffers(const model *m, const forward_args *p, int64_t *begin) {
+    int64_t n = p->batch * p->tokens, attention = m->heads * m->head_dim, packed = input_blocks(n) * INPUTS;
+    const int64_t sizes[BUFFERS] = {
+        [HIDDEN] = n * m->hidden_size,
+        [QKV] = n * (m->heads + 2 * m->key_value_heads) * m->head_dim,
+        [GATE] = n * m->intermediate_size,
+        [UP] = n * m->intermediate_size,
+        [SCORES] = p->threads * scores_per_thread(p),
+        [DEQUANTIZED] = p->threads * dequantized_per_thread(m),
+        [PACKED_HIDDEN] = packed * m->hidden_size * (int64_t)sizeof(weight) / 4,
+        [PACKED_ATTENTION] = packed * attention * (int64_t)sizeof(weight) / 4,
+        [PACKED_MLP] = packed * m->intermediate_size * (int64_t)sizeof(weight) / 4,
+    };
+    begin[0] = 0;
+    for (int buffer = 0; buffer < BUFFERS; buffer++) begin[buffer + 1] = begin[buffer] + sizes[buffer] + BUFFER_GAP;
 }
 
-int64_t scratch_floats(const model *m, const pass *p) {
-    int64_t size = p->rows * p->count, heads = (m->heads + 2 * m->key_heads) * m->width;
-    int64_t inputs = blocks_of(size) * INPUTS * (m->hidden + m->heads * m->width + m->inner);
-    int64_t each = visible_slots(p) * QUERIES + OUTPUTS * widest(m); /* of a thread: scores, and weights made of codes */
-    return size * (m->hidden + heads + 2 * m->inner) + p->threads * each + inputs;
+/* How many floats `scratch` needs. */
+int64_t llama_scratch_floats(const model *m, const forward_args *p) {
+    int64_t begin[BUFFERS + 1];
+    place_buffers(m, p, begin);
+    return begin[BUFFERS];
 }
 
-/* 0 if all went well, 1 for a token that the model does not have, 2 for a slot that the cache does not have. */
-int forward(const model *m, const pass *p) {
-    int64_t size = p->rows * p->count, hidden = m->hidden, inner = m->inner, visible = visible_slots(p);
-    int64_t query = m->heads * m->width, key = m->key_heads * m->width, stride = query + 2 * key;
-    for (int64_t n = 0; n < size; n++)
-        if (p->ids[n] < 0 || p->ids[n] >= m->tokens) return 1;
-    for (int64_t row = 0; row < p->rows; row++)
-        if (p->first[row] < 0 || p->first[row] + p->count > p->capacity) return 2;
-    float *x = p->scratch, *qkv = x + size * hidden, *gate = qkv + size * stride, *up = gate + size * inner;
-    float *scores = up + size * inner;
-    float *rooms = scores + p->threads * visible * QUERIES;
-    weight *y = (weight *)(rooms + p->threads * OUTPUTS * widest(m)), *mixed = y + blocks_of(size) * INPUTS * hidden;
-    weight *act = mixed + blocks_of(size) * INPUTS * query;
+/* Returns 0, 1 if an id is not in the vocabulary, or 2 if a slot is not in the cache. On 1 or 2 nothing is written. */
+int llama_forward(const model *m, const forward_args *p) {
+    int64_t n_tokens = p->batch * p->tokens, hidden_size = m->hidden_size, intermediate_size = m->intermediate_size;
+    int64_t query_size = m->heads * m->head_dim, key_size = m->key_value_heads * m->head_dim, stride = query_size + 2 * key_size;
+    for (int64_t n = 0; n < n_tokens; n++)
+        if (p->ids[n] < 0 || p->ids[n] >= m->vocab_size) return 1;
+    for (int64_t row = 0; row < p->batch; row++)
+        if (p->first_slot[row] < 0 || p->first_slot[row] + p->tokens > p->cache_slots) return 2;
+    int64_t begin[BUFFERS + 1];
+    place_buffers(m, p, begin);
+    float *hidden = p->scratch + begin[HIDDEN], *qkv = p->scratch + begin[QKV];
+    float *gate = p->scratch + begin[GATE], *up = p->scratch + begin[UP];
+    weight *packed_hidden = (weight *)(p->scratch + begin[PACKED_HIDDEN]);
+    weight *packed_attention = (weight *)(p->scratch + begin[PACKED_ATTENTION]);
+    weight *packed_mlp = (weight *)(p->scratch + begin[PACKED_MLP]);
 #pragma omp parallel num_threads(p->threads)
     {
-        weight *room = (weight *)(rooms + omp_get_thread_num() * OUTPUTS * widest(m));
-        set_up(size);
+        float *scores = p->scratch + begin[SCORES] + omp_get_thread_num() * scores_per_thread(p);
+        weight *dequantized = (weight *)(p->scratch + begin[DEQUANTIZED] + omp_get_thread_num() * dequantized_per_thread(m));
+        configure_tiles(n_tokens);
 #pragma omp for schedule(static)
-        for (int64_t n = 0; n < size; n++)
-            for (int64_t i = 0; i < hidden; i += LANES) store(x + n * hidden + i, widen(m->embedding + p->ids[n] * hidden + i));
-        for (int64_t number = 0; number < m->layers; number++) {
-            const layer *l = m->layer + number;
-            normalise(m, p, x, l->norm, p->count, y);
-            product(&l->query, y, size, hidden, qkv, stride, 0, room);
-            product(&l->key, y, size, hidden, qkv + query, stride, 0, room);
-            product(&l->value, y, size, hidden, qkv + query + key, stride, 0, room);
+        for (int64_t n = 0; n < n_tokens; n++)
+            for (int64_t i = 0; i < hidden_size; i += LANES)
+                store(hidden + n * hidden_size + i, load_weights(m->embedding + p->ids[n] * hidden_size + i));
+        for (int64_t number = 0; number < m->layer_count; number++) {
+            const layer *l = m->layers + number;
+            normalize_and_pack(m, p, hidden, l->attention_norm, p->tokens, packed_hidden);
+            apply_linear(&l->query, packed_hidden, n_tokens, hidden_size, qkv, stride, 0, dequantized);
+            apply_linear(&l->key, packed_hidden, n_tokens, hidden_size, qkv + query_size, stride, 0, dequantized);
+            apply_linear(&l->value, packed_hidden, n_tokens, hidden_size, qkv + query_size + key_size, stride, 0, dequantized);
 #pragma omp barrier
-            turn(m, l, p, qkv, p->caches[number]);
-            attend(m, p, qkv, p->caches[number], scores + omp_get_thread_num() * visible * QUERIES);
-            lay(qkv, size, query, stride, mixed);
-            product(&l->output, mixed, size, query, x, hidden, 1, room);
+            rotate_and_fill_cache(m, l, p, qkv, p->caches[number]);
+            attend(m, p, qkv, p->caches[number], scores);
+            pack_columns(qkv, n_tokens, query_size, stride, packed_attention);
+            apply_linear(&l->output, packed_attention, n_tokens, query_size, hidden, hidden_size, 1, dequantized);
 #pragma omp barrier
-            normalise(m, p, x, l->mlp_norm, p->count, y);
-            product(&l->gate, y, size, hidden, gate, inner, 0, room);
-            product(&l->up, y, size, hidden, up, inner, 0, room);
+            normalize_and_pack(m, p, hidden, l->mlp_norm, p->tokens, packed_hidden);
+            apply_linear(&l->gate, packed_hidden, n_tokens, hidden_size, gate, intermediate_size, 0, dequantized);
+            apply_linear(&l->up, packed_hidden, n_tokens, hidden_size, up, intermediate_size, 0, dequantized);
 #pragma omp barrier
-            activate(gate, up, size, inner, act);
-            product(&l->down, act, size, inner, x, hidden, 1, room);
+            silu_times_up_and_pack(gate, up, n_tokens, intermediate_size, packed_mlp);
+            apply_linear(&l->down, packed_mlp, n_tokens, intermediate_size, hidden, hidden_size, 1, dequantized);
 #pragma omp barrier
         }
-        normalise(m, p, x, m->norm, p->keep, y);
-        set_up(p->rows * p->keep);
-        product(&m->head, y, p->rows * p->keep, hidden, p->logits, m->head.out, 0, room);
-        tear_down();
+        normalize_and_pack(m, p, hidden, m->final_norm, p->kept, packed_hidden);
+        configure_tiles(p->batch * p->kept);
+        apply_linear(&m->lm_head, packed_hidden, p->batch * p->kept, hidden_size, p->logits, m->lm_head.outputs, 0, dequantized);
+        release_tiles();
     }
     return 0;
 }

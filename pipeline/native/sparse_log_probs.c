@@ -1,103 +1,138 @@
-/* What a loss on stored distributions reads of a draft's logits, and the way back to them. selection.py says what is meant.
+/* Log probabilities of a few tokens out of the logits of a whole vocabulary, and the gradient with respect to these logits.
+ * pipeline/distillation/sparse_log_probs.py says what they are for, and calls this code.
  *
- * Two passes over each row while it is in the processor's cache, where whole tensors would go to memory and back a dozen times.
- * Built for one dtype of the logits: fp32, or bf16 with -DBF16. Shapes: N rows, V tokens, K kept; all contiguous.
+ * A row of logits stays in the processor's cache while it is read twice. Operations on whole tensors would read memory a
+ * dozen times. Built for one dtype of the logits: fp32, or bf16 with -DBF16. Shapes: N rows, V tokens, K kept tokens. All
+ * arrays are contiguous.
  */
-#ifdef _OPENMP
-#include <omp.h>
-#else
-static int omp_get_thread_num(void) { return 0; }
-#endif
-#include "vectors.h"
+#include "simd.h"
 
-#define BLOCK 1024 /* summed in fp32; blocks are summed in fp64 */
-static const float LEAST_MASS = 1e-30f;
+#define SUM_BLOCK 1024 /* numbers that are summed in fp32; the sums of the blocks are added in fp64 */
+static const float MIN_REST_MASS = 1e-30f;
 
 typedef struct {
-    int64_t rows, size, kept; /* N, V, K */
-    const weight *logits;     /* (N, V) */
-    const int64_t *ids;       /* (N, K), all different within a row */
-    const int64_t *tokens;    /* (N): one more to be read */
-    float *log_q;             /* (N, K) */
-    float *token_log_q;       /* (N) */
-    float *rest_q;            /* (N): mass of all that is not kept */
-    float *log_sum;           /* (N): log of the sum of exponentials */
-    float *scratch;           /* (threads, V up to whole vectors) */
-    int threads;
-} selection;
+    int64_t rows, vocab_size, kept; /* N, V, K */
+    const weight *logits;           /* (N, V) */
+    const int64_t *ids;             /* (N, K): the kept tokens, all different within a row */
+    const int64_t *tokens;          /* (N): one more token of each row */
+    float *log_q;                   /* (N, K), written by forward */
+    float *token_log_q;             /* (N), written by forward */
+    float *rest_q;                  /* (N), written by forward: the mass of all tokens that are not kept */
+    float *log_sum;                 /* (N), written by forward: log of the sum of exponentials */
+    float *scratch;                 /* (threads, V rounded up to LANES) */
+    int32_t threads;
+} log_prob_args;
 
 typedef struct {
-    const float *kept, *token, *rest; /* (N, K), (N), (N): of the log masses */
-    weight *logits;                   /* (N, V) */
-} gradients;
+    const float *log_q, *token_log_q, *rest_log_q; /* (N, K), (N), (N): gradients with respect to the outputs */
+    weight *logits;                                /* (N, V), written by backward */
+} gradient_args;
 
-static int64_t padded(int64_t size) { return (size + LANES - 1) / LANES * LANES; }
+const field_layout log_prob_args_layout[] = {
+    STRUCT(log_prob_args),
+    FIELD(log_prob_args, rows),
+    FIELD(log_prob_args, vocab_size),
+    FIELD(log_prob_args, kept),
+    FIELD(log_prob_args, logits),
+    FIELD(log_prob_args, ids),
+    FIELD(log_prob_args, tokens),
+    FIELD(log_prob_args, log_q),
+    FIELD(log_prob_args, token_log_q),
+    FIELD(log_prob_args, rest_q),
+    FIELD(log_prob_args, log_sum),
+    FIELD(log_prob_args, scratch),
+    FIELD(log_prob_args, threads),
+    END_OF_LAYOUT,
+};
+const field_layout gradient_args_layout[] = {
+    STRUCT(gradient_args),
+    FIELD(gradient_args, log_q),
+    FIELD(gradient_args, token_log_q),
+    FIELD(gradient_args, rest_log_q),
+    FIELD(gradient_args, logits),
+    END_OF_LAYOUT,
+};
 
-/* A whole vector, or what is left of the row before -inf. */
-static vector part(const weight *row, int64_t at, int64_t size) {
-    if (at + LANES <= size) return widen(row + at);
-    float rest[LANES];
-    for (int lane = 0; lane < LANES; lane++) rest[lane] = at + lane < size ? widen_one(row[at + lane]) : -INFINITY;
-    return load(rest);
+static int64_t round_up_to_lanes(int64_t size) { return (size + LANES - 1) / LANES * LANES; }
+
+/* LANES logits of a row; behind the end of the row -inf. */
+static vector load_logits(const weight *row, int64_t at, int64_t size) {
+    if (at + LANES <= size) return load_weights(row + at);
+    float padded[LANES];
+    for (int lane = 0; lane < LANES; lane++) padded[lane] = at + lane < size ? weight_to_float(row[at + lane]) : -INFINITY;
+    return load(padded);
 }
 
-/* 0 if all went well, 1 for an id that is not there. */
-int forward(const selection *s) {
-    for (int64_t n = 0; n < s->rows * s->kept; n++)
-        if (s->ids[n] < 0 || s->ids[n] >= s->size) return 1;
-    for (int64_t n = 0; n < s->rows; n++)
-        if (s->tokens[n] < 0 || s->tokens[n] >= s->size) return 1;
-#pragma omp parallel for schedule(static) num_threads(s->threads)
-    for (int64_t n = 0; n < s->rows; n++) {
-        const weight *row = s->logits + n * s->size;
-        const int64_t *ids = s->ids + n * s->kept;
-        float *mass = s->scratch + omp_get_thread_num() * padded(s->size), highest = -INFINITY, lanes[LANES];
-        vector most = all(-INFINITY);
-        for (int64_t at = 0; at < s->size; at += LANES) {
-            vector x = part(row, at, s->size);
-            most = either(x > most, x, most);
-        }
-        store(lanes, most);
-        for (int lane = 0; lane < LANES; lane++) highest = lanes[lane] > highest ? lanes[lane] : highest;
-        for (int64_t at = 0; at < s->size; at += LANES) store(mass + at, exponential(part(row, at, s->size) - highest));
-        for (int64_t at = s->size; at < padded(s->size); at++) mass[at] = 0;
-        double sum = 0, rest = 0;
-        for (int64_t k = 0; k < s->kept; k++) sum += mass[ids[k]];
-        /* Kept tokens are taken out before the sum: 1 - sum(q) of what is kept cancels to 0 or below in fp32. */
-        for (int64_t k = 0; k < s->kept; k++) mass[ids[k]] = 0;
-        for (int64_t begin = 0; begin < padded(s->size); begin += BLOCK) {
-            vector block = {};
-            for (int64_t at = begin; at < begin + BLOCK && at < padded(s->size); at += LANES) block += load(mass + at);
-            rest += total(block);
-        }
-        sum += rest;
-        float log_sum = s->log_sum[n] = highest + (float)log(sum);
-        for (int64_t k = 0; k < s->kept; k++) s->log_q[n * s->kept + k] = widen_one(row[ids[k]]) - log_sum;
-        s->token_log_q[n] = widen_one(row[s->tokens[n]]) - log_sum;
-        s->rest_q[n] = (float)(rest / sum);
+static float max_logit(const weight *row, int64_t size) {
+    vector highest = broadcast(-INFINITY);
+    for (int64_t at = 0; at < size; at += LANES) highest = max_vector(load_logits(row, at, size), highest);
+    return max_of_lanes(highest);
+}
+
+/* The sum of `size` numbers, a multiple of LANES. */
+static double sum_in_blocks(const float *numbers, int64_t size) {
+    double sum = 0;
+    for (int64_t begin = 0; begin < size; begin += SUM_BLOCK) {
+        vector block = {};
+        for (int64_t at = begin; at < begin + SUM_BLOCK && at < size; at += LANES) block += load(numbers + at);
+        sum += sum_of_lanes(block);
+    }
+    return sum;
+}
+
+/* Whether all ids are tokens of the vocabulary. */
+static int all_in_vocabulary(const int64_t *ids, int64_t count, int64_t vocab_size) {
+    for (int64_t n = 0; n < count; n++)
+        if (ids[n] < 0 || ids[n] >= vocab_size) return 0;
+    return 1;
+}
+
+/* Returns 0, or 1 if an id is not a token of the vocabulary: then nothing is written. */
+int sparse_log_probs_forward(const log_prob_args *a) {
+    int64_t vocab_size = a->vocab_size, kept = a->kept, padded = round_up_to_lanes(vocab_size);
+    if (!all_in_vocabulary(a->ids, a->rows * kept, vocab_size) || !all_in_vocabulary(a->tokens, a->rows, vocab_size)) return 1;
+#pragma omp parallel for schedule(static) num_threads(a->threads)
+    for (int64_t n = 0; n < a->rows; n++) {
+        const weight *row = a->logits + n * vocab_size;
+        const int64_t *ids = a->ids + n * kept;
+        float *mass = a->scratch + omp_get_thread_num() * padded, highest = max_logit(row, vocab_size);
+        for (int64_t at = 0; at < vocab_size; at += LANES)
+            store(mass + at, exp_vector(load_logits(row, at, vocab_size) - highest));
+        for (int64_t at = vocab_size; at < padded; at++) mass[at] = 0;
+        double kept_mass = 0;
+        for (int64_t k = 0; k < kept; k++) kept_mass += mass[ids[k]];
+        /* The rest is summed without the kept tokens: in fp32, 1 - sum(q) of the kept tokens may be 0 or negative. */
+        for (int64_t k = 0; k < kept; k++) mass[ids[k]] = 0;
+        double rest_mass = sum_in_blocks(mass, padded), sum = kept_mass + rest_mass;
+        float log_sum = a->log_sum[n] = highest + (float)log(sum);
+        for (int64_t k = 0; k < kept; k++) a->log_q[n * kept + k] = weight_to_float(row[ids[k]]) - log_sum;
+        a->token_log_q[n] = weight_to_float(row[a->tokens[n]]) - log_sum;
+        a->rest_q[n] = (float)(rest_mass / sum);
     }
     return 0;
 }
 
-/* d log q_k / d logit_i = [i = k] - q_i;  d log(rest) / d logit_i = [i not kept] q_i / rest - q_i. */
-void backward(const selection *s, const gradients *g) {
-#pragma omp parallel for schedule(static) num_threads(s->threads)
-    for (int64_t n = 0; n < s->rows; n++) {
-        const weight *row = s->logits + n * s->size;
-        float *slope = s->scratch + omp_get_thread_num() * padded(s->size), sum = g->token[n] + g->rest[n];
-        for (int64_t k = 0; k < s->kept; k++) sum += g->kept[n * s->kept + k];
-        float rest = s->rest_q[n] > LEAST_MASS ? s->rest_q[n] : LEAST_MASS, share = g->rest[n] / rest - sum;
-        for (int64_t at = 0; at < s->size; at += LANES)
-            store(slope + at, exponential(part(row, at, s->size) - s->log_sum[n]) * share);
-        for (int64_t k = 0; k < s->kept; k++) {
-            int64_t place = n * s->kept + k;
-            slope[s->ids[place]] = g->kept[place] - expf(s->log_q[place]) * sum;
+/* The gradient with respect to the logits, after sparse_log_probs_forward with the same arguments:
+ * d log q_k / d logit_i = [i = k] - q_i;  d log(rest) / d logit_i = [i not kept] q_i / rest - q_i. */
+void sparse_log_probs_backward(const log_prob_args *a, const gradient_args *g) {
+    int64_t vocab_size = a->vocab_size, kept = a->kept, padded = round_up_to_lanes(vocab_size);
+    int64_t whole_vectors = vocab_size / LANES * LANES;
+#pragma omp parallel for schedule(static) num_threads(a->threads)
+    for (int64_t n = 0; n < a->rows; n++) {
+        const weight *row = a->logits + n * vocab_size;
+        float *gradient = a->scratch + omp_get_thread_num() * padded, sum = g->token_log_q[n] + g->rest_log_q[n];
+        for (int64_t k = 0; k < kept; k++) sum += g->log_q[n * kept + k];
+        float rest = a->rest_q[n] > MIN_REST_MASS ? a->rest_q[n] : MIN_REST_MASS, factor = g->rest_log_q[n] / rest - sum;
+        for (int64_t at = 0; at < vocab_size; at += LANES)
+            store(gradient + at, exp_vector(load_logits(row, at, vocab_size) - a->log_sum[n]) * factor);
+        for (int64_t k = 0; k < kept; k++) {
+            int64_t place = n * kept + k;
+            gradient[a->ids[place]] = g->log_q[place] - expf(a->log_q[place]) * sum;
         }
-        slope[s->tokens[n]] += g->token[n];
-        weight *to = g->logits + n * s->size, last[LANES];
-        int64_t whole_vectors = s->size / LANES * LANES;
-        for (int64_t at = 0; at < whole_vectors; at += LANES) narrow(to + at, load(slope + at));
-        narrow(last, load(slope + padded(s->size) - LANES));
-        for (int64_t at = whole_vectors; at < s->size; at++) to[at] = last[at - whole_vectors];
+        gradient[a->tokens[n]] += g->token_log_q[n];
+        weight *to = g->logits + n * vocab_size, last[LANES];
+        for (int64_t at = 0; at < whole_vectors; at += LANES) store_weights(to + at, load(gradient + at));
+        store_weights(last, load(gradient + padded - LANES));
+        for (int64_t at = whole_vectors; at < vocab_size; at++) to[at] = last[at - whole_vectors];
     }
 }

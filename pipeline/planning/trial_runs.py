@@ -98,7 +98,7 @@ def _shares(config: Config, counted: Forecast) -> tuple[float, float]:
     fewest, examined_every = min(counted.prompts.values()), config.distill.evaluate_every
     if fewest < 2:
         raise UsageError(f"plan --measure: {counted.rows} rows are too few for two smaller runs; start the run itself")
-    completions = next(item.completions for item in counted.generate if item.job == "generate")
+    completions = counted.generate[0].completions  # the target's job comes first
     steps = [
         config.distill.max_steps,
         *([config.distill.on_policy.max_steps] if config.distill.on_policy.rounds else []),
@@ -171,7 +171,7 @@ def _share(job: str, config: Config, share: float, pair_share: float) -> float:
 
 def _count(job: str, built: Mapping[str, Artifact]) -> float:
     """Completions of a generation, with all turns of a chat; examined prompts. 0 for a job whose share is exact."""
-    stage = job.partition("/")[0]
+    stage = built[job].manifest["stage"]
     if stage == "generate":
         return built[job].figures["completions"]
     return built["corpus"].figures["examination"] if stage in ("evaluate", "gate") else 0.0

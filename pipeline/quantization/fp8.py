@@ -1,8 +1,8 @@
-"""Weights as 8-bit floats (e4m3) with a scale for each block of 128 by 128: the layout of DeepSeek-V3, which transformers, vLLM
-and SGLang load (`quant_method: fp8`). Knows no stage.
+"""FP8 weights (e4m3) with a scale for each 128 x 128 block: the layout of DeepSeek-V3, which transformers, vLLM and SGLang load
+(`quant_method: fp8`). Knows no stage.
 
-A GPU that multiplies in FP8 rounds activations too, as it goes. An examination widens the weights to bf16 when it loads them, on
-any machine: what it sees is the rounding of the weights.
+GPUs with FP8 matmuls also quantise activations dynamically. The examination dequantises the weights to bf16 on every machine, so
+it measures only the rounding of the weights.
 """
 
 from collections.abc import Mapping
@@ -21,25 +21,25 @@ _LARGEST = torch.finfo(_FORMAT).max
 
 
 def block_scales(weight_OI: torch.Tensor) -> torch.Tensor:
-    """Of each block, (O / 128, I / 128) in fp32: what its largest weight is over the largest number of the format."""
+    """The scale of each block, (O / 128, I / 128) in fp32: its largest absolute weight / the largest e4m3 number."""
     rows, columns = (size // BLOCK for size in weight_OI.shape)
     blocks = weight_OI.float().view(rows, BLOCK, columns, BLOCK)
     return blocks.abs().amax((1, 3)).clamp_min(torch.finfo(torch.float32).tiny * _LARGEST) / _LARGEST
 
 
-def to_floats(weight_OI: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    """The weight in units of its scales, as 8-bit floats."""
-    return (weight_OI.float() / spread(scales)).to(_FORMAT)
+def to_fp8(weight_OI: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """The weight divided by its scales, in FP8."""
+    return (weight_OI.float() / expand_scales(scales)).to(_FORMAT)
 
 
-def spread(scales: torch.Tensor) -> torch.Tensor:
-    """A block's scale for each of its weights."""
+def expand_scales(scales: torch.Tensor) -> torch.Tensor:
+    """Each block's scale repeated for all its weights."""
     return scales.repeat_interleave(BLOCK, 0).repeat_interleave(BLOCK, 1)
 
 
-def rounded_layers(model: Any) -> dict[str, nn.Linear]:
-    """The linear layers of `model` but its head, by name. UnderstudyError for one that keeps weights anywhere else (experts
-    are in no linear layer): whoever loads it would take those for 8-bit floats."""
+def quantizable_layers(model: Any) -> dict[str, nn.Linear]:
+    """The linear layers of `model` except the head, by name. UnderstudyError if other parameters hold weight matrices (such as
+    fused experts), because loaders would treat them as FP8."""
     head = model.get_output_embeddings()
     layers = {
         name: module for name, module in model.named_modules() if isinstance(module, nn.Linear) and module is not head
@@ -48,19 +48,19 @@ def rounded_layers(model: Any) -> dict[str, nn.Linear]:
     for name, weight in model.named_parameters():
         if weight.ndim > 1 and id(weight) not in known:
             raise UnderstudyError(
-                f"{name} is in no linear layer, and fp8 is made of those alone; leave fp8 out of quantize.variants"
+                f"{name} is not in a linear layer, and fp8 supports only linear layers; remove fp8 from quantize.variants"
             )
     return layers
 
 
 def save(model: Any, layers: Mapping[str, nn.Linear], out: Path) -> None:
-    """Write `model` with `layers`, whose sizes are multiples of 128, as 8-bit floats."""
+    """Write `model` with `layers` (whose sizes are multiples of 128) in FP8."""
     tensors = dict(model.state_dict())
     if model.config.tie_word_embeddings:
         del tensors["lm_head.weight"]
     for name, layer in layers.items():
         scales = block_scales(layer.weight)
-        tensors[f"{name}.weight"] = to_floats(layer.weight, scales)
+        tensors[f"{name}.weight"] = to_fp8(layer.weight, scales)
         tensors[f"{name}.weight_scale_inv"] = scales
     model.config.quantization_config = {
         "quant_method": "fp8",

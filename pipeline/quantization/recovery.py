@@ -1,7 +1,7 @@
-"""Training a draft through the rounding of its weights, so that it loses less when it is quantised. Knows no stage.
+"""Quantisation-aware distillation: a short training with fake-quantised weights, to recover acceptance. Knows no stage.
 
-Forward passes see the weights as the variant will have them, and gradients go to the weights before rounding as if it were not
-there (straight-through; Bengio et al. 2013): quantisation-aware distillation, short, from where the draft was trained to.
+The forward pass uses the rounded weights of the variant; gradients pass straight through to the original weights
+(straight-through estimator, Bengio et al. 2013). It starts from the trained draft.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,11 +12,11 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from pipeline.quantization.fp8 import block_scales, spread, to_floats
+from pipeline.quantization.fp8 import block_scales, expand_scales, to_fp8
 
 
-class _Rounded(nn.Module):
-    """A weight as the variant has it. Norms, embeddings and biases stay as they are."""
+class _FakeQuantized(nn.Module):
+    """A weight rounded as in the variant. Norms, embeddings and biases are not rounded."""
 
     def __init__(self, rounded: Callable[[torch.Tensor], torch.Tensor]) -> None:
         super().__init__()
@@ -29,11 +29,12 @@ class _Rounded(nn.Module):
 
 
 @contextmanager
-def rounding(model: Any, variant: str, names: frozenset[str]) -> Iterator[None]:
-    """Within it the linear layers `names` of `model` are as quantised to `variant`, and behind it what training made of them."""
+def fake_quantization(model: Any, variant: str, names: frozenset[str]) -> Iterator[None]:
+    """Within this context the linear layers `names` of `model` are fake-quantised to `variant`; afterwards they have their
+    trained weights in full precision."""
     layers = [module for name, module in model.named_modules() if name in names]
     for layer in layers:
-        parametrize.register_parametrization(layer, "weight", _Rounded(_ROUNDED[variant]))
+        parametrize.register_parametrization(layer, "weight", _FakeQuantized(_QUANTIZERS[variant]))
     try:
         yield
     finally:
@@ -41,14 +42,14 @@ def rounding(model: Any, variant: str, names: frozenset[str]) -> Iterator[None]:
             parametrize.remove_parametrizations(layer, "weight", leave_parametrized=False)
 
 
-def _int8(weight_OI: torch.Tensor) -> torch.Tensor:
-    """LLM.int8(): 255 steps up to the largest weight of each row."""
+def _fake_int8(weight_OI: torch.Tensor) -> torch.Tensor:
+    """LLM.int8(): 255 levels per row, scaled by its largest absolute weight."""
     scale_O1 = weight_OI.abs().amax(1, keepdim=True).clamp_min(torch.finfo(weight_OI.dtype).tiny) / 127
     return (weight_OI / scale_O1).round() * scale_O1
 
 
-def _int4(weight_OI: torch.Tensor) -> torch.Tensor:
-    """nf4 with double quantisation, of weights in bf16, as `variants.quantize` has them."""
+def _fake_int4(weight_OI: torch.Tensor) -> torch.Tensor:
+    """nf4 with double quantisation of bf16 weights, as in `variants.quantize`."""
     from bitsandbytes.functional import dequantize_4bit, quantize_4bit
 
     coded, state = quantize_4bit(weight_OI.bfloat16(), blocksize=64, compress_statistics=True, quant_type="nf4")
@@ -56,10 +57,10 @@ def _int4(weight_OI: torch.Tensor) -> torch.Tensor:
     return rounded_OI
 
 
-def _fp8(weight_OI: torch.Tensor) -> torch.Tensor:
-    """8-bit floats, of weights in bf16."""
+def _fake_fp8(weight_OI: torch.Tensor) -> torch.Tensor:
+    """FP8 of bf16 weights."""
     scales = block_scales(weight_OI.bfloat16())
-    return (to_floats(weight_OI.bfloat16(), scales).float() * spread(scales)).to(weight_OI.dtype)
+    return (to_fp8(weight_OI.bfloat16(), scales).float() * expand_scales(scales)).to(weight_OI.dtype)
 
 
-_ROUNDED = {"int8": _int8, "int4": _int4, "fp8": _fp8}
+_QUANTIZERS = {"int8": _fake_int8, "int4": _fake_int4, "fp8": _fake_fp8}

@@ -1,7 +1,7 @@
-"""Variants of a draft, as directories that load alone: INT8 and INT4 by bitsandbytes, FP8. Knows no stage.
+"""Quantised variants of a draft as self-contained checkpoints: INT8 and INT4 by bitsandbytes, FP8. Knows no stage.
 
-On CPUs with AVX512-BF16 bitsandbytes repacks 4-bit weights in place at the first forward pass, and a checkpoint saved
-after that is silently wrong. So: quantise, save, reload, and only then compute anything.
+On CPUs with AVX512-BF16 bitsandbytes repacks 4-bit weights in place at the first forward pass, and a checkpoint saved after that
+is silently wrong. Therefore: quantise, save, reload, and only then run a forward pass.
 """
 
 from collections.abc import Mapping
@@ -12,18 +12,21 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
 
 from pipeline.errors import UnderstudyError
-from pipeline.quantization.fp8 import BLOCK, rounded_layers, save
+from pipeline.quantization.fp8 import BLOCK, quantizable_layers, save
 
-_BLOCK, _OUTPUTS = 64, 32  # nf4 scales blocks of 64 inputs; the CPU kernels take whole blocks, of 32 outputs at a time
+_BLOCK, _OUTPUTS = (
+    64,
+    32,
+)  # nf4 has a scale for each 64 inputs; the CPU kernels need whole blocks and multiples of 32 outputs
 
 
 class Quantised(NamedTuple):
-    """What became of a draft."""
+    """The result of `quantize`."""
 
-    layers: frozenset[str]  # names of those that are quantised
+    layers: frozenset[str]  # names of the quantised layers
     sizes: dict[
         str, float
-    ]  # linear_bytes and linear_bytes_bf16: of these layers, after and before; file_bytes(_source): all weights
+    ]  # linear_bytes, linear_bytes_bf16: these layers after and before; file_bytes, file_bytes_source: all weights
 
 
 def quantize(
@@ -31,12 +34,12 @@ def quantize(
 ) -> Quantised:
     """Write the `variant` ("int8", "int4" or "fp8") of the model in `source` to `out`.
 
-    `head`: the output head too, unless it is the embedding or, in int4, no whole blocks; never in fp8. Embeddings stay as they
-    are. The caller examines what is reloaded from `out`, never the model in memory here.
+    `head`: also quantise the output head, unless it is tied to the embedding or, for int4, its sizes do not fit; never for fp8.
+    Embeddings are not quantised. The caller examines the checkpoint reloaded from `out`, never the model in memory.
     """
-    how = {"dtype": torch.bfloat16, "local_files_only": True, "trust_remote_code": trust_remote_code}
-    make = _eight_bit_floats if variant == "fp8" else _by_bitsandbytes
-    modules = make(source, variant, out, device, head, how)
+    load_options = {"dtype": torch.bfloat16, "local_files_only": True, "trust_remote_code": trust_remote_code}
+    make = _quantize_fp8 if variant == "fp8" else _quantize_bitsandbytes
+    modules = make(source, variant, out, device, head, load_options)
     return Quantised(
         frozenset(modules),
         {
@@ -48,11 +51,11 @@ def quantize(
     )
 
 
-def _eight_bit_floats(
-    source: Path, variant: str, out: Path, device: torch.device, head: bool, how: dict[str, Any]
+def _quantize_fp8(
+    source: Path, variant: str, out: Path, device: torch.device, head: bool, load_options: dict[str, Any]
 ) -> dict[str, Any]:
-    model = AutoModelForCausalLM.from_pretrained(source, **how)
-    layers = rounded_layers(model)
+    model = AutoModelForCausalLM.from_pretrained(source, **load_options)
+    layers = quantizable_layers(model)
     if not layers:
         raise UnderstudyError(f"{source}: has no linear layer to quantise")
     _check_blocks(source, variant, layers, (BLOCK, BLOCK))
@@ -60,14 +63,16 @@ def _eight_bit_floats(
     return layers
 
 
-def _by_bitsandbytes(
-    source: Path, variant: str, out: Path, device: torch.device, head: bool, how: dict[str, Any]
+def _quantize_bitsandbytes(
+    source: Path, variant: str, out: Path, device: torch.device, head: bool, load_options: dict[str, Any]
 ) -> dict[str, Any]:
     config = AutoConfig.from_pretrained(
-        source, **{name: how[name] for name in ("local_files_only", "trust_remote_code")}
+        source, **{name: load_options[name] for name in ("local_files_only", "trust_remote_code")}
     )
-    recipe = _recipe(variant, head and _head_fits(config, variant))
-    model = AutoModelForCausalLM.from_pretrained(source, quantization_config=recipe, device_map=str(device), **how)
+    settings = _bitsandbytes_config(variant, head and _head_fits(config, variant))
+    model = AutoModelForCausalLM.from_pretrained(
+        source, quantization_config=settings, device_map=str(device), **load_options
+    )
     modules = {
         name: module
         for name, module in model.named_modules()
@@ -82,12 +87,12 @@ def _by_bitsandbytes(
 
 
 def _check_blocks(source: Path, variant: str, modules: Mapping[str, Any], whole: tuple[int, int]) -> None:
-    """UnderstudyError naming the first layer whose inputs or outputs are no multiples of `whole`."""
+    """UnderstudyError naming the first layer whose inputs or outputs are not multiples of `whole`."""
     for name, module in modules.items():
         if module.in_features % whole[0] or module.out_features % whole[1]:
             raise UnderstudyError(
-                f"{source}: {name} has {module.in_features} inputs and {module.out_features} outputs, and {variant} needs "
-                f"multiples of {whole[0]} and {whole[1]}; leave {variant} out of quantize.variants"
+                f"{source}: {name} has {module.in_features} inputs and {module.out_features} outputs, but {variant} needs "
+                f"multiples of {whole[0]} and {whole[1]}; remove {variant} from quantize.variants"
             )
 
 
@@ -96,10 +101,10 @@ def _head_fits(config: Any, variant: str) -> bool:
     return not config.tie_word_embeddings and (variant == "int8" or whole)
 
 
-def _recipe(variant: str, head: bool) -> Any:
-    skipped: list[str] | None = [] if head else None  # None: what transformers would leave out, the head
+def _bitsandbytes_config(variant: str, head: bool) -> Any:
+    skipped: list[str] | None = [] if head else None  # None: transformers skips the head
     if variant == "int8":
-        # Threshold 0: no outlier columns in higher precision, which would depend on what else is in the batch.
+        # Threshold 0: no outlier columns, because they depend on the rest of the batch.
         return BitsAndBytesConfig(load_in_8bit=True, llm_int8_threshold=0.0, llm_int8_skip_modules=skipped)
     return BitsAndBytesConfig(
         load_in_4bit=True,
@@ -124,7 +129,7 @@ def _tensors(directory: Path) -> dict[str, int]:
 
 
 def _bytes(directory: Path, linears: set[str]) -> int:
-    """Bytes of the quantised weights with their scales; biases stay what they were and are not counted."""
+    """Bytes of the quantised weights with their scales, without biases."""
     return sum(
         size
         for name, size in _tensors(directory).items()

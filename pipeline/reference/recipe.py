@@ -19,7 +19,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from pipeline.config.pair import ReferenceRecipe, ReferenceShape
 from pipeline.distillation.optimizer import MuonWithAdamW
 from pipeline.errors import UnderstudyError
-from pipeline.models.loading import multiplies_bf16
+from pipeline.models.loading import supports_bf16
 from pipeline.progress import Progress
 from pipeline.reference.text import Document, Flavours
 
@@ -151,7 +151,7 @@ def train_model(
             for group in optimizer.param_groups:
                 group["lr"] = rate
             batch_BT = _windows(course.tokens, recipe.batch, recipe.context + 1, generator).to(device)
-            with torch.autocast(device.type, torch.bfloat16, enabled=multiplies_bf16(device)):
+            with torch.autocast(device.type, torch.bfloat16, enabled=supports_bf16(device)):
                 logits_BTV = model(input_ids=batch_BT[:, :-1], use_cache=False).logits
                 loss = functional.cross_entropy(logits_BTV.flatten(0, 1).float(), batch_BT[:, 1:].flatten())
             if not torch.isfinite(loss):

@@ -1,9 +1,9 @@
-"""A lock in the registry: MLflow's aliases have no compare-and-swap, but a registered model's name is taken only once.
+"""A lock in the registry: MLflow's aliases have no compare-and-swap, but a registered model's name can be created only once.
 
-A claim is an empty registered model `<name>--claim-<change number>`; whoever created it may move the aliases of
-`<name>`, and deletes it afterwards. A claim whose process is gone (same machine), or that is older than STALE_SECONDS,
-is taken over by creating the next generation, `...-<n>.2`: that too succeeds once, so two who find the same stale claim
-do not both win. Ages compare the server's clock with ours: they must agree to within a few minutes. Knows no versions.
+A claim is an empty registered model `<name>--claim-<change number>`. The process that created it may move the aliases of
+`<name>`, and deletes it afterwards. A claim whose process has ended (same machine), or that is older than STALE_SECONDS, is
+taken over by creating the next generation, `...-<n>.2`. That too succeeds only once, so of two processes that find the same
+stale claim only one gets it. Ages compare the server's clock with the local one: they must agree within a few minutes.
 """
 
 import os
@@ -37,20 +37,20 @@ class Claim:
 
     @property
     def expired(self) -> bool:
-        """Half the age at which others take it over: what is still to be written then has the other half."""
+        """True from half the age at which others take the claim over; the other half is left for the remaining writes."""
         return time.time() - self.taken_at > STALE_SECONDS / 2
 
 
 @dataclass(frozen=True)
 class Held:
-    """Somebody else's live claim."""
+    """The live claim of another process."""
 
     model_name: str
     holder: str
 
 
 def take(client: Any, name: str, change: int, facts: Mapping[str, str]) -> Claim | Held:
-    """Claim change number `change` of `name`, or tell who holds it. `facts` go into tags for people to read."""
+    """Claim change number `change` of `name`, or return the claim of its holder. `facts` become tags, for people to read."""
     for generation in range(1, _MOST_GENERATIONS):
         if _create(client, name, change, generation, facts):
             return Claim(name, change, generation, time.time())
@@ -65,13 +65,13 @@ def take(client: Any, name: str, change: int, facts: Mapping[str, str]) -> Claim
 
 
 def release(client: Any, claim: Claim) -> None:
-    """Give the claim back. Older generations go first: while ours stands, nobody begins before their end."""
+    """Delete the claim. Older generations are deleted first: as long as the newest exists, no other process can start."""
     for generation in range(1, claim.generation + 1):
         _delete(client, _model_name(claim.name, claim.change, generation))
 
 
 def sweep(client: Any, name: str, change: int) -> bool:
-    """Delete what killed processes left of changes up to `change`, which are over; True if there was anything."""
+    """Delete the claims that killed processes left behind for changes up to `change`; True if there were any."""
     found = False
     pattern = re.compile(re.escape(f"{name}--claim-") + r"(\d+)(\.\d+)?$")
     for model in client.search_registered_models(f"name LIKE '{name}--claim-%'", max_results=100):
@@ -104,7 +104,7 @@ def _create(client: Any, name: str, change: int, generation: int, facts: Mapping
             f"{STALE_SECONDS / 60:.0f} minutes; safe to delete after that.",
         )
     except MlflowException as error:
-        if error_code(error) in (EXISTS, MISSING):  # MISSING: deleted while the server was composing its refusal
+        if error_code(error) in (EXISTS, MISSING):  # MISSING: deleted while the server handled the request
             return False
         raise
     return True
@@ -139,16 +139,16 @@ def _is_stale(model: Any) -> bool:
 
 
 def _machine() -> str:
-    """Names the set of process ids we can see: host, boot and process namespace. Empty where that cannot be known."""
+    """Identifies the set of visible process ids: host, boot and process namespace. Unique where that is not known."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{socket.gethostname()} {boot} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
-        return f"unknown {time.time_ns()}"  # equal to nothing: only the age counts
+        return f"unknown {time.time_ns()}"  # equal to no other: then only the age decides
 
 
 def _process(pid: int) -> str:
-    """A process id with its start time, so that a reused id is not taken for the old process."""
+    """A process id with its start time, so that a reused id is recognised as another process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:

@@ -1,7 +1,7 @@
-"""Where MLflow lives and how it is reached: location, quiet import, a probe before the first call, errors in one line.
+"""Access to MLflow: its location, a quiet import, a health check before the first call, errors in one line.
 
-Knows nothing of drafts, champions or runs. Never imports mlflow before it is needed (1 s), and never writes to the
-caller's directory: MLflow's defaults for a database without an artifact location would.
+Knows nothing of drafts, champions or runs. Imports mlflow only when it is needed (1 s), and never writes to the current
+directory, which is MLflow's default for a database without an artifact location.
 """
 
 import contextlib
@@ -28,17 +28,17 @@ PROBE_SECONDS = 4.0
 MISSING = "RESOURCE_DOES_NOT_EXIST"
 EXISTS = "RESOURCE_ALREADY_EXISTS"
 _SQLITE = "sqlite:///"
-_ENVIRONMENT = {  # MLflow's own defaults retry for minutes; a value that the user set stays
+_ENVIRONMENT = {  # MLflow's own defaults retry for minutes; values set by the user are kept
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
     "MLFLOW_HTTP_REQUEST_BACKOFF_JITTER": "0.2",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "60",
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "DO_NOT_TRACK": "true",
-    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # stdout is for our results
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # stdout is for results
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
 }
-_TRUST_SECONDS = 10.0  # a server that answered so recently is not asked again
+_TRUST_SECONDS = 10.0  # a server that answered this recently is not checked again
 _clients: dict[str, Any] = {}
 _answered: dict[str, float] = {}
 _METRIC_KEY = re.compile(r"[^\w\-. :/]", re.ASCII)
@@ -48,7 +48,7 @@ _BATCH_OF = 90  # params, or tags, of one log_batch; a server takes 100
 
 @dataclass(frozen=True)
 class Location:
-    """A tracking server or database. `artifacts` is given to new experiments where no server decides."""
+    """A tracking server or database. `artifacts` is set on new experiments where there is no server to choose it."""
 
     uri: str
     artifacts: Path | None
@@ -68,8 +68,8 @@ class Location:
         return urllib.parse.urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
-def locate(config: Config, store: Store) -> Location:
-    """`tracking.uri`, else MLFLOW_TRACKING_URI, else a SQLite file inside the store. Touches nothing."""
+def tracking_location(config: Config, store: Store) -> Location:
+    """`tracking.uri`, else MLFLOW_TRACKING_URI, else a SQLite file inside the store. Reads and writes nothing."""
     uri = config.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI") or f"{_SQLITE}{store.root}/mlflow/mlflow.db"
     artifacts: Path | None = store.root / "mlflow" / "artifacts"
     if uri.startswith(_SQLITE):
@@ -100,14 +100,14 @@ def _open(location: Location) -> Any:
 
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    # Prints a database error with its SQL before raising it; we say in one line what the caught error means.
+    # It prints a database error with its SQL before raising it; `answering` reports the error in one line.
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
     if not location.uri.startswith(_SQLITE):
         return MlflowClient(tracking_uri=location.uri, registry_uri=location.uri)
     Path(location.uri.removeprefix(_SQLITE)).parent.mkdir(parents=True, exist_ok=True)
-    with location.lock_in.lock("mlflow"):  # two processes that migrate one fresh file break each other
+    with location.lock_in.lock("mlflow"):  # two processes must not migrate the same new file at once
         client = MlflowClient(tracking_uri=location.uri, registry_uri=location.uri)
-        # Both stores, tracking and registry, open the file on their own first use.
+        # Both stores, tracking and registry, open the file at their first use.
         client.get_experiment("0")
         client.search_registered_models(max_results=1)
     return client
@@ -121,7 +121,7 @@ def _probe(location: Location) -> None:
     except (OSError, ValueError) as error:
         gateway = isinstance(error, urllib.error.HTTPError) and error.code in (502, 503, 504)
         answers = isinstance(error, urllib.error.HTTPError) or isinstance(getattr(error, "reason", None), ssl.SSLError)
-        if gateway or not answers:  # what certificate or password to trust is for MLflow's own settings
+        if gateway or not answers:  # certificates and passwords are set by MLflow's own settings
             raise RegistryUnavailable(f"MLflow at {location.shown} does not answer ({_first_line(error)})") from None
     _answered[location.uri] = time.monotonic()
 
@@ -138,7 +138,7 @@ def answering(location: Location) -> Iterator[None]:
             raise
         _answered.pop(location.uri, None)
         cause = error.__cause__ or error.__context__
-        if location.is_server and isinstance(cause, OSError):  # requests' errors are: the connection, not a reply
+        if location.is_server and isinstance(cause, OSError):  # an error of the connection, not a reply of the server
             raise RegistryUnavailable(
                 f"MLflow at {location.shown} does not answer any more ({_first_line(cause)})"
             ) from error
@@ -146,7 +146,7 @@ def answering(location: Location) -> Iterator[None]:
 
 
 def is_mlflow_error(error: BaseException) -> bool:
-    """Whether MLflow, its database layer or its connection raised `error`, rather than a defect of ours."""
+    """Whether `error` comes from MLflow, its database layer or its connection."""
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -165,7 +165,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def experiment_id(client: Any, location: Location) -> str:
-    """The id of the location's experiment, created if need be. UnderstudyError if somebody deleted it."""
+    """The id of the location's experiment, created if need be. UnderstudyError if it was deleted."""
     from mlflow.exceptions import MlflowException
 
     found = client.get_experiment_by_name(location.experiment)
@@ -186,7 +186,7 @@ def experiment_id(client: Any, location: Location) -> str:
 
 
 def metrics(figures: Mapping[str, float], now_ms: int, **entity: str) -> list[Any]:
-    """Metric entities of the finite figures: NaN and infinity are no measurements and are left out."""
+    """Metric entities of the finite figures; NaN and infinity are left out."""
     from mlflow.entities import Metric
 
     return [
@@ -203,7 +203,7 @@ def log_batch(
     params: Mapping[str, str] | None = None,
     tags: Mapping[str, str] | None = None,
 ) -> None:
-    """Everything in as few requests as a server takes; values are cut to its limits."""
+    """Log everything in as few requests as possible; values are cut to the server's limits."""
     from mlflow.entities import Param, RunTag
 
     metric_list = figures or []
@@ -216,7 +216,7 @@ def log_batch(
 
 
 def dataset_input(name: str, digest: str, source: str, context: str) -> Any:
-    """A dataset as MLflow shows it; `context` says what it was used for, such as `evaluation`."""
+    """A dataset as MLflow shows it; `context` is its use, such as `evaluation`."""
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
     dataset = Dataset(name=name, digest=digest[:36], source_type="local", source=json.dumps({"uri": source}))

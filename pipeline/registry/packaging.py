@@ -1,6 +1,6 @@
-"""A draft as the registry keeps it: an MLflow logged model (files, card, figures) and a version that points at it.
+"""Registers a draft: an MLflow logged model (files, card, figures) and a version that points to it.
 
-Knows no aliases: a version registered here is on stage only once `pipeline.registry.registry` says so.
+Sets no aliases: a version registered here becomes champion in `pipeline.registry.registry`.
 """
 
 import contextlib
@@ -31,9 +31,9 @@ from pipeline.registry.mlflow_client import (
 CARD = "README.md"  # where people and hubs look for a model's card
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Package:
-    """What is registered. `dataset` is (name, digest) of what `metrics` were measured on."""
+    """A draft to register. `dataset` is (name, digest) of the data that `metrics` were measured on."""
 
     model_dir: Path
     digest: str
@@ -47,14 +47,16 @@ class Package:
         """UnderstudyError if a figure is not finite or the files are not those of `digest`."""
         bad = [name for name, value in self.metrics.items() if not math.isfinite(value)]
         if bad:
-            raise UnderstudyError(f"{', '.join(sorted(bad))}: not a finite number, so this draft is not registered")
+            raise UnderstudyError(
+                f"{', '.join(sorted(bad))}: not a finite number, so the draft is not registered; run again"
+            )
         found = model_digest(self.model_dir)
         if found != self.digest:
             raise UnderstudyError(f"{self.model_dir}: digest {found}, but {self.digest} was examined; run again")
 
 
 def find_version(client: Any, name: str, digest: str) -> str:
-    """The oldest version of `name` with these bytes, left perhaps by an interrupted promotion; "" if there is none."""
+    """The oldest version of `name` with this digest, such as one of an interrupted promotion; "" if there is none."""
     found = client.search_model_versions(f"name = '{name}' AND tags.`understudy.digest` = '{digest}'")
     return str(min((int(version.version) for version in found), default=""))
 
@@ -110,7 +112,7 @@ def _ensure_registered_model(client: Any, name: str, package: Package) -> None:
                 description="Draft models for speculative decoding, kept by Understudy",
             )
         except MlflowException as lost:
-            if error_code(lost) != EXISTS:  # somebody else was first: fine
+            if error_code(lost) != EXISTS:  # created by another process in the meantime
                 raise
 
 
@@ -135,9 +137,9 @@ def _log_figures(client: Any, run_id: str, model_id: str, package: Package) -> N
 
 
 def files_of(location: Location, where: str, digest: str, what: str, into: Path) -> Path:
-    """The directory with the files stored at `where`: that place if it is on this machine, else `into`.
+    """The directory with the files stored at `where`: `where` itself if it is on this machine, else `into`.
 
-    Raises UnderstudyError naming `what` if they are gone or do not have `digest`.
+    Raises UnderstudyError naming `what` if the files are missing or do not have `digest`.
     """
     if urlsplit(where).scheme in ("", "file"):
         path = Path(unquote(urlsplit(where).path) if where.startswith("file:") else where)
@@ -149,7 +151,7 @@ def files_of(location: Location, where: str, digest: str, what: str, into: Path)
 
 
 def _download(location: Location, where: str, digest: str, what: str, into: Path) -> None:
-    """Into a directory beside `into`, renamed when it is whole: a killed download is never taken for a draft."""
+    """Download into a directory beside `into` and rename it when it is complete: a killed download leaves no draft."""
     import mlflow.artifacts
 
     into.parent.mkdir(parents=True, exist_ok=True)
@@ -159,7 +161,7 @@ def _download(location: Location, where: str, digest: str, what: str, into: Path
         weights = next(iter(sorted(Path(temporary).rglob("*.safetensors"))), None)
         files = weights.parent if weights is not None else Path(temporary)
         _require_intact(files, digest, what)
-        if into.exists() and not _is_intact(into, digest):  # another process may have just put it there
+        if into.exists() and not _is_intact(into, digest):  # another process may have downloaded it in the meantime
             shutil.rmtree(into)
         if not into.exists():
             with contextlib.suppress(OSError):

@@ -1,8 +1,8 @@
-"""The registry of drafts: who is on stage, who was before, and how a draft gets there.
+"""The registry of drafts: the champion, the previous champion, promotion and rollback.
 
-One MLflow registered model a target (or deployment), one version a draft that passed, aliases `champion`, `previous`,
-`challenger`. Every move of the aliases is numbered, made under a claim (`pipeline.registry.claims`) and written down in tags,
-since MLflow keeps no history of aliases. Knows nothing of stages, and does not judge: what it is to promote has passed.
+One MLflow registered model per target (or deployment), one version per draft that passed, aliases `champion`, `previous`,
+`challenger`. Every change of the aliases has a number, is made under a claim (`pipeline.registry.claims`) and is recorded in
+tags, because MLflow keeps no history of aliases. Knows nothing of stages. It applies no rules: the gate has done so.
 """
 
 import contextlib
@@ -16,14 +16,14 @@ from typing import Any
 from pipeline.config.root import Config
 from pipeline.errors import RegistryUnavailable, UnderstudyError, UsageError
 from pipeline.registry import claims
-from pipeline.registry.mlflow_client import MISSING, Location, answering, client_for, error_code, locate
+from pipeline.registry.mlflow_client import MISSING, Location, answering, client_for, error_code, tracking_location
 from pipeline.registry.packaging import Package, files_of, find_version, register
 from pipeline.store.artifacts import Store
 
 CHAMPION, PREVIOUS, CHALLENGER = "champion", "previous", "challenger"
 NONE = "none"
-_HISTORY = "understudy.history."  # tags of the registered model, one a change
-_WAIT_SECONDS = 20.0  # how long another's promotion is waited for; it takes about one
+_HISTORY = "understudy.history."  # tags of the registered model, one per change
+_WAIT_SECONDS = 20.0  # wait for another promotion, which takes about 1 s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ _registries: dict[tuple[str, str], "Registry"] = {}
 
 def registry_for(config: Config, store: Store) -> "Registry":
     """The registry entry that `config` promotes to; one per location and name in a process. Touches no network."""
-    location, name = locate(config, store), registered_name(config)
+    location, name = tracking_location(config, store), registered_name(config)
     return _registries.setdefault((location.uri, name), Registry(name, location))
 
 
@@ -84,13 +84,13 @@ class Registry:
         self.name, self.location = name, location
 
     def champion(self) -> RegisteredDraft | None:
-        """The draft on stage; None if there is none and the stock draft is the one to beat."""
+        """The current champion, or None."""
         with self._client() as client:
             state = self._state(client)
             return self._draft(client, state.champion) if state.champion else None
 
     def settled_champion(self) -> RegisteredDraft | None:
-        """The champion, after finishing a promotion that was killed behind its last alias: claim, challenger, number."""
+        """The champion. A promotion that was killed after it had set the aliases is completed first."""
         with self._client() as client:
             champion = self._current(client)
             if champion is not None and claims.sweep(client, self.name, champion.change):
@@ -104,9 +104,9 @@ class Registry:
             return self._draft(client, version)
 
     def fetch(self, draft: RegisteredDraft, into: Path) -> Path:
-        """A local directory with the draft's files: where the registry keeps them if that is this machine, else `into`.
+        """A local directory with the draft's files: the registry's own if it is on this machine, else `into`.
 
-        Raises UnderstudyError if the files are gone or are not those that were promoted.
+        Raises UnderstudyError if the files are missing or are not those that were promoted.
         """
         with self._client() as client:
             where = self._files(client, draft)
@@ -126,11 +126,19 @@ class Registry:
     ) -> RegisteredDraft:
         """Register the draft in `model_dir` and make it champion in place of `expected`.
 
-        `dataset` is (name, digest) of what `metrics` were measured on. Repeating an interrupted promotion uses the
-        version that is there already, and promoting the champion changes nothing.
-        Raises UnderstudyError if another than `expected` is champion, or if a figure is not finite.
+        `dataset` is (name, digest) of the data that `metrics` were measured on. Repeating an interrupted promotion uses
+        the version that already exists, and promoting the champion changes nothing.
+        Raises UnderstudyError if the champion is not `expected`, or if a figure is not finite.
         """
-        package = Package(model_dir, digest, card, dict(tags), dict(metrics), dataset, run_id)
+        package = Package(
+            model_dir=model_dir,
+            digest=digest,
+            card=card,
+            tags=dict(tags),
+            metrics=dict(metrics),
+            dataset=dataset,
+            run_id=run_id,
+        )
         with self._client() as client:
             try:
                 return self._promote(client, package, expected)
@@ -138,7 +146,7 @@ class Registry:
                 champion = self._current(client)
                 if champion is None or champion.digest != digest:
                     raise
-                return champion  # another run promoted this very draft in the meantime
+                return champion  # another run promoted the same draft in the meantime
 
     def _promote(self, client: Any, package: Package, expected: RegisteredDraft | None) -> RegisteredDraft:
         champion = self._current(client)
@@ -148,7 +156,7 @@ class Registry:
         version = find_version(client, self.name, package.digest) or register(client, self.location, self.name, package)
         with self._claim(client, expected, {"run": package.run_id, "to": version}) as (state, claim):
             number = claim.change
-            self._write_down(client, number, f"promote {state.champion or NONE} -> {version} run {package.run_id}")
+            self._record_change(client, number, f"promote {state.champion or NONE} -> {version} run {package.run_id}")
             for key, value in (
                 ("change", str(number)),
                 ("replaced", state.champion or NONE),
@@ -166,9 +174,10 @@ class Registry:
         return self._draft(client, version)
 
     def rollback(self) -> RegisteredDraft | None:
-        """Put `previous` back on stage, or nobody if there is none; what it had replaced becomes `previous`.
+        """Make `previous` the champion again; the version it had replaced becomes `previous`. Without a `previous` there is no
+        champion afterwards.
 
-        Returns the new champion. Raises UnderstudyError if there is no champion to take off.
+        Returns the new champion. Raises UnderstudyError if there is no champion.
         """
         with self._client() as client:
             before = self._state(client)
@@ -181,7 +190,7 @@ class Registry:
                 if target == leaving:  # a promotion was interrupted between its two aliases
                     target = self._still_there(client, tags.get("understudy.replaced", NONE))
                 after = self._before(client, target)
-                self._write_down(client, claim.change, f"rollback {leaving} -> {target or NONE}")
+                self._record_change(client, claim.change, f"rollback {leaving} -> {target or NONE}")
                 client.set_model_version_tag(self.name, leaving, "understudy.rolled_back_at", _now())
                 self._require_unexpired(claim)
                 self._set_alias(client, CHAMPION, target)
@@ -230,7 +239,7 @@ class Registry:
         except MlflowException as error:
             if error_code(error) == MISSING:
                 raise UnderstudyError(
-                    f"{self.name} has no version {version} in {self.location.shown}: somebody deleted it; run again"
+                    f"{self.name} has no version {version} in {self.location.shown}: it was deleted; run again"
                 ) from None
             raise
 
@@ -267,14 +276,14 @@ class Registry:
         if claim.expired:
             raise UnderstudyError(
                 f"{self.name}: the claim {claim.model_name} took too long and may have been taken "
-                "over; nothing was switched, run again"
+                "over; no alias was changed, run again"
             )
 
     @contextlib.contextmanager
     def _claim(
         self, client: Any, expected: RegisteredDraft | str | None, facts: Mapping[str, str]
     ) -> Iterator[tuple[_State, claims.Claim]]:
-        """The sole right to the next change, with the state read again once it was had."""
+        """Hold the exclusive claim to the next change. Yields the state as read under the claim."""
         give_up = time.monotonic() + _WAIT_SECONDS
         while True:
             state = self._state(client)
@@ -283,7 +292,7 @@ class Registry:
             if isinstance(claim, claims.Claim):
                 if claim.generation == 1:
                     break
-                self._set_change(client, claim.change)  # the number of whoever died is used up
+                self._set_change(client, claim.change)  # the number of the process that died is not used again
                 claims.release(client, claim)
                 continue
             if time.monotonic() > give_up:
@@ -297,9 +306,9 @@ class Registry:
             again = self._state(client)
             self._require_expected(again.champion, expected)
             if again.change + 1 != claim.change:
-                raise UnderstudyError(f"{self.name}: somebody else changed the champion meanwhile; run again")
+                raise UnderstudyError(f"{self.name}: another process changed the champion in the meantime; run again")
             yield again, claim
-            # Last: with this number the next claim is free to be taken.
+            # Last: once the number is set, the next claim can be taken.
             self._set_change(client, claim.change)
         finally:
             claims.release(client, claim)
@@ -308,7 +317,7 @@ class Registry:
     def _set_change(self, client: Any, number: int) -> None:
         client.set_registered_model_tag(self.name, "understudy.change", str(number))
 
-    def _write_down(self, client: Any, number: int, what: str) -> None:
+    def _record_change(self, client: Any, number: int, what: str) -> None:
         client.set_registered_model_tag(self.name, f"{_HISTORY}{number:06d}", f"{_now()} {what}")
 
     def _set_alias(self, client: Any, alias: str, version: str) -> None:
@@ -318,7 +327,7 @@ class Registry:
             client.delete_registered_model_alias(self.name, alias)
 
     def _before(self, client: Any, version: str) -> str:
-        """What `version` replaced when it was promoted, unless that was rolled back since or deleted."""
+        """The version that `version` replaced when it was promoted, unless that was rolled back or deleted since."""
         if not version:
             return ""
         return self._still_there(client, self._version(client, version).tags.get("understudy.replaced", NONE))

@@ -1,8 +1,8 @@
-"""Runs in MLflow: a parent run a pipeline run, a child a job, figures, settings, the decision in words.
+"""Uploads runs to MLflow: one parent run per pipeline run, one child run per job, figures, settings and the decision.
 
-The record in the store is the truth and MLflow a copy, uploaded as the run goes or later by `understudy store sync`. Tracking
-that is down costs a warning, never a run. Knows no stage: figures come from manifests. What has been uploaded is
-written down in `record.mlflow`, so that a repeated upload sends only what is new.
+The record in the store is authoritative; MLflow holds a copy, uploaded during the run or later by `understudy store sync`. If
+MLflow does not answer, the run continues with a warning. Knows no stage: figures come from manifests. `record.mlflow` lists
+what has been uploaded, so that a repeated upload sends only what is new.
 """
 
 import json
@@ -22,9 +22,9 @@ from pipeline.registry.mlflow_client import (
     dataset_input,
     error_code,
     experiment_id,
-    locate,
     log_batch,
     metrics,
+    tracking_location,
 )
 from pipeline.store.artifacts import Artifact, Store
 from pipeline.store.files import content_key
@@ -47,7 +47,7 @@ _PARENT, _RUN, _JOB = "mlflow.parentRunId", "understudy.run", "understudy.job"
 
 @dataclass(frozen=True)
 class _Found:
-    """What is known of a job: its figures, and the directory of its files."""
+    """A job's figures, and the directory of its files."""
 
     figures: Mapping[str, float]
     directory: Path | None
@@ -55,16 +55,16 @@ class _Found:
 
 
 class Tracker:
-    """Uploads run records. After a failure it stays quiet: one attempt, one warning."""
+    """Uploads run records. After a failure it makes no further attempt in this process."""
 
     def __init__(self, config: Config, store: Store, progress: Progress) -> None:
         self.store, self.progress = store, progress
-        self.location = locate(config, store)
+        self.location = tracking_location(config, store)
         self._down = False
         self._adopted: set[str] = set()
 
     def sync(self, record: RunRecord) -> bool:
-        """Bring MLflow to what `record` says; True if it is there. Never raises for tracking that is down."""
+        """Upload what `record` has and MLflow lacks; True if that worked. Raises nothing if MLflow does not answer."""
         if self._down:
             return False
         try:
@@ -84,7 +84,7 @@ class Tracker:
         )
 
     def _upload_or_start_over(self, client: Any, record: RunRecord) -> None:
-        """Runs that are gone (deleted, or another database under the same URI) are made anew, once."""
+        """If the runs in MLflow are gone (deleted, or another database under the same URI), they are created anew, once."""
         if record.mlflow.get("uri") != self.location.shown:
             record.mlflow = {}
         known = bool(record.mlflow)
@@ -111,7 +111,7 @@ class Tracker:
         self._upload_parent(client, record, figures, found)
 
     def _open_parent(self, client: Any, record: RunRecord) -> None:
-        """The parent run, with the settings; one that a killed process created is found by its tag."""
+        """Create the parent run with the settings, or find by its tag the one that a killed process created."""
         experiment = experiment_id(client, self.location)
         filter_string = f"tags.`{_RUN}` = '{record.id}' AND tags.`understudy.kind` = 'run'"
         earlier = client.search_runs([experiment], filter_string, max_results=1)
@@ -132,7 +132,7 @@ class Tracker:
         record.save(self.store)
 
     def _adopt_children(self, client: Any, record: RunRecord) -> None:
-        """Children that a killed process created without writing them down; asked for once a process and run."""
+        """Find child runs that a killed process created but did not record; once per process and run."""
         parent = record.mlflow["run_id"]
         if parent in self._adopted:
             return
@@ -143,14 +143,14 @@ class Tracker:
         self._adopted.add(parent)
 
     def _find(self, record: RunRecord, job_id: str, entry: Mapping[str, Any]) -> _Found:
-        """The job's figures from its artifact, or from the record for a job that leaves none."""
+        """The job's figures from its artifact, or from the record for a job without an artifact."""
         if "figures" in entry:
             return _Found(entry["figures"], run_directory(self.store, record.id) / entry["stage"], {})
         artifact: Artifact | None = None
         try:
             artifact = self.store.find(entry["stage"], entry["key"])
         except UnderstudyError as error:
-            self.progress.warn(f"{job_id} is tracked without figures: {error}")
+            self.progress.warn(f"{job_id} is uploaded without figures: {error}")
         if artifact is None:
             return _Found({}, None, {})
         return _Found(artifact.figures, artifact.path, artifact.manifest)
@@ -168,7 +168,7 @@ class Tracker:
             "understudy.git": _git(found),
             "understudy.seed": str(record.config["seed"]),
         }
-        if state["synced"].get(job_id, "").endswith(f" {entry['key']}"):  # found where this run had made it
+        if state["synced"].get(job_id, "").endswith(f" {entry['key']}"):  # built by this run and reused since
             log_batch(client, state["children"][job_id], tags=tags)
             state["synced"][job_id] = _stamp(entry)
             return
@@ -230,14 +230,6 @@ def ui_link(record: RunRecord) -> str | None:
     return f"mlflow ui --backend-store-uri {uri}"
 
 
-def ui_list_link(record: RunRecord) -> str | None:
-    """The address of the experiment's runs (its pages open elsewhere without the workflow type), or None as above."""
-    link = ui_link(record)
-    if link is None or not link.startswith("http"):
-        return link
-    return f"{link.rpartition('/runs/')[0]}/runs?workflowType=machine_learning"
-
-
 def _stamp(entry: Mapping[str, Any]) -> str:
     return f"{entry['state']} {entry['key']}"
 
@@ -247,7 +239,7 @@ def _git(found: _Found) -> str:
 
 
 def _flatten(value: Any, prefix: str = "") -> dict[str, str]:
-    """`{"a": {"b": 1}}` as `{"a.b": "1"}`; what holds nothing stays as it is."""
+    """`{"a": {"b": 1}}` as `{"a.b": "1"}`; other values are written as JSON."""
     if isinstance(value, Mapping) and value:
         items = [(str(key), item) for key, item in value.items()]
     elif isinstance(value, list | tuple) and value:
@@ -261,7 +253,7 @@ def _flatten(value: Any, prefix: str = "") -> dict[str, str]:
 
 
 def _note(record: RunRecord) -> str:
-    """What a person who opens the run should read first, in Markdown."""
+    """The note at the top of the run's page, in Markdown."""
     lines = [f"## {record.name}: {record.state}", ""]
     if record.decision is not None:
         lines += [f"**Decision: {record.decision.get('verdict', 'unknown')}**", ""]
@@ -269,7 +261,7 @@ def _note(record: RunRecord) -> str:
         lines.append("")
     done = sum(entry["state"] == "done" for entry in record.jobs.values())
     lines.append(
-        f"{len(record.jobs)} jobs, {done} done in this run, {len(record.jobs) - done} found in the store. "
-        f"Run `{record.id}`, begun {record.created}."
+        f"{len(record.jobs)} jobs: {done} done in this run, {len(record.jobs) - done} reused from earlier runs. "
+        f"Run `{record.id}`, started {record.created}."
     )
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""What `understudy latency explain` prints: the arithmetic of one pair, by the rule of thumb and exactly."""
+"""What `understudy latency explain` prints: the speedup of one pair, by the rule of thumb and exactly."""
 
 import sys
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ from rich.table import Table
 from pipeline.acceptance.rounds import iid_tokens_per_call
 from pipeline.latency.costs.speedup import (
     ForwardTimes,
-    acceptance_behind,
+    acceptance_from_counted,
     break_even_acceptance,
-    counted_acceptance,
+    draft_acceptance_rate,
     ideal_speedup,
     rule_of_thumb_tokens,
 )
@@ -21,7 +21,7 @@ _PIPE_WIDTH = 140
 
 @dataclass(frozen=True)
 class Example:
-    """Milliseconds of passes, one request alone."""
+    """Forward times at batch size 1, in ms."""
 
     plain: float  # the target over one token
     verify: float  # the target over gamma + 1 tokens
@@ -30,7 +30,7 @@ class Example:
     alpha: float
 
     def times(self, most: int) -> ForwardTimes:
-        """For draft lengths up to `most`; verification takes a line through the two times that are known."""
+        """For draft lengths up to `most`; verification time is linear between the two given times."""
         each = (self.verify - self.plain) / self.gamma
         return ForwardTimes({1 + gamma: self.plain + gamma * each for gamma in range(most + 1)}, self.draft)
 
@@ -38,61 +38,60 @@ class Example:
 def print_explanation(example: Example) -> None:
     """To stdout; a pipe gets plain text of a fixed width."""
     console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
-    for line in _arithmetic(example):
+    for line in _explanation(example):
         console.print(line, markup=False, soft_wrap=True)
     most = max(8, example.gamma)
     times = example.times(most)
     table = Table()
     for title in (
-        "draft tokens",
-        "tokens a round",
-        "tokens by the rule",
-        "times as fast",
-        "times by the rule",
-        "accepted of drafted",
+        "draft length",
+        "tokens per step",
+        "by rule of thumb",
+        "speedup",
+        "by rule of thumb",
+        "draft acceptance rate",
     ):
         table.add_column(title, justify="right")
     for gamma in range(1, most + 1):
         exact, rule = iid_tokens_per_call(example.alpha, gamma), rule_of_thumb_tokens(example.alpha, gamma)
         fast, said = (ideal_speedup(tokens, gamma, times) for tokens in (exact, rule))
-        counted = counted_acceptance(example.alpha, gamma)
+        counted = draft_acceptance_rate(example.alpha, gamma)
         table.add_row(str(gamma), f"{exact:.2f}", f"{rule:.2f}", f"{fast:.2f}", f"{said:.2f}", f"{counted:.2f}")
     console.print(table)
     console.print(_break_even(example, times, most), markup=False, soft_wrap=True)
 
 
 def _break_even(example: Example, times: ForwardTimes, most: int) -> str:
-    """At the draft length given, and at the best one."""
+    """At the given draft length, and at the best one."""
     own, best = (break_even_acceptance(times, gammas) for gammas in ([example.gamma], range(1, most + 1)))
     if best is None:
-        return "No acceptance makes this pair pay."
-    at = "it never pays" if own is None else f"it pays from an acceptance rate of {own:.2f} on"
+        return "This pair is not faster than plain decoding at any acceptance rate."
+    at = "none" if own is None else f"{own:.2f}"
     return (
-        f"At {example.gamma} draft tokens {at}, at the best draft length from {best:.2f} on. (Other draft lengths: verification "
-        "on a line between the two times given.)"
+        f"Break-even acceptance rate: {at} at draft length {example.gamma}, {best:.2f} at the best draft length. (Verification "
+        "time of other draft lengths is linear between the two given times.)"
     )
 
 
-def _arithmetic(example: Example) -> list[str]:
+def _explanation(example: Example) -> list[str]:
     alpha, gamma = example.alpha, example.gamma
     round_ms = example.times(gamma).round(gamma)
     exact, rule = iid_tokens_per_call(alpha, gamma), rule_of_thumb_tokens(alpha, gamma)
-    behind, over = acceptance_behind(alpha, gamma), round(100 * (rule / exact - 1))
-    said = f"promises {over}% too much" if over else "says the same"
+    counted, over = acceptance_from_counted(alpha, gamma), round(100 * (rule / exact - 1))
+    verdict = f"is {over}% too high" if over else "agrees"
     return [
-        f"Without a draft the target says a token every {example.plain:g} ms.",
-        f"A round with one: {gamma} draft tokens in {gamma * example.draft:g} ms, one pass of the target over them and one more "
+        f"Plain decoding: one token per target pass, {example.plain:g} ms per token.",
+        f"One speculative step: {gamma} draft tokens in {gamma * example.draft:g} ms, then one target pass over {gamma + 1} tokens "
         f"in {example.verify:g} ms: {round_ms:g} ms.",
         "",
-        f"Rule of thumb: a share of {alpha:g} of {gamma} draft tokens is kept and the target adds one, {rule:.2f} tokens a "
-        f"round: {round_ms / rule:.1f} ms a token, {rule * example.plain / round_ms:.2f} times as fast.",
-        f"Exact: a draft token is kept only if all before it were, 1 + {alpha:g} + {alpha:g}^2 + ... = {exact:.2f} tokens a "
-        f"round: {round_ms / exact:.1f} ms a token, {exact * example.plain / round_ms:.2f} times as fast.",
+        f"Rule of thumb: {alpha:g} of {gamma} draft tokens are accepted and the target adds one: {rule:.2f} tokens per step, "
+        f"{round_ms / rule:.1f} ms per token, speedup {rule * example.plain / round_ms:.2f}.",
+        f"Exact: a draft token counts only if all draft tokens before it were accepted: 1 + {alpha:g} + {alpha:g}^2 + ... = "
+        f"{exact:.2f} tokens per step, {round_ms / exact:.1f} ms per token, speedup {exact * example.plain / round_ms:.2f}.",
         "",
-        f"The rule {said} where {alpha:g} is the acceptance rate, the chance that a "
-        "token is kept if all before it were,",
-        f"as `understudy probe` and every examination report it. It is right where {alpha:g} is what an engine counts, accepted "
-        f"over drafted: the acceptance rate is {behind:.2f} then.",
-        "Neither knows that acceptance differs from prompt to prompt and token to token: an examination's tokens per target "
-        "call do.",
+        f"If {alpha:g} is the acceptance rate (the probability that a token is accepted, given that all before it were), the rule of "
+        f"thumb {verdict}. `understudy probe` and every examination report this rate.",
+        f"If {alpha:g} is the draft acceptance rate of an engine (accepted / drafted tokens), the rule of thumb is right. The "
+        f"acceptance rate is then {counted:.2f}.",
+        "Both assume the same acceptance rate for every token. The tokens per target call of an examination need no such assumption.",
     ]

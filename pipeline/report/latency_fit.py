@@ -1,4 +1,4 @@
-"""What `understudy latency fit` prints: costs with their intervals, and how far they can be trusted."""
+"""What `understudy latency fit` prints: step costs with confidence intervals, and the errors of the fit."""
 
 import sys
 from pathlib import Path
@@ -6,20 +6,20 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from pipeline.latency.costs.fitted import Fitted
+from pipeline.latency.costs.fitted import FittedCosts
 
 _PIPE_WIDTH = 140
 _MEANING = {
-    "verify": "any step",
-    "draft": "each draft token of it",
-    "verify_each": "each request in it",
-    "draft_each": "each draft token of each request",
-    "experts": "reading every expert's weights",
-    "prefill": "each prompt that it meets",
+    "verify": "per step",
+    "draft": "per draft token",
+    "verify_each": "per request",
+    "draft_each": "per request and draft token",
+    "experts": "per step with all experts active",
+    "prefill": "per prefill",
 }
 
 
-def print_costs(found: Fitted, measurements: int, path: Path | None) -> None:
+def print_costs(found: FittedCosts, measurements: int, path: Path | None) -> None:
     """To stdout; a pipe gets plain text of a fixed width."""
     console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
 
@@ -28,36 +28,33 @@ def print_costs(found: Fitted, measurements: int, path: Path | None) -> None:
 
     costs = found.costs
     table = Table()
-    for title in ("cost", "milliseconds", "95% interval", "of"):
-        table.add_column(title, justify="left" if title in ("cost", "of") else "right")
-    unknown = set() if found.most_gamma else {"draft", "draft_each"}  # plain decoding alone
+    for title in ("cost", "ms", "95% interval", "unit"):
+        table.add_column(title, justify="left" if title in ("cost", "unit") else "right")
+    unknown = set() if found.max_gamma else {"draft", "draft_each"}  # plain decoding alone
     for name, one in costs.coefficients.items():
         if name in unknown:
             continue
         bounds = "unknown" if one.high == float("inf") else f"{1e3 * one.low:.3g} to {1e3 * one.high:.3g}"
         table.add_row(name, f"{1e3 * one.value:.4g}", bounds, _MEANING[name])
     console.print(table)
-    say(f"{measurements} measurements; the line is {100 * costs.mape:.1f}% off on the average, R2 {costs.r2:.4f}")
-    left_out = found.left_out
-    if found.bends:
-        say(
-            f"A line does not fit: each measurement predicted from the others, it is {100 * left_out.line:.1f}% off, and "
-            f"{100 * left_out.bent:.1f}% with bends, which predictions therefore use"
-        )
+    say(f"{measurements} measurements; linear fit: MAPE {costs.mape:.1%}, R2 {costs.r2:.4f}")
+    error = found.leave_one_out
+    if error.linear:
+        used = "piecewise" if found.piecewise else "linear"
+        say(f"leave-one-out error: linear {error.linear:.1%}, piecewise {error.piecewise:.1%}; using {used}")
     if unknown:
-        say("Nothing was measured with a draft: these costs predict plain decoding alone")
+        say("No measurement with a draft: these costs predict plain decoding only")
     if confounded := [name for name in costs.confounded if name not in unknown]:
         say(
-            f"These measurements cannot tell {', '.join(confounded)} apart; other loads or draft lengths would, and at "
-            "those that were measured predictions hold all the same"
+            f"These measurements cannot separate {', '.join(confounded)}. Add other loads or draft lengths; predictions at the "
+            "measured ones are valid"
         )
     if found.prefill:
-        say(f"A prompt holds everybody up for {1e3 * found.prefill:.3g} ms")
+        say(f"Each prefill blocks the batch for {1e3 * found.prefill:.3g} ms")
     else:
         say(
-            "Predictions leave the wait for a first token out. Where nothing says what prefills take, answers' lengths (a column "
-            "`tokens`) and a row of one request with its first token (`ttft`) do; an engine that slices prefills into its steps "
-            "has them in its steps already"
+            "Prefill time is unknown, so predictions leave out TTFT. To fit it, add output lengths (column `tokens`) and a row "
+            "with one request and its TTFT (column `ttft`). With chunked prefill, step times already include prefills"
         )
     if path is not None:
         say(f"written to {path}")

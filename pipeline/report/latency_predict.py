@@ -1,4 +1,4 @@
-"""What `understudy latency predict` prints and draws: latency against load, with speculation and without."""
+"""What `understudy latency predict` prints and plots: latency by load, with speculation and without."""
 
 import sys
 from collections.abc import Sequence
@@ -9,16 +9,16 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from pipeline.latency.load.prediction import Point, Prediction
+from pipeline.latency.load.prediction import LoadPoint, Prediction
 from pipeline.latency.load.queueing import Latency
-from pipeline.latency.load.schedule import ranges
+from pipeline.latency.load.schedule import batch_ranges
 
 _PIPE_WIDTH = 140
 _UNSTABLE = "unstable"
 
 
 def print_prediction(found: Prediction, lengths_N: NDArray[np.int64], tokens: float, notes: Sequence[str]) -> None:
-    """To stdout; a pipe gets plain text of a fixed width. `tokens`: of a mean answer."""
+    """To stdout; a pipe gets plain text of a fixed width. `tokens`: mean output length."""
     console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
 
     def say(text: str) -> None:
@@ -29,30 +29,30 @@ def print_prediction(found: Prediction, lengths_N: NDArray[np.int64], tokens: fl
     titles = [
         "requests/s",
         "tokens/s",
-        "plain: mean s",
-        "95% below",
-        "in batch",
-        "drafting: mean s",
-        "95% below",
-        "in batch",
+        "plain mean s",
+        "plain p95 s",
+        "plain batch",
+        "spec. mean s",
+        "spec. p95 s",
+        "spec. batch",
     ]
-    for title in [*titles, *(["simulated mean", "95% below"] if simulated else []), "times as fast"]:
+    for title in [*titles, *(["simulated mean s", "simulated p95 s"] if simulated else []), "speedup"]:
         table.add_column(title, justify="right")
     for point in found.points:
         speedup = "-" if point.speedup is None else f"{point.speedup:.2f}"
         table.add_row(
             f"{point.rate:.4g}",
-            f"{point.rate * tokens:,.0f}" if point.plain or point.drafted else "-",
+            f"{point.rate * tokens:,.0f}" if point.plain or point.speculative else "-",
             *_cells(point.plain),
-            *_cells(point.drafted),
+            *_cells(point.speculative),
             *(_simulated(point) if simulated else ()),
             speedup,
         )
     console.print(table)
-    say(f"draft lengths: {_lengths(lengths_N)}")
+    say(f"draft length: {_lengths(lengths_N)}")
     say(
-        f"stable up to {found.plain_limit:.4g} requests a second without drafting and {found.drafted_limit:.4g} with it; "
-        "beyond, the line grows for as long as requests come, and there is no latency to state"
+        f"capacity: {found.plain_limit:.4g} requests/s with plain decoding, {found.speculative_limit:.4g} with speculation. Where "
+        "offered load exceeds capacity (unstable), the queue grows without bound and latency has no mean"
     )
     for note in notes:
         say(note)
@@ -62,44 +62,48 @@ def _cells(found: Latency | None) -> tuple[str, str, str]:
     return (_UNSTABLE, "-", "-") if found is None else (f"{found.mean:.3g}", f"{found.p95:.3g}", f"{found.batch:.1f}")
 
 
-def _simulated(point: Point) -> tuple[str, str]:
-    trial = point.simulated
-    return ("-", "-") if trial is None else (f"{trial.mean:.3g}", f"{trial.p95:.3g}")
+def _simulated(point: LoadPoint) -> tuple[str, str]:
+    simulation = point.simulated
+    return ("-", "-") if simulation is None else (f"{simulation.mean:.3g}", f"{simulation.p95:.3g}")
 
 
 def _lengths(lengths_N: NDArray[np.int64]) -> str:
     return ", ".join(
-        f"{gamma or 'none'} at {first} {'requests' if last > 1 else 'request'}"
-        if first == last
-        else f"{gamma or 'none'} at {first} to {last} requests"
-        for first, last, gamma in ranges(lengths_N)
+        f"{gamma} at batch size {first}" if first == last else f"{gamma} at batch sizes {first} to {last}"
+        for first, last, gamma in batch_ranges(lengths_N)
     )
 
 
 def plot_prediction(found: Prediction, path: Path) -> None:
-    """Mean (line) and 95th percentile (dashes) of latency by load; the dotted lines are where each way stops being stable."""
+    """Mean (solid) and p95 (dashed) latency by load; dotted vertical lines show the capacity."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
-    for name, colour, limit in (("plain", "tab:gray", found.plain_limit), ("drafted", "tab:blue", found.drafted_limit)):
+    for name, colour, limit in (
+        ("plain", "tab:gray", found.plain_limit),
+        ("drafted", "tab:blue", found.speculative_limit),
+    ):
         stable = [(point.rate, one) for point in found.points if (one := getattr(point, name)) is not None]
         rates = [rate for rate, _ in stable]
-        label = "without drafting" if name == "plain" else "with speculation"
+        label = "plain decoding" if name == "plain" else "speculative decoding"
         axes.plot(rates, [one.mean for _, one in stable], "o-", color=colour, label=f"{label}: mean")
+        axes.plot(rates, [one.p95 for _, one in stable], "s--", color=colour, label=f"{label}: p95", alpha=0.6)
+        axes.axvline(limit, color=colour, linestyle=":", label=f"{label}: capacity {limit:.3g} requests/s")
+    simulations = [(point.rate, point.simulated) for point in found.points if point.simulated]
+    if simulations:
         axes.plot(
-            rates, [one.p95 for _, one in stable], "s--", color=colour, label=f"{label}: 95th percentile", alpha=0.6
+            [rate for rate, _ in simulations], [one.mean for _, one in simulations], "kx", label="simulated: mean"
         )
-        axes.axvline(limit, color=colour, linestyle=":", label=f"{label}: unstable from {limit:.3g}/s")
-    trials = [(point.rate, point.simulated) for point in found.points if point.simulated]
-    if trials:
-        axes.plot([rate for rate, _ in trials], [one.mean for _, one in trials], "kx", label="simulated: mean")
         axes.plot(
-            [rate for rate, _ in trials], [one.p95 for _, one in trials], "k+", label="simulated: 95th percentile"
+            [rate for rate, _ in simulations],
+            [one.p95 for _, one in simulations],
+            "k+",
+            label="simulated: p95",
         )
-    axes.set(xlabel="requests a second", ylabel="seconds from arrival to last token", yscale="log")
+    axes.set(xlabel="offered load (requests/s)", ylabel="request latency (s)", yscale="log")
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter("{x:g}")
     axes.legend(fontsize="small")

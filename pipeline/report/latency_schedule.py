@@ -1,4 +1,4 @@
-"""What `understudy latency schedule` prints and draws: draft lengths by the number of requests in the batch."""
+"""What `understudy latency schedule` prints and plots: the best draft length by batch size."""
 
 import json
 import sys
@@ -11,10 +11,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from pipeline.latency.load.schedule import FORMATS, Schedule, last_paying, speedups
+from pipeline.latency.load.schedule import FORMATS, Schedule, largest_paying_batch, speedups
 
 _PIPE_WIDTH = 140
-_SHOWN = (1, 4, 16, 64, 256)  # numbers of requests that are drawn
+_SHOWN = (1, 4, 16, 64, 256)  # batch sizes in the plot
 
 
 def print_schedule(found: Schedule, notes: Sequence[str]) -> None:
@@ -26,9 +26,9 @@ def print_schedule(found: Schedule, notes: Sequence[str]) -> None:
 
     several = len(found.drafts) > 1
     table = Table()
-    for title in ("requests", *(["draft"] if several else []), "draft length", "times as fast", "pays from acceptance"):
+    for title in ("batch size", *(["draft"] if several else []), "draft length", "speedup", "break-even acceptance"):
         table.add_column(title, justify="right")
-    for first, last in _stretches(found):
+    for first, last in _ranges(found):
         name = found.winner_N[first] or "none"
         table.add_row(
             str(first + 1) if first == last else f"{first + 1} to {last + 1}",
@@ -38,13 +38,13 @@ def print_schedule(found: Schedule, notes: Sequence[str]) -> None:
             _span(found.break_even_N[[first, last]], "{:.2f}"),
         )
     console.print(table)
-    cap, last = len(found.lengths_N), last_paying(found.lengths_N)
+    cap, last = len(found.lengths_N), largest_paying_batch(found.lengths_N)
     if not last:
-        say(f"speculation does not pay here, at any number of requests up to {cap}")
+        say(f"speculation does not pay at any batch size up to {cap}")
     elif last == cap:
-        say(f"speculation pays up to the batch cap, {cap} requests at once")
+        say(f"speculation pays at all batch sizes up to the batch cap ({cap})")
     else:
-        say(f"break-even: speculation pays up to {last} requests at once")
+        say(f"break-even: speculation pays up to batch size {last}")
     for note in notes:
         say(note)
     if last and not several:
@@ -52,8 +52,8 @@ def print_schedule(found: Schedule, notes: Sequence[str]) -> None:
             say(f"{engine}: {json.dumps(written(found.lengths_N))}")
 
 
-def _stretches(found: Schedule) -> list[tuple[int, int]]:
-    """First and last place of each stretch of one draft and one length."""
+def _ranges(found: Schedule) -> list[tuple[int, int]]:
+    """First and last index of each range of batch sizes with one draft and one draft length."""
     places = range(len(found.lengths_N))
     groups = groupby(places, key=lambda place: (found.winner_N[place], int(found.lengths_N[place])))
     return [(members[0], members[-1]) for members in (list(group) for _, group in groups)]
@@ -65,19 +65,19 @@ def _span(ends: Any, form: str) -> str:
 
 
 def schedule_json(found: Schedule) -> dict[str, Any]:
-    """By the number of requests, from 1; null where no acceptance would pay."""
+    """Lists are by batch size, from 1; a break-even of null: no acceptance rate would pay."""
     return {
         "draft": found.winner_N,
         "draft_length": found.lengths_N.tolist(),
         "speedup": found.speedup_N.tolist(),
         "break_even_acceptance": [float(one) if np.isfinite(one) else None for one in found.break_even_N],
-        "break_even_requests": last_paying(found.lengths_N),
+        "break_even_batch_size": largest_paying_batch(found.lengths_N),
         **({engine: written(found.lengths_N) for engine, written in FORMATS.items()} if len(found.drafts) == 1 else {}),
     }
 
 
 def plot_schedule(found: Schedule, path: Path) -> None:
-    """Speedup by draft length at several numbers of requests (the first draft), and by requests at the best length (all)."""
+    """Left: speedup by draft length at several batch sizes (first draft). Right: best speedup by batch size (all drafts)."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -87,13 +87,13 @@ def plot_schedule(found: Schedule, path: Path) -> None:
     first, cap = found.drafts[0], len(found.lengths_N)
     speedup_GN = speedups(first.rounds_G, first.step_GN)
     for count in [number for number in _SHOWN if number < cap] + [cap]:
-        by_length.plot(speedup_GN[:, count - 1], "o-", label=f"{count} requests" if count > 1 else "1 request")
+        by_length.plot(speedup_GN[:, count - 1], "o-", label=f"batch size {count}")
     by_length.xaxis.get_major_locator().set_params(integer=True)
-    by_length.set(xlabel="draft length", ylabel="times as fast as plain decoding", title=first.name)
+    by_length.set(xlabel="draft length", ylabel="speedup over plain decoding", title=first.name)
     for draft in found.drafts:
         best_N = speedups(draft.rounds_G, draft.step_GN).max(0)
         by_load.plot(np.arange(1, cap + 1), best_N, "-", label=f"{draft.name}, best draft length")
-    by_load.set(xlabel="requests at once", ylabel="times as fast as plain decoding", xscale="log")
+    by_load.set(xlabel="batch size", ylabel="speedup over plain decoding", xscale="log")
     by_load.xaxis.set_major_formatter("{x:g}")
     for axes in (by_length, by_load):
         axes.axhline(1.0, color="black", linestyle=":", label="break-even")

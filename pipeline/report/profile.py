@@ -1,4 +1,4 @@
-"""What `understudy profile` prints: times of a step by batch, and where drafting is dear."""
+"""What `understudy profile` prints: forward times by batch size, and the draft's cost relative to the target's."""
 
 import sys
 from pathlib import Path
@@ -16,18 +16,18 @@ def print_profile(profile: Profile, path: Path) -> None:
     console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
     about, context = profile.about, profile.target.contexts[0]
     console.print(
-        f"{about['device']}, {about['threads']} threads, {about['dtype']}; milliseconds of a forward pass with {context} tokens "
-        "in each cache",
+        f"{about['device']}, {about['threads']} threads, {about['dtype']}; forward times in ms at a context of {context} "
+        "tokens",
         markup=False,
         soft_wrap=True,
     )
-    gammas = sorted({1, profile.most_gamma // 2, profile.most_gamma} - {0})
+    gammas = sorted({1, profile.max_gamma // 2, profile.max_gamma} - {0})
     table = Table()
     for title in (
-        "requests",
+        "batch size",
         "target, 1 token",
-        *(f"{gamma + 1} tokens" for gamma in gammas),
-        "draft",
+        *(f"target, {gamma + 1} tokens" for gamma in gammas),
+        "draft, 1 token",
         "draft / target",
     ):
         table.add_column(title, justify="right")

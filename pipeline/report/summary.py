@@ -68,12 +68,12 @@ def summarise(store: Store, record: RunRecord) -> Summary:
         entry = record.jobs[job]
         stages.append(StageLine(job, entry["state"], entry["seconds"]))
         directory = store.directory(entry["stage"], entry["key"])
-        if entry["stage"] in _DIRECTORIES and not entry["part"] and directory.exists():
+        task = entry.get("task", {})
+        if entry["stage"] in _DIRECTORIES and task.get("target") != "target_before" and directory.exists():
             directories[_DIRECTORIES[entry["stage"]]] = str(directory)
         artifact = store.find(entry["stage"], entry["key"]) if entry["stage"] in _SHOWN else None
         if artifact is None:
             continue
-        task = entry.get("task", {})
         if entry["stage"] == "evaluate" and task.get("split") == "dev":
             continue  # used only to choose a form; the table shows the examination
         if entry["stage"] == "evaluate":

@@ -31,7 +31,6 @@ class Outcome:
     """What a stage reports; its files are in `context.out`."""
 
     figures: Mapping[str, float] = field(default_factory=dict)  # flat, finite: they go to MLflow
-    provides: Mapping[str, str] = field(
-        default_factory=dict
-    )  # name -> digest, for stages that depend on one file of it
+    # name -> digest, for stages that depend on one file of the artifact only
+    provides: Mapping[str, str] = field(default_factory=dict)
     notes: Mapping[str, Any] = field(default_factory=dict)  # what people should see: warnings, differences

@@ -28,7 +28,7 @@ class OutsideInput:
 
 
 def resolve_inputs(config: Config, store: Store) -> dict[str, OutsideInput]:
-    """Digests of prompt files and models named by the config. UsageError names what is not there."""
+    """Digests of the prompt files and models in the config. UsageError names the one that does not exist."""
     digests = _FileDigests(store)
     found = _inputs(config, digests)
     digests.save()
@@ -36,11 +36,11 @@ def resolve_inputs(config: Config, store: Store) -> dict[str, OutsideInput]:
 
 
 def require_inputs(config: Config) -> None:
-    """UsageError names what is not there. Hashes nothing and writes nothing."""
-    _inputs(config, _Unread())
+    """Check that they exist: UsageError names the one that does not. Hashes nothing and writes nothing."""
+    _inputs(config, _NoDigests())
 
 
-def _inputs(config: Config, digests: "_FileDigests | _Unread") -> dict[str, OutsideInput]:
+def _inputs(config: Config, digests: "_FileDigests | _NoDigests") -> dict[str, OutsideInput]:
     found: dict[str, OutsideInput] = {}
     if config.pair.is_reference:
         library = Path(sysconfig.get_path("stdlib"))
@@ -60,27 +60,27 @@ def _inputs(config: Config, digests: "_FileDigests | _Unread") -> dict[str, Outs
     return found
 
 
-def _profile(form: Form, config: Config, digests: "_FileDigests | _Unread") -> OutsideInput:
-    # Takes a second to import: runs that state no load need not wait for it.
-    from pipeline.latency.costs.step_costs import read_machine
+def _profile(form: Form, config: Config, digests: "_FileDigests | _NoDigests") -> OutsideInput:
+    # Imported here because it takes a second, and most runs state no load.
+    from pipeline.latency.costs.step_costs import read_step_costs
 
     path, gamma = Path(config.gate.profile[form]), config.evaluate.gamma
     try:
-        machine = read_machine(path)
+        machine = read_step_costs(path)
     except UsageError as error:
         raise UsageError(f"gate.profile.{form}: {error}") from None
-    if machine.most_gamma < gamma:
+    if machine.max_gamma < gamma:
         raise UsageError(
-            f"gate.profile.{form}: {path} was measured up to draft length {machine.most_gamma}, and evaluate.gamma is {gamma}"
+            f"gate.profile.{form}: {path} was measured up to draft length {machine.max_gamma}, and evaluate.gamma is {gamma}"
         )
     if config.gate.min_speedup is not None and not machine.plain:
         raise UsageError(
-            f"gate.profile.{form}: {path} has no row without drafting, which a speedup is over; add some of draft length 0"
+            f"gate.profile.{form}: {path} has no row without drafting to compute the speedup from; add rows with draft length 0"
         )
     return OutsideInput(digests.of(path), str(path))
 
 
-def _model(role: str, source: ModelSource, digests: "_FileDigests | _Unread") -> OutsideInput:
+def _model(role: str, source: ModelSource, digests: "_FileDigests | _NoDigests") -> OutsideInput:
     if source.is_hub:
         return OutsideInput(f"{source.source}@{source.revision}")
     path = Path(source.source)
@@ -89,7 +89,7 @@ def _model(role: str, source: ModelSource, digests: "_FileDigests | _Unread") ->
     return OutsideInput(digests.of_files(path, model_files(path)), str(path))
 
 
-def _prompts(number: int, path: Path, digests: "_FileDigests | _Unread") -> OutsideInput:
+def _prompts(number: int, path: Path, digests: "_FileDigests | _NoDigests") -> OutsideInput:
     if path.is_file():
         return OutsideInput(digests.of(path), str(path))
     if path.is_dir():
@@ -99,8 +99,8 @@ def _prompts(number: int, path: Path, digests: "_FileDigests | _Unread") -> Outs
     raise UsageError(f"corpus.sources.{number}.path: {path}: no such file or directory")
 
 
-class _Unread:
-    """In place of digests, where only what is missing matters."""
+class _NoDigests:
+    """Takes the place of _FileDigests where files are only checked for existence."""
 
     def of(self, path: Path) -> str:
         return ""
@@ -113,7 +113,7 @@ class _Unread:
 
 
 class _FileDigests:
-    """SHA-256 of files, remembered while size and mtime stand."""
+    """SHA-256 of files, stored for as long as size and mtime do not change."""
 
     def __init__(self, store: Store) -> None:
         self._path = store.root / "digests.json"
@@ -131,7 +131,7 @@ class _FileDigests:
         return str(known["sha256"])
 
     def of_text(self, library: Path, megabytes: float) -> str:
-        """Digest of the reference text, computed anew only when a file of the library has changed."""
+        """Digest of the reference text, computed again only when a file of the library has changed."""
         name, stamp = f"{library}:{megabytes:g}", library_stamp(library)
         known = self._known.get(name)
         if known is None or known["stamp"] != stamp:

@@ -87,7 +87,7 @@ def _corpus(config: Config) -> Job:
     reads = {"tokenizer": "pair#tokenizer"}
     for number, source in enumerate(settings["sources"]):
         reads[f"prompts_{number}"] = "pair#prompts" if source["path"] == "reference" else f"outside#prompts_{number}"
-        del source["path"]  # the digest stands for it: a moved file is the same file
+        del source["path"]  # its digest is an input instead: a file that was moved is still the same file
     return Job(stage="corpus", settings=settings, reads=reads)
 
 
@@ -195,7 +195,7 @@ def _gate(config: Config, champion: bool) -> Job:
         reads |= {examination_input(form, "dev"): f"evaluate/dev-{_name(form)}" for form in contenders}
     reads |= {profile_input(form): f"outside#{profile_input(form)}" for form in config.gate.profile}
     gate = config.gate.model_dump()
-    del gate["profile"]  # the files' digests stand for it
+    del gate["profile"]  # the files' digests are inputs instead
     settings = {"gate": gate, "gamma": config.evaluate.gamma, "confidence": config.evaluate.confidence}
     return Job(stage="gate", settings=settings, reads=reads)
 

@@ -1,8 +1,8 @@
-"""The lean forward in one call of compiled code, for passes of few tokens on a CPU. Knows no decoding rule.
+"""The Llama forward pass in one call of compiled code, for passes of few tokens on a CPU. Knows no decoding rule.
 
-A pass of one or a few tokens takes as long as reading the weights once, if nothing else costs anything: `native.c` says how.
-Where it cannot be built, `lean.LlamaForward` does without. A model that is trained on, moved or changed needs a
-new one: it reads the weights where they were. Shapes: B rows, T tokens of a row, V tokens.
+A pass of one or a few tokens is bound by reading the weights once, if nothing else takes time: `llama_forward.c` says how. Where
+it cannot be built, `LlamaForward` does without. The weights are read where they are: a model that is trained, moved or changed
+needs a new `CompiledForward`. Shapes: B rows, T tokens of a row, S slots of the cache, V tokens of the vocabulary.
 """
 
 import ctypes
@@ -16,10 +16,11 @@ from torch import nn
 from pipeline.native.build import SOURCES, load
 from pipeline.speculation.nf4_layers import is_nf4, read
 
-_SOURCE = SOURCES / "llama_forward.c"
-_DEFINES = {torch.float32: [], torch.bfloat16: ["-DBF16"]}
-_NO_TILES = ["-mno-amx-tile", "-mno-amx-bf16"]  # where the kernel does not grant them
-_MULTIPLE, _LEAST = 32, 16  # what native.c asks of sizes that are summed over, and of a product's outputs
+SOURCE = SOURCES / "llama_forward.c"
+DEFINES = {torch.float32: [], torch.bfloat16: ["-DBF16"]}
+_NO_TILES = ["-mno-amx-tile", "-mno-amx-bf16"]  # where the kernel does not grant the tile registers
+# llama_forward.c sums over a multiple of 32 numbers, reads heads in vectors of 16, and needs 16 outputs.
+_SUM_MULTIPLE, _HEAD_MULTIPLE, _MIN_OUTPUTS = 32, 16, 16
 
 _POINTER, _COUNT = ctypes.c_void_p, ctypes.c_int64
 
@@ -27,49 +28,53 @@ _POINTER, _COUNT = ctypes.c_void_p, ctypes.c_int64
 class _Linear(ctypes.Structure):
     _fields_ = (
         *((name, _POINTER) for name in ("weight", "bias")),
-        ("out", _COUNT),
-        *((name, _POINTER) for name in ("codes", "table", "tables")),
+        ("outputs", _COUNT),
+        *((name, _POINTER) for name in ("nf4_codes", "nf4_table_index", "nf4_tables")),
     )
 
 
 class _Layer(ctypes.Structure):
     _fields_ = (
-        *((name, _POINTER) for name in ("norm", "query_norm", "key_norm", "mlp_norm")),
+        *((name, _POINTER) for name in ("attention_norm", "query_norm", "key_norm", "mlp_norm")),
         *((name, _Linear) for name in ("query", "key", "value", "output", "gate", "up", "down")),
     )
 
 
 class _Model(ctypes.Structure):
     _fields_ = (
-        *((name, _COUNT) for name in ("tokens", "layers", "hidden", "inner", "heads", "key_heads", "width")),
-        ("epsilon", ctypes.c_float),
+        *((name, _COUNT) for name in ("vocab_size", "layer_count", "hidden_size", "intermediate_size")),
+        *((name, _COUNT) for name in ("heads", "key_value_heads", "head_dim")),
+        ("norm_epsilon", ctypes.c_float),
         ("embedding", _POINTER),
-        ("norm", _POINTER),
-        ("head", _Linear),
-        ("layer", ctypes.POINTER(_Layer)),
+        ("final_norm", _POINTER),
+        ("lm_head", _Linear),
+        ("layers", ctypes.POINTER(_Layer)),
     )
 
 
-class _Pass(ctypes.Structure):
+class _ForwardArgs(ctypes.Structure):
     _fields_ = (
-        *((name, _COUNT) for name in ("rows", "count", "keep", "capacity")),
-        *((name, _POINTER) for name in ("ids", "first", "cosine", "sine", "caches", "scratch", "logits")),
-        ("threads", ctypes.c_int),
+        *((name, _COUNT) for name in ("batch", "tokens", "kept", "cache_slots")),
+        *((name, _POINTER) for name in ("ids", "first_slot", "cosine", "sine", "caches", "scratch", "logits")),
+        ("threads", ctypes.c_int32),
     )
+
+
+STRUCTURES = {"linear": _Linear, "layer": _Layer, "model": _Model, "forward_args": _ForwardArgs}
 
 
 class CompiledForward:
-    """A Llama-shaped model as `native.c` wants it. Plain matrices are the model's own, not copies; nf4 ones are laid down
-    anew."""
+    """A Llama-shaped model as `llama_forward.c` reads it. Plain matrices are the model's own, not copies; nf4 weights are copied
+    into the order that it reads."""
 
     def __init__(self, library: ctypes.CDLL, model: Any, vocabulary: int) -> None:
         config, self._library = model.config, library
-        self.most_tokens = _COUNT.in_dll(library, "most_tokens").value
-        self._held: list[torch.Tensor] = []  # what the pointers point at
+        self.max_tokens = _COUNT.in_dll(library, "llama_max_tokens").value
+        self._held: list[torch.Tensor] = []  # keeps alive what the pointers point at
         self._layers = (_Layer * len(model.model.layers))(*map(self._layer, model.model.layers))
         head, attention = self._linear(model.lm_head), model.model.layers[0].self_attn
-        head.out = min(head.out, vocabulary)
-        self._dtype, self._vocabulary = model.dtype, head.out
+        head.outputs = min(head.outputs, vocabulary)
+        self._dtype, self._vocabulary = model.dtype, head.outputs
         self._model = _Model(
             len(model.model.embed_tokens.weight),
             len(self._layers),
@@ -87,24 +92,24 @@ class CompiledForward:
 
     @classmethod
     def of(cls, model: Any, vocabulary: int) -> "CompiledForward | None":
-        """The native form of a model whose shape `lean.LlamaForward` knows; None where it is not plain fp32 or bf16 matrices, or
-        nf4 ones beside bf16, of fitting sizes on a CPU, or nothing can be built here."""
+        """The compiled forward of a model whose shape `LlamaForward` knows. None if its weights are not fp32 or bf16 matrices on
+        a CPU, or nf4 layers of a bf16 model, if its sizes do not fit, or if nothing can be built here."""
         linears = [module for layer in model.model.layers for module in _linears(layer)] + [model.lm_head]
-        whole = [module for module in linears if type(module) is nn.Linear]
-        coded = [module for module in linears if model.dtype == torch.bfloat16 and is_nf4(module)]
-        if model.device.type != "cpu" or len(whole) + len(coded) < len(linears):
+        plain = [module for module in linears if type(module) is nn.Linear]
+        nf4 = [module for module in linears if model.dtype == torch.bfloat16 and is_nf4(module)]
+        if model.device.type != "cpu" or len(plain) + len(nf4) < len(linears):
             return None
-        tensors = [model.model.embed_tokens.weight, *(module.weight for module in whole)]
+        tensors = [model.model.embed_tokens.weight, *(module.weight for module in plain)]
         biases = [module.bias for module in linears if module.bias is not None]
         if not _regular(model) or any(bias.dtype != model.dtype or not bias.is_contiguous() for bias in biases):
             return None
-        plain = all(tensor.dtype == model.dtype and tensor.is_contiguous() for tensor in tensors)
-        fits = not any(tensor.shape[1] % _MULTIPLE for tensor in tensors)
-        width = model.model.layers[0].self_attn.q_proj.out_features // model.config.num_attention_heads
+        readable = all(tensor.dtype == model.dtype and tensor.is_contiguous() for tensor in tensors)
+        fits = not any(tensor.shape[1] % _SUM_MULTIPLE for tensor in tensors)
+        head_dim = model.model.layers[0].self_attn.q_proj.out_features // model.config.num_attention_heads
         smallest = min(vocabulary, *(module.out_features for module in linears))
-        if not plain or not fits or width % 16 or smallest < _LEAST:
+        if not readable or not fits or head_dim % _HEAD_MULTIPLE or smallest < _MIN_OUTPUTS:
             return None
-        library = _library(model.dtype)
+        library = load_library(model.dtype)
         return cls(library, model, vocabulary) if library is not None else None
 
     def forward(
@@ -116,13 +121,13 @@ class CompiledForward:
         sin_SD: torch.Tensor,
         keep: int,
     ) -> torch.Tensor:
-        """Logits of the last `keep` positions, (B, keep, V), in the model's dtype; `caches` as in `lean.Caches`, the tables in
-        fp32. Raises IndexError for a token or a slot that is not there."""
+        """Logits of the last `keep` positions, (B, keep, V), in the model's dtype. `caches` as in `llama_forward.Caches`; cosines
+        and sines are fp32. Raises IndexError for an id outside the vocabulary or a slot outside the cache."""
         (batch, count), ids_BT, threads = ids_BT.shape, ids_BT.to(torch.int64).contiguous(), torch.get_num_threads()
         slots = (_COUNT * batch)(*first)
         pointers = (_POINTER * len(caches))(*[cache.data_ptr() for cache in caches])
         logits_BTV = _floats(batch, keep, self._vocabulary)
-        one = _Pass(
+        args = _ForwardArgs(
             batch,
             count,
             keep,
@@ -136,12 +141,12 @@ class CompiledForward:
             logits_BTV.data_ptr(),
             threads,
         )
-        scratch = _floats(self._library.scratch_floats(ctypes.byref(self._model), ctypes.byref(one)))
-        one.scratch = scratch.data_ptr()
-        wrong = self._library.forward(ctypes.byref(self._model), ctypes.byref(one))
-        if wrong:
+        scratch = _floats(self._library.llama_scratch_floats(ctypes.byref(self._model), ctypes.byref(args)))
+        args.scratch = scratch.data_ptr()
+        error = self._library.llama_forward(ctypes.byref(self._model), ctypes.byref(args))
+        if error:
             raise IndexError(
-                f"no such {('token', 'slot')[wrong - 1]}: {count} tokens a row from slots {list(first)} on"
+                f"no such {('token', 'slot')[error - 1]}: {count} tokens a row from slots {list(first)} on"
             )
         return logits_BTV.to(self._dtype)
 
@@ -155,8 +160,8 @@ class CompiledForward:
         bias = self._pointer(linear.bias) if linear.bias is not None else None
         if type(linear) is nn.Linear:
             return _Linear(self._pointer(linear.weight), bias, linear.out_features)
-        coded = read(linear)
-        pointers = (self._pointer(tensor) for tensor in (coded.codes, coded.table, coded.tables))
+        nf4 = read(linear)
+        pointers = (self._pointer(tensor) for tensor in (nf4.codes, nf4.table_index, nf4.tables))
         return _Linear(None, bias, linear.out_features, *pointers)
 
     def _norm(self, norm: Any) -> int | None:
@@ -168,12 +173,12 @@ class CompiledForward:
 
 
 def _floats(*shape: int) -> torch.Tensor:
-    """Memory for `native.c`: what it is told, whatever dtype and device are the default elsewhere."""
+    """Memory for compiled code: fp32 on the CPU, whatever torch's default dtype and device are."""
     return torch.empty(shape, dtype=torch.float32, device="cpu")
 
 
 def _regular(model: Any) -> bool:
-    """Whether every layer has the sizes that the config says: a pruned model may not."""
+    """Whether every layer has the sizes that the config says. Layers of a pruned model may not."""
     config = model.config
     width = model.model.layers[0].self_attn.q_proj.out_features // config.num_attention_heads
     hidden, inner = config.hidden_size, config.intermediate_size
@@ -199,12 +204,13 @@ def _linears(layer: Any) -> list[nn.Module]:
 
 
 @cache
-def _library(dtype: torch.dtype) -> ctypes.CDLL | None:
-    if dtype not in _DEFINES:
+def load_library(dtype: torch.dtype) -> ctypes.CDLL | None:
+    """llama_forward.c for `dtype`, without AMX tiles where the kernel does not grant them. None if it cannot be built."""
+    if dtype not in DEFINES:
         return None
-    library = load(_SOURCE, _DEFINES[dtype])
-    if library is not None and not library.ready():
-        library = load(_SOURCE, [*_DEFINES[dtype], *_NO_TILES])
+    library = load(SOURCE, DEFINES[dtype], STRUCTURES)
+    if library is not None and not library.llama_features_granted():
+        library = load(SOURCE, [*DEFINES[dtype], *_NO_TILES], STRUCTURES)
     if library is not None:
-        library.scratch_floats.restype = _COUNT
+        library.llama_scratch_floats.restype = _COUNT
     return library

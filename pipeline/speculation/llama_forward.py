@@ -150,7 +150,7 @@ class LlamaForward:
         self.embedding, self.rotary = model.model.embed_tokens.weight.detach(), model.model.rotary_emb
         self.norm, self.head = _norm_weight(model.model.norm), _linear_group(model.lm_head)
         self.layers = [self._layer(layer) for layer in model.model.layers]
-        self.native: CompiledForward | None = None  # for passes of few tokens, if it could be built
+        self.compiled: CompiledForward | None = None  # for passes of few tokens, if it could be built
 
     @classmethod
     def of(cls, model: Any, vocabulary: int) -> "LlamaForward | None":
@@ -167,9 +167,9 @@ class LlamaForward:
         forward = cls(model, vocabulary)
         if not forward.reproduces(model):
             return None
-        forward.native = CompiledForward.of(model, vocabulary)
-        if forward.native is not None and not forward.reproduces(model):
-            forward.native = None
+        forward.compiled = CompiledForward.of(model, vocabulary)
+        if forward.compiled is not None and not forward.reproduces(model):
+            forward.compiled = None
         return forward
 
     @torch.inference_mode()
@@ -221,8 +221,8 @@ class LlamaForward:
 
     def forward(self, ids_BT: torch.Tensor, first: Sequence[int], caches: Caches, keep: int) -> torch.Tensor:
         batch, count = ids_BT.shape
-        if self.native is not None and batch * count <= self.native.most_tokens:
-            return self.native.forward(ids_BT, first, caches.layers, caches.cos_SD, caches.sin_SD, keep)
+        if self.compiled is not None and batch * count <= self.compiled.max_tokens:
+            return self.compiled.forward(ids_BT, first, caches.layers, caches.cos_SD, caches.sin_SD, keep)
         layout = _PassLayout(ids_BT, first, caches, self.heads // self.key_heads)
         cos, sin = caches.cos_SHD[layout.slots], caches.sin_SHD[layout.slots]
         x_NI = F.embedding(ids_BT, self.embedding).view(batch * count, -1)

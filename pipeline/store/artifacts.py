@@ -1,7 +1,7 @@
-"""The store: content keys, locks, and directories that are whole or not there. Knows no stage and no config.
+"""The store: artifacts, which are complete or absent, and locks. Knows no stage and no config.
 
 A directory under `artifacts/` is complete: it was built in `work/` and renamed in one step after its manifest, the last
-file, was written. Whatever a killed run leaves lies in `work/` and is never read as a result.
+file, was written. The files of a killed run stay in `work/` and are never read as a result.
 """
 
 import errno
@@ -37,7 +37,7 @@ class Artifact:
 
     @property
     def provides(self) -> dict[str, str]:
-        """Digests of the named things inside that later stages may depend on, instead of on the whole artifact."""
+        """Digests of named parts of the artifact; a later stage may depend on a part instead of the whole artifact."""
         return dict(self.manifest["provides"])
 
     def check_stats(self) -> None:
@@ -94,7 +94,7 @@ class Store:
         directory = self.directory(stage, key)
         if not (directory / MANIFEST).exists():
             if directory.exists():
-                raise UnderstudyError(f"{directory} has no {MANIFEST}: somebody altered it; delete it and run again")
+                raise UnderstudyError(f"{directory} has no {MANIFEST}, so it was changed; delete it and run again")
             return None
         artifact = Artifact(directory, read_json(directory / MANIFEST))
         artifact.check_stats()
@@ -102,7 +102,8 @@ class Store:
 
     @contextmanager
     def lock(self, name: str, on_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """Hold the lock `name`; `on_wait` is called once if another process has it. Freed by the kernel on any death."""
+        """Hold the lock `name`; `on_wait` is called once if another process has it. The kernel frees it
+        however the process ends."""
         path = self.root / "locks" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w") as stream:
@@ -116,7 +117,7 @@ class Store:
             yield
 
     def open_work(self, stage: str, key: str, resumable: bool) -> Path:
-        """The directory to build in. What an interrupted run left there is kept only if the stage can resume."""
+        """The directory to build in. The files of an interrupted run are kept only if the stage can resume."""
         work = self.root / "work" / f"{stage}-{key}"
         if work.exists() and not resumable:
             shutil.rmtree(work)
@@ -125,7 +126,7 @@ class Store:
 
     def commit(self, work: Path, manifest: Mapping[str, Any]) -> Artifact:
         """Complete `work` with its manifest, the last file written, and rename it into place."""
-        # A run killed between the manifest and the rename leaves one; so may a write that never finished.
+        # Left behind by a run that was killed before the rename, or in the middle of writing a file.
         for stray in (work / MANIFEST, *work.rglob(".*.partial")):
             stray.unlink(missing_ok=True)
         files = {}

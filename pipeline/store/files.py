@@ -1,4 +1,4 @@
-"""JSON files, written whole or not at all, and digests of what they hold. Knows no artifact."""
+"""JSON files, written atomically, and digests of values and files. Knows no artifact."""
 
 import hashlib
 import json
@@ -12,12 +12,12 @@ _CHUNK = 1 << 20
 
 
 def canonical_json(value: Any) -> str:
-    """The one spelling of `value` that is hashed: sorted keys, no spaces, no NaN."""
+    """The canonical JSON text of `value`, for hashing: sorted keys, no spaces, no NaN."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
 
 
 def content_key(value: Any) -> str:
-    """20 hex digits that stand for `value` (80 bits: two in 10^9 artifacts collide with chance below 10^-6)."""
+    """The hash of `value` in 20 hex digits (80 bits: among 10^9 artifacts, a collision has a probability below 10^-6)."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:20]
 
 
@@ -31,7 +31,7 @@ def file_sha256(path: Path) -> str:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write `value` so that a reader sees the old file or the new one, never half of it."""
+    """Write `value` atomically: a reader sees the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     with partial.open("w", encoding="utf-8") as stream:
@@ -43,7 +43,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Parse a machine-written file; a damaged one is named."""
+    """Parse a machine-written file; UnderstudyError names a missing or damaged one."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -53,7 +53,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_user_json(path: Path, remedy: str) -> Any:
-    """UsageError, naming the file, where it cannot be read or is no JSON; `remedy` says what would be."""
+    """Parse a file of the user. UsageError where it cannot be read or is not JSON; `remedy` says which file to give."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

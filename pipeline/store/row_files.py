@@ -1,4 +1,4 @@
-"""JSON files whose last key is lists too long for memory: rows wait on disk until the figures above them are known."""
+"""JSON files that end in lists too long for memory. Rows are kept on disk until the figures above them are known."""
 
 import json
 import os
@@ -11,16 +11,16 @@ from pipeline.errors import UnderstudyError
 
 
 class RowFile:
-    """Named lists of rows, and the JSON file that ends in them: `with RowFile(path, names) as spools`.
+    """Named lists of rows, and the JSON file that ends in them: `with RowFile(path, names) as rows`.
 
-    The rows lie beside `path` until it is written, and are gone afterwards, whatever happened.
+    The rows are in files beside `path` until it is written; these are deleted in any case.
     """
 
     def __init__(self, path: Path, names: Sequence[str]) -> None:
         self._path = path
-        # A name that a store takes for the remains of a killed run, and removes.
-        self._places = {name: path.with_name(f".{path.name}.{name}.{os.getpid()}.partial") for name in names}
-        self._streams = {name: place.open("w+", encoding="utf-8") for name, place in self._places.items()}
+        # The store deletes files of such a name: a killed run may leave them.
+        self._paths = {name: path.with_name(f".{path.name}.{name}.{os.getpid()}.partial") for name in names}
+        self._streams = {name: path.open("w+", encoding="utf-8") for name, path in self._paths.items()}
 
     def __enter__(self) -> "RowFile":
         return self
@@ -30,7 +30,7 @@ class RowFile:
     ) -> None:
         for name, stream in self._streams.items():
             stream.close()
-            self._places[name].unlink(missing_ok=True)
+            self._paths[name].unlink(missing_ok=True)
 
     def add(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
         """Append rows to one of the lists. ValueError for NaN, which JSON does not have."""
@@ -41,13 +41,13 @@ class RowFile:
             stream.write(json.dumps(row, allow_nan=False, ensure_ascii=False))
 
     def clear(self) -> None:
-        """Forget all rows."""
+        """Remove all rows."""
         for stream in self._streams.values():
             stream.seek(0)
             stream.truncate()
 
     def write(self, head: Mapping[str, Any], key: str) -> None:
-        """Write the file in one step: `head`, then under `key` an object of the lists, a line a row."""
+        """Write the file in one step: `head`, then under `key` an object of the lists, one row per line."""
         partial = self._path.with_name(f".{self._path.name}.{os.getpid()}.partial")
         with partial.open("w", encoding="utf-8") as out:
             text = json.dumps(head, indent=1, sort_keys=True, allow_nan=False, ensure_ascii=False)
@@ -65,7 +65,7 @@ class RowFile:
 
 
 def read_head(path: Path, key: str) -> Any:
-    """What stands above `key` in a file that `RowFile` wrote; the lists are not read. All of any other JSON file.
+    """The content above `key` in a file that `RowFile` wrote; the lists are not read. Any other JSON file is read whole.
 
     Raises UnderstudyError naming a file that is missing or damaged.
     """

@@ -6,7 +6,7 @@ from typing import Any
 from tests.benchmarks.figures import write
 
 PROMPTS, TOKENS, GAMMA = 10_000, 64, 5
-# Batches whose passes the native form takes, where there is one of the dtype: it is the faster, and what people decode with.
+# Batches whose passes the compiled forward accepts, where the dtype has one: it is faster, and people decode with it.
 BATCHES = {"float64": 200, "float32": 4, "bfloat16": 16}
 
 
@@ -43,10 +43,10 @@ def _compare(dtype: str, batch: int) -> dict[str, Any]:
             equal += found is None
             if found is not None:
                 partings.append({"prompt": begin, "position": found[0], "gap": found[1]})
-    native = getattr(speculative.target, "native", None) is not None
+    compiled = getattr(speculative.target, "compiled", None) is not None
     return {
         "batch": batch,
-        "native": native,
+        "compiled": compiled,
         "equal": equal,
         "partings": partings,
         "tokens_per_target_call": PROMPTS * TOKENS / rounds,
@@ -60,14 +60,14 @@ def section(figure: dict[str, Any]) -> Iterator[str]:
     yield (
         f"{settings['prompts']:,} prompts of the reference pair x {settings['tokens']} tokens, speculative at gamma "
         f"{settings['gamma']} against plain. In fp32 a text may part where two logits nearly tie (gap below "
-        f"{settings['near_tie']:g}): a block and a single token round differently. Not so in the native forward pass, where "
+        f"{settings['near_tie']:g}): a block and a single token round differently. Not so in the compiled forward pass, where "
         "a token's logits are the same bits in any company: there every text must be equal in bf16 too.\n"
     )
     yield "| | batch | forward | equal | tokens per target call | where they part: position (gap of the two logits) |"
     yield "|---|---|---|---|---|---|"
     for dtype in (dtype for dtype in BATCHES if dtype in figure):
-        row = {"batch": "200", "native": False, **figure[dtype]}  # as it was before there was a native form
+        row = {"batch": "200", "compiled": False, **figure[dtype]}  # as it was before there was a compiled forward
         partings = ", ".join(f"{item['position']} ({item['gap']:.1e})" for item in row["partings"]) or "-"
-        forward = "native" if row["native"] else "plain"
+        forward = "compiled" if row["compiled"] else "plain"
         share = f"{row['equal']:,} of {settings['prompts']:,}"
         yield f"| {dtype} | {row['batch']} | {forward} | {share} | {row['tokens_per_target_call']:.2f} | {partings} |"

@@ -22,9 +22,9 @@ def main() -> None:
 
 def _measure() -> dict[str, Any]:
     jobs = [
-        (surface, name, machine, workload, traces)
-        for surface, machine in _machines().items()
-        for name, (workload, traces) in _workloads(machine.most_gamma).items()
+        (surface, name, step_costs, workload, traces)
+        for surface, step_costs in _machines().items()
+        for name, (workload, traces) in _workloads(step_costs.max_gamma).items()
     ]
     with ProcessPoolExecutor(
         mp_context=get_context("spawn")
@@ -38,12 +38,12 @@ def _measure() -> dict[str, Any]:
         regrets = [(job[:2], load, pool.submit(_regret, *job[2:], load)) for job in jobs for load in LOADS]
         return {
             "rows": [
-                {"machine": machine, "requests": name, "policy": policy, **found.result()}
-                for (machine, name), policy, found in errors
+                {"machine": step_costs, "requests": name, "policy": policy, **found.result()}
+                for (step_costs, name), policy, found in errors
             ],
             "regrets": [
-                {"machine": machine, "requests": name, "load": load, "regret": found.result()}
-                for (machine, name), load, found in regrets
+                {"machine": step_costs, "requests": name, "load": load, "regret": found.result()}
+                for (step_costs, name), load, found in regrets
             ],
             "simulated": TOKENS,
         }
@@ -51,13 +51,13 @@ def _measure() -> dict[str, Any]:
 
 def _machines() -> dict[str, Any]:
     """What was measured here, a line, and a target of 64 experts of which each token wakes 8."""
-    from pipeline.latency.costs.fit import Coefficient, Costs, Experts
-    from pipeline.latency.costs.fitted import Fitted, LeftOut
+    from pipeline.latency.costs.fit import Coefficient, Experts, LinearCosts
+    from pipeline.latency.costs.fitted import FittedCosts, LeaveOneOut
     from pipeline.latency.costs.profile import profile_from_json
 
-    def costs(mixture: Experts | None, **values: float) -> Fitted:
+    def costs(mixture: Experts | None, **values: float) -> FittedCosts:
         named = {name: Coefficient(value, value, value) for name, value in values.items()}
-        return Fitted(Costs(named, (), 0.0, 1.0, mixture), None, 0.02, 8, CAP, LeftOut(0.0, 0.0))
+        return FittedCosts(LinearCosts(named, (), 0.0, 1.0, mixture), None, 0.02, 8, CAP, LeaveOneOut(0.0, 0.0))
 
     measured = json.loads((RESULTS / "latency_sweep.json").read_text())["figure"]["profile"]
     line = {"verify": 0.02, "draft": 0.002, "verify_each": 0.0005, "draft_each": 0.0002}
@@ -106,14 +106,14 @@ def _asked(accepted: list[Any], prompts: Any, gammas: int) -> tuple[Any, Any]:
     return workload, Traces(prompts, lengths, a_WT)
 
 
-def _compared(machine: Any, workload: Any, traces: Any, gamma: int | None, load: float) -> dict[str, float]:
+def _compared(step_costs: Any, workload: Any, traces: Any, gamma: int | None, load: float) -> dict[str, float]:
     from pipeline.latency.load.prediction import chosen_lengths, predict
-    from pipeline.latency.load.workload import server
+    from pipeline.latency.load.workload import server_capacity
 
-    lengths_N = chosen_lengths(workload, machine, CAP, gamma)
-    rate = load * server(workload, machine, lengths_N).stability_limit
-    found = predict(workload, machine, lengths_N, [rate]).points[0].drafted
-    seen = _simulated(machine, traces, lengths_N, rate, _requests(TOKENS, load, traces), seed=1)
+    lengths_N = chosen_lengths(workload, step_costs, CAP, gamma)
+    rate = load * server_capacity(workload, step_costs, lengths_N).stability_limit
+    found = predict(workload, step_costs, lengths_N, [rate]).points[0].speculative
+    seen = _simulated(step_costs, traces, lengths_N, rate, _requests(TOKENS, load, traces), seed=1)
     assert found is not None
     return {
         "load": load,
@@ -128,37 +128,39 @@ def _requests(tokens: int, load: float, traces: Any) -> int:
     return round(tokens / float(traces.tokens_W.mean()) * load / max(LOADS))
 
 
-def _simulated(machine: Any, traces: Any, lengths_N: Any, rate: float, requests: int, seed: int) -> Any:
+def _simulated(step_costs: Any, traces: Any, lengths_N: Any, rate: float, requests: int, seed: int) -> Any:
     from pipeline.latency.load.simulation import Replica, simulate
 
     context = round(float((traces.prompt_tokens_W + traces.tokens_W / 2).mean()))
-    steps = machine.steps(CAP, context, machine.most_gamma)
-    replica = Replica(steps, machine.prefills, lambda count: int(lengths_N[count - 1]))
-    return simulate(replica, traces, rate, requests, seed).settled()
+    steps = step_costs.steps(CAP, context, step_costs.max_gamma)
+    replica = Replica(steps, step_costs.prefills, lambda count: int(lengths_N[count - 1]))
+    return simulate(replica, traces, rate, requests, seed).steady_state()
 
 
-def _regret(machine: Any, workload: Any, traces: Any, load: float) -> float:
+def _regret(step_costs: Any, workload: Any, traces: Any, load: float) -> float:
     """What the schedule's simulated mean is above that of the best one draft length."""
     from pipeline.latency.load.prediction import chosen_lengths, predict
-    from pipeline.latency.load.workload import server
+    from pipeline.latency.load.workload import server_capacity
 
-    best_N = chosen_lengths(workload, machine, CAP)
-    rate = load * server(workload, machine, best_N).stability_limit
+    best_N = chosen_lengths(workload, step_costs, CAP)
+    rate = load * server_capacity(workload, step_costs, best_N).stability_limit
 
     def mean(lengths_N: Any) -> float:
         return float(
-            _simulated(machine, traces, lengths_N, rate, _requests(TOKENS_OF_A_REGRET, load, traces), seed=2).mean()
+            _simulated(step_costs, traces, lengths_N, rate, _requests(TOKENS_OF_A_REGRET, load, traces), seed=2).mean()
         )
 
-    fixed = [np.full(CAP, gamma) for gamma in range(machine.most_gamma + 1)]
-    stable = [one for one in fixed if rate < 0.98 * server(workload, machine, one).stability_limit]
-    told = [predict(workload, machine, one, [rate]).points[0].drafted for one in stable]
-    near = [one for one, found in zip(stable, told, strict=True) if found and found.mean < _NEAR * _least(told)]
+    fixed = [np.full(CAP, gamma) for gamma in range(step_costs.max_gamma + 1)]
+    stable = [one for one in fixed if rate < 0.98 * server_capacity(workload, step_costs, one).stability_limit]
+    predicted = [predict(workload, step_costs, one, [rate]).points[0].speculative for one in stable]
+    near = [
+        one for one, found in zip(stable, predicted, strict=True) if found and found.mean < _NEAR * _least(predicted)
+    ]
     return mean(best_N) / min(map(mean, near)) - 1
 
 
-def _least(told: list[Any]) -> float:
-    return min(float(found.mean) for found in told if found)
+def _least(predicted: list[Any]) -> float:
+    return min(float(found.mean) for found in predicted if found)
 
 
 def section(figure: dict[str, Any]) -> Iterator[str]:

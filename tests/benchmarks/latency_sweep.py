@@ -34,7 +34,7 @@ def _measure() -> dict[str, Any]:
     }
     prompts = windows(pair, max(BATCHES), PROMPT, seed=1)
     seconds: dict[tuple[int, int], list[float]] = {}
-    said: dict[int, list[tuple[int, int]]] = {}
+    emitted: dict[int, list[tuple[int, int]]] = {}
     order = Random(0)
     places = [(batch, gamma) for batch, gamma in product(BATCHES, GAMMAS) for _ in range(_VISITS.get(batch, 1))]
     for turn in range(TURNS + 1):
@@ -43,10 +43,10 @@ def _measure() -> dict[str, Any]:
             step, counted = _step(decoders[gamma], prompts[:batch], seed=len(places) * turn + visit)
             if turn:
                 seconds.setdefault((batch, gamma), []).append(step)
-                said.setdefault(gamma, []).append(counted)
+                emitted.setdefault(gamma, []).append(counted)
     # What a round emits is the pair's and the prompts', not the load's: counted together, luck decides less.
     lengths = {
-        gamma: sum(tokens for tokens, _ in all_) / sum(rounds for _, rounds in all_) for gamma, all_ in said.items()
+        gamma: sum(tokens for tokens, _ in all_) / sum(rounds for _, rounds in all_) for gamma, all_ in emitted.items()
     }
     rows = [
         {"requests": batch, "gamma": gamma, "step": median(seconds[batch, gamma]), "length": lengths[gamma]}
@@ -70,19 +70,19 @@ def _step(decoder: Any, prompts: list[list[int]], seed: int) -> tuple[float, tup
 
     limit = (ROUNDS + _WARM) * (decoder.length.most + 1) + 1  # nobody is done before that
     requests = [Request(prompt, limit, seed * len(prompts) + row) for row, prompt in enumerate(prompts)]
-    marks, said, steps = list[float](), list[int](), list[float]()
+    times, emitted, steps = list[float](), list[int](), list[float]()
 
-    def heard(round_: Any) -> None:
-        marks.append(time.perf_counter())
-        if len(round_.numbers) == len(prompts) and len(marks) > _WARM:
-            steps.append(marks[-1] - marks[-2])
-            said.extend(map(len, round_.emitted))
+    def on_round(round_: Any) -> None:
+        times.append(time.perf_counter())
+        if len(round_.numbers) == len(prompts) and len(times) > _WARM:
+            steps.append(times[-1] - times[-2])
+            emitted.extend(map(len, round_.emitted))
         if len(steps) == ROUNDS:
             raise _Enough
 
     with suppress(_Enough):
-        decoder.decode(requests, heard)
-    return median(steps), (sum(said), len(said))
+        decoder.decode(requests, on_round)
+    return median(steps), (sum(emitted), len(emitted))
 
 
 def _judged(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -96,7 +96,16 @@ def _judged(rows: list[dict[str, Any]]) -> dict[str, Any]:
     for colour in (0, 1):
         ours, theirs = ([row for row in rows if _colour(row) == side] for side in (colour, 1 - colour))
         fitted = fit_measurements(
-            [Measurement("", row["requests"], row["gamma"], row["length"], row["step"], None, None) for row in ours]
+            [
+                Measurement(
+                    where="",
+                    requests=row["requests"],
+                    gamma=row["gamma"],
+                    tokens_per_step=row["length"],
+                    step_seconds=row["step"],
+                )
+                for row in ours
+            ]
         )
         steps = np.array([fitted.step_seconds(row["requests"], row["gamma"]).item() for row in theirs])
         lines = np.array([fitted.costs.step_seconds(row["requests"], row["gamma"]).item() for row in theirs])

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from pipeline.acceptance.rounds import Convention
 
 Floats = NDArray[np.float64]
-TIE = 2e-5  # logits closer than this may be ordered otherwise by another order of fp32 sums (DESIGN section 2)
+TIE = 2e-5  # logits closer than this may be ordered otherwise by another order of fp32 sums (docs/examination.md)
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,11 @@
 """The smoke loop, run once through the real command, and copies of its store for tests that go on from there.
 
-Everything here sees the product from outside: a process, its exit code, what it prints, the files it leaves.
+Everything here sees the product from outside: a command line, its exit code, what it prints, the files it leaves. Most commands
+run inside the test's own process (`in_process.py`); a process of its own is started where a test needs one.
 """
 
 import contextlib
+import dataclasses
 import json
 import os
 import shutil
@@ -18,9 +20,13 @@ from typing import Any
 
 import pytest
 
+from tests import shared_cache
+from tests.integration import in_process
+
 SMOKE = Path(__file__).resolve().parents[2] / "configs" / "smoke.yaml"
 NOBODY = "http://127.0.0.1:1"  # a tracking server that is not there: also saves making a database
 RUN = "first"  # the id of the run that made the smoke store
+_ENDED = "ended.json"
 JOBS = (
     "pair",
     "corpus",
@@ -111,13 +117,16 @@ class Place:
         kept = {name: value for name, value in os.environ.items() if not name.startswith((*_FOREIGN, *_PROXIES))}
         closed = dict.fromkeys(_PROXIES, "http://127.0.0.1:9")  # a call to any hub fails instead of going out
         here = dict.fromkeys(("no_proxy", "NO_PROXY"), "127.0.0.1,localhost")
-        return kept | closed | here | {"HOME": str(self.root / "home")} | extra
+        own = {"HOME": str(self.root / "home"), "XDG_CACHE_HOME": str(shared_cache.COMPILED)}
+        return kept | closed | here | own | extra
+
+    def _line(self, arguments: tuple[object, ...], store: bool) -> list[str]:
+        return [*map(str, arguments), *(["--store", str(self.store)] if store else [])]
 
     def start(self, *arguments: object, store: bool = True, **extra: str) -> subprocess.Popen[str]:
         """The command, begun; SIGINT does what it does in a terminal even where our own caller ignores it."""
-        line = [*command_line(), *map(str, arguments), *(["--store", str(self.store)] if store else [])]
         return subprocess.Popen(
-            line,
+            [*command_line(), *self._line(arguments, store)],
             cwd=self.cwd,
             env=self.environment(**extra),
             stdin=subprocess.DEVNULL,
@@ -128,14 +137,18 @@ class Place:
         )
 
     def understudy(self, *arguments: object, store: bool = True, **extra: str) -> Ended:
-        """The command, run to its end; on this place's store unless told not to."""
+        """The command, run to its end inside this process; on this place's store unless told not to."""
+        return Ended(*in_process.call(self._line(arguments, store), self.cwd, self.environment(**extra)))
+
+    def process(self, *arguments: object, store: bool = True, **extra: str) -> Ended:
+        """The installed command in a process of its own, for what depends on one; seconds more than `understudy`."""
         process = self.start(*arguments, store=store, **extra)
         out, err = process.communicate(timeout=600)
         return Ended(process.returncode, out, err)
 
     def spied(self, *arguments: object, store: bool = True) -> tuple[Ended, int, list[str]]:
         """The command inside a process that tells, at its end, the exit code and which heavy libraries it imported."""
-        line = [sys.executable, "-c", _SPY, *map(str, arguments), *(["--store", str(self.store)] if store else [])]
+        line = [sys.executable, "-c", _SPY, *self._line(arguments, store)]
         ended = subprocess.run(
             line, cwd=self.cwd, env=self.environment(), capture_output=True, text=True, timeout=600, check=False
         )
@@ -228,12 +241,26 @@ class Smoke:
 
 
 @pytest.fixture(scope="session")
-def smoke(tmp_path_factory: pytest.TempPathFactory) -> Smoke:
-    """`understudy run configs/smoke.yaml` into a fresh store."""
-    place = Place(tmp_path_factory.mktemp("smoke")).prepare()
-    ended = place.understudy("run", SMOKE, "--run", RUN)
+def smoke() -> Iterator[Smoke]:
+    """`understudy run configs/smoke.yaml` into a fresh store: by the installed command, once for this code (`shared_cache`)."""
+    place = Place(shared_cache.entry("smoke", _run_smoke))
+    before = _sizes_and_times(place.store)
+    yield Smoke(place, Ended(**json.loads((place.root / _ENDED).read_text())))
+    if before != _sizes_and_times(place.store):
+        shutil.rmtree(place.root)
+        pytest.fail("a test changed the shared smoke store; let it take a copy (the fixture `loop`)")
+
+
+def _run_smoke(root: Path) -> None:
+    ended = Place(root).prepare().process("run", SMOKE, "--run", RUN)
     assert 0 == ended.code, ended.err
-    return Smoke(place, ended)
+    (root / _ENDED).write_text(json.dumps(dataclasses.asdict(ended)))
+
+
+def _sizes_and_times(store: Path) -> dict[str, tuple[int, int]]:
+    """Of all files that say something: locks do not."""
+    found = {path: path.stat() for path in store.rglob("*") if path.is_file() and path.stat().st_size}
+    return {str(path): (stat.st_size, stat.st_mtime_ns) for path, stat in found.items()}
 
 
 @pytest.fixture

@@ -10,8 +10,9 @@ import pytest
 from pipeline.config.loading import parse_config
 from pipeline.config.root import Config
 from pipeline.progress import Progress
-from pipeline.registry.mlflow_client import client_for, locate
+from pipeline.registry.mlflow_client import client_for, tracking_location
 from pipeline.store.artifacts import Store
+from tests import shared_cache
 
 
 def config_of(**overrides: object) -> Config:
@@ -44,10 +45,8 @@ def make_draft(directory: Path, weights: bytes = b"weights") -> Path:
 
 
 @pytest.fixture(scope="session")
-def mlflow_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("template")
-    client_for(locate(config_of(), Store(root)))
-    return root
+def mlflow_template() -> Path:
+    return shared_cache.entry("mlflow", lambda root: client_for(tracking_location(config_of(), Store(root))))
 
 
 @pytest.fixture

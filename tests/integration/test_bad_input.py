@@ -211,7 +211,7 @@ def test_draft_of_another_family_is_refused(smoke: Smoke, place: Place, tmp_path
     config = _local(smoke, tmp_path, _jsonl(PROMPTS), draft=tmp_path / "other")
     ended = place.understudy("run", config, "--until", "pair", MLFLOW_TRACKING_URI=NOBODY)
     assert 1 == ended.code, ended.err
-    assert ended.complaint.startswith("draft and target are not of one family: token ")
+    assert ended.complaint.startswith("draft and target have different tokenizers: token ")
 
 
 @pytest.mark.parametrize(

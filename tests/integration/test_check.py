@@ -53,14 +53,14 @@ def test_noised_draft_is_a_regression(smoke: Smoke, baseline: tuple[Path, Ended]
 
 
 def test_a_margin_is_a_share(smoke: Smoke, baseline: tuple[Path, Ended]) -> None:
-    """Points are hundredths: a margin above 1 would pass every draft, and is refused."""
+    """A margin above 1 would pass every draft, and is refused."""
     ended = _check(smoke.place, smoke.place.artifact("distill"), baseline[0], "--margin", 1.5)
     assert 2 == ended.code
     assert "Invalid value for '--margin'" in ended.err
 
 
 def test_missing_baseline_is_bad_usage(smoke: Smoke, tmp_path: Path) -> None:
-    """A baseline that is not there exits 2 before any model is loaded, and says how to write it."""
+    """A missing baseline exits 2 before any model is loaded, and the error says how to write one."""
     path = tmp_path / "none.json"
     ended, code, imported = smoke.place.spied("check", "--draft", smoke.place.artifact("distill"), "--baseline", path)
     assert (2, []) == (code, imported), ended.err
@@ -68,7 +68,7 @@ def test_missing_baseline_is_bad_usage(smoke: Smoke, tmp_path: Path) -> None:
 
 
 def test_file_that_is_no_baseline_is_named(smoke: Smoke, tmp_path: Path) -> None:
-    """A JSON file of another kind is not taken for a baseline."""
+    """A JSON file of another kind is an error."""
     (tmp_path / "other.json").write_text('{"schema": 99}')
     ended = _check(smoke.place, smoke.place.artifact("distill"), tmp_path / "other.json")
     assert 2 == ended.code, ended.err
@@ -84,5 +84,5 @@ def test_draft_of_another_family_is_named(smoke: Smoke, baseline: tuple[Path, En
     rename_token(tmp_path / "other" / "tokenizer.json")
     ended = _check(smoke.place, tmp_path / "other", baseline[0])
     assert 1 == ended.code, ended.err
-    assert ended.complaint.startswith("draft and target are not of one family: token ")
+    assert ended.complaint.startswith("draft and target have different tokenizers: token ")
     assert "choose a draft with the target's tokenizer" in ended.complaint

@@ -57,7 +57,7 @@ def test_truncated_file_is_found_when_skipped(loop: Place) -> None:
 
 
 def test_missing_file_is_found_when_skipped(loop: Place) -> None:
-    """A file that somebody deleted is missed."""
+    """A deleted file is noticed."""
     artifact = loop.artifact("corpus")
     (artifact / "prompts.arrow").unlink()
     ended = loop.understudy("run", SMOKE, MLFLOW_TRACKING_URI=NOBODY)
@@ -70,7 +70,7 @@ def test_deleted_manifest_is_found(loop: Place) -> None:
     (artifact / "manifest.json").unlink()
     ended = loop.understudy("run", SMOKE, MLFLOW_TRACKING_URI=NOBODY)
     assert 1 == ended.code, ended.err
-    assert f"{artifact} has no manifest.json: somebody altered it; delete it and run again" == ended.complaint
+    assert f"{artifact} has no manifest.json, so it was changed; delete it and run again" == ended.complaint
 
 
 def test_damaged_manifest_is_found(loop: Place) -> None:

@@ -102,7 +102,7 @@ def test_a_bad_draft_falls_back(place: Place, tmp_path: Path) -> None:
         (("--threshold", 0.4), "--threshold: works only with --fallback"),
         (("--gamma", 0), "--gamma 0: draft at least 1 token a round; --compare shows the target alone"),
         (("--max-new-tokens", 5000), "exceed the pair's context of 128; lower --max-new-tokens or shorten the prompt"),
-        (("--target", "nowhere"), "--target nowhere: neither a directory nor a hub model"),
+        (("--target", "nowhere"), "--target nowhere: not a directory and not a hub model"),
     ],
     ids=str,
 )
@@ -143,7 +143,7 @@ def test_a_draft_of_another_vocabulary_is_refused(smoke: Smoke, tmp_path: Path) 
     ended = _decode(smoke, draft=tmp_path / "other")
 
     assert 1 == ended.code
-    assert "draft and target are not of one family: token" in ended.complaint
+    assert "draft and target have different tokenizers: token" in ended.complaint
 
 
 def test_damaged_weights_are_one_line(smoke: Smoke, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Forms of a candidate at a stated load, from the command line: examined on dev, chosen, judged, promoted."""
+"""Forms of the candidate at a stated load, from the command line: examined on dev, chosen, compared, promoted."""
 
 import json
 from pathlib import Path
@@ -42,7 +42,7 @@ def _run(loop: Place, profiles: str, *further: str) -> Any:
 
 
 def test_the_form_that_serves_the_load_best_is_promoted(loop: Place, profiles: str) -> None:
-    """Chosen on dev, judged on the examination by every rule, registered as what it is; asked again, the champion already."""
+    """It is chosen on dev, passes every rule on the examination and is registered; a second run finds it is the champion."""
     rules = ("gate.min_speedup=1.2", "gate.max_p95_seconds=2", "gate.max_memory_megabytes=10")
     ended = _run(loop, profiles, *rules)
     assert 0 == ended.code, ended.err
@@ -69,8 +69,8 @@ def test_the_form_that_serves_the_load_best_is_promoted(loop: Place, profiles: s
     assert "decision: already champion" in again.out
 
 
-def test_a_load_that_is_too_much_is_refused(loop: Place, profiles: str) -> None:
-    """By the rules that were asked for, as not stable."""
+def test_a_load_beyond_capacity_is_refused(loop: Place, profiles: str) -> None:
+    """The rules at the load refuse: the load exceeds capacity."""
     beyond = "gate.load={requests_per_second: 1000, max_batch: 4}"
     ended = loop.understudy(
         *("run", SMOKE, "--set", beyond, "--set", f"gate.profile={profiles}", "--set", "gate.min_speedup=1.2"),
@@ -78,11 +78,11 @@ def test_a_load_that_is_too_much_is_refused(loop: Place, profiles: str) -> None:
     )
     assert 3 == ended.code, ended.err
     assert "predicted_speedup (fail)" in ended.complaint
-    assert "beyond what is stable" in ended.complaint
+    assert "offered load exceeds capacity with speculation" in ended.complaint
 
 
 def test_a_profile_must_reach_the_draft_length(loop: Place, profiles: str) -> None:
-    """It is not judged at a shorter one than was asked for."""
+    """A profile that does not cover evaluate.gamma is an error."""
     ended = loop.understudy(
         "run", SMOKE, "--set", LOAD, "--set", f"gate.profile={profiles}", "--set", "evaluate.gamma=6"
     )
@@ -92,9 +92,16 @@ def test_a_profile_must_reach_the_draft_length(loop: Place, profiles: str) -> No
 
 
 def test_a_speedup_needs_plain_decoding(loop: Place, tmp_path: Path) -> None:
-    """Costs of a server that always drafted say nothing of what it takes without."""
+    """A speedup rule needs step times of plain decoding."""
     rows = [
-        Measurement("", n, gamma, 1.0, 0.01 + 0.001 * gamma * n, None, None, alone=True)
+        Measurement(
+            where="",
+            requests=n,
+            gamma=gamma,
+            tokens_per_step=1.0,
+            step_seconds=0.01 + 0.001 * gamma * n,
+            isolated=True,
+        )
         for n in (1, 4)
         for gamma in (1, 3, 5)
     ]
@@ -126,7 +133,7 @@ def test_what_cannot_be_predicted_is_one_line(loop: Place, settings: list[str], 
 
 
 def test_an_engine_that_loads_no_variant_gets_none(loop: Place) -> None:
-    """They are not made, and what was trained is judged."""
+    """No variant is made, and the unquantized draft is compared."""
     ended = loop.understudy("run", SMOKE, "--dry-run", "--set", "quantize.engine=tensorrt-llm")
 
     assert 0 == ended.code
@@ -135,7 +142,7 @@ def test_an_engine_that_loads_no_variant_gets_none(loop: Place) -> None:
 
 
 def test_a_variant_that_lost_is_trained_through_its_rounding(loop: Place) -> None:
-    """Where dev prompts say that it lost more than the limit, once more, and the better of the two is kept."""
+    """A variant that lost more than the limit on dev is trained again, and the better of the two is kept."""
     recovery = ("--set", "quantize.recovery={above: 0, max_steps: 20}", "--set", "quantize.variants=[int4]")
     ended = loop.understudy("run", SMOKE, *recovery, "--until", "quantize", "--run", "recovered")
     assert 0 == ended.code, ended.err

@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.integration.conftest import JOBS, SMOKE, Place, Smoke
 
 
@@ -59,6 +61,7 @@ def test_a_plan_needs_no_torch_and_its_sources(smoke: Smoke, tmp_path: Path) -> 
     assert f"{tmp_path / 'none.jsonl'}" in missing.complaint
 
 
+@pytest.mark.long
 def test_a_measured_plan_names_what_each_job_takes(place: Place) -> None:
     """Two small runs of the real loop: figures for each job, memory of serving, and nothing left behind or done."""
     load = "gate.load={requests_per_second: 1, max_batch: 4, context: 64}"

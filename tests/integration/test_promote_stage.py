@@ -67,7 +67,7 @@ def decide(context: StageContext, verdict: str, **changes: Any) -> None:
 
 
 def test_promotes_with_card_tags_and_figures(context: StageContext, store: Store) -> None:
-    """The draft is champion, and card and tags say where it comes from."""
+    """The draft is champion, and card and tags have its provenance."""
     outcome = promote.run(context)
     registry = registry_for(context.config, store)
     champion = registry.champion()
@@ -83,7 +83,7 @@ def test_promotes_with_card_tags_and_figures(context: StageContext, store: Store
 
 
 def test_the_chosen_form_is_promoted(context: StageContext, store: Store) -> None:
-    """A quantised variant, with what it was examined at, and card and tags say so."""
+    """A quantised variant is registered with its own examination, and card and tags name the form."""
     variant = store.root / "variant"
     make_draft(variant / "draft", b"four bits")
     write_json(variant / "manifest.json", {"key": "quantize0"})
@@ -112,7 +112,7 @@ def test_repeated_it_says_already_champion(context: StageContext) -> None:
     assert promote.run(other).notes["result"] == "already champion"
 
 
-def test_verdict_about_another_champion_is_not_believed(context: StageContext) -> None:
+def test_verdict_about_another_champion_is_refused(context: StageContext) -> None:
     """`already champion` is checked against the registry as it is."""
     decide(context, "already_champion")
     with pytest.raises(UnderstudyError, match=r"changed since the examination \(is none\)"):

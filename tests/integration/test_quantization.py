@@ -11,7 +11,7 @@ import torch
 
 from pipeline.errors import UnderstudyError
 from pipeline.models.loading import load_model
-from pipeline.quantization.fp8 import block_scales, to_floats
+from pipeline.quantization.fp8 import block_scales, to_fp8
 from pipeline.quantization.variants import quantize
 from tests.fakes import family_model, full_logits, tiny_llama
 
@@ -109,7 +109,8 @@ def test_some_need_whole_blocks(tmp_path: Path, variant: str, blocks: str) -> No
     tiny_llama(1, hidden=96, dtype=torch.bfloat16).save_pretrained(tmp_path / "draft")
 
     with pytest.raises(
-        UnderstudyError, match=rf"q_proj has 96 inputs and 96 outputs, and {variant} needs .* {blocks}; leave {variant}"
+        UnderstudyError,
+        match=rf"q_proj has 96 inputs and 96 outputs, but {variant} needs .* {blocks}; remove {variant}",
     ):
         quantize(tmp_path / "draft", variant, tmp_path / "out", CPU)
     assert not (tmp_path / "out").exists()
@@ -150,7 +151,7 @@ def test_weights_outside_linear_layers_are_not_for_8_bit_floats(tmp_path: Path) 
     """Experts are one tensor of three dimensions: a loader would take them for 8-bit floats that they are not."""
     family_model("Mixtral").to(torch.bfloat16).save_pretrained(tmp_path / "draft")
 
-    with pytest.raises(UnderstudyError, match=r"mlp\.\S+ is in no linear layer, .*leave fp8 out"):
+    with pytest.raises(UnderstudyError, match=r"mlp\.\S+ is not in a linear layer, .*remove fp8"):
         quantize(tmp_path / "draft", "fp8", tmp_path / "out", CPU)
     assert not (tmp_path / "out").exists()
 
@@ -160,7 +161,7 @@ def test_each_block_has_its_own_scale() -> None:
     weight = torch.randn(256, 384, generator=torch.Generator().manual_seed(1))
     weight[:128, 128:256] *= 1000
     scales = block_scales(weight)
-    coded = to_floats(weight, scales).float()
+    coded = to_fp8(weight, scales).float()
 
     assert (2, 3) == scales.shape
     for o, i in product(range(2), range(3)):

@@ -63,7 +63,7 @@ def models(registry: Registry) -> list[str]:
     ],
 )
 def test_name_is_taken_from_the_target(pair: str, promotion: dict[str, str], expected: str) -> None:
-    """The registered name has nothing that MLflow forbids."""
+    """The registered name has no character that MLflow forbids."""
     config = config_of(
         pair={"target": {"source": pair}, "draft": {"source": pair}},
         promote=promotion,
@@ -73,7 +73,7 @@ def test_name_is_taken_from_the_target(pair: str, promotion: dict[str, str], exp
 
 
 def test_name_of_a_claim_is_refused() -> None:
-    """No deployment can be mistaken for a lock."""
+    """A deployment cannot have the name of a claim."""
     with pytest.raises(UsageError, match="deployment"):
         registered_name(config_of(promote={"deployment": "claim-1"}))
 
@@ -104,13 +104,13 @@ def test_promote_makes_a_champion(registry: Registry, tmp_path: Path) -> None:
 
 
 def test_promoting_the_champion_changes_nothing(registry: Registry, tmp_path: Path) -> None:
-    """A second promotion of the same bytes gives the same version and change number."""
+    """A second promotion of the same files returns the same version and change number."""
     draft = make_draft(tmp_path / "draft")
     assert promote(registry, draft) == promote(registry, draft)
 
 
 def test_next_champion_replaces_the_first(registry: Registry, tmp_path: Path) -> None:
-    """`previous` is what was champion; the changes are numbered."""
+    """`previous` is the earlier champion; the changes are numbered."""
     first = promote(registry, make_draft(tmp_path / "a", b"a"))
     second = promote(registry, make_draft(tmp_path / "b", b"b"), first)
     assert aliases(registry) == {"champion": "2", "previous": "1"}
@@ -118,7 +118,7 @@ def test_next_champion_replaces_the_first(registry: Registry, tmp_path: Path) ->
 
 
 def test_champion_moved_by_hand_is_noticed(registry: Registry, tmp_path: Path) -> None:
-    """A champion other than the one examined against stops the promotion."""
+    """A champion other than the expected one stops the promotion."""
     first = promote(registry, make_draft(tmp_path / "a", b"a"))
     second = promote(registry, make_draft(tmp_path / "b", b"b"), first)
     client_for(registry.location).set_registered_model_alias(registry.name, "champion", first.version)
@@ -127,7 +127,7 @@ def test_champion_moved_by_hand_is_noticed(registry: Registry, tmp_path: Path) -
     assert aliases(registry)["champion"] == "1"
 
 
-def test_champion_of_somebody_else_is_named(registry: Registry) -> None:
+def test_champion_without_our_tags_is_named(registry: Registry) -> None:
     """A version without our tags cannot be examined, and the message says what to do."""
     client = client_for(registry.location)
     client.create_registered_model(registry.name)
@@ -223,7 +223,7 @@ def _claim(registry: Registry) -> claims.Claim:
 def test_live_claim_is_waited_for_and_respected(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While somebody alive holds the claim nothing is switched, and the message says who."""
+    """While another live process holds the claim no alias is changed, and the message names the holder."""
     monkeypatch.setattr("pipeline.registry.registry._WAIT_SECONDS", 0.3)
     _claim(registry)
     with pytest.raises(UnderstudyError, match="another promotion or rollback is under way"):
@@ -232,7 +232,7 @@ def test_live_claim_is_waited_for_and_respected(
 
 
 def test_claim_of_a_dead_process_is_taken_over_once(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two who find the same stale claim do not both get the next one."""
+    """Of two processes that find the same stale claim only one gets the next one."""
     client = client_for(registry.location)
     with monkeypatch.context() as patch:
         patch.setattr(claims, "_process", lambda pid: "999999999 1")
@@ -245,7 +245,7 @@ def test_claim_of_a_dead_process_is_taken_over_once(registry: Registry, monkeypa
 
 
 def test_old_claim_of_another_machine_is_taken_over(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the holder cannot be asked, age decides; and the old holder knows that its time is over."""
+    """For a claim of another machine the age decides; the old holder sees that its claim has expired."""
     client = client_for(registry.location)
     with monkeypatch.context() as patch:
         patch.setattr(claims, "_machine", lambda: "elsewhere")
@@ -257,8 +257,8 @@ def test_old_claim_of_another_machine_is_taken_over(registry: Registry, monkeypa
     assert isinstance(claims.take(client, registry.name, 1, {}), claims.Claim)
 
 
-def test_rollback_unwinds_to_nobody(registry: Registry, tmp_path: Path) -> None:
-    """Each rollback puts what was replaced back on stage; after the last there is nothing to roll back."""
+def test_rollbacks_end_without_a_champion(registry: Registry, tmp_path: Path) -> None:
+    """Each rollback restores the replaced version; after the last there is nothing to roll back."""
     first = promote(registry, make_draft(tmp_path / "a", b"a"))
     second = promote(registry, make_draft(tmp_path / "b", b"b"), first)
     promote(registry, make_draft(tmp_path / "c", b"c"), second)
@@ -277,7 +277,7 @@ def test_rollback_unwinds_to_nobody(registry: Registry, tmp_path: Path) -> None:
 
 
 def test_promotion_again_after_a_rollback(registry: Registry, tmp_path: Path) -> None:
-    """A draft that was rolled back and passes again gets its old version, not a second one."""
+    """A draft that was rolled back and passes again keeps its version."""
     first = promote(registry, make_draft(tmp_path / "a", b"a"))
     second = promote(registry, make_draft(tmp_path / "b", b"b"), first)
     registry.rollback()
@@ -288,14 +288,14 @@ def test_promotion_again_after_a_rollback(registry: Registry, tmp_path: Path) ->
 
 
 def test_altered_files_are_not_fetched(registry: Registry, tmp_path: Path) -> None:
-    """The registry's bytes are checked against the digest that was promoted."""
+    """The registry's files are compared with the promoted digest."""
     champion = promote(registry, make_draft(tmp_path / "draft"))
     (registry.fetch(champion, tmp_path / "unused") / "model.safetensors").write_bytes(b"other")
     with pytest.raises(UnderstudyError, match="not the files that were registered"):
         registry.fetch(champion, tmp_path / "unused")
 
 
-def test_figures_that_are_no_numbers_are_refused(registry: Registry, tmp_path: Path) -> None:
+def test_figures_that_are_not_finite_are_refused(registry: Registry, tmp_path: Path) -> None:
     """A draft with a NaN among its figures is not registered."""
     with pytest.raises(UnderstudyError, match="acceptance_rate: not a finite number"):
         promote(registry, make_draft(tmp_path / "draft"), metrics={"acceptance_rate": float("nan")})
@@ -303,7 +303,7 @@ def test_figures_that_are_no_numbers_are_refused(registry: Registry, tmp_path: P
 
 
 def test_unknown_version_is_named(registry: Registry, tmp_path: Path) -> None:
-    """A version that somebody deleted is an error that says so."""
+    """A deleted version is an error that names it."""
     promote(registry, make_draft(tmp_path / "draft"))
     with pytest.raises(UnderstudyError, match="no version 7"):
         registry.champion_at("7")
@@ -316,7 +316,7 @@ def _unused_port() -> int:
 
 
 def test_refused_connection_fails_within_seconds(store: Store) -> None:
-    """A server that is not there is one line that names it, without its password."""
+    """A server that does not exist is an error of one line that names it, without its password."""
     port = _unused_port()
     registry = registry_for(config_of(tracking={"uri": f"http://user:secret@127.0.0.1:{port}"}), store)
     began = time.monotonic()
@@ -327,7 +327,7 @@ def test_refused_connection_fails_within_seconds(store: Store) -> None:
 
 
 def test_silent_server_fails_within_seconds(store: Store) -> None:
-    """A server that accepts and says nothing does not hold a run for minutes."""
+    """A server that accepts the connection and does not reply is an error within seconds."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         registry = registry_for(config_of(tracking={"uri": f"http://127.0.0.1:{silent.getsockname()[1]}"}), store)
         began = time.monotonic()
@@ -346,7 +346,7 @@ class _Broken(http.server.BaseHTTPRequestHandler):
 
 
 def test_something_else_on_the_port_is_unavailable(store: Store) -> None:
-    """A server that answers but is no MLflow is reported, not taken for an empty registry."""
+    """A server that is not MLflow is an error, not an empty registry."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Broken) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         registry = registry_for(config_of(tracking={"uri": f"http://127.0.0.1:{server.server_port}"}), store)
@@ -356,7 +356,7 @@ def test_something_else_on_the_port_is_unavailable(store: Store) -> None:
 
 
 def test_connection_lost_between_two_calls_is_no_answer(store: Store) -> None:
-    """A server that was there a moment ago is reported like one that never was, and as quickly."""
+    """A server that stops answering is reported like one that never answered, and as quickly."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Broken) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         registry = registry_for(config_of(tracking={"uri": f"http://127.0.0.1:{server.server_port}"}), store)
@@ -369,7 +369,7 @@ def test_connection_lost_between_two_calls_is_no_answer(store: Store) -> None:
 
 
 def test_registry_is_made_without_mlflow(tmp_path: Path) -> None:
-    """Making a registry imports no MLflow, and using one no torch."""
+    """Creating a registry imports no MLflow, and using one imports no torch."""
     code = (
         "import sys; from pathlib import Path; from pipeline.store.artifacts import Store\n"
         "from pipeline.registry.registry import registry_for; from tests.integration.mlflow_fixtures import config_of\n"

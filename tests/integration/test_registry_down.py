@@ -27,7 +27,7 @@ def test_gate_stops_and_the_run_is_finished_later(loop: Place) -> None:
 
 
 def test_sync_uploads_what_was_not(loop: Place) -> None:
-    """A run whose figures never reached MLflow is uploaded by `sync` whole, once, however often it is called."""
+    """`sync` uploads a run that MLflow lacks completely, and only once."""
     loop.understudy("run", SMOKE, "--run", "down", MLFLOW_TRACKING_URI=NOBODY)
     still = loop.understudy("store", "sync", "down", MLFLOW_TRACKING_URI=NOBODY)
     first = loop.understudy("store", "sync", "down")

@@ -7,7 +7,7 @@ from tests.integration.conftest import JOBS, NOBODY, RUN, SMOKE, Place
 def test_stages_one_by_one_give_the_keys_of_run(loop: Place) -> None:
     """Each stage finds its predecessors through the store and the run's id, and all keys are those of `run`."""
     expected = loop.keys(RUN)
-    loop.understudy("champion", "rollback", SMOKE)  # as it was when `run` decided: no champion
+    loop.understudy("champion", "rollback", SMOKE)  # as before `run`: no champion
     states = []
     for name in STAGE_NAMES:
         away = (
@@ -30,7 +30,7 @@ def test_stage_without_its_predecessors_is_refused(place: Place) -> None:
 
 
 def test_run_until_then_from(loop: Place) -> None:
-    """A run can stop after a stage and be taken up from a later one, under the same id."""
+    """A run can stop after a stage and continue from the next one, under the same id."""
     first = loop.understudy("run", SMOKE, "--until", "generate", "--run", "parts")
     state = loop.record("parts")["state"]
     second = loop.understudy("run", SMOKE, "--from", "distill", "--run", "parts")

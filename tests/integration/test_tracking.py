@@ -1,4 +1,4 @@
-"""What of a run reaches MLflow, and that nothing that happens there can lose a run."""
+"""What is uploaded to MLflow, and that a failure there never ends a run."""
 
 import json
 import socket
@@ -16,7 +16,7 @@ from pipeline.errors import UnderstudyError, UsageError
 from pipeline.models.files import model_digest
 from pipeline.registry.mlflow_client import Location, client_for
 from pipeline.registry.registry import registry_for
-from pipeline.registry.tracking import Tracker, ui_link, ui_list_link
+from pipeline.registry.tracking import Tracker, ui_link
 from pipeline.store.artifacts import Store
 from pipeline.store.runs import RunRecord, load_run, run_directory
 from tests.integration.mlflow_fixtures import Quiet, config_of, make_draft, mlflow_template, store
@@ -54,7 +54,7 @@ def runs_of(location: Location) -> dict[str, Any]:
 
 
 def test_run_is_uploaded_whole(store: Store) -> None:
-    """Parent with settings, decision and dataset; a child a job with figures and small files."""
+    """A parent run with settings, decision and dataset; one child run per job with figures and small files."""
     build(store, "corpus", "corpus0", {"prompts": 12})
     build(store, "gate", "gate0", {"gain": 0.1, "broken": float("nan")}, decision='{"verdict": "refuse"}', other="{}")
     record = record_of(store, corpus="skipped", gate="done")
@@ -80,7 +80,7 @@ def test_run_is_uploaded_whole(store: Store) -> None:
 
 
 def test_sync_again_sends_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A record that is already there costs no write."""
+    """A record that is already uploaded causes no write."""
     build(store, "corpus", "corpus0", {"prompts": 12})
     record = record_of(store, corpus="done")
     tracker = Tracker(config_of(), store, Quiet())
@@ -96,7 +96,7 @@ def test_sync_again_sends_nothing(store: Store, monkeypatch: pytest.MonkeyPatch)
     [("finished", "FINISHED"), ("failed", "FAILED"), ("interrupted", "KILLED"), ("running", "RUNNING")],
 )
 def test_state_of_the_run_is_the_status(store: Store, state: str, expected: str) -> None:
-    """How a run ended is seen in MLflow, also when it is resumed."""
+    """MLflow shows how a run ended, also after it was resumed."""
     record, tracker = record_of(store), Tracker(config_of(), store, Quiet())
     record.state = "failed"
     tracker.sync(record)
@@ -106,7 +106,7 @@ def test_state_of_the_run_is_the_status(store: Store, state: str, expected: str)
 
 
 def test_killed_between_upload_and_record_makes_no_second_run(store: Store) -> None:
-    """What MLflow has and the record does not know is found again."""
+    """Runs in MLflow that the record does not know are found again."""
     build(store, "corpus", "corpus0", {"prompts": 12})
     record = record_of(store, corpus="done")
     assert Tracker(config_of(), store, Quiet()).sync(record)
@@ -117,8 +117,8 @@ def test_killed_between_upload_and_record_makes_no_second_run(store: Store) -> N
     assert len(client.search_runs([record.mlflow["experiment_id"]])) == 2
 
 
-def test_run_deleted_in_mlflow_is_made_anew(store: Store) -> None:
-    """Somebody who cleans up in MLflow does not break the run's next upload."""
+def test_run_deleted_in_mlflow_is_created_anew(store: Store) -> None:
+    """Deleting a run in MLflow does not break its next upload."""
     build(store, "corpus", "corpus0", {"prompts": 12})
     record, tracker = record_of(store, corpus="done"), Tracker(config_of(), store, Quiet())
     tracker.sync(record)
@@ -129,7 +129,7 @@ def test_run_deleted_in_mlflow_is_made_anew(store: Store) -> None:
 
 
 def test_promotion_continues_the_run_of_the_registry(store: Store, tmp_path: Path) -> None:
-    """The run that a promoted draft's figures are in is the run's child `promote`, not a second one."""
+    """The MLflow run with the promoted draft's figures is the child run `promote`; there is no second one."""
     draft = make_draft(tmp_path / "draft")
     champion = registry_for(config_of(), store).promote(
         model_dir=draft,
@@ -154,7 +154,7 @@ def test_promotion_continues_the_run_of_the_registry(store: Store, tmp_path: Pat
 
 
 def test_tracking_that_is_down_costs_one_warning(store: Store) -> None:
-    """The run goes on, one line says where the figures are, and a later upload brings everything."""
+    """The run continues, one line says where the figures are, and a later upload is complete."""
     build(store, "corpus", "corpus0", {"prompts": 12})
     record, said = record_of(store, corpus="done"), Quiet()
     with socket.socket() as unused:
@@ -175,7 +175,7 @@ def test_tracking_that_is_down_costs_one_warning(store: Store) -> None:
 
 
 def test_damaged_artifact_is_tracked_without_figures(store: Store) -> None:
-    """An artifact that cannot be trusted does not stop the upload of the others."""
+    """A damaged artifact does not stop the upload of the others."""
     build(store, "corpus", "corpus0", {"prompts": 12}, extra="{}")
     (store.directory("corpus", "corpus0") / "extra.json").unlink()
     record, said = record_of(store, corpus="done"), Quiet()
@@ -185,7 +185,7 @@ def test_damaged_artifact_is_tracked_without_figures(store: Store) -> None:
 
 
 def test_defects_of_ours_are_not_swallowed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only MLflow's failures are forgiven."""
+    """Only errors of MLflow become warnings."""
     monkeypatch.setattr("pipeline.registry.tracking._note", lambda record: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         Tracker(config_of(), store, Quiet()).sync(record_of(store))
@@ -198,7 +198,7 @@ def command(function: Callable[..., None], *arguments: str) -> Any:
 
 
 def test_sync_command_uploads_ended_runs(store: Store) -> None:
-    """What has ended is uploaded; a run that may still be going on is left to its own process, unless named."""
+    """Ended runs are uploaded; a run that may still be running is uploaded only if named."""
     ended, going = record_of(store), record_of(store)
     ended.state, going.id = "finished", "run-2"
     ended.save(store)
@@ -214,7 +214,7 @@ def test_sync_command_uploads_ended_runs(store: Store) -> None:
 
 
 def test_sync_command_fails_where_nothing_answers(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Asked to upload and unable to is a failure."""
+    """`sync` fails if MLflow does not answer."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     record_of(store)
     result = command(sync, "run-1", "--store", str(store.root))
@@ -227,7 +227,7 @@ def test_sync_command_without_runs_is_a_usage_error(store: Store) -> None:
 
 
 def test_rollback_command_says_what_happened(store: Store, tmp_path: Path) -> None:
-    """One line: who is champion now."""
+    """One line names the new champion."""
     draft, config = make_draft(tmp_path / "draft"), _config(tmp_path)
     arguments = (rollback, str(config), "--store", str(store.root))
     assert "nothing to roll back" in str(command(*arguments).exception)
@@ -279,6 +279,5 @@ def test_links() -> None:
     assert ui_link(record) is None
     record.mlflow = {"uri": "http://h:5000", "experiment_id": "3", "run_id": "abc"}
     assert ui_link(record) == "http://h:5000/#/experiments/3/runs/abc"
-    assert ui_list_link(record) == "http://h:5000/#/experiments/3/runs?workflowType=machine_learning"
     record.mlflow["uri"] = "sqlite:////s/mlflow.db"
     assert ui_link(record) == "mlflow ui --backend-store-uri sqlite:////s/mlflow.db"

@@ -12,7 +12,7 @@ import torch
 
 from pipeline.config.distill import DistillConfig, LoraConfig
 from pipeline.distillation.adapters import add_adapters, merge_adapters
-from pipeline.distillation.chunked_loss import plain_head
+from pipeline.distillation.chunked_loss import linear_head
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.examination.examiner import AcceptanceSummary
 from pipeline.generation.completion_store import StoredCompletion
@@ -268,7 +268,7 @@ def test_padding_and_prompts_do_not_enter_the_loss(way: str, tmp_path: Path, mon
     if way == "in chunks":
         monkeypatch.setattr(head, "_LOGITS", 2 * 28)
     if way == "by the model's own logits":
-        monkeypatch.setattr(trainer, "plain_head", lambda model: None)
+        monkeypatch.setattr(trainer, "linear_head", lambda model: None)
     rows = [
         stored_completion([3, 4], [5, 6, 7], name="a"),
         stored_completion([8], [9], name="b"),
@@ -430,13 +430,13 @@ def test_rows_are_shared_only_where_documents_stay_apart(
 
     together = []
 
-    class Watched(trainer.Documents):
+    class Watched(trainer.PackedCompletions):
         def __init__(self, *arguments: Any) -> None:
             together.append(arguments[1])
             super().__init__(*arguments)
 
     monkeypatch.setattr(trainer, "supports_document_masking", lambda model, vocabulary: apart)
-    monkeypatch.setattr(trainer, "Documents", Watched)
+    monkeypatch.setattr(trainer, "PackedCompletions", Watched)
     _train(tmp_path, SETTINGS.model_copy(update={"max_steps": 1}))
 
     assert [apart] == together
@@ -466,7 +466,7 @@ def test_bf16_is_used_where_the_hardware_multiplies_in_it(
     """Unless the config says otherwise. Attention is then in fp32, and afterwards the model's own again."""
     from pipeline.distillation import trainer
 
-    monkeypatch.setattr(trainer, "multiplies_bf16", lambda device: hardware)
+    monkeypatch.setattr(trainer, "supports_bf16", lambda device: hardware)
     found: list[str] = []
 
     def examine(model: Any) -> AcceptanceSummary:
@@ -487,5 +487,5 @@ def test_nothing_of_autocast_stays_on_the_model(tmp_path: Path) -> None:
     ids = torch.arange(6)[None]
 
     assert "_original_forward" not in vars(trained)
-    assert plain_head(trained) is trained.lm_head
+    assert linear_head(trained) is trained.lm_head
     torch.testing.assert_close(read.eval()(ids).logits, trained.eval()(ids).logits, rtol=0, atol=0)

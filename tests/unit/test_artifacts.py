@@ -1,4 +1,4 @@
-"""The store: keys, atomic commits, damage found, locks."""
+"""The store: keys, atomic commits, damaged files, locks."""
 
 import multiprocessing
 import os
@@ -21,7 +21,7 @@ def _commit(store: Store, content: str = "hello", key: str = "k1") -> Artifact:
 
 
 def test_a_key_depends_on_content_and_not_on_order() -> None:
-    """Equal settings have equal keys, different ones have not."""
+    """Equal settings have equal keys, different settings have different keys."""
     assert content_key({"a": 1, "b": [2]}) == content_key({"b": [2], "a": 1})
     assert content_key({"a": 1}) != content_key({"a": 2})
     with pytest.raises(ValueError, match="JSON"):
@@ -39,14 +39,14 @@ def test_what_is_committed_is_found(tmp_path: Path) -> None:
 
 
 def test_work_in_progress_is_never_found(tmp_path: Path) -> None:
-    """What a killed run left is not a result."""
+    """The work directory of a killed run is not a result."""
     store = Store(tmp_path)
     (store.open_work("corpus", "k1", resumable=False) / "half").write_text("half")
     assert store.find("corpus", "k1") is None
 
 
 def test_left_over_work_is_kept_only_for_stages_that_resume(tmp_path: Path) -> None:
-    """A stage that cannot resume starts from nothing."""
+    """A stage that cannot resume starts from an empty directory."""
     store = Store(tmp_path)
     (store.open_work("generate", "k1", resumable=True) / "shard").write_text("done")
     assert (store.open_work("generate", "k1", resumable=True) / "shard").exists()
@@ -73,7 +73,7 @@ def test_damage_is_found_and_the_file_named(tmp_path: Path, damage: Any, expecte
 
 
 def test_an_alteration_that_keeps_size_and_mtime_is_found_by_hashing(tmp_path: Path) -> None:
-    """What a skip cannot see, a reader does."""
+    """A skip compares size and mtime; check_hashes finds the change."""
     artifact = _commit(Store(tmp_path))
     path = artifact.path / "deep" / "file.txt"
     stat = path.stat()
@@ -98,14 +98,14 @@ def test_what_a_kill_left_in_the_work_directory_is_not_committed(tmp_path: Path)
 
 
 def test_a_copied_store_is_still_valid(tmp_path: Path) -> None:
-    """A new mtime alone is no damage: the content decides."""
+    """A new mtime alone is no damage: the content is compared."""
     store = Store(tmp_path)
     os.utime(_commit(store).path / "deep" / "file.txt", ns=(1, 1))
     assert store.find("corpus", "k1") is not None
 
 
 def test_a_directory_without_its_manifest_is_named(tmp_path: Path) -> None:
-    """A directory in artifacts/ without a manifest was tampered with; it is not silently rebuilt over."""
+    """A directory in artifacts/ without a manifest is an error, and is not overwritten."""
     store = Store(tmp_path)
     (_commit(store).path / MANIFEST).unlink()
     with pytest.raises(UnderstudyError, match=r"has no manifest\.json"):
@@ -113,7 +113,7 @@ def test_a_directory_without_its_manifest_is_named(tmp_path: Path) -> None:
 
 
 def test_a_damaged_json_file_is_named(tmp_path: Path) -> None:
-    """Half a JSON file is one line, not a traceback."""
+    """A truncated JSON file is an error of one line, not a traceback."""
     path = tmp_path / "run.json"
     path.write_text('{"a":')
     with pytest.raises(UnderstudyError, match=re.escape(str(path))):
@@ -136,7 +136,7 @@ def _hold(root: str, entered: Any, leave: Any) -> None:
 
 
 def test_a_second_process_waits_for_the_lock_and_says_so(tmp_path: Path) -> None:
-    """The lock is exclusive among processes; a death frees it."""
+    """The lock is exclusive among processes; the end of a process frees it."""
     context = multiprocessing.get_context("spawn")
     entered, leave = context.Event(), context.Event()
     process = context.Process(target=_hold, args=(str(tmp_path), entered, leave))
@@ -154,7 +154,7 @@ def test_a_second_process_waits_for_the_lock_and_says_so(tmp_path: Path) -> None
 
 
 def test_a_store_cannot_be_made_in_a_file(tmp_path: Path) -> None:
-    """The file itself, or one that stands where a directory above the store should be, is named."""
+    """The error names the file at the store's path or at one of its parents."""
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match=rf"--store {tmp_path}/file: a file, not a directory"):
         Store(tmp_path / "file")

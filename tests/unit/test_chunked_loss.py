@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from pipeline.distillation import chunked_loss
-from pipeline.distillation.chunked_loss import mean_loss, mean_loss_of_logits, plain_head
+from pipeline.distillation.chunked_loss import linear_head, mean_loss, mean_loss_of_logits
 from pipeline.distillation.losses import cross_entropy
 from tests.fakes import family_model
 
@@ -66,7 +66,7 @@ def test_a_plain_head_is_found(family: str, settings: dict[str, Any]) -> None:
     """And the model is left in the mode it was in."""
     model = family_model(family, torch.float32, **settings).train()
 
-    assert plain_head(model) is model.lm_head
+    assert linear_head(model) is model.lm_head
     assert model.training
 
 
@@ -83,8 +83,8 @@ def test_a_head_that_is_more_than_a_matrix_is_left_to_the_model() -> None:
 
     scaled.forward = forward
 
-    assert plain_head(capped) is None
-    assert plain_head(scaled) is None
+    assert linear_head(capped) is None
+    assert linear_head(scaled) is None
 
 
 def test_products_are_in_the_dtype_of_autocast() -> None:
@@ -108,4 +108,4 @@ def test_a_head_of_another_type_is_left_to_the_model() -> None:
     model = family_model("Llama", torch.float32)
     model.lm_head.__class__ = _Packed
 
-    assert plain_head(model) is None
+    assert linear_head(model) is None

@@ -1,4 +1,4 @@
-"""The native forward: the logits of the models' own forward, the same bits in any company, and no trouble where it cannot be."""
+"""The compiled forward: logits of the model's own forward, the same bits in every batch; PyTorch where it cannot be built."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from pipeline.errors import UnderstudyError
-from pipeline.native import build as native_build
+from pipeline.native import build as build_module
 from pipeline.speculation import compiled_forward
 from pipeline.speculation.compiled_forward import CompiledForward
 from pipeline.speculation.decoder import Decoder
@@ -19,7 +19,7 @@ from pipeline.speculation.llama_forward import LlamaForward
 from pipeline.speculation.sampling import GREEDY
 from tests.fakes import family_model, full_logits, greedy_text, largest_gap, ragged_requests
 
-needs_compiler = pytest.mark.skipif(native_build.compiler() is None, reason="no C compiler here")
+needs_compiler = pytest.mark.skipif(build_module.compiler() is None, reason="no C compiler here")
 SIZES: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16, "initializer_range": 0.1}
 SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {}),
@@ -46,19 +46,12 @@ BUILDS = {
 }
 
 
-@pytest.fixture(scope="module")
-def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache of built libraries of these tests' own."""
-    return tmp_path_factory.mktemp("cache")
-
-
 @pytest.fixture(autouse=True)
-def fresh(shared_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def fresh() -> Iterator[None]:
     """Each test looks for a compiler and a library anew."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(shared_cache))
-    compiled_forward._library.cache_clear()
+    compiled_forward.load_library.cache_clear()
     yield
-    compiled_forward._library.cache_clear()
+    compiled_forward.load_library.cache_clear()
 
 
 def _body(dtype: torch.dtype = torch.float32, **settings: Any) -> tuple[Any, LlamaForward]:
@@ -72,37 +65,37 @@ def _body(dtype: torch.dtype = torch.float32, **settings: Any) -> tuple[Any, Lla
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_logits_are_the_models_own(shape: str, dtype: torch.dtype) -> None:
-    """For ragged rows, single tokens and blocks, rejected tokens written over and a padded vocabulary, to rounding."""
+    """Up to rounding, with ragged rows, single tokens, blocks, overwritten rejected tokens and a padded vocabulary."""
     family, settings = SHAPES[shape]
     model = family_model(family, dtype, **SIZES | settings)
     body = choose_forward(model, 37)
     largest = float(full_logits(model, range(1, 30)).abs().max())
 
     assert isinstance(body, LlamaForward)
-    assert body.native is not None
+    assert body.compiled is not None
     assert largest_gap(model, body, 37) < TOLERANCE[dtype] * largest
 
 
 @needs_compiler
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("build", BUILDS)
-def test_every_build_says_the_same(build: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the processor lacks is done another way; a compiler that does not know a flag builds nothing, and no harm is done."""
-    monkeypatch.setattr(native_build, "FLAGS", [*native_build.FLAGS, *BUILDS[build]])
+def test_every_build_gives_the_same_logits(build: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Builds for processors with fewer instruction sets give the same logits."""
+    monkeypatch.setattr(build_module, "FLAGS", [*build_module.FLAGS, *BUILDS[build]])
     model, body = _body(dtype)
     largest = float(full_logits(model, range(1, 30)).abs().max())
 
-    if compiled_forward._library(dtype) is None:
+    if compiled_forward.load_library(dtype) is None:
         pytest.skip(f"the compiler here does not build {build}")
-    assert body.native is not None
+    assert body.compiled is not None
     assert largest_gap(model, body, 37) < TOLERANCE[dtype] * largest
 
 
 @needs_compiler
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_tokens_logits_do_not_depend_on_its_company(dtype: torch.dtype, threads: int) -> None:
-    """One by one, in blocks, or beside other rows at other places: the same bits, so speculation changes nothing at all."""
+def test_logits_do_not_depend_on_the_rest_of_the_batch(dtype: torch.dtype, threads: int) -> None:
+    """Token by token, in blocks, or beside rows at other positions: the same bits, so speculation changes no token."""
     _, body = _body(dtype)
     generator, before = torch.Generator().manual_seed(3), torch.get_num_threads()
     ids_BT = torch.randint(37, (4, 30), generator=generator)
@@ -121,7 +114,7 @@ def test_a_tokens_logits_do_not_depend_on_its_company(dtype: torch.dtype, thread
 @needs_compiler
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_greedy_speculation_is_bit_for_bit_plain_decoding(dtype: torch.dtype) -> None:
-    """In bf16 too, where a near-tie elsewhere may fall either way."""
+    """In bf16 too, where PyTorch may resolve a near-tie either way."""
     model, _ = _body(dtype)
     draft, _ = _body(dtype, num_hidden_layers=1)
     requests = ragged_requests(6)
@@ -142,23 +135,23 @@ UNFIT: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", UNFIT)
-def test_what_does_not_fit_goes_the_plain_way(case: str) -> None:
-    """Sizes and dtypes that `compiled_forward.c` does not know."""
+def test_unsupported_shapes_use_pytorch(case: str) -> None:
+    """Sizes and dtypes that `llama_forward.c` does not support."""
     _, body = _body(**UNFIT[case])
 
-    assert body.native is None
+    assert body.compiled is None
 
 
-def test_few_tokens_only() -> None:
-    """A vocabulary smaller than a block of outputs."""
+def test_a_tiny_vocabulary_uses_pytorch() -> None:
+    """A vocabulary smaller than a block of outputs is not supported."""
     body = choose_forward(family_model("Llama", torch.float32, **SIZES), 12)
 
     assert isinstance(body, LlamaForward)
-    assert body.native is None
+    assert body.compiled is None
 
 
 @pytest.mark.parametrize("obstacle", ["no compiler", "a compiler that fails", "switched off"])
-def test_where_nothing_can_be_built_the_plain_form_does(obstacle: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nothing_can_be_built_pytorch_is_used(obstacle: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """No compiler on a machine is normal."""
     name, value = {
         "no compiler": ("PATH", "/nowhere"),
@@ -168,34 +161,7 @@ def test_where_nothing_can_be_built_the_plain_form_does(obstacle: str, monkeypat
     monkeypatch.setenv(name, value)
     model, body = _body()
 
-    assert body.native is None
-    assert largest_gap(model, body, 37) < 1e-4
-
-
-@needs_compiler
-def test_a_library_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And taken from the cache by the next process, which does not run the compiler."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    _, first = _body()
-    made = [path.stat().st_mtime_ns for path in (tmp_path / "understudy").iterdir()]
-    compiled_forward._library.cache_clear()
-    monkeypatch.setattr(native_build.subprocess, "run", lambda *args, **kwargs: pytest.fail("built again"))
-    _, second = _body()
-
-    assert first.native is not None
-    assert second.native is not None
-    assert made == [path.stat().st_mtime_ns for path in (tmp_path / "understudy").iterdir()]
-    assert 1 == len(made)
-
-
-@needs_compiler
-def test_a_cache_that_cannot_be_written_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The library is then built for this process alone."""
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    model, body = _body()
-
-    assert body.native is not None
+    assert body.compiled is None
     assert largest_gap(model, body, 37) < 1e-4
 
 
@@ -206,12 +172,12 @@ def test_wrong_logits_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CompiledForward, "forward", lambda *args: own(*args) * 1.01)
     _, body = _body()
 
-    assert body.native is None
+    assert body.compiled is None
 
 
 @needs_compiler
 def test_what_is_out_of_range_raises() -> None:
-    """A token or a slot that is not there is an error, not a read of other memory."""
+    """An id outside the vocabulary or a slot outside the cache is an error, not a read of other memory."""
     _, body = _body()
     side = CachedModel(body, 1, 8)
 
@@ -231,7 +197,7 @@ def test_what_is_out_of_range_raises() -> None:
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("damage", [float("nan"), float("inf")])
 def test_damaged_weights_are_reported(dtype: torch.dtype, damage: float) -> None:
-    """They come through as what is no number, and the decoder says so."""
+    """NaN and infinity reach the logits, and the decoder reports them."""
     model = family_model("Llama", dtype, **SIZES)
     with torch.no_grad():
         model.model.layers[1].mlp.down_proj.weight[3, 5] = damage
@@ -242,14 +208,14 @@ def test_damaged_weights_are_reported(dtype: torch.dtype, damage: float) -> None
 
 
 def test_other_models_are_left_alone() -> None:
-    """A family that the lean form does not know is not asked for its layers."""
+    """The layers of an unsupported family are not read."""
     assert isinstance(choose_forward(family_model("GPT2", torch.float32), 40), ModelForward)
 
 
 @needs_compiler
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
-def test_the_default_dtype_is_no_concern(dtype: torch.dtype) -> None:
-    """Memory that is handed to compiled code has the dtype it expects, whatever others have made the default."""
+def test_the_default_dtype_does_not_matter(dtype: torch.dtype) -> None:
+    """Memory for compiled code has the dtype it expects, whatever torch's default dtype is."""
     model = family_model("Llama", torch.float32, **SIZES)
     torch.set_default_dtype(dtype)
     try:
@@ -258,23 +224,13 @@ def test_the_default_dtype_is_no_concern(dtype: torch.dtype) -> None:
         torch.set_default_dtype(torch.float32)
 
     assert isinstance(body, LlamaForward)
-    assert body.native is not None
+    assert body.compiled is not None
     assert largest_gap(model, body, 37) < 1e-4
 
 
-@needs_compiler
-def test_a_native_form_that_gives_no_numbers_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NaN for a healthy model is no sign of damaged weights."""
-    own = CompiledForward.forward
-    monkeypatch.setattr(CompiledForward, "forward", lambda *args: own(*args) * float("nan"))
-    _, body = _body()
-
-    assert body.native is None
-
-
 @pytest.mark.parametrize("inner", [32, 4096])
-def test_layers_of_other_sizes_than_the_config_says_go_the_plain_way(inner: int) -> None:
-    """A pruned model is decoded all the same; no compiled code runs on sizes that it was not told."""
+def test_layers_of_other_sizes_than_the_config_says_use_pytorch(inner: int) -> None:
+    """A pruned model is decoded by PyTorch, because compiled code takes the sizes from the config."""
     model = family_model("Llama", torch.float32, **SIZES)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -284,44 +240,16 @@ def test_layers_of_other_sizes_than_the_config_says_go_the_plain_way(inner: int)
     body = choose_forward(model, 37)
 
     assert isinstance(body, LlamaForward)
-    assert body.native is None
+    assert body.compiled is None
     assert largest_gap(model, body, 37) < 1e-4
-
-
-@needs_compiler
-@pytest.mark.parametrize("state", ["damaged", "writable by others", "no home"])
-def test_a_cache_that_cannot_be_trusted_is_not_used(
-    state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A damaged library is built anew, one that others could have put there is left alone, and none is needed."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    _body()
-    (made,) = (tmp_path / "understudy").iterdir()
-    made.write_bytes(b"")
-    compiled_forward._library.cache_clear()
-    if state == "writable by others":
-        made.parent.chmod(0o777)
-    if state == "no home":
-        monkeypatch.delenv("XDG_CACHE_HOME")
-        monkeypatch.setattr(Path, "home", _no_home)
-    model, body = _body()
-
-    assert body.native is not None
-    assert largest_gap(model, body, 37) < 1e-4
-    assert (state == "damaged") == (made.stat().st_size > 0)
-    assert [made] == list((tmp_path / "understudy").iterdir())
-
-
-def _no_home() -> Path:
-    raise RuntimeError("Could not determine home directory.")
 
 
 @needs_compiler
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("build", ["as for this machine", "without tiles"])
-def test_any_number_of_tokens_is_taken(build: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Up to two blocks of inputs, each size of a block among them: the same bits as one by one."""
-    monkeypatch.setattr(native_build, "FLAGS", [*native_build.FLAGS, *BUILDS[build]])
+def test_any_number_of_tokens_is_accepted(build: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every pass size up to two blocks of inputs gives the same bits as token by token."""
+    monkeypatch.setattr(build_module, "FLAGS", [*build_module.FLAGS, *BUILDS[build]])
     _, body = _body(dtype)
     ids_BT = torch.randint(37, (1, 24), generator=torch.Generator().manual_seed(5))
     alone = CachedModel(body, 1, 24)
@@ -333,8 +261,8 @@ def test_any_number_of_tokens_is_taken(build: str, dtype: torch.dtype, monkeypat
 
 @needs_compiler
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-def test_rows_far_apart_do_not_disturb_each_other(dtype: torch.dtype) -> None:
-    """One at its beginning, the other 400 slots further: the room for scores is that of the longest."""
+def test_rows_at_distant_positions_do_not_affect_each_other(dtype: torch.dtype) -> None:
+    """One row is at slot 0, the other at slot 400; the buffer for scores has the size of the longer."""
     _, body = _body(dtype)
     ids_BT = torch.tensor([[3], [4]])
     expected = [CachedModel(body, 1, 401).logits(ids_BT[row : row + 1], [at], 1) for row, at in ((0, 0), (1, 400))]
@@ -344,8 +272,8 @@ def test_rows_far_apart_do_not_disturb_each_other(dtype: torch.dtype) -> None:
 
 @needs_compiler
 @pytest.mark.parametrize("scale", [30.0, 300.0])
-def test_large_numbers_neither_overflow_nor_wrap(scale: float) -> None:
-    """Scores and gates far beyond what a single-precision exponential holds."""
+def test_large_scores_do_not_overflow(scale: float) -> None:
+    """Scores and gates are far above what exp holds in fp32."""
     model = family_model("Llama", torch.float32, **SIZES)
     with torch.no_grad():
         for layer in model.model.layers:
@@ -355,13 +283,13 @@ def test_large_numbers_neither_overflow_nor_wrap(scale: float) -> None:
     largest = float(full_logits(model, range(1, 30)).abs().max())
 
     assert isinstance(body, LlamaForward)
-    assert body.native is not None
+    assert body.compiled is not None
     assert largest_gap(model, body, 37) < 1e-4 * largest
 
 
 @needs_compiler
 def test_bf16_is_rounded_to_the_nearest() -> None:
-    """Ties to even, as torch rounds it: seen in the values that lie in the cache."""
+    """Ties go to even, as in torch; the values in the cache show it."""
     model = family_model("Llama", torch.bfloat16, **SIZES)
     layer, step = model.model.layers[0], 2.0**-8  # half of what bf16 tells apart above 1
     wanted = torch.tensor([1 + step, 1 + 3 * step, 1 + step + 2.0**-15, -1 - 3 * step])
@@ -374,7 +302,7 @@ def test_bf16_is_rounded_to_the_nearest() -> None:
         weight[2, 2] = 2.0**-15
     body = choose_forward(model, 37)
     assert isinstance(body, LlamaForward)
-    assert body.native is not None
+    assert body.compiled is not None
     caches = body.allocate(1, 2)
     body.forward(torch.tensor([[1]]), [0], caches, 1)
 
@@ -382,33 +310,11 @@ def test_bf16_is_rounded_to_the_nearest() -> None:
 
 
 @needs_compiler
-def test_a_library_is_of_its_flags_source_and_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any other of these is built anew, beside the first: a home may be shared between machines."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    source, flags = tmp_path / "native.c", ["-O0"]
-    source.write_text("int ready(void) { return 1; }")
-    made = []
-    for change in ("nothing", "flags", "source", "header", "processor"):
-        if change == "source":
-            source.write_text("int ready(void) { return 0; }")
-        if change == "header":
-            monkeypatch.setattr(native_build, "_HEADER", tmp_path / "vectors.h")
-            (tmp_path / "vectors.h").write_text("")
-        if change == "processor":
-            monkeypatch.setattr(native_build, "_processor", lambda: "another")
-        flags += ["-O1"] * (change == "flags")
-        assert native_build.load(source, flags) is not None
-        made.append(len(list((tmp_path / "understudy").iterdir())))
-
-    assert [1, 2, 3, 4, 5] == made
-
-
-@needs_compiler
-def test_many_tokens_go_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Above the limit the library's products are as fast, and need no scratch of ours."""
+def test_passes_of_many_tokens_use_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above the limit PyTorch is as fast."""
     _, body = _body()
-    assert body.native is not None
-    most, own, fed = body.native.most_tokens, CompiledForward.forward, []
+    assert body.compiled is not None
+    most, own, fed = body.compiled.max_tokens, CompiledForward.forward, []
 
     def forward(model: CompiledForward, ids_BT: torch.Tensor, *rest: Any) -> torch.Tensor:
         fed.append(ids_BT.numel())
@@ -422,27 +328,29 @@ def test_many_tokens_go_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs_compiler
-def test_logits_that_are_no_numbers_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sound model whose library says NaN is not decoded with it."""
+def test_nan_logits_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library that gives NaN for a healthy model is not used."""
     own = CompiledForward.forward
     monkeypatch.setattr(CompiledForward, "forward", lambda *args: own(*args) * torch.nan)
     _, body = _body()
 
-    assert body.native is None
+    assert body.compiled is None
 
 
 @needs_compiler
-def test_where_tiles_are_refused_vectors_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel or a sandbox may not grant what the processor has."""
+def test_where_tiles_are_not_granted_vectors_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel or a sandbox may not grant the tile registers that the processor has."""
     commands: list[list[str]] = []
 
-    def load(source: Path, command: list[str]) -> Any:
+    def load(source: Path, command: list[str], structures: Any) -> Any:
         commands.append(command)
-        return SimpleNamespace(ready=lambda: "-mno-amx-bf16" in command, scratch_floats=SimpleNamespace())
+        return SimpleNamespace(
+            llama_features_granted=lambda: "-mno-amx-bf16" in command, llama_scratch_floats=SimpleNamespace()
+        )
 
     monkeypatch.setattr(compiled_forward, "load", load)
-    library = compiled_forward._library(torch.bfloat16)
+    library = compiled_forward.load_library(torch.bfloat16)
 
     assert library is not None
-    assert library.ready()
+    assert library.llama_features_granted()
     assert [False, True] == ["-mno-amx-bf16" in command for command in commands]

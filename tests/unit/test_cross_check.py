@@ -45,7 +45,7 @@ def test_a_sound_pair_agrees(pair: tuple[Any, Any]) -> None:
     assert found["rounds_predicted"] == found["rounds_decoded"]
 
 
-def test_a_text_the_target_did_not_write_is_found(pair: tuple[Any, Any]) -> None:
+def test_a_changed_completion_is_found(pair: tuple[Any, Any]) -> None:
     """A stored token that is no near-tie is listed with its position, and the check fails."""
     stored = _stored(pair[0])
     stored[1].tokens[5] = (stored[1].tokens[5] + 1) % 32
@@ -83,7 +83,7 @@ class _Fickle(TableModel):
 
 @pytest.mark.parametrize("position", [3, 5, 7])
 def test_a_round_that_ended_elsewhere_is_found(position: int) -> None:
-    """The draft's disagreement is placed, in an early round and in the last one, where only the number of rounds
+    """The first differing round is located, in an early round and in the last one, where only the number of rounds
     tells."""
     target = table_model(8, 3, positions=64)
     target.dtype = torch.float32
@@ -97,7 +97,7 @@ def test_a_round_that_ended_elsewhere_is_found(position: int) -> None:
 
 
 def test_where_rounds_start() -> None:
-    """A round ends behind the first token that does not stand, or one past gamma tokens that do."""
+    """A round ends after the first rejected token, or one token past gamma accepted ones."""
     a_T = np.array([1, 1, 0, 1, 1, 1, 1, 0, 0, 1], dtype=np.float64)
 
     assert [0, 3, 6, 8, 9] == round_starts(a_T, 2)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.distillation.dataset import Documents, stored_targets
+from pipeline.distillation.dataset import PackedCompletions, stored_targets
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.generation.distributions import unpack
 from tests.fakes import family_model, full_logits, stored_completion
@@ -26,7 +26,7 @@ def items() -> list[StoredCompletion]:
 
 
 def _batch(items: list[StoredCompletion], *rows: int) -> dict[str, torch.Tensor]:
-    return Documents(items).collate([{"row": row} for row in rows])
+    return PackedCompletions(items).collate([{"row": row} for row in rows])
 
 
 def test_a_position_predicts_the_token_behind_it(items: list[StoredCompletion]) -> None:
@@ -34,7 +34,7 @@ def test_a_position_predicts_the_token_behind_it(items: list[StoredCompletion]) 
     document predicts the next one's first token."""
     batch = _batch(items, 0, 2)
 
-    assert [[0], [1], [2, 3]] == Documents(items).rows
+    assert [[0], [1], [2, 3]] == PackedCompletions(items).rows
     assert [[5, 6, 7, 4, 8, 9], [21, 22, 23, 24, 25, 26]] == batch["input_ids"].tolist()
     assert [[0, 0, 0, 1, 1, 0], [0, 1, 0, 1, 1, 0]] == batch["predicts"].int().tolist()
     assert [8, 9, 23, 25, 26] == batch["tokens"].tolist()
@@ -43,7 +43,7 @@ def test_a_position_predicts_the_token_behind_it(items: list[StoredCompletion]) 
 
 def test_documents_that_may_not_share_have_a_row_each(items: list[StoredCompletion]) -> None:
     """For models that would let one run on into the next."""
-    documents = Documents(items, together=False)
+    documents = PackedCompletions(items, together=False)
 
     assert [[0], [1], [2], [3]] == documents.rows
     assert "position_ids" not in documents.collate([{"row": row} for row in range(4)])
@@ -103,7 +103,7 @@ def test_documents_of_a_row_do_not_see_each_other(family: str) -> None:
         )
         for n in range(12)
     ]
-    documents = Documents(items)
+    documents = PackedCompletions(items)
     chosen = [{"row": row} for row in range(len(documents.rows))]
     batch = documents.collate(chosen)
     feed = {name: batch[name] for name in ("input_ids", "position_ids")}
@@ -127,4 +127,4 @@ def test_rows_are_packed_without_the_overrun() -> None:
         stored_completion([1], [2, 3, 4]),
     ]
 
-    assert [[0], [1, 2]] == Documents(items).rows
+    assert [[0], [1, 2]] == PackedCompletions(items).rows

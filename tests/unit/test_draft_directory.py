@@ -38,9 +38,9 @@ def test_what_is_no_model_is_named(tmp_path: Path) -> None:
         find_draft(tmp_path, REFERENCE)
 
 
-def test_a_draft_that_does_not_say_what_it_learnt_cannot_be_judged(tmp_path: Path) -> None:
-    """Silence is not innocence for a draft of ours; a base draft from elsewhere says nothing."""
-    with pytest.raises(UnderstudyError, match="which prompts it learnt from"):
+def test_a_draft_without_training_prompts_cannot_be_evaluated(tmp_path: Path) -> None:
+    """A trained draft must have trained_on.json; a base draft from elsewhere need not."""
+    with pytest.raises(UnderstudyError, match=r"trained_on\.json is missing"):
         trained_on(tmp_path)
     assert frozenset() == trained_on_before(tmp_path)
     write_json(tmp_path / TRAINED_ON, {"prompts": ["a", "b"]})

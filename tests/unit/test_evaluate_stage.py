@@ -1,4 +1,4 @@
-"""The evaluate stage over a small store: every tuple, row by row, in memory that is bounded."""
+"""The evaluate stage over a small store: every sampling tuple, row by row, in bounded memory."""
 
 import json
 import math
@@ -18,7 +18,7 @@ from pipeline.errors import UnderstudyError
 from pipeline.generation.completion_store import write_shard
 from pipeline.models.shape import Weights
 from pipeline.running.context import Outcome, StageContext
-from pipeline.running.tasks import EvaluateTask
+from pipeline.running.tasks import DraftRole, EvaluateTask
 from pipeline.speculation.sampling import GREEDY, Sampling
 from tests.fakes import TableModel, quiet, stored_completion, table_model
 
@@ -27,7 +27,7 @@ CANDIDATE = EvaluateTask(kind="model", role="candidate", form="unquantized")
 
 
 def _store(directory: Path, samplings: list[Sampling]) -> None:
-    """Six examination prompts at each tuple, in shards of four, and a training prompt that is nobody's business."""
+    """Six examination prompts at each tuple, in shards of four, and a training prompt, which must not be read."""
     generator = np.random.default_rng(4)
     rows = [stored_completion([1], [2, 3], name="train", split="train", vocabulary=8)]
     for sampling in samplings:
@@ -81,14 +81,16 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(stages.evaluate, "read_pair", lambda *_: pair)
     monkeypatch.setattr(stages.evaluate, "find_draft", lambda *_: tmp_path)
     monkeypatch.setattr(stages.evaluate, "measure_weights", lambda _: Weights(10, 40))
-    monkeypatch.setattr(stages.evaluate, "_gained", lambda *_: [])
+    monkeypatch.setattr(stages.evaluate, "load_tokenizer", lambda *_: None)
+    monkeypatch.setattr(stages.evaluate, "gained_tokens", lambda *_: [])
+    monkeypatch.setattr(stages.evaluate, "check_same_family", lambda *_: [])
     monkeypatch.setattr(stages.evaluate, "load_model", lambda *_: table_model(8, 1))
     return tmp_path
 
 
 @pytest.mark.parametrize("task", [CANDIDATE, EvaluateTask(kind="prompt-lookup")], ids=lambda task: task.kind)
 def test_every_tuple_stored_is_examined(place: Path, task: EvaluateTask) -> None:
-    """Headline, temperature 0 and further tuples have figures of their own, which follow from the rows below them."""
+    """Headline, temperature 0 and further tuples each have figures, which follow from their rows."""
     _store(place / "store", [Sampling(), GREEDY, WARM])
     outcome, profile = _run(place, task)
 
@@ -114,7 +116,7 @@ def test_every_tuple_stored_is_examined(place: Path, task: EvaluateTask) -> None
 
 
 def test_a_greedy_deployment_is_examined_once(place: Path) -> None:
-    """Where temperature 0 is deployed, its figures are the headline's and its rows stand there once."""
+    """Where temperature 0 is deployed, its figures are the headline's and its rows are written once."""
     _store(place / "store", [GREEDY])
     _, profile = _run(place, sampling={"temperature": 0.0, "top_p": 0.5})
 
@@ -123,7 +125,7 @@ def test_a_greedy_deployment_is_examined_once(place: Path) -> None:
 
 
 class _BreaksLate(TableModel):
-    """Its third batch and those after it are no numbers."""
+    """From the third batch on its logits are NaN."""
 
     calls = 0
 
@@ -136,7 +138,7 @@ class _BreaksLate(TableModel):
 
 
 def test_a_broken_draft_has_a_reason_and_no_rows(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where it breaks late, after rows of an earlier window were written."""
+    """Also where the failure comes after rows of an earlier window were written."""
     _store(place / "store", [Sampling(), GREEDY])
     monkeypatch.setattr(stages.evaluate, "load_model", lambda *_: _BreaksLate(table_model(8, 1).table_PVW))
     monkeypatch.setattr("pipeline.examination.windows.WINDOW", 2)
@@ -145,6 +147,30 @@ def test_a_broken_draft_has_a_reason_and_no_rows(place: Path, monkeypatch: pytes
     assert {"deployed": [], "greedy": []} == profile["prompts"]
     assert "the draft returned NaN logits on completion 4" in profile["broken"]
     assert ({}, {"broken": profile["broken"]}) == (outcome.figures, outcome.notes)
+
+
+@pytest.mark.parametrize("role", ["base", "candidate", "champion"])
+def test_a_draft_of_another_family_is_broken(place: Path, monkeypatch: pytest.MonkeyPatch, role: DraftRole) -> None:
+    """Whatever its role, because the role is not in the key."""
+
+    def refuse(*_: object) -> None:
+        raise UnderstudyError("token 3 differs")
+
+    _store(place / "store", [Sampling(), GREEDY])
+    monkeypatch.setattr(stages.evaluate, "check_same_family", refuse)
+    _, profile = _run(place, EvaluateTask(kind="model", role=role))
+
+    assert profile["broken"].startswith("the draft is not of this pair")
+    assert profile["broken"].endswith("token 3 differs")
+
+
+def test_dev_prompts_are_counted_as_for_a_user(place: Path) -> None:
+    """A task for the dev split reads dev completions, which have no tokens past the end, and only the deployed tuple."""
+    write_shard(place / "store", "shard-0", [stored_completion([1, 2], [3, 4, 5], name="d", split="dev", vocabulary=8)])
+    _, profile = _run(place, EvaluateTask(kind="model", role="candidate", form="int8", split="dev"))
+
+    assert ("user", None) == (profile["conditions"]["convention"], profile["crosscheck"])
+    assert {"deployed": ["d"]} == {name: [row["id"] for row in rows] for name, rows in profile["prompts"].items()}
 
 
 def test_nothing_to_examine_is_an_error(place: Path) -> None:

@@ -68,7 +68,7 @@ def test_windows_change_no_count(rows: list[StoredCompletion], monkeypatch: pyte
 
 
 def test_several_drafts_and_a_damaged_one(rows: list[StoredCompletion], monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the window where a draft breaks it gets its reason, afterwards nothing; the others are counted to the end.
+    """The window in which a draft fails has its reason, later ones leave it out; the others are counted to the end.
     Where all are broken, reading stops."""
     monkeypatch.setattr("pipeline.examination.windows.WINDOW", 4)
     one, two, bad = (table_model(8, seed) for seed in (1, 2, 3))
@@ -101,7 +101,7 @@ def test_an_empty_completion_is_named(rows: list[StoredCompletion], change: dict
             list(windows)
 
 
-def test_prompt_lookup_is_given_the_overrun(rows: list[StoredCompletion]) -> None:
+def test_prompt_lookup_counts_past_the_end(rows: list[StoredCompletion]) -> None:
     """Under the convention that never clips, tokens past the end are compared with what the target generated there."""
     for item, counts in zip(rows, _all(prompt_lookup_counts(rows, SETTINGS)), strict=True):
         prompt, tokens = item.prompt.tolist(), item.tokens.tolist()
@@ -115,7 +115,7 @@ def test_prompt_lookup_is_given_the_overrun(rows: list[StoredCompletion]) -> Non
 
 
 def test_memory_does_not_grow_with_the_completions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What is allocated at most, numpy's arrays included, is the same for 40 windows as for 5, within a tenth."""
+    """Peak memory, numpy's arrays included, is the same for 40 windows as for 5, within a tenth."""
     monkeypatch.setattr("pipeline.examination.windows.WINDOW", 8)
     model = table_model(8, 1)
 

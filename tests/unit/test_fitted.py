@@ -9,56 +9,64 @@ import numpy as np
 import pytest
 
 from pipeline.errors import UsageError
-from pipeline.latency.costs.fitted import fit_measurements, fitted_from_json
+from pipeline.latency.costs.fitted import fit_measurements, fitted_costs_from_json
 from pipeline.latency.costs.measurements import Measurement
 
 Step = Callable[[float, float], float]
 
 
-def _line(requests: float, gamma: float) -> float:
+def _linear(requests: float, gamma: float) -> float:
     return 0.02 + 0.003 * gamma + requests * (0.001 + 0.0002 * gamma)
 
 
-def _bends(requests: float, gamma: float) -> float:
+def _saturating(requests: float, gamma: float) -> float:
     """As a machine that has less and less to spare from 16 tokens on."""
-    return _line(requests, gamma) * (1 + 0.4 * max(0.0, np.log2(requests * (gamma + 1) / 16)))
+    return _linear(requests, gamma) * (1 + 0.4 * max(0.0, np.log2(requests * (gamma + 1) / 16)))
 
 
-def _draft_bends(requests: float, gamma: float) -> float:
+def _draft_saturating(requests: float, gamma: float) -> float:
     """As a draft whose pass is free up to 16 requests, beside a target whose pass is a line."""
     return 0.02 + 0.0005 * requests * (gamma + 1) + gamma * (0.003 + 0.001 * max(0.0, requests - 16))
 
 
 def _tiled(requests: float, gamma: float) -> float:
     """As a target's pass that takes 16 tokens as it takes one of them."""
-    return _line(requests, gamma) + 0.03 * np.ceil(requests * (gamma + 1) / 16)
+    return _linear(requests, gamma) + 0.03 * np.ceil(requests * (gamma + 1) / 16)
 
 
 def _bookkeeping(requests: float, gamma: float) -> float:
     """As a server that takes time for speculating with each request, whatever it drafts."""
     late = 0.01 * max(0.0, np.log2(requests * (gamma + 1) / 16))
-    return _line(requests, gamma) + (0.02 + 0.004 * requests) * (gamma > 0) + late
+    return _linear(requests, gamma) + (0.02 + 0.004 * requests) * (gamma > 0) + late
 
 
 def _sweep(step: Step, tokens: float | None = None) -> list[Measurement]:
     return [
-        Measurement("here", requests, gamma, (1 + gamma) ** 0.5, step(requests, gamma), tokens, 0.05 * requests)
+        Measurement(
+            where="here",
+            requests=requests,
+            gamma=gamma,
+            tokens_per_step=(1 + gamma) ** 0.5,
+            step_seconds=step(requests, gamma),
+            output_tokens=tokens,
+            ttft=0.05 * requests,
+        )
         for requests, gamma in product((1, 2, 4, 8, 16, 32), (0, 1, 3, 5))
     ]
 
 
 def test_a_line_is_left_alone() -> None:
     """Nothing is laid over it, and it goes on past what was measured."""
-    found = fit_measurements(_sweep(_line))
+    found = fit_measurements(_sweep(_linear))
 
-    assert found.bends is None
-    np.testing.assert_allclose(found.steps(40, 100, 6)[6, 39], _line(40, 6))
-    assert (5, 32) == (found.most_gamma, found.most_requests)
-    assert found.reaches(32, 5, 100)
-    assert not found.reaches(33, 5, 100)
+    assert found.piecewise is None
+    np.testing.assert_allclose(found.steps(40, 100, 6)[6, 39], _linear(40, 6))
+    assert (5, 32) == (found.max_gamma, found.max_requests)
+    assert found.covers(32, 5, 100)
+    assert not found.covers(33, 5, 100)
 
 
-@pytest.mark.parametrize(("step", "error"), [(_bends, 0.03), (_draft_bends, 0.01), (_tiled, 0.03)])
+@pytest.mark.parametrize(("step", "error"), [(_saturating, 0.03), (_draft_saturating, 0.01), (_tiled, 0.03)])
 def test_a_server_that_bends_is_followed(step: Step, error: float) -> None:
     """Better than by a line, where it was measured and between; the errors of both are kept."""
     found = fit_measurements(_sweep(step))
@@ -67,7 +75,7 @@ def test_a_server_that_bends_is_followed(step: Step, error: float) -> None:
     true = np.array([step(*place) for place in zip(requests, gamma, strict=True)])
     assert np.abs(found.step_seconds(requests, gamma) / true - 1).mean() < error
     assert np.abs(found.costs.step_seconds(requests, gamma) / true - 1).mean() > 0.06
-    assert found.left_out.bent < 0.5 * found.left_out.line
+    assert found.leave_one_out.piecewise < 0.5 * found.leave_one_out.linear
     assert found.costs.mape > 0.05
 
 
@@ -77,33 +85,33 @@ def test_prefills_of_others_are_no_part_of_a_step() -> None:
     tokens, prefill = 100.0, 0.03
 
     def stalled(requests: float, gamma: float) -> float:
-        return _line(requests, gamma) + prefill * (requests - 1) * (1 + gamma) ** 0.5 / tokens
+        return _linear(requests, gamma) + prefill * (requests - 1) * (1 + gamma) ** 0.5 / tokens
 
-    sweep = [replace(one, first_token=prefill * one.requests) for one in _sweep(stalled, tokens)]
-    company = [one for one in sweep if one.requests > 1]
-    for found in (fit_measurements(sweep), fit_measurements(company)):
-        np.testing.assert_allclose(found.step_seconds(8, 3), _line(8, 3))
+    sweep = [replace(one, ttft=prefill * one.requests) for one in _sweep(stalled, tokens)]
+    loaded = [one for one in sweep if one.requests > 1]
+    for found in (fit_measurements(sweep), fit_measurements(loaded)):
+        np.testing.assert_allclose(found.step_seconds(8, 3), _linear(8, 3))
         np.testing.assert_allclose(found.prefills([10, 20]), prefill)
 
 
 def test_without_lengths_prefills_stay_in_the_steps() -> None:
     """They are there already: on top of it they would count twice."""
-    assert 0.0 == fit_measurements(_sweep(_line)).prefill
+    assert 0.0 == fit_measurements(_sweep(_linear)).prefill
 
 
 def test_it_says_whether_plain_decoding_was_measured() -> None:
     """Nothing can be held against what was not."""
-    sweep = _sweep(_line)
+    sweep = _sweep(_linear)
 
     assert fit_measurements(sweep).plain
     assert not fit_measurements([one for one in sweep if one.gamma]).plain
 
 
-@pytest.mark.parametrize("step", [_line, _bends, _draft_bends, _tiled])
+@pytest.mark.parametrize("step", [_linear, _saturating, _draft_saturating, _tiled])
 def test_it_survives_its_file(step: Step) -> None:
     """Written and read, intervals that are unknown among it."""
     found = fit_measurements(_sweep(step, 100.0))
-    again = fitted_from_json(json.loads(json.dumps(found.json(), allow_nan=False)), "costs.json")
+    again = fitted_costs_from_json(json.loads(json.dumps(found.json(), allow_nan=False)), "costs.json")
 
     np.testing.assert_array_equal(found.steps(20, 64), again.steps(20, 64))
     assert found.costs == again.costs
@@ -111,73 +119,75 @@ def test_it_survives_its_file(step: Step) -> None:
 
 def test_a_file_that_holds_no_costs_is_one_line() -> None:
     """Naming it."""
-    whole = fit_measurements(_sweep(_line)).json()
+    whole = fit_measurements(_sweep(_linear)).json()
     with pytest.raises(UsageError, match=r"costs\.json: no costs of schema 2"):
-        fitted_from_json(whole | {"schema": 1}, "costs.json")
+        fitted_costs_from_json(whole | {"schema": 1}, "costs.json")
     with pytest.raises(UsageError, match=r"costs\.json: not whole costs"):
-        fitted_from_json(whole | {"costs": {}}, "costs.json")
+        fitted_costs_from_json(whole | {"costs": {}}, "costs.json")
 
 
 def test_prefills_that_are_sliced_stay_in_the_steps() -> None:
     """Where too little of a step would be left, steps are taken as they are."""
-    found = fit_measurements([replace(one, first_token=2.0) for one in _sweep(_line, 10.0)])
+    found = fit_measurements([replace(one, ttft=2.0) for one in _sweep(_linear, 10.0)])
 
-    np.testing.assert_allclose(found.step_seconds(8, 3), _line(8, 3))
+    np.testing.assert_allclose(found.step_seconds(8, 3), _linear(8, 3))
     assert 0.0 == found.prefill
 
 
 def test_prefills_that_would_explain_less_are_sliced() -> None:
     """Enough of every step would be left, but not a line, where the steps themselves are one."""
-    found = fit_measurements([replace(one, first_token=0.01, tokens=100.0) for one in _sweep(_line, 100.0)])
+    found = fit_measurements([replace(one, ttft=0.01, output_tokens=100.0) for one in _sweep(_linear, 100.0)])
 
-    np.testing.assert_allclose(found.step_seconds(8, 3), _line(8, 3))
+    np.testing.assert_allclose(found.step_seconds(8, 3), _linear(8, 3))
     assert 0.0 == found.prefill
 
 
 def test_a_load_measured_twice_is_one_place() -> None:
     """Of the mean seconds."""
-    once, twice = fit_measurements(_sweep(_bends)), fit_measurements(_sweep(_bends) * 2)
+    once, twice = fit_measurements(_sweep(_saturating)), fit_measurements(_sweep(_saturating) * 2)
 
     np.testing.assert_allclose(twice.step_seconds(12, 3), once.step_seconds(12, 3), rtol=1e-6)
 
 
 def test_a_prompt_measured_alone_waited_for_nobody() -> None:
     """Whatever the load of its row; the median of them, so that one that was held up says nothing."""
-    company = [replace(one, alone=True, first_token=0.04) for one in _sweep(_line) if one.requests > 1]
-    held_up = [replace(company[0], first_token=1.0), *company[1:]]
+    loaded = [replace(one, isolated=True, ttft=0.04) for one in _sweep(_linear) if one.requests > 1]
+    held_up = [replace(loaded[0], ttft=1.0), *loaded[1:]]
 
-    assert pytest.approx(0.04) == fit_measurements(company).prefill
+    assert pytest.approx(0.04) == fit_measurements(loaded).prefill
     assert pytest.approx(0.04) == fit_measurements(held_up).prefill
 
 
 def test_a_few_places_have_no_bends() -> None:
     """Nobody can say of four that a line does not fit."""
-    found = fit_measurements([one for one in _sweep(_bends) if one.requests in (1, 32) and one.gamma in (0, 5)])
+    found = fit_measurements([one for one in _sweep(_saturating) if one.requests in (1, 32) and one.gamma in (0, 5)])
 
-    assert found.bends is None
-    assert 0.0 == found.left_out.line
+    assert found.piecewise is None
+    assert 0.0 == found.leave_one_out.linear
 
 
 def test_errors_are_of_what_was_not_seen() -> None:
     """Predicting noise from other noise is worse than following it."""
     random = np.random.default_rng(0)
-    found = fit_measurements([replace(one, step=one.step * random.uniform(0.8, 1.2)) for one in _sweep(_line)])
+    found = fit_measurements(
+        [replace(one, step_seconds=one.step_seconds * random.uniform(0.8, 1.2)) for one in _sweep(_linear)]
+    )
 
-    assert found.left_out.line > 1.1 * found.costs.mape
+    assert found.leave_one_out.linear > 1.1 * found.costs.mape
 
 
 def test_everything_survives_its_file() -> None:
     """Prefills, limits, errors, and that plain decoding was not measured."""
-    found = fit_measurements([replace(one, alone=True, first_token=0.04) for one in _sweep(_bends) if one.gamma])
+    found = fit_measurements([replace(one, isolated=True, ttft=0.04) for one in _sweep(_saturating) if one.gamma])
 
-    assert found == fitted_from_json(json.loads(json.dumps(found.json())), "costs.json")
+    assert found == fitted_costs_from_json(json.loads(json.dumps(found.json())), "costs.json")
 
 
 @pytest.mark.parametrize("bad", [{"prefill": np.nan}, {"prefill": -1.0}, {"most_gamma": -1}, {"most_requests": 0}])
 def test_figures_that_cannot_be_are_refused(bad: dict[str, float]) -> None:
     """As a file that is not whole."""
     with pytest.raises(UsageError, match=r"costs\.json: not whole costs"):
-        fitted_from_json(fit_measurements(_sweep(_line)).json() | bad, "costs.json")
+        fitted_costs_from_json(fit_measurements(_sweep(_linear)).json() | bad, "costs.json")
 
 
 def test_bookkeeping_is_followed() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.latency.costs.flops import operations_factor, token_arithmetic
+from pipeline.latency.costs.flops import macs_per_token, operations_factor
 from tests.fakes import family_model
 
 LLAMA_8B = {
@@ -22,8 +22,8 @@ def test_arithmetic_is_the_weights_that_a_token_meets() -> None:
     weights = sum(model.get_parameter(name).numel() for name in linears)
     mixture = LLAMA_8B | {"num_experts_per_tok": 2, "num_local_experts": 8}
 
-    assert weights == token_arithmetic(model.config.to_dict())
-    dense, mixed = token_arithmetic(LLAMA_8B), token_arithmetic(mixture)
+    assert weights == macs_per_token(model.config.to_dict())
+    dense, mixed = macs_per_token(LLAMA_8B), macs_per_token(mixture)
     assert dense is not None
     assert mixed == dense + 32 * 3 * 4096 * 14336
 
@@ -31,7 +31,7 @@ def test_arithmetic_is_the_weights_that_a_token_meets() -> None:
 @pytest.mark.parametrize("config", [{}, {"n_embd": 768}, LLAMA_8B | {"hidden_size": None}])
 def test_other_shapes_have_none_to_state(config: dict[str, object]) -> None:
     """No guess."""
-    assert token_arithmetic(config) is None
+    assert macs_per_token(config) is None
 
 
 def test_leviathans_operations_factor() -> None:

@@ -58,7 +58,7 @@ def test_jobs_cover_every_stage_in_order() -> None:
     ],
 )
 def test_a_change_reruns_its_stage_and_what_follows_only(override: str, first: str) -> None:
-    """What does not depend on a setting keeps its key."""
+    """A job that does not depend on a setting keeps its key."""
     changed = _changed(override) - {"promote"}
     upstream = set(STAGE_NAMES[: STAGE_NAMES.index(first)])
     assert first in changed
@@ -72,7 +72,7 @@ def test_what_changes_no_content_changes_no_key(override: str) -> None:
 
 
 def test_the_gate_depends_on_the_champion() -> None:
-    """With another champion the gate judges again."""
+    """With another champion the gate runs again."""
     with_champion, without = _keys(_config(), ("champion",)), _keys(_config())
     assert with_champion["gate"] != without["gate"]
     assert with_champion["distill"] == without["distill"]
@@ -141,7 +141,7 @@ def test_a_moved_prompt_file_is_the_same_file(tmp_path: Path) -> None:
 
 
 def test_another_convention_trains_another_dev_figure() -> None:
-    """What distill logs of its dev prompts depends on how the engine samples the draft."""
+    """The dev figures that distill logs depend on how the engine samples the draft."""
     assert "distill" in _changed("evaluate.convention=transformers")
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.distillation.learning_curve import Point, curve_json, next_doubling, part
+from pipeline.distillation.learning_curve import CurvePoint, curve_json, next_doubling, subset
 from tests.fakes import stored_completion
 
 SPOKEN = [
@@ -12,13 +12,13 @@ SPOKEN = [
 ]
 
 
-def _points(*values: tuple[int, float]) -> list[Point]:
-    return [Point(count, 10 * count, acceptance, 2.0) for count, acceptance in values]
+def _points(*values: tuple[int, float]) -> list[CurvePoint]:
+    return [CurvePoint(count, 10 * count, acceptance, 2.0) for count, acceptance in values]
 
 
 def test_parts_are_nested_whole_and_even() -> None:
     """A smaller part lies in a larger one, prompts keep all their completions, and every domain gives its share."""
-    parts = [part(SPOKEN, share) for share in (0.2, 0.5, 0.8)]
+    parts = [subset(SPOKEN, share) for share in (0.2, 0.5, 0.8)]
     ids = [[item.id for item in some] for some in parts]
 
     assert [20, 50, 80] == [round(100 * len(some) / len(SPOKEN)) for some in parts]
@@ -30,7 +30,7 @@ def test_parts_are_nested_whole_and_even() -> None:
 
 def test_a_part_is_never_empty() -> None:
     """The smallest share of a small domain is one prompt."""
-    assert {"code", "chat"} == {item.domain for item in part(SPOKEN, 0.001)}
+    assert {"code", "chat"} == {item.domain for item in subset(SPOKEN, 0.001)}
 
 
 @pytest.mark.parametrize(

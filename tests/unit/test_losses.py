@@ -11,7 +11,7 @@ from pipeline.distillation.losses import (
     LOSSES,
     Columns,
     Loss,
-    Sparse,
+    SparseTargets,
     cross_entropy,
     forward_kl,
     full_columns,
@@ -34,19 +34,19 @@ def _pair(rows: int, vocabulary: int, seed: int = 0, scale: float = 1.0) -> tupl
     return p_NV, scale * torch.randn(rows, vocabulary, generator=generator, dtype=torch.float64)
 
 
-def _top(p_NV: torch.Tensor, count: int, tokens_N: torch.Tensor | None = None) -> Sparse:
+def _top(p_NV: torch.Tensor, count: int, tokens_N: torch.Tensor | None = None) -> SparseTargets:
     top = p_NV.topk(count, dim=-1)
     rest_N = 1 - top.values.sum(-1)
     tokens_N = top.indices[:, 0] if tokens_N is None else tokens_N
-    return Sparse(top.indices, top.values.log(), torch.full((len(p_NV),), count), rest_N.log(), tokens_N)
+    return SparseTargets(top.indices, top.values.log(), torch.full((len(p_NV),), count), rest_N.log(), tokens_N)
 
 
-def _drawn(p_NV: torch.Tensor, count: int, uniform: np.ndarray) -> Sparse:
+def _drawn(p_NV: torch.Tensor, count: int, uniform: np.ndarray) -> SparseTargets:
     kept = sparsify(p_NV.log(), count, "drawn", uniform)
     ids_NK = torch.from_numpy(kept.ids_NK.astype(np.int64))
     exact_N = torch.stack([1 - p[ids[:n]].sum() for p, ids, n in zip(p_NV, ids_NK, kept.certain_N, strict=True)])
     certain_N = torch.from_numpy(kept.certain_N.astype(np.int64))
-    return Sparse(ids_NK, p_NV.gather(-1, ids_NK).log(), certain_N, exact_N.log(), ids_NK[:, 0])
+    return SparseTargets(ids_NK, p_NV.gather(-1, ids_NK).log(), certain_N, exact_N.log(), ids_NK[:, 0])
 
 
 def _log_q(logits_NV: torch.Tensor) -> torch.Tensor:
@@ -215,7 +215,7 @@ def test_the_hybrid_holds_its_weight_constant() -> None:
 def test_what_cannot_be_is_finite_in_single_precision(loss: Loss) -> None:
     """A draft sure of one token, a target sure of another, a rest of next to nothing: the loss and its gradient are numbers."""
     logits_NV = torch.tensor([[90.0, 0.0, 0.0, -90.0]], requires_grad=True)
-    stored = Sparse(
+    stored = SparseTargets(
         torch.tensor([[3, 1]]),
         torch.tensor([[-1e-7, -20.0]]),
         torch.tensor([2]),
@@ -263,7 +263,7 @@ def test_a_drawn_row_needs_no_help_from_the_token() -> None:
 def test_the_rest_of_q_does_not_cancel() -> None:
     """In single precision 1 - sum(q) of a sure draft is 0 or noise; the rest is summed over what is left."""
     logits_NV = torch.tensor([[30.0, 0.0, 1.0, 2.0]])
-    stored = Sparse(
+    stored = SparseTargets(
         torch.tensor([[0]]),
         torch.tensor([[-0.1]]),
         torch.tensor([1]),
@@ -279,7 +279,7 @@ def test_the_rest_of_q_does_not_cancel() -> None:
 def test_a_token_that_the_draft_never_says_is_finite(loss: Loss) -> None:
     """log q of -inf, at a kept token and in the rest."""
     log_q_NV = torch.tensor([[0.0, -torch.inf, -torch.inf, -torch.inf]])
-    stored = Sparse(
+    stored = SparseTargets(
         torch.tensor([[1, 0]]),
         torch.tensor([[0.5, 0.3]]).log(),
         torch.tensor([2]),
@@ -299,7 +299,7 @@ def test_a_token_that_the_target_never_says_teaches_nothing(loss: Loss) -> None:
         loss(
             sparse_columns(
                 logits_NV,
-                Sparse(
+                SparseTargets(
                     torch.tensor([[0, 1]]),
                     torch.tensor([[0.7, 0.3]], dtype=torch.float64).log(),
                     torch.tensor([2]),

@@ -24,8 +24,22 @@ def test_a_published_sweep_is_read_as_it_is(tmp_path: Path) -> None:
     path = _table(tmp_path, PUBLISHED, "4,3,2.5,10,50,400", "8,0,,22,60,360")
 
     assert [
-        Measurement(f"{path}: line 2", 4, 3, 2.5, pytest.approx(0.025), None, 0.05),
-        Measurement(f"{path}: line 3", 8, 0, 1.0, pytest.approx(0.022), None, 0.06),
+        Measurement(
+            where=f"{path}: line 2",
+            requests=4,
+            gamma=3,
+            tokens_per_step=2.5,
+            step_seconds=pytest.approx(0.025),
+            ttft=0.05,
+        ),
+        Measurement(
+            where=f"{path}: line 3",
+            requests=8,
+            gamma=0,
+            tokens_per_step=1.0,
+            step_seconds=pytest.approx(0.022),
+            ttft=0.06,
+        ),
     ] == read_measurements(path)
 
 
@@ -43,13 +57,13 @@ def test_what_is_not_said_follows(header: str, row: str, requests: float, step: 
     (found,) = read_measurements(_table(tmp_path, header, row))
 
     assert pytest.approx(requests) == found.requests
-    assert pytest.approx(step) == found.step
+    assert pytest.approx(step) == found.step_seconds
 
 
-@pytest.mark.parametrize("parted", [",", ";", "\t"])
-def test_what_parts_columns_is_seen_in_the_header(parted: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_what_parts_columns_is_seen_in_the_header(delimiter: str, tmp_path: Path) -> None:
     """As spreadsheets write them."""
-    path = _table(tmp_path, *(line.replace(",", parted) for line in (PUBLISHED, "4,3,2.5,10,50,400")))
+    path = _table(tmp_path, *(line.replace(",", delimiter) for line in (PUBLISHED, "4,3,2.5,10,50,400")))
 
     assert [(4.0, 3, 2.5)] == [(one.requests, one.gamma, one.tokens_per_step) for one in read_measurements(path)]
 
@@ -61,7 +75,7 @@ def test_columns_and_values_can_be_named(tmp_path: Path) -> None:
         path, {"requests": "users", "tpot": "time per token (ms)"}, {"gamma": 3, "acceptance_length": 2}
     )
 
-    assert (4, 3, pytest.approx(0.02)) == (found.requests, found.gamma, found.step)
+    assert (4, 3, pytest.approx(0.02)) == (found.requests, found.gamma, found.step_seconds)
 
 
 def test_results_of_vllm_bench_are_read(tmp_path: Path) -> None:
@@ -82,8 +96,24 @@ def test_results_of_vllm_bench_are_read(tmp_path: Path) -> None:
     path.write_text("\n".join(json.dumps(one) for one in (run, run | drafted)))
 
     assert [
-        Measurement(f"{path}: result 1", 4, 0, 1.0, pytest.approx(0.012), 128.0, 0.08),
-        Measurement(f"{path}: result 2", 4, 3, 2.2, pytest.approx(2.2 * 0.012), 128.0, 0.08),
+        Measurement(
+            where=f"{path}: result 1",
+            requests=4,
+            gamma=0,
+            tokens_per_step=1.0,
+            step_seconds=pytest.approx(0.012),
+            output_tokens=128.0,
+            ttft=0.08,
+        ),
+        Measurement(
+            where=f"{path}: result 2",
+            requests=4,
+            gamma=3,
+            tokens_per_step=2.2,
+            step_seconds=pytest.approx(2.2 * 0.012),
+            output_tokens=128.0,
+            ttft=0.08,
+        ),
     ] == read_measurements(path)
 
 
@@ -104,7 +134,7 @@ def test_an_open_loop_of_vllm_bench_is_what_it_served(tmp_path: Path) -> None:
     found, _ = read_measurements(path)
 
     assert pytest.approx(1 + 200 / (110 - 10) * 10) == found.requests
-    assert pytest.approx(0.095) == found.step
+    assert pytest.approx(0.095) == found.step_seconds
     path.write_text(json.dumps(run | {"duration": 160.0}))
     with pytest.raises(UsageError, match="beyond stability"):
         read_measurements(path)
@@ -126,7 +156,18 @@ def test_a_guidellm_report_is_read(tmp_path: Path) -> None:
     path.write_text(json.dumps({"benchmarks": [{"metrics": metrics}]}))
     (found,) = read_measurements(path, values={"gamma": 3, "acceptance_length": 2.5})
 
-    assert Measurement(f"{path}: result 1", 15.0, 3, 2.5, pytest.approx(0.05), 128.0, 0.1) == found
+    assert (
+        Measurement(
+            where=f"{path}: result 1",
+            requests=15.0,
+            gamma=3,
+            tokens_per_step=2.5,
+            step_seconds=pytest.approx(0.05),
+            output_tokens=128.0,
+            ttft=0.1,
+        )
+        == found
+    )
 
 
 @pytest.mark.parametrize(

@@ -55,9 +55,9 @@ def test_what_is_taken_depends_on_the_seed_alone() -> None:
 @pytest.mark.parametrize(
     ("shares", "complaint"),
     [
-        ({"maths": 0.1}, "no train prompt is of domain 'maths'; there are chat, general, traffic"),
+        ({"maths": 0.1}, "no train prompt has domain 'maths'; domains are chat, general, traffic"),
         ({"general": 1.0}, "sum to 1, and 80 completions are of other domains"),
-        ({"general": 0.2, "chat": 0.2, "traffic": 0.2}, "sum to 0.6, and no other domain is there"),
+        ({"general": 0.2, "chat": 0.2, "traffic": 0.2}, "sum to 0.6, and there is no other domain"),
     ],
     ids=str,
 )

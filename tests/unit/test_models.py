@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pipeline.errors import UnderstudyError, UsageError
-from pipeline.models.loading import choose_device, dtype_bytes, load_model, load_tokenizer, multiplies_bf16
+from pipeline.models.loading import choose_device, dtype_bytes, load_model, load_tokenizer, supports_bf16
 from pipeline.models.shape import Shape, Weights, measure_weights, read_shape
 from pipeline.models.tokenizers import check_same_family, stop_token_ids
 from tests.fakes import tiny_llama, tiny_tokenizer
@@ -100,7 +100,7 @@ def test_a_truncated_weight_file_is_named(directory: Path, tmp_path: Path, keep:
     weights = model / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:keep])
 
-    with pytest.raises(UnderstudyError, match=r"model\.safetensors: (not a whole safetensors file|truncated)"):
+    with pytest.raises(UnderstudyError, match=r"model\.safetensors: (damaged safetensors file|truncated)"):
         measure_weights(model)
     with pytest.raises(UnderstudyError, match="cannot be loaded"):
         load_model(model, "float32", torch.device("cpu"))
@@ -111,7 +111,7 @@ def test_a_file_of_another_kind_is_not_a_weight_file(tmp_path: Path, content: by
     """A Git LFS pointer, a header longer than any memory, other text."""
     (tmp_path / "model.safetensors").write_bytes(content)
 
-    with pytest.raises(UnderstudyError, match="not a whole safetensors file"):
+    with pytest.raises(UnderstudyError, match="damaged safetensors file"):
         measure_weights(tmp_path)
 
 
@@ -179,6 +179,6 @@ def test_bf16_is_multiplied_where_there_are_units_for_it(monkeypatch: pytest.Mon
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True})
     for capability, expected in (((7, 5), False), ((8, 0), True), ((9, 0), True)):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, found=capability: found)
-        assert expected == multiplies_bf16(torch.device("cuda"))
-    assert multiplies_bf16(torch.device("cpu"))
-    assert not multiplies_bf16(torch.device("mps"))
+        assert expected == supports_bf16(torch.device("cuda"))
+    assert supports_bf16(torch.device("cpu"))
+    assert not supports_bf16(torch.device("mps"))

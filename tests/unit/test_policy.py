@@ -1,4 +1,4 @@
-"""Rules and verdicts: each can pass and fail, and what is missing is a refusal."""
+"""Rules and verdicts: each rule can pass and fail, and a missing figure is a refusal."""
 
 import json
 import math
@@ -13,7 +13,7 @@ from pipeline.acceptance.profile import PromptCounts
 from pipeline.config.gate import GateConfig
 from pipeline.judgement.decision import ALREADY_CHAMPION, PROMOTE, REFUSE, already_champion, decide, without_prompts
 from pipeline.judgement.policy import FAIL, NO_VERDICT, PASS, Case, Rule, apply_rules
-from pipeline.latency.load.serving import Served
+from pipeline.latency.load.serving import LatencyAtLoad
 from tests.fakes import counted
 
 POLICY = GateConfig(min_prompts_per_domain=10, max_draft_megabytes=10)
@@ -21,7 +21,7 @@ PROMPTS = 12
 
 
 def _counts(rates: dict[str, float], calls: float = 50.0, seed: int = 1) -> list[PromptCounts]:
-    """Twelve prompts a domain, with the same ups and downs by prompt for every draft, and a little of its own."""
+    """Twelve prompts per domain, with one offset per prompt that all drafts share and a small one of each draft."""
     ups = np.random.default_rng(0).uniform(-10, 10, PROMPTS)
     own = np.random.default_rng(seed).uniform(-0.2, 0.2, PROMPTS)
     return [
@@ -54,7 +54,7 @@ def _verdict(case: Case, policy: GateConfig = POLICY) -> str:
 
 
 def test_a_better_draft_passes_every_rule() -> None:
-    """All seven rules, in the order people read them, and nothing to explain."""
+    """All seven rules pass, in the order people read them, and there are no reasons."""
     rules = apply_rules(_case(), POLICY, 5, 0.95)
     decision = decide(rules, {"gamma": 5})
 
@@ -70,6 +70,19 @@ def test_a_better_draft_passes_every_rule() -> None:
     assert {PASS} == {rule.verdict for rule in rules}
     assert (PROMOTE, [], 5) == (decision["verdict"], decision["reasons"], decision["gamma"])
     json.dumps(decision, allow_nan=False)
+
+
+def test_a_rule_says_what_it_demands() -> None:
+    """The text has the figure with its interval, and how much may be lost or must be gained."""
+    rules = _rules(_case(baseline_name="base draft"))
+    half = _rules(_case(), POLICY.model_copy(update={"min_gain": 0.02, "domain_margin": 0.005}))
+
+    assert rules["gain"].text.startswith("gain in acceptance rate over the base draft: +10.")
+    assert rules["gain"].text.endswith("], must gain more than 0.00 points")
+    assert rules["domain_not_harmed:chat"].text.endswith("], may lose at most 1.00 point")
+    assert rules["beats_prompt_lookup"].text.endswith("], must gain more than 0.00 tokens")
+    assert half["gain"].text.endswith("], must gain more than 2.00 points")
+    assert half["domain_not_harmed:chat"].text.endswith("], may lose at most 0.50 points")
 
 
 @pytest.mark.parametrize(
@@ -88,7 +101,7 @@ def test_a_better_draft_passes_every_rule() -> None:
     ],
 )
 def test_each_rule_refuses_alone(changes: dict[str, Any], rule: str, verdict: str) -> None:
-    """One figure that is worse, unproved or missing is enough, and the reason names its rule."""
+    """One figure that is worse, not proved or missing is enough, and the reason names its rule."""
     case = _case(**changes)
     failed = {name: found.verdict for name, found in _rules(case).items() if found.verdict != PASS}
     decision = decide(apply_rules(case, POLICY, 5, 0.95), {})
@@ -98,11 +111,11 @@ def test_each_rule_refuses_alone(changes: dict[str, Any], rule: str, verdict: st
     assert [True] == [reason.startswith(f"{rule} ({verdict}): ") for reason in decision["reasons"]]
 
 
-def _served(speedup: float | None, p95: float | None, mean: float | None = 1.0, width: float = 0.1) -> Served:
+def _served(speedup: float | None, p95: float | None, mean: float | None = 1.0, width: float = 0.1) -> LatencyAtLoad:
     def around(value: float | None) -> Interval | None:
         return None if value is None else Interval(value, value - width, value + width, 12)
 
-    return Served(mean, 2.0, around(speedup), around(p95))
+    return LatencyAtLoad(mean, 2.0, around(speedup), around(p95))
 
 
 @pytest.mark.parametrize(
@@ -125,7 +138,7 @@ def _served(speedup: float | None, p95: float | None, mean: float | None = 1.0, 
     ],
 )
 def test_rules_at_a_stated_load(changes: dict[str, Any], verdict: str, rule: str | None) -> None:
-    """The speedup's lower bound, the 95th percentile's upper bound, and what pair and caches take."""
+    """The speedup's lower bound, the p95 latency's upper bound, and the memory of weights and KV cache."""
     policy = replace_policy(min_speedup=1.2, max_p95_seconds=3.0, max_memory_megabytes=100)
     case = _case(**{"served": _served(1.5, 2.0), "serving_bytes": 1e8} | changes)
     failed = {name: found.verdict for name, found in _rules(case, policy).items() if found.verdict != PASS}
@@ -147,7 +160,7 @@ def replace_policy(**changes: Any) -> GateConfig:
 
 
 def test_rules_can_be_left_out() -> None:
-    """Without a size limit or the comparison with prompt-lookup, neither is asked for."""
+    """Without a size limit or the comparison with prompt-lookup there is no such rule."""
     case = _case(prompt_lookup=None, draft_bytes=None)
 
     assert PROMOTE == _verdict(case, replace_policy(beats_prompt_lookup=False, max_draft_megabytes=None))
@@ -165,7 +178,7 @@ def test_a_gain_must_exceed_the_least_gain() -> None:
 
 
 def test_a_domain_may_lose_less_than_the_margin() -> None:
-    """'Not harmed' is proved where the loss is surely below the margin, and only there."""
+    """The rule passes only where the interval excludes a loss of the margin."""
     case = _case(candidate=_counts({"chat": 0.595, "code": 0.9}, calls=40))
 
     assert PASS == _rules(case, replace_policy(domain_margin=0.02))["domain_not_harmed:chat"].verdict
@@ -173,7 +186,7 @@ def test_a_domain_may_lose_less_than_the_margin() -> None:
 
 
 def test_a_figure_that_is_not_a_number_refuses() -> None:
-    """NaN in one prompt's counts: no figure, no verdict, and the decision is still valid JSON."""
+    """NaN in one prompt's counts: no figure, no verdict, and the decision is valid JSON."""
     candidate = _case().candidate
     case = _case(candidate=[replace(candidate[0], accepted=math.nan), *candidate[1:]])
     decision = decide(apply_rules(case, POLICY, 5, 0.95), {})
@@ -189,7 +202,7 @@ def test_profiles_over_other_prompts_refuse() -> None:
 
 
 def test_too_few_prompts_in_a_domain_are_no_verdict() -> None:
-    """A domain with fewer prompts than the policy asks for is not judged, and so refused."""
+    """A domain with fewer prompts than the policy requires has no verdict, which is a refusal."""
     short = {name: [i for i in getattr(_case(), name) if i.id != "chat-0"] for name in ("candidate", "baseline")}
     rules = _rules(_case(**short, prompt_lookup=None), replace_policy(min_prompts_per_domain=PROMPTS))
 
@@ -207,7 +220,7 @@ def test_one_prompt_in_a_domain_has_no_interval() -> None:
 
 
 def test_no_rules_or_no_prompts_refuse() -> None:
-    """A gate with nothing to judge by does not open."""
+    """Without rules or without prompts nothing is promoted."""
     assert REFUSE == decide([], {})["verdict"]
     assert REFUSE == _verdict(_case(candidate=[], baseline=[], prompt_lookup=[]))
 
@@ -225,7 +238,7 @@ def test_prompts_trained_on_are_dropped_from_every_profile() -> None:
 
 
 def test_a_domain_trained_on_entirely_is_refused_and_not_forgotten() -> None:
-    """Where no unseen prompt of a domain is left, nothing proves that it is not harmed."""
+    """A domain without an unseen prompt keeps its rule, without a verdict."""
     rules = _rules(without_prompts(_case(), {f"chat-{n}" for n in range(PROMPTS)}))
 
     assert (NO_VERDICT, 0.0) == (rules["least_prompts"].verdict, rules["least_prompts"].figure)
@@ -234,14 +247,14 @@ def test_a_domain_trained_on_entirely_is_refused_and_not_forgotten() -> None:
 
 
 def test_a_candidate_that_is_the_champion_is_neither() -> None:
-    """Nothing to judge: the decision says so and gives its reason."""
+    """No rule is applied; the decision has its own verdict and reason."""
     decision = already_champion({"gamma": 5})
 
     assert (ALREADY_CHAMPION, 1, []) == (decision["verdict"], len(decision["reasons"]), decision["rules"])
 
 
 def test_each_rule_at_a_load_refuses_alone() -> None:
-    """What is missing or not stable refuses by every rule that it is a figure of."""
+    """A missing or unstable prediction refuses by every rule that uses it."""
     policy = replace_policy(min_speedup=1.2, max_p95_seconds=3.0, max_memory_megabytes=100)
     missing, beyond = (_rules(_case(served=one), policy) for one in (None, _served(None, None, mean=None)))
 
@@ -250,11 +263,11 @@ def test_each_rule_at_a_load_refuses_alone() -> None:
 
 
 def test_bounds_must_exceed_their_thresholds() -> None:
-    """At a threshold nothing is proved from below it, and all from above."""
+    """A bound equal to its threshold does not pass."""
 
-    def served(low: float, high: float) -> Served:
+    def served(low: float, high: float) -> LatencyAtLoad:
         around = Interval((low + high) / 2, low, high, 12)
-        return Served(1.0, 2.0, around, around)
+        return LatencyAtLoad(1.0, 2.0, around, around)
 
     policy = replace_policy(min_speedup=2.0, max_p95_seconds=2.0)
     above, below = (_rules(_case(served=one), policy) for one in (served(2.0, 3.0), served(1.0, 2.0)))

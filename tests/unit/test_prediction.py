@@ -4,19 +4,27 @@ import numpy as np
 import pytest
 
 from pipeline.acceptance.rounds import iid_tokens_per_call
-from pipeline.latency.costs.fitted import Fitted, fit_measurements
+from pipeline.latency.costs.fitted import FittedCosts, fit_measurements
 from pipeline.latency.costs.measurements import Measurement
-from pipeline.latency.load.prediction import SHARES, chosen_lengths, predict
-from pipeline.latency.load.workload import Workload, imposed_workload
+from pipeline.latency.load.prediction import DEFAULT_LOADS, chosen_lengths, predict
+from pipeline.latency.load.workload import Workload, constant_acceptance_workload
 
-WORKLOAD = imposed_workload(0.7, prompt_tokens=100, tokens=200, gammas=3)
+WORKLOAD = constant_acceptance_workload(0.7, prompt_tokens=100, tokens=200, gammas=3)
 
 
-def machine_of(each: float, prefill: float | None = None) -> Fitted:
+def step_costs_of(each: float, prefill: float | None = None) -> FittedCosts:
     """A step of 20 ms and 2 for each draft token; `each` for every request, and as much for each of its draft tokens."""
     return fit_measurements(
         [
-            Measurement("", n, gamma, 1.0, 0.02 + 0.002 * gamma + n * each * (1 + gamma), None, prefill, alone=True)
+            Measurement(
+                where="",
+                requests=n,
+                gamma=gamma,
+                tokens_per_step=1.0,
+                step_seconds=0.02 + 0.002 * gamma + n * each * (1 + gamma),
+                ttft=prefill,
+                isolated=True,
+            )
             for n in (1, 2, 8, 16)
             for gamma in (0, 1, 2, 3)
         ]
@@ -32,64 +40,64 @@ def test_imposed_acceptance_takes_the_rounds_of_the_closed_form() -> None:
 
 def test_drafts_grow_shorter_with_company() -> None:
     """Where each draft token of each request costs; a length that is given holds for all."""
-    lengths_N = chosen_lengths(WORKLOAD, machine_of(0.003), 16)
+    lengths_N = chosen_lengths(WORKLOAD, step_costs_of(0.003), 16)
 
     assert 3 == lengths_N[0]
     assert 0 == lengths_N[-1]
     assert (np.diff(lengths_N) <= 0).all()
-    assert [2] * 4 == chosen_lengths(WORKLOAD, machine_of(0.003), 4, gamma=2).tolist()
+    assert [2] * 4 == chosen_lengths(WORKLOAD, step_costs_of(0.003), 4, gamma=2).tolist()
 
 
 def test_speculation_carries_loads_that_plain_decoding_cannot() -> None:
     """Past its limit there is no latency, and no speedup, to state."""
-    machine = machine_of(0.0005)
-    lengths_N = chosen_lengths(WORKLOAD, machine, 16)
-    found = predict(WORKLOAD, machine, lengths_N, [])
+    step_costs = step_costs_of(0.0005)
+    lengths_N = chosen_lengths(WORKLOAD, step_costs, 16)
+    found = predict(WORKLOAD, step_costs, lengths_N, [])
 
-    assert len(SHARES) == len(found.points)
-    assert found.plain_limit < found.drafted_limit
+    assert len(DEFAULT_LOADS) == len(found.points)
+    assert found.plain_limit < found.speculative_limit
     for point in found.points:
         assert (point.rate < found.plain_limit) == (point.plain is not None) == (point.speedup is not None)
-        assert point.drafted is not None
-    assert predict(WORKLOAD, machine, lengths_N, [2 * found.drafted_limit]).points[0].drafted is None
+        assert point.speculative is not None
+    assert predict(WORKLOAD, step_costs, lengths_N, [2 * found.speculative_limit]).points[0].speculative is None
 
 
 def test_replicas_share_the_load() -> None:
     """Twice the rate on two of them is the rate on one."""
-    machine = machine_of(0.0005)
-    lengths_N = chosen_lengths(WORKLOAD, machine, 16)
-    one, two = (predict(WORKLOAD, machine, lengths_N, [rate], count) for rate, count in ((1.0, 1), (2.0, 2)))
+    step_costs = step_costs_of(0.0005)
+    lengths_N = chosen_lengths(WORKLOAD, step_costs, 16)
+    one, two = (predict(WORKLOAD, step_costs, lengths_N, [rate], count) for rate, count in ((1.0, 1), (2.0, 2)))
 
-    assert one.points[0].drafted == two.points[0].drafted
-    assert pytest.approx(2 * one.drafted_limit) == two.drafted_limit
+    assert one.points[0].speculative == two.points[0].speculative
+    assert pytest.approx(2 * one.speculative_limit) == two.speculative_limit
 
 
 @pytest.mark.parametrize("share", [0.3, 0.7])
 def test_a_simulation_agrees(share: float) -> None:
     """Mean within 3%, 95th percentile within 10%, with prefills that take up to a fifth of the time: seeded, so that it cannot
     fail by chance."""
-    machine = machine_of(0.0005, prefill=0.05)
-    lengths_N = chosen_lengths(WORKLOAD, machine, 16)
-    rate = share * predict(WORKLOAD, machine, lengths_N, [1.0]).drafted_limit
-    (point,) = predict(WORKLOAD, machine, lengths_N, [rate], simulated=4000).points
+    step_costs = step_costs_of(0.0005, prefill=0.05)
+    lengths_N = chosen_lengths(WORKLOAD, step_costs, 16)
+    rate = share * predict(WORKLOAD, step_costs, lengths_N, [1.0]).speculative_limit
+    (point,) = predict(WORKLOAD, step_costs, lengths_N, [rate], simulated=4000).points
 
-    assert point.drafted is not None
+    assert point.speculative is not None
     assert point.simulated is not None
-    assert pytest.approx(point.simulated.mean, rel=0.03) == point.drafted.mean
-    assert pytest.approx(point.simulated.p95, rel=0.10) == point.drafted.p95
+    assert pytest.approx(point.simulated.mean, rel=0.03) == point.speculative.mean
+    assert pytest.approx(point.simulated.p95, rel=0.10) == point.speculative.p95
 
 
 def test_unequal_requests_have_a_longer_tail() -> None:
     """At the same mean."""
-    pair = imposed_workload(0.7, 100, 40, 3), imposed_workload(0.7, 100, 360, 3)
+    pair = constant_acceptance_workload(0.7, 100, 40, 3), constant_acceptance_workload(0.7, 100, 360, 3)
     mixed = Workload(
         np.array([100, 100]),
         np.array([40, 360]),
         np.hstack([one.rounds_GW for one in pair]),
         np.hstack([one.variance_GW for one in pair]),
     )
-    machine, lengths_N = machine_of(0.0005), np.full(16, 3)
-    equal, unequal = (predict(one, machine, lengths_N, [0.5]).points[0].drafted for one in (WORKLOAD, mixed))
+    step_costs, lengths_N = step_costs_of(0.0005), np.full(16, 3)
+    equal, unequal = (predict(one, step_costs, lengths_N, [0.5]).points[0].speculative for one in (WORKLOAD, mixed))
 
     assert equal is not None
     assert unequal is not None

@@ -14,8 +14,8 @@ def _linear(fixed: float, each: float, steps: float, cap: int, prefill: float = 
     return ServerCapacity(steps * step_N, step_N, prefill)
 
 
-def _stable(rate: float, server: ServerCapacity, sizes: RequestSizes = EQUAL) -> Latency:
-    found = latency(rate, server, sizes)
+def _stable(rate: float, capacity: ServerCapacity, sizes: RequestSizes = EQUAL) -> Latency:
+    found = latency(rate, capacity, sizes)
     assert found is not None
     return found
 
@@ -23,10 +23,10 @@ def _stable(rate: float, server: ServerCapacity, sizes: RequestSizes = EQUAL) ->
 @pytest.mark.parametrize("load", [0.1, 0.5, 0.8])
 def test_steps_that_grow_with_the_batch_give_the_formula_of_kong(load: float) -> None:
     """L = S (a + b) / (1 - rate S b), with a batch cap that is never met."""
-    server = _linear(0.02, 0.001, steps=50, cap=2000)
+    capacity = _linear(0.02, 0.001, steps=50, cap=2000)
     rate = load / (50 * 0.001)
 
-    assert pytest.approx(50 * 0.021 / (1 - load), rel=1e-6) == _stable(rate, server).service
+    assert pytest.approx(50 * 0.021 / (1 - load), rel=1e-6) == _stable(rate, capacity).service
 
 
 def test_steps_that_take_as_long_in_any_company_are_never_slowed() -> None:
@@ -72,13 +72,13 @@ def test_who_comes_during_a_prefill_begins_with_the_next() -> None:
 )
 def test_clusters_share_a_processor_as_batches_of_arrivals_do(sizes: RequestSizes) -> None:
     """Of b others on the average: (1 + b / (1 + cv^2)) / (1 - load), in the time that prefills leave."""
-    prefilled = 0.5 * 0.1
-    mates = 1 / (1 - prefilled) ** 2 - 1
-    load = 0.5 / (1 - prefilled)
+    prefill_load = 0.5 * 0.1
+    others = 1 / (1 - prefill_load) ** 2 - 1
+    load = 0.5 / (1 - prefill_load)
 
     found = _stable(0.5, _linear(0.0, 1.0, steps=1, cap=300, prefill=0.1), sizes)
 
-    expected = (1 + mates / (1 + sizes.variability)) / (1 - load) / (1 - prefilled)
+    expected = (1 + others / (1 + sizes.squared_cv)) / (1 - load) / (1 - prefill_load)
     assert pytest.approx(expected, rel=1e-6) == found.service
 
 
@@ -87,29 +87,29 @@ def test_a_batch_of_one_is_prefilled_in_turn(prefill: float) -> None:
     """Nobody stops anybody, and the line is that of Pollaczek and Khinchine for prefill and steps together, within 2.5%."""
     sizes = RequestSizes(np.linspace(0.0, 2.0, 201), np.zeros(201))
     work_W, rate = prefill + sizes.mean_W, 0.7 / (1 + prefill)
-    line = rate * float((work_W**2).mean()) / 2 / (1 - 0.7)
+    wait = rate * float((work_W**2).mean()) / 2 / (1 - 0.7)
 
     found = _stable(rate, _linear(1.0, 0.0, steps=1, cap=1, prefill=prefill), sizes)
 
     assert pytest.approx((prefill, 1.0, rate)) == (found.prefill, found.service, found.batch)
-    assert pytest.approx(line, rel=0.025) == found.queue
+    assert pytest.approx(wait, rel=0.025) == found.queue
 
 
 def test_a_load_beyond_the_limit_has_no_latency() -> None:
     """Nor the limit itself; just below it there is one, and it is long."""
-    server = _linear(0.02, 0.001, steps=50, cap=8)
+    capacity = _linear(0.02, 0.001, steps=50, cap=8)
 
-    assert pytest.approx(8 / (50 * 0.028)) == server.stability_limit
-    assert latency(server.stability_limit, server, EQUAL) is None
-    assert latency(2 * server.stability_limit, server, EQUAL) is None
-    assert _stable(0.999 * server.stability_limit, server).queue > 10
+    assert pytest.approx(8 / (50 * 0.028)) == capacity.stability_limit
+    assert latency(capacity.stability_limit, capacity, EQUAL) is None
+    assert latency(2 * capacity.stability_limit, capacity, EQUAL) is None
+    assert _stable(0.999 * capacity.stability_limit, capacity).queue > 10
 
 
 def test_the_last_load_before_the_limit_has_a_latency() -> None:
     """However it is rounded."""
     for prefill in np.linspace(0.0, 0.01, 8):
-        server = _linear(0.02, 0.001, steps=50, cap=2, prefill=float(prefill))
-        assert np.isfinite(_stable(float(np.nextafter(server.stability_limit, 0.0)), server).mean)
+        capacity = _linear(0.02, 0.001, steps=50, cap=2, prefill=float(prefill))
+        assert np.isfinite(_stable(float(np.nextafter(capacity.stability_limit, 0.0)), capacity).mean)
 
 
 def test_experts_that_are_awake_already_cost_no_more() -> None:
@@ -117,9 +117,9 @@ def test_experts_that_are_awake_already_cost_no_more() -> None:
     count_N = np.arange(1, 201)
     step_N = 0.01 + 0.02 * (1 - 0.95**count_N)
     found = _stable(10.0, ServerCapacity(50 * step_N, step_N, 0.0))
-    line = _stable(10.0, ServerCapacity(50 * (0.01 + 0.001 * count_N), 0.01 + 0.001 * count_N, 0.0))
+    wait = _stable(10.0, ServerCapacity(50 * (0.01 + 0.001 * count_N), 0.01 + 0.001 * count_N, 0.0))
 
-    assert 50 * step_N[0] < found.service < line.service
+    assert 50 * step_N[0] < found.service < wait.service
 
 
 def test_the_mean_is_the_sum_of_its_parts_and_the_tail_lies_above() -> None:

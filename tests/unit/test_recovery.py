@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pipeline.models.loading import load_model
-from pipeline.quantization.recovery import rounding
+from pipeline.quantization.recovery import fake_quantization
 from pipeline.quantization.variants import quantize
 from tests.fakes import full_logits, tiny_llama
 
@@ -23,7 +23,7 @@ def test_it_sees_the_variant(tmp_path: Path, variant: str, hidden: int) -> None:
     theirs = full_logits(load_model(tmp_path / "out", "bfloat16", CPU), IDS).float()
     model = load_model(tmp_path / "draft", "float32", CPU)
     plain = full_logits(model, IDS)
-    with rounding(model, variant, made.layers):
+    with fake_quantization(model, variant, made.layers):
         ours = full_logits(model, IDS)
 
     assert float((ours - theirs).norm() / theirs.norm()) < 0.02
@@ -38,7 +38,7 @@ def test_gradients_go_straight_through(variant: str) -> None:
     layer = torch.nn.Linear(128, 128, bias=False)
     model = torch.nn.ModuleDict({"own": layer, "other": torch.nn.Linear(128, 128)})
     x, before = torch.randn(5, 128), layer.weight.detach().clone()
-    with rounding(model, variant, frozenset({"own"})):
+    with fake_quantization(model, variant, frozenset({"own"})):
         model["own"](x).sum().backward()
         (original,) = (value for name, value in model["own"].named_parameters())
         torch.testing.assert_close(original.grad, x.sum(0).expand(128, 128))
@@ -55,14 +55,14 @@ def test_a_row_of_zeros_stays() -> None:
     model = torch.nn.ModuleDict({"own": torch.nn.Linear(128, 128, bias=False)})
     torch.nn.init.zeros_(model["own"].weight)
     for variant in ("int8", "int4", "fp8"):
-        with rounding(model, variant, frozenset({"own"})):
+        with fake_quantization(model, variant, frozenset({"own"})):
             assert not model["own"].weight.any()
 
 
 def test_a_training_that_fails_leaves_plain_layers() -> None:
     """Nothing stays rounded."""
     model = torch.nn.ModuleDict({"own": torch.nn.Linear(128, 128)})
-    with pytest.raises(KeyError), rounding(model, "fp8", frozenset({"own"})):
+    with pytest.raises(KeyError), fake_quantization(model, "fp8", frozenset({"own"})):
         raise KeyError
 
     assert type(model["own"]) is torch.nn.Linear

@@ -19,7 +19,7 @@ def _counts(loss: float = 0.0, spread: float = 0.0) -> list[PromptCounts]:
 
 
 def test_the_same_draft_passes() -> None:
-    """Against itself the difference is exactly 0, so any margin will do."""
+    """The difference from itself is exactly 0, so every margin passes."""
     found = compare(_counts(), _counts(), 0.0001, 0.95)
 
     assert (True, 0.0, 0.0) == (found.passed, found.difference.low, found.difference.high)
@@ -28,7 +28,7 @@ def test_the_same_draft_passes() -> None:
 
 @pytest.mark.parametrize(("loss", "passed"), [(0.0, True), (0.9, True), (1.1, False), (-5.0, True), (20.0, False)])
 def test_the_margin_decides(loss: float, passed: bool) -> None:
-    """A draft evenly worse by less than a point passes a margin of a point; by more it does not."""
+    """A draft that is worse by the same amount on every prompt passes below the margin of a point and fails above it."""
     found = compare(_counts(loss), _counts(), 0.01, 0.95)
 
     assert passed == found.passed
@@ -46,7 +46,7 @@ def test_a_loss_of_exactly_the_margin_is_refused() -> None:
 
 
 def test_not_proved_is_not_passed() -> None:
-    """The same mean, but so uneven that a loss of a point cannot be ruled out."""
+    """With the same mean but a wide interval, a loss of a point is not excluded: refused."""
     found = compare(_counts(spread=10), _counts(), 0.01, 0.95)
 
     assert (False, pytest.approx(0)) == (found.passed, found.difference.value)
@@ -54,7 +54,7 @@ def test_not_proved_is_not_passed() -> None:
 
 
 def test_a_baseline_survives_its_file() -> None:
-    """Conditions and counts come back as they went in."""
+    """Conditions and counts are read back as they were written."""
     raw = json.loads(json.dumps(baseline_json(_counts(), {"gamma": 5}), allow_nan=False))
 
     assert ({"gamma": 5}, _counts()) == read_baseline(raw, "b.json")
@@ -74,13 +74,13 @@ def test_a_baseline_survives_its_file() -> None:
     ],
 )
 def test_what_is_not_a_baseline_is_a_usage_error(raw: object) -> None:
-    """Another schema or a part missing: the file is named, with the way to a new one."""
+    """Another schema or a missing part: the error names the file and how to write a new one."""
     with pytest.raises(UsageError, match=r"b\.json: .*--update-baseline"):
         read_baseline(raw, "b.json")
 
 
 def test_other_prompts_cannot_be_compared() -> None:
-    """Nor can nothing."""
+    """Different prompts, and empty lists, are errors."""
     with pytest.raises(UnderstudyError, match="same prompts"):
         compare(_counts()[1:], _counts(), 0.01, 0.95)
     with pytest.raises(ValueError, match="figure"):

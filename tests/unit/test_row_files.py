@@ -1,4 +1,4 @@
-"""JSON files that end in long lists: one line a row, written in one step, nothing left behind."""
+"""JSON files that end in long lists: one row per line, written atomically, no files left behind."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from pipeline.store.row_files import RowFile, read_head
 
 
 def test_the_file_is_plain_json_with_a_row_a_line(tmp_path: Path) -> None:
-    """Figures first, lists last, in the order they were named; an empty list stays a list."""
+    """Figures first, then the lists in their given order; an empty list stays a list."""
     rows = [{"id": "a", "text": "ü\n"}, {"id": "b", "value": 0.1}]
     with RowFile(tmp_path / "a.json", ["one", "two"]) as spools:
         spools.add("one", rows[:1])
@@ -26,8 +26,8 @@ def test_the_file_is_plain_json_with_a_row_a_line(tmp_path: Path) -> None:
     assert ["a.json"] == [path.name for path in tmp_path.iterdir()]
 
 
-def test_rows_can_be_forgotten(tmp_path: Path) -> None:
-    """What was added before is not in the file."""
+def test_rows_can_be_removed(tmp_path: Path) -> None:
+    """Rows added before `clear` are not in the file."""
     with RowFile(tmp_path / "a.json", ["one"]) as spools:
         spools.add("one", [{"id": 1}])
         spools.clear()
@@ -38,7 +38,7 @@ def test_rows_can_be_forgotten(tmp_path: Path) -> None:
 
 
 def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
-    """NaN is no JSON: the error is raised, and neither the file nor its spools are there."""
+    """NaN raises an error, and neither the file nor its partial files remain."""
     with pytest.raises(ValueError, match="JSON"), RowFile(tmp_path / "a.json", ["one"]) as spools:
         spools.add("one", [{"value": float("nan")}])
 
@@ -46,13 +46,13 @@ def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 def test_waiting_rows_look_like_the_remains_of_a_killed_run(tmp_path: Path) -> None:
-    """A run killed in between leaves names that the store clears away before it commits."""
+    """The partial files of a killed run have names that the store deletes before it commits."""
     with RowFile(tmp_path / "a.json", ["one"]):
         assert 1 == len(list(tmp_path.rglob(".*.partial"))) == len(list(tmp_path.iterdir()))
 
 
 def test_the_head_is_read_without_the_rows(tmp_path: Path) -> None:
-    """What stands above the lists comes back, even if the rows are damaged; other JSON is read whole."""
+    """The content above the lists is read even if the rows are damaged; other JSON is read whole."""
     head = {"schema": 2, "nested": {"rows": {"a": 1}}}
     with RowFile(tmp_path / "a.json", ["one"]) as spools:
         spools.add("one", [{"id": "b"}])
@@ -66,7 +66,7 @@ def test_the_head_is_read_without_the_rows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", '{\n "a": ,\n "rows": {\n'])
 def test_a_damaged_head_is_named(tmp_path: Path, text: str) -> None:
-    """Not JSON, or not there at all: one line with the file."""
+    """A file that is not JSON or does not exist is an error of one line that names it."""
     with pytest.raises(UnderstudyError, match=r"a\.json: no such file"):
         read_head(tmp_path / "a.json", "rows")
     (tmp_path / "a.json").write_text(text)

@@ -60,7 +60,7 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> "_World":
 
 
 class _World:
-    """A store, and stages that note that they were called."""
+    """A store, and stand-in stages that record their calls."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, root: Path, registry: _Registry) -> None:
         self.store, self.registry, self.calls = Store(root / "store"), registry, []  # type: ignore[var-annotated]
@@ -94,7 +94,7 @@ class _World:
 
 
 def test_a_run_builds_every_job_once_and_says_so(world: _World) -> None:
-    """All jobs run in order, and the record on disk tells of each."""
+    """All jobs run in order, and the record on disk has an entry for each."""
     record = world.run()
     assert list(record.jobs) == world.calls
     stored = load_run(world.store, record.id)
@@ -103,7 +103,7 @@ def test_a_run_builds_every_job_once_and_says_so(world: _World) -> None:
 
 
 def test_a_second_run_skips_all_but_promote(world: _World) -> None:
-    """What is in the store is not built again; the registry is asked again."""
+    """Artifacts in the store are not built again; promote runs again."""
     world.run()
     world.calls.clear()
     record = world.run()
@@ -111,7 +111,7 @@ def test_a_second_run_skips_all_but_promote(world: _World) -> None:
     assert {"skipped"} == {entry["state"] for job, entry in record.jobs.items() if job != "promote"}
 
 
-def test_a_manifest_tells_what_went_in(world: _World) -> None:
+def test_a_manifest_has_inputs_task_and_files(world: _World) -> None:
     """Inputs, task, settings, versions and files are in the manifest, tasks in the record too."""
     record = world.run()
     manifest = read_json(world.store.directory("distill", record.jobs["distill"]["key"]) / "manifest.json")
@@ -129,7 +129,7 @@ def test_a_manifest_tells_what_went_in(world: _World) -> None:
 
 
 def test_a_refusal_stops_before_promote_and_is_remembered(world: _World) -> None:
-    """Refused is not a failure of the run, but nothing is promoted, also when the refusal comes from the store."""
+    """A refusal is not a failure of the run, but nothing is promoted, also when the refusal is read from the store."""
     world.verdict = "refuse"
     for _ in range(2):
         with pytest.raises(Refused, match="because"):
@@ -139,7 +139,7 @@ def test_a_refusal_stops_before_promote_and_is_remembered(world: _World) -> None
 
 
 def test_a_single_promote_stage_after_a_refusal_is_refused(world: _World) -> None:
-    """A scheduler that calls promote alone gets the gate's word."""
+    """A scheduler that calls promote alone gets the gate's refusal."""
     world.verdict = "refuse"
     with pytest.raises(Refused):
         world.run(run_id="r")
@@ -148,14 +148,14 @@ def test_a_single_promote_stage_after_a_refusal_is_refused(world: _World) -> Non
 
 
 def test_from_needs_what_precedes_it(world: _World) -> None:
-    """--from never builds what it skips."""
+    """--from never builds the stages before it."""
     with pytest.raises(UsageError, match="pair is not in"):
         world.run(first="distill")
     assert [] == world.calls
 
 
 def test_until_stops_there(world: _World) -> None:
-    """--until leaves the rest for later, and the run is not finished."""
+    """--until runs no later stage, and the run is `stopped`."""
     record = world.run(last="corpus")
     assert (["pair", "corpus"], "stopped") == (world.calls, record.state)
 
@@ -187,7 +187,7 @@ def test_a_failed_stage_leaves_no_artifact_and_a_failed_record(world: _World) ->
 
 
 def test_an_interrupted_run_says_so(world: _World) -> None:
-    """Ctrl-C is written down."""
+    """The record of a run stopped by Ctrl-C is `interrupted`."""
 
     def interrupt(context: StageContext) -> None:
         raise KeyboardInterrupt
@@ -201,7 +201,7 @@ def test_an_interrupted_run_says_so(world: _World) -> None:
 
 
 def test_an_input_altered_between_two_stages_is_found_before_it_is_read(world: _World) -> None:
-    """Whatever a stage reads is hashed as it is read."""
+    """Every artifact is hashed before a stage reads it."""
     record = world.run(last="corpus")
     path = world.store.directory("corpus", record.jobs["corpus"]["key"]) / "file"
     stat = path.stat()
@@ -212,7 +212,7 @@ def test_an_input_altered_between_two_stages_is_found_before_it_is_read(world: _
 
 
 def test_verify_hashes_what_a_skip_does_not(world: _World) -> None:
-    """--verify finds an alteration that kept size and mtime."""
+    """--verify finds a changed file with unchanged size and mtime."""
     record = world.run()
     path = world.store.directory("corpus", record.jobs["corpus"]["key"]) / "file"  # promote does not read this one
     stat = path.stat()
@@ -224,7 +224,7 @@ def test_verify_hashes_what_a_skip_does_not(world: _World) -> None:
 
 
 def test_a_run_id_belongs_to_one_config(world: _World) -> None:
-    """Going on with a run under another config is a mistake."""
+    """Continuing a run with another config is an error."""
     world.run(run_id="r")
     with pytest.raises(UsageError, match="exists with another config"):
         world.begin("seed=7", run_id="r")
@@ -245,7 +245,7 @@ def test_an_input_that_changed_since_the_run_began_is_refused(world: _World, tmp
         world.begin(*chosen, run_id="r")
 
 
-def test_a_silent_registry_stops_at_the_gate(world: _World) -> None:
+def test_a_registry_that_does_not_answer_stops_at_the_gate(world: _World) -> None:
     """Everything up to evaluate is done and kept; without the champion the gate does not decide."""
     world.registry.answer = RegistryUnavailable("http://nowhere does not answer")
     with pytest.raises(RegistryUnavailable, match="the gate cannot decide"):

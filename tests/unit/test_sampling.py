@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from pipeline.config.generate import SamplingConfig
 from pipeline.errors import UnderstudyError
 from pipeline.speculation.sampling import (
     GREEDY,
@@ -19,6 +20,12 @@ from pipeline.speculation.sampling import (
 )
 
 BELOW_ONE = math.nextafter(1.0, 0.0)
+
+
+def test_a_config_section_gives_its_settings() -> None:
+    """Every setting of the section `sampling` is taken over."""
+    section = SamplingConfig(temperature=0.5, top_k=7, top_p=0.9, min_p=0.1)
+    assert Sampling(0.5, 7, 0.9, 0.1) == Sampling.from_config(section)
 
 
 def _random_logits(rows: int = 40, vocabulary: int = 9) -> torch.Tensor:

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 
 from pipeline.latency.load.schedule import (
-    Option,
+    DraftOption,
+    batch_ranges,
     best_lengths,
     break_even_acceptances,
     for_tensorrt,
     for_vllm,
-    last_paying,
+    largest_paying_batch,
+    make_schedule,
     plain_spread,
-    ranges,
-    scheduled,
     speedups,
 )
 
@@ -37,15 +37,15 @@ def test_speedup_is_over_plain_decoding_at_the_same_batch() -> None:
 
 def test_break_even_is_the_last_batch_that_pays() -> None:
     """Even where a smaller one does not; 0 where none does."""
-    assert 3 == last_paying(best_lengths(ROUNDS_G, STEP_GN))
-    assert 4 == last_paying(np.array([0, 2, 0, 1, 0, 0]))
-    assert 0 == last_paying(np.array([0, 0]))
+    assert 3 == largest_paying_batch(best_lengths(ROUNDS_G, STEP_GN))
+    assert 4 == largest_paying_batch(np.array([0, 2, 0, 1, 0, 0]))
+    assert 0 == largest_paying_batch(np.array([0, 0]))
 
 
 def test_stretches_of_one_length() -> None:
     """First and last batch of each, both included."""
-    assert [(1, 1, 2), (2, 3, 1), (4, 4, 0)] == ranges([2, 1, 1, 0])
-    assert [(1, 3, 0)] == ranges([0, 0, 0])
+    assert [(1, 1, 2), (2, 3, 1), (4, 4, 0)] == batch_ranges([2, 1, 1, 0])
+    assert [(1, 3, 0)] == batch_ranges([0, 0, 0])
 
 
 def test_vllm_reads_stretches() -> None:
@@ -81,8 +81,8 @@ def test_break_even_is_what_the_cheapest_length_asks_for() -> None:
 def test_how_far_apart_plain_decoding_was_measured() -> None:
     """Where it is farthest, whichever was slower; one draft is not apart from itself."""
     rounds_G, drafted = np.array([100.0, 60.0]), np.array([1.1, 1.6])
-    first = Option("first", rounds_G, np.array([[1.0, 3.0], drafted]))
-    second = Option("second", rounds_G, np.array([[1.1, 2.0], drafted]))
+    first = DraftOption("first", rounds_G, np.array([[1.0, 3.0], drafted]))
+    second = DraftOption("second", rounds_G, np.array([[1.1, 2.0], drafted]))
 
     assert pytest.approx(0.5) == plain_spread([first, second]) == plain_spread([second, first])
     assert 0.0 == plain_spread([first])
@@ -90,9 +90,9 @@ def test_how_far_apart_plain_decoding_was_measured() -> None:
 
 def test_the_draft_that_answers_soonest_wins() -> None:
     """A light one alone, a better one in company, neither where both lose; each against its own plain decoding."""
-    light = Option("light", np.array([100.0, 60.0]), np.array([[1.0, 1.0, 1.0], [1.1, 1.6, 2.0]]))
-    better = Option("better", np.array([100.0, 55.0]), np.array([[2.0, 2.0, 2.0], [2.6, 2.8, 4.0]]))
-    found = scheduled([light, better])
+    light = DraftOption("light", np.array([100.0, 60.0]), np.array([[1.0, 1.0, 1.0], [1.1, 1.6, 2.0]]))
+    better = DraftOption("better", np.array([100.0, 55.0]), np.array([[2.0, 2.0, 2.0], [2.6, 2.8, 4.0]]))
+    found = make_schedule([light, better])
 
     assert ["light", "better", None] == found.winner_N
     assert [1, 1, 0] == found.lengths_N.tolist()

@@ -104,7 +104,7 @@ def test_a_greedy_text_is_filed_as_greedy(target: Any) -> None:
 def test_rounds_leave_a_store(tmp_path: Path) -> None:
     """What the draft wrote is the draft's own text, and a round that is taken up again ends with the same bytes."""
     from pipeline.config.generate import GenerateConfig
-    from pipeline.distillation.on_policy import write_round
+    from pipeline.distillation.on_policy import sample_round
     from pipeline.speculation.batch import Request
     from pipeline.speculation.decoder import Decoder
     from tests.fakes import stored_completion
@@ -118,7 +118,7 @@ def test_rounds_leave_a_store(tmp_path: Path) -> None:
     settings = GenerateConfig(max_new_tokens=6, kept=4, batch=2, shard=2)
 
     def write(out: Path) -> list[StoredCompletion]:
-        return write_round(draft, target, prompts, GREEDY, settings, 64, 9, 32, [0], out, quiet())
+        return sample_round(draft, target, prompts, GREEDY, settings, 64, 9, 32, [0], out, quiet())
 
     whole = write(tmp_path / "whole")
     write(tmp_path / "again")

@@ -126,12 +126,12 @@ def test_the_closed_form_predicts_it(load: float, cap: int, prefill: float) -> N
     step_N = 0.02 + 0.0004 * count_N + 0.008 * (count_N > 6)
     steps_W = expected_rounds(acceptance_WT, tokens_W, gamma, convention).calls_B - 1
     variance_W = rounds_variance(acceptance_WT, tokens_W, gamma, convention)
-    server = ServerCapacity(steps_W.mean() * step_N, step_N, float(np.mean(prefill * traces.prompt_tokens_W)))
+    capacity = ServerCapacity(steps_W.mean() * step_N, step_N, float(np.mean(prefill * traces.prompt_tokens_W)))
     replica = Replica(np.tile(step_N, (gamma + 1, 1)), lambda prompt: prefill * prompt, lambda count: gamma)
-    rate = load * server.stability_limit
+    rate = load * capacity.stability_limit
 
-    found = latency(rate, server, RequestSizes(steps_W / steps_W.mean(), variance_W / steps_W.mean() ** 2))
-    seen = simulate(replica, traces, rate, 40_000, seed=1).settled()
+    found = latency(rate, capacity, RequestSizes(steps_W / steps_W.mean(), variance_W / steps_W.mean() ** 2))
+    seen = simulate(replica, traces, rate, 40_000, seed=1).steady_state()
 
     assert found is not None
     assert pytest.approx(seen.mean(), rel=0.03) == found.mean

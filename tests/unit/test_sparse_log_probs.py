@@ -1,11 +1,11 @@
-"""What a sparse loss reads of logits, and the way back: by torch and by compiled code, against the definition."""
+"""The log probabilities that a sparse loss reads, and their gradient: PyTorch and compiled code against the definition."""
 
 import pytest
 import torch
 
 from pipeline.distillation import sparse_log_probs
-from pipeline.distillation.sparse_log_probs import Selected, select
-from pipeline.native.build import compiler
+from pipeline.distillation.sparse_log_probs import SparseLogProbs, gather_log_probs
+from pipeline.native.compiler import compiler
 
 WAYS = [
     "torch",
@@ -13,17 +13,7 @@ WAYS = [
 ]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Libraries of these tests' own."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        sparse_log_probs._built.cache_clear()
-        for dtype in (torch.float32, torch.bfloat16):
-            sparse_log_probs._built(dtype)
-
-
-def _go(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def _use(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if way == "torch":
         monkeypatch.setattr(sparse_log_probs, "_library", lambda logits_NV: None)
     else:
@@ -42,11 +32,13 @@ def _case(
     return logits_NV, ids_NK, tokens_N
 
 
-def _plain(logits_NV: torch.Tensor, ids_NK: torch.Tensor, tokens_N: torch.Tensor) -> Selected:
+def _plain(logits_NV: torch.Tensor, ids_NK: torch.Tensor, tokens_N: torch.Tensor) -> SparseLogProbs:
     """By the definition, in fp64."""
     log_q_NV = logits_NV.double().log_softmax(-1)
     rest_NV = log_q_NV.scatter(-1, ids_NK, -torch.inf)
-    return Selected(log_q_NV.gather(-1, ids_NK), log_q_NV.gather(-1, tokens_N[:, None])[:, 0], rest_NV.logsumexp(-1))
+    return SparseLogProbs(
+        log_q_NV.gather(-1, ids_NK), log_q_NV.gather(-1, tokens_N[:, None])[:, 0], rest_NV.logsumexp(-1)
+    )
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -55,11 +47,11 @@ def _plain(logits_NV: torch.Tensor, ids_NK: torch.Tensor, tokens_N: torch.Tensor
 def test_values_and_gradients_are_those_of_the_definition(
     vocabulary: int, dtype: torch.dtype, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whole vectors or not, one block of sums or several; a kept token, another one, and the rest."""
-    _go(way, monkeypatch)
+    """For vocabularies that fill whole vectors or not, and that are summed in one block or in several."""
+    _use(way, monkeypatch)
     logits_NV, ids_NK, tokens_N = _case(vocabulary, 5, dtype)
     leaves = [logits_NV.clone().requires_grad_(), logits_NV.double().requires_grad_()]
-    found, wanted = select(leaves[0], ids_NK, tokens_N), _plain(leaves[1], ids_NK, tokens_N)
+    found, wanted = gather_log_probs(leaves[0], ids_NK, tokens_N), _plain(leaves[1], ids_NK, tokens_N)
     weights = [torch.randn(part.shape, generator=torch.Generator().manual_seed(1)) for part in found]
     for leaf, selected in zip(leaves, (found, wanted), strict=True):
         (gradient,) = torch.autograd.grad(
@@ -76,20 +68,20 @@ def test_values_and_gradients_are_those_of_the_definition(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_rest_of_nothing_has_no_mass(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where every token is kept."""
-    _go(way, monkeypatch)
+def test_an_empty_rest_has_no_mass(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every token is kept: the log of the rest is -inf."""
+    _use(way, monkeypatch)
     logits_NV, ids_NK, tokens_N = _case(6, 6)
 
-    assert [-torch.inf] * 5 == select(logits_NV, ids_NK, tokens_N).rest_log_q_N.tolist()
+    assert [-torch.inf] * 5 == gather_log_probs(logits_NV, ids_NK, tokens_N).rest_log_q_N.tolist()
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_small_rest_is_not_lost_to_rounding(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """1 - sum(q) of what is kept would be 0 or below in fp32."""
-    _go(way, monkeypatch)
+    """In fp32, 1 - sum(q) of the kept tokens would be 0 or negative."""
+    _use(way, monkeypatch)
     logits_NV = torch.tensor([[0.0, 30.0, 0.0, 29.0, 0.0]])
-    found = select(logits_NV, torch.tensor([[1, 3]]), torch.tensor([1]))
+    found = gather_log_probs(logits_NV, torch.tensor([[1, 3]]), torch.tensor([1]))
     wanted = _plain(logits_NV, torch.tensor([[1, 3]]), torch.tensor([1]))
 
     torch.testing.assert_close(found.rest_log_q_N.double(), wanted.rest_log_q_N, rtol=1e-5, atol=0)
@@ -97,39 +89,39 @@ def test_a_small_rest_is_not_lost_to_rounding(way: str, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("wrong", [-1, 6])
-def test_a_token_that_is_not_there_raises(wrong: int, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kept or drawn: an error, not a read of other memory."""
-    _go(way, monkeypatch)
+def test_a_token_outside_the_vocabulary_raises(wrong: int, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Among the kept tokens or the extra ones: an error, not a read of other memory."""
+    _use(way, monkeypatch)
     logits_NV, ids_NK, tokens_N = _case(6, 2)
     for ids, tokens in (
         (ids_NK.clone().index_fill_(1, torch.tensor([1]), wrong), tokens_N),
         (ids_NK, tokens_N * 0 + wrong),
     ):
         with pytest.raises((IndexError, RuntimeError)):
-            select(logits_NV, ids, tokens)
+            gather_log_probs(logits_NV, ids, tokens)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_logits_that_are_no_numbers_stay_so(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The trainer looks for them in the loss."""
-    _go(way, monkeypatch)
+def test_nan_logits_give_nan(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trainer looks for NaN in the loss."""
+    _use(way, monkeypatch)
     logits_NV, ids_NK, tokens_N = _case(40, 3)
     logits_NV[1, 17] = torch.nan
-    found = select(logits_NV, ids_NK, tokens_N)
+    found = gather_log_probs(logits_NV, ids_NK, tokens_N)
 
     assert [False, True, False, False, False] == found.token_log_q_N.isnan().tolist()
     assert [False, True, False, False, False] == found.rest_log_q_N.isnan().tolist()
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_default_dtype_is_no_concern(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory that is handed to compiled code has the dtype it expects, whatever others have made the default."""
-    _go(way, monkeypatch)
+def test_the_default_dtype_does_not_matter(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory for compiled code has the dtype it expects, whatever torch's default dtype is."""
+    _use(way, monkeypatch)
     logits_NV, ids_NK, tokens_N = torch.randn(3, 40), torch.arange(12).view(3, 4), torch.tensor([1, 5, 30])
-    expected = select(logits_NV, ids_NK, tokens_N)
+    expected = gather_log_probs(logits_NV, ids_NK, tokens_N)
     torch.set_default_dtype(torch.bfloat16)
     try:
-        found = select(logits_NV, ids_NK, tokens_N)
+        found = gather_log_probs(logits_NV, ids_NK, tokens_N)
     finally:
         torch.set_default_dtype(torch.float32)
 

@@ -6,10 +6,10 @@ from pipeline.acceptance.rounds import iid_tokens_per_call
 from pipeline.latency.costs.forward_times import pooled
 from pipeline.latency.costs.speedup import (
     ForwardTimes,
-    acceptance_behind,
+    acceptance_from_counted,
     best_gamma,
     break_even_acceptance,
-    counted_acceptance,
+    draft_acceptance_rate,
     from_cost_ratio,
     ideal_speedup,
     rule_of_thumb_tokens,
@@ -76,7 +76,7 @@ def test_the_rule_of_thumb_is_the_well_known_one() -> None:
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 0.8, 1.0])
 def test_what_engines_count_and_the_acceptance_behind_it(alpha: float) -> None:
     """There and back; the rule of thumb is exact for what is counted."""
-    counted = counted_acceptance(alpha, 5)
+    counted = draft_acceptance_rate(alpha, 5)
 
-    assert pytest.approx(alpha, abs=1e-5) == acceptance_behind(counted, 5)
+    assert pytest.approx(alpha, abs=1e-5) == acceptance_from_counted(counted, 5)
     assert pytest.approx(iid_tokens_per_call(alpha, 5)) == rule_of_thumb_tokens(counted, 5)

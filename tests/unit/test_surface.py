@@ -43,7 +43,7 @@ def test_one_point_is_a_table() -> None:
 @pytest.mark.parametrize(("batch", "tokens", "expected"), [(8, 4, True), (9, 4, False), (8, 5, False)])
 def test_it_says_where_it_ends(batch: int, tokens: int, expected: bool) -> None:
     """What lies beyond is a guess."""
-    assert expected == TABLE.reaches(batch, tokens, 128)
+    assert expected == TABLE.covers(batch, tokens, 128)
 
 
 def test_it_survives_json() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pipeline.errors import UsageError
-from pipeline.models.surgery import gained_tokens, grow_vocabulary, keep_layers
+from pipeline.models.surgery import added_tokens, extend_vocabulary, prune_layers
 from tests.fakes import family_model, tiny_llama
 from tests.unit.test_models import MERGES, _bpe
 
@@ -25,7 +25,7 @@ def _logits(model: Any, **more: Any) -> torch.Tensor:
 def test_kept_layers_are_the_targets_own(layers: Any, expected: list[int]) -> None:
     """The draft computes what the target does with its other layers left out, and with a cache the same."""
     target = tiny_llama(layers=5)
-    draft, chosen = keep_layers(target, layers)
+    draft, chosen = prune_layers(target, layers)
     own = tiny_llama(layers=5)
     own.model.layers = torch.nn.ModuleList([own.model.layers[layer] for layer in expected])
     own.config.num_hidden_layers = len(expected)
@@ -42,7 +42,7 @@ def test_kept_layers_are_the_targets_own(layers: Any, expected: list[int]) -> No
 def test_what_the_config_says_of_each_layer_goes_with_it(tmp_path: Any) -> None:
     """Sliding and full attention in turns: the second layer's kind is kept, and survives a file."""
     target = family_model("Gemma2", torch.float32, head_dim=8)
-    draft, _ = keep_layers(target, (1,))
+    draft, _ = prune_layers(target, (1,))
     draft.save_pretrained(tmp_path)
 
     assert [target.config.layer_types[1]] == draft.config.layer_types
@@ -53,7 +53,7 @@ def test_what_the_config_says_of_each_layer_goes_with_it(tmp_path: Any) -> None:
 def test_layers_that_are_not_there_are_named(layers: Any) -> None:
     """One line with what the target has."""
     with pytest.raises(UsageError, match=r"the target has 2 layers, 0 to 1"):
-        keep_layers(tiny_llama(layers=2), layers)
+        prune_layers(tiny_llama(layers=2), layers)
 
 
 def test_gained_tokens_are_those_at_the_end() -> None:
@@ -63,10 +63,10 @@ def test_gained_tokens_are_those_at_the_end() -> None:
     other = _bpe(MERGES[::-1])
     other.add_tokens(["<tool>", "<think>"])
 
-    assert [len(draft), len(draft) + 1] == gained_tokens(target, draft)
-    assert [] == gained_tokens(draft, draft)
-    assert [] == gained_tokens(draft, target)
-    assert [] == gained_tokens(other, draft)
+    assert [len(draft), len(draft) + 1] == added_tokens(target, draft)
+    assert [] == added_tokens(draft, draft)
+    assert [] == added_tokens(draft, target)
+    assert [] == added_tokens(other, draft)
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -77,7 +77,7 @@ def test_a_grown_draft_says_of_old_tokens_what_it_said(tied: bool, padding: int)
     width = model.config.vocab_size
     known = width - padding
     before = _logits(model)
-    grow_vocabulary(model, range(known, known + 3))
+    extend_vocabulary(model, range(known, known + 3))
     after = _logits(model)
 
     assert max(width, known + 3) == model.config.vocab_size == after.shape[-1]
@@ -90,8 +90,8 @@ def test_layers_of_other_shapes_are_refused() -> None:
     """Where the first layer is not like the others, it cannot stand in their place; one line instead of a traceback."""
     target = tiny_llama(layers=3)
     target.model.layers[2].mlp.up_proj = torch.nn.Linear(16, 40, bias=False)
-    with pytest.raises(UsageError, match="cannot take each other's place"):
-        keep_layers(target, 2)
+    with pytest.raises(UsageError, match="cannot be renumbered"):
+        prune_layers(target, 2)
 
 
 def test_a_quantised_target_has_no_layers_to_give() -> None:
@@ -99,4 +99,4 @@ def test_a_quantised_target_has_no_layers_to_give() -> None:
     target = tiny_llama(layers=3)
     target.config.quantization_config = {"quant_method": "bitsandbytes"}
     with pytest.raises(UsageError, match="the target is quantised"):
-        keep_layers(target, 2)
+        prune_layers(target, 2)

@@ -23,7 +23,7 @@ _OF_A_RUN = _cost(3_725.0, 2_500_000, 1_200_000_000, 0)
 
 
 def _trial(share: float, pair_share: float, noise: float = 0.0) -> Trial:
-    """3 s of start; a pair of 5 + 200 s, a generation of 1 + 100 s whose file has a head of 400 bytes."""
+    """3 s of start; a pair of 5 + 200 s; a generation of 1 + 100 s whose file has a header of 400 bytes."""
     jobs = {
         "pair": _cost(5 + 200 * pair_share, 7_000, 900, 0),
         "generate": _cost(1 + 100 * share + noise, 400 + round(10_000 * share), 1_000 + round(100 * share), 50),
@@ -33,8 +33,8 @@ def _trial(share: float, pair_share: float, noise: float = 0.0) -> Trial:
     return Trial(seconds=seconds, shares=shares, counts=counts, jobs=jobs)
 
 
-def test_jobs_are_lines_of_what_they_are_given() -> None:
-    """Seconds and bytes as a line at the whole, each job by its own share; memory the higher of both."""
+def test_jobs_are_extrapolated_linearly() -> None:
+    """Seconds and bytes at share 1, each job by its own shares; memory is the higher of the two runs."""
     jobs, total = extrapolate(_trial(0.1, 0.03), _trial(0.2, 0.09))
 
     assert pytest.approx(205) == jobs["pair"].seconds
@@ -45,23 +45,23 @@ def test_jobs_are_lines_of_what_they_are_given() -> None:
     assert (17_400, 1_020, 50) == (total.stored_bytes, total.memory_bytes, total.gpu_bytes)
 
 
-def test_noise_takes_no_time_back() -> None:
-    """A small run that was held up does not make the whole quicker than the larger of both."""
+def test_more_work_never_takes_less_time() -> None:
+    """A slow small run does not make the whole faster than the larger run."""
     jobs, _ = extrapolate(_trial(0.1, 0.03, noise=30), _trial(0.2, 0.09))
 
     assert pytest.approx(21) == jobs["generate"].seconds
 
 
-def test_by_chance_the_smaller_was_given_more() -> None:
-    """Then there is no line, and each is taken in proportion: the dearer of both."""
+def test_equal_shares_are_scaled_in_proportion() -> None:
+    """Without two different shares there is no line: the higher of the two proportional estimates is taken."""
     held_up, _ = extrapolate(_trial(0.2, 0.03, noise=10), _trial(0.2, 0.09))
     slower, _ = extrapolate(_trial(0.2, 0.03), _trial(0.2, 0.09, noise=10))
 
     assert pytest.approx(31 / 0.2) == held_up["generate"].seconds == slower["generate"].seconds
 
 
-def test_what_was_counted_goes_before_what_was_asked() -> None:
-    """Turns of chats, rows that are rejected, and chance: a line of completions, of which the larger run says the whole's."""
+def test_counts_replace_shares() -> None:
+    """Where the number of completions is random, the extrapolation is by completions, not by the share of prompts."""
     small, large = _trial(0.1, 0.03), _trial(0.2, 0.09)
     lucky = replace(
         small, counts={"pair": 0.0, "generate": 140.0}, jobs=small.jobs | {"generate": _cost(15, 1_800, 0, 0)}
@@ -72,7 +72,7 @@ def test_what_was_counted_goes_before_what_was_asked() -> None:
 
 
 def test_shares_fill_a_batch_and_leave_examinations_whole() -> None:
-    """Of 48 dev prompts a sixth, and 20 steps between examinations make it a fifth; of a long training little is needed."""
+    """48 dev prompts need a share of a sixth, 20 steps between examinations round it to a fifth; a long training needs less."""
     assert (0.2, 0.4) == _shares(load_config(SMOKE), forecast(load_config(SMOKE)))
     long = load_config(SMOKE, ["distill.max_steps=4000", "distill.evaluate_every=100", "pair.reference.prompts=48000"])
     assert (0.01, 0.02) == _shares(long, forecast(long))
@@ -81,14 +81,14 @@ def test_shares_fill_a_batch_and_leave_examinations_whole() -> None:
 
 
 def test_too_few_rows_are_one_line() -> None:
-    """What is left of 10 rows for the dev split is one."""
+    """10 rows leave one for the dev split."""
     few = load_config(SMOKE, ["pair.reference.prompts=10"])
     with pytest.raises(UsageError, match="10 rows are too few for two smaller runs; start the run itself"):
         _shares(few, forecast(few))
 
 
 def test_a_small_run_is_the_same_loop() -> None:
-    """Fewer prompts and steps; batches, models, splits and what is asked of each prompt stay."""
+    """Fewer prompts and steps; batches, models, splits and completions per prompt are unchanged."""
     whole = load_config(SMOKE, ["tracking.uri=http://127.0.0.1:1", "distill.on_policy={rounds: 2, prompts: 100}"])
     small = scaled(whole, 0.1, 0.05)
 
@@ -107,7 +107,7 @@ def test_a_small_run_is_the_same_loop() -> None:
 
 
 def test_of_files_the_first_rows_are_read(tmp_path: Path) -> None:
-    """As many as the share of those that would be: a limit of the whole counts."""
+    """The share applies to the rows of the whole run, a limit included."""
     rows = tmp_path / "prompts.jsonl"
     rows.write_text('{"prompt": "a"}\n' * 200)
     sources = f"[{{path: {rows}}}, {{path: {rows}, limit: 50}}]"
@@ -118,7 +118,7 @@ def test_of_files_the_first_rows_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("gpu", [0, 9_000_000_000])
 def test_a_measured_plan_in_words(gpu: int, capsys: pytest.CaptureFixture[str]) -> None:
-    """A row a job and one for all; memory of a GPU where there is one; what serving takes, by form."""
+    """One row per job and one for all; GPU memory where there is a GPU; serving memory by form."""
     jobs = {"pair": replace(_OF_A_RUN, seconds=65.4), "generate": replace(_OF_A_RUN, gpu_bytes=gpu)}
     serving = {"unquantized": 2.5e9, "int4": 2.1e9}
     print_measured(Measured(jobs=jobs, total=jobs["generate"], serving_bytes=serving, batch=32, context=4096))
@@ -140,7 +140,7 @@ def _row(said: str, job: str) -> list[str]:
 
 
 def test_memory_is_the_higher_of_both() -> None:
-    """Whichever run held more."""
+    """The peak is the higher of the two runs."""
     small, large = _trial(0.1, 0.03), _trial(0.2, 0.09)
     held = replace(
         small, jobs=small.jobs | {"generate": replace(small.jobs["generate"], memory_bytes=5_000, gpu_bytes=80)}
@@ -153,7 +153,7 @@ def test_memory_is_the_higher_of_both() -> None:
 
 
 def test_a_cost_is_read_from_a_manifest() -> None:
-    """Seconds, all files together, and the most memory; a GPU's where there was one."""
+    """Seconds, bytes of all files, peak memory, and a GPU's where there was one."""
     manifest = {"seconds": 2.5, "files": {"a": {"size": 3}, "b": {"size": 4}}, "peak_memory": {"process": 100}}
 
     assert _cost(2.5, 7, 100, 0) == cost_of(Artifact(Path("nowhere"), manifest))
@@ -163,7 +163,7 @@ def test_a_cost_is_read_from_a_manifest() -> None:
 
 
 def test_every_training_has_a_share_of_its_steps() -> None:
-    """The on-policy rounds' and recovery's too, and the target's move; a few bad rows do not refuse a small corpus."""
+    """Also on-policy rounds, recovery and the target's fine-tuning; a few bad rows do not refuse a small corpus."""
     settings = ["distill.on_policy={rounds: 2, prompts: 100, max_steps: 40}", "quantize.recovery.max_steps=50"]
     small = scaled(load_config(SMOKE, settings), 0.1, 0.04)
 

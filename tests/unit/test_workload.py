@@ -11,7 +11,14 @@ from pipeline.acceptance.rounds import CONVENTIONS, expected_rounds
 from pipeline.errors import UsageError
 from pipeline.latency.costs.profile import Profile
 from pipeline.latency.costs.surface import Surface
-from pipeline.latency.load.workload import Workload, examined_workload, imposed_workload, read_workload, server, traces
+from pipeline.latency.load.workload import (
+    Workload,
+    constant_acceptance_workload,
+    examined_workload,
+    make_traces,
+    read_workload,
+    server_capacity,
+)
 
 PROFILE = Profile(
     Surface((1, 2), (1, 3), (64,), np.array([[[1.0], [1.2]], [[2.0], [2.4]]])),
@@ -46,7 +53,7 @@ def test_rounds_are_those_of_the_examination(workload: Workload) -> None:
 
 def test_a_server_takes_the_length_of_its_batch(workload: Workload) -> None:
     """Two tokens drafted alone, none in company: rounds times the step, and the mean prefill."""
-    found = server(workload, PROFILE, np.array([2, 0]))
+    found = server_capacity(workload, PROFILE, np.array([2, 0]))
 
     np.testing.assert_allclose(found.step_N, [1.2 + 2 * 0.1, 2.0])
     np.testing.assert_allclose(found.service_N, [3.5 * 1.4, 6 * 2.0])
@@ -84,8 +91,8 @@ def test_a_file_without_an_examination_is_one_line(tmp_path: Path) -> None:
 
 def test_traces_have_the_rounds_of_the_examination() -> None:
     """At the draft length that they are made for; nothing is accepted past an answer's end."""
-    workload = imposed_workload(0.6, 10, 50, 4)
-    found = traces(workload, 3)
+    workload = constant_acceptance_workload(0.6, 10, 50, 4)
+    found = make_traces(workload, 3)
 
     np.testing.assert_allclose(found.acceptance_WT[0, :50], 0.6, atol=1e-6)
     assert (0, 54) == (found.acceptance_WT[0, 50:].sum(), found.acceptance_WT.shape[1])

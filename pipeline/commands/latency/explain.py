@@ -1,4 +1,4 @@
-"""`understudy latency explain`: the arithmetic of speculation, for people new to it."""
+"""`understudy latency explain`: how the speedup of one request is computed, with numbers."""
 
 from typing import Annotated
 
@@ -6,21 +6,21 @@ import typer
 
 
 def explain(
-    plain_ms: Annotated[float, typer.Option(help="The target's pass over one token, in milliseconds.")] = 50.0,
-    verify_ms: Annotated[float, typer.Option(help="The target's pass over all draft tokens and one more.")] = 60.0,
-    draft_ms: Annotated[float, typer.Option(help="The draft's pass over one token.")] = 5.0,
-    gamma: Annotated[int, typer.Option(min=1, max=64, help="Draft tokens of a round.")] = 5,
-    acceptance: Annotated[float, typer.Option(min=0, max=1, help="Acceptance rate.")] = 0.8,
+    plain_ms: Annotated[float, typer.Option(help="Target forward pass over 1 token, in ms.")] = 50.0,
+    verify_ms: Annotated[float, typer.Option(help="Target forward pass over gamma + 1 tokens, in ms.")] = 60.0,
+    draft_ms: Annotated[float, typer.Option(help="Draft forward pass over 1 token, in ms.")] = 5.0,
+    gamma: Annotated[int, typer.Option(min=1, max=64, help="Draft length.")] = 5,
+    acceptance_rate: Annotated[float, typer.Option(min=0, max=1, help="Acceptance rate of each draft token.")] = 0.8,
 ) -> None:
-    """What a draft is worth to one request alone: by the rule of thumb, exactly, and where the rule misleads."""
+    """Speedup at batch size 1: by the rule of thumb, exactly, and where the rule of thumb is wrong."""
     from pipeline.errors import UsageError
     from pipeline.report.latency_explain import Example, print_explanation
 
     for option, value in (("--plain-ms", plain_ms), ("--verify-ms", verify_ms), ("--draft-ms", draft_ms)):
         if not 0 < value < float("inf"):
-            raise UsageError(f"{option} {value:g}: a pass takes more than 0 milliseconds")
+            raise UsageError(f"{option} {value:g}: give a time above 0 ms")
     if verify_ms < plain_ms:
         raise UsageError(
-            f"--verify-ms {verify_ms:g}: more tokens take no less time than one does (--plain-ms {plain_ms:g})"
+            f"--verify-ms {verify_ms:g}: must be at least --plain-ms ({plain_ms:g}); a pass over more tokens takes no less time"
         )
-    print_explanation(Example(plain_ms, verify_ms, draft_ms, gamma, acceptance))
+    print_explanation(Example(plain_ms, verify_ms, draft_ms, gamma, acceptance_rate))

@@ -1,4 +1,4 @@
-"""`understudy latency fit`: what a server's steps cost."""
+"""`understudy latency fit`: fit the costs of a decoding step to measurements."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,23 +16,26 @@ def fit(
         list[str],
         typer.Argument(
             metavar="FILE...",
-            help="A profile; or tables (CSV), results of `vllm bench serve` or GuideLLM reports. What a file does not say is "
-            "written behind it: report.json:gamma=3,acceptance_length=2.4",
+            help="A profile, or CSV tables, results of `vllm bench serve` or GuideLLM reports. Append values that are not "
+            "in the file: report.json:gamma=3,acceptance_length=2.4",
         ),
     ],
     column: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=COLUMN", help="Which column says what, such as requests=users.")
+        list[str] | None,
+        typer.Option(metavar="NAME=COLUMN", help="Name a column of the table, such as requests=users."),
     ] = None,
     experts: Annotated[
-        str | None, typer.Option(metavar="M/N", help="The target is a mixture: M of N experts for each token.")
+        str | None, typer.Option(metavar="M/N", help="Mixture of experts: M of N experts are active for each token.")
     ] = None,
-    context: Annotated[int | None, typer.Option(min=1, help="Tokens in the cache of each, of a profile's.")] = None,
+    context: Annotated[
+        int | None, typer.Option(min=1, help="Context length, for a profile. Default: the shortest.")
+    ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="F", help="Write the costs here, for predict and schedule.")
+        Path | None, typer.Option(metavar="F", help="Write the costs to this file, for predict and schedule.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Costs of a step that any load has and that each request adds, with intervals, and what cannot be told apart."""
+    """Fit step costs (per step, per request, per draft token) to measurements, with confidence intervals."""
     import json
 
     from pipeline.errors import UsageError
@@ -42,11 +45,13 @@ def fit(
     from pipeline.report.latency_fit import print_costs
 
     if out is not None and (not out.parent.is_dir() or out.is_dir()):
-        raise UsageError(f"--out {out}: give a file in a directory that is there")
-    columns, mixture = _pairs(column or [], "--column"), _experts(experts)
-    files = [_file(text) for text in source]
+        raise UsageError(f"--out {out}: give a file in an existing directory")
+    columns, mixture = _parse_pairs(column or [], "--column"), _experts(experts)
+    files = [_parse_file(text) for text in source]
     if context is not None and len(files) > 1:
-        raise UsageError("--context is for one profile; a table has the context that it was measured at")
+        raise UsageError(
+            "--context works with one profile only; a table has the context length at which it was measured"
+        )
     measured: list[Measurement] = []
     for path, values in files:
         if is_profile(path):
@@ -62,7 +67,7 @@ def fit(
         print_costs(found, len(measured), out)
 
 
-def _file(text: str) -> tuple[Path, dict[str, float]]:
+def _parse_file(text: str) -> tuple[Path, dict[str, float]]:
     """`FILE` or `FILE:name=number,name=number`."""
     from pipeline.errors import UsageError
 
@@ -70,12 +75,12 @@ def _file(text: str) -> tuple[Path, dict[str, float]]:
     if not colon or "=" not in rest:
         return Path(text), {}
     try:
-        return Path(path), {name: float(value) for name, value in _pairs(rest.split(","), text).items()}
+        return Path(path), {name: float(value) for name, value in _parse_pairs(rest.split(","), text).items()}
     except ValueError:
-        raise UsageError(f"{text}: what is written behind a file are numbers, such as :gamma=3") from None
+        raise UsageError(f"{text}: values after the file must be numbers, such as :gamma=3") from None
 
 
-def _pairs(texts: list[str], where: str) -> dict[str, str]:
+def _parse_pairs(texts: list[str], where: str) -> dict[str, str]:
     from pipeline.errors import UsageError
 
     found = {}
@@ -93,7 +98,7 @@ def _experts(text: str | None) -> "Experts | None":
 
     if text is None:
         return None
-    awake, _, every = text.partition("/")
-    if not (awake.isdecimal() and every.isdecimal() and 0 < int(awake) <= int(every)):
-        raise UsageError(f"--experts {text}: give how many of how many, such as 8/64")
-    return Experts(int(awake), int(every))
+    active, _, total = text.partition("/")
+    if not (active.isdecimal() and total.isdecimal() and 0 < int(active) <= int(total)):
+        raise UsageError(f"--experts {text}: give active/total experts, such as 8/64")
+    return Experts(int(active), int(total))

@@ -1,91 +1,118 @@
-"""What `latency predict` and `latency schedule` are told of a machine and of its requests."""
+"""Options that `latency predict` and `latency schedule` share, and the options of latency commands that were renamed."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
+
+from pipeline.errors import UsageError
 
 if TYPE_CHECKING:
-    from pipeline.latency.costs.step_costs import Machine
+    from pipeline.latency.costs.step_costs import StepCosts
     from pipeline.latency.load.workload import Workload
 
-_MOST_CAP = 512  # where none is given
+_MAX_DEFAULT_CAP = 512
+
+RENAMED = {  # by command: old option to new option
+    "predict": {
+        "--times": "--costs",
+        "--tokens": "--output-tokens",
+        "--batch-cap": "--max-num-seqs",
+        "--rate": "--request-rate",
+    },
+    "schedule": {"--times": "--costs", "--tokens": "--output-tokens", "--batch-cap": "--max-num-seqs"},
+    "explain": {"--acceptance": "--acceptance-rate"},
+    "profile": {"--batches": "--batch-sizes", "--contexts": "--context-lengths", "--prompts": "--prompt-lengths"},
+}
 
 AlphaOption = Annotated[
     float | None,
     typer.Option(
-        "--acceptance-rate", min=0, max=1, help="Instead of --acceptance: one rate for every token. Needs --tokens."
+        "--acceptance-rate",
+        min=0,
+        max=1,
+        help="Instead of --acceptance: the same acceptance rate for every token. Needs --output-tokens.",
     ),
 ]
-TokensOption = Annotated[int | None, typer.Option(min=2, max=32768, help="Of an answer, with --acceptance-rate.")]
-PromptTokensOption = Annotated[int, typer.Option(min=1, help="Of a prompt, with --acceptance-rate.")]
+TokensOption = Annotated[
+    int | None, typer.Option("--output-tokens", min=2, max=32768, help="Output length, with --acceptance-rate.")
+]
+PromptTokensOption = Annotated[int, typer.Option(min=1, help="Prompt length, with --acceptance-rate.")]
 CapOption = Annotated[
     int | None,
     typer.Option(
-        "--batch-cap",
+        "--max-num-seqs",
         min=1,
         max=4096,
-        help="Requests a replica serves at once, at most; as many as were measured by default.",
+        help="Batch cap: the most requests that one replica decodes at once. Default: the largest measured batch.",
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="All figures, as JSON.")]
-PlotOption = Annotated[Path | None, typer.Option(metavar="F", help="Draw it into this PNG file.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print all figures as JSON.")]
+PlotOption = Annotated[Path | None, typer.Option(metavar="F", help="Write a plot to this PNG file.")]
 
 
-def batch_cap_of(given: int | None, *machines: "Machine") -> int:
-    """As many as were measured for all of them, where none is given, and not more than anybody serves."""
-    return given or min(_MOST_CAP, *(machine.most_requests for machine in machines))
+class RenamedOptions(TyperCommand):
+    """A command that refuses an option's old name and gives the new one."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        renamed = RENAMED.get(ctx.info_name, {})
+        for name in (arg.partition("=")[0] for arg in args):
+            if name in renamed:
+                raise UsageError(f"{name} is now {renamed[name]}")
+        return super().parse_args(ctx, args)
 
 
-def read_pair(
-    times: Path, acceptance: Path | None, alpha: float | None, tokens: int | None, prompt_tokens: int
-) -> "tuple[Machine, Workload]":
-    """Both to the same draft lengths: those that were measured and examined. UsageError for what is missing or too much."""
-    from pipeline.errors import UsageError
-    from pipeline.latency.costs.step_costs import read_machine
-    from pipeline.latency.load.workload import imposed_workload, read_workload
+def default_max_num_seqs(given: int | None, *costs: "StepCosts") -> int:
+    """`given`, or the largest batch size that was measured in all of `costs`, at most 512."""
+    return given or min(_MAX_DEFAULT_CAP, *(one.max_requests for one in costs))
+
+
+def read_costs_and_workload(
+    path: Path, acceptance: Path | None, alpha: float | None, tokens: int | None, prompt_tokens: int
+) -> "tuple[StepCosts, Workload]":
+    """Step costs and workload, cut to the draft lengths that were both measured and examined. UsageError for options that are
+    missing or exclude each other."""
+    from pipeline.latency.costs.step_costs import read_step_costs
+    from pipeline.latency.load.workload import constant_acceptance_workload, read_workload
 
     if (acceptance is None) == (alpha is None):
-        raise UsageError("give either --acceptance, an examination, or --acceptance-rate, a number")
+        raise UsageError("give either --acceptance (an examination) or --acceptance-rate (a number)")
     if (alpha is None) != (tokens is None):
-        raise UsageError("--acceptance-rate and --tokens go together; an examination knows how long its answers are")
-    machine = read_machine(times)
-    if not machine.plain:
+        raise UsageError("--acceptance-rate needs --output-tokens; --acceptance has its own output lengths")
+    step_costs = read_step_costs(path)
+    if not step_costs.plain:
         raise UsageError(
-            f"{times}: plain decoding (draft length 0) was never measured, and there is nothing to hold speculation against"
+            f"{path}: no measurement of plain decoding (draft length 0), so there is no baseline for the speedup; add one"
         )
     if acceptance is not None:
-        asked = read_workload(acceptance)
+        workload = read_workload(acceptance)
     else:
         assert alpha is not None
         assert tokens is not None
-        asked = imposed_workload(alpha, prompt_tokens, tokens, machine.most_gamma)
-    gammas = min(machine.most_gamma, asked.most_gamma)
+        workload = constant_acceptance_workload(alpha, prompt_tokens, tokens, step_costs.max_gamma)
+    gammas = min(step_costs.max_gamma, workload.max_gamma)
     if gammas < 1:
-        raise UsageError(f"--times {times}: nothing was measured with a draft; there is no draft length to choose")
-    return machine, asked.up_to(gammas)
+        raise UsageError(f"--costs {path}: no measurement with a draft, so there is no draft length to choose; add one")
+    return step_costs, workload.up_to(gammas)
 
 
 def check_plot(plot: Path | None) -> None:
-    from pipeline.errors import UsageError
-
     if plot is not None and (plot.suffix != ".png" or not plot.parent.is_dir()):
-        raise UsageError(f"--plot {plot}: give a .png file in a directory that is there")
+        raise UsageError(f"--plot {plot}: give a .png file in an existing directory")
 
 
-def notes(machine: "Machine", workload: "Workload", cap: int) -> list[str]:
-    """A line for what whoever reads the figures should know: how the machine was measured, whose examination it is, what lies
-    past what was measured."""
-    context, found = round(workload.context), list(machine.notes)
-    if machine.draft_digest and workload.draft_digest and machine.draft_digest != workload.draft_digest:
+def notes(step_costs: "StepCosts", workload: "Workload", cap: int) -> list[str]:
+    """Warnings for the reader of the figures: measurement beside other work, another draft, no prefill, extrapolation."""
+    context, found = round(workload.context), list(step_costs.notes)
+    if step_costs.draft_digest and workload.draft_digest and step_costs.draft_digest != workload.draft_digest:
         found.append(
-            "note: the examination is of another draft than was timed; fine for one of the same shape and number format"
+            "note: the profile and the examination are of different drafts; this is fine if both have the same shape and dtype"
         )
-    if not machine.prefills([max(1, context)]).any():
-        found.append("note: the times know no prefill, so the wait for a first token is left out")
-    if not machine.reaches(cap, workload.most_gamma, context):
+    if not step_costs.prefills([max(1, context)]).any():
+        found.append("note: prefill time is unknown, so latency leaves out TTFT")
+    if not step_costs.covers(cap, workload.max_gamma, context):
         found.append(
-            f"note: {cap} requests at once with {context} tokens each lie past what was measured; their times are carried on "
-            "from the last that were"
+            f"note: batch size {cap} with {context} tokens of context is outside the measured range; its times are extrapolated"
         )
     return found

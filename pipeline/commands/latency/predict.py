@@ -1,4 +1,4 @@
-"""`understudy latency predict`: what requests take at a load, with speculation and without."""
+"""`understudy latency predict`: latency by load, with speculation and without."""
 
 from pathlib import Path
 from typing import Annotated
@@ -16,50 +16,49 @@ from pipeline.commands.latency.options import (
 
 
 def predict(
-    times: Annotated[Path, typer.Option(metavar="F", help="A profile, or costs of `latency fit`.")],
+    costs: Annotated[Path, typer.Option(metavar="F", help="Step costs: a profile, or a file of `latency fit`.")],
     acceptance: Annotated[
-        Path | None, typer.Option(metavar="F", help="An evaluate artifact, its acceptance.json or a check's baseline.")
+        Path | None,
+        typer.Option(metavar="F", help="An evaluate artifact, its acceptance.json, or a baseline of `check`."),
     ] = None,
     acceptance_rate: AlphaOption = None,
-    tokens: TokensOption = None,
+    output_tokens: TokensOption = None,
     prompt_tokens: PromptTokensOption = 128,
     gamma: Annotated[
-        int | None, typer.Option(min=1, help="Draft length; by default the best one for every number of requests.")
+        int | None, typer.Option(min=1, help="Draft length. Default: the best one for each batch size.")
     ] = None,
-    rate: Annotated[
-        str | None, typer.Option(help="Requests a second, with commas; shares of the stability limit by default.")
+    request_rate: Annotated[
+        str | None, typer.Option(help="Requests per second, comma-separated. Default: 10% to 90% of capacity.")
     ] = None,
-    batch_cap: CapOption = None,
-    replicas: Annotated[int, typer.Option(min=1, help="Servers that share the requests.")] = 1,
-    simulate: Annotated[
-        int, typer.Option(min=0, help="Also simulate so many requests step by step, for the 95th percentile.")
-    ] = 0,
-    seed: Annotated[int, typer.Option(min=0, help="Of the simulation.")] = 0,
+    max_num_seqs: CapOption = None,
+    replicas: Annotated[int, typer.Option(min=1, help="Replicas that share the load.")] = 1,
+    simulate: Annotated[int, typer.Option(min=0, help="Also simulate this many requests, step by step.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the simulation.")] = 0,
     plot: PlotOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Mean and 95th percentile of latency, throughput and speedup against load, and where each way stops being stable."""
+    """Mean and p95 latency, throughput and speedup by load, and the capacity with speculation and without."""
     import dataclasses
     import json
 
-    from pipeline.commands.latency.options import batch_cap_of, check_plot, notes, read_pair
+    from pipeline.commands.latency.options import check_plot, default_max_num_seqs, notes, read_costs_and_workload
     from pipeline.errors import UsageError
     from pipeline.latency.load.prediction import chosen_lengths
     from pipeline.latency.load.prediction import predict as predicted
     from pipeline.report.latency_predict import plot_prediction, print_prediction
 
     check_plot(plot)
-    rates = _rates(rate)
-    machine, workload = read_pair(times, acceptance, acceptance_rate, tokens, prompt_tokens)
-    if gamma is not None and gamma > workload.most_gamma:
-        raise UsageError(f"--gamma {gamma}: draft lengths 1 to {workload.most_gamma} were measured and examined")
-    cap = batch_cap_of(batch_cap, machine)
-    lengths_N = chosen_lengths(workload, machine, cap, gamma)
-    found = predicted(workload, machine, lengths_N, rates, replicas, simulate, seed)
+    rates = _rates(request_rate)
+    step_costs, workload = read_costs_and_workload(costs, acceptance, acceptance_rate, output_tokens, prompt_tokens)
+    if gamma is not None and gamma > workload.max_gamma:
+        raise UsageError(f"--gamma {gamma}: only draft lengths 1 to {workload.max_gamma} were measured and examined")
+    cap = default_max_num_seqs(max_num_seqs, step_costs)
+    lengths_N = chosen_lengths(workload, step_costs, cap, gamma)
+    found = predicted(workload, step_costs, lengths_N, rates, replicas, simulate, seed)
     if as_json:
         print(json.dumps({"draft_lengths": lengths_N.tolist(), **dataclasses.asdict(found)}, indent=1, allow_nan=False))
     else:
-        print_prediction(found, lengths_N, float(workload.tokens_W.mean()), notes(machine, workload, cap))
+        print_prediction(found, lengths_N, float(workload.tokens_W.mean()), notes(step_costs, workload, cap))
     if plot is not None:
         plot_prediction(found, plot)
 
@@ -72,5 +71,5 @@ def _rates(text: str | None) -> list[float]:
     except ValueError:
         found = [0.0]
     if not all(0 < one < float("inf") for one in found):
-        raise UsageError(f"--rate {text}: give numbers above 0, with commas, such as 0.5,2,8")
+        raise UsageError(f"--request-rate {text}: give numbers above 0, comma-separated, such as 0.5,2,8")
     return found

@@ -1,4 +1,4 @@
-"""`understudy latency schedule`: how many tokens to draft at which load, and whether to draft at all."""
+"""`understudy latency schedule`: the best draft length for each batch size."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -13,71 +13,77 @@ from pipeline.commands.latency.options import (
     TokensOption,
 )
 
-_SAME_MACHINE = 0.1  # by how much plain decoding may differ without a word
+_MAX_PLAIN_SPREAD = 0.1  # relative difference of plain decoding between files from which a note is printed
 
 
 def schedule(
-    times: Annotated[
+    costs: Annotated[
         list[Path],
-        typer.Option(metavar="F", help="A profile, or costs of `latency fit`; again for each of several drafts."),
+        typer.Option(metavar="F", help="Step costs: a profile, or a file of `latency fit`. Repeat it for each draft."),
     ],
     acceptance: Annotated[
         list[Path] | None,
         typer.Option(
-            metavar="F", help="An evaluate artifact, its acceptance.json or a check's baseline, for each --times."
+            metavar="F",
+            help="An evaluate artifact, its acceptance.json, or a baseline of `check`; one for each --costs.",
         ),
     ] = None,
     acceptance_rate: Annotated[
         list[float] | None,
         typer.Option(
-            min=0, max=1, help="Instead: one rate for every token, for each --times or for all. Needs --tokens."
+            min=0,
+            max=1,
+            help="Instead: an acceptance rate, one for each --costs or one for all. Needs --output-tokens.",
         ),
     ] = None,
-    tokens: TokensOption = None,
+    output_tokens: TokensOption = None,
     prompt_tokens: PromptTokensOption = 128,
-    batch_cap: CapOption = None,
+    max_num_seqs: CapOption = None,
     engine: Annotated[
-        Literal["vllm", "tensorrt-llm"] | None, typer.Option(help="Print nothing but this engine's configuration.")
+        Literal["vllm", "tensorrt-llm"] | None, typer.Option(help="Print only the configuration for this engine.")
     ] = None,
     plot: PlotOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """The best draft length for every number of requests, 0 where speculation loses, and which of several drafts wins where."""
+    """The best draft length for each batch size (0: no speculation), and the best of several drafts."""
     import json
     import sys
 
-    from pipeline.commands.latency.options import batch_cap_of, check_plot, notes, read_pair
+    from pipeline.commands.latency.options import check_plot, default_max_num_seqs, notes, read_costs_and_workload
     from pipeline.errors import Refused, UsageError
-    from pipeline.latency.load.schedule import FORMATS, Option, plain_spread, scheduled
+    from pipeline.latency.load.schedule import FORMATS, DraftOption, make_schedule, plain_spread
     from pipeline.report.latency_schedule import plot_schedule, print_schedule, schedule_json
 
     check_plot(plot)
-    if engine is not None and len(times) > 1:
-        raise UsageError("--engine: an engine serves one draft; give the --times of the one you chose")
-    examinations: list[Path | None] = [*acceptance] if acceptance else [None for _ in times]
-    rates: list[float | None] = [*acceptance_rate] if acceptance_rate else [None for _ in times]
-    rates = rates * len(times) if len(rates) == 1 else rates
-    if len(examinations) != len(times) or len(rates) != len(times):
+    if engine is not None and len(costs) > 1:
+        raise UsageError("--engine: an engine serves one draft; give --costs once")
+    examinations: list[Path | None] = [*acceptance] if acceptance else [None for _ in costs]
+    rates: list[float | None] = [*acceptance_rate] if acceptance_rate else [None for _ in costs]
+    rates = rates * len(costs) if len(rates) == 1 else rates
+    if len(examinations) != len(costs) or len(rates) != len(costs):
         raise UsageError(
-            f"{len(times)} --times, {len(examinations)} --acceptance, {len(rates)} --acceptance-rate: give one for each draft"
+            f"{len(costs)} --costs, {len(examinations)} --acceptance, {len(rates)} --acceptance-rate: give one for each draft"
         )
-    pairs = [read_pair(*given, tokens, prompt_tokens) for given in zip(times, examinations, rates, strict=True)]
-    cap = batch_cap_of(batch_cap, *(machine for machine, _ in pairs))
+    pairs = [
+        read_costs_and_workload(*given, output_tokens, prompt_tokens)
+        for given in zip(costs, examinations, rates, strict=True)
+    ]
+    cap = default_max_num_seqs(max_num_seqs, *(step_costs for step_costs, _ in pairs))
     drafts, told = [], list[str]()
-    for path, (machine, workload) in zip(times, pairs, strict=True):
-        steps = machine.steps(cap, round(workload.context), workload.most_gamma)
-        drafts.append(Option(path.stem, workload.rounds_G, steps))
-        told += [note for note in notes(machine, workload, cap) if note not in told]
+    for path, (step_costs, workload) in zip(costs, pairs, strict=True):
+        steps = step_costs.steps(cap, round(workload.context), workload.max_gamma)
+        drafts.append(DraftOption(path.stem, workload.rounds_G, steps))
+        told += [note for note in notes(step_costs, workload, cap) if note not in told]
     if len({draft.name for draft in drafts}) < len(drafts):
-        raise UsageError("--times: two files of the same name; drafts are called by it")
-    if (spread := plain_spread(drafts)) > _SAME_MACHINE:
+        raise UsageError("--costs: two files have the same name, and drafts are named after their files; rename one")
+    if (spread := plain_spread(drafts)) > _MAX_PLAIN_SPREAD:
         told.append(
-            f"note: plain decoding takes up to {spread:.0%} longer in one of these files than in another; each draft is held "
-            "against its own, which is fair for hours of one machine and not for two machines"
+            f"note: plain decoding differs by up to {spread:.0%} between these files. Each speedup is over the plain decoding of "
+            "its own file; compare drafts only if all were measured on the same machine"
         )
-    found = scheduled(drafts)
+    found = make_schedule(drafts)
     if engine is not None and not found.lengths_N.any():
-        raise Refused(f"speculation does not pay here at any number of requests up to {cap}; configure none")
+        raise Refused(f"speculation does not pay at any batch size up to {cap}; turn it off")
     if engine is None and not as_json:
         print_schedule(found, told)
     else:

@@ -24,19 +24,19 @@ Floats = NDArray[np.float64]
 
 NAMES = ("verify", "draft", "verify_each", "draft_each")
 EXPERTS, PREFILL = "experts", "prefill"
-_APART = 1e-3  # least ratio of singular values at which columns are told apart
+_RANK_TOLERANCE = 1e-3  # least ratio of singular values at which columns are told apart
 
 
 @dataclass(frozen=True)
 class Experts:
     """Of a mixture: `awake` of `all` for each token."""
 
-    awake: int
-    all: int
+    active: int
+    total: int
 
     def share(self, tokens: ArrayLike) -> Floats:
         """phi: the share of experts whose weights a step of so many tokens reads, were tokens to choose independently."""
-        return 1 - (1 - self.awake / self.all) ** np.asarray(tokens, dtype=np.float64)
+        return 1 - (1 - self.active / self.total) ** np.asarray(tokens, dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Coefficient:
 
 
 @dataclass(frozen=True)
-class Costs:
+class LinearCosts:
     """A fitted server."""
 
     coefficients: dict[str, Coefficient]
@@ -72,7 +72,7 @@ def fit_costs(
     experts: Experts | None = None,
     prefills_R: ArrayLike | None = None,
     confidence: float = 0.95,
-) -> Costs:
+) -> LinearCosts:
     """From R measured steps; `prefills_R`: those of others that came with each. UsageError where there are too few, or only
     one load, or seconds that are none."""
     batch_R, gamma_R, seconds_R = (np.asarray(one, dtype=np.float64) for one in (batch_R, gamma_R, step_seconds_R))
@@ -88,13 +88,13 @@ def fit_costs(
     values = least_squares(columns_RK, seconds_R)
     predicted_R = columns_RK @ values
     error_R = predicted_R / seconds_R - 1
-    spread = 1 - ((predicted_R - seconds_R) ** 2).sum() / max(((seconds_R - seconds_R.mean()) ** 2).sum(), 1e-300)
-    half_K = _half_widths(relative_RK, error_R, values, confidence)
+    r2 = 1 - ((predicted_R - seconds_R) ** 2).sum() / max(((seconds_R - seconds_R.mean()) ** 2).sum(), 1e-300)
+    half_width_K = _half_widths(relative_RK, error_R, values, confidence)
     coefficients = {
         name: Coefficient(float(value), float(max(0.0, value - half)), float(value + half))
-        for name, value, half in zip(names, values, half_K, strict=True)
+        for name, value, half in zip(names, values, half_width_K, strict=True)
     }
-    return Costs(coefficients, _confounded(relative_RK, names), float(np.abs(error_R).mean()), float(spread), experts)
+    return LinearCosts(coefficients, _confounded(relative_RK, names), float(np.abs(error_R).mean()), float(r2), experts)
 
 
 def least_squares(columns_RK: Floats, seconds_R: Floats, ridge: float = 0.0) -> Floats:
@@ -103,9 +103,9 @@ def least_squares(columns_RK: Floats, seconds_R: Floats, ridge: float = 0.0) -> 
     relative_RK = columns_RK / seconds_R[:, None]
     size_K = np.sqrt((relative_RK**2).mean(0))
     size_K[size_K == 0] = 1.0
-    held_KK = np.sqrt(ridge * len(seconds_R)) * np.eye(len(size_K))
-    wanted = np.append(np.ones(len(seconds_R)), np.zeros(len(size_K)))
-    scaled_K, _ = nnls(np.vstack([relative_RK / size_K, held_KK]), wanted)
+    ridge_KK = np.sqrt(ridge * len(seconds_R)) * np.eye(len(size_K))
+    target = np.append(np.ones(len(seconds_R)), np.zeros(len(size_K)))
+    scaled_K, _ = nnls(np.vstack([relative_RK / size_K, ridge_KK]), target)
     values_K: Floats = scaled_K / size_K
     return values_K
 
@@ -141,12 +141,12 @@ def _half_widths(relative_RK: Floats, error_R: Floats, values_K: Floats, confide
     """Of the intervals: least squares on the coefficients that are not held at 0; infinite where nothing is known."""
     free = np.flatnonzero(values_K > 0)
     left = len(error_R) - len(free)
-    half_K = np.full(len(values_K), np.inf)
+    half_width_K = np.full(len(values_K), np.inf)
     if left > 0 and len(free):
         variance = (error_R**2).sum() / left
         covariance = np.linalg.pinv(relative_RK[:, free].T @ relative_RK[:, free]) * variance
-        half_K[free] = stdtrit(left, 0.5 + confidence / 2) * np.sqrt(np.maximum(np.diag(covariance), 0.0))
-    return half_K
+        half_width_K[free] = stdtrit(left, 0.5 + confidence / 2) * np.sqrt(np.maximum(np.diag(covariance), 0.0))
+    return half_width_K
 
 
 def _confounded(relative_RK: Floats, names: Sequence[str]) -> tuple[str, ...]:
@@ -154,5 +154,7 @@ def _confounded(relative_RK: Floats, names: Sequence[str]) -> tuple[str, ...]:
     norm_K = np.linalg.norm(relative_RK, axis=0)
     _, singular, directions = np.linalg.svd(relative_RK / np.where(norm_K > 0, norm_K, 1.0), full_matrices=True)
     singular = np.append(singular, np.zeros(len(names) - len(singular)))
-    lost = directions[singular < _APART * singular[0]]
-    return tuple(name for name, weights in zip(names, lost.T, strict=True) if np.abs(weights).max(initial=0.0) > 0.1)
+    null_space = directions[singular < _RANK_TOLERANCE * singular[0]]
+    return tuple(
+        name for name, weights in zip(names, null_space.T, strict=True) if np.abs(weights).max(initial=0.0) > 0.1
+    )

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def token_arithmetic(config: Mapping[str, Any]) -> float | None:
+def macs_per_token(config: Mapping[str, Any]) -> float | None:
     """Multiplications of one token with weights, head included, attention to the context left out. None for a
     config of unknown names."""
     sizes = _sizes(config)

@@ -23,12 +23,12 @@ def measure_times(
     repeats: int = 15,
 ) -> ForwardTimes:
     """As `measure_bodies`, of two models."""
-    bodies = choose_forward(target, vocabulary), choose_forward(draft, vocabulary)
-    return measure_bodies(*bodies, vocabulary, tokens, batch=batch, context=context, repeats=repeats)
+    forwards = choose_forward(target, vocabulary), choose_forward(draft, vocabulary)
+    return measure_forwards(*forwards, vocabulary, tokens, batch=batch, context=context, repeats=repeats)
 
 
 @torch.inference_mode()
-def measure_bodies(
+def measure_forwards(
     target: Forward,
     draft: Forward,
     vocabulary: int,
@@ -43,19 +43,19 @@ def measure_bodies(
     machine falls on all of them."""
     widest = max(tokens)
     passes: dict[tuple[str, int], Callable[[], None]] = {}
-    for name, body, widths in (("target", target, sorted({1, *tokens})), ("draft", draft, [1])):
-        side = CachedModel(body, batch, context + widest)
-        ids_BT = torch.arange(batch * (context + widest), device=side.device).view(batch, -1) % vocabulary
-        side.logits(ids_BT[:, :context], [0] * batch, keep=1)
+    for name, forward, widths in (("target", target, sorted({1, *tokens})), ("draft", draft, [1])):
+        model = CachedModel(forward, batch, context + widest)
+        ids_BT = torch.arange(batch * (context + widest), device=model.device).view(batch, -1) % vocabulary
+        model.logits(ids_BT[:, :context], [0] * batch, keep=1)
         for width in widths:
-            passes[name, width] = _one_pass(side, ids_BT[:, context : context + width], context)
+            passes[name, width] = _one_pass(model, ids_BT[:, context : context + width], context)
     seconds: dict[tuple[str, int], list[float]] = {key: [] for key in passes}
     for number in range(repeats + 2):
         for key, run in passes.items():
-            began = perf_counter()
+            started = perf_counter()
             run()
             if number >= 2:  # the first two warm up
-                seconds[key].append(perf_counter() - began)
+                seconds[key].append(perf_counter() - started)
     found = {key: median(values) for key, values in seconds.items()}
     return ForwardTimes({width: found[name, width] for name, width in found if name == "target"}, found["draft", 1])
 
@@ -68,10 +68,10 @@ def pooled(turns: Sequence[ForwardTimes]) -> ForwardTimes:
     return ForwardTimes(rising, median(turn.draft for turn in turns))
 
 
-def _one_pass(side: CachedModel, ids_BT: torch.Tensor, context: int) -> Callable[[], None]:
+def _one_pass(model: CachedModel, ids_BT: torch.Tensor, context: int) -> Callable[[], None]:
     def run() -> None:
-        side.logits(ids_BT, [context] * len(ids_BT), keep=ids_BT.shape[1])
-        if side.device.type == "cuda":
-            torch.cuda.synchronize(side.device)
+        model.logits(ids_BT, [context] * len(ids_BT), keep=ids_BT.shape[1])
+        if model.device.type == "cuda":
+            torch.cuda.synchronize(model.device)
 
     return run

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pipeline.latency.costs.forward_times import measure_bodies
+from pipeline.latency.costs.forward_times import measure_forwards
 from pipeline.latency.costs.profile import Profile
 from pipeline.latency.costs.surface import Surface
 from pipeline.progress import Progress
@@ -32,49 +32,53 @@ def measure_profile(
     """Medians of `repeats` passes, warmed up, in turns: at each of `batches` and `contexts` the target over 1 to gammas + 1
     tokens and the draft over one; prefills of prompts of so many tokens by both."""
     tokens = tuple(range(1, gammas + 2))
-    bodies = choose_forward(target, vocabulary), choose_forward(draft, vocabulary)
+    forwards = choose_forward(target, vocabulary), choose_forward(draft, vocabulary)
     shape = (len(batches), len(tokens), len(contexts))
-    began, worked = perf_counter(), process_time()
+    started, worked = perf_counter(), process_time()
     target_BTC, draft_BC = np.empty(shape), np.empty((shape[0], shape[2]))
     with progress.track("profile", len(batches) * len(contexts) + len(prompts), "points") as track:
         for row, batch in enumerate(batches):
             for column, context in enumerate(contexts):
-                times = measure_bodies(*bodies, vocabulary, tokens, batch=batch, context=context, repeats=repeats)
+                times = measure_forwards(*forwards, vocabulary, tokens, batch=batch, context=context, repeats=repeats)
                 target_BTC[row, :, column] = [times.target[count] for count in tokens]
                 draft_BC[row, column] = times.draft
                 track.advance(1)
         prefill_P = []
         for length in prompts:
-            prefill_P.append(sum(_prefill(body, vocabulary, length, repeats) for body in bodies))
+            prefill_P.append(sum(_prefill(forward, vocabulary, length, repeats) for forward in forwards))
             track.advance(1)
     return Profile(
         Surface(tuple(batches), tokens, tuple(contexts), target_BTC),
         Surface(tuple(batches), (1,), tuple(contexts), draft_BC[:, None, :]),
         Surface((1,), tuple(prompts), (0,), np.array(prefill_P)[None, :, None]),
-        {**_machine(target), **_share(target, perf_counter() - began, process_time() - worked), **about},
+        {
+            **_environment(target),
+            **_processor_share(target, perf_counter() - started, process_time() - worked),
+            **about,
+        },
     )
 
 
 @torch.inference_mode()
-def _prefill(body: Forward, vocabulary: int, length: int, repeats: int) -> float:
-    side, seconds = CachedModel(body, 1, length + 1), []
-    ids_1T = torch.arange(length + 1, device=side.device)[None] % vocabulary
+def _prefill(forward: Forward, vocabulary: int, length: int, repeats: int) -> float:
+    model, seconds = CachedModel(forward, 1, length + 1), []
+    ids_1T = torch.arange(length + 1, device=model.device)[None] % vocabulary
     for number in range(repeats + 2):
-        side.seen, began = [0], perf_counter()
-        side.fill_cache(ids_1T, [length + 1])
-        if side.device.type == "cuda":
-            torch.cuda.synchronize(side.device)
+        model.seen, started = [0], perf_counter()
+        model.fill_cache(ids_1T, [length + 1])
+        if model.device.type == "cuda":
+            torch.cuda.synchronize(model.device)
         if number >= 2:  # the first two warm up
-            seconds.append(perf_counter() - began)
+            seconds.append(perf_counter() - started)
     return median(seconds)
 
 
-def _share(model: Any, seconds: float, worked: float) -> dict[str, float]:
+def _processor_share(model: Any, seconds: float, worked: float) -> dict[str, float]:
     """Of the processor's time that was ours: on a CPU all threads wait for the slowest, and something beside slows one."""
     return {"processor_share": worked / seconds / torch.get_num_threads()} if model.device.type == "cpu" else {}
 
 
-def _machine(model: Any) -> dict[str, Any]:
+def _environment(model: Any) -> dict[str, Any]:
     """What the times hold for."""
     device = model.device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()

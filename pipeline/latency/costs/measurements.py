@@ -42,24 +42,24 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 _TIMES = ("tpot", "ttft", "latency")
 _SHARES = ("acceptance_rate", "draft_acceptance_rate")
 _JSON = (".json", ".jsonl")
-_PLAIN = 1.05  # tokens a step up to which rounding may have made more of one
-_SLOWEST = 3.0  # seconds of a token that are taken for a mistaken unit
+_MAX_PLAIN_TOKENS = 1.05  # tokens a step up to which rounding may have made more of one
+_MAX_TPOT = 3.0  # seconds of a token that are taken for a mistaken unit
 _MOST_REQUESTS = 100_000
-_LEFT_BEHIND = 0.95  # served over asked below which the line was growing
+_MIN_SERVED = 0.95  # served over asked below which the line was growing
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Measurement:
     """One load at one draft length."""
 
-    where: str  # file and row
-    requests: float  # served at once
-    gamma: int
-    tokens_per_step: float  # of one request
-    step: float  # seconds
-    tokens: float | None  # of a mean answer
-    first_token: float | None  # seconds until it
-    alone: bool = False  # measured by itself: no prefill of others is in it
+    where: str  # file and row, for error messages
+    requests: float  # mean number of concurrent requests
+    gamma: int  # draft length; 0 is plain decoding
+    tokens_per_step: float  # of each request
+    step_seconds: float
+    output_tokens: float | None = None  # mean output length
+    ttft: float | None = None  # time to first token, seconds
+    isolated: bool = False  # the step was measured alone, so it contains no prefills of other requests
 
 
 def read_measurements(
@@ -75,11 +75,13 @@ def read_measurements(
         raise UsageError(f"{path}: no measurement in it")
     if unsound := next((name for name, value in (values or {}).items() if not math.isfinite(value)), None):
         raise UsageError(f"{path}: {unsound} is no number")
-    named, told = [(_named(row, where, columns or {}), where, row) for where, row in rows], dict(values or {})
-    for own, where, _ in named if path.suffix not in _JSON else ():
-        if twice := next((name for name, value in told.items() if own.get(name, value) != value), None):
-            raise UsageError(f"{where}: says itself that {twice} is {own[twice]:g}; leave {twice}={told[twice]:g} out")
-    return [_measurement(own | told, where, row) for own, where, row in named]
+    parsed, values = [(_parse(row, where, columns or {}), where, row) for where, row in rows], dict(values or {})
+    for parsed_row, where, _ in parsed if path.suffix not in _JSON else ():
+        if conflict := next((name for name, value in values.items() if parsed_row.get(name, value) != value), None):
+            raise UsageError(
+                f"{where}: says itself that {conflict} is {parsed_row[conflict]:g}; leave {conflict}={values[conflict]:g} out"
+            )
+    return [_measurement(parsed_row | values, where, row) for parsed_row, where, row in parsed]
 
 
 def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -93,8 +95,8 @@ def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             yield f"{path}: result {number}", result
     else:
         lines = text.splitlines()
-        parted = max(",;\t", key=lines[0].count) if lines else ","
-        for number, row in enumerate(csv.DictReader(lines, delimiter=parted), 2):
+        delimiter = max(",;\t", key=lines[0].count) if lines else ","
+        for number, row in enumerate(csv.DictReader(lines, delimiter=delimiter), 2):
             yield f"{path}: line {number}", {key: value for key, value in row.items() if key is not None and value}
 
 
@@ -138,7 +140,7 @@ def _vllm(path: Path, result: dict[str, Any]) -> dict[str, Any]:
             ttft, tpot = (result.get(f"mean_{name}_ms", 0.0) / 1e3 for name in ("ttft", "tpot"))
             result["latency_s"] = ttft + tpot * (result["tokens"] - 1)
             result["request_throughput"] = completed / max(result["duration"] - result["latency_s"], 1e-9)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise UsageError(f"{path}: not a whole result of `vllm bench serve` ({error})") from None
     return {name: value for name, value in result.items() if value is not None}
 
@@ -166,18 +168,18 @@ def _guidellm(path: Path, number: int, benchmark: Any) -> dict[str, Any]:
         raise UsageError(f"{path}: result {number}: a GuideLLM report of another schema; give a table as CSV") from None
 
 
-def _named(row: Mapping[str, Any], where: str, columns: Mapping[str, str]) -> dict[str, float]:
+def _parse(row: Mapping[str, Any], where: str, columns: Mapping[str, str]) -> dict[str, float]:
     """Numbers by the names of `COLUMNS`; times in seconds."""
     found = {}
-    for name, usual in COLUMNS.items():
-        column = columns.get(name) or next((one for one in usual if one in row), None)
+    for name, aliases in COLUMNS.items():
+        column = columns.get(name) or next((one for one in aliases if one in row), None)
         if column is None:
             continue
         if column not in row:
             raise UsageError(f"{where}: no column '{column}'; there are {', '.join(row)}")
         try:
             value = float(row[column])
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             value = math.nan
         if not math.isfinite(value):
             raise UsageError(f"{where}: {column} is '{row[column]}', which is no number")
@@ -194,12 +196,12 @@ def _measurement(row: Mapping[str, float], where: str, given: Mapping[str, Any])
     for name in _SHARES:
         if not 0 <= row.get(name, 0.0) <= 1:
             raise UsageError(f"{where}: {name} is {row[name]:g}; give a share from 0 to 1 (70% is 0.7)")
-    if (asked := row.get("rate")) and (served := row.get("served_rate")) and served < _LEFT_BEHIND * asked:
+    if (asked := row.get("rate")) and (served := row.get("served_rate")) and served < _MIN_SERVED * asked:
         raise UsageError(
             f"{where}: {served:.3g} requests a second were served of {asked:.3g}: beyond stability, so its times only say how "
             "long it was measured; leave it out"
         )
-    if row.get("tpot", 0.0) > _SLOWEST:
+    if row.get("tpot", 0.0) > _MAX_TPOT:
         raise UsageError(
             f"{where}: a token takes {row['tpot']:g} s; if these are milliseconds, call the column so, such as tpot_ms"
         )
@@ -212,11 +214,19 @@ def _measurement(row: Mapping[str, float], where: str, given: Mapping[str, Any])
         raise UsageError(f"{where}: {requests:g} requests at once; give more than 0, and at most {_MOST_REQUESTS:,}")
     if not token > 0:
         raise UsageError(f"{where}: a token takes {token:g} s, which is no time that anything takes")
-    return Measurement(where, requests, int(gamma), length, token * length, row.get("tokens"), row.get("ttft"))
+    return Measurement(
+        where=where,
+        requests=requests,
+        gamma=int(gamma),
+        tokens_per_step=length,
+        step_seconds=token * length,
+        output_tokens=row.get("tokens"),
+        ttft=row.get("ttft"),
+    )
 
 
 def _tokens_per_step(row: Mapping[str, float], gamma: int, where: str) -> float:
-    if gamma == 0 and row.get("acceptance_length", 1.0) > _PLAIN:
+    if gamma == 0 and row.get("acceptance_length", 1.0) > _MAX_PLAIN_TOKENS:
         said = (
             "its draft length is 0"
             if "gamma" in row
@@ -250,7 +260,7 @@ def _requests(row: Mapping[str, float], where: str, given: Mapping[str, Any]) ->
         return 1 + rate * row["latency"]
     raise UsageError(
         f"{where}: nothing says how many requests are served at once, nor at which rate they come and how long they take; there "
-        f"are {_short(given)}; name a column by --column requests=NAME (or rate=NAME and latency=NAME)"
+        f"are {_shorten(given)}; name a column by --column requests=NAME (or rate=NAME and latency=NAME)"
     )
 
 
@@ -264,11 +274,11 @@ def _token_seconds(row: Mapping[str, float], where: str, given: Mapping[str, Any
         wait = row.get("ttft", 0.0) / row["tokens"] if row.get("tokens", 0) > 1 else 0.0  # of a first token, on each
         return row["requests"] / row["throughput"] - wait
     raise UsageError(
-        f"{where}: nothing says what a token takes; there are {_short(given)}; name a column by --column tpot=NAME (or latency "
+        f"{where}: nothing says what a token takes; there are {_shorten(given)}; name a column by --column tpot=NAME (or latency "
         "with tokens, or throughput)"
     )
 
 
-def _short(row: Mapping[str, Any]) -> str:
+def _shorten(row: Mapping[str, Any]) -> str:
     names = list(row)
     return ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")

@@ -14,7 +14,7 @@ from pipeline.latency.costs.surface import Surface, read_surface
 Floats = NDArray[np.float64]
 
 SCHEMA = 1
-_ALONE = 0.6  # share of the processor's time below which something else took it
+_MIN_PROCESSOR_SHARE = 0.6  # share of the processor's time below which something else took it
 PARTS = ("target", "draft", "prefill")
 _KEYS = {"schema", "about", *PARTS}
 
@@ -29,7 +29,7 @@ class Profile:
     about: dict[str, Any]  # machine, versions, number format, digests of the weights
 
     @property
-    def most_gamma(self) -> int:
+    def max_gamma(self) -> int:
         return self.target.tokens[-1] - 1
 
     @property
@@ -38,7 +38,7 @@ class Profile:
         return True
 
     @property
-    def most_requests(self) -> int:
+    def max_requests(self) -> int:
         return self.target.batches[-1]
 
     @property
@@ -51,7 +51,7 @@ class Profile:
     def notes(self) -> list[str]:
         """What whoever reads figures made of it should know."""
         share = self.about.get("processor_share")
-        if not isinstance(share, float) or share >= _ALONE:
+        if not isinstance(share, float) or share >= _MIN_PROCESSOR_SHARE:
             return []
         return [
             f"note: the profile was measured beside other work (it had {share:.0%} of the processor), so its times say little; "
@@ -62,7 +62,7 @@ class Profile:
         """Seconds of a step of n requests at a draft length, with so much context each: [gamma, n - 1], n up to `cap`, gamma
         from 0. A step drafts gamma tokens one after the other and puts them to the target at once."""
         count_N = np.arange(1, cap + 1)
-        gamma_G = np.arange((self.most_gamma if gammas is None else gammas) + 1)[:, None]
+        gamma_G = np.arange((self.max_gamma if gammas is None else gammas) + 1)[:, None]
         drafting: Floats = gamma_G * self.draft.at(count_N, 1, context)
         return drafting + self.target.at(count_N, gamma_G + 1, context)
 
@@ -77,22 +77,21 @@ class Profile:
         step_GN, prefill = self.steps(self.target.batches[-1], context), float(self.prefills(context))
         return [
             Measurement(
-                f"{batch} requests at draft length {gamma}",
-                batch,
-                gamma,
-                1.0,
-                float(step_GN[gamma, batch - 1]),
-                None,
-                prefill,
-                alone=True,
+                where=f"batch size {batch}, draft length {gamma}",
+                requests=batch,
+                gamma=gamma,
+                tokens_per_step=1.0,
+                step_seconds=float(step_GN[gamma, batch - 1]),
+                ttft=prefill,
+                isolated=True,
             )
             for batch in self.target.batches
-            for gamma in range(self.most_gamma + 1)
+            for gamma in range(self.max_gamma + 1)
         ]
 
-    def reaches(self, batch: int, gamma: int, context: int) -> bool:
+    def covers(self, batch: int, gamma: int, context: int) -> bool:
         """Whether that lies within what was measured."""
-        return self.target.reaches(batch, gamma + 1, context) and self.draft.reaches(batch, 1, context)
+        return self.target.covers(batch, gamma + 1, context) and self.draft.covers(batch, 1, context)
 
     def json(self) -> dict[str, Any]:
         surfaces = {name: getattr(self, name).json() for name in PARTS}

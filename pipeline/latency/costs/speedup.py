@@ -56,7 +56,7 @@ def break_even(costs: Mapping[int, float]) -> float | None:
     def pays(alpha: float) -> bool:
         return any(iid_tokens_per_call(alpha, gamma) >= cost for gamma, cost in costs.items())
 
-    return _least(pays) if pays(1.0) else None
+    return _smallest(pays) if pays(1.0) else None
 
 
 def rule_of_thumb_tokens(alpha: float, gamma: int) -> float:
@@ -65,17 +65,17 @@ def rule_of_thumb_tokens(alpha: float, gamma: int) -> float:
     return alpha * gamma + 1
 
 
-def counted_acceptance(alpha: float, gamma: int) -> float:
+def draft_acceptance_rate(alpha: float, gamma: int) -> float:
     """Accepted over proposed draft tokens (`draft_acceptance_rate`), were acceptance the same and independent everywhere."""
     return (iid_tokens_per_call(alpha, gamma) - 1) / gamma
 
 
-def acceptance_behind(counted: float, gamma: int) -> float:
+def acceptance_from_counted(counted: float, gamma: int) -> float:
     """The acceptance rate at which a share `counted` (0 to 1) of proposed draft tokens is accepted."""
-    return _least(lambda alpha: counted_acceptance(alpha, gamma) >= counted)
+    return _smallest(lambda alpha: draft_acceptance_rate(alpha, gamma) >= counted)
 
 
-def _least(holds: Callable[[float], bool]) -> float:
+def _smallest(holds: Callable[[float], bool]) -> float:
     """From where on `holds`, which is so at 1."""
     low, high = 0.0, 1.0
     while high - low > 1e-6:

@@ -7,24 +7,24 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pipeline.latency.costs.fitted import KIND, fitted_from_json
+from pipeline.latency.costs.fitted import KIND, fitted_costs_from_json
 from pipeline.latency.costs.profile import PARTS, Profile, profile_from_json
 from pipeline.store.files import read_user_json
 
 Floats = NDArray[np.float64]
 
 
-class Machine(Protocol):
+class StepCosts(Protocol):
     """Seconds; as `Profile` says in full."""
 
     @property
-    def most_gamma(self) -> int: ...
+    def max_gamma(self) -> int: ...
 
     @property
     def plain(self) -> bool: ...
 
     @property
-    def most_requests(self) -> int: ...
+    def max_requests(self) -> int: ...
 
     @property
     def draft_digest(self) -> str | None: ...
@@ -36,15 +36,15 @@ class Machine(Protocol):
 
     def prefills(self, tokens: ArrayLike) -> Floats: ...
 
-    def reaches(self, batch: int, gamma: int, context: int) -> bool:
+    def covers(self, batch: int, gamma: int, context: int) -> bool:
         """Whether that was measured, and is no extrapolation."""
         ...
 
 
-def read_machine(path: Path) -> Machine:
+def read_step_costs(path: Path) -> StepCosts:
     """A profile or fitted costs. UsageError, naming the file and what is wrong with it, where it is neither."""
     raw = _read(path)
-    return fitted_from_json(raw, str(path)) if _kind(raw) == KIND else profile_from_json(raw, str(path))
+    return fitted_costs_from_json(raw, str(path)) if _kind(raw) == KIND else profile_from_json(raw, str(path))
 
 
 def read_profile(path: Path) -> Profile:

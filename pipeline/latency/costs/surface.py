@@ -44,7 +44,7 @@ class Surface:
         seconds: Floats = np.maximum(found, self.seconds_BTC.min())
         return seconds
 
-    def reaches(self, batch: int, tokens: int, context: int) -> bool:
+    def covers(self, batch: int, tokens: int, context: int) -> bool:
         """Whether that lies within what was measured."""
         axes = (self.batches, self.tokens, self.contexts)
         return self.batches[0] <= batch and all(
@@ -64,7 +64,7 @@ def read_surface(raw: Any, where: str) -> Surface:
     batches, tokens, contexts = axes = [_axis(raw[name], f"{where}: {name}") for name in _AXES]
     try:
         seconds_BTC = np.array(raw["seconds"], dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise UsageError(f"{where}: seconds are not a table of numbers") from None
     shape = tuple(len(axis) for axis in axes)
     if seconds_BTC.shape != shape:

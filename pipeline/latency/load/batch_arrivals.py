@@ -18,8 +18,8 @@ from scipy.special import gammaln, pdtrc
 
 from pipeline.latency.load.capacity import Floats, RequestSizes, ServerCapacity
 
-_RARE = 1e-9
-_MOST = 4_000
+_TAIL = 1e-9
+_MAX_SIZE = 4_000
 
 
 @dataclass(frozen=True)
@@ -27,38 +27,38 @@ class BatchArrivals:
     """Requests that begin, by seconds without prefills."""
 
     rate: float  # clusters a second, while there is room
-    chance_K: Floats  # of k requests in one, entry k - 1
-    alone: float  # requests a second, singly, while the batch is full
-    prefilled: float  # share of the time that prefills take
+    probability_K: Floats  # of k requests in one, entry k - 1
+    single_rate: float  # requests a second, singly, while the batch is full
+    prefill_load: float  # share of the time that prefills take
 
     @property
-    def beyond_K(self) -> Floats:
+    def exceedance_K(self) -> Floats:
         """BatchArrivals a second of more than k requests, entry k."""
-        beyond_K: Floats = self.rate * np.cumsum(self.chance_K[::-1])[::-1]
-        return beyond_K
+        exceedance_K: Floats = self.rate * np.cumsum(self.probability_K[::-1])[::-1]
+        return exceedance_K
 
     @property
-    def mates_K(self) -> Floats:
+    def others_K(self) -> Floats:
         """Of a request, the chance of k others in its cluster, entry k."""
-        size_K = np.arange(1, len(self.chance_K) + 1)
-        mates_K: Floats = size_K * self.chance_K / (size_K @ self.chance_K)
-        return mates_K
+        size_K = np.arange(1, len(self.probability_K) + 1)
+        others_K: Floats = size_K * self.probability_K / (size_K @ self.probability_K)
+        return others_K
 
-    def late(self, count: int) -> float:
+    def p_during_prefill(self, count: int) -> float:
         """Chance that `count` requests or more come during the prefill that takes the last place."""
-        return float(pdtrc(count - 1, self.prefilled))
+        return float(pdtrc(count - 1, self.prefill_load))
 
 
-def batch_arrivals(rate: float, server: ServerCapacity, sizes: RequestSizes) -> BatchArrivals:
+def batch_arrivals(rate: float, capacity: ServerCapacity, sizes: RequestSizes) -> BatchArrivals:
     """At `rate` requests a second, fewer than the server can take."""
-    prefilled = rate * server.prefill
-    mates = (1 / (1 - prefilled) ** 2 - 1) * 2 / (1 + sizes.variability)  # of the mean request, as if exponential
-    chance_K = borel(1 - (1 + mates) ** -0.5)  # of the share of prefills that has so many
+    prefill_load = rate * capacity.prefill
+    others = (1 / (1 - prefill_load) ** 2 - 1) * 2 / (1 + sizes.squared_cv)  # of the mean request, as if exponential
+    probability_K = borel(1 - (1 + others) ** -0.5)  # of the share of prefills that has so many
     return BatchArrivals(
-        rate / (1 - prefilled) / float(np.arange(1, len(chance_K) + 1) @ chance_K),
-        chance_K,
-        rate * (1 + server.prefill / server.full_service),
-        prefilled,
+        rate / (1 - prefill_load) / float(np.arange(1, len(probability_K) + 1) @ probability_K),
+        probability_K,
+        rate * (1 + capacity.prefill / capacity.completion_interval),
+        prefill_load,
     )
 
 
@@ -66,16 +66,16 @@ def borel(load: float) -> Floats:
     """Chance that k are served in a busy period of work that comes at `load` (below 1) a second in equal pieces, entry k - 1."""
     if load <= 0:
         return np.ones(1)
-    count_K = np.arange(1.0, _MOST + 1)
-    chance_K = np.exp(-load * count_K + (count_K - 1) * np.log(load * count_K) - gammaln(count_K + 1))
-    kept = int((1 - np.cumsum(chance_K) > _RARE).sum()) + 1
-    kept_K: Floats = chance_K[:kept] / chance_K[:kept].sum()
+    count_K = np.arange(1.0, _MAX_SIZE + 1)
+    probability_K = np.exp(-load * count_K + (count_K - 1) * np.log(load * count_K) - gammaln(count_K + 1))
+    kept = int((1 - np.cumsum(probability_K) > _TAIL).sum()) + 1
+    kept_K: Floats = probability_K[:kept] / probability_K[:kept].sum()
     return kept_K
 
 
-def prefills_met(share_M: Floats, cap: int, prefilled: float) -> float:
+def mean_group_prefills(share_M: Floats, cap: int, prefill_load: float) -> float:
     """Prefills of others that a mean request begins with: of its cluster, as far as there are places. `share_M`: of the time,
     with m requests present."""
-    chance_K = borel(prefilled)
-    begin_MK = np.minimum.outer(np.arange(cap, 0, -1), np.arange(1, len(chance_K) + 1))
-    return float((1 - prefilled) * share_M[:cap] @ (begin_MK * (begin_MK - 1)) @ chance_K)
+    probability_K = borel(prefill_load)
+    admitted_MK = np.minimum.outer(np.arange(cap, 0, -1), np.arange(1, len(probability_K) + 1))
+    return float((1 - prefill_load) * share_M[:cap] @ (admitted_MK * (admitted_MK - 1)) @ probability_K)

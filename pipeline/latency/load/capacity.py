@@ -21,14 +21,14 @@ class ServerCapacity:
         return len(self.service_N)
 
     @property
-    def full_service(self) -> float:
+    def completion_interval(self) -> float:
         """Seconds between the ends of answers while the batch is full, without prefills."""
         return float(self.service_N[-1]) / self.cap
 
     @property
     def stability_limit(self) -> float:
         """Requests a second from which the line grows without end."""
-        return 1.0 / (self.prefill + self.full_service)
+        return 1.0 / (self.prefill + self.completion_interval)
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,6 @@ class RequestSizes:
     variance_W: Floats  # by the luck of acceptance
 
     @property
-    def variability(self) -> float:
+    def squared_cv(self) -> float:
         """Squared coefficient of variation."""
         return float(self.mean_W.var() + self.variance_W.mean())

@@ -6,17 +6,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.latency.costs.step_costs import Machine
+from pipeline.latency.costs.step_costs import StepCosts
 from pipeline.latency.load.capacity import ServerCapacity
 from pipeline.latency.load.queueing import Latency, latency
 from pipeline.latency.load.schedule import best_lengths
 from pipeline.latency.load.simulation import Replica, simulate
-from pipeline.latency.load.workload import Workload, server, traces
+from pipeline.latency.load.workload import Workload, make_traces, server_capacity
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-SHARES = (
+DEFAULT_LOADS = (
     0.1,
     0.2,
     0.3,
@@ -30,7 +30,7 @@ SHARES = (
 
 
 @dataclass(frozen=True)
-class Simulated:
+class SimulatedLatency:
     """Seconds of a request from arrival to last token, over a simulation's settled requests."""
 
     mean: float
@@ -39,39 +39,39 @@ class Simulated:
 
 
 @dataclass(frozen=True)
-class Point:
+class LoadPoint:
     """One load; None where it is not stable."""
 
     rate: float  # requests a second, over all replicas
     plain: Latency | None
-    drafted: Latency | None
-    simulated: Simulated | None = None  # with speculation
+    speculative: Latency | None
+    simulated: SimulatedLatency | None = None  # with speculation
 
     @property
     def speedup(self) -> float | None:
         """Of the mean latency; None where either is not stable."""
-        return self.plain.mean / self.drafted.mean if self.plain and self.drafted else None
+        return self.plain.mean / self.speculative.mean if self.plain and self.speculative else None
 
 
 @dataclass(frozen=True)
 class Prediction:
     """Loads in rising order, and from which on each way is not stable (requests a second, over all replicas)."""
 
-    points: list[Point]
+    points: list[LoadPoint]
     plain_limit: float
-    drafted_limit: float
+    speculative_limit: float
 
 
-def chosen_lengths(workload: Workload, machine: Machine, cap: int, gamma: int | None = None) -> Ints:
+def chosen_lengths(workload: Workload, step_costs: StepCosts, cap: int, gamma: int | None = None) -> Ints:
     """The best draft length for every number of requests up to the batch cap, or `gamma` for all of them."""
     if gamma is not None:
         return np.full(cap, gamma)
-    return best_lengths(workload.rounds_G, machine.steps(cap, round(workload.context), workload.most_gamma))
+    return best_lengths(workload.rounds_G, step_costs.steps(cap, round(workload.context), workload.max_gamma))
 
 
 def predict(
     workload: Workload,
-    machine: Machine,
+    step_costs: StepCosts,
     lengths_N: Ints,
     rates: Sequence[float],
     replicas: int = 1,
@@ -80,35 +80,37 @@ def predict(
 ) -> Prediction:
     """At `rates`, or at shares of the limit where there are none. Requests go to replicas at random in the formula, to the one
     with the fewest in the simulation of `simulated` requests (0: none)."""
-    plain, drafted = (server(workload, machine, lengths_N * speculating) for speculating in (np.int64(0), np.int64(1)))
-    limit = drafted.stability_limit * replicas
+    plain, speculative = (
+        server_capacity(workload, step_costs, lengths_N * speculating) for speculating in (np.int64(0), np.int64(1))
+    )
+    speculative_limit = speculative.stability_limit * replicas
     points = []
-    for rate in sorted(rates or [share * limit for share in SHARES]):
-        found = _latency(rate / replicas, drafted, workload, lengths_N)
-        trial = (
-            _simulate(rate, workload, machine, lengths_N, replicas, simulated, seed) if simulated and found else None
+    for rate in sorted(rates or [share * speculative_limit for share in DEFAULT_LOADS]):
+        found = _latency_at(rate / replicas, speculative, workload, lengths_N)
+        simulation = (
+            _simulate(rate, workload, step_costs, lengths_N, replicas, simulated, seed) if simulated and found else None
         )
-        points.append(Point(rate, _latency(rate / replicas, plain, workload, lengths_N * 0), found, trial))
-    return Prediction(points, plain.stability_limit * replicas, limit)
+        points.append(LoadPoint(rate, _latency_at(rate / replicas, plain, workload, lengths_N * 0), found, simulation))
+    return Prediction(points, plain.stability_limit * replicas, speculative_limit)
 
 
-def _latency(rate: float, server: ServerCapacity, workload: Workload, lengths_N: Ints) -> Latency | None:
+def _latency_at(rate: float, capacity: ServerCapacity, workload: Workload, lengths_N: Ints) -> Latency | None:
     """Requests are as unequal as at the draft length of the batch that they meet on the average."""
-    alone = latency(rate, server, workload.sizes(int(lengths_N[0])))
-    if alone is None:
+    first = latency(rate, capacity, workload.sizes(int(lengths_N[0])))
+    if first is None:
         return None
-    met = min(max(round(alone.batch), 1), len(lengths_N))
-    if lengths_N[met - 1] == lengths_N[0]:
-        return alone
-    return latency(rate, server, workload.sizes(int(lengths_N[met - 1])))
+    mean_batch = min(max(round(first.batch), 1), len(lengths_N))
+    if lengths_N[mean_batch - 1] == lengths_N[0]:
+        return first
+    return latency(rate, capacity, workload.sizes(int(lengths_N[mean_batch - 1])))
 
 
 def _simulate(
-    rate: float, workload: Workload, machine: Machine, lengths_N: Ints, replicas: int, requests: int, seed: int
-) -> Simulated:
-    step_GN = machine.steps(len(lengths_N), round(workload.context), workload.most_gamma)
-    replica = Replica(step_GN, machine.prefills, lambda count: int(lengths_N[count - 1]))
+    rate: float, workload: Workload, step_costs: StepCosts, lengths_N: Ints, replicas: int, requests: int, seed: int
+) -> SimulatedLatency:
+    step_GN = step_costs.steps(len(lengths_N), round(workload.context), workload.max_gamma)
+    replica = Replica(step_GN, step_costs.prefills, lambda count: int(lengths_N[count - 1]))
     seconds_R = simulate(
-        replica, traces(workload, max(1, int(np.median(lengths_N)))), rate, requests, seed, replicas
-    ).settled()
-    return Simulated(float(seconds_R.mean()), float(np.quantile(seconds_R, 0.95)), len(seconds_R))
+        replica, make_traces(workload, max(1, int(np.median(lengths_N)))), rate, requests, seed, replicas
+    ).steady_state()
+    return SimulatedLatency(float(seconds_R.mean()), float(np.quantile(seconds_R, 0.95)), len(seconds_R))

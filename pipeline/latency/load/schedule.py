@@ -17,7 +17,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-def answers(rounds_G: Floats, step_GN: Floats) -> Floats:
+def request_seconds(rounds_G: Floats, step_GN: Floats) -> Floats:
     """Seconds of a mean request's answer by draft length and number in the batch: [gamma, n - 1]. `rounds_G[0]` is of plain
     decoding, a token a round."""
     return rounds_G[:, None] * step_GN
@@ -25,24 +25,24 @@ def answers(rounds_G: Floats, step_GN: Floats) -> Floats:
 
 def best_lengths(rounds_G: Floats, step_GN: Floats) -> Ints:
     """The draft length for each number in the batch, the shorter of two that are as good; 0 where speculation does not pay."""
-    lengths_N: Ints = answers(rounds_G, step_GN).argmin(0)
+    lengths_N: Ints = request_seconds(rounds_G, step_GN).argmin(0)
     return lengths_N
 
 
 def speedups(rounds_G: Floats, step_GN: Floats) -> Floats:
     """Plain decoding's time over that of each draft length, at each number in the batch: [gamma, n - 1]."""
-    answer_GN = answers(rounds_G, step_GN)
-    speedup_GN: Floats = answer_GN[0] / answer_GN
+    seconds_GN = request_seconds(rounds_G, step_GN)
+    speedup_GN: Floats = seconds_GN[0] / seconds_GN
     return speedup_GN
 
 
-def last_paying(lengths_N: Ints) -> int:
+def largest_paying_batch(lengths_N: Ints) -> int:
     """The largest batch at which any draft length pays; 0 if none does."""
     paying = np.flatnonzero(lengths_N)
     return int(paying[-1]) + 1 if len(paying) else 0
 
 
-def ranges(lengths_N: Sequence[int] | Ints) -> list[tuple[int, int, int]]:
+def batch_ranges(lengths_N: Sequence[int] | Ints) -> list[tuple[int, int, int]]:
     """(first batch, last batch, gamma) of each stretch of one draft length."""
     lengths_N = np.asarray(lengths_N)
     begins = np.flatnonzero(np.diff(lengths_N, prepend=-1))
@@ -52,7 +52,7 @@ def ranges(lengths_N: Sequence[int] | Ints) -> list[tuple[int, int, int]]:
 
 def for_vllm(lengths_N: Sequence[int] | Ints) -> dict[str, Any]:
     """Keys of vLLM's `--speculative-config`; one draft length for all needs no schedule."""
-    fixed, stretches = {"num_speculative_tokens": int(max(lengths_N))}, ranges(lengths_N)
+    fixed, stretches = {"num_speculative_tokens": int(max(lengths_N))}, batch_ranges(lengths_N)
     if len(stretches) == 1:
         return fixed
     return fixed | {"num_speculative_tokens_per_batch_size": [list(stretch) for stretch in stretches]}
@@ -79,7 +79,7 @@ FORMATS = {"vllm": for_vllm, "tensorrt-llm": for_tensorrt}
 
 
 @dataclass(frozen=True)
-class Option:
+class DraftOption:
     """One of several drafts on the same target."""
 
     name: str
@@ -91,20 +91,20 @@ class Option:
 class Schedule:
     """What to do with N requests in the batch, entry N - 1."""
 
-    drafts: list[Option]
+    drafts: list[DraftOption]
     winner_N: list[str | None]  # the draft whose answers come soonest; None where plain decoding's do
     lengths_N: Ints  # its draft length; 0
     speedup_N: Floats  # over plain decoding
     break_even_N: Floats  # acceptance rate from which that draft pays at all, the first where none wins
 
 
-def plain_spread(drafts: Sequence[Option]) -> float:
+def plain_spread(drafts: Sequence[DraftOption]) -> float:
     """By how much plain decoding's time differs at most between measurements, at one number in the batch: 0.1 is 10%."""
     plain_DN = np.array([draft.step_GN[0] for draft in drafts])
     return float((plain_DN.max(0) / plain_DN.min(0)).max() - 1)
 
 
-def scheduled(drafts: Sequence[Option]) -> Schedule:
+def make_schedule(drafts: Sequence[DraftOption]) -> Schedule:
     """Each draft is held against plain decoding as it was measured with it: a slow hour of a machine is no draft's loss."""
     speedup_DN = np.array([speedups(draft.rounds_G, draft.step_GN).max(0) for draft in drafts])
     lengths_DN = np.array([best_lengths(draft.rounds_G, draft.step_GN) for draft in drafts])

@@ -8,15 +8,15 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from pipeline.acceptance.intervals import Interval
-from pipeline.latency.costs.step_costs import Machine
-from pipeline.latency.load.prediction import Point, chosen_lengths, predict
+from pipeline.latency.costs.step_costs import StepCosts
+from pipeline.latency.load.prediction import LoadPoint, chosen_lengths, predict
 from pipeline.latency.load.workload import Workload
 
 _GROUPS = 20  # of prompts, one of which is left out in turn
 
 
 @dataclass(frozen=True)
-class Served:
+class LatencyAtLoad:
     """A load at one draft length; None where a way is not stable at it. Seconds."""
 
     mean: float | None
@@ -25,26 +25,28 @@ class Served:
     p95: Interval | None
 
 
-def serve(workload: Workload, machine: Machine, rate: float, cap: int, gamma: int, confidence: float) -> Served:
+def latency_at_load(
+    workload: Workload, step_costs: StepCosts, rate: float, cap: int, gamma: int, confidence: float
+) -> LatencyAtLoad:
     """At `rate` requests a second, at most `cap` served at once. Intervals are over prompts: which answers are long and how well
     they are guessed; that the machine takes as long as it did is taken for granted."""
-    whole = at_load(workload, machine, rate, cap, gamma)
-    parts = [at_load(some, machine, rate, cap, gamma) for some in _without_one(workload)]
+    whole = point_at_load(workload, step_costs, rate, cap, gamma)
+    parts = [point_at_load(some, step_costs, rate, cap, gamma) for some in _leave_group_out(workload)]
 
-    def interval(figure: Callable[[Point], float | None]) -> Interval | None:
+    def interval(figure: Callable[[LoadPoint], float | None]) -> Interval | None:
         return jackknife(figure(whole), [figure(part) for part in parts], len(workload.tokens_W), confidence)
 
-    return Served(
-        whole.drafted.mean if whole.drafted else None,
+    return LatencyAtLoad(
+        whole.speculative.mean if whole.speculative else None,
         whole.plain.mean if whole.plain else None,
         interval(lambda point: point.speedup),
-        interval(lambda point: point.drafted.p95 if point.drafted else None),
+        interval(lambda point: point.speculative.p95 if point.speculative else None),
     )
 
 
-def at_load(workload: Workload, machine: Machine, rate: float, cap: int, gamma: int) -> Point:
+def point_at_load(workload: Workload, step_costs: StepCosts, rate: float, cap: int, gamma: int) -> LoadPoint:
     """The figures of `serve` without their intervals."""
-    return predict(workload, machine, chosen_lengths(workload, machine, cap, gamma), [rate]).points[0]
+    return predict(workload, step_costs, chosen_lengths(workload, step_costs, cap, gamma), [rate]).points[0]
 
 
 def jackknife(whole: float | None, without: list[float | None], prompts: int, confidence: float) -> Interval | None:
@@ -61,14 +63,14 @@ def jackknife(whole: float | None, without: list[float | None], prompts: int, co
     return Interval(whole, whole - half, whole + half, prompts)
 
 
-def _without_one(workload: Workload) -> list[Workload]:
+def _leave_group_out(workload: Workload) -> list[Workload]:
     """Prompts that lie side by side are often alike, so every group has some from everywhere."""
     count = len(workload.tokens_W)
     groups = min(_GROUPS, count)
-    return [_kept(workload, np.arange(count) % groups != group) for group in range(groups)] if groups > 1 else []
+    return [_subset(workload, np.arange(count) % groups != group) for group in range(groups)] if groups > 1 else []
 
 
-def _kept(workload: Workload, keep_W: NDArray[np.bool_]) -> Workload:
+def _subset(workload: Workload, keep_W: NDArray[np.bool_]) -> Workload:
     return replace(
         workload,
         prompt_tokens_W=workload.prompt_tokens_W[keep_W],

@@ -38,7 +38,7 @@ class Traces:
 
 
 @dataclass(frozen=True)
-class Served:
+class SimulatedRequests:
     """Requests in the order of their arrival; seconds."""
 
     trace_R: Ints
@@ -46,74 +46,81 @@ class Served:
     first_token_R: Floats
     finished_R: Floats
 
-    def settled(self, share: float = 0.1) -> Floats:
+    def steady_state(self, share: float = 0.1) -> Floats:
         """Seconds from arrival to the last token, without the first and last `share` of requests, which find or leave the server
         emptier than it is."""
-        left_out = int(share * len(self.trace_R))
-        return (self.finished_R - self.arrived_R)[left_out : len(self.trace_R) - left_out]
+        trimmed = int(share * len(self.trace_R))
+        return (self.finished_R - self.arrived_R)[trimmed : len(self.trace_R) - trimmed]
 
 
-def simulate(replica: Replica, traces: Traces, rate: float, requests: int, seed: int, replicas: int = 1) -> Served:
+def simulate(
+    replica: Replica, traces: Traces, rate: float, requests: int, seed: int, replicas: int = 1
+) -> SimulatedRequests:
     """So many requests, `rate` a second over all replicas together."""
     random = np.random.default_rng(seed)
-    served = Served(
+    served = SimulatedRequests(
         random.integers(len(traces.tokens_W), size=requests),
         np.cumsum(random.exponential(1 / rate, requests)),
         np.full(requests, np.nan),
         np.full(requests, np.nan),
     )
     prefill_W = replica.prefill(traces.prompt_tokens_W)
-    running = [_Running(replica, prefill_W, traces, served, random) for _ in range(replicas)]
+    states = [_ReplicaState(replica, prefill_W, traces, served, random) for _ in range(replicas)]
 
-    def until(now: float) -> None:
-        while (earliest := min(running, key=lambda one: one.ends)).ends <= now and isfinite(earliest.ends):
-            earliest.go_on()
+    def run_until(now: float) -> None:
+        while (next_state := min(states, key=lambda one: one.end)).end <= now and isfinite(next_state.end):
+            next_state.advance()
 
     for request, now in enumerate(served.arrived_R.tolist()):
-        until(now)
-        min(running, key=lambda one: one.present).arrive(request, now)
-    until(inf)
+        run_until(now)
+        min(states, key=lambda one: one.present).arrive(request, now)
+    run_until(inf)
     return served
 
 
 @dataclass
-class _Answer:
+class _ActiveRequest:
     """A request in the batch. Its luck is drawn as it begins: a token is drafted and judged once at most, at any draft length."""
 
     request: int
     accepted_T: list[int]  # draft tokens that would be accepted from each token of the answer on
-    said_S: list[int] = field(default_factory=lambda: [1])  # tokens, after each step to come; the prefill says one
-    at: int = 0  # of those steps
+    emitted_S: list[int] = field(default_factory=lambda: [1])  # tokens, after each step to come; the prefill says one
+    step: int = 0  # of those steps
 
-    def draft(self, gamma: int) -> None:
+    def set_gamma(self, gamma: int) -> None:
         """Go on at another draft length."""
-        said = self.said_S[self.at]
-        self.said_S, self.at = [said], 0
-        while said < len(self.accepted_T):
-            accepted = self.accepted_T[said]
-            said += 1 + (accepted if accepted < gamma else gamma)
-            self.said_S.append(said)
+        emitted = self.emitted_S[self.step]
+        self.emitted_S, self.step = [emitted], 0
+        while emitted < len(self.accepted_T):
+            accepted = self.accepted_T[emitted]
+            emitted += 1 + (accepted if accepted < gamma else gamma)
+            self.emitted_S.append(emitted)
 
     @property
-    def left(self) -> int:
+    def steps_left(self) -> int:
         """Steps to its end."""
-        return len(self.said_S) - 1 - self.at
+        return len(self.emitted_S) - 1 - self.step
 
 
-class _Running:
+class _ReplicaState:
     """One replica: who is in the batch, how far each has come, and who waits. Until somebody comes or goes all steps are alike,
     and such a stretch of them is taken at once."""
 
     def __init__(
-        self, replica: Replica, prefill_W: Floats, traces: Traces, served: Served, random: np.random.Generator
+        self,
+        replica: Replica,
+        prefill_W: Floats,
+        traces: Traces,
+        served: SimulatedRequests,
+        random: np.random.Generator,
     ) -> None:
         self._replica, self._prefill_W, self._traces, self._served = replica, prefill_W, traces, served
         self._random, self._cap = random, replica.step_GN.shape[1]
         self._waiting: deque[int] = deque()
-        self._batch: list[_Answer] = []
+        self._batch: list[_ActiveRequest] = []
         self._gamma = -1
-        self._began, self._step, self._steps = 0.0, 0.0, 0  # of the stretch: when, seconds of a step, how many
-        self.ends = inf  # of the stretch; infinity where nobody is there
+        self._start, self._step, self._steps = 0.0, 0.0, 0  # of the stretch: when, seconds of a step, how many
+        self.end = inf  # of the stretch; infinity where nobody is there
 
     @property
     def present(self) -> int:
@@ -122,35 +129,35 @@ class _Running:
     def arrive(self, request: int, now: float) -> None:
         """Who finds room begins after the step under way."""
         self._waiting.append(request)
-        if self.ends == inf:
-            self._begin(now)
+        if self.end == inf:
+            self._start_stretch(now)
         elif 0 < len(self._batch) < self._cap:
-            self._steps = min(self._steps, max(1, ceil((now - self._began) / self._step)))
-            self.ends = self._began + self._steps * self._step
+            self._steps = min(self._steps, max(1, ceil((now - self._start) / self._step)))
+            self.end = self._start + self._steps * self._step
 
-    def go_on(self) -> None:
+    def advance(self) -> None:
         """From the end of a stretch to the next."""
-        for answer in self._batch:
-            answer.at += self._steps
-            if not answer.left:
-                self._served.finished_R[answer.request] = self.ends
-        self._batch = [answer for answer in self._batch if answer.left]
-        self._begin(self.ends)
+        for active in self._batch:
+            active.step += self._steps
+            if not active.steps_left:
+                self._served.finished_R[active.request] = self.end
+        self._batch = [active for active in self._batch if active.steps_left]
+        self._start_stretch(self.end)
 
-    def _begin(self, now: float) -> None:
+    def _start_stretch(self, now: float) -> None:
         new = [self._waiting.popleft() for _ in range(min(self._cap - len(self._batch), len(self._waiting)))]
         before = len(self._batch)
         now = self._admit(new, now) if new else now
-        self._began, self._steps = now, 0
+        self._start, self._steps = now, 0
         count = len(self._batch)
         if count:
             gamma = self._replica.gamma(count)
-            for answer in self._batch if gamma != self._gamma else self._batch[before:]:
-                answer.draft(gamma)
+            for active in self._batch if gamma != self._gamma else self._batch[before:]:
+                active.set_gamma(gamma)
             self._gamma, self._step = gamma, float(self._replica.step_GN[gamma, count - 1])
             room = self._waiting and count < self._cap  # that answers of one token have left
-            self._steps = 1 if room else min(answer.left for answer in self._batch)
-        self.ends = now + self._steps * self._step if new or self._batch else inf
+            self._steps = 1 if room else min(active.steps_left for active in self._batch)
+        self.end = now + self._steps * self._step if new or self._batch else inf
 
     def _admit(self, new: list[int], now: float) -> float:
         """When the prefills of new requests are done."""
@@ -162,13 +169,13 @@ class _Running:
             if tokens <= 1:
                 self._served.finished_R[request] = now
             else:
-                self._batch.append(_Answer(request, self._luck(trace, tokens)))
+                self._batch.append(_ActiveRequest(request, self._draw_accepted(trace, tokens)))
         return now
 
-    def _luck(self, trace: int, tokens: int) -> list[int]:
+    def _draw_accepted(self, trace: int, tokens: int) -> list[int]:
         """From each token of an answer, how far to the next that is refused."""
         here_T = np.arange(tokens)
-        refused_T = self._random.random(tokens) >= self._traces.acceptance_WT[trace, :tokens]
-        next_T = np.minimum.accumulate(np.where(refused_T, here_T, tokens)[::-1])[::-1]
-        luck_T: list[int] = (next_T - here_T).tolist()
-        return luck_T
+        rejected_T = self._random.random(tokens) >= self._traces.acceptance_WT[trace, :tokens]
+        next_T = np.minimum.accumulate(np.where(rejected_T, here_T, tokens)[::-1])[::-1]
+        accepted_T: list[int] = (next_T - here_T).tolist()
+        return accepted_T

@@ -11,7 +11,7 @@ from pipeline.acceptance.moments import rounds_variance
 from pipeline.acceptance.profile import PromptCounts, counts_from_json
 from pipeline.acceptance.rounds import CONVENTIONS, Convention, expected_rounds
 from pipeline.errors import UsageError
-from pipeline.latency.costs.step_costs import Machine
+from pipeline.latency.costs.step_costs import StepCosts
 from pipeline.latency.load.capacity import RequestSizes, ServerCapacity
 from pipeline.latency.load.simulation import Traces
 from pipeline.store.files import read_user_json
@@ -33,7 +33,7 @@ class Workload:
     draft_digest: str | None = None  # of the draft that was examined
 
     @property
-    def most_gamma(self) -> int:
+    def max_gamma(self) -> int:
         return len(self.rounds_GW) - 1
 
     @property
@@ -93,16 +93,17 @@ def read_workload(path: Path) -> Workload:
         raise UsageError(f"{file}: an examination of no prompt")
     try:
         found = examined_workload(counts, convention, len(counts[0].rounds))
+        sound = np.isfinite(found.rounds_GW).all() and (found.rounds_G > 0).all()
     except (IndexError, TypeError, ValueError) as error:
         raise UsageError(f"{file}: not a whole examination ({error}); examine the draft again") from None
-    if not np.isfinite(found.rounds_GW).all() or not (found.rounds_G > 0).all():
+    if not sound:
         raise UsageError(
             f"{file}: answers of one token at most, or rounds that are no numbers; there is nothing to speculate on"
         )
     return replace(found, draft_digest=draft.get("digest"))
 
 
-def imposed_workload(alpha: float, prompt_tokens: int, tokens: int, gammas: int) -> Workload:
+def constant_acceptance_workload(alpha: float, prompt_tokens: int, tokens: int, gammas: int) -> Workload:
     """One request over and over, each of its tokens accepted with the same probability. ValueError for an empty answer."""
     a_1T, lengths_1 = np.full((1, tokens), alpha), np.array([tokens])
     plain_1 = np.array([max(tokens - _USER.start, 0.0)])
@@ -113,7 +114,7 @@ def imposed_workload(alpha: float, prompt_tokens: int, tokens: int, gammas: int)
     )
 
 
-def traces(workload: Workload, gamma: int) -> Traces:
+def make_traces(workload: Workload, gamma: int) -> Traces:
     """For the simulation: each request with the one acceptance at which its rounds at draft length `gamma` (from 1) are what they
     were."""
     tokens_W, wanted_W = workload.tokens_W, workload.rounds_GW[gamma]
@@ -124,18 +125,18 @@ def traces(workload: Workload, gamma: int) -> Traces:
         rounds_W = expected_rounds(np.repeat(middle_W[:, None], width, axis=1), tokens_W, gamma, _USER).rounds_B
         low_W = np.where(rounds_W > wanted_W, middle_W, low_W)  # more rounds than there were: accept more
         high_W = np.where(rounds_W > wanted_W, high_W, middle_W)
-    acceptance_WT = np.zeros((len(tokens_W), width + workload.most_gamma))
+    acceptance_WT = np.zeros((len(tokens_W), width + workload.max_gamma))
     acceptance_WT[:, :width] = np.where(np.arange(width) < tokens_W[:, None], high_W[:, None], 0.0)
     return Traces(workload.prompt_tokens_W, tokens_W, acceptance_WT)
 
 
-def server(workload: Workload, machine: Machine, lengths_N: Ints) -> ServerCapacity:
+def server_capacity(workload: Workload, step_costs: StepCosts, lengths_N: Ints) -> ServerCapacity:
     """A machine that serves the workload, at most `len(lengths_N)` requests at once, n of them at draft length
     lengths_N[n - 1]."""
-    step_GN = machine.steps(len(lengths_N), round(workload.context), workload.most_gamma)
+    step_GN = step_costs.steps(len(lengths_N), round(workload.context), workload.max_gamma)
     chosen = (lengths_N, np.arange(len(lengths_N)))
     return ServerCapacity(
         (workload.rounds_G[:, None] * step_GN)[chosen],
         step_GN[chosen],
-        float(machine.prefills(workload.prompt_tokens_W).mean()),
+        float(step_costs.prefills(workload.prompt_tokens_W).mean()),
     )

@@ -43,9 +43,9 @@ def stock(regime: Regime) -> Any:
 
 def pruned(regime: Regime) -> Any:
     """As many of the target's layers as the stock draft has."""
-    from pipeline.models.surgery import keep_layers
+    from pipeline.models.surgery import prune_layers
 
-    return keep_layers(regime.load(regime.target), PRUNED_LAYERS)[0]
+    return prune_layers(regime.load(regime.target), PRUNED_LAYERS)[0]
 
 
 def alone(regime: Regime) -> Any:
@@ -62,7 +62,7 @@ def ours(
     """Understudy's trainer on stored distributions, examinations on dev prompts included."""
 
     def train(regime: Regime, steps: int, seed: int, rate: float) -> Trained:
-        from pipeline.distillation.dataset import Documents
+        from pipeline.distillation.dataset import PackedCompletions
         from pipeline.distillation.trainer import distill
         from pipeline.examination.examiner import Examiner
         from pipeline.progress import Progress
@@ -96,7 +96,7 @@ def ours(
                 Progress(terminal=False),
             )
             took = time.perf_counter() - began
-        rows = Documents(completions).rows
+        rows = PackedCompletions(completions).rows
         return Trained(model, took, _mean_length(completions) * len(completions) / len(rows) * BATCH * steps)
 
     return train
@@ -197,7 +197,7 @@ def online(regime: Regime, steps: int, seed: int, rate: float) -> Trained:
 
 def online_top(regime: Regime, steps: int, seed: int, rate: float) -> Trained:
     """The same on the target's likeliest tokens and the mass of the rest, as floats: what a top-k store without rounding says."""
-    from pipeline.distillation.losses import Sparse, forward_kl, sparse_columns
+    from pipeline.distillation.losses import SparseTargets, forward_kl, sparse_columns
 
     target, kept = regime.load(regime.target), regime.config.generate.kept
 
@@ -206,7 +206,7 @@ def online_top(regime: Regime, steps: int, seed: int, rate: float) -> Trained:
             top = _logits(target, batch).float().log_softmax(-1).topk(kept)
             rest_N = (1 - top.values.exp().sum(-1)).clamp(min=1e-7).log()
             certain_N = torch.full_like(rest_N, kept, dtype=torch.int64)
-        stored = Sparse(top.indices, top.values, certain_N, rest_N, batch["tokens"])
+        stored = SparseTargets(top.indices, top.values, certain_N, rest_N, batch["tokens"])
         return forward_kl(sparse_columns(logits_NV.float(), stored)).mean()
 
     return _loop(regime, steps, seed, rate, loss_of)
@@ -287,9 +287,9 @@ def _logits(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 def _batches(completions: Any, seed: int) -> Iterator[dict[str, torch.Tensor]]:
-    from pipeline.distillation.dataset import Documents
+    from pipeline.distillation.dataset import PackedCompletions
 
-    documents, generator = Documents(completions), torch.Generator().manual_seed(seed)
+    documents, generator = PackedCompletions(completions), torch.Generator().manual_seed(seed)
     while True:
         order = torch.randperm(len(documents.rows), generator=generator).tolist()
         for begin in range(0, len(order) - BATCH + 1, BATCH):

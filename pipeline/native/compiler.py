@@ -1,0 +1,32 @@
+"""Where the C compiler is, and where its output is kept. Imports no heavy library."""
+
+import os
+import shutil
+from pathlib import Path
+
+SWITCH = "UNDERSTUDY_NATIVE"  # "0" switches compiled code off
+
+
+def compiler() -> str | None:
+    """The C compiler that is used: `CC`, gcc or cc."""
+    return next(filter(None, map(shutil.which, filter(None, (os.environ.get("CC"), "gcc", "cc")))), None)
+
+
+def switched_off() -> bool:
+    """Whether the user wants no compiled code."""
+    return os.environ.get(SWITCH) == "0"
+
+
+def cache_directory(create: bool = True) -> Path:
+    """Where the user's libraries are kept. Raises OSError if there is no such directory, or if other users could write to it: we
+    would run what they put there."""
+    try:
+        directory = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "understudy")
+    except RuntimeError as error:
+        raise OSError("this user has no home directory") from error
+    if create:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    found = directory.stat()
+    if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise PermissionError(f"{directory} is writable by other users")
+    return directory
