@@ -1,8 +1,8 @@
-"""The retraining loop as an Airflow 3 DAG: a task a stage, and a report at the end.
+"""The retraining loop as an Airflow 3 DAG: one task per stage, and a report at the end.
 
-Imports Airflow and the standard library only: the heavy libraries live in another environment, behind the `understudy`
-console command. The DAG carries no state but the run id; everything else is in the store, so a task that is cleared or
-retried skips what is already built.
+Imports Airflow and the standard library only: the heavy libraries are in another environment, behind the `understudy`
+command. The only state in the DAG is the run id. Everything else is in the store, so a task that is cleared or retried reuses
+what is already built.
 """
 
 import os
@@ -15,12 +15,12 @@ from airflow.sdk import DAG, Param, chain
 STAGES = ("pair", "corpus", "generate", "distill", "quantize", "evaluate", "gate", "promote")
 
 EXIT_REFUSED = 3
-REFUSING = ("gate", "promote")  # the stages that may say no; from any other, exit code 3 is a failure like the rest
-LONG = ("generate", "distill")  # these keep finished parts, so that a retry goes on where the last try stopped
+REFUSING = ("gate", "promote")  # the stages that may refuse; from any other stage exit code 3 is a failure
+LONG = ("generate", "distill")  # they keep finished parts, so a retry continues where the last try stopped
 
-# Parameters reach bash as environment variables and never as text of a command: whatever they hold is one argument.
-# `--name=value` and `--` keep a value that begins with a dash from being read as an option; with `exec`, what Airflow
-# signals on a timeout is the command itself.
+# Parameters are passed to bash as environment variables, never as command text: each value is one argument.
+# With `--name=value` and `--`, a value that begins with a dash is not read as an option. With `exec`, a timeout of Airflow
+# signals the command itself.
 STAGE_COMMAND = """
 set -e
 call=("$RETRAIN_EXECUTABLE" stage "$RETRAIN_STAGE" "--run=$RETRAIN_RUN" "--store=$RETRAIN_STORE")
@@ -34,7 +34,7 @@ exec "${call[@]}"
 
 REPORT_COMMAND = 'exec "$RETRAIN_EXECUTABLE" show "--store=$RETRAIN_STORE" -- "$RETRAIN_RUN"'
 
-# Airflow renders these once; what a parameter holds is not rendered again.
+# Airflow renders these once; the values of parameters are not rendered again.
 ENVIRONMENT = {
     "RETRAIN_EXECUTABLE": "{{ params.executable }}",
     "RETRAIN_CONFIG": "{{ params.config }}",
@@ -47,21 +47,21 @@ DOC = """
 ### Retrains a draft model and promotes it only if it is better
 
 `pair → corpus → generate → distill → quantize → evaluate → gate → promote`, then `report`.
-Each task calls `understudy stage NAME`; nothing of the pipeline runs inside Airflow's own environment.
+Each task calls `understudy stage NAME`; no code of the pipeline runs in Airflow's own environment.
 
 | you see | it means |
 |---|---|
 | all green | the new draft is the champion, or the champion already *is* this draft |
-| `gate` and `promote` skipped, the run green | **refused**: not provably better. Nothing broke, nothing changed |
-| only `promote` skipped | refused at the last moment: the log of `promote` says why |
-| a red task, the run red | a failure; the last line of its log says what to do. Clear it and the run goes on there |
+| `gate` and `promote` skipped, the run green | **refused**: not proved better. Nothing failed, nothing changed |
+| only `promote` skipped | refused by `promote`: its log says why |
+| a red task, the run red | a failure; the last line of its log says what to do. Clear the task to continue the run |
 
-The reasons of a refusal are in the logs of `gate` and `report`. `report` prints the run's figures whatever happened;
-as a teardown it runs after a failure without hiding it.
+The reasons for a refusal are in the logs of `gate` and `report`. `report` always prints the figures of the run; it is a
+teardown, so it runs after a failure and does not hide it.
 
 **Parameters.** `config` and `store` are absolute paths on the *worker*; all workers must see the same store.
-`overrides` are `key=value`, as for `--set`. `run_id` names the run in the store; empty, it is the id of the DAG run, so
-that clearing a task continues the same run. `executable` is the `understudy` command of the environment that has it.
+`overrides` are `key=value`, as for `--set`. `run_id` is the run in the store; if it is empty, the id of the DAG run is used,
+so clearing a task continues the same run. `executable` is the `understudy` command of the environment that has it.
 
 **Defaults of scheduled runs** come from the environment of the DAG processor:
 
@@ -70,21 +70,21 @@ that clearing a task continues the same run. `executable` is the `understudy` co
 | `UNDERSTUDY_SCHEDULE` | `0 3 * * 1` | cron; `none`: only runs started by hand or through the API |
 | `UNDERSTUDY_CONFIG` | `/etc/understudy/config.yaml` | |
 | `UNDERSTUDY_STORE` | `/var/lib/understudy` | |
-| `UNDERSTUDY_BIN` | `understudy` | found through the worker's `PATH` unless absolute |
+| `UNDERSTUDY_BIN` | `understudy` | searched in the worker's `PATH` unless absolute |
 
 A failed stage is tried twice more, after 5 and 10 minutes. `generate` and `distill` may take a day, the others 6 hours.
-One run at a time; missed weeks are not made up for.
+One run at a time; missed runs are not repeated (no catch-up).
 """
 
 
 def _schedule() -> str | None:
-    """Cron of the scheduled runs; None where there are to be none."""
+    """Cron expression of the scheduled runs; None for no schedule."""
     wanted = os.environ.get("UNDERSTUDY_SCHEDULE", "0 3 * * 1").strip()
     return None if wanted.lower() in ("", "none") else wanted
 
 
 def _params() -> dict[str, Param]:
-    """What a run can be given. Paths are absolute because a task runs in a temporary directory."""
+    """Parameters of a run. Paths are absolute because a task runs in a temporary directory."""
     return {
         "config": Param(
             os.environ.get("UNDERSTUDY_CONFIG", "/etc/understudy/config.yaml"),
@@ -108,9 +108,9 @@ def _params() -> dict[str, Param]:
             None,
             type=["null", "string"],
             pattern=r"^([A-Za-z0-9][A-Za-z0-9._:+-]{0,120})?$",
-            description="Run in the store to start or to go on with; empty: the id of the DAG run.",
+            description="Id of the run in the store to start or to continue; empty: the id of the DAG run.",
         ),
-        # Not any program: whoever may start a run may not thereby start /bin/sh on the worker.
+        # Only `understudy`: a user who may start a run must not be able to start /bin/sh on the worker.
         "executable": Param(
             os.environ.get("UNDERSTUDY_BIN", "understudy"),
             type="string",
@@ -133,7 +133,7 @@ def _stage_task(stage: str) -> BashOperator:
 
 
 def _report_task() -> BashOperator:
-    """A teardown runs whatever came before it and does not count for the state of the DAG run."""
+    """A teardown task always runs and does not change the state of the DAG run."""
     report = BashOperator(
         task_id="report",
         bash_command=REPORT_COMMAND,
@@ -149,7 +149,7 @@ def _report_task() -> BashOperator:
 
 with DAG(
     dag_id="draft_retraining",
-    description="Distil, examine and, if better, promote a draft model",
+    description="Distil and examine a draft model, and promote it if it is better",
     doc_md=DOC,
     schedule=_schedule(),
     start_date=datetime(2026, 1, 1, tzinfo=UTC),

@@ -1,4 +1,4 @@
-"""The `understudy` command: parse, call, and turn errors into one line and an exit code. No heavy imports."""
+"""The `understudy` command: parses, calls, and prints errors as one line with an exit code. No heavy imports."""
 
 import errno
 import logging
@@ -78,9 +78,9 @@ _DISK_ERRORS = {
 def main() -> None:
     """Entry point of the console script."""
     limit_spinning()  # before any command imports torch
-    # Says at import which kernels it could not load, and at every int8 product that it casts.
+    # It warns at import about kernels that it cannot load, and at every int8 product about a cast.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
-    # A scheduler ends a task with SIGTERM: the record should say so, as it does after Ctrl-C.
+    # A scheduler ends a task with SIGTERM: the run record should say "interrupted", as after Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(_main())
 
@@ -103,7 +103,7 @@ def _main() -> int:
 
 
 def explain_disk_error(error: BaseException) -> str | None:
-    """One line for a full or read-only disk, however deep in a library it was met; None for anything else."""
+    """One line for a full or read-only disk, also if a library raised the error; None for other errors."""
     for cause in _causes(error):
         if isinstance(cause, OSError) and cause.errno in _DISK_ERRORS:
             return f"{cause.filename or 'the store'}: {_DISK_ERRORS[cause.errno]}"

@@ -1,7 +1,7 @@
-"""What can go wrong for a user, with the exit code each kind ends in. Standard library only.
+"""Errors that a user can cause, with their exit codes. Standard library only.
 
-An `UnderstudyError` is shown as one line (what, where, what to do); anything else that escapes is a bug of ours
-and keeps its traceback.
+An `UnderstudyError` is printed as one line (what, where, what to do). Any other exception is a bug in Understudy and keeps its
+traceback.
 """
 
 EXIT_FAILURE = 1
@@ -11,7 +11,7 @@ EXIT_INTERRUPTED = 130
 
 
 class UnderstudyError(Exception):
-    """Something a user can act on failed; the message says what, where and what to do."""
+    """A failure that a user can act on; the message says what, where and what to do."""
 
     exit_code = EXIT_FAILURE
 
@@ -29,9 +29,9 @@ class Refused(UnderstudyError):
 
 
 class RegistryUnavailable(UnderstudyError):
-    """The model registry cannot be reached. Tracking may go on without it; promotion never does."""
+    """The model registry cannot be reached. Tracking continues without it; promotion does not."""
 
 
 class BrokenDraft(UnderstudyError):
-    """A draft cannot be examined: its logits are no numbers, or it does not fit the pair. An examination writes it down,
-    and the gate refuses it."""
+    """A draft cannot be examined: its logits are not finite, or it does not fit the pair. The examination records it, and
+    the gate refuses the draft."""

@@ -1,4 +1,4 @@
-"""What a person sees while long work runs: one line per event, a bar on a terminal, no bar anywhere else."""
+"""Progress of long work: one line per event, and a progress bar on a terminal only."""
 
 import sys
 import time
@@ -10,13 +10,13 @@ _PLAIN_INTERVAL_S = 15.0
 
 
 class Track(Protocol):
-    """Progress of one piece of work."""
+    """Progress of one task."""
 
     def advance(self, amount: float, note: str = "") -> None: ...
 
 
 class Progress:
-    """Writes to stderr, so that stdout stays free for results."""
+    """Writes to stderr, because results go to stdout."""
 
     def __init__(self, terminal: bool | None = None) -> None:
         self.terminal = sys.stderr.isatty() if terminal is None else terminal
@@ -29,7 +29,7 @@ class Progress:
 
     @contextmanager
     def track(self, label: str, total: float, unit: str, done: float = 0) -> Iterator[Track]:
-        """Follow work of `total` units, `done` of them from an earlier run."""
+        """Show the progress of `total` units of work, `done` of them from an earlier run."""
         if self.terminal:
             with _bar(label, total, unit, done) as bar:
                 yield bar
@@ -38,19 +38,19 @@ class Progress:
 
 
 class _Plain:
-    """A line every 15 seconds: enough for a log file, not a flood."""
+    """A line every 15 seconds, for log files."""
 
     def __init__(self, progress: Progress, label: str, total: float, unit: str, done: float) -> None:
         self.progress, self.label, self.total, self.unit = progress, label, total, unit
         self.done, self.before = done, done
-        self.began = self.spoke = time.monotonic()
+        self.began = self.printed = time.monotonic()
 
     def advance(self, amount: float, note: str = "") -> None:
         self.done += amount
         now = time.monotonic()
-        if now - self.spoke < _PLAIN_INTERVAL_S:
+        if now - self.printed < _PLAIN_INTERVAL_S:
             return
-        self.spoke = now
+        self.printed = now
         rate = (self.done - self.before) / (now - self.began)
         left = (self.total - self.done) / rate if rate > 0 else float("inf")
         self.progress.line(

@@ -30,7 +30,7 @@ _THRESHOLD = 0.5  # of --fallback, as long as nobody measured the break-even
 
 
 def decode(
-    prompt: Annotated[str, typer.Argument(help="The prompt; `-` reads it from standard input.")],
+    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="The prompt; `-` reads it from standard input.")],
     target: TargetName,
     draft: DraftName,
     gamma: Annotated[int, typer.Option(max=64, help="The draft length: tokens to draft per round.")] = 5,

@@ -1,4 +1,4 @@
-"""Options that several commands share."""
+"""Arguments and options that several commands share."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -8,7 +8,7 @@ import typer
 from pipeline.errors import UsageError
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="The YAML config file.")]
-RunId = Annotated[str | None, typer.Argument(metavar="[RUN]", help="The id of a run; the latest run by default.")]
+RunId = Annotated[str | None, typer.Argument(metavar="RUN", help="The id of a run; the latest run by default.")]
 OldRunOption = Annotated[str | None, typer.Option("--run", metavar="ID", hidden=True)]
 Overrides = Annotated[
     list[str] | None,
@@ -51,12 +51,12 @@ MinPOption = Annotated[
 ]
 DraftSamplingOption = Annotated[
     Literal["probabilistic", "greedy"],
-    typer.Option("--draft-sampling", help="How draft tokens are drawn when the target samples."),
+    typer.Option("--draft-sampling", help="How draft tokens are drawn at a temperature above 0."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
 
 
 def refuse_run_option(command: str, old: str | None) -> None:
-    """`--run` was the way to name a run that is only read; now it is an argument. UsageError if it was given."""
+    """Raise UsageError if the old option `--run` was given: a run that is only read is an argument now."""
     if old is not None:
         raise UsageError(f"--run: name the run as an argument: `understudy {command} {old}`")

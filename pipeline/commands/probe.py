@@ -46,7 +46,7 @@ def probe(
     draft_sampling: DraftSamplingOption = "probabilistic",
     convention: Annotated[
         Literal["user", "transformers", "openvino"],
-        typer.Option(help="The engine whose way to count target calls is used."),
+        typer.Option(help="The convention for counting target calls (docs/examination.md)."),
     ] = "user",
     cost_ratio: Annotated[
         float | None,

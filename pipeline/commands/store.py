@@ -9,7 +9,7 @@ from pipeline.commands.options import DEFAULT_STORE, StorePath
 
 def sync(
     runs: Annotated[
-        list[str] | None, typer.Argument(metavar="[RUN]...", help="Ids of runs; all runs that have ended by default.")
+        list[str] | None, typer.Argument(metavar="RUN", help="Ids of runs; all runs that have ended by default.")
     ] = None,
     store: StorePath = DEFAULT_STORE,
 ) -> None:

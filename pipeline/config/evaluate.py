@@ -12,7 +12,7 @@ class EvaluateConfig(Section):
 
     convention: Literal["user", "transformers", "vllm", "openvino"] = Field(
         default="user",
-        description="The engine whose way to count target calls is used; `user` counts every call, the prefill included.",
+        description="The convention for counting target calls (docs/examination.md); `user` counts every call and the prefill.",
     )
     draft_sampling: Literal["probabilistic", "greedy"] = Field(
         default="probabilistic", description="How the engine draws draft tokens when the target samples."

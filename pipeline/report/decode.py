@@ -47,7 +47,6 @@ class Painter:
         """Another completion, for comparison."""
         self.console.print(Text(f"{title}:", style="bold"))
         self.console.print(Text(self.tokenizer.decode(list(tokens), skip_special_tokens=True)))
-        self.console.print()
 
     def _print(self, token: int, kind: str) -> None:
         """The text that `token` adds. It is decoded together with the tokens before it, because many tokenizers drop the

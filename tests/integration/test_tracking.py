@@ -10,7 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from pipeline.commands.champion import rollback
+from pipeline.commands.champion import history, rollback
 from pipeline.commands.store import sync
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.models.files import model_digest
@@ -228,13 +228,39 @@ def test_sync_command_without_runs_is_a_usage_error(store: Store) -> None:
 
 def test_rollback_command_says_what_happened(store: Store, tmp_path: Path) -> None:
     """One line names the new champion."""
-    draft, config = make_draft(tmp_path / "draft"), tmp_path / "c.yaml"
-    config.write_text(
+    draft, config = make_draft(tmp_path / "draft"), _config(tmp_path)
+    arguments = (rollback, str(config), "--store", str(store.root))
+    assert "nothing to roll back" in str(command(*arguments).exception)
+    _promote(store, draft)
+    result = command(*arguments)
+    assert result.exit_code == 0
+    assert result.stdout.startswith("reference-draft has no champion now")
+
+
+def test_history_command_lists_every_change(store: Store, tmp_path: Path) -> None:
+    """Nothing at first; then the promotion and the rollback, numbered, with their times."""
+    arguments = (history, str(_config(tmp_path)), "--store", str(store.root))
+    nothing = command(*arguments).stdout
+    _promote(store, make_draft(tmp_path / "draft"))
+    registry_for(config_of(), store).rollback()
+    lines = command(*arguments).stdout.splitlines()
+
+    assert "reference-draft: nothing was promoted yet\n" == nothing
+    assert [["1", "promote none -> 1 run run-1"], ["2", "rollback 1 -> none"]] == [
+        [line.split()[0], line.split(maxsplit=2)[2]] for line in lines
+    ]
+
+
+def _config(tmp_path: Path) -> Path:
+    path = tmp_path / "c.yaml"
+    path.write_text(
         "name: loop\npair: {target: {source: reference}, draft: {source: reference}}\n"
         "corpus: {sources: [{path: reference}]}\n"
     )
-    arguments = (rollback, str(config), "--store", str(store.root))
-    assert "nothing to roll back" in str(command(*arguments).exception)
+    return path
+
+
+def _promote(store: Store, draft: Path) -> None:
     registry_for(config_of(), store).promote(
         model_dir=draft,
         digest=model_digest(draft),
@@ -245,9 +271,6 @@ def test_rollback_command_says_what_happened(store: Store, tmp_path: Path) -> No
         expected=None,
         run_id="run-1",
     )
-    result = command(*arguments)
-    assert result.exit_code == 0
-    assert result.stdout.startswith("reference-draft has no champion now")
 
 
 def test_links() -> None:
