@@ -24,7 +24,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
-quickstart: $(VENV)/.installed  ## the whole loop on the reference pair, no GPU and no model hub (about 5 minutes)
+quickstart: $(VENV)/.installed  ## the whole loop on the reference pair, no GPU and no model hub (at most 4 minutes on 2 cores)
 	$(BIN)/understudy run configs/quickstart.yaml
 
 test: $(VENV)/.installed  ## unit and integration tests (about 5 minutes on 2 cores)

@@ -16,7 +16,7 @@ from pipeline.models.stored_pair import PAIR_FILE, source_directory
 from pipeline.models.surgery import added_tokens, extend_vocabulary, prune_layers
 from pipeline.models.tokenizers import check_same_family, legal_differences, stop_token_ids
 from pipeline.reference.recipe import make_reference_pair
-from pipeline.reference.text import read_flavours
+from pipeline.reference.text import read_text
 from pipeline.running.context import Outcome, StageContext
 from pipeline.store.files import content_key, file_sha256, write_json
 
@@ -111,9 +111,9 @@ def _token(tokenizer: Any, ids: list[int]) -> str:
 
 def _reference(context: StageContext) -> dict[str, float]:
     recipe = context.config.pair.reference
-    flavours = read_flavours(context.inputs["text"], recipe.text_megabytes)
+    text = read_text(context.inputs["text"], recipe.text_megabytes)
     return make_reference_pair(
-        context.out, recipe, flavours, context.config.seed, choose_device(context.config.device), context.progress
+        context.out, recipe, text, context.config.seed, choose_device(context.config.device), context.progress
     )
 
 

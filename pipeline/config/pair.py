@@ -83,47 +83,53 @@ class ReferenceShape(Section):
 class TargetShape(ReferenceShape):
     """The target: trained on the library's own modules."""
 
-    hidden: int = Field(default=320, gt=0, multiple_of=32, description="Width of the residual stream.")
+    hidden: int = Field(default=192, gt=0, multiple_of=32, description="Width of the residual stream.")
     layers: int = Field(default=4, gt=0, description="Decoder layers.")
-    heads: int = Field(default=5, gt=0, description="Attention heads.")
-    intermediate: int = Field(default=960, gt=0, multiple_of=32, description="Width of the MLP.")
-    steps: int = Field(default=340, gt=0, description="Training steps from random weights.")
+    heads: int = Field(default=3, gt=0, description="Attention heads.")
+    intermediate: int = Field(default=512, gt=0, multiple_of=32, description="Width of the MLP.")
+    steps: int = Field(default=400, gt=0, description="Training steps from random weights.")
     learning_rate: float = Field(
-        default=4e-3, gt=0, description="Peak learning rate (Muon and AdamW, warm-up then cosine)."
+        default=6e-3, gt=0, description="Peak learning rate (Muon and AdamW, warm-up then cosine)."
     )
 
 
 class DraftShape(ReferenceShape):
-    """The stock draft: at most a sixth of the target, trained by itself on the same modules."""
+    """The stock draft: at most a sixth of the target's parameters, trained by itself on the same text."""
 
     hidden: int = Field(default=128, gt=0, multiple_of=32, description="Width of the residual stream.")
-    layers: int = Field(default=2, gt=0, description="Decoder layers.")
+    layers: int = Field(default=1, gt=0, description="Decoder layers.")
     heads: int = Field(default=2, gt=0, description="Attention heads.")
-    intermediate: int = Field(default=384, gt=0, multiple_of=32, description="Width of the MLP.")
-    steps: int = Field(default=500, gt=0, description="Training steps from random weights.")
+    intermediate: int = Field(default=256, gt=0, multiple_of=32, description="Width of the MLP.")
+    steps: int = Field(default=250, gt=0, description="Training steps from random weights.")
     learning_rate: float = Field(
-        default=5e-3, gt=0, description="Peak learning rate (Muon and AdamW, warm-up then cosine)."
+        default=8e-3, gt=0, description="Peak learning rate (Muon and AdamW, warm-up then cosine)."
     )
 
 
 class ReferenceRecipe(Section):
     """How the reference pair is made from the text of the running Python's standard library."""
 
-    vocabulary: int = Field(default=2048, ge=512, description="Tokens of the byte-level BPE.")
+    vocabulary: int = Field(default=1024, ge=512, description="Tokens of the byte-level BPE.")
     context: int = Field(
-        default=256, ge=64, description="Tokens of a training window, and the models' context limit x 2."
+        default=128, ge=64, description="Tokens of a training window. The models' context limit is twice that."
     )
     batch: int = Field(default=8, gt=0, description="Windows of a training step.")
-    target: TargetShape = Field(default=TargetShape(), description="The target, trained on the library's own modules.")
-    draft: DraftShape = Field(
-        default=DraftShape(), description="The stock draft, trained by itself on the same modules."
+    target: TargetShape = Field(
+        default=TargetShape(), description="The target, trained on the domain `modules`, the library's own modules."
     )
-    move_steps: int = Field(
-        default=170, gt=0, description="Fine-tuning steps on the other flavour that move the target."
+    draft: DraftShape = Field(default=DraftShape(), description="The stock draft, trained by itself on the same text.")
+    fine_tune_steps: int = Field(
+        default=130,
+        gt=0,
+        description="Steps that fine-tune the target on the domain `tests`, the library's test suite.",
     )
-    move_learning_rate: float = Field(default=2e-3, gt=0, description="Peak learning rate of the move.")
-    text_megabytes: float = Field(default=6.0, gt=0, description="Most text read of each flavour.")
-    prompts: int = Field(default=1000, ge=8, description="Prompts cut from files that no model was trained on.")
+    fine_tune_learning_rate: float = Field(
+        default=3e-3, gt=0, description="Peak learning rate of the target's fine-tuning."
+    )
+    text_megabytes: float = Field(default=3.0, gt=0, description="Most text read of each domain (10^6 characters).")
+    prompts: int = Field(
+        default=1000, ge=8, description="Prompts cut from held-out files, which no model is trained on."
+    )
     prompt_tokens: int = Field(default=48, ge=4, description="Longest prompt; the shortest is half of it.")
 
 

@@ -2,4 +2,6 @@
 
 RENAMED = {
     "gate.profile.none": "gate.profile.unquantized",
+    "pair.reference.move_steps": "pair.reference.fine_tune_steps",
+    "pair.reference.move_learning_rate": "pair.reference.fine_tune_learning_rate",
 }

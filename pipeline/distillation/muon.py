@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 
+from pipeline.models.loading import supports_bf16
+
 _AT_ONCE = 1 << 24  # elements orthogonalised in one batch: small matrices get faster, large ones only need memory
 
 
@@ -48,11 +50,12 @@ def _by_shape(weights: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
 
 
 def _orthogonal(updates: list[torch.Tensor], group: dict[str, Any]) -> list[torch.Tensor]:
-    """Newton-Schulz iterations in bfloat16, as in torch.optim.Muon."""
+    """Newton-Schulz iterations, in bfloat16 as in torch.optim.Muon; in float32 on a device without bfloat16 units."""
+    dtype = torch.bfloat16 if supports_bf16(updates[0].device) else torch.float32
     tall = [update.shape[0] > update.shape[1] for update in updates]
-    flat = torch.stack(
-        [update.mT if turned else update for update, turned in zip(updates, tall, strict=True)]
-    ).bfloat16()
+    flat = torch.stack([update.mT if turned else update for update, turned in zip(updates, tall, strict=True)]).to(
+        dtype
+    )
     flat /= flat.flatten(1).norm(dim=1).clamp(min=group["eps"])[:, None, None]
     a, b, c = group["ns_coefficients"]
     for _ in range(group["ns_steps"]):

@@ -118,7 +118,7 @@ def scaled(config: Config, share: float, pair_share: float) -> Config:
     raw["corpus"]["max_reject_share"] = 1.0  # the first rows may have more bad ones
     reference = raw["pair"]["reference"]
     reference["prompts"] = max(8, _part(reference["prompts"], share))
-    reference["move_steps"] = _part(reference["move_steps"], pair_share)
+    reference["fine_tune_steps"] = _part(reference["fine_tune_steps"], pair_share)
     for role in ("target", "draft"):
         reference[role]["steps"] = _part(reference[role]["steps"], pair_share)
     distill = raw["distill"]

@@ -1,6 +1,6 @@
-"""Trains the reference pair: tokenizer, target, stock draft, and the target's move to another flavour of text.
+"""Trains the reference pair: tokenizer, target, stock draft, then fine-tunes the target on text of another domain.
 
-Knows no stage. Each finished part is a directory renamed into place, so a killed run repeats only the part it was in.
+Knows no stage. Each finished model is a directory renamed into place, so a killed run repeats only the training it was in.
 """
 
 import json
@@ -21,7 +21,7 @@ from pipeline.distillation.optimizer import MuonWithAdamW
 from pipeline.errors import UnderstudyError
 from pipeline.models.loading import supports_bf16
 from pipeline.progress import Progress
-from pipeline.reference.text import Document, Flavours
+from pipeline.reference.text import Document, ReferenceText
 
 END_OF_TEXT, PAD = "<|endoftext|>", "<|pad|>"
 _ROLES = ("<|system|>", "<|user|>", "<|assistant|>", "<|end|>")
@@ -29,38 +29,38 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-_TOKENIZER_TEXT = 3_000_000  # characters; a 2,048-token vocabulary changes little beyond
+_TOKENIZER_TEXT = 3_000_000  # characters; a vocabulary of 1,024 tokens changes little beyond
 _PERPLEXITY_WINDOWS = 48
 
 
 @dataclass(frozen=True)
-class Course:
-    """One training: on what, how long, how fast."""
+class Training:
+    """Text, steps and learning rate of one training."""
 
     label: str
     tokens: torch.Tensor  # 1-D, int64
     steps: int
-    peak: float  # learning rate
+    peak: float  # peak learning rate
     seed: int
 
 
 def make_reference_pair(
-    out: Path, recipe: ReferenceRecipe, flavours: Flavours, seed: int, device: torch.device, progress: Progress
+    out: Path, recipe: ReferenceRecipe, text: ReferenceText, seed: int, device: torch.device, progress: Progress
 ) -> dict[str, float]:
     """Write `target_before/`, `draft/`, `target/` and `prompts.jsonl` under `out`.
 
-    Returns the target's perplexities on held-out text, before and after the move, in both flavours.
+    Returns the target's perplexities on held-out text, before and after the move, in both text.
     """
-    train = {name: _split(documents, held_out=False) for name, documents in _named(flavours)}
-    held_out = {name: _split(documents, held_out=True) for name, documents in _named(flavours)}
+    train = {name: _split(documents, held_out=False) for name, documents in _domains(text)}
+    held_out = {name: _split(documents, held_out=True) for name, documents in _domains(text)}
     tokenizer = train_tokenizer(
         (document.text for documents in train.values() for document in documents), recipe.vocabulary
     )
     tokens = {name: _tokens(tokenizer, documents) for name, documents in train.items()}
     unseen = {name: _tokens(tokenizer, documents) for name, documents in held_out.items()}
 
-    def part(name: str, model: Callable[[], LlamaForCausalLM], course: Course) -> LlamaForCausalLM:
-        return _part(out / name, lambda: train_model(model(), course, recipe, device, progress), tokenizer, device)
+    def part(name: str, model: Callable[[], LlamaForCausalLM], training: Training) -> LlamaForCausalLM:
+        return _part(out / name, lambda: train_model(model(), training, recipe, device, progress), tokenizer, device)
 
     def perplexities(model: LlamaForCausalLM, when: str) -> dict[str, float]:
         return {f"perplexity_{name}_{when}": perplexity(model, row, recipe.context) for name, row in unseen.items()}
@@ -69,16 +69,18 @@ def make_reference_pair(
     before = part(
         "target_before",
         lambda: new_model(first, recipe, tokenizer, seed),
-        Course("target", tokens["modules"], first.steps, first.learning_rate, seed),
+        Training("target", tokens["modules"], first.steps, first.learning_rate, seed),
     )
     part(
         "draft",
         lambda: new_model(stock, recipe, tokenizer, seed + 1),
-        Course("stock draft", tokens["modules"], stock.steps, stock.learning_rate, seed + 1),
+        Training("stock draft", tokens["modules"], stock.steps, stock.learning_rate, seed + 1),
     )
-    figures = perplexities(before, "before")  # now: the move trains this very model on
-    move = Course("target's move", tokens["tests"], recipe.move_steps, recipe.move_learning_rate, seed + 2)
-    figures |= perplexities(part("target", lambda: before, move), "after")
+    figures = perplexities(before, "before")  # before fine-tuning, which changes this model in place
+    fine_tuning = Training(
+        "fine-tuned target", tokens["tests"], recipe.fine_tune_steps, recipe.fine_tune_learning_rate, seed + 2
+    )
+    figures |= perplexities(part("target", lambda: before, fine_tuning), "after")
     write_prompts(out / "prompts.jsonl", held_out, tokenizer, recipe, seed)
     return figures
 
@@ -99,7 +101,7 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenize
     tokenizer.train_from_iterator(_first(texts, _TOKENIZER_TEXT), trainer)
     if tokenizer.get_vocab_size() != vocabulary:
         raise UnderstudyError(
-            f"the reference text holds only {tokenizer.get_vocab_size()} tokens; "
+            f"the reference text yields only {tokenizer.get_vocab_size()} tokens; "
             f"lower pair.reference.vocabulary from {vocabulary}"
         )
     return PreTrainedTokenizerFast(
@@ -134,29 +136,29 @@ def new_model(
 
 
 def train_model(
-    model: LlamaForCausalLM, course: Course, recipe: ReferenceRecipe, device: torch.device, progress: Progress
+    model: LlamaForCausalLM, training: Training, recipe: ReferenceRecipe, device: torch.device, progress: Progress
 ) -> LlamaForCausalLM:
-    """Next-token training on random windows of the course's tokens, short warm-up, cosine to a tenth.
+    """Next-token training on random windows: a short warm-up, then a cosine to a tenth of the peak learning rate.
 
-    Muon for the matrices, AdamW for embedding and norms: in 40 seconds a target of 5.6 M reached perplexity 115 so, and
-    218 at best with AdamW alone; that is what lets a pair be trained while somebody watches.
+    Muon for the matrices, AdamW for embedding and norms. In 40 seconds a target of 5.6 M parameters reached perplexity 115
+    with Muon, and 218 at best with AdamW alone.
     """
     model.to(device).train()
-    optimizer, steps = MuonWithAdamW(model, course.peak, weight_decay=0.1, betas=(0.9, 0.95)), course.steps
-    generator = torch.Generator().manual_seed(course.seed)
+    optimizer, steps = MuonWithAdamW(model, training.peak, weight_decay=0.1, betas=(0.9, 0.95)), training.steps
+    generator = torch.Generator().manual_seed(training.seed)
     warmup = max(1, steps // 20)
-    with progress.track(course.label, steps, "steps") as track:
+    with progress.track(training.label, steps, "steps") as track:
         for step in range(steps):
-            rate = course.peak * min(1.0, (step + 1) / warmup) * (0.55 + 0.45 * math.cos(math.pi * step / steps))
+            rate = training.peak * min(1.0, (step + 1) / warmup) * (0.55 + 0.45 * math.cos(math.pi * step / steps))
             for group in optimizer.param_groups:
                 group["lr"] = rate
-            batch_BT = _windows(course.tokens, recipe.batch, recipe.context + 1, generator).to(device)
+            batch_BT = _windows(training.tokens, recipe.batch, recipe.context + 1, generator).to(device)
             with torch.autocast(device.type, torch.bfloat16, enabled=supports_bf16(device)):
                 logits_BTV = model(input_ids=batch_BT[:, :-1], use_cache=False).logits
                 loss = functional.cross_entropy(logits_BTV.flatten(0, 1).float(), batch_BT[:, 1:].flatten())
             if not torch.isfinite(loss):
                 raise UnderstudyError(
-                    f"reference pair: the {course.label}'s loss is {loss.item()} at step {step}; lower its learning rate"
+                    f"reference pair: the loss of the {training.label} is {loss.item()} at step {step}; lower its learning rate"
                 )
             loss.backward()  # type: ignore[no-untyped-call]
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -185,7 +187,7 @@ def write_prompts(
     recipe: ReferenceRecipe,
     seed: int,
 ) -> None:
-    """Prompts cut at random places of held-out documents, as many of each flavour; a document is a group."""
+    """Prompts cut at random places of held-out documents, as many of each domain. Each document is a group."""
     rows = []
     for name, documents in held_out.items():
         generator = random.Random(f"{seed}-{name}")
@@ -194,7 +196,7 @@ def write_prompts(
         encoded = [(document, ids) for document, ids in encoded if len(ids) > 2 * recipe.prompt_tokens]
         if not encoded:
             raise UnderstudyError(
-                f"the reference text holds no unseen '{name}' document; raise pair.reference.text_megabytes"
+                f"the reference text has no held-out document in the domain '{name}'; raise pair.reference.text_megabytes"
             )
         for number in range(wanted):
             document, ids = encoded[number % len(encoded)]
@@ -211,7 +213,7 @@ def write_prompts(
 def _part(
     directory: Path, build: Callable[[], LlamaForCausalLM], tokenizer: PreTrainedTokenizerFast, device: torch.device
 ) -> LlamaForCausalLM:
-    """Load the part if an earlier, killed run finished it; else build and save it in one step."""
+    """Load the model if an earlier, killed run finished it; else train it and rename it into place."""
     if not directory.exists():
         model = build()
         partial = directory.with_name(f"{directory.name}.partial")
@@ -226,8 +228,8 @@ def _part(
     return loaded
 
 
-def _named(flavours: Flavours) -> tuple[tuple[str, Sequence[Document]], ...]:
-    return ("modules", flavours.modules), ("tests", flavours.tests)
+def _domains(text: ReferenceText) -> tuple[tuple[str, Sequence[Document]], ...]:
+    return ("modules", text.modules), ("tests", text.tests)
 
 
 def _split(documents: Sequence[Document], held_out: bool) -> list[Document]:
@@ -235,7 +237,7 @@ def _split(documents: Sequence[Document], held_out: bool) -> list[Document]:
 
 
 def _tokens(tokenizer: PreTrainedTokenizerFast, documents: Sequence[Document]) -> torch.Tensor:
-    """All documents as one row of ids, an end-of-text between two."""
+    """All documents as one row of ids, each followed by end-of-text."""
     encoded = tokenizer([document.text for document in documents])["input_ids"]
     return torch.tensor([token for ids in encoded for token in (*ids, tokenizer.eos_token_id)])
 

@@ -1,7 +1,7 @@
-"""The text of the reference pair: the running Python's standard library, in two flavours. Standard library only.
+"""The text of the reference pair: the running Python's standard library, in two domains. Imports the standard library only.
 
-The first flavour is the library's own modules; the second, the one the target moves to, its test-suite. Where a
-distribution ships Python without its tests, the interpreter's built-in help topics are the second flavour.
+The domain "modules" is the library's own modules. The domain "tests" is its test suite; the target is fine-tuned on it.
+Some distributions ship Python without its tests: there the interpreter's built-in help topics are the domain "tests".
 """
 
 import ast
@@ -15,7 +15,7 @@ _TEST_DIRECTORIES = frozenset({"test", "tests", "idle_test"})
 _UNREAD_DIRECTORIES = frozenset({"site-packages", "dist-packages", "__pycache__", "ensurepip"})
 _SKIPPED_DIRECTORIES = _UNREAD_DIRECTORIES | {"pydoc_data"}
 _LARGEST_FILE = 200_000  # larger ones are mostly generated tables
-_LEAST_FLAVOUR = 1_000_000
+_LEAST_TESTS = 1_000_000  # characters; help topics are read where the test suite is smaller
 _HELD_OUT_SHARE = 0.3
 
 
@@ -28,41 +28,41 @@ class Document:
 
     @property
     def held_out(self) -> bool:
-        """True for the documents that prompts are cut from and that no model is trained on; stable by name."""
+        """Whether prompts are cut from this document and no model is trained on it. Depends on the name alone."""
         return _fraction(f"held out: {self.name}") < _HELD_OUT_SHARE
 
 
 @dataclass(frozen=True)
-class Flavours:
-    """The text before and after the target's move."""
+class ReferenceText:
+    """The two domains. The target is trained on "modules", then fine-tuned on "tests"."""
 
     modules: tuple[Document, ...]
     tests: tuple[Document, ...]
 
 
-def read_flavours(library: Path, megabytes: float) -> Flavours:
-    """Both flavours of the Python library at `library`, at most `megabytes` (10^6 characters) each.
+def read_text(library: Path, megabytes: float) -> ReferenceText:
+    """Both domains of the Python library at `library`, at most `megabytes` (10^6 characters) each.
 
     The choice depends on file names alone, so it is the same in every run of one Python.
     """
     modules = _up_to(_source_files(library, tests=False), megabytes)
     tests = _up_to(_source_files(library, tests=True), megabytes)
-    if sum(len(document.text) for document in tests) < min(_LEAST_FLAVOUR, megabytes * 1e6):
+    if sum(len(document.text) for document in tests) < min(_LEAST_TESTS, megabytes * 1e6):
         tests = _up_to(_help_topics(library), megabytes)
-    return Flavours(tuple(modules), tuple(tests))
+    return ReferenceText(tuple(modules), tuple(tests))
 
 
 def text_digest(library: Path, megabytes: float) -> str:
-    """Digest of exactly the text that `read_flavours` returns."""
+    """Digest of exactly the text that `read_text` returns."""
     digest = hashlib.sha256()
-    flavours = read_flavours(library, megabytes)
-    for document in (*flavours.modules, *flavours.tests):
+    text = read_text(library, megabytes)
+    for document in (*text.modules, *text.tests):
         digest.update(f"{document.name}\0{document.text}\0".encode())
     return digest.hexdigest()[:20]
 
 
 def library_stamp(library: Path) -> str:
-    """Names, sizes and mtimes of the library's source files, hashed: changes whenever `text_digest` might."""
+    """Hash of names, sizes and mtimes of the library's source files. It changes whenever `text_digest` might."""
     digest = hashlib.sha256()
     for directory, folders, names in os.walk(library):
         folders[:] = sorted(set(folders) - _UNREAD_DIRECTORIES)
@@ -82,7 +82,7 @@ def _source_files(library: Path, tests: bool) -> Iterator[Document]:
             try:
                 yield Document("/".join(parts), path.read_text(encoding="utf-8"))
             except UnicodeDecodeError:
-                continue  # the library tests odd encodings with files of its own
+                continue  # some files test other encodings
 
 
 def _help_topics(library: Path) -> Iterator[Document]:
@@ -106,5 +106,5 @@ def _up_to(documents: Iterator[Document], megabytes: float) -> list[Document]:
 
 
 def _fraction(name: str) -> float:
-    """A number in [0, 1) that stands for `name`."""
+    """A number in [0, 1), the hash of `name`."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") / 2**64

@@ -4,20 +4,17 @@ from collections.abc import Iterator
 from statistics import median
 from typing import Any
 
-from tests.benchmarks.figures import ROOT, write
+from tests.benchmarks.figures import write
 
 GAMMAS, PROMPTS, TOKENS = (0, 1, 3, 5), {1: 16, 16: 64}, 128
 
 
 def main() -> None:
     """Needs the environments that `make conformance` makes; without any, there is nothing to write."""
-    import os
-    from pathlib import Path
-
+    from tests.benchmarks.refpair import bench_store
     from tests.conformance.speed import measure
 
-    store = Path(os.environ.get("UNDERSTUDY_BENCH_STORE", ROOT / ".understudy"))
-    before, engines, after = _ours(), measure(store)["rows"], _ours()
+    before, engines, after = _ours(), measure(bench_store())["rows"], _ours()
     if not engines:
         print("engines: neither .venv-engines nor .venv-openvino is here; `make conformance` makes them")
         return

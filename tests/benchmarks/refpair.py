@@ -1,6 +1,6 @@
-"""The reference pair that benchmarks run on: the target and candidate of a finished quickstart run.
+"""The pair that benchmarks run on: target and candidate of a run of `reference_pair.yaml`, the quickstart's earlier recipe.
 
-`UNDERSTUDY_BENCH_STORE` names its store; without it, `.understudy`, where `make quickstart` leaves it.
+`UNDERSTUDY_BENCH_STORE` names its store; the default is `.understudy-benchmarks`.
 """
 
 import os
@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.figures import ROOT, UNDERSTUDY
+
+_CONFIG = Path(__file__).with_name("reference_pair.yaml")
 
 
 @dataclass(frozen=True)
@@ -36,17 +38,29 @@ class ReferencePair:
         return tuple(load_model(path, dtype, torch.device("cpu")) for path in (self.target, self.draft))  # type: ignore[return-value]
 
 
-def find_pair(root: Path | None = None) -> ReferencePair:
-    """The pair of the latest run in the store at `root`; the quickstart is run where there is none."""
+def bench_store() -> Path:
+    """The store of the benchmarks' pair."""
+    return Path(os.environ.get("UNDERSTUDY_BENCH_STORE", ROOT / ".understudy-benchmarks"))
+
+
+def find_pair() -> ReferencePair:
+    """The benchmarks' pair, built on first use."""
+    from pipeline.store.artifacts import Store
+    from pipeline.store.runs import list_runs
+
+    if not list_runs(Store(root := bench_store())):
+        subprocess.run([UNDERSTUDY, "run", str(_CONFIG), "--store", str(root)], check=True, cwd=ROOT)
+    return read_pair_of_run(root)
+
+
+def read_pair_of_run(root: Path) -> ReferencePair:
+    """The pair of the latest run in the store at `root`."""
     from pipeline.config.loading import parse_config
     from pipeline.models.stored_pair import read_pair
     from pipeline.store.artifacts import Store
-    from pipeline.store.runs import find_built, list_runs, require_run
+    from pipeline.store.runs import find_built, require_run
 
-    root = root or Path(os.environ.get("UNDERSTUDY_BENCH_STORE", ROOT / ".understudy"))
-    if not list_runs(store := Store(root)):
-        subprocess.run([UNDERSTUDY, "run", "configs/quickstart.yaml", "--store", str(root)], check=True, cwd=ROOT)
-    record = require_run(store, None)
+    record = require_run(store := Store(root), None)
     pair = read_pair(find_built(store, record, "pair").path, parse_config(record.config, record.id).pair)
     return ReferencePair(
         root,
@@ -67,10 +81,10 @@ def windows(pair: ReferencePair, count: int, tokens: int, seed: int) -> list[lis
     import numpy as np
 
     from pipeline.models.loading import load_tokenizer
-    from pipeline.reference.text import read_flavours
+    from pipeline.reference.text import read_text
 
-    flavours = read_flavours(Path(sysconfig.get_paths()["stdlib"]), 5.0)
-    documents = [document.text for document in (*flavours.modules, *flavours.tests)]
+    text = read_text(Path(sysconfig.get_paths()["stdlib"]), 5.0)
+    documents = [document.text for document in (*text.modules, *text.tests)]
     ids = load_tokenizer(pair.tokenizer)(documents, add_special_tokens=False)["input_ids"]
     generator, chosen = np.random.default_rng(seed), set[tuple[int, ...]]()
     while len(chosen) < count:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pipeline.generation.completion_store import read_completions
 from pipeline.models.loading import load_model
 from pipeline.speculation.sampling import Sampling
-from tests.benchmarks.refpair import find_pair
+from tests.benchmarks.refpair import read_pair_of_run
 
 PROMPTS = 64
 TOKENS = 128
@@ -42,7 +42,7 @@ class Subject:
 
 def read_subject(root: Path) -> Subject:
     """The subject of the latest run in the store at `root`; UsageError or UnderstudyError if it has no finished one."""
-    pair = find_pair(root)
+    pair = read_pair_of_run(root)
     stored = read_completions(pair.completions, {"examination"}, Sampling())
     prompts = [item.prompt for item in sorted(stored, key=lambda item: item.id)][:PROMPTS]
     assert len(prompts) == PROMPTS, f"{root}: {len(prompts)} examination prompts, and {PROMPTS} are needed"

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.config.loading import load_config, parse_config
+from pipeline.config.pair import ReferenceRecipe
 from pipeline.config.renamed import RENAMED
 from pipeline.config.root import Config
 from pipeline.errors import UsageError
@@ -114,7 +115,7 @@ def test_an_ill_typed_value_is_named_with_what_is_allowed(small: Path) -> None:
 def test_one_key_of_the_recipe_can_be_set_alone(small: Path) -> None:
     """--set of one key keeps the defaults of its neighbours."""
     shape = load_config(small, ["pair.reference.target.steps=10"]).pair.reference.target
-    assert (10, 320) == (shape.steps, shape.hidden)
+    assert (10, ReferenceRecipe().target.hidden) == (shape.steps, shape.hidden)
 
 
 def test_every_mistake_has_its_line(small: Path) -> None:
@@ -188,7 +189,7 @@ def test_local_paths_start_at_the_config_file(small: Path) -> None:
         (["pair.target.source=./t", "pair.draft.source=./d"], "exist only with the reference pair"),
         (["corpus.splits.train=0.9"], "must sum to 1"),
         (["pair.target.dtype=bfloat16"], "made in float32"),
-        (["pair.reference.target.heads=3"], "do not divide"),
+        (["pair.reference.target.heads=5"], "do not divide"),
         (["device=gpu"], "device = 'gpu'"),
         (["evaluate.gamma=17"], "evaluate.gamma is 17"),
         (["evaluate.convention=vllm", "generate.lookahead=3"], "generate.lookahead must be at least"),

@@ -25,9 +25,13 @@ def _step(model: Any, optimizer: torch.optim.Optimizer) -> None:
 
 @pytest.mark.parametrize("at_once", [1, 10**6])
 @pytest.mark.parametrize("tied", [True, False])
-def test_each_weight_is_moved_by_its_own_rule(tied: bool, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("bf16", [True, False])
+def test_each_weight_is_moved_by_its_own_rule(
+    bf16: bool, tied: bool, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Equal to torch's Muon and AdamW one by one: hidden matrices by Muon, embedding, head and norms by AdamW."""
     monkeypatch.setattr(muon, "_AT_ONCE", at_once)
+    monkeypatch.setattr(muon, "supports_bf16", lambda device: bf16)
     model = family_model("Llama", torch.float32, tie_word_embeddings=tied)
     expected = copy.deepcopy(model)
     ends = {id(expected.model.embed_tokens.weight), id(expected.lm_head.weight)}
@@ -49,11 +53,22 @@ def test_each_weight_is_moved_by_its_own_rule(tied: bool, at_once: int, monkeypa
     before = family_model("Llama", torch.float32, tie_word_embeddings=tied)
     pairs = zip(before.parameters(), expected.named_parameters(), model.parameters(), strict=True)
     for start, (name, own), ours in pairs:
-        # Newton-Schulz runs in bfloat16, where batched and single products round differently on some processors.
+        # torch runs Newton-Schulz in bfloat16: ours differs by its rounding, in float32 and on some processors.
         leeway = 0.03 if own.ndim == 2 and id(own) not in ends else 1e-5
         moved = (own - start).norm()
         assert 0.01 < moved, name
         assert (own - ours).norm() < leeway * moved, name
+
+
+@pytest.mark.parametrize(("bf16", "dtype"), [(True, torch.bfloat16), (False, torch.float32)])
+def test_matrices_are_orthogonalised_in_what_the_device_multiplies(
+    bf16: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In float32 on a device without bfloat16 units, which would emulate them."""
+    monkeypatch.setattr(muon, "supports_bf16", lambda device: bf16)
+    group = {"eps": 1e-7, "ns_coefficients": (3.4445, -4.775, 2.0315), "ns_steps": 5}
+
+    assert [dtype] == [update.dtype for update in muon._orthogonal([torch.eye(4, 6)], group)]
 
 
 def test_a_schedule_reaches_both() -> None:

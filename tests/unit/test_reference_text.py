@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.reference.text import Document, read_flavours, text_digest
+from pipeline.reference.text import Document, read_text, text_digest
 
 
 @pytest.fixture
 def library(tmp_path: Path) -> Path:
-    """Modules, tests, and much that must not be read."""
+    """Modules, tests, and files that must not be read."""
     files = {
         **{f"module{n}.py": f"# module {n}\n" + "x = 1\n" * 200 for n in range(30)},
         "package/inner.py": "y = 2\n" * 200,
@@ -40,29 +40,29 @@ def _with_topics(library: Path) -> None:
     (library / "pydoc_data" / "topics.py").write_text(f"# generated\ntopics = {topics!r}\n")
 
 
-def test_flavours_are_modules_and_tests(library: Path) -> None:
+def test_the_domains_are_modules_and_tests(library: Path) -> None:
     """Generated tables, tiny files, other encodings, caches and installed packages are left out."""
-    flavours = read_flavours(library, 0.03)
-    everything = read_flavours(library, 0.0375)
+    text = read_text(library, 0.03)
+    everything = read_text(library, 0.0375)
 
     assert {f"test/test_{n}.py" for n in range(20)} | {"json/tests/test_json.py"} == _names(everything.tests)
     assert {f"module{n}.py" for n in range(30)} | {"package/inner.py"} >= _names(everything.modules)
-    assert not _names(flavours.modules) & _names(flavours.tests)
+    assert not _names(text.modules) & _names(text.tests)
 
 
 def test_the_limit_is_kept_but_for_the_last_document(library: Path) -> None:
-    """Reading stops behind the document that passes it, and a smaller limit takes a part of a larger one's choice."""
-    small, large = read_flavours(library, 0.005), read_flavours(library, 0.02)
+    """Reading stops after the document that exceeds it. A smaller limit gives the first documents of a larger one."""
+    small, large = read_text(library, 0.005), read_text(library, 0.02)
 
     assert 5000 < sum(len(document.text) for document in small.modules) < 5000 + 1300
     assert small.modules == large.modules[: len(small.modules)]
 
 
 def test_held_out_documents_are_stable_and_disjoint(library: Path) -> None:
-    """About three in ten, by name alone: the same in every reading, whatever else is there and whatever they hold."""
+    """About three in ten, chosen by name alone, whatever the documents contain."""
     names = [f"module{n}.py" for n in range(2000)]
     held_out = {name for name in names if Document(name, "").held_out}
-    read = read_flavours(library, 0.02).modules
+    read = read_text(library, 0.02).modules
 
     assert 0.3 == pytest.approx(len(held_out) / len(names), abs=0.05)
     assert held_out == {name for name in names if Document(name, "other text").held_out}
@@ -71,35 +71,35 @@ def test_held_out_documents_are_stable_and_disjoint(library: Path) -> None:
 
 
 def test_a_library_without_tests_has_help_topics(library: Path) -> None:
-    """Where a distribution ships no test-suite, the second flavour is the interpreter's help."""
+    """Where a distribution ships no test suite, the domain "tests" is the interpreter's help."""
     for path in [*library.glob("test/*.py"), library / "json/tests/test_json.py"]:
         path.unlink()
     _with_topics(library)
-    tests = read_flavours(library, 0.01).tests
+    tests = read_text(library, 0.01).tests
 
     assert tuple(Document(f"topic:topic{n}", f"Topic {n}.\n" * 50) for n in range(len(tests))) == tests
     assert len(tests) > 10
 
 
 def test_tests_are_preferred_to_help_topics(library: Path) -> None:
-    """Topics stand in only where there is too little else."""
+    """Topics are used only where the test suite is too small."""
     _with_topics(library)
 
-    assert "topic" not in "".join(_names(read_flavours(library, 0.01).tests))
-    assert "topic" in "".join(_names(read_flavours(library, 0.5).tests))
+    assert "topic" not in "".join(_names(read_text(library, 0.01).tests))
+    assert "topic" in "".join(_names(read_text(library, 0.5).tests))
 
 
-def test_neither_tests_nor_topics_is_an_empty_flavour(tmp_path: Path) -> None:
-    """The recipe's error, not ours: nothing is made up."""
-    assert ((), ()) == (read_flavours(tmp_path, 1).modules, read_flavours(tmp_path, 1).tests)
+def test_without_tests_and_topics_the_domain_is_empty(tmp_path: Path) -> None:
+    """The recipe reports the error; reading does not fail."""
+    assert ((), ()) == (read_text(tmp_path, 1).modules, read_text(tmp_path, 1).tests)
 
 
 def test_the_digest_is_that_of_what_is_read(library: Path) -> None:
-    """It moves with a document's text and with its name, and not with a file that is not read."""
+    """It changes with a document's text and name, and not with a file that is not read."""
     before = text_digest(library, 0.03)
     (library / "notes.txt").write_text("other")
     assert before == text_digest(library, 0.03)
-    read = read_flavours(library, 0.03).modules[0]
+    read = read_text(library, 0.03).modules[0]
     (library / read.name).write_text(read.text.replace("1", "2", 1))
     changed = text_digest(library, 0.03)
 

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from pipeline.reference.text import Document, read_flavours
+from pipeline.reference.text import Document, read_text
 from tests.benchmarks.figures import ROOT
 
 DATA = ROOT.parent / "shared" / "data"
@@ -18,7 +18,7 @@ _PROBLEMS, _LINES = 4, 80  # of a document of problems, of plays
 
 
 def _code() -> Iterator[Document]:
-    yield from read_flavours(Path(sysconfig.get_path("stdlib")), _MEGABYTES).modules
+    yield from read_text(Path(sysconfig.get_path("stdlib")), _MEGABYTES).modules
 
 
 def _maths() -> Iterator[Document]:

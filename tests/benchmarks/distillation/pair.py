@@ -15,7 +15,7 @@ from transformers import LlamaForCausalLM
 
 from pipeline.config.pair import DraftShape, ReferenceRecipe, TargetShape
 from pipeline.progress import Progress
-from pipeline.reference.recipe import Course, new_model, train_model, train_tokenizer, write_prompts
+from pipeline.reference.recipe import Training, new_model, train_model, train_tokenizer, write_prompts
 from pipeline.reference.text import Document
 from tests.benchmarks.distillation.domains import DOMAINS, read_domain
 from tests.benchmarks.distillation.place import PLACE
@@ -30,8 +30,8 @@ RECIPE = ReferenceRecipe(
     batch=16,
     target=TargetShape(hidden=320, layers=6, heads=5, intermediate=864, steps=1500, learning_rate=4e-3),
     draft=DraftShape(hidden=160, layers=2, heads=5, intermediate=448, steps=1200, learning_rate=5e-3),
-    move_steps=250,
-    move_learning_rate=2e-3,
+    fine_tune_steps=250,
+    fine_tune_learning_rate=2e-3,
     prompts=4200,
     prompt_tokens=48,
 )
@@ -56,23 +56,23 @@ def _part(name: str) -> Path:
     directory, partial = PLACE / name, PLACE / f"{name}.partial"
     if not directory.exists():
         tokenizer = _tokenizer()
-        begin, seed, steps, rate = _COURSES[name]
-        course = Course(name, _tokens(moved=begin is None), steps, rate, seed)
+        begin, seed, steps, rate = _TRAININGS[name]
+        training = Training(name, _tokens(moved=begin is None), steps, rate, seed)
         if begin is None:
             model = LlamaForCausalLM.from_pretrained(PLACE / "target", dtype=torch.float32)
         else:
             model = new_model(begin, RECIPE, tokenizer, seed)
         shutil.rmtree(partial, ignore_errors=True)
-        train_model(model, course, RECIPE, torch.device("cpu"), Progress()).save_pretrained(partial)
+        train_model(model, training, RECIPE, torch.device("cpu"), Progress()).save_pretrained(partial)
         tokenizer.save_pretrained(partial)
         partial.rename(directory)
     return directory
 
 
-_COURSES = {  # by part: shape (none: the target goes on), seed, steps, peak learning rate
+_TRAININGS = {  # by part: shape (none: the target goes on), seed, steps, peak learning rate
     "target": (RECIPE.target, SEED, RECIPE.target.steps, RECIPE.target.learning_rate),
     "draft": (RECIPE.draft, SEED + 1, RECIPE.draft.steps, RECIPE.draft.learning_rate),
-    "moved": (None, SEED + 2, RECIPE.move_steps, RECIPE.move_learning_rate),
+    "moved": (None, SEED + 2, RECIPE.fine_tune_steps, RECIPE.fine_tune_learning_rate),
     "alone": (
         RECIPE.target.model_copy(update={"layers": PRUNED_LAYERS}),
         SEED + 3,
