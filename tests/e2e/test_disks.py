@@ -42,13 +42,13 @@ def test_disk_that_fills_up(smoke: Smoke, place: Place, mount: Mount) -> None:
     reached = []
     for kilobytes in (400, 2_000, 5_000, 7_000, 8_500, 11_500, 12_200):
         mount(place.store, "-o", f"remount,size={kilobytes}k")
-        ended = place.understudy("run", SMOKE)
+        ended = place.process("run", SMOKE)
         committed = place.committed()
         assert 1 == ended.code, (kilobytes, ended.err)
         assert "no space left on the disk; free some space and run again" in ended.complaint, kilobytes
         reached.append(len(committed))
     mount(place.store, "-o", "remount,size=200m")
-    ended = place.understudy("run", SMOKE, "--run", "last")
+    ended = place.process("run", SMOKE, "--run", "last")
     assert 0 == ended.code, ended.err
     assert smoke.place.contents() == place.contents()
     assert committed == {name: seen for name, seen in place.committed().items() if name in committed}
@@ -61,7 +61,7 @@ def test_read_only_store(loop: Place, mount: Mount) -> None:
     """A store on a read-only file system: what only reads works, the rest ends with exit 1 and one line."""
     mount(loop.store, "--bind", loop.store)
     mount(loop.store, "-o", "remount,ro,bind")
-    shown = loop.understudy("show", RUN)
+    shown = loop.process("show", RUN)
     assert (0, "") == (shown.code, shown.err)
     for arguments in (
         ("run", SMOKE),
@@ -69,7 +69,7 @@ def test_read_only_store(loop: Place, mount: Mount) -> None:
         ("champion", "rollback", SMOKE),
         ("store", "sync", RUN),
     ):
-        ended = loop.understudy(*arguments)
+        ended = loop.process(*arguments)
         assert (1, True) == (ended.code, "read-only" in ended.err.lower()), (arguments, ended.err)
         assert ended.complaint
 
@@ -77,6 +77,6 @@ def test_read_only_store(loop: Place, mount: Mount) -> None:
 def test_fresh_store_on_a_read_only_disk(place: Place, mount: Mount) -> None:
     """A store that cannot be created: exit 1 and one line that names a remedy."""
     mount(place.store, "-t", "tmpfs", "-o", "ro", "understudy-test")
-    ended = place.understudy("run", SMOKE)
+    ended = place.process("run", SMOKE)
     assert 1 == ended.code, ended.err
     assert "the file system is read-only; choose a writable --store" in ended.complaint

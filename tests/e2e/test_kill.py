@@ -13,7 +13,7 @@ from tests.integration.conftest import JOBS, SMOKE, Ended, Place, Smoke, copy_pl
 
 def _same_end(smoke: Smoke, place: Place) -> None:
     """The next run finishes, and weights, completions, profiles and the registry are those of an undisturbed run."""
-    ended = place.understudy("run", SMOKE, "--run", "last")
+    ended = place.process("run", SMOKE, "--run", "last")
     assert (0, "finished") == (ended.code, place.record("last")["state"]), ended.err
     expected, found = smoke.place.contents(), place.contents()
     # Where the kill came after the alias had moved, the next run's gate adds its own answer: already champion.
@@ -63,7 +63,7 @@ def test_killed_within_a_job(smoke: Smoke, place: Place, mark: str) -> None:
 def test_killed_within_promote(smoke: Smoke, tmp_path: Path) -> None:
     """Wherever a promotion is cut short, the next run completes it: one version, one alias, no claim left."""
     template = without_registry(smoke.place, tmp_path / "template")
-    template.understudy("champion", "rollback", SMOKE)  # fails, having made the database
+    template.process("champion", "rollback", SMOKE)  # fails, having made the database
     (template.store / "runs").mkdir()
     for number in range(8):
         place = copy_place(template, tmp_path / f"place-{number}")
@@ -99,7 +99,7 @@ def test_terminated(smoke: Smoke, loop: Place) -> None:
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate()
     state = loop.record("ended")["state"]
-    again = loop.understudy("run", SMOKE, "--set", "distill.max_steps=61", "--run", "ended")
+    again = loop.process("run", SMOKE, "--set", "distill.max_steps=61", "--run", "ended")
     assert (130, "interrupted") == (process.returncode, state), err
     assert again.code in (0, 3), again.err
     assert loop.record("ended")["state"] in ("finished", "refused")
@@ -124,7 +124,7 @@ def test_two_runs_at_once(smoke: Smoke, place: Place) -> None:
 def test_stages_one_by_one_from_nothing(smoke: Smoke, place: Place) -> None:
     """`understudy stage` for every stage on a fresh store builds what `run` builds, byte for byte."""
     for stage in dict.fromkeys(job.partition("/")[0] for job in JOBS):
-        ended = place.understudy("stage", stage, SMOKE, "--run", "by-hand")
+        ended = place.process("stage", stage, SMOKE, "--run", "by-hand")
         assert 0 == ended.code, ended.err
     assert smoke.place.contents() == place.contents()
     assert smoke.place.keys("first") == place.keys("by-hand")

@@ -98,7 +98,7 @@ def promoted(server: Server, smoke: Smoke, tmp_path_factory: pytest.TempPathFact
     for stage in ("distill", "quantize", "evaluate", "gate"):
         for path in (place.store / "artifacts").glob(f"{stage}-*"):
             shutil.rmtree(path)
-    ended = place.understudy("run", SMOKE, "--set", f"tracking.uri={server.uri}", "--run", "served")
+    ended = place.process("run", SMOKE, "--set", f"tracking.uri={server.uri}", "--run", "served")
     assert 0 == ended.code, ended.err
     assert f"MLflow: {server.uri}/#/experiments/" in ended.out
     return place
@@ -119,7 +119,7 @@ def test_loop_is_tracked_and_promoted_on_the_server(server: Server, promoted: Pl
 def test_champion_comes_over_http(server: Server, promoted: Place, smoke: Smoke, tmp_path: Path) -> None:
     """On another machine the same loop downloads the champion's files, and finds that it is the candidate."""
     other = without_registry(smoke.place, tmp_path / "other")
-    ended = other.understudy("run", SMOKE, "--set", f"tracking.uri={server.uri}", "--run", "elsewhere")
+    ended = other.process("run", SMOKE, "--set", f"tracking.uri={server.uri}", "--run", "elsewhere")
     manifest = json.loads((other.artifact("distill", "elsewhere") / "manifest.json").read_text())
     (downloaded,) = (other.store / "champions").iterdir()
     made = other.artifact("distill", "elsewhere") / "draft" / "model.safetensors"
@@ -137,12 +137,12 @@ def test_server_that_dies_within_a_run(server: Server, promoted: Place) -> None:
     server.kill()
     _, err = process.communicate()
     record = promoted.record("orphaned")
-    still = promoted.understudy("store", "sync", "orphaned")
+    still = promoted.process("store", "sync", "orphaned")
     server.start()
     missing = {"evaluate/candidate"} - set(server.runs("orphaned"))
-    synced = [promoted.understudy("store", "sync", "orphaned").code for _ in range(2)]
+    synced = [promoted.process("store", "sync", "orphaned").code for _ in range(2)]
     runs = server.runs("orphaned")
-    finished = promoted.understudy("run", SMOKE, *change)
+    finished = promoted.process("run", SMOKE, *change)
     assert (1, 1) == (process.returncode, err.count("understudy: ")), err
     assert "Traceback" not in err
     assert 1 == err.count(f"warning: tracking at {server.uri} does not answer")

@@ -79,11 +79,12 @@ def test_a_measured_plan_names_what_each_job_takes(place: Place) -> None:
     assert ["plan"] == [path.name for path in place.store.rglob("*") if path.is_file()]  # the lock, of no bytes
 
 
-def test_a_plan_that_cannot_be_measured_says_why(place: Place) -> None:
+def test_a_plan_that_cannot_be_measured_says_why(smoke: Smoke, place: Place) -> None:
     """The small run's own line, as a failure."""
-    ended = place.understudy(
-        "plan", SMOKE, "--measure", "--set", "generate.kept=255", "--set", "generate.max_new_tokens=500"
-    )
+    pair = smoke.place.artifact("pair")
+    stored = f"pair={{target: {{source: {pair / 'target'}}}, draft: {{source: {pair / 'draft'}}}}}"
+    asked = (stored, f"corpus.sources=[{{path: {pair / 'prompts.jsonl'}}}]", "generate.max_new_tokens=500")
+    ended = place.understudy("plan", SMOKE, "--measure", *(part for one in asked for part in ("--set", one)))
 
     assert 1 == ended.code
     assert "of its prompts and steps failed: generate: a prompt of" in ended.complaint
