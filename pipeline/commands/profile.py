@@ -14,7 +14,7 @@ def profile(
         str, typer.Option("--draft", metavar="D", help="Model directory or org/name@revision of the draft.")
     ],
     out: Annotated[Path, typer.Option(metavar="F", help="Write the profile to this JSON file.")] = Path("profile.json"),
-    batches: Annotated[str, typer.Option(help="Numbers of requests served at once, with commas.")] = "1,2,4,8,16,32",
+    batch_sizes: Annotated[str, typer.Option(help="Batch sizes, comma-separated.")] = "1,2,4,8,16,32",
     max_gamma: Annotated[int, typer.Option(min=1, max=16, help="Longest draft length to measure.")] = 8,
     context_lengths: Annotated[
         str, typer.Option(help="Tokens in the KV cache of each request, comma-separated.")
@@ -49,7 +49,7 @@ def profile(
     needed = max(*axes[1], *axes[2]) + max_gamma + 1
     if needed > pair.context:
         raise UsageError(
-            f"--context-lengths, --prompt-lengths: {needed} tokens exceed the pair's maximum context of {pair.context}"
+            f"--context-lengths, --prompt-lengths: {needed} tokens are needed, and the pair's context is {pair.context}"
         )
     about = {name: model_digest(locate(source, name)) for name, source in (("target", target), ("draft", draft))}
     found = measure_profile(

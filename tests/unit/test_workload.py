@@ -80,8 +80,8 @@ def test_a_file_without_an_examination_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "lookup.json").write_text(json.dumps(lookup))
     for name, message in (
         ("lookup", "an examination of prompt-lookup"),
-        ("other", "no examination"),
-        ("none", "no prompt"),
+        ("other", "not an examination"),
+        ("none", "without prompts"),
         ("torn", "no JSON"),
         ("gone", "No such file"),
     ):
