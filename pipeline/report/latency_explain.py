@@ -84,7 +84,7 @@ def _explanation(example: Example) -> list[str]:
         f"One speculative step: {gamma} draft tokens in {gamma * example.draft:g} ms, then one target pass over {gamma + 1} "
         f"tokens in {example.verify:g} ms: {round_ms:g} ms.",
         "",
-        f"Rule of thumb: {alpha:g} of {gamma} draft tokens are accepted and the target adds one: {rule:.2f} tokens per step, "
+        f"Rule of thumb: {alpha:.0%} of {gamma} draft tokens are accepted and the target adds one: {rule:.2f} tokens per step, "
         f"{round_ms / rule:.1f} ms per token, speedup {rule * example.plain / round_ms:.2f}.",
         f"Exact: a draft token counts only if all draft tokens before it were accepted: 1 + {alpha:g} + {alpha:g}^2 + ... = "
         f"{exact:.2f} tokens per step, {round_ms / exact:.1f} ms per token, speedup {exact * example.plain / round_ms:.2f}.",

@@ -52,7 +52,7 @@ def print_prediction(found: Prediction, lengths_N: NDArray[np.int64], tokens: fl
     say(f"draft length: {_lengths(lengths_N)}")
     say(
         f"capacity: {found.plain_limit:.4g} requests/s with plain decoding, {found.speculative_limit:.4g} with speculation. "
-        "Where offered load exceeds capacity (unstable), the queue grows without bound and latency has no mean"
+        "Where offered load exceeds capacity (unstable), the queue grows without bound and so does latency"
     )
     for note in notes:
         say(note)
