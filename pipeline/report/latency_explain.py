@@ -81,17 +81,17 @@ def _explanation(example: Example) -> list[str]:
     verdict = f"is {over}% too high" if over else "agrees"
     return [
         f"Plain decoding: one token per target pass, {example.plain:g} ms per token.",
-        f"One speculative step: {gamma} draft tokens in {gamma * example.draft:g} ms, then one target pass over {gamma + 1} tokens "
-        f"in {example.verify:g} ms: {round_ms:g} ms.",
+        f"One speculative step: {gamma} draft tokens in {gamma * example.draft:g} ms, then one target pass over {gamma + 1} "
+        f"tokens in {example.verify:g} ms: {round_ms:g} ms.",
         "",
-        f"Rule of thumb: {alpha:g} of {gamma} draft tokens are accepted and the target adds one: {rule:.2f} tokens per step, "
+        f"Rule of thumb: {alpha:.0%} of {gamma} draft tokens are accepted and the target adds one: {rule:.2f} tokens per step, "
         f"{round_ms / rule:.1f} ms per token, speedup {rule * example.plain / round_ms:.2f}.",
         f"Exact: a draft token counts only if all draft tokens before it were accepted: 1 + {alpha:g} + {alpha:g}^2 + ... = "
         f"{exact:.2f} tokens per step, {round_ms / exact:.1f} ms per token, speedup {exact * example.plain / round_ms:.2f}.",
         "",
-        f"If {alpha:g} is the acceptance rate (the probability that a token is accepted, given that all before it were), the rule of "
-        f"thumb {verdict}. `understudy probe` and every examination report this rate.",
+        f"If {alpha:g} is the acceptance rate (the probability that a token is accepted if all before it were), the rule "
+        f"of thumb {verdict}. `understudy probe` and every examination report this rate.",
         f"If {alpha:g} is the draft acceptance rate of an engine (accepted / drafted tokens), the rule of thumb is right. The "
         f"acceptance rate is then {counted:.2f}.",
-        "Both assume the same acceptance rate for every token. The tokens per target call of an examination need no such assumption.",
+        "Both assume the same acceptance rate for every token. An examination's tokens per target call do not.",
     ]

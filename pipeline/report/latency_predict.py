@@ -51,8 +51,8 @@ def print_prediction(found: Prediction, lengths_N: NDArray[np.int64], tokens: fl
     console.print(table)
     say(f"draft length: {_lengths(lengths_N)}")
     say(
-        f"capacity: {found.plain_limit:.4g} requests/s with plain decoding, {found.speculative_limit:.4g} with speculation. Where "
-        "offered load exceeds capacity (unstable), the queue grows without bound and latency has no mean"
+        f"capacity: {found.plain_limit:.4g} requests/s with plain decoding, {found.speculative_limit:.4g} with speculation. "
+        "Where offered load exceeds capacity (unstable), the queue grows without bound and so does latency"
     )
     for note in notes:
         say(note)
@@ -84,7 +84,7 @@ def plot_prediction(found: Prediction, path: Path) -> None:
     figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
     for name, colour, limit in (
         ("plain", "tab:gray", found.plain_limit),
-        ("drafted", "tab:blue", found.speculative_limit),
+        ("speculative", "tab:blue", found.speculative_limit),
     ):
         stable = [(point.rate, one) for point in found.points if (one := getattr(point, name)) is not None]
         rates = [rate for rate, _ in stable]

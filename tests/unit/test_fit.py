@@ -73,9 +73,9 @@ def test_experts_are_read_once_they_are_woken() -> None:
 @pytest.mark.parametrize(
     ("batch", "gamma", "seconds", "message"),
     [
-        ([4, 4, 4, 4], [0, 1, 2, 3], [1, 2, 3, 4], "all 4 measurements are of one load"),
-        ([1, 2, 4, 8], [0, 1, 2, 3], [1, -2, 3, 4], "measurement 2: -2 s is no time that a step takes"),
-        ([1, 2, 4, 8], [0, 1, 2, 3], [1, 2, float("nan"), 4], "measurement 3: nan s is no time"),
+        ([4, 4, 4, 4], [0, 1, 2, 3], [1, 2, 3, 4], "all 4 measurements have the same number of requests"),
+        ([1, 2, 4, 8], [0, 1, 2, 3], [1, -2, 3, 4], "measurement 2: -2 s is not a valid step time"),
+        ([1, 2, 4, 8], [0, 1, 2, 3], [1, 2, float("nan"), 4], "measurement 3: nan s is not a valid step time"),
         ([1, 0, 4, 8], [0, 1, 2, 3], [1, 2, 3, 4], "measurement 2: 0 requests at draft length 1"),
         ([1, 2, 2], [0, 1, 1], [1, 2, 3], "3 measurements are too few for 4 costs"),
     ],

@@ -120,9 +120,9 @@ def test_it_survives_its_file(step: Step) -> None:
 def test_a_file_that_holds_no_costs_is_one_line() -> None:
     """Naming it."""
     whole = fit_measurements(_sweep(_linear)).json()
-    with pytest.raises(UsageError, match=r"costs\.json: no costs of schema 2"):
+    with pytest.raises(UsageError, match=r"costs\.json: not a costs file of schema 2"):
         fitted_costs_from_json(whole | {"schema": 1}, "costs.json")
-    with pytest.raises(UsageError, match=r"costs\.json: not whole costs"):
+    with pytest.raises(UsageError, match=r"costs\.json: invalid costs file"):
         fitted_costs_from_json(whole | {"costs": {}}, "costs.json")
 
 
@@ -186,7 +186,7 @@ def test_everything_survives_its_file() -> None:
 @pytest.mark.parametrize("bad", [{"prefill": np.nan}, {"prefill": -1.0}, {"most_gamma": -1}, {"most_requests": 0}])
 def test_figures_that_cannot_be_are_refused(bad: dict[str, float]) -> None:
     """As a file that is not whole."""
-    with pytest.raises(UsageError, match=r"costs\.json: not whole costs"):
+    with pytest.raises(UsageError, match=r"costs\.json: invalid costs file"):
         fitted_costs_from_json(fit_measurements(_sweep(_linear)).json() | bad, "costs.json")
 
 
