@@ -1,10 +1,6 @@
 """What `understudy latency explain` prints: the speedup of one pair, by the rule of thumb and exactly."""
 
-import sys
 from dataclasses import dataclass
-
-from rich.console import Console
-from rich.table import Table
 
 from pipeline.acceptance.rounds import iid_tokens_per_call
 from pipeline.latency.costs.speedup import (
@@ -15,8 +11,16 @@ from pipeline.latency.costs.speedup import (
     ideal_speedup,
     rule_of_thumb_tokens,
 )
+from pipeline.report.console import Report
 
-_PIPE_WIDTH = 140
+COLUMNS = (
+    "draft length",
+    "tokens per step",
+    "tokens by rule of thumb",
+    "speedup",
+    "speedup by rule of thumb",
+    "draft acceptance rate",
+)
 
 
 @dataclass(frozen=True)
@@ -36,29 +40,20 @@ class Example:
 
 
 def print_explanation(example: Example) -> None:
-    """To stdout; a pipe gets plain text of a fixed width."""
-    console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
+    """To stdout."""
+    out = Report()
     for line in _explanation(example):
-        console.print(line, markup=False, soft_wrap=True)
+        out.text(line)
     most = max(8, example.gamma)
     times = example.times(most)
-    table = Table()
-    for title in (
-        "draft length",
-        "tokens per step",
-        "by rule of thumb",
-        "speedup",
-        "by rule of thumb",
-        "draft acceptance rate",
-    ):
-        table.add_column(title, justify="right")
+    rows = []
     for gamma in range(1, most + 1):
         exact, rule = iid_tokens_per_call(example.alpha, gamma), rule_of_thumb_tokens(example.alpha, gamma)
         fast, said = (ideal_speedup(tokens, gamma, times) for tokens in (exact, rule))
         counted = draft_acceptance_rate(example.alpha, gamma)
-        table.add_row(str(gamma), f"{exact:.2f}", f"{rule:.2f}", f"{fast:.2f}", f"{said:.2f}", f"{counted:.2f}")
-    console.print(table)
-    console.print(_break_even(example, times, most), markup=False, soft_wrap=True)
+        rows.append([str(gamma), *(f"{figure:.2f}" for figure in (exact, rule, fast, said, counted))])
+    out.table(COLUMNS, rows)
+    out.text(_break_even(example, times, most))
 
 
 def _break_even(example: Example, times: ForwardTimes, most: int) -> str:
