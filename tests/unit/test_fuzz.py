@@ -25,7 +25,7 @@ from pipeline.errors import UnderstudyError
 from pipeline.judgement.regression import read_baseline
 from pipeline.latency.costs.fitted import fit_measurements
 from pipeline.latency.costs.measurements import _GUIDELLM, Measurement, read_measurements
-from pipeline.latency.costs.step_costs import read_machine
+from pipeline.latency.costs.step_costs import read_step_costs
 from pipeline.latency.load.workload import read_workload
 from pipeline.store.files import read_json
 from tests.unit.test_workload import COUNTS, PROFILE, counts_json
@@ -59,7 +59,15 @@ ODD_TEXTS = (
 
 COSTS = fit_measurements(
     [
-        Measurement("", n, gamma, 1.0 + gamma / 3, 0.01 + 0.001 * gamma * n, 50.0, 0.1)
+        Measurement(
+            where="",
+            requests=n,
+            gamma=gamma,
+            tokens_per_step=1.0 + gamma / 3,
+            step_seconds=0.01 + 0.001 * gamma * n,
+            output_tokens=50.0,
+            ttft=0.1,
+        )
         for n in (1, 4, 16)
         for gamma in (0, 2, 4)
     ]
@@ -158,7 +166,7 @@ def _each_is_read_or_refused(path: Path, read: Callable[[random.Random], object]
         except UnderstudyError as error:
             lines = str(error).split("\n")
             assert all(line.startswith((str(path), "--set")) for line in lines), f"seed {seed}: {lines}"
-        except BaseException as error:
+        except Exception as error:
             error.add_note(f"seed {seed}")
             raise
 
@@ -216,7 +224,7 @@ def test_prompt_rows(tmp_path: Path) -> None:
         source = PromptSource(path=str(path), every_turn=chance.random() < 0.5)
         for row in SourceReader(0, source, path):
             try:
-                text = parse_row(row.value, source).asked
+                text = parse_row(row.value, source).comparison_text
             except BadRow as bad:
                 text = str(bad)
             assert text.encode()
@@ -233,7 +241,7 @@ def test_latency_tables(tmp_path: Path) -> None:
         name, content = _table(chance)
         (tmp_path / name).write_bytes(content)
         found = read_measurements(tmp_path / name, *({}, {"requests": 4.0}) if chance.random() < 0.3 else ())
-        assert all(one.requests > 0 and one.gamma >= 0 and 0 < one.step < np.inf for one in found)
+        assert all(one.requests > 0 and one.gamma >= 0 and 0 < one.step_seconds < np.inf for one in found)
 
     _each_is_read_or_refused(path, read)
 
@@ -245,7 +253,7 @@ def test_costs_and_profiles(subject: str, tmp_path: Path) -> None:
 
     def read(chance: random.Random) -> None:
         path.write_bytes(_json_text(chance, good))
-        assert np.isfinite(read_machine(path).steps(2, 64, 1)).all()
+        assert np.isfinite(read_step_costs(path).steps(2, 64, 1)).all()
 
     _each_is_read_or_refused(path, read)
 
