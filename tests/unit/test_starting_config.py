@@ -122,7 +122,7 @@ def test_models_that_cannot_be_used(tmp_path: Path) -> None:
     prompts = _prompts(tmp_path / "prompts.jsonl", [{"prompt": "a"}])
     small = _model(tmp_path / "small", max_position_embeddings=18)
     for name, complaint in (
-        ("org/name", "--target org/name: neither a directory nor a hub model"),
+        ("org/name", "--target org/name: not a directory and not a hub model"),
         (str(tmp_path), f"--target {tmp_path}: not a model directory"),
         (str(small), "context of 18 tokens leaves no room for a prompt"),
     ):
