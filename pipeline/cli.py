@@ -5,10 +5,8 @@ import logging
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 import typer
-from typer.core import TyperGroup
 
 from pipeline.commands.champion import history, rollback
 from pipeline.commands.check import check
@@ -17,34 +15,22 @@ from pipeline.commands.doctor import doctor
 from pipeline.commands.init import init
 from pipeline.commands.latency.explain import explain
 from pipeline.commands.latency.fit import fit
-from pipeline.commands.latency.options import RenamedOptions
 from pipeline.commands.latency.predict import predict
 from pipeline.commands.latency.schedule import schedule
 from pipeline.commands.plan import plan
 from pipeline.commands.probe import probe
 from pipeline.commands.profile import profile
+from pipeline.commands.renamed import Command, Group
 from pipeline.commands.run import run
 from pipeline.commands.show import show
 from pipeline.commands.stage import stage
 from pipeline.commands.store import sync
-from pipeline.errors import EXIT_FAILURE, EXIT_INTERRUPTED, UnderstudyError, UsageError
+from pipeline.errors import EXIT_FAILURE, EXIT_INTERRUPTED, UnderstudyError
 from pipeline.native.threads import limit_spinning
-
-_RENAMED = {"rollback": "champion rollback", "sync": "store sync"}
-
-
-class _Verbs(TyperGroup):
-    """The top-level commands. An old name is refused with the new one."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and args[0] in _RENAMED:
-            raise UsageError(f"{args[0]}: this command is now `understudy {_RENAMED[args[0]]}`")
-        return super().resolve_command(ctx, args)
-
 
 app = typer.Typer(
     name="understudy",
-    cls=_Verbs,
+    cls=Group,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -53,13 +39,13 @@ app = typer.Typer(
     epilog="Exit codes: 0 fine, 1 failure, 2 bad usage or config, 3 refused or regression found, 130 interrupted.",
 )
 for command in (init, plan, run, stage, show, probe, decode, profile, check, doctor):
-    app.command(cls=RenamedOptions)(command)
+    app.command(cls=Command)(command)
 
 
 def _group(name: str, text: str, commands: Iterable[Callable[..., None]]) -> None:
     group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=text)
     for command in commands:
-        group.command(cls=RenamedOptions)(command)
+        group.command(cls=Command)(command)
     app.add_typer(group, name=name)
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.commands.options import DEFAULT_STORE, OldRunOption, RunId, StorePath, refuse_run_option
+from pipeline.commands.options import DEFAULT_STORE, RunId, StorePath
 
 
 def check(
@@ -26,7 +26,6 @@ def check(
     update_baseline: Annotated[
         bool, typer.Option("--update-baseline", help="Write the draft's figures to --baseline and compare nothing.")
     ] = False,
-    run_option: OldRunOption = None,
 ) -> None:
     """Examine a draft on the completions of a run and compare it with a baseline, prompt by prompt. Exit 3 on a regression."""
     from pipeline.errors import BrokenDraft, Refused, UsageError
@@ -35,7 +34,6 @@ def check(
     from pipeline.store.files import read_json, write_json
     from pipeline.store.runs import require_run
 
-    refuse_run_option("check", run_option)
     if not update_baseline and not baseline.is_file():
         raise UsageError(f"--baseline {baseline}: no such file; write it with --update-baseline")
     before, stored = ({}, []) if update_baseline else read_baseline(read_json(baseline), str(baseline))

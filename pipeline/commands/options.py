@@ -5,11 +5,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from pipeline.errors import UsageError
-
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="The YAML config file.")]
 RunId = Annotated[str | None, typer.Argument(metavar="RUN", help="The id of a run; the latest run by default.")]
-OldRunOption = Annotated[str | None, typer.Option("--run", metavar="ID", hidden=True)]
 Overrides = Annotated[
     list[str] | None,
     typer.Option(
@@ -54,9 +51,3 @@ DraftSamplingOption = Annotated[
     typer.Option("--draft-sampling", help="How draft tokens are drawn at a temperature above 0."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
-
-
-def refuse_run_option(command: str, old: str | None) -> None:
-    """Raise UsageError if the old option `--run` was given: a run that is only read is an argument now."""
-    if old is not None:
-        raise UsageError(f"--run: name the run as an argument: `understudy {command} {old}`")

@@ -49,7 +49,7 @@ def profile(
     needed = max(*axes[1], *axes[2]) + max_gamma + 1
     if needed > pair.context:
         raise UsageError(
-            f"--context-lengths, --prompt-lengths: {needed} tokens exceed the pair's maximum context of {pair.context}"
+            f"--context-lengths, --prompt-lengths: {needed} tokens are needed, and the pair's context is {pair.context}"
         )
     about = {name: model_digest(find_model(source, name)) for name, source in (("target", target), ("draft", draft))}
     found = measure_profile(

@@ -1,13 +1,12 @@
 """`understudy show`: what a run did and found."""
 
-from pipeline.commands.options import DEFAULT_STORE, JsonOption, OldRunOption, RunId, StorePath, refuse_run_option
+from pipeline.commands.options import DEFAULT_STORE, JsonOption, RunId, StorePath
 
 
 def show(
     run: RunId = None,
     store: StorePath = DEFAULT_STORE,
     as_json: JsonOption = False,
-    run_option: OldRunOption = None,
 ) -> None:
     """Show a run: its stages, the table of drafts, the decision, and the link to MLflow."""
     import dataclasses
@@ -18,7 +17,6 @@ def show(
     from pipeline.store.artifacts import Store
     from pipeline.store.runs import require_run
 
-    refuse_run_option("show", run_option)
     target = Store(store)
     summary = summarise(target, require_run(target, run))
     if as_json:

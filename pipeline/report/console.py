@@ -3,19 +3,19 @@
 import os
 import sys
 from collections.abc import Collection, Sequence
-from textwrap import TextWrapper
+from textwrap import TextWrapper, wrap
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 _PIPE_WIDTH = 120
-# Ways to print a table, the widest first: frame, gap, headers on one line, text on one line.
+# Ways to print a table, the widest first: frame, gap, most lines of a header, most lines of a text.
 _STYLES = (
-    (box.HEAVY_HEAD, 1, True, True),
-    (box.HEAVY_HEAD, 1, False, True),
-    (None, 2, False, True),
-    (None, 1, False, False),
+    (box.HEAVY_HEAD, 1, 1, 1),
+    (box.HEAVY_HEAD, 1, 2, 1),
+    (None, 2, 2, 1),
+    (None, 1, 9, 9),
 )
 NO_BREAK = "\u00a0"  # printed as a space at which no line is broken
 
@@ -50,7 +50,7 @@ class Report:
             self.text(title)
         for frame, gap, headers, texts in _STYLES:
             widths = [
-                max(_width([column], headers), _width([row[index] for row in rows], texts or column not in left))
+                max(_width([column], headers), _width([row[index] for row in rows], texts if column in left else 1))
                 for index, column in enumerate(columns)
             ]
             between, edges = (2 * gap + 1, 2 * gap + 2) if frame else (gap, 0)
@@ -64,9 +64,17 @@ class Report:
             self.line()
 
 
-def _width(cells: Sequence[str], whole: bool) -> int:
-    """The widest cell, or the widest word where cells may be broken."""
-    return max((len(text) for cell in cells for text in ([cell] if whole else cell.split())), default=0)
+def _width(cells: Sequence[str], lines: int) -> int:
+    """The smallest width at which each cell takes at most so many lines, broken between words."""
+    return max((_fitting(cell, lines) for cell in cells), default=0)
+
+
+def _fitting(cell: str, lines: int) -> int:
+    longest_word = max(map(len, cell.split()), default=0)
+    return next(
+        (width for width in range(longest_word, len(cell)) if len(wrap(cell, width, break_on_hyphens=False)) <= lines),
+        len(cell),
+    )
 
 
 def _table(

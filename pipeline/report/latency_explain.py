@@ -1,10 +1,6 @@
 """What `understudy latency explain` prints: the speedup of one pair, by the rule of thumb and exactly."""
 
-import sys
 from dataclasses import dataclass
-
-from rich.console import Console
-from rich.table import Table
 
 from pipeline.acceptance.rounds import iid_tokens_per_call
 from pipeline.latency.costs.speedup import (
@@ -15,8 +11,16 @@ from pipeline.latency.costs.speedup import (
     ideal_speedup,
     rule_of_thumb_tokens,
 )
+from pipeline.report.console import Report
 
-_PIPE_WIDTH = 140
+COLUMNS = (
+    "draft length",
+    "tokens per step",
+    "tokens by rule of thumb",
+    "speedup",
+    "speedup by rule of thumb",
+    "draft acceptance rate",
+)
 
 
 @dataclass(frozen=True)
@@ -36,29 +40,20 @@ class Example:
 
 
 def print_explanation(example: Example) -> None:
-    """To stdout; a pipe gets plain text of a fixed width."""
-    console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
+    """To stdout."""
+    out = Report()
     for line in _explanation(example):
-        console.print(line, markup=False, soft_wrap=True)
+        out.text(line)
     most = max(8, example.gamma)
     times = example.times(most)
-    table = Table()
-    for title in (
-        "draft length",
-        "tokens per step",
-        "by rule of thumb",
-        "speedup",
-        "by rule of thumb",
-        "draft acceptance rate",
-    ):
-        table.add_column(title, justify="right")
+    rows = []
     for gamma in range(1, most + 1):
         exact, rule = iid_tokens_per_call(example.alpha, gamma), rule_of_thumb_tokens(example.alpha, gamma)
         fast, said = (ideal_speedup(tokens, gamma, times) for tokens in (exact, rule))
         counted = draft_acceptance_rate(example.alpha, gamma)
-        table.add_row(str(gamma), f"{exact:.2f}", f"{rule:.2f}", f"{fast:.2f}", f"{said:.2f}", f"{counted:.2f}")
-    console.print(table)
-    console.print(_break_even(example, times, most), markup=False, soft_wrap=True)
+        rows.append([str(gamma), *(f"{figure:.2f}" for figure in (exact, rule, fast, said, counted))])
+    out.table(COLUMNS, rows)
+    out.text(_break_even(example, times, most))
 
 
 def _break_even(example: Example, times: ForwardTimes, most: int) -> str:
@@ -81,17 +76,17 @@ def _explanation(example: Example) -> list[str]:
     verdict = f"is {over}% too high" if over else "agrees"
     return [
         f"Plain decoding: one token per target pass, {example.plain:g} ms per token.",
-        f"One speculative step: {gamma} draft tokens in {gamma * example.draft:g} ms, then one target pass over {gamma + 1} tokens "
-        f"in {example.verify:g} ms: {round_ms:g} ms.",
+        f"One speculative step: {gamma} draft tokens in {gamma * example.draft:g} ms, then one target pass over {gamma + 1} "
+        f"tokens in {example.verify:g} ms: {round_ms:g} ms.",
         "",
-        f"Rule of thumb: {alpha:g} of {gamma} draft tokens are accepted and the target adds one: {rule:.2f} tokens per step, "
+        f"Rule of thumb: {alpha:.0%} of {gamma} draft tokens are accepted and the target adds one: {rule:.2f} tokens per step, "
         f"{round_ms / rule:.1f} ms per token, speedup {rule * example.plain / round_ms:.2f}.",
         f"Exact: a draft token counts only if all draft tokens before it were accepted: 1 + {alpha:g} + {alpha:g}^2 + ... = "
         f"{exact:.2f} tokens per step, {round_ms / exact:.1f} ms per token, speedup {exact * example.plain / round_ms:.2f}.",
         "",
-        f"If {alpha:g} is the acceptance rate (the probability that a token is accepted, given that all before it were), the rule of "
-        f"thumb {verdict}. `understudy probe` and every examination report this rate.",
+        f"If {alpha:g} is the acceptance rate (the probability that a token is accepted if all before it were), the rule "
+        f"of thumb {verdict}. `understudy probe` and every examination report this rate.",
         f"If {alpha:g} is the draft acceptance rate of an engine (accepted / drafted tokens), the rule of thumb is right. The "
         f"acceptance rate is then {counted:.2f}.",
-        "Both assume the same acceptance rate for every token. The tokens per target call of an examination need no such assumption.",
+        "Both assume the same acceptance rate for every token. An examination's tokens per target call do not.",
     ]

@@ -1,61 +1,57 @@
 """What `understudy latency predict` prints and plots: latency by load, with speculation and without."""
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
 
 from pipeline.latency.load.prediction import LoadPoint, Prediction
 from pipeline.latency.load.queueing import Latency
 from pipeline.latency.load.schedule import batch_ranges
+from pipeline.report.console import Report
 
-_PIPE_WIDTH = 140
+_SIMULATED = ("simulated mean s", "simulated p95 s")
+COLUMNS = (
+    "requests/s",
+    "tokens/s",
+    "plain mean s",
+    "plain p95 s",
+    "plain batch",
+    "spec. mean s",
+    "spec. p95 s",
+    "spec. batch",
+    *_SIMULATED,
+    "speedup",
+)
 _UNSTABLE = "unstable"
 
 
 def print_prediction(found: Prediction, lengths_N: NDArray[np.int64], tokens: float, notes: Sequence[str]) -> None:
-    """To stdout; a pipe gets plain text of a fixed width. `tokens`: mean output length."""
-    console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
-
-    def say(text: str) -> None:
-        console.print(text, markup=False, soft_wrap=True)
-
-    table = Table()
+    """To stdout. `tokens`: mean output length."""
+    out = Report()
     simulated = any(point.simulated for point in found.points)
-    titles = [
-        "requests/s",
-        "tokens/s",
-        "plain mean s",
-        "plain p95 s",
-        "plain batch",
-        "spec. mean s",
-        "spec. p95 s",
-        "spec. batch",
-    ]
-    for title in [*titles, *(["simulated mean s", "simulated p95 s"] if simulated else []), "speedup"]:
-        table.add_column(title, justify="right")
+    rows = []
     for point in found.points:
         speedup = "-" if point.speedup is None else f"{point.speedup:.2f}"
-        table.add_row(
-            f"{point.rate:.4g}",
-            f"{point.rate * tokens:,.0f}" if point.plain or point.speculative else "-",
-            *_cells(point.plain),
-            *_cells(point.speculative),
-            *(_simulated(point) if simulated else ()),
-            speedup,
+        rows.append(
+            [
+                f"{point.rate:.4g}",
+                f"{point.rate * tokens:,.0f}" if point.plain or point.speculative else "-",
+                *_cells(point.plain),
+                *_cells(point.speculative),
+                *(_simulated(point) if simulated else ()),
+                speedup,
+            ]
         )
-    console.print(table)
-    say(f"draft length: {_lengths(lengths_N)}")
-    say(
-        f"capacity: {found.plain_limit:.4g} requests/s with plain decoding, {found.speculative_limit:.4g} with speculation. Where "
-        "offered load exceeds capacity (unstable), the queue grows without bound and latency has no mean"
+    out.table([column for column in COLUMNS if simulated or column not in _SIMULATED], rows)
+    out.text(f"draft length: {_lengths(lengths_N)}")
+    out.text(
+        f"capacity: {found.plain_limit:.4g} requests/s with plain decoding, {found.speculative_limit:.4g} with speculation. "
+        "Where offered load exceeds capacity (unstable), the queue grows without bound and so does latency"
     )
     for note in notes:
-        say(note)
+        out.text(note)
 
 
 def _cells(found: Latency | None) -> tuple[str, str, str]:
@@ -84,7 +80,7 @@ def plot_prediction(found: Prediction, path: Path) -> None:
     figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
     for name, colour, limit in (
         ("plain", "tab:gray", found.plain_limit),
-        ("drafted", "tab:blue", found.speculative_limit),
+        ("speculative", "tab:blue", found.speculative_limit),
     ):
         stable = [(point.rate, one) for point in found.points if (one := getattr(point, name)) is not None]
         rates = [rate for rate, _ in stable]

@@ -1,55 +1,49 @@
 """What `understudy latency schedule` prints and plots: the best draft length by batch size."""
 
 import json
-import sys
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from pipeline.latency.load.schedule import FORMATS, Schedule, largest_paying_batch, speedups
+from pipeline.report.console import Report
 
-_PIPE_WIDTH = 140
+COLUMNS = ("batch size", "draft", "draft length", "speedup", "break-even acceptance")
 _SHOWN = (1, 4, 16, 64, 256)  # batch sizes in the plot
 
 
 def print_schedule(found: Schedule, notes: Sequence[str]) -> None:
-    """To stdout; a pipe gets plain text of a fixed width."""
-    console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
-
-    def say(text: str) -> None:
-        console.print(text, markup=False, soft_wrap=True)
-
+    """To stdout."""
+    out = Report()
     several = len(found.drafts) > 1
-    table = Table()
-    for title in ("batch size", *(["draft"] if several else []), "draft length", "speedup", "break-even acceptance"):
-        table.add_column(title, justify="right")
+    rows = []
     for first, last in _ranges(found):
         name = found.winner_N[first] or "none"
-        table.add_row(
-            str(first + 1) if first == last else f"{first + 1} to {last + 1}",
-            *([name] if several else []),
-            str(found.lengths_N[first]),
-            _span(found.speedup_N[[first, last]], "{:.2f}"),
-            _span(found.break_even_N[[first, last]], "{:.2f}"),
+        rows.append(
+            [
+                str(first + 1) if first == last else f"{first + 1} to {last + 1}",
+                *([name] if several else []),
+                str(found.lengths_N[first]),
+                _span(found.speedup_N[[first, last]], "{:.2f}"),
+                _span(found.break_even_N[[first, last]], "{:.2f}"),
+            ]
         )
-    console.print(table)
+    out.table([column for column in COLUMNS if several or column != "draft"], rows)
     cap, last = len(found.lengths_N), largest_paying_batch(found.lengths_N)
     if not last:
-        say(f"speculation does not pay at any batch size up to {cap}")
+        out.text(f"speculation does not pay at any batch size up to {cap}")
     elif last == cap:
-        say(f"speculation pays at all batch sizes up to the batch cap ({cap})")
+        out.text(f"speculation pays at all batch sizes up to the batch cap ({cap})")
     else:
-        say(f"break-even: speculation pays up to batch size {last}")
+        out.text(f"break-even: speculation pays up to batch size {last}")
     for note in notes:
-        say(note)
+        out.text(note)
     if last and not several:
         for engine, written in FORMATS.items():
-            say(f"{engine}: {json.dumps(written(found.lengths_N))}")
+            out.line(f"{engine}: {json.dumps(written(found.lengths_N))}")
 
 
 def _ranges(found: Schedule) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Costs fitted to half of a measured sweep, predicting the other half: our decoder in bf16, by requests and draft length."""
+"""Step costs fitted to half of a measured sweep and tested on the other half: our decoder in bf16, by batch size and gamma."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -11,7 +11,7 @@ from tests.benchmarks.figures import write
 
 BATCHES, GAMMAS, PROMPT, ROUNDS, TURNS = (1, 2, 4, 8, 16, 32), tuple(range(9)), 64, 16, 40
 _WARM = 2  # steps
-_VISITS = {1: 4, 2: 3, 4: 2}  # a turn, by batch: the shorter, the more a slow moment of the machine weighs
+_VISITS = {1: 4, 2: 3, 4: 2}  # measurements per turn by batch size: short ones are noisier
 _MAPE_AIM, _R2_AIM, _REGRET_AIM = 0.05, 0.98, 0.03
 
 
@@ -38,13 +38,13 @@ def _measure() -> dict[str, Any]:
     order = Random(0)
     places = [(batch, gamma) for batch, gamma in product(BATCHES, GAMMAS) for _ in range(_VISITS.get(batch, 1))]
     for turn in range(TURNS + 1):
-        order.shuffle(places)  # a slow second of the machine is nobody's neighbour's
+        order.shuffle(places)  # so that a slow moment does not fall on neighbouring points
         for visit, (batch, gamma) in enumerate(places):
             step, counted = _step(decoders[gamma], prompts[:batch], seed=len(places) * turn + visit)
             if turn:
                 seconds.setdefault((batch, gamma), []).append(step)
                 emitted.setdefault(gamma, []).append(counted)
-    # What a round emits is the pair's and the prompts', not the load's: counted together, luck decides less.
+    # Tokens per round do not depend on the batch size; pooling them reduces the noise.
     lengths = {
         gamma: sum(tokens for tokens, _ in all_) / sum(rounds for _, rounds in all_) for gamma, all_ in emitted.items()
     }
@@ -59,16 +59,16 @@ def _measure() -> dict[str, Any]:
 
 
 class _Enough(Exception):
-    """Ends a decoding of which the rest would tell nothing."""
+    """Stops decoding once enough steps were measured."""
 
 
 def _step(decoder: Any, prompts: list[list[int]], seed: int) -> tuple[float, tuple[int, int]]:
-    """Median seconds of a step in which every request takes part, and the tokens and rounds of all of them."""
+    """Median seconds of a step with all requests active, and the total of tokens and rounds."""
     import time
 
     from pipeline.speculation.batch import Request
 
-    limit = (ROUNDS + _WARM) * (decoder.length.most + 1) + 1  # nobody is done before that
+    limit = (ROUNDS + _WARM) * (decoder.length.most + 1) + 1  # no request ends earlier
     requests = [Request(prompt, limit, seed * len(prompts) + row) for row, prompt in enumerate(prompts)]
     times, emitted, steps = list[float](), list[int](), list[float]()
 
@@ -86,7 +86,7 @@ def _step(decoder: Any, prompts: list[list[int]], seed: int) -> tuple[float, tup
 
 
 def _judged(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Fitted to one colour of the chessboard, asked for the other, and the other way round."""
+    """Two-fold cross-validation: points alternate between the folds like the colours of a chessboard."""
     import numpy as np
 
     from pipeline.latency.costs.fitted import fit_measurements
@@ -127,7 +127,7 @@ def _colour(row: dict[str, Any]) -> int:
 
 
 def _regret(rows: list[dict[str, Any]], fitted: Any, batch: int) -> float:
-    """What the draft length that the costs choose takes longer than the best one, as both were measured."""
+    """Measured time of the draft length chosen by the fitted costs / measured time of the best one - 1."""
     mine = [row for row in rows if row["requests"] == batch]
     measured = {row["gamma"]: row["step"] / row["length"] for row in mine}
     guessed = {row["gamma"]: fitted.step_seconds(batch, row["gamma"]).item() / row["length"] for row in mine}
@@ -135,26 +135,26 @@ def _regret(rows: list[dict[str, Any]], fitted: Any, batch: int) -> float:
 
 
 def section(figure: dict[str, Any]) -> Iterator[str]:
-    """What BENCHMARKS.md says of it."""
-    yield "## Costs fitted to half of a sweep, predicting the other half\n"
+    """The section of BENCHMARKS.md."""
+    yield "## Step costs fitted to half of a sweep, tested on the other half\n"
     yield (
-        f"The reference pair in bf16 by our decoder, {len(BATCHES)} loads by {len(GAMMAS)} draft lengths like a chessboard: "
-        "costs fitted to one colour are asked for the time per output token of the other. Medians of "
-        f"{figure['turns']} turns (and more of few requests), each in an order of its own. Regret: what the "
-        "draft length they choose takes longer than the best one measured.\n"
+        f"The reference pair in bf16 with our decoder, {len(BATCHES)} batch sizes x {len(GAMMAS)} draft lengths. Two-fold "
+        "cross-validation: points alternate between two halves like the colours of a chessboard; costs are fitted to one half "
+        f"and predict TPOT of the other. Step times are medians of {figure['turns']} turns in random order. Regret: measured "
+        "TPOT at the draft length that the fitted costs choose, relative to the best measured one.\n"
     )
     yield (
-        f"| fitted to | error, mean (aim {_MAPE_AIM:.0%}) | of a line alone | R2 (aim {_R2_AIM:g}) | largest regret (aim "
+        f"| fitted to | MAPE (aim {_MAPE_AIM:.0%}) | MAPE, linear model only | R2 (aim {_R2_AIM:g}) | largest regret (aim "
         f"{_REGRET_AIM:.0%}) |"
     )
     yield "|---|---|---|---|---|"
-    for name, half in zip(("one half", "the other"), figure["halves"], strict=True):
+    for name, half in zip(("first half", "second half"), figure["halves"], strict=True):
         yield (
             f"| {name} | **{half['mape']:.1%}** | {half['mape_of_the_line']:.1%} | **{half['r2']:.4f}** | "
             f"**{max(half['regret'].values()):.1%}** |"
         )
     yield ""
-    yield "| requests | " + " | ".join(f"gamma {gamma}: ms a token" for gamma in GAMMAS) + " |"
+    yield "| batch size | " + " | ".join(f"gamma {gamma}: TPOT ms" for gamma in GAMMAS) + " |"
     yield "|---|" + "---|" * len(GAMMAS)
     for batch in BATCHES:
         tpot = {row["gamma"]: 1e3 * row["step"] / row["length"] for row in figure["rows"] if row["requests"] == batch}

@@ -99,7 +99,10 @@ def test_prompts_are_completed_and_times_measured(smoke: Smoke) -> None:
         ((), "give either --prompts, which the target completes, or --completions, a generate artifact"),
         (("--prompts", "none.jsonl"), "--prompts none.jsonl: no such file or directory"),
         (("--completions", "none"), "--completions none: no such directory"),
-        (("--completions", "."), "--completions .: not a generate artifact with examination completions"),
+        (
+            ("--completions", "."),
+            "--completions .: not a generate artifact with examination completions; `understudy show` names one",
+        ),
         (("--prompts", "p.txt"), "--prompts p.txt: no such file or directory"),
     ],
     ids=str,

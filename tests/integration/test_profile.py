@@ -7,7 +7,7 @@ import pytest
 from pipeline.latency.costs.step_costs import read_profile
 from tests.integration.conftest import Ended, Smoke
 
-SMALL = ("--batches", "4,1", "--max-gamma", 2, "--contexts", 8, "--prompts", "4,12")
+SMALL = ("--batch-sizes", "4,1", "--max-gamma", 2, "--context-lengths", 8, "--prompt-lengths", "4,12")
 
 
 def _profile(smoke: Smoke, *more: object) -> Ended:
@@ -18,7 +18,7 @@ def _profile(smoke: Smoke, *more: object) -> Ended:
 
 
 def test_the_pair_is_measured_and_written(smoke: Smoke, tmp_path: Path) -> None:
-    """Every point asked for, in order; what it holds for is in the file, and the table names the machine."""
+    """Every requested point, sorted; the file records the environment, and the screen names the device."""
     ended = _profile(smoke, "--out", tmp_path / "profile.json")
     found = read_profile(tmp_path / "profile.json")
 
@@ -33,10 +33,16 @@ def test_the_pair_is_measured_and_written(smoke: Smoke, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--batches", "1,many"), "--batches 1,many: give whole numbers above 0, with commas, such as 1,4,16"),
-        (("--contexts", "0"), "--contexts 0: give whole numbers above 0"),
-        (("--contexts", "100000"), "--contexts, --prompts: 100003 tokens are needed, and the pair's context is"),
-        (("--out", "nowhere/profile.json"), "--out nowhere/profile.json: no such directory as nowhere"),
+        (
+            ("--batch-sizes", "1,many"),
+            "--batch-sizes 1,many: give whole numbers above 0, comma-separated, such as 1,4,16",
+        ),
+        (("--context-lengths", "0"), "--context-lengths 0: give whole numbers above 0"),
+        (
+            ("--context-lengths", "100000"),
+            "--prompt-lengths: 100003 tokens are needed, and the pair's context is",
+        ),
+        (("--out", "nowhere/profile.json"), "--out nowhere/profile.json: directory nowhere does not exist"),
     ],
 )
 def test_what_cannot_be_measured_is_one_line(arguments: tuple[str, ...], message: str, smoke: Smoke) -> None:

@@ -1,4 +1,4 @@
-"""Costs of a server from measured steps."""
+"""Linear step costs from measured step times."""
 
 import re
 
@@ -17,7 +17,7 @@ def _steps(batch_R: np.ndarray, gamma_R: np.ndarray) -> np.ndarray:
 
 
 def test_exact_measurements_give_back_their_costs() -> None:
-    """With no width to their intervals, and every step predicted."""
+    """With intervals of width 0 and exact predictions."""
     found = fit_costs(BATCH_R, GAMMA_R, _steps(BATCH_R, GAMMA_R))
 
     for name, value in TRUE.items():
@@ -30,7 +30,7 @@ def test_exact_measurements_give_back_their_costs() -> None:
 
 
 def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
-    """Of 400 noisy sweeps about 95% for each cost: fewer than 355 (89%) has a chance below 1e-6 each."""
+    """About 95% of 400 noisy sweeps for each cost; fewer than 355 (89%) has a probability below 1e-6."""
     random, within = np.random.default_rng(0), dict.fromkeys(TRUE, 0)
     for _ in range(400):
         seconds_R = _steps(BATCH_R, GAMMA_R) * (1 + 0.02 * random.standard_normal(len(BATCH_R)))
@@ -42,7 +42,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
 
 
 def test_one_draft_length_cannot_tell_drafting_from_verifying() -> None:
-    """Their sum is known all the same."""
+    """Their sum is determined."""
     batch_R, gamma_R = np.array([1, 2, 4, 8, 16]), np.full(5, 3)
     found = fit_costs(batch_R, gamma_R, _steps(batch_R, gamma_R))
 
@@ -51,7 +51,7 @@ def test_one_draft_length_cannot_tell_drafting_from_verifying() -> None:
 
 
 def test_plain_decoding_alone_says_nothing_of_drafts() -> None:
-    """Which is told, and the rest is right."""
+    """Draft costs are reported as not identifiable; the others are right."""
     batch_R = np.array([1, 2, 4, 8])
     found = fit_costs(batch_R, np.zeros(4), _steps(batch_R, np.zeros(4)))
 
@@ -59,8 +59,8 @@ def test_plain_decoding_alone_says_nothing_of_drafts() -> None:
     assert pytest.approx(TRUE["verify_each"]) == found.coefficients["verify_each"].value
 
 
-def test_experts_are_read_once_they_are_woken() -> None:
-    """2 of 16: one token wakes an eighth, many wake all; their cost is found beside the others."""
+def test_expert_costs_follow_the_active_share() -> None:
+    """2 of 16: one token activates an eighth, many tokens all; the cost is fitted with the others."""
     experts = Experts(2, 16)
     seconds_R = _steps(BATCH_R, GAMMA_R) + 0.05 * experts.share(BATCH_R * (GAMMA_R + 1))
     found = fit_costs(BATCH_R, GAMMA_R, seconds_R, experts)
@@ -73,9 +73,9 @@ def test_experts_are_read_once_they_are_woken() -> None:
 @pytest.mark.parametrize(
     ("batch", "gamma", "seconds", "message"),
     [
-        ([4, 4, 4, 4], [0, 1, 2, 3], [1, 2, 3, 4], "all 4 measurements are of one load"),
-        ([1, 2, 4, 8], [0, 1, 2, 3], [1, -2, 3, 4], "measurement 2: -2 s is no time that a step takes"),
-        ([1, 2, 4, 8], [0, 1, 2, 3], [1, 2, float("nan"), 4], "measurement 3: nan s is no time"),
+        ([4, 4, 4, 4], [0, 1, 2, 3], [1, 2, 3, 4], "all 4 measurements have the same number of requests"),
+        ([1, 2, 4, 8], [0, 1, 2, 3], [1, -2, 3, 4], "measurement 2: -2 s is not a valid step time"),
+        ([1, 2, 4, 8], [0, 1, 2, 3], [1, 2, float("nan"), 4], "measurement 3: nan s is not a valid step time"),
         ([1, 0, 4, 8], [0, 1, 2, 3], [1, 2, 3, 4], "measurement 2: 0 requests at draft length 1"),
         ([1, 2, 2], [0, 1, 1], [1, 2, 3], "3 measurements are too few for 4 costs"),
     ],
@@ -83,6 +83,6 @@ def test_experts_are_read_once_they_are_woken() -> None:
 def test_what_cannot_be_fitted_is_one_line(
     batch: list[int], gamma: list[int], seconds: list[float], message: str
 ) -> None:
-    """Naming the measurement, or what is missing."""
+    """Names the measurement, or what is missing."""
     with pytest.raises(UsageError, match=re.escape(message)):
         fit_costs(batch, gamma, seconds)

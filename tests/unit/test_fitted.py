@@ -1,4 +1,4 @@
-"""A server from measurements: its line, and what a line leaves over."""
+"""Step costs of a server from measurements: linear and piecewise models."""
 
 import json
 from collections.abc import Callable
@@ -20,22 +20,22 @@ def _linear(requests: float, gamma: float) -> float:
 
 
 def _saturating(requests: float, gamma: float) -> float:
-    """As a machine that has less and less to spare from 16 tokens on."""
+    """A machine that becomes compute-bound above 16 tokens."""
     return _linear(requests, gamma) * (1 + 0.4 * max(0.0, np.log2(requests * (gamma + 1) / 16)))
 
 
 def _draft_saturating(requests: float, gamma: float) -> float:
-    """As a draft whose pass is free up to 16 requests, beside a target whose pass is a line."""
+    """A draft pass with constant time up to 16 requests; the target pass is linear."""
     return 0.02 + 0.0005 * requests * (gamma + 1) + gamma * (0.003 + 0.001 * max(0.0, requests - 16))
 
 
 def _tiled(requests: float, gamma: float) -> float:
-    """As a target's pass that takes 16 tokens as it takes one of them."""
+    """A target pass in tiles of 16 tokens."""
     return _linear(requests, gamma) + 0.03 * np.ceil(requests * (gamma + 1) / 16)
 
 
 def _bookkeeping(requests: float, gamma: float) -> float:
-    """As a server that takes time for speculating with each request, whatever it drafts."""
+    """A server with a fixed cost of speculation per step and per request."""
     late = 0.01 * max(0.0, np.log2(requests * (gamma + 1) / 16))
     return _linear(requests, gamma) + (0.02 + 0.004 * requests) * (gamma > 0) + late
 
@@ -55,8 +55,8 @@ def _sweep(step: Step, tokens: float | None = None) -> list[Measurement]:
     ]
 
 
-def test_a_line_is_left_alone() -> None:
-    """Nothing is laid over it, and it goes on past what was measured."""
+def test_linear_costs_stay_linear() -> None:
+    """No piecewise model is used, and extrapolation is linear."""
     found = fit_measurements(_sweep(_linear))
 
     assert found.piecewise is None
@@ -67,8 +67,8 @@ def test_a_line_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize(("step", "error"), [(_saturating, 0.03), (_draft_saturating, 0.01), (_tiled, 0.03)])
-def test_a_server_that_bends_is_followed(step: Step, error: float) -> None:
-    """Better than by a line, where it was measured and between; the errors of both are kept."""
+def test_nonlinear_costs_use_the_piecewise_model(step: Step, error: float) -> None:
+    """Its error is below the linear one, at measured points and between; both errors are stored."""
     found = fit_measurements(_sweep(step))
 
     requests, gamma = (one.ravel() for one in np.meshgrid([1, 3, 6, 12, 24, 32], [0, 1, 2, 4, 5]))
@@ -80,8 +80,8 @@ def test_a_server_that_bends_is_followed(step: Step, error: float) -> None:
 
 
 def test_prefills_of_others_are_no_part_of_a_step() -> None:
-    """In a closed loop each of the others begins anew once in as many steps as its answer takes. A request alone says what a
-    prompt takes; without one the steps do, where lengths vary enough; a first token in company has waited for others'."""
+    """In a closed loop each other request is prefilled once per output length. TTFT of a single request gives the prefill time;
+    without one it is fitted. TTFT under load includes queueing and is not used."""
     tokens, prefill = 100.0, 0.03
 
     def stalled(requests: float, gamma: float) -> float:
@@ -95,12 +95,12 @@ def test_prefills_of_others_are_no_part_of_a_step() -> None:
 
 
 def test_without_lengths_prefills_stay_in_the_steps() -> None:
-    """They are there already: on top of it they would count twice."""
+    """They must not be counted twice."""
     assert 0.0 == fit_measurements(_sweep(_linear)).prefill
 
 
 def test_it_says_whether_plain_decoding_was_measured() -> None:
-    """Nothing can be held against what was not."""
+    """It is the baseline of the speedup."""
     sweep = _sweep(_linear)
 
     assert fit_measurements(sweep).plain
@@ -109,7 +109,7 @@ def test_it_says_whether_plain_decoding_was_measured() -> None:
 
 @pytest.mark.parametrize("step", [_linear, _saturating, _draft_saturating, _tiled])
 def test_it_survives_its_file(step: Step) -> None:
-    """Written and read, intervals that are unknown among it."""
+    """Written and read back, with infinite intervals."""
     found = fit_measurements(_sweep(step, 100.0))
     again = fitted_costs_from_json(json.loads(json.dumps(found.json(), allow_nan=False)), "costs.json")
 
@@ -120,37 +120,37 @@ def test_it_survives_its_file(step: Step) -> None:
 def test_a_file_that_holds_no_costs_is_one_line() -> None:
     """Naming it."""
     whole = fit_measurements(_sweep(_linear)).json()
-    with pytest.raises(UsageError, match=r"costs\.json: no costs of schema 2"):
+    with pytest.raises(UsageError, match=r"costs\.json: not a costs file of schema 2"):
         fitted_costs_from_json(whole | {"schema": 1}, "costs.json")
-    with pytest.raises(UsageError, match=r"costs\.json: not whole costs"):
+    with pytest.raises(UsageError, match=r"costs\.json: invalid costs file"):
         fitted_costs_from_json(whole | {"costs": {}}, "costs.json")
 
 
-def test_prefills_that_are_sliced_stay_in_the_steps() -> None:
-    """Where too little of a step would be left, steps are taken as they are."""
+def test_chunked_prefills_stay_in_the_steps() -> None:
+    """If subtraction leaves too little of a step, step times are used unchanged."""
     found = fit_measurements([replace(one, ttft=2.0) for one in _sweep(_linear, 10.0)])
 
     np.testing.assert_allclose(found.step_seconds(8, 3), _linear(8, 3))
     assert 0.0 == found.prefill
 
 
-def test_prefills_that_would_explain_less_are_sliced() -> None:
-    """Enough of every step would be left, but not a line, where the steps themselves are one."""
+def test_prefills_that_worsen_the_fit_are_taken_for_chunked() -> None:
+    """Unchanged step times are linear, those without prefills are not."""
     found = fit_measurements([replace(one, ttft=0.01, output_tokens=100.0) for one in _sweep(_linear, 100.0)])
 
     np.testing.assert_allclose(found.step_seconds(8, 3), _linear(8, 3))
     assert 0.0 == found.prefill
 
 
-def test_a_load_measured_twice_is_one_place() -> None:
-    """Of the mean seconds."""
+def test_a_point_measured_twice_counts_once() -> None:
+    """With the mean step time."""
     once, twice = fit_measurements(_sweep(_saturating)), fit_measurements(_sweep(_saturating) * 2)
 
     np.testing.assert_allclose(twice.step_seconds(12, 3), once.step_seconds(12, 3), rtol=1e-6)
 
 
-def test_a_prompt_measured_alone_waited_for_nobody() -> None:
-    """Whatever the load of its row; the median of them, so that one that was held up says nothing."""
+def test_isolated_ttft_is_the_prefill_time() -> None:
+    """At any number of requests; the median, so one outlier has no effect."""
     loaded = [replace(one, isolated=True, ttft=0.04) for one in _sweep(_linear) if one.requests > 1]
     held_up = [replace(loaded[0], ttft=1.0), *loaded[1:]]
 
@@ -158,16 +158,16 @@ def test_a_prompt_measured_alone_waited_for_nobody() -> None:
     assert pytest.approx(0.04) == fit_measurements(held_up).prefill
 
 
-def test_a_few_places_have_no_bends() -> None:
-    """Nobody can say of four that a line does not fit."""
+def test_too_few_points_use_the_linear_model() -> None:
+    """Four points do not determine a piecewise model."""
     found = fit_measurements([one for one in _sweep(_saturating) if one.requests in (1, 32) and one.gamma in (0, 5)])
 
     assert found.piecewise is None
     assert 0.0 == found.leave_one_out.linear
 
 
-def test_errors_are_of_what_was_not_seen() -> None:
-    """Predicting noise from other noise is worse than following it."""
+def test_leave_one_out_errors_are_out_of_sample() -> None:
+    """With noise they exceed the error of the fit."""
     random = np.random.default_rng(0)
     found = fit_measurements(
         [replace(one, step_seconds=one.step_seconds * random.uniform(0.8, 1.2)) for one in _sweep(_linear)]
@@ -185,13 +185,13 @@ def test_everything_survives_its_file() -> None:
 
 @pytest.mark.parametrize("bad", [{"prefill": np.nan}, {"prefill": -1.0}, {"most_gamma": -1}, {"most_requests": 0}])
 def test_figures_that_cannot_be_are_refused(bad: dict[str, float]) -> None:
-    """As a file that is not whole."""
-    with pytest.raises(UsageError, match=r"costs\.json: not whole costs"):
+    """As an invalid file."""
+    with pytest.raises(UsageError, match=r"costs\.json: invalid costs file"):
         fitted_costs_from_json(fit_measurements(_sweep(_linear)).json() | bad, "costs.json")
 
 
-def test_bookkeeping_is_followed() -> None:
-    """A part once and a part for each request, where anything is drafted."""
+def test_fixed_costs_of_speculation_are_fitted() -> None:
+    """A part per step and a part per request, if gamma > 0."""
     found = fit_measurements(_sweep(_bookkeeping))
     places = product((3, 12, 24, 32), (0, 1, 2, 5))
     errors = [float(found.step_seconds(*place)) / _bookkeeping(*place) - 1 for place in places]

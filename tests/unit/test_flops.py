@@ -1,4 +1,4 @@
-"""Arithmetic, from configs as models save them."""
+"""Compute per token, from model configs."""
 
 import pytest
 
@@ -15,8 +15,8 @@ LLAMA_8B = {
 }
 
 
-def test_arithmetic_is_the_weights_that_a_token_meets() -> None:
-    """Every matrix once, the embedding not at all; and of experts as many as are awake."""
+def test_macs_are_the_weights_used_by_a_token() -> None:
+    """Every matrix once, no embedding, active experts only."""
     model = family_model("Llama", head_dim=16)
     linears = [name for name, _ in model.named_parameters() if "proj" in name or "lm_head" in name]
     weights = sum(model.get_parameter(name).numel() for name in linears)

@@ -53,7 +53,7 @@ def test_a_measurement_beside_other_work_says_so() -> None:
     beside = replace(PROFILE, about={"processor_share": 0.5})
 
     assert 1 == len(beside.notes)
-    assert "it had 50% of the processor" in beside.notes[0]
+    assert "it had 50% of the CPU" in beside.notes[0]
     assert [] == PROFILE.notes == replace(PROFILE, about={"processor_share": 0.9}).notes
 
 
@@ -69,9 +69,9 @@ def test_it_survives_its_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"schema": 7}, "a profile of schema 7, and this version reads schema 1; measure again"),
-        ({"draft": {}}, "draft: a table of forward times has"),
-        ({"more": 1}, "this is no profile of forward times"),
+        ({"schema": 7}, "profile has schema 7, this version reads schema 1; profile again"),
+        ({"draft": {}}, "draft: a table of forward times needs"),
+        ({"more": 1}, "not a profile; write one with"),
     ],
 )
 def test_a_file_that_is_no_profile_is_one_line(change: dict[str, Any], message: str, tmp_path: Path) -> None:

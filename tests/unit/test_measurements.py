@@ -1,4 +1,4 @@
-"""Measurements of servers, as people and tools write them."""
+"""Measurements of servers: CSV tables and benchmark results."""
 
 import json
 import re
@@ -20,7 +20,7 @@ def _table(tmp_path: Path, *lines: str) -> Path:
 
 
 def test_a_published_sweep_is_read_as_it_is(tmp_path: Path) -> None:
-    """A step gives a request so many tokens, each after so long; milliseconds by the column's name."""
+    """Step time is TPOT times tokens per step; the column name says milliseconds."""
     path = _table(tmp_path, PUBLISHED, "4,3,2.5,10,50,400", "8,0,,22,60,360")
 
     assert [
@@ -52,8 +52,8 @@ def test_a_published_sweep_is_read_as_it_is(tmp_path: Path) -> None:
         ("request_rate,request_throughput,k,latency_ms,tokens", "3,2.9,0,1000,11", 3.9, 0.1),
     ],
 )
-def test_what_is_not_said_follows(header: str, row: str, requests: float, step: float, tmp_path: Path) -> None:
-    """Requests at once by Little's law, a token's time from latency or throughput, its yield from what is accepted."""
+def test_missing_quantities_are_derived(header: str, row: str, requests: float, step: float, tmp_path: Path) -> None:
+    """Concurrency by Little's law, TPOT from latency or throughput, tokens per step from acceptance."""
     (found,) = read_measurements(_table(tmp_path, header, row))
 
     assert pytest.approx(requests) == found.requests
@@ -61,15 +61,15 @@ def test_what_is_not_said_follows(header: str, row: str, requests: float, step: 
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
-def test_what_parts_columns_is_seen_in_the_header(delimiter: str, tmp_path: Path) -> None:
-    """As spreadsheets write them."""
+def test_the_delimiter_is_detected_from_the_header(delimiter: str, tmp_path: Path) -> None:
+    """Comma, semicolon or tab."""
     path = _table(tmp_path, *(line.replace(",", delimiter) for line in (PUBLISHED, "4,3,2.5,10,50,400")))
 
     assert [(4.0, 3, 2.5)] == [(one.requests, one.gamma, one.tokens_per_step) for one in read_measurements(path)]
 
 
 def test_columns_and_values_can_be_named(tmp_path: Path) -> None:
-    """For tables that call them otherwise, or leave them out."""
+    """For tables with other column names or missing columns."""
     path = _table(tmp_path, "users,time per token (ms)", "4,10")
     (found,) = read_measurements(
         path, {"requests": "users", "tpot": "time per token (ms)"}, {"gamma": 3, "acceptance_length": 2}
@@ -79,7 +79,7 @@ def test_columns_and_values_can_be_named(tmp_path: Path) -> None:
 
 
 def test_results_of_vllm_bench_are_read(tmp_path: Path) -> None:
-    """Draft lengths from its counters, none where it counted none; a closed loop's rate is not asked for."""
+    """Draft length comes from the counters, 0 without them; an infinite request rate is a closed loop."""
     run = {
         "completed": 10,
         "total_input_tokens": 5000,
@@ -117,8 +117,8 @@ def test_results_of_vllm_bench_are_read(tmp_path: Path) -> None:
     ] == read_measurements(path)
 
 
-def test_an_open_loop_of_vllm_bench_is_what_it_served(tmp_path: Path) -> None:
-    """Not the most that it allowed at once; and the drain after the last arrival is no sign of a growing line."""
+def test_an_open_loop_of_vllm_bench_uses_its_throughput(tmp_path: Path) -> None:
+    """Not the concurrency limit; the drain after the last arrival is not taken for overload."""
     run = {
         "completed": 200,
         "duration": 110.0,
@@ -136,12 +136,12 @@ def test_an_open_loop_of_vllm_bench_is_what_it_served(tmp_path: Path) -> None:
     assert pytest.approx(1 + 200 / (110 - 10) * 10) == found.requests
     assert pytest.approx(0.095) == found.step_seconds
     path.write_text(json.dumps(run | {"duration": 160.0}))
-    with pytest.raises(UsageError, match="beyond stability"):
+    with pytest.raises(UsageError, match="offered load exceeds capacity"):
         read_measurements(path)
 
 
 def test_a_guidellm_report_is_read(tmp_path: Path) -> None:
-    """Means of requests that were answered; what was drafted is said beside it."""
+    """Means of successful requests; draft length and acceptance are given separately."""
     means = {
         "request_concurrency": 7.5,
         "requests_per_second": 2.5,
@@ -173,44 +173,47 @@ def test_a_guidellm_report_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ((PUBLISHED,), "no measurement in it"),
-        ((PUBLISHED, "4,3,2.5,-10,50,400"), "line 2: tpot is -0.01 s, which is no time that anything takes"),
-        (("k,concurrency,tpot", "0,1,20"), "line 2: a token takes 20 s; if these are milliseconds, call the column so"),
-        ((PUBLISHED, "4,3,2.5,ten,50,400"), "line 2: tpot_p50_ms is 'ten', which is no number"),
-        ((PUBLISHED, "4,3,4.5,10,50,400"), "line 2: 4.5 tokens a step at draft length 3; there can be 1 to 4"),
-        ((PUBLISHED, "4,1.5,2,10,50,400"), "line 2: a draft length of 1.5; give whole numbers from 0"),
-        ((PUBLISHED, "0,1,2,10,50,400"), "line 2: 0 requests at once"),
-        ((PUBLISHED, "1e9,1,2,10,50,400"), "line 2: 1e+09 requests at once; give more than 0, and at most 100,000"),
-        ((PUBLISHED, "4,nan,2,10,50,400"), "line 2: k is 'nan', which is no number"),
-        ((PUBLISHED, "4,1,2,10,inf,400"), "line 2: ttft_p50_ms is 'inf', which is no number"),
+        ((PUBLISHED,), "no measurements in the file"),
+        ((PUBLISHED, "4,3,2.5,-10,50,400"), "line 2: tpot is -0.01 s, but must be above 0"),
+        (
+            ("k,concurrency,tpot", "0,1,20"),
+            "line 2: TPOT is 20 s; if these are milliseconds, put ms into the column name",
+        ),
+        ((PUBLISHED, "4,3,2.5,ten,50,400"), "line 2: tpot_p50_ms is 'ten', which is not a number"),
+        ((PUBLISHED, "4,3,4.5,10,50,400"), "line 2: 4.5 tokens per step at draft length 3; possible are 1 to 4"),
+        ((PUBLISHED, "4,1.5,2,10,50,400"), "line 2: draft length 1.5; give a whole number from 0"),
+        ((PUBLISHED, "0,1,2,10,50,400"), "line 2: 0 concurrent requests"),
+        ((PUBLISHED, "1e9,1,2,10,50,400"), "line 2: 1e+09 concurrent requests; give more than 0 and at most 100,000"),
+        ((PUBLISHED, "4,nan,2,10,50,400"), "line 2: k is 'nan', which is not a number"),
+        ((PUBLISHED, "4,1,2,10,inf,400"), "line 2: ttft_p50_ms is 'inf', which is not a number"),
         (
             ("concurrency,k,tpot,alpha", "4,3,0.01,70"),
-            "line 2: acceptance_rate is 70; give a share from 0 to 1 (70% is 0.7)",
+            "line 2: acceptance_rate is 70; give a value from 0 to 1 (70% is 0.7)",
         ),
         (
             ("concurrency,k,tpot,draft_acceptance_rate", "4,3,0.01,-1"),
-            "line 2: draft_acceptance_rate is -1; give a share",
+            "line 2: draft_acceptance_rate is -1; give a value",
         ),
         (
             ("concurrency,omega,tpot", "4,2.5,0.01"),
-            "line 2: 2.5 tokens a step, and nothing says its draft length; name a",
+            "line 2: 2.5 tokens per step, but the draft length is unknown; name",
         ),
-        (("concurrency,k,omega,tpot", "4,0,2.5,0.01"), "line 2: 2.5 tokens a step, and its draft length is 0"),
-        (("concurrency,k,throughput,ttft,tokens", "2,0,100,9,100"), "line 2: a token takes -0.07 s"),
-        (("k,tpot", "0,0.1"), "line 2: nothing says how many requests are served at once"),
+        (("concurrency,k,omega,tpot", "4,0,2.5,0.01"), "line 2: 2.5 tokens per step, but the draft length is 0"),
+        (("concurrency,k,throughput,ttft,tokens", "2,0,100,9,100"), "line 2: TPOT is -0.07 s"),
+        (("k,tpot", "0,0.1"), "line 2: the number of concurrent requests is unknown"),
         (
             ("concurrency,k", "1,0"),
-            "line 2: nothing says what a token takes; there are concurrency, k; name a column by",
+            "line 2: TPOT is unknown; columns are concurrency, k; name its column with",
         ),
-        (("concurrency,k,tpot", "1,2,0.1"), "line 2: drafts 2 tokens, and nothing says how many are accepted"),
+        (("concurrency,k,tpot", "1,2,0.1"), "line 2: draft length 2, but the acceptance is unknown"),
         (
             ("rate,served_rate,latency,tokens", "9,5,30,100"),
-            "line 2: 5 requests a second were served of 9: beyond stability",
+            "line 2: completed 5 of 9 requests/s: offered load exceeds capacity",
         ),
     ],
 )
 def test_a_bad_table_is_one_line(lines: tuple[str, ...], message: str, tmp_path: Path) -> None:
-    """Naming file, line and remedy."""
+    """Names file, line and remedy."""
     path = _table(tmp_path, *lines)
     with pytest.raises(UsageError, match=re.escape(message)) as found:
         read_measurements(path)
@@ -221,36 +224,36 @@ def test_a_bad_table_is_one_line(lines: tuple[str, ...], message: str, tmp_path:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "this is no JSON"),
-        ({"completed": "many"}, "not a whole result of `vllm bench serve`"),
-        ({"completed": 1, "total_output_tokens": None}, "not a whole result of `vllm bench serve`"),
+        ("{", "not valid JSON"),
+        ({"completed": "many"}, "incomplete result of `vllm bench serve`"),
+        ({"completed": 1, "total_output_tokens": None}, "incomplete result of `vllm bench serve`"),
         ({"some": "thing"}, "neither a result of `vllm bench serve` nor a GuideLLM report"),
-        ({"benchmarks": [{"metrics": {}}]}, "result 1: a GuideLLM report of another schema"),
+        ({"benchmarks": [{"metrics": {}}]}, "result 1: unsupported GuideLLM schema"),
     ],
 )
 def test_a_file_of_another_kind_is_one_line(content: Any, message: str, tmp_path: Path) -> None:
-    """Naming it."""
+    """Names the file."""
     path = tmp_path / "result.json"
     path.write_text(content if isinstance(content, str) else json.dumps(content))
     with pytest.raises(UsageError, match=re.escape(message)):
         read_measurements(path)
 
 
-def test_names_that_are_none_are_told(tmp_path: Path) -> None:
-    """Of a column that is not there, of a quantity that does not exist, of a file that is not there."""
+def test_unknown_names_are_errors(tmp_path: Path) -> None:
+    """A missing column, an unknown quantity, a missing file."""
     path = _table(tmp_path, PUBLISHED, "4,3,2.5,10,50,400")
-    with pytest.raises(UsageError, match="no column 'users'; there are concurrency, k"):
+    with pytest.raises(UsageError, match="no column 'users'; columns are concurrency, k"):
         read_measurements(path, {"requests": "users"})
-    with pytest.raises(UsageError, match="'speed' is nothing that is measured; there are requests, rate"):
+    with pytest.raises(UsageError, match="'speed' is not a known quantity; known are requests, rate"):
         read_measurements(path, {"speed": "k"})
     with pytest.raises(UsageError, match=r"absent\.csv: No such file"):
         read_measurements(tmp_path / "absent.csv")
 
 
-def test_what_a_table_says_is_not_said_otherwise(tmp_path: Path) -> None:
-    """A value behind the file is for what no column says."""
+def test_a_value_that_contradicts_the_table_is_an_error(tmp_path: Path) -> None:
+    """Appended values are for quantities without a column."""
     path = _table(tmp_path, PUBLISHED, "4,3,2.5,10,50,400")
 
-    with pytest.raises(UsageError, match="line 2: says itself that gamma is 3; leave gamma=5 out"):
+    with pytest.raises(UsageError, match="line 2: the row has gamma 3; remove gamma=5"):
         read_measurements(path, values={"gamma": 5})
     assert 3 == read_measurements(path, values={"gamma": 3})[0].gamma

@@ -1,4 +1,4 @@
-"""A workload on a machine, at loads."""
+"""Predictions for a workload at given loads."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ WORKLOAD = constant_acceptance_workload(0.7, prompt_tokens=100, tokens=200, gamm
 
 
 def step_costs_of(each: float, prefill: float | None = None) -> FittedCosts:
-    """A step of 20 ms and 2 for each draft token; `each` for every request, and as much for each of its draft tokens."""
+    """Step costs: 20 ms, 2 ms per draft token, `each` seconds per request and per request and draft token."""
     return fit_measurements(
         [
             Measurement(
@@ -31,15 +31,15 @@ def step_costs_of(each: float, prefill: float | None = None) -> FittedCosts:
     )
 
 
-def test_imposed_acceptance_takes_the_rounds_of_the_closed_form() -> None:
-    """199 tokens behind the first, 1 + a + a^2 + ... of them a round, but for the end."""
+def test_constant_acceptance_gives_the_rounds_of_the_closed_form() -> None:
+    """199 tokens after the first, 1 + a + a^2 + ... per round, except at the end."""
     for gamma in (1, 2, 3):
         assert pytest.approx(199 / iid_tokens_per_call(0.7, gamma), rel=0.01) == WORKLOAD.rounds_G[gamma]
     assert 199 == WORKLOAD.rounds_G[0]
 
 
-def test_drafts_grow_shorter_with_company() -> None:
-    """Where each draft token of each request costs; a length that is given holds for all."""
+def test_draft_length_falls_with_batch_size() -> None:
+    """If draft tokens cost time per request; a given draft length is used for every batch size."""
     lengths_N = chosen_lengths(WORKLOAD, step_costs_of(0.003), 16)
 
     assert 3 == lengths_N[0]
@@ -48,8 +48,8 @@ def test_drafts_grow_shorter_with_company() -> None:
     assert [2] * 4 == chosen_lengths(WORKLOAD, step_costs_of(0.003), 4, gamma=2).tolist()
 
 
-def test_speculation_carries_loads_that_plain_decoding_cannot() -> None:
-    """Past its limit there is no latency, and no speedup, to state."""
+def test_speculation_has_the_larger_capacity() -> None:
+    """Above the capacity of either one its latency and the speedup are None."""
     step_costs = step_costs_of(0.0005)
     lengths_N = chosen_lengths(WORKLOAD, step_costs, 16)
     found = predict(WORKLOAD, step_costs, lengths_N, [])
@@ -63,7 +63,7 @@ def test_speculation_carries_loads_that_plain_decoding_cannot() -> None:
 
 
 def test_replicas_share_the_load() -> None:
-    """Twice the rate on two of them is the rate on one."""
+    """Twice the rate on two replicas equals the rate on one."""
     step_costs = step_costs_of(0.0005)
     lengths_N = chosen_lengths(WORKLOAD, step_costs, 16)
     one, two = (predict(WORKLOAD, step_costs, lengths_N, [rate], count) for rate, count in ((1.0, 1), (2.0, 2)))
@@ -74,8 +74,7 @@ def test_replicas_share_the_load() -> None:
 
 @pytest.mark.parametrize("share", [0.3, 0.7])
 def test_a_simulation_agrees(share: float) -> None:
-    """Mean within 3%, 95th percentile within 10%, with prefills that take up to a fifth of the time: seeded, so that it cannot
-    fail by chance."""
+    """Mean within 3%, p95 within 10%, with prefills of up to a fifth of the time. Seeded, so it cannot fail by chance."""
     step_costs = step_costs_of(0.0005, prefill=0.05)
     lengths_N = chosen_lengths(WORKLOAD, step_costs, 16)
     rate = share * predict(WORKLOAD, step_costs, lengths_N, [1.0]).speculative_limit
@@ -87,8 +86,8 @@ def test_a_simulation_agrees(share: float) -> None:
     assert pytest.approx(point.simulated.p95, rel=0.10) == point.speculative.p95
 
 
-def test_unequal_requests_have_a_longer_tail() -> None:
-    """At the same mean."""
+def test_unequal_requests_have_a_larger_p95() -> None:
+    """At the same mean latency."""
     pair = constant_acceptance_workload(0.7, 100, 40, 3), constant_acceptance_workload(0.7, 100, 360, 3)
     mixed = Workload(
         np.array([100, 100]),

@@ -22,7 +22,7 @@ STEP_GN = np.array(
 )  # drafting grows dear with the batch
 
 
-def test_each_batch_has_the_length_that_answers_soonest() -> None:
+def test_each_batch_size_has_the_fastest_draft_length() -> None:
     """Rounds times seconds of a round: 65, 78, 90, 100 against 100 for plain decoding; a tie goes to the shorter."""
     assert [2, 1, 1, 0] == best_lengths(ROUNDS_G, STEP_GN).tolist()
 
@@ -79,7 +79,7 @@ def test_break_even_is_what_the_cheapest_length_asks_for() -> None:
 
 
 def test_how_far_apart_plain_decoding_was_measured() -> None:
-    """Where it is farthest, whichever was slower; one draft is not apart from itself."""
+    """The largest relative difference, in either order; 0 for one draft."""
     rounds_G, drafted = np.array([100.0, 60.0]), np.array([1.1, 1.6])
     first = DraftOption("first", rounds_G, np.array([[1.0, 3.0], drafted]))
     second = DraftOption("second", rounds_G, np.array([[1.1, 2.0], drafted]))
@@ -88,8 +88,8 @@ def test_how_far_apart_plain_decoding_was_measured() -> None:
     assert 0.0 == plain_spread([first])
 
 
-def test_the_draft_that_answers_soonest_wins() -> None:
-    """A light one alone, a better one in company, neither where both lose; each against its own plain decoding."""
+def test_the_fastest_draft_wins() -> None:
+    """The smaller one at batch size 1, the better one at 2, plain decoding at 3; each relative to its own plain decoding."""
     light = DraftOption("light", np.array([100.0, 60.0]), np.array([[1.0, 1.0, 1.0], [1.1, 1.6, 2.0]]))
     better = DraftOption("better", np.array([100.0, 55.0]), np.array([[2.0, 2.0, 2.0], [2.6, 2.8, 4.0]]))
     found = make_schedule([light, better])

@@ -1,4 +1,4 @@
-"""What a stated load gets, and how well prompts know it."""
+"""Predictions at a stated load, with intervals over prompts."""
 
 import math
 from dataclasses import replace
@@ -14,7 +14,7 @@ from tests.unit.test_prediction import WORKLOAD, step_costs_of
 
 
 def _spread(prompts: int, seed: int = 0) -> Workload:
-    """Answers of 50 to 350 tokens, each with the rounds that its length takes."""
+    """Outputs of 50 to 350 tokens with rounds in proportion."""
     random = np.random.default_rng(seed)
     share_W = random.uniform(0.25, 1.75, prompts)
     return replace(
@@ -27,7 +27,7 @@ def _spread(prompts: int, seed: int = 0) -> Workload:
 
 
 def test_a_mean_has_the_interval_of_a_mean() -> None:
-    """Leaving out one of n equal groups after the other gives Student's interval of their means."""
+    """The jackknife of a mean is Student's t interval."""
     values = np.random.default_rng(1).standard_normal(20)
     without = [float(np.delete(values, one).mean()) for one in range(20)]
     found = jackknife(float(values.mean()), list(without), 20, 0.95)
@@ -39,7 +39,7 @@ def test_a_mean_has_the_interval_of_a_mean() -> None:
 
 @pytest.mark.parametrize("without", [[], [1.0], [1.0, None, 1.0]])
 def test_bounds_need_every_group(without: list[float | None]) -> None:
-    """Too few prompts, or some without which nothing is stable, and the bounds are open."""
+    """Bounds are infinite with too few groups or with an unstable subset."""
     found = jackknife(1.0, without, 3, 0.95)
 
     assert found is not None
@@ -49,8 +49,8 @@ def test_bounds_need_every_group(without: list[float | None]) -> None:
 
 @pytest.mark.parametrize(("draws", "least"), [(9, 4), pytest.param(40, 30, marks=pytest.mark.long)])
 def test_a_load_is_served_as_predicted(draws: int, least: int) -> None:
-    """At the draft length asked for; the truth about many prompts lies within what 100 of them say, in 4 of 9 draws or 30 of 40
-    (95% each: fewer has a chance below 1e-5)."""
+    """The p95 of many prompts is within the 95% interval from 100 prompts in at least 4 of 9 draws, or 30 of 40 (fewer has a
+    probability below 1e-4)."""
     step_costs, many = step_costs_of(0.0005), _spread(20_000, seed=9)
     lengths_N = chosen_lengths(many, step_costs, 16, 2)
     truth = predict(many, step_costs, lengths_N, [2.0]).points[0]
@@ -64,7 +64,7 @@ def test_a_load_is_served_as_predicted(draws: int, least: int) -> None:
 
 
 def test_what_is_not_stable_has_no_figure() -> None:
-    """Plain decoding may be beyond its limit where speculation is not; past both nothing is left."""
+    """Above the capacity of plain decoding there is no speedup; above both capacities there is no figure."""
     step_costs = step_costs_of(0.0005)
     limit = predict(WORKLOAD, step_costs, chosen_lengths(WORKLOAD, step_costs, 16, 3), [])
     between = latency_at_load(WORKLOAD, step_costs, (limit.plain_limit + limit.speculative_limit) / 2, 16, 3, 0.95)
@@ -77,7 +77,7 @@ def test_what_is_not_stable_has_no_figure() -> None:
 
 
 def test_figures_are_the_predictions() -> None:
-    """Each one its own, with its own interval around it."""
+    """Each figure equals the prediction and has its own interval."""
     step_costs, many = step_costs_of(0.0005), _spread(100)
     point = predict(many, step_costs, chosen_lengths(many, step_costs, 16, 2), [2.0]).points[0]
     found = latency_at_load(many, step_costs, 2.0, 16, 2, 0.95)

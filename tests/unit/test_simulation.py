@@ -1,4 +1,4 @@
-"""The simulated server: by hand where luck has no part, and against the closed form where it has."""
+"""The simulated server: computed by hand without randomness, compared with the closed form otherwise."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def _traces(tokens: list[int], acceptance: float = 0.0, prompt: int = 1) -> Trac
 
 
 def test_a_request_alone_takes_its_prefill_and_its_steps() -> None:
-    """The prefill says the first token, each step one more."""
+    """Prefill emits the first token, each step one more."""
     served = simulate(_replica([0.5], prefill=0.1), _traces([4], prompt=20), rate=1e-6, requests=3, seed=0)
 
     np.testing.assert_allclose(served.first_token_R - served.arrived_R, 2.0, rtol=1e-6)
@@ -30,22 +30,22 @@ def test_a_request_alone_takes_its_prefill_and_its_steps() -> None:
 
 @pytest.mark.parametrize(("acceptance", "rounds"), [(1.0, 3), (0.0, 8)])
 def test_accepted_tokens_save_steps(acceptance: float, rounds: int) -> None:
-    """Nine tokens: the first by the prefill, then three at a time where both draft tokens stand, or one at a time."""
+    """Nine tokens: one by prefill, then three per step if both draft tokens are accepted, or one per step."""
     served = simulate(_replica([1.0], gamma=2), _traces([9], acceptance), rate=1e-6, requests=2, seed=0)
 
     np.testing.assert_allclose(served.finished_R - served.arrived_R, rounds, rtol=1e-6)
 
 
-def test_an_answer_of_one_token_needs_no_step() -> None:
-    """It is done with its prefill, and leaves its place to the next."""
+def test_an_output_of_one_token_needs_no_step() -> None:
+    """It ends with its prefill and frees its place."""
     served = simulate(_replica([9.0], prefill=1.0), _traces([1]), rate=1e9, requests=5, seed=0)
 
     np.testing.assert_allclose(served.finished_R, [1, 2, 3, 4, 5], atol=1e-6)
 
 
 @pytest.mark.parametrize("cap", [2, 8])
-def test_an_answer_of_one_token_gives_its_place_to_who_waits(cap: int) -> None:
-    """Of 1 or 11 tokens, in steps of a second, prefills taking none: as played step by step."""
+def test_an_output_of_one_token_frees_its_place_at_once(cap: int) -> None:
+    """Outputs of 1 or 11 tokens, steps of 1 s, free prefills: equal to a naive step-by-step simulation."""
     traces = _traces([1, 11])
     served = simulate(_replica([1.0] * cap), traces, rate=0.15 * cap, requests=400, seed=3)
 
@@ -70,8 +70,8 @@ def test_an_answer_of_one_token_gives_its_place_to_who_waits(cap: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_every_answer_takes_its_steps(seed: int) -> None:
-    """Ten for eleven tokens, whoever began with it and was done at once."""
+def test_every_request_takes_its_steps(seed: int) -> None:
+    """Ten for eleven tokens, also if requests of one token start at the same time."""
     traces = _traces([1, 11])
     served = simulate(_replica([1.0] * 8, prefill=1.0), traces, rate=1e9, requests=8, seed=seed)
     long_R = traces.tokens_W[served.trace_R] > 1
@@ -80,22 +80,22 @@ def test_every_answer_takes_its_steps(seed: int) -> None:
     np.testing.assert_array_equal(served.finished_R[~long_R], served.first_token_R[~long_R])
 
 
-def test_no_more_than_the_cap_are_served_at_once() -> None:
-    """The first step begins with one, the next with two; then a place is free a step apart."""
+def test_the_batch_cap_is_respected() -> None:
+    """The first step has one request, the next two; from then on places become free in turn."""
     served = simulate(_replica([1.0, 1.0]), _traces([5]), rate=1e9, requests=7, seed=0)
 
     np.testing.assert_allclose(served.finished_R, [4, 5, 8, 9, 12, 13, 16], atol=1e-6)
 
 
-def test_each_goes_where_the_fewest_are() -> None:
-    """Four at once over four replicas: none is in another's way."""
+def test_requests_go_to_the_replica_with_the_fewest() -> None:
+    """Four requests on four replicas do not slow each other."""
     served = simulate(_replica([1.0, 9.0]), _traces([5]), rate=1e9, requests=4, seed=0, replicas=4)
 
     np.testing.assert_allclose(served.finished_R, 4.0, atol=1e-6)
 
 
 def test_the_draft_length_follows_the_batch() -> None:
-    """Drafting alone, not in company: the step is that of the length chosen."""
+    """gamma 1 at batch size 1, gamma 0 at 2: steps take the time of the chosen draft length."""
     replica = Replica(np.array([[1.0, 1.0], [3.0, 30.0]]), lambda tokens: 0.0 * tokens, lambda count: 2 - count)
     alone = simulate(replica, _traces([3], 1.0), rate=1e-6, requests=1, seed=0)
     both = simulate(replica, _traces([5], 1.0), rate=1e9, requests=3, seed=0)
@@ -105,8 +105,8 @@ def test_the_draft_length_follows_the_batch() -> None:
     assert float(both.finished_R.max()) < 30
 
 
-def test_a_seed_gives_one_history() -> None:
-    """And another seed another."""
+def test_a_seed_determines_the_simulation() -> None:
+    """Another seed gives another result."""
     one, again, other = (simulate(_replica([1.0] * 4, 2), _traces([9, 5], 0.5), 0.3, 50, seed) for seed in (1, 1, 2))
 
     np.testing.assert_array_equal(one.finished_R, again.finished_R)
@@ -115,8 +115,8 @@ def test_a_seed_gives_one_history() -> None:
 
 @pytest.mark.parametrize(("load", "cap", "prefill"), [(0.3, 16, 1e-5), (0.7, 16, 1e-5), (0.7, 16, 2e-4)])
 def test_the_closed_form_predicts_it(load: float, cap: int, prefill: float) -> None:
-    """Mean within 3%, 95th percentile within 6%, of 40,000 requests of unequal answers on a step that jumps, prefills taking next
-    to none of the work or a third of it: seeded, so that it cannot fail by chance."""
+    """Mean within 3%, p95 within 6%, for 40,000 requests of varying length and a step time with a jump; prefills take almost none
+    or a third of the work. Seeded, so it cannot fail by chance."""
     random, gamma, convention = np.random.default_rng(0), 3, CONVENTIONS["user"]
     tokens_W = random.integers(10, 120, 200)
     inside_WT = np.arange(tokens_W.max() + gamma) < tokens_W[:, None]

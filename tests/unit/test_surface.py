@@ -57,13 +57,13 @@ def test_it_survives_json() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"seconds": [[[1.0]]]}, "seconds are (1, 1, 1), and batches, tokens and contexts make (3, 2, 1)"),
-        ({"seconds": "fast"}, "seconds are not a table of numbers"),
-        ({"seconds": [[[1.0], [1.0]], [[-4.0], [5.0]], [[1.0], [1.0]]]}, "must all be above 0, and the least is -4"),
-        ({"batches": [1, 8, 2]}, "batches: [1, 8, 2] should be whole numbers that rise"),
-        ({"batches": []}, "batches: [] should be"),
-        ({"tokens": [1.5, 2]}, "tokens: [1.5, 2] should be"),
-        ({"more": 1}, "has batches, tokens, contexts and seconds"),
+        ({"seconds": [[[1.0]]]}, "seconds has shape (1, 1, 1), but batches, tokens and contexts give (3, 2, 1)"),
+        ({"seconds": "fast"}, "seconds is not a table of numbers"),
+        ({"seconds": [[[1.0], [1.0]], [[-4.0], [5.0]], [[1.0], [1.0]]]}, "must all be above 0, but the smallest is -4"),
+        ({"batches": [1, 8, 2]}, "batches: [1, 8, 2] must be increasing whole numbers"),
+        ({"batches": []}, "batches: [] must be"),
+        ({"tokens": [1.5, 2]}, "tokens: [1.5, 2] must be"),
+        ({"more": 1}, "needs batches, tokens, contexts and seconds"),
     ],
 )
 def test_a_table_that_is_none_is_one_line(change: dict[str, Any], message: str) -> None:

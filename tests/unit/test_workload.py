@@ -1,4 +1,4 @@
-"""Requests as an examination found them, and the server they meet."""
+"""Workloads from examinations, and the server capacity computed from them."""
 
 import json
 from pathlib import Path
@@ -38,12 +38,12 @@ COUNTS = count_completions(
 
 @pytest.fixture
 def workload() -> Workload:
-    """Two answers of 9 and 5 tokens: of the first every draft token is accepted, of the second none."""
+    """Two outputs of 9 and 5 tokens: all draft tokens of the first are accepted, none of the second."""
     return examined_workload(COUNTS, CONVENTIONS["user"], 2)
 
 
 def test_rounds_are_those_of_the_examination(workload: Workload) -> None:
-    """The prefill says the first token; then a token a round, or all accepted and one; luck has no part here."""
+    """Prefill emits the first token; then one token per round, or gamma + 1; the variance is 0."""
     np.testing.assert_allclose(workload.rounds_GW, [[8, 4], [4, 4], [3, 4]])
     np.testing.assert_allclose(workload.variance_GW, 0.0, atol=1e-12)
     np.testing.assert_allclose(workload.rounds_G, [6, 4, 3.5])
@@ -51,8 +51,8 @@ def test_rounds_are_those_of_the_examination(workload: Workload) -> None:
     assert (10 + 4.5 + 110 + 2.5) / 2 == workload.context
 
 
-def test_a_server_takes_the_length_of_its_batch(workload: Workload) -> None:
-    """Two tokens drafted alone, none in company: rounds times the step, and the mean prefill."""
+def test_capacity_uses_the_draft_length_of_each_batch_size(workload: Workload) -> None:
+    """gamma 2 at batch size 1, gamma 0 at 2: rounds times step time, and the mean prefill."""
     found = server_capacity(workload, PROFILE, np.array([2, 0]))
 
     np.testing.assert_allclose(found.step_N, [1.2 + 2 * 0.1, 2.0])
@@ -62,7 +62,7 @@ def test_a_server_takes_the_length_of_its_batch(workload: Workload) -> None:
 
 @pytest.mark.parametrize("rows", [counts_json(COUNTS), {"deployed": counts_json(COUNTS)}])
 def test_an_examination_is_read_from_its_file(rows: object, workload: Workload, tmp_path: Path) -> None:
-    """Or a baseline from its own, or the directory that holds it."""
+    """Or a baseline, or the directory of the file."""
     (tmp_path / "acceptance.json").write_text(json.dumps({"conditions": {"convention": "user"}, "prompts": rows}))
 
     for path in (tmp_path, tmp_path / "acceptance.json"):
@@ -72,7 +72,7 @@ def test_an_examination_is_read_from_its_file(rows: object, workload: Workload, 
 
 
 def test_a_file_without_an_examination_is_one_line(tmp_path: Path) -> None:
-    """Naming it."""
+    """Names the file."""
     (tmp_path / "other.json").write_text("{}")
     (tmp_path / "none.json").write_text(json.dumps({"conditions": {"convention": "user"}, "prompts": []}))
     (tmp_path / "torn.json").write_text("{")
@@ -80,8 +80,8 @@ def test_a_file_without_an_examination_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "lookup.json").write_text(json.dumps(lookup))
     for name, message in (
         ("lookup", "an examination of prompt-lookup"),
-        ("other", "no examination"),
-        ("none", "no prompt"),
+        ("other", "not an examination"),
+        ("none", "without prompts"),
         ("torn", "no JSON"),
         ("gone", "No such file"),
     ):
@@ -90,7 +90,7 @@ def test_a_file_without_an_examination_is_one_line(tmp_path: Path) -> None:
 
 
 def test_traces_have_the_rounds_of_the_examination() -> None:
-    """At the draft length that they are made for; nothing is accepted past an answer's end."""
+    """At the requested draft length; acceptance past the end of the output is 0."""
     workload = constant_acceptance_workload(0.6, 10, 50, 4)
     found = make_traces(workload, 3)
 

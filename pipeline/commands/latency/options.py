@@ -1,10 +1,9 @@
-"""Options that `latency predict` and `latency schedule` share, and the options of latency commands that were renamed."""
+"""Options that `latency predict` and `latency schedule` share."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer.core import TyperCommand
 
 from pipeline.errors import UsageError
 
@@ -13,18 +12,6 @@ if TYPE_CHECKING:
     from pipeline.latency.load.workload import Workload
 
 _MAX_DEFAULT_CAP = 512
-
-RENAMED = {  # by command: old option to new option
-    "predict": {
-        "--times": "--costs",
-        "--tokens": "--output-tokens",
-        "--batch-cap": "--max-num-seqs",
-        "--rate": "--request-rate",
-    },
-    "schedule": {"--times": "--costs", "--tokens": "--output-tokens", "--batch-cap": "--max-num-seqs"},
-    "explain": {"--acceptance": "--acceptance-rate"},
-    "profile": {"--batches": "--batch-sizes", "--contexts": "--context-lengths", "--prompts": "--prompt-lengths"},
-}
 
 AlphaOption = Annotated[
     float | None,
@@ -50,17 +37,6 @@ CapOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print all figures as JSON.")]
 PlotOption = Annotated[Path | None, typer.Option(metavar="F", help="Write a plot to this PNG file.")]
-
-
-class RenamedOptions(TyperCommand):
-    """A command that refuses an option's old name and gives the new one."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        renamed = RENAMED.get(ctx.info_name, {})
-        for name in (arg.partition("=")[0] for arg in args):
-            if name in renamed:
-                raise UsageError(f"{name} is now {renamed[name]}")
-        return super().parse_args(ctx, args)
 
 
 def default_max_num_seqs(given: int | None, *costs: "StepCosts") -> int:

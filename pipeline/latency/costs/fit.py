@@ -1,13 +1,13 @@
-"""What a server's steps cost, from measured seconds a token: the part that any step has and the part of each request in it. Pure.
+"""Linear costs of a decoding step, fitted to measured step times. Pure.
 
-A step of n requests that drafts gamma tokens in each takes
+A step with n requests and draft length gamma takes
 
     verify + gamma * draft  +  n * (verify_each + gamma * draft_each)   [ + experts * phi(n * (gamma + 1)) ]
 
-seconds (Kong et al. 2026, arXiv 2605.15051); phi(T) = 1 - (1 - m/M)^T is the share of M experts that T tokens wake, m at a time.
-Putting a draft token to the target costs as drafting it does, by token, so it is in `draft` and `draft_each`: no measurement from
-outside can tell the two apart. A request is also held up by the prefills of others, where it is known how many a step brings.
-Coefficients are not negative, and relative errors are what is made small.
+seconds (Kong et al. 2026, arXiv 2605.15051). phi(T) = 1 - (1 - m/M)^T is the share of the M experts of a mixture that T
+tokens activate, m experts per token. Verifying a draft token and drafting it scale alike, so both are in `draft` and
+`draft_each`: step times alone cannot separate them. If the number of prefills per step is known, a cost per prefill is fitted
+as well. The fit is non-negative least squares of relative errors.
 """
 
 from collections.abc import Sequence
@@ -24,24 +24,24 @@ Floats = NDArray[np.float64]
 
 NAMES = ("verify", "draft", "verify_each", "draft_each")
 EXPERTS, PREFILL = "experts", "prefill"
-_RANK_TOLERANCE = 1e-3  # least ratio of singular values at which columns are told apart
+_RANK_TOLERANCE = 1e-3  # singular values below this share of the largest count as 0
 
 
 @dataclass(frozen=True)
 class Experts:
-    """Of a mixture: `awake` of `all` for each token."""
+    """Mixture of experts: `active` of `total` experts for each token."""
 
     active: int
     total: int
 
     def share(self, tokens: ArrayLike) -> Floats:
-        """phi: the share of experts whose weights a step of so many tokens reads, were tokens to choose independently."""
+        """phi: the expected share of experts that a step with `tokens` tokens activates, if tokens choose independently."""
         return 1 - (1 - self.active / self.total) ** np.asarray(tokens, dtype=np.float64)
 
 
 @dataclass(frozen=True)
 class Coefficient:
-    """Seconds, with the bounds of its confidence interval."""
+    """A cost in seconds with its confidence interval."""
 
     value: float
     low: float
@@ -50,16 +50,16 @@ class Coefficient:
 
 @dataclass(frozen=True)
 class LinearCosts:
-    """A fitted server."""
+    """Fitted linear step costs."""
 
     coefficients: dict[str, Coefficient]
-    confounded: tuple[str, ...]  # whose sum alone the measurements know
-    mape: float  # mean relative error over the measurements it was fitted to
+    confounded: tuple[str, ...]  # coefficients that the measurements cannot separate
+    mape: float  # mean absolute relative error on the fitted measurements, as a share
     r2: float
     experts: Experts | None
 
     def step_seconds(self, batch: ArrayLike, gamma: ArrayLike) -> Floats:
-        """Of a step of `batch` requests at a draft length, without prefills; broadcast against each other."""
+        """Seconds of a step without prefills, for `batch` requests at draft length `gamma`; the arguments are broadcast."""
         values = np.array([one.value for name, one in self.coefficients.items() if name != PREFILL])
         seconds: Floats = columns(batch, gamma, self.experts) @ values
         return seconds
@@ -73,13 +73,13 @@ def fit_costs(
     prefills_R: ArrayLike | None = None,
     confidence: float = 0.95,
 ) -> LinearCosts:
-    """From R measured steps; `prefills_R`: those of others that came with each. UsageError where there are too few, or only
-    one load, or seconds that are none."""
+    """Fit R measured steps. `prefills_R`: prefills of other requests per step. UsageError for too few measurements, a single
+    number of requests, or invalid values."""
     batch_R, gamma_R, seconds_R = (np.asarray(one, dtype=np.float64) for one in (batch_R, gamma_R, step_seconds_R))
     _check(batch_R, gamma_R, seconds_R)
     names = [*NAMES, *([EXPERTS] if experts else [])]
     columns_RK = columns(batch_R, gamma_R, experts)
-    if not gamma_R.any():  # plain decoding alone says nothing of drafts
+    if not gamma_R.any():  # plain decoding has no draft costs
         columns_RK[:, [names.index("draft"), names.index("draft_each")]] = 0.0
     if prefills_R is not None:
         names.append(PREFILL)
@@ -98,8 +98,8 @@ def fit_costs(
 
 
 def least_squares(columns_RK: Floats, seconds_R: Floats, ridge: float = 0.0) -> Floats:
-    """The costs, none below 0, that make relative errors small; `ridge` weighs their own squares, each against what its column
-    amounts to."""
+    """Non-negative least squares of relative errors, (K,). `ridge`: weight of the penalty on squared coefficients, each scaled
+    by the size of its column."""
     relative_RK = columns_RK / seconds_R[:, None]
     size_K = np.sqrt((relative_RK**2).mean(0))
     size_K[size_K == 0] = 1.0
@@ -111,7 +111,7 @@ def least_squares(columns_RK: Floats, seconds_R: Floats, ridge: float = 0.0) -> 
 
 
 def columns(batch: ArrayLike, gamma: ArrayLike, experts: Experts | None) -> Floats:
-    """What each cost is multiplied with, (..., K), in the order of `NAMES`, experts last."""
+    """Design matrix, (..., K): the factor of each cost, in the order of `NAMES`, experts last."""
     batch, gamma = np.broadcast_arrays(np.asarray(batch, dtype=np.float64), np.asarray(gamma, dtype=np.float64))
     columns = [np.ones_like(batch), gamma, batch, batch * gamma]
     if experts:
@@ -122,23 +122,23 @@ def columns(batch: ArrayLike, gamma: ArrayLike, experts: Experts | None) -> Floa
 def _check(batch_R: Floats, gamma_R: Floats, seconds_R: Floats) -> None:
     wrong = np.flatnonzero(~(np.isfinite(seconds_R) & (seconds_R > 0)))
     if len(wrong):
-        raise UsageError(f"measurement {wrong[0] + 1}: {seconds_R[wrong[0]]:g} s is no time that a step takes")
+        raise UsageError(f"measurement {wrong[0] + 1}: {seconds_R[wrong[0]]:g} s is not a valid step time")
     wrong = np.flatnonzero(~((batch_R > 0) & (gamma_R >= 0)))
     if len(wrong):
         raise UsageError(
-            f"measurement {wrong[0] + 1}: {batch_R[wrong[0]]:g} requests at draft length {gamma_R[wrong[0]]:g}"
+            f"measurement {wrong[0] + 1}: {batch_R[wrong[0]]:g} requests at draft length {gamma_R[wrong[0]]:g} is not valid"
         )
     if len(set(batch_R.tolist())) < 2:
         raise UsageError(
-            f"all {len(batch_R)} measurements are of one load: what a further request adds cannot be known; measure at two "
-            "loads at least"
+            f"all {len(batch_R)} measurements have the same number of requests, so the cost per request is unknown; measure at "
+            "least two"
         )
     if len(set(zip(batch_R.tolist(), gamma_R.tolist(), strict=True))) < len(NAMES) and gamma_R.any():
         raise UsageError(f"{len(batch_R)} measurements are too few for {len(NAMES)} costs")
 
 
 def _half_widths(relative_RK: Floats, error_R: Floats, values_K: Floats, confidence: float) -> Floats:
-    """Of the intervals: least squares on the coefficients that are not held at 0; infinite where nothing is known."""
+    """Half widths of the confidence intervals, from least squares on the coefficients above 0; infinite if undetermined."""
     free = np.flatnonzero(values_K > 0)
     left = len(error_R) - len(free)
     half_width_K = np.full(len(values_K), np.inf)
@@ -150,7 +150,7 @@ def _half_widths(relative_RK: Floats, error_R: Floats, values_K: Floats, confide
 
 
 def _confounded(relative_RK: Floats, names: Sequence[str]) -> tuple[str, ...]:
-    """Coefficients that can be traded for each other without a trace in the measurements."""
+    """Names of the coefficients in the null space of the design matrix: the measurements cannot separate them."""
     norm_K = np.linalg.norm(relative_RK, axis=0)
     _, singular, directions = np.linalg.svd(relative_RK / np.where(norm_K > 0, norm_K, 1.0), full_matrices=True)
     singular = np.append(singular, np.zeros(len(names) - len(singular)))

@@ -1,6 +1,7 @@
-"""A server measured under load: costs of its steps as a line, and with bends where those predict better. Pure.
+"""Step costs fitted to a server measured under load. Pure.
 
-Which is better is decided by predicting each measurement from the others.
+Two models are fitted: linear (`fit.py`) and piecewise linear (`piecewise.py`). The one with the smaller leave-one-out error
+is used.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,16 +20,16 @@ Floats = NDArray[np.float64]
 
 KIND, SCHEMA = "fitted costs", 2
 _ROUNDING = 1e-9
-_MIN_POINTS = 6  # places below which nobody can say that a line does not fit
-_MAX_UNLOADED_BATCH = 1.5  # requests at once from which a first token may have waited for others'
-_MIN_REMAINDER = 0.2  # of a step, that is not prefills
-_CLEARLY_WORSE = 1.5  # times the error, that is no luck
+_MIN_POINTS = 6  # distinct (requests, gamma) points below which only the linear model is used
+_MAX_UNLOADED_BATCH = 1.5  # concurrent requests below which TTFT is the prefill time
+_MIN_REMAINDER = 0.2  # least share of a step that must remain after prefills are subtracted
+_CLEARLY_WORSE = 1.5  # ratio of MAPEs from which one fit counts as clearly worse
 _KEYS = {"kind", "schema", "costs", "bends", "prefill", "most_gamma", "most_requests", "left_out", "plain"}
 
 
 @dataclass(frozen=True)
 class LeaveOneOut:
-    """Mean relative error in predicting each measurement from the others."""
+    """Leave-one-out error of both models: mean absolute relative error, as a share."""
 
     linear: float
     piecewise: float
@@ -36,24 +37,24 @@ class LeaveOneOut:
 
 @dataclass(frozen=True)
 class FittedCosts:
-    """Answers as a profile does; what it was measured at has one context and one length of prompts."""
+    """Implements `StepCosts`. Valid for the context and prompt length of its measurements."""
 
     costs: LinearCosts
-    piecewise: Piecewise | None  # None where the line does
-    prefill: float  # seconds of a mean prompt; 0 where nothing said it
+    piecewise: Piecewise | None  # None if the linear model is better
+    prefill: float  # seconds per prefill at the mean prompt length; 0 if unknown
     max_gamma: int
     max_requests: int
     leave_one_out: LeaveOneOut
-    plain: bool = True  # whether plain decoding was measured: nothing can be held against it otherwise
-    draft_digest: None = None  # nobody says which draft a server had
+    plain: bool = True  # whether plain decoding was measured, the baseline of a speedup
+    draft_digest: None = None  # unknown: measurements do not name the draft
     notes: tuple[str, ...] = ()
 
     def step_seconds(self, requests: ArrayLike, gamma: ArrayLike) -> Floats:
-        """Of a step without prefills; broadcast against each other."""
+        """Seconds of a step without prefills; the arguments are broadcast."""
         return (self.piecewise or self.costs).step_seconds(requests, gamma)
 
     def steps(self, cap: int, context: int, gammas: int | None = None) -> Floats:
-        """As `Profile.steps`; `context` is what it was when it was measured."""
+        """As `Profile.steps`; `context` is ignored, the measurements have one."""
         gamma_G = np.arange((self.max_gamma if gammas is None else gammas) + 1)[:, None]
         return self.step_seconds(np.arange(1, cap + 1), gamma_G)
 
@@ -100,13 +101,13 @@ class FittedCosts:
 def fit_measurements(
     measured: Sequence[Measurement], experts: Experts | None = None, confidence: float = 0.95
 ) -> FittedCosts:
-    """UsageError where they are too few, of one load, or no times."""
+    """Fit both models. UsageError as for `fit_costs`."""
     requests_R = np.array([one.requests for one in measured])
     gamma_R = np.array([one.gamma for one in measured])
     seconds_R, prefills_R, prefill = _without_prefills(measured)
     costs = fit_costs(requests_R, gamma_R, seconds_R, experts, prefills_R, confidence)
     if prefill and not all(one.isolated for one in measured):
-        # A line that fits steps as they were measured, but not what prefills should have left of them: the engine slices them.
+        # The linear model fits the step times better with prefills included: the engine uses chunked prefill.
         whole_R = np.array([one.step_seconds for one in measured])
         whole = fit_costs(requests_R, gamma_R, whole_R, experts, None, confidence)
         if costs.mape > _CLEARLY_WORSE * whole.mape + _ROUNDING:
@@ -130,7 +131,7 @@ def fit_measurements(
 def _choose_piecewise(
     requests_R: Floats, gamma_R: Floats, seconds_R: Floats, experts: Experts | None
 ) -> tuple[Piecewise | None, LeaveOneOut]:
-    """What predicts measurements that it has not seen better than the line; None where nothing does, or they are few."""
+    """The piecewise model if its leave-one-out error is smaller, else None; both errors are 0 if there are too few points."""
     points_P2, point_R = np.unique(np.column_stack([requests_R, gamma_R]), axis=0, return_inverse=True)
     if len(points_P2) < _MIN_POINTS or (seconds_R <= 0).any():
         return None, LeaveOneOut(0.0, 0.0)
@@ -141,28 +142,28 @@ def _choose_piecewise(
 
 
 def _without_prefills(measured: Sequence[Measurement]) -> tuple[Floats, Floats | None, float | None]:
-    """Seconds of each step, what is left in them for a fit to find (prefills a step), and seconds of a prefill where known."""
+    """Step times, the prefills per step that are still in them and must be fitted, and seconds per prefill if known."""
     seconds_R = np.array([one.step_seconds for one in measured])
     prefills_R, prefill = _prefills(measured), _unloaded_ttft(measured)
     if prefills_R is None or prefill is None:
         return seconds_R, prefills_R, prefill if all(one.isolated for one in measured) else None
-    # Known from elsewhere: no line could tell it from a request's own share. An engine that slices prefills into its steps
-    # has too little left, and its steps are taken as they are.
+    # The fit cannot separate a prefill from the cost per request, so a known prefill time is subtracted. If too little of a
+    # step remains, the engine uses chunked prefill, and step times are used unchanged.
     without_R = seconds_R - prefill * prefills_R
     sliced = not (without_R > _MIN_REMAINDER * seconds_R).all()
     return (seconds_R, None, 0.0) if sliced else (without_R, None, prefill)
 
 
 def _prefills(measured: Sequence[Measurement]) -> Floats | None:
-    """Of others, in a step of one request: each of them begins anew once in as many steps as its answer takes. None where lengths
-    are not known, or the steps were measured alone."""
+    """Prefills of other requests per step in a closed loop: each other request starts anew once per output length. None if
+    output lengths are unknown."""
     if any(one.output_tokens is None for one in measured):
         return None
     return np.array([max(0.0, one.requests - 1) * one.tokens_per_step / (one.output_tokens or 1.0) for one in measured])
 
 
 def _unloaded_ttft(measured: Sequence[Measurement]) -> float | None:
-    """Of a request alone, or measured alone: nobody waits for anybody there."""
+    """Median TTFT of measurements without queueing: one request at a time, or measured in isolation."""
     known = [
         one.ttft for one in measured if (one.isolated or one.requests < _MAX_UNLOADED_BATCH) and one.ttft is not None
     ]
@@ -170,9 +171,9 @@ def _unloaded_ttft(measured: Sequence[Measurement]) -> float | None:
 
 
 def fitted_costs_from_json(raw: Any, where: str) -> FittedCosts:
-    """UsageError, naming `where`, for what `Fitted.json` did not give."""
+    """Inverse of `FittedCosts.json`. UsageError, naming `where`, for any other content."""
     if not isinstance(raw, Mapping) or set(raw) != _KEYS or raw["schema"] != SCHEMA:
-        raise UsageError(f"{where}: no costs of schema {SCHEMA}; write them by `understudy latency fit`")
+        raise UsageError(f"{where}: not a costs file of schema {SCHEMA}; write one with `understudy latency fit`")
     try:
         costs = raw["costs"]
         coefficients = {
@@ -190,9 +191,9 @@ def fitted_costs_from_json(raw: Any, where: str) -> FittedCosts:
             bool(raw["plain"]),
         )
         if not np.isfinite([found.prefill, *found.step_seconds([1, 2], [0, 1])]).all():
-            raise ValueError("a figure that is no number")
+            raise ValueError("a value is not finite")
         if found.prefill < 0 or found.max_gamma < 0 or found.max_requests < 1:
-            raise ValueError("a figure below its least")
+            raise ValueError("a value is negative or too small")
         return found
     except (
         AttributeError,
@@ -203,7 +204,7 @@ def fitted_costs_from_json(raw: Any, where: str) -> FittedCosts:
         ZeroDivisionError,
         np.linalg.LinAlgError,
     ) as error:
-        raise UsageError(f"{where}: not whole costs ({error}); write them by `understudy latency fit`") from None
+        raise UsageError(f"{where}: invalid costs file ({error}); write one with `understudy latency fit`") from None
 
 
 def _piecewise_from_json(raw: Any, experts: Experts | None) -> Piecewise | None:

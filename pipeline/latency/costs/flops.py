@@ -1,7 +1,7 @@
-"""Arithmetic that a pair asks for. Pure.
+"""Compute of a pair per token, from model configs. Pure.
 
-It is told from a model's config as it is saved, for decoders with attention over heads and a gated MLP, dense or of
-experts; anything else has none to state.
+Supports decoders with multi-head or grouped-query attention and a gated MLP, dense or mixture of experts; other configs give
+None.
 """
 
 from collections.abc import Mapping
@@ -9,8 +9,8 @@ from typing import Any
 
 
 def macs_per_token(config: Mapping[str, Any]) -> float | None:
-    """Multiplications of one token with weights, head included, attention to the context left out. None for a
-    config of unknown names."""
+    """Multiply-accumulate operations (FLOPs / 2) of one token with the weights, LM head included, attention over the context
+    left out. None if the config lacks a key."""
     sizes = _sizes(config)
     if sizes is None:
         return None
@@ -20,8 +20,8 @@ def macs_per_token(config: Mapping[str, Any]) -> float | None:
 
 
 def operations_factor(tokens_per_round: float, gamma: int, ratio: float) -> float:
-    """Arithmetic of an emitted token over plain decoding's (Leviathan et al. 2023, theorem 3.11): a round is gamma draft passes,
-    each `ratio` of a target's, and a target's pass over gamma + 1 tokens."""
+    """FLOPs per emitted token relative to plain decoding (Leviathan et al. 2023, theorem 3.11): a round is gamma draft passes,
+    each with `ratio` of the target's FLOPs per token, and one target pass over gamma + 1 tokens."""
     return (gamma * ratio + gamma + 1) / tokens_per_round
 
 

@@ -1,4 +1,4 @@
-"""Forward times of a pair on this machine, measured alone: what efficiency is held against."""
+"""Forward times of a pair on this machine, measured with nothing else running: the baseline of `efficiency`."""
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
@@ -22,7 +22,7 @@ def measure_times(
     context: int = 128,
     repeats: int = 15,
 ) -> ForwardTimes:
-    """As `measure_bodies`, of two models."""
+    """As `measure_forwards`, for two models."""
     forwards = choose_forward(target, vocabulary), choose_forward(draft, vocabulary)
     return measure_forwards(*forwards, vocabulary, tokens, batch=batch, context=context, repeats=repeats)
 
@@ -38,9 +38,8 @@ def measure_forwards(
     context: int,
     repeats: int,
 ) -> ForwardTimes:
-    """Median seconds of a forward pass of the target over each of `tokens` tokens a sequence and of the draft over one, by
-    the forward that the decoder uses, `context` tokens in the cache. The passes take turns, so that a slow moment of the
-    machine falls on all of them."""
+    """Median seconds of a target pass over each of `tokens` tokens per sequence and of a draft pass over one, with the forward
+    that the decoder uses and `context` tokens in the KV cache. The passes alternate, so a slow moment affects all of them."""
     widest = max(tokens)
     passes: dict[tuple[str, int], Callable[[], None]] = {}
     for name, forward, widths in (("target", target, sorted({1, *tokens})), ("draft", draft, [1])):
@@ -54,14 +53,14 @@ def measure_forwards(
         for key, run in passes.items():
             started = perf_counter()
             run()
-            if number >= 2:  # the first two warm up
+            if number >= 2:  # the first two are warm-up
                 seconds[key].append(perf_counter() - started)
     found = {key: median(values) for key, values in seconds.items()}
     return ForwardTimes({width: found[name, width] for name, width in found if name == "target"}, found["draft", 1])
 
 
 def pooled(turns: Sequence[ForwardTimes]) -> ForwardTimes:
-    """The median of several measurements, where more tokens never take less time: what would say so is noise."""
+    """Median of several measurements, made non-decreasing in the number of tokens: a decrease is noise."""
     widths = sorted(turns[0].target)
     medians = (median(turn.target[width] for turn in turns) for width in widths)
     rising = dict(zip(widths, accumulate(medians, max), strict=True))

@@ -1,4 +1,4 @@
-"""A pair's forward times over batch, tokens and context, measured alone on this machine by the forward that the decoder uses."""
+"""Measure a pair's forward times on this machine over batch size, tokens and context, with the forward that the decoder uses."""
 
 import platform
 from collections.abc import Mapping, Sequence
@@ -29,8 +29,8 @@ def measure_profile(
     progress: Progress,
     repeats: int = 7,
 ) -> Profile:
-    """Medians of `repeats` passes, warmed up, in turns: at each of `batches` and `contexts` the target over 1 to gammas + 1
-    tokens and the draft over one; prefills of prompts of so many tokens by both."""
+    """Medians of `repeats` alternating passes after warm-up: at each of `batches` and `contexts`, target passes over 1 to
+    gammas + 1 tokens and draft passes over 1; prefills of both models for each prompt length in `prompts`."""
     tokens = tuple(range(1, gammas + 2))
     forwards = choose_forward(target, vocabulary), choose_forward(draft, vocabulary)
     shape = (len(batches), len(tokens), len(contexts))
@@ -68,18 +68,18 @@ def _prefill(forward: Forward, vocabulary: int, length: int, repeats: int) -> fl
         model.fill_cache(ids_1T, [length + 1])
         if model.device.type == "cuda":
             torch.cuda.synchronize(model.device)
-        if number >= 2:  # the first two warm up
+        if number >= 2:  # the first two are warm-up
             seconds.append(perf_counter() - started)
     return median(seconds)
 
 
 def _processor_share(model: Any, seconds: float, worked: float) -> dict[str, float]:
-    """Of the processor's time that was ours: on a CPU all threads wait for the slowest, and something beside slows one."""
+    """CPU share of this process (CPU only): all threads wait for the slowest, so another process slows every pass."""
     return {"processor_share": worked / seconds / torch.get_num_threads()} if model.device.type == "cpu" else {}
 
 
 def _environment(model: Any) -> dict[str, Any]:
-    """What the times hold for."""
+    """Device, threads, dtype and versions for which the times are valid."""
     device = model.device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
     return {

@@ -1,7 +1,7 @@
-"""Measurements of a server under load: tables (CSV), `vllm bench serve` and GuideLLM results, read into steps.
+"""Measurements of a server under load: CSV tables, results of `vllm bench serve`, GuideLLM reports.
 
-A step is a pass of the target with what was drafted for it. Its seconds are a token's seconds times the tokens that a step gives
-a request; the prefills of others, which hold it up, are in them.
+A step is one target pass with the draft passes before it. Step time = TPOT * tokens per step; it includes prefills of other
+requests.
 """
 
 import csv
@@ -16,8 +16,8 @@ from typing import Any
 from pipeline.acceptance.rounds import iid_tokens_per_call
 from pipeline.errors import UsageError
 
-# What a row can say, and what its column may be called; the first that is there is read. Times whose name has `ms` in it are
-# milliseconds, others seconds.
+# Quantities and the column names under which they are found; the first match is used. Times are in milliseconds if the column
+# name contains `ms`, else in seconds.
 COLUMNS: dict[str, tuple[str, ...]] = {
     "requests": ("requests", "concurrency", "max_concurrency", "request_concurrency", "batch", "batch_size"),
     "rate": ("rate", "request_rate", "qps"),
@@ -42,10 +42,10 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 _TIMES = ("tpot", "ttft", "latency")
 _SHARES = ("acceptance_rate", "draft_acceptance_rate")
 _JSON = (".json", ".jsonl")
-_MAX_PLAIN_TOKENS = 1.05  # tokens a step up to which rounding may have made more of one
-_MAX_TPOT = 3.0  # seconds of a token that are taken for a mistaken unit
+_MAX_PLAIN_TOKENS = 1.05  # tokens per step that still count as plain decoding (rounding)
+_MAX_TPOT = 3.0  # seconds per token above which the unit is assumed to be wrong
 _MOST_REQUESTS = 100_000
-_MIN_SERVED = 0.95  # served over asked below which the line was growing
+_MIN_SERVED = 0.95  # completed / offered load below which the server was overloaded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,21 +65,21 @@ class Measurement:
 def read_measurements(
     path: Path, columns: Mapping[str, str] | None = None, values: Mapping[str, float] | None = None
 ) -> list[Measurement]:
-    """Every row of a file. `columns` says what a column is called, `values` what no column says, both by the names of `COLUMNS`.
-    UsageError, with file and row, for what cannot be read."""
+    """Read every row of a file. `columns` maps a quantity of `COLUMNS` to a column name, `values` gives quantities that are not
+    in the file. UsageError, with file and row, for invalid content."""
     for given in (columns or {}, values or {}):
         if unknown := next((name for name in given if name not in COLUMNS), None):
-            raise UsageError(f"{path}: '{unknown}' is nothing that is measured; there are {', '.join(COLUMNS)}")
+            raise UsageError(f"{path}: '{unknown}' is not a known quantity; known are {', '.join(COLUMNS)}")
     rows = list(_rows(path))
     if not rows:
-        raise UsageError(f"{path}: no measurement in it")
+        raise UsageError(f"{path}: no measurements in the file")
     if unsound := next((name for name, value in (values or {}).items() if not math.isfinite(value)), None):
-        raise UsageError(f"{path}: {unsound} is no number")
+        raise UsageError(f"{path}: {unsound} is not a number")
     parsed, values = [(_parse(row, where, columns or {}), where, row) for where, row in rows], dict(values or {})
     for parsed_row, where, _ in parsed if path.suffix not in _JSON else ():
         if conflict := next((name for name, value in values.items() if parsed_row.get(name, value) != value), None):
             raise UsageError(
-                f"{where}: says itself that {conflict} is {parsed_row[conflict]:g}; leave {conflict}={values[conflict]:g} out"
+                f"{where}: the row has {conflict} {parsed_row[conflict]:g}; remove {conflict}={values[conflict]:g}"
             )
     return [_measurement(parsed_row | values, where, row) for parsed_row, where, row in parsed]
 
@@ -88,7 +88,7 @@ def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "this is no text"
+        reason = error.strerror if isinstance(error, OSError) else "not a text file"
         raise UsageError(f"{path}: {reason}") from None
     if path.suffix in _JSON:
         for number, result in enumerate(_results(path, text), 1):
@@ -101,24 +101,22 @@ def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _results(path: Path, text: str) -> Iterator[dict[str, Any]]:
-    """Of `vllm bench serve` (one, a list or one a line) or of a GuideLLM report."""
+    """Results of `vllm bench serve` (one, a list, or one per line) or of a GuideLLM report."""
     try:
         found = _json(text)
     except ValueError:
-        raise UsageError(f"{path}: this is no JSON, neither whole nor by line") from None
+        raise UsageError(f"{path}: not valid JSON or JSON lines") from None
     if isinstance(found, Mapping) and isinstance(found.get("benchmarks"), Sequence):
         yield from (_guidellm(path, number, item) for number, item in enumerate(found["benchmarks"], 1))
         return
     for item in found if isinstance(found, list) else [found]:
         if not isinstance(item, Mapping) or "completed" not in item:
-            raise UsageError(
-                f"{path}: neither a result of `vllm bench serve` nor a GuideLLM report; give a table as CSV"
-            )
+            raise UsageError(f"{path}: neither a result of `vllm bench serve` nor a GuideLLM report; convert it to CSV")
         yield _vllm(path, dict(item))
 
 
 def _json(text: str) -> Any:
-    """Whole, or a value a line, as `vllm bench serve --append-result` writes them."""
+    """JSON, or JSON lines as `vllm bench serve --append-result` writes them."""
     try:
         return json.loads(text)
     except ValueError:
@@ -126,8 +124,8 @@ def _json(text: str) -> Any:
 
 
 def _vllm(path: Path, result: dict[str, Any]) -> dict[str, Any]:
-    """With what its totals say: lengths; the draft length, which is 0 where it counted no draft; and of an open loop the rate
-    that was served while requests came, without the drain at the end, in the place of the most that it allowed at once."""
+    """Add quantities that follow from the totals: mean lengths and the draft length (0 if no drafts were counted). For an open
+    loop, replace max_concurrency, which is only a limit, by the throughput without the drain after the last arrival."""
     try:
         drafts, completed = result.get("spec_decode_num_drafts") or 0, max(1, result["completed"])
         result["gamma"] = round(result["spec_decode_draft_tokens"] / drafts) if drafts else 0
@@ -141,11 +139,11 @@ def _vllm(path: Path, result: dict[str, Any]) -> dict[str, Any]:
             result["latency_s"] = ttft + tpot * (result["tokens"] - 1)
             result["request_throughput"] = completed / max(result["duration"] - result["latency_s"], 1e-9)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise UsageError(f"{path}: not a whole result of `vllm bench serve` ({error})") from None
+        raise UsageError(f"{path}: incomplete result of `vllm bench serve` ({error})") from None
     return {name: value for name, value in result.items() if value is not None}
 
 
-_GUIDELLM = {  # what it calls them, all under `metrics`
+_GUIDELLM = {  # our names to GuideLLM's keys under `metrics`
     "requests": "request_concurrency",
     "served_rate": "requests_per_second",
     "tpot_ms": "inter_token_latency_ms",
@@ -157,7 +155,7 @@ _GUIDELLM = {  # what it calls them, all under `metrics`
 
 
 def _guidellm(path: Path, number: int, benchmark: Any) -> dict[str, Any]:
-    """Means over requests that came to their end; present were all. It knows nothing of drafts."""
+    """Means over successful requests; concurrency is over all requests. GuideLLM reports have no drafts."""
     try:
         metrics = benchmark["metrics"]
         return {
@@ -165,24 +163,24 @@ def _guidellm(path: Path, number: int, benchmark: Any) -> dict[str, Any]:
             for ours, theirs in _GUIDELLM.items()
         }
     except (KeyError, TypeError):
-        raise UsageError(f"{path}: result {number}: a GuideLLM report of another schema; give a table as CSV") from None
+        raise UsageError(f"{path}: result {number}: unsupported GuideLLM schema; convert it to CSV") from None
 
 
 def _parse(row: Mapping[str, Any], where: str, columns: Mapping[str, str]) -> dict[str, float]:
-    """Numbers by the names of `COLUMNS`; times in seconds."""
+    """Quantities of a row, by the names of `COLUMNS`; times in seconds."""
     found = {}
     for name, aliases in COLUMNS.items():
         column = columns.get(name) or next((one for one in aliases if one in row), None)
         if column is None:
             continue
         if column not in row:
-            raise UsageError(f"{where}: no column '{column}'; there are {', '.join(row)}")
+            raise UsageError(f"{where}: no column '{column}'; columns are {', '.join(row)}")
         try:
             value = float(row[column])
         except (TypeError, ValueError, OverflowError):
             value = math.nan
         if not math.isfinite(value):
-            raise UsageError(f"{where}: {column} is '{row[column]}', which is no number")
+            raise UsageError(f"{where}: {column} is '{row[column]}', which is not a number")
         found[name] = value / 1e3 if name in _TIMES and re.search(r"(?<![a-z])ms(?![a-z])", column.lower()) else value
     return found
 
@@ -190,30 +188,28 @@ def _parse(row: Mapping[str, Any], where: str, columns: Mapping[str, str]) -> di
 def _measurement(row: Mapping[str, float], where: str, given: Mapping[str, Any]) -> Measurement:
     for name in _TIMES:
         if not row.get(name, 1.0) > 0:
-            raise UsageError(
-                f"{where}: {name} is {row[name]:g} s, which is no time that anything takes; mend or leave it out"
-            )
+            raise UsageError(f"{where}: {name} is {row[name]:g} s, but must be above 0; correct or remove it")
     for name in _SHARES:
         if not 0 <= row.get(name, 0.0) <= 1:
-            raise UsageError(f"{where}: {name} is {row[name]:g}; give a share from 0 to 1 (70% is 0.7)")
+            raise UsageError(f"{where}: {name} is {row[name]:g}; give a value from 0 to 1 (70% is 0.7)")
     if (asked := row.get("rate")) and (served := row.get("served_rate")) and served < _MIN_SERVED * asked:
         raise UsageError(
-            f"{where}: {served:.3g} requests a second were served of {asked:.3g}: beyond stability, so its times only say how "
-            "long it was measured; leave it out"
+            f"{where}: completed {served:.3g} of {asked:.3g} requests/s: offered load exceeds capacity, so latency depends on "
+            "the length of the test; remove this row"
         )
     if row.get("tpot", 0.0) > _MAX_TPOT:
         raise UsageError(
-            f"{where}: a token takes {row['tpot']:g} s; if these are milliseconds, call the column so, such as tpot_ms"
+            f"{where}: TPOT is {row['tpot']:g} s; if these are milliseconds, put ms into the column name, such as tpot_ms"
         )
     gamma = row.get("gamma", 0.0)
     if gamma < 0 or gamma != int(gamma):
-        raise UsageError(f"{where}: a draft length of {gamma:g}; give whole numbers from 0")
+        raise UsageError(f"{where}: draft length {gamma:g}; give a whole number from 0")
     length = _tokens_per_step(row, int(gamma), where)
     requests, token = _requests(row, where, given), _token_seconds(row, where, given)
     if not 0 < requests <= _MOST_REQUESTS:
-        raise UsageError(f"{where}: {requests:g} requests at once; give more than 0, and at most {_MOST_REQUESTS:,}")
+        raise UsageError(f"{where}: {requests:g} concurrent requests; give more than 0 and at most {_MOST_REQUESTS:,}")
     if not token > 0:
-        raise UsageError(f"{where}: a token takes {token:g} s, which is no time that anything takes")
+        raise UsageError(f"{where}: TPOT is {token:g} s, but must be above 0")
     return Measurement(
         where=where,
         requests=requests,
@@ -228,11 +224,11 @@ def _measurement(row: Mapping[str, float], where: str, given: Mapping[str, Any])
 def _tokens_per_step(row: Mapping[str, float], gamma: int, where: str) -> float:
     if gamma == 0 and row.get("acceptance_length", 1.0) > _MAX_PLAIN_TOKENS:
         said = (
-            "its draft length is 0"
+            "the draft length is 0"
             if "gamma" in row
-            else "nothing says its draft length; name a column by --column gamma=NAME"
+            else "the draft length is unknown; name its column with --column gamma=NAME"
         )
-        raise UsageError(f"{where}: {row['acceptance_length']:g} tokens a step, and {said}")
+        raise UsageError(f"{where}: {row['acceptance_length']:g} tokens per step, but {said}")
     if gamma == 0:
         return 1.0
     if "acceptance_length" in row:
@@ -243,39 +239,39 @@ def _tokens_per_step(row: Mapping[str, float], gamma: int, where: str) -> float:
         length = 1 + gamma * row["draft_acceptance_rate"]
     else:
         raise UsageError(
-            f"{where}: drafts {gamma} tokens, and nothing says how many are accepted; name a column by "
+            f"{where}: draft length {gamma}, but the acceptance is unknown; name its column with "
             "--column acceptance_length=NAME (or acceptance_rate, draft_acceptance_rate)"
         )
     if not 1 <= length <= gamma + 1:
-        raise UsageError(f"{where}: {length:g} tokens a step at draft length {gamma}; there can be 1 to {gamma + 1}")
+        raise UsageError(f"{where}: {length:g} tokens per step at draft length {gamma}; possible are 1 to {gamma + 1}")
     return length
 
 
 def _requests(row: Mapping[str, float], where: str, given: Mapping[str, Any]) -> float:
-    """By Little's law where the table is of rates: what arrives at random meets so many others, and is one more itself."""
+    """Concurrent requests; from rate and latency by Little's law, plus the request itself (a Poisson arrival sees the mean)."""
     rate = row.get("served_rate", row.get("rate"))
     if "requests" in row:
         return row["requests"]
     if rate is not None and "latency" in row:
         return 1 + rate * row["latency"]
     raise UsageError(
-        f"{where}: nothing says how many requests are served at once, nor at which rate they come and how long they take; there "
-        f"are {_shorten(given)}; name a column by --column requests=NAME (or rate=NAME and latency=NAME)"
+        f"{where}: the number of concurrent requests is unknown; columns are {_shorten(given)}; name its column with "
+        "--column requests=NAME (or rate=NAME and latency=NAME)"
     )
 
 
 def _token_seconds(row: Mapping[str, float], where: str, given: Mapping[str, Any]) -> float:
-    """From one token of a request to its next."""
+    """TPOT in seconds."""
     if "tpot" in row:
         return row["tpot"]
     if "latency" in row and row.get("tokens", 0) > 1:
         return (row["latency"] - row.get("ttft", 0.0)) / (row["tokens"] - 1)
     if row.get("throughput", 0) > 0 and "requests" in row:
-        wait = row.get("ttft", 0.0) / row["tokens"] if row.get("tokens", 0) > 1 else 0.0  # of a first token, on each
+        wait = row.get("ttft", 0.0) / row["tokens"] if row.get("tokens", 0) > 1 else 0.0  # TTFT per token
         return row["requests"] / row["throughput"] - wait
     raise UsageError(
-        f"{where}: nothing says what a token takes; there are {_shorten(given)}; name a column by --column tpot=NAME (or latency "
-        "with tokens, or throughput)"
+        f"{where}: TPOT is unknown; columns are {_shorten(given)}; name its column with --column tpot=NAME (or latency with "
+        "tokens, or throughput)"
     )
 
 

@@ -1,13 +1,14 @@
-"""Costs of a step that no line fits: what a token adds depends on how many there are. Pure.
+"""Piecewise linear costs of a decoding step, for hardware where step time is not linear in the number of tokens. Pure.
 
-A target's pass over T = requests * (gamma + 1) tokens is not a line in T: tokens are free while weights are being read, dear once
-arithmetic decides, and cheaper again when a tile of a processor has been begun. So the costs of the line (`fit.py`) are joined by
+In a target pass over T = requests * (gamma + 1) tokens, tokens are nearly free while the pass is bound by memory bandwidth
+and expensive once it is bound by compute. The linear model (`fit.py`) is extended by
 
     sum over k = 4, 16, 64, ...  of  a_k min(T, k) + b_k max(T - k, 0)   +   (once + each * requests)  where gamma > 0,
 
-none below 0: a surface that only ever rises, concave where the a are, convex where the b are; the draft's gamma passes, each over
-as many tokens as there are requests, have such pieces of their own. The last part is what speculation takes whatever it drafts:
-accepting, and the draft's own bookkeeping. Where that predicts better, steps of T are added: tokens come in tiles of 16 or 64.
+with no coefficient below 0, so the time never falls with T. The a_k give concave parts, the b_k convex parts. Each of the
+gamma draft passes over `requests` tokens has such terms too. The last term is the fixed cost of speculation: verification
+logic and bookkeeping of the draft. T rounded up to a multiple of 16 or 64 (hardware tiles) is added if that lowers the
+leave-one-out error.
 """
 
 from collections.abc import Sequence
@@ -20,23 +21,23 @@ from pipeline.latency.costs.fit import Experts, columns, least_squares
 
 Floats = NDArray[np.float64]
 
-_SPACING = 4.0  # from one bend to the next: fewer are too few for real machines, more follow the noise
-_TILES = (16.0, 64.0)  # of processors and of GPUs
-_RIDGE = 1e-3  # of relative errors squared: shares a cost out among terms that the measurements hardly tell apart
+_SPACING = 4.0  # ratio of two breakpoints: wider misses real effects, narrower fits noise
+_TILES = (16.0, 64.0)  # tokens per tile: CPUs and GPUs
+_RIDGE = 1e-3  # ridge penalty: spreads a cost over terms that are nearly collinear
 
 
 @dataclass(frozen=True)
 class Piecewise:
-    """A fitted surface; `values_K` belong to the columns that the places of bends and `experts` make."""
+    """A fitted piecewise model; `values_K` are the coefficients of the columns of `_columns`."""
 
-    breakpoints: tuple[float, ...]  # tokens of the target's pass
-    draft_breakpoints: tuple[float, ...]  # tokens of one of the draft's, which are requests
-    tiles: tuple[float, ...]  # tokens of the target's pass that take as long as the last of them
+    breakpoints: tuple[float, ...]  # in tokens of a target pass
+    draft_breakpoints: tuple[float, ...]  # in tokens of a draft pass (= requests)
+    tiles: tuple[float, ...]  # tile sizes in tokens of a target pass; empty: no tile terms
     values_K: tuple[float, ...]
     experts: Experts | None
 
     def step_seconds(self, batch: ArrayLike, gamma: ArrayLike) -> Floats:
-        """As `Costs.step_seconds`."""
+        """As `LinearCosts.step_seconds`."""
         columns = _columns(batch, gamma, self.experts, self.breakpoints, self.draft_breakpoints, self.tiles)
         seconds: Floats = columns @ np.array(self.values_K)
         return seconds
@@ -45,8 +46,8 @@ class Piecewise:
 def fit_piecewise(
     batch_R: Floats, gamma_R: Floats, step_seconds_R: Floats, experts: Experts | None
 ) -> tuple[Piecewise, float, float]:
-    """From R measured steps, of which no two have one place. Also the mean relative errors in predicting each step from the
-    others: by the line, and by these; with tiles where those make it less."""
+    """Fit R measured steps at distinct (batch, gamma) points, with or without tiles, whichever has the smaller leave-one-out
+    error. Returns the model, the leave-one-out error of the linear model, and its own."""
     breakpoints = _breakpoints(batch_R, gamma_R)
     found = []
     for tiles in ((), _TILES):
@@ -68,7 +69,7 @@ def _leave_one_out(columns_RK: Floats, seconds_R: Floats, ridge: float) -> float
 
 
 def _breakpoints(batch_R: Floats, gamma_R: Floats) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Of the target's passes and of the draft's: below the most tokens that each was measured with."""
+    """Breakpoints of target passes and of draft passes, below the largest measured number of tokens."""
     return _powers(float((batch_R * (gamma_R + 1)).max())), _powers(float(batch_R.max()))
 
 

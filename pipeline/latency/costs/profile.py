@@ -1,4 +1,4 @@
-"""What a pair's forward passes take on a machine, as `understudy profile` measured them. Pure."""
+"""Forward times of a pair on one machine, as measured by `understudy profile`. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,19 +14,19 @@ from pipeline.latency.costs.surface import Surface, read_surface
 Floats = NDArray[np.float64]
 
 SCHEMA = 1
-_MIN_PROCESSOR_SHARE = 0.6  # share of the processor's time below which something else took it
+_MIN_PROCESSOR_SHARE = 0.6  # CPU share below which other processes disturbed the measurement
 PARTS = ("target", "draft", "prefill")
 _KEYS = {"schema", "about", *PARTS}
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Seconds of a target's passes over 1 to gamma + 1 tokens and of its draft's over one, and of both their prefills."""
+    """Forward times in seconds: target passes over 1 to gamma + 1 tokens, draft passes over 1, and prefills."""
 
     target: Surface
     draft: Surface
-    prefill: Surface  # of one prompt by both; `tokens` are the prompt's
-    about: dict[str, Any]  # machine, versions, number format, digests of the weights
+    prefill: Surface  # of one prompt by target and draft together; `tokens` is the prompt length
+    about: dict[str, Any]  # device, threads, dtype, versions, digests of the weights
 
     @property
     def max_gamma(self) -> int:
@@ -34,7 +34,7 @@ class Profile:
 
     @property
     def plain(self) -> bool:
-        """Plain decoding is in every profile."""
+        """Whether plain decoding was measured: always."""
         return True
 
     @property
@@ -43,36 +43,35 @@ class Profile:
 
     @property
     def draft_digest(self) -> str | None:
-        """Of the draft that was timed."""
+        """Digest of the measured draft."""
         found = self.about.get("draft")
         return found if isinstance(found, str) else None
 
     @property
     def notes(self) -> list[str]:
-        """What whoever reads figures made of it should know."""
+        """Warnings about this profile for the reader of predictions."""
         share = self.about.get("processor_share")
         if not isinstance(share, float) or share >= _MIN_PROCESSOR_SHARE:
             return []
         return [
-            f"note: the profile was measured beside other work (it had {share:.0%} of the processor), so its times say little; "
-            "measure again with nothing else running"
+            f"note: other processes ran during profiling (it had {share:.0%} of the CPU), so its times are unreliable; "
+            "profile again on an idle machine"
         ]
 
     def steps(self, cap: int, context: int, gammas: int | None = None) -> Floats:
-        """Seconds of a step of n requests at a draft length, with so much context each: [gamma, n - 1], n up to `cap`, gamma
-        from 0. A step drafts gamma tokens one after the other and puts them to the target at once."""
+        """Seconds of a step with n requests at each draft length: [gamma, n - 1], n up to `cap`, gamma from 0. A step is gamma
+        draft passes and one target pass over gamma + 1 tokens per request; `context` is the length of each KV cache."""
         count_N = np.arange(1, cap + 1)
         gamma_G = np.arange((self.max_gamma if gammas is None else gammas) + 1)[:, None]
         drafting: Floats = gamma_G * self.draft.at(count_N, 1, context)
         return drafting + self.target.at(count_N, gamma_G + 1, context)
 
     def prefills(self, tokens: ArrayLike) -> Floats:
-        """Seconds by which prompts of so many tokens hold everybody up, each."""
+        """Seconds of the prefill of a prompt, by its length in tokens; it blocks the batch for this long."""
         return self.prefill.at(1, tokens, 0)
 
     def measurements(self, context: int | None = None) -> list[Measurement]:
-        """Its steps one by one, as of a server that was measured under load; with the least context unless one is given, and
-        prompts of as many tokens."""
+        """Every measured step as a `Measurement`, at `context` (default: the shortest) and with prompts of that length."""
         context = self.target.contexts[0] if context is None else context
         step_GN, prefill = self.steps(self.target.batches[-1], context), float(self.prefills(context))
         return [
@@ -90,7 +89,7 @@ class Profile:
         ]
 
     def covers(self, batch: int, gamma: int, context: int) -> bool:
-        """Whether that lies within what was measured."""
+        """Whether this point is within the measured range."""
         return self.target.covers(batch, gamma + 1, context) and self.draft.covers(batch, 1, context)
 
     def json(self) -> dict[str, Any]:
@@ -99,14 +98,14 @@ class Profile:
 
 
 def profile_from_json(raw: Any, where: str) -> Profile:
-    """UsageError, naming `where` and what is wrong, for what `Profile.json` did not give."""
+    """Inverse of `Profile.json`. UsageError, naming `where` and the problem, for any other content."""
     if not isinstance(raw, Mapping) or set(raw) != _KEYS:
-        raise UsageError(f"{where}: this is no profile of forward times; write one by `understudy profile`")
+        raise UsageError(f"{where}: not a profile; write one with `understudy profile`")
     if raw["schema"] != SCHEMA:
         raise UsageError(
-            f"{where}: a profile of schema {raw['schema']}, and this version reads schema {SCHEMA}; measure again"
+            f"{where}: profile has schema {raw['schema']}, this version reads schema {SCHEMA}; profile again"
         )
     surfaces = {name: read_surface(raw[name], f"{where}: {name}") for name in PARTS}
     if not isinstance(raw["about"], Mapping):
-        raise UsageError(f"{where}: 'about' says nothing of the machine; measure again")
+        raise UsageError(f"{where}: 'about' is not a mapping; profile again")
     return Profile(**surfaces, about=dict(raw["about"]))

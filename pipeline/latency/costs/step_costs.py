@@ -1,4 +1,4 @@
-"""What steps of a server take, wherever it is known from: forward times measured alone, or a server measured under load."""
+"""Costs of a decoding step, from either source: a profile of forward times, or costs fitted to a server under load."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ Floats = NDArray[np.float64]
 
 
 class StepCosts(Protocol):
-    """Seconds; as `Profile` says in full."""
+    """Interface of `Profile` and `FittedCosts`; documented in `Profile`. Times are in seconds."""
 
     @property
     def max_gamma(self) -> int: ...
@@ -37,23 +37,23 @@ class StepCosts(Protocol):
     def prefills(self, tokens: ArrayLike) -> Floats: ...
 
     def covers(self, batch: int, gamma: int, context: int) -> bool:
-        """Whether that was measured, and is no extrapolation."""
+        """Whether this point is within the measured range; outside it, times are extrapolated."""
         ...
 
 
 def read_step_costs(path: Path) -> StepCosts:
-    """A profile or fitted costs. UsageError, naming the file and what is wrong with it, where it is neither."""
+    """Read a profile or fitted costs. UsageError, naming the file and the problem, for anything else."""
     raw = _read(path)
     return fitted_costs_from_json(raw, str(path)) if _kind(raw) == KIND else profile_from_json(raw, str(path))
 
 
 def read_profile(path: Path) -> Profile:
-    """UsageError, naming the file and what is wrong with it, where it is none."""
+    """Read a profile. UsageError, naming the file and the problem, for anything else."""
     return profile_from_json(_read(path), str(path))
 
 
 def is_profile(path: Path) -> bool:
-    """By what it says, where it is JSON."""
+    """Whether the file is a JSON profile, judged by its keys."""
     if path.suffix != ".json" or not path.is_file():
         return False
     return set(PARTS) <= set(raw) if isinstance(raw := _read(path), Mapping) else False
@@ -64,4 +64,4 @@ def _kind(raw: Any) -> Any:
 
 
 def _read(path: Path) -> Any:
-    return read_user_json(path, "write a profile by `understudy profile` or costs by `understudy latency fit`")
+    return read_user_json(path, "write a profile with `understudy profile` or costs with `understudy latency fit`")

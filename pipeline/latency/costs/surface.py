@@ -1,7 +1,7 @@
-"""Forward times as they were measured, over batch, tokens a sequence and context, and what lies between. Pure.
+"""A table of measured forward times over batch size, tokens per sequence and context, with interpolation. Pure.
 
-A table and no line: a forward pass of a CPU in fp32 takes four times as long over two rows as over one, a GPU's steps with its
-tiles. Between measured points it is linear; past the last ones it goes on as between the last two, which `reaches` tells.
+A table, because real forward times are not linear: on a CPU in fp32 a pass over two rows takes four times as long as over
+one, and GPU times jump at tile sizes. Interpolation is linear; beyond the last point it extrapolates linearly (see `covers`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ _AXES = ("batches", "tokens", "contexts")
 
 @dataclass(frozen=True)
 class Surface:
-    """Seconds of one forward pass: `batches` sequences, `tokens` new tokens in each, `contexts` tokens in the cache of each."""
+    """Seconds of one forward pass: `batches` sequences, `tokens` new tokens each, `contexts` tokens in each KV cache."""
 
     batches: tuple[int, ...]
     tokens: tuple[int, ...]
@@ -29,7 +29,7 @@ class Surface:
     seconds_BTC: Floats
 
     def at(self, batch: ArrayLike, tokens: ArrayLike, context: ArrayLike) -> Floats:
-        """Seconds; arguments are broadcast against each other."""
+        """Interpolated seconds; the arguments are broadcast."""
         wanted = np.stack(
             np.broadcast_arrays(*(np.asarray(one, dtype=np.float64) for one in (batch, tokens, context))), axis=-1
         )
@@ -40,12 +40,12 @@ class Surface:
             return np.broadcast_to(values, wanted.shape[:-1]).astype(np.float64)
         table = RegularGridInterpolator([axes[index] for index in several], values, bounds_error=False, fill_value=None)
         found: Floats = table(wanted[..., several]).reshape(wanted.shape[:-1])
-        # A falling last stretch, which is noise, would lead below what was ever measured.
+        # If noise makes the last segment fall, extrapolation could go below every measured time.
         seconds: Floats = np.maximum(found, self.seconds_BTC.min())
         return seconds
 
     def covers(self, batch: int, tokens: int, context: int) -> bool:
-        """Whether that lies within what was measured."""
+        """Whether this point is within the measured range."""
         axes = (self.batches, self.tokens, self.contexts)
         return self.batches[0] <= batch and all(
             one <= axis[-1] for one, axis in zip((batch, tokens, context), axes, strict=True)
@@ -56,26 +56,28 @@ class Surface:
 
 
 def read_surface(raw: Any, where: str) -> Surface:
-    """From what `json` gave. UsageError, naming `where` and what is wrong, for anything else."""
+    """Inverse of `Surface.json`. UsageError, naming `where` and the problem, for any other content."""
     if not isinstance(raw, Mapping) or set(raw) != {*_AXES, "seconds"}:
         raise UsageError(
-            f"{where}: a table of forward times has {', '.join(_AXES)} and seconds; measure it by `understudy profile`"
+            f"{where}: a table of forward times needs {', '.join(_AXES)} and seconds; write it with `understudy profile`"
         )
     batches, tokens, contexts = axes = [_axis(raw[name], f"{where}: {name}") for name in _AXES]
     try:
         seconds_BTC = np.array(raw["seconds"], dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
-        raise UsageError(f"{where}: seconds are not a table of numbers") from None
+        raise UsageError(f"{where}: seconds is not a table of numbers") from None
     shape = tuple(len(axis) for axis in axes)
     if seconds_BTC.shape != shape:
-        raise UsageError(f"{where}: seconds are {seconds_BTC.shape}, and batches, tokens and contexts make {shape}")
+        raise UsageError(
+            f"{where}: seconds has shape {seconds_BTC.shape}, but batches, tokens and contexts give {shape}"
+        )
     if not (np.isfinite(seconds_BTC) & (seconds_BTC > 0)).all():
-        raise UsageError(f"{where}: seconds must all be above 0, and the least is {seconds_BTC.min():g}")
+        raise UsageError(f"{where}: seconds must all be above 0, but the smallest is {seconds_BTC.min():g}")
     return Surface(batches, tokens, contexts, seconds_BTC)
 
 
 def _axis(raw: Any, where: str) -> tuple[int, ...]:
     rising = isinstance(raw, Sequence) and len(raw) and all(isinstance(one, int) for one in raw)
     if not rising or any(low >= high for low, high in pairwise(raw)) or raw[0] < 0:
-        raise UsageError(f"{where}: {raw} should be whole numbers that rise")
+        raise UsageError(f"{where}: {raw} must be increasing whole numbers")
     return tuple(raw)

@@ -1,4 +1,4 @@
-"""A server that batches continuously, and how unequal what it is asked is: what the closed form knows of both."""
+"""A server with continuous batching and the variability of its requests: the inputs of the queueing model."""
 
 from dataclasses import dataclass
 
@@ -10,11 +10,11 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ServerCapacity:
-    """By the number n in the batch, entry n - 1; the last is the batch cap. Seconds."""
+    """Times in seconds by batch size n, entry n - 1; the last entry is the batch cap (max_num_seqs)."""
 
-    service_N: Floats  # of a mean request's whole answer
-    step_N: Floats  # of a step
-    prefill: float  # by which a mean request's prompt holds everybody up
+    service_N: Floats  # decoding the mean request to its end
+    step_N: Floats  # one step
+    prefill: float  # mean prefill; it blocks the batch for this long
 
     @property
     def cap(self) -> int:
@@ -22,21 +22,21 @@ class ServerCapacity:
 
     @property
     def completion_interval(self) -> float:
-        """Seconds between the ends of answers while the batch is full, without prefills."""
+        """Mean seconds between completions while the batch is full, without prefills."""
         return float(self.service_N[-1]) / self.cap
 
     @property
     def stability_limit(self) -> float:
-        """Requests a second from which the line grows without end."""
+        """Capacity in requests per second: at this offered load the queue grows without bound."""
         return 1.0 / (self.prefill + self.completion_interval)
 
 
 @dataclass(frozen=True)
 class RequestSizes:
-    """How unequal requests are: steps of each over the mean request's, W requests, each as likely as any other."""
+    """Distribution of request sizes: decoding steps relative to the mean, for W equally likely requests."""
 
-    mean_W: Floats  # 1 on the average
-    variance_W: Floats  # by the luck of acceptance
+    mean_W: Floats  # mean over W is 1
+    variance_W: Floats  # from random acceptance
 
     @property
     def squared_cv(self) -> float:

@@ -1,4 +1,4 @@
-"""A workload on a machine at given loads, with speculation and without. Pure."""
+"""Latency, throughput and speedup of a workload at given offered loads, with speculation and without. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,12 +26,12 @@ DEFAULT_LOADS = (
     0.7,
     0.8,
     0.9,
-)  # of the stability limit with speculation, where no rates are given
+)  # offered load / capacity with speculation, if no rates are given
 
 
 @dataclass(frozen=True)
 class SimulatedLatency:
-    """Seconds of a request from arrival to last token, over a simulation's settled requests."""
+    """Request latency in seconds, arrival to last token, over the steady state of a simulation."""
 
     mean: float
     p95: float
@@ -40,22 +40,22 @@ class SimulatedLatency:
 
 @dataclass(frozen=True)
 class LoadPoint:
-    """One load; None where it is not stable."""
+    """Results at one offered load; None where it exceeds capacity."""
 
-    rate: float  # requests a second, over all replicas
+    rate: float  # requests per second over all replicas
     plain: Latency | None
     speculative: Latency | None
     simulated: SimulatedLatency | None = None  # with speculation
 
     @property
     def speedup(self) -> float | None:
-        """Of the mean latency; None where either is not stable."""
+        """Mean latency of plain decoding / with speculation; None if either is unstable."""
         return self.plain.mean / self.speculative.mean if self.plain and self.speculative else None
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """Loads in rising order, and from which on each way is not stable (requests a second, over all replicas)."""
+    """Results in order of load, and the capacity of both (requests per second over all replicas)."""
 
     points: list[LoadPoint]
     plain_limit: float
@@ -63,7 +63,7 @@ class Prediction:
 
 
 def chosen_lengths(workload: Workload, step_costs: StepCosts, cap: int, gamma: int | None = None) -> Ints:
-    """The best draft length for every number of requests up to the batch cap, or `gamma` for all of them."""
+    """The best draft length for each batch size up to the cap, or `gamma` for all of them."""
     if gamma is not None:
         return np.full(cap, gamma)
     return best_lengths(workload.rounds_G, step_costs.steps(cap, round(workload.context), workload.max_gamma))
@@ -78,8 +78,8 @@ def predict(
     simulated: int = 0,
     seed: int = 0,
 ) -> Prediction:
-    """At `rates`, or at shares of the limit where there are none. Requests go to replicas at random in the formula, to the one
-    with the fewest in the simulation of `simulated` requests (0: none)."""
+    """At `rates`, or at `DEFAULT_LOADS` of capacity if empty. The formula assigns requests to replicas at random; the simulation
+    of `simulated` requests (0: none) assigns each to the replica with the fewest requests."""
     plain, speculative = (
         server_capacity(workload, step_costs, lengths_N * speculating) for speculating in (np.int64(0), np.int64(1))
     )
@@ -95,7 +95,7 @@ def predict(
 
 
 def _latency_at(rate: float, capacity: ServerCapacity, workload: Workload, lengths_N: Ints) -> Latency | None:
-    """Requests are as unequal as at the draft length of the batch that they meet on the average."""
+    """Request sizes are those at the draft length of the mean batch size."""
     first = latency(rate, capacity, workload.sizes(int(lengths_N[0])))
     if first is None:
         return None

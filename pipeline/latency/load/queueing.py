@@ -1,18 +1,20 @@
-"""Latency of a server that batches continuously, under load, without simulating it. Pure.
+"""Request latency under load on a server with continuous batching, in closed form. Pure.
 
-A step serves every request of the batch at once, and a request's answer takes s(n) seconds while n are in the batch: its steps
-(rounds) times what a step of n takes. Requests that arrive at random, `rate` a second, then share the server as in generalised
-processor sharing (Cohen 1979): the number n in the batch has the weight
+A step serves all requests of the batch, and decoding a request takes s(n) seconds with n in the batch: its rounds times the
+step time. Poisson arrivals at `rate` then share the server by generalised processor sharing (Cohen 1979): the number n in the
+batch has the stationary weight
 
     pi(n) ~ prod over k = 1..n of  rate * s(k) / k
 
-however unequal requests are. For s(n) = S (a + b n) the mean is S (a + b) / (1 - rate S b), the formula of Kong et al. 2026
-(arXiv 2605.15051); it goes on to measured times, draft lengths that change with n, and experts woken one by one.
+for any distribution of request sizes. For s(n) = S (a + b n) the mean sojourn time is S (a + b) / (1 - rate S b), the formula
+of Kong et al. 2026 (arXiv 2605.15051); this form also covers measured tables, draft lengths that depend on n, and mixtures of
+experts.
 
-On top of it a prefill stops everybody, and whoever comes during one begins together with the next (`clusters`), which lengthens
-what pi(n) says and the tail above all. An arrival waits for the step under way. Above the batch cap requests wait in line: as in
-M/M/c, scaled by (1 + cv^2) / 2 (Allen and Cunneen 1990), which is exact for a batch of one without prefills. The spread of a
-request's time is that of the company it meets (`stay`), which comes and goes as if others' sizes were exponential.
+Three effects are added. A prefill blocks the batch, and requests that arrive during it start together (`batch_arrivals`). An
+arrival waits for the running step. Above the batch cap requests queue as in M/M/c, scaled by (1 + cv^2) / 2 (Allen and
+Cunneen 1990), which is exact for a batch cap of one without prefills (Pollaczek-Khinchine). The variance of a request's
+latency comes from the number of other requests during its stay (`request_latency`), which evolves as if their sizes were
+exponential.
 """
 
 from dataclasses import dataclass
@@ -26,7 +28,7 @@ from pipeline.latency.load.batch_arrivals import BatchArrivals, batch_arrivals, 
 from pipeline.latency.load.capacity import Floats, RequestSizes, ServerCapacity
 from pipeline.latency.load.request_latency import RequestLatency, request_latency
 
-_WAIT_QUANTILES = 32  # equally likely waits in line that stand for all
+_WAIT_QUANTILES = 32  # equally likely quantiles of the queueing delay
 _TAIL, _LARGE = 1e-9, 1e200
 _NEGLIGIBLE = 1e-12
 _MAX_QUEUE = 5_000_000
@@ -34,20 +36,20 @@ _MAX_QUEUE = 5_000_000
 
 @dataclass(frozen=True)
 class Latency:
-    """Seconds of a request from arrival to its last token, and what they are made of."""
+    """Request latency in seconds, arrival to last token, and its components."""
 
     mean: float
     p95: float
-    queue: float  # waiting for a place in the batch
-    admission: float  # for the step under way
-    prefill: float  # its own, and of those that begin with it
-    service: float  # its own steps, with the prefills of later ones among them
-    batch: float  # mean number in the batch
-    busy: float  # share of time with something to do
+    queue: float  # queueing delay, for a place in the batch
+    admission: float  # waiting for the running step to end
+    prefill: float  # its own, and those of requests that start together with it
+    service: float  # decoding, with the prefills of later requests that block it
+    batch: float  # mean batch size
+    busy: float  # utilisation: share of the time with at least one request
 
 
 def latency(rate: float, capacity: ServerCapacity, sizes: RequestSizes) -> Latency | None:
-    """At `rate` requests a second (> 0); None where that is not stable."""
+    """At `rate` > 0 requests per second; None if this is at or above the stability limit."""
     if rate >= capacity.stability_limit:
         return None
     arrivals = batch_arrivals(rate, capacity, sizes)
@@ -55,9 +57,8 @@ def latency(rate: float, capacity: ServerCapacity, sizes: RequestSizes) -> Laten
     share_M = _number_present(capacity, arrivals)
     present_M = np.arange(len(share_M))
     in_batch_M = np.minimum(present_M, cap)
-    decode_share = capacity.completion_interval / (
-        capacity.completion_interval + capacity.prefill
-    )  # share of a request's work that differs
+    # Only decoding varies between requests; a prefill is the same for all.
+    decode_share = capacity.completion_interval / (capacity.completion_interval + capacity.prefill)
     queue_length = float(share_M @ (present_M - in_batch_M)) * (1 + sizes.squared_cv * decode_share**2) / 2
     known = min(len(share_M), 5 * cap + 100)
     found_M = np.convolve(share_M[:known], arrivals.others_K)[:known]
@@ -80,14 +81,15 @@ def latency(rate: float, capacity: ServerCapacity, sizes: RequestSizes) -> Laten
 
 
 def _number_present(capacity: ServerCapacity, arrivals: BatchArrivals) -> Floats:
-    """Share of the time between prefills with m requests present, batch and line, entry m: what goes up past m comes down."""
+    """Stationary distribution of the number of requests present (batch and queue), entry m, in time without prefills. By level
+    crossing: the rate of arrivals past m equals the rate of completions down to m."""
     cap, exceedance_K = capacity.cap, arrivals.exceedance_K
     weights, partial, largest = [1.0], 0.0, 1.0
     while not (len(weights) > cap and arrivals.p_during_prefill(len(weights) - cap) < _NEGLIGIBLE):
         m = len(weights)
         if m <= cap:
             partial = up = sum(weight * excess for weight, excess in zip(reversed(weights), exceedance_K, strict=False))
-        else:  # a cluster that leaves no place, and those who came meanwhile
+        else:  # a batch that takes the last places, and arrivals during its prefills
             up = partial * arrivals.p_during_prefill(m - cap) + weights[-1] * arrivals.single_rate
         weights.append(float(up * capacity.service_N[min(m, cap) - 1]) / min(m, cap))
         if weights[-1] > _LARGE:
@@ -96,7 +98,7 @@ def _number_present(capacity: ServerCapacity, arrivals: BatchArrivals) -> Floats
         largest = max(largest, weights[-1])
         if weights[-1] < min(weights[-2], _TAIL * largest):
             break
-    ratio = min(arrivals.single_rate * capacity.completion_interval, 1 - _TAIL)  # from here on, each of the one before
+    ratio = min(arrivals.single_rate * capacity.completion_interval, 1 - _TAIL)  # geometric tail
     extra = log(_TAIL * largest / weights[-1]) / log(ratio) if weights[-1] > _TAIL * largest else 0.0
     tail_L = weights[-1] * ratio ** np.arange(1.0, 1 + min(extra, _MAX_QUEUE))
     found = np.append(np.pad(weights, (0, max(0, cap + 1 - len(weights)))), tail_L)
@@ -107,8 +109,8 @@ def _number_present(capacity: ServerCapacity, arrivals: BatchArrivals) -> Floats
 def _quantile(
     level: float, sizes: RequestSizes, in_batch: RequestLatency, offset: float, queue: float, queued: float
 ) -> float:
-    """Of a request's seconds: by size as its stay, with its own luck beside, in three moments (Pearson's third); the share that
-    finds a full batch waits an exponential time in line."""
+    """Quantile of request latency. For each request size a Pearson type III distribution with three moments: mean, variance
+    (other requests and random acceptance) and skewness. The share `queued` also waits an exponential time in the queue."""
     mean_W = offset + np.interp(sizes.mean_W, in_batch.size_S, in_batch.mean_S)
     interference_W = np.interp(sizes.mean_W, in_batch.size_S, in_batch.variance_S)
     acceptance_W = sizes.variance_W * in_batch.mean**2

@@ -1,4 +1,4 @@
-"""How long a request stays in the batch, by its size, among others who come and go. Pure."""
+"""Time that a request spends in the batch (sojourn time), by its size, while other requests come and go. Pure."""
 
 from dataclasses import dataclass
 
@@ -10,13 +10,13 @@ from scipy.sparse.linalg import expm_multiply, spsolve
 from pipeline.latency.load.batch_arrivals import BatchArrivals
 from pipeline.latency.load.capacity import Floats, RequestSizes, ServerCapacity
 
-_SIZES = 12  # whose moments are computed; between them they are interpolated
+_SIZES = 12  # number of sizes at which moments are computed; interpolated between
 _TAIL = 1e-9
 
 
 @dataclass(frozen=True)
 class RequestLatency:
-    """Seconds of a request's steps with the prefills among them, by its size over the mean one's; the first size is 0."""
+    """Seconds in the batch (decoding and prefills of others), by size relative to the mean; the first size is 0."""
 
     mean: float  # over all requests
     size_S: Floats
@@ -27,44 +27,45 @@ class RequestLatency:
 
 @dataclass(frozen=True)
 class _Transitions:
-    """What may happen to the m others there, in the time of one step of a mean request over its steps."""
+    """Transitions of the number m of other requests: E transitions, rates per unit of a request's size."""
 
     states: int
     from_E: NDArray[np.int64]
     to_E: NDArray[np.int64]
     rate_E: Floats
-    prefill_E: Floats  # units of time that the prefills which come with it take
+    prefill_E: Floats  # time of the prefills that come with it, in units
 
     def raised(self, power: int) -> csr_array:
-        """By from and to: how often, times the power of that time."""
+        """Matrix of transition rates, each times its prefill time to `power`."""
         return csr_array((self.rate_E * self.prefill_E**power, (self.from_E, self.to_E)), (self.states, self.states))
 
 
 def request_latency(
     capacity: ServerCapacity, sizes: RequestSizes, arrivals: BatchArrivals, found_M: Floats
 ) -> RequestLatency:
-    """The first three moments v_i of a stay, as functions of its size u and of the m others there (`meets_M`: chance to begin
-    among m):
+    """The first three moments v_i of the sojourn time, as functions of the size u and the number m of other requests (`found_M`:
+    distribution of m at the start):
 
-        d v_i / du = G v_i + i s v_(i-1) + what a prefill adds at once to those moments
+        d v_i / du = G v_i + i s v_(i-1) + the jumps of these moments at a prefill
 
-    G lets others come, s(m + 1) seconds for one unit of u (a mean request), and, with sizes forgotten, each of the batch go at
-    rate 1. Past what is met at all, or a line three batches long, m counts no further.
+    G is the generator of m: one unit of u (the mean request) takes s(m + 1) seconds, during which others arrive, and each other
+    request in the batch ends at rate 1, as if sizes were exponential. m is truncated where its probability is negligible, or at a
+    queue of three batches.
 
-    Forgotten sizes are as if exponential, and over such the mean is right (Little): it stands, and the moments follow it.
+    For exponential sizes the mean is exact (Little's law), so the moments are scaled to this mean.
     """
     cap = capacity.cap
     states = min(int(np.flatnonzero(found_M > _TAIL * found_M.max())[-1]) + 2 + cap // 4, 4 * cap + 64)
     found_M = np.pad(found_M, (0, max(0, states - len(found_M))))
     start_M = np.append(found_M[: states - 1], found_M[states - 1 :].sum())
     seconds_M = capacity.service_N[np.minimum(np.arange(states), cap - 1)]
-    unit = 100 * float(seconds_M.max())  # that keeps the higher moments small, and with them the work
+    unit = 100 * float(seconds_M.max())  # keeps the higher moments small, which makes expm_multiply fast
     transitions = _transitions(capacity, arrivals, seconds_M, unit)
     raised = [transitions.raised(power) for power in range(4)]
     generator = raised[0] - diags_array(raised[0].sum(1))
     first, second, third = (matrix.sum(1)[:, None] for matrix in raised[1:])
     elapsed = diags_array(seconds_M / unit)
-    system = bmat(  # of v_1, v_2, v_3 and the constant 1
+    system = bmat(  # for v_1, v_2, v_3 and the constant 1
         [
             [generator, None, None, csr_array(seconds_M[:, None] / unit + first)],
             [2 * (elapsed + raised[1]), generator, None, csr_array(second)],
@@ -79,7 +80,7 @@ def request_latency(
     one_S, two_S, three_S = moments_S.reshape(-1, 3, states).transpose(1, 0, 2) @ start_M
     mean = float(start_M @ spsolve((eye_array(states) - generator).tocsc(), seconds_M / unit + first[:, 0]))
     variance_S = np.maximum(two_S - one_S**2, 0.0)
-    nonzero_S = variance_S > 1e-9 * one_S**2  # less is rounding
+    nonzero_S = variance_S > 1e-9 * one_S**2  # smaller values are rounding errors
     third_S = three_S - 3 * one_S * two_S + 2 * one_S**3
     skew_S = np.where(nonzero_S, third_S, 0.0) / np.where(nonzero_S, variance_S, 1.0) ** 1.5
     scale = mean / float(np.interp(sizes.mean_W, size_S, one_S).mean())
@@ -87,12 +88,14 @@ def request_latency(
 
 
 def _transitions(capacity: ServerCapacity, arrivals: BatchArrivals, seconds_M: Floats, unit: float) -> _Transitions:
-    """Batches of arrivals while there is room, one at a time while the batch is full; and the end of another request, after which
-    the first in the queue is prefilled. The last state holds all beyond."""
+    """Batch arrivals while places are free, single arrivals while the batch is full, and completions, after which the first
+    request in the queue is prefilled. The last state stands for all larger m."""
     cap, others_M = capacity.cap, np.arange(len(seconds_M))
     free_M, full_M = others_M[others_M < cap - 1], others_M[others_M >= cap - 1]
     size_K = np.arange(1, len(arrivals.probability_K) + 1)
-    admitted_MK = np.minimum(size_K, cap - 1 - free_M[:, None])  # of a cluster; the rest wait
+    admitted_MK = np.minimum(
+        size_K, cap - 1 - free_M[:, None]
+    )  # requests of the batch that find a place; the rest queue
     rate_MK = arrivals.rate * seconds_M[free_M, None] * arrivals.probability_K
     departing_M = others_M[1:]
     transitions = (

@@ -1,7 +1,7 @@
-"""Which draft length at which number of requests, from measured step times and measured acceptance. Pure.
+"""The best draft length for each batch size, from step times and acceptance. Pure.
 
-With n requests in the batch a request's answer takes rounds(gamma) * step(gamma, n) seconds, whatever happened before; the
-least of them in every state is also the least latency and the most throughput over all states.
+With n requests in the batch, decoding a request takes rounds(gamma) * step(gamma, n) seconds. Minimising this for each n
+minimises latency and maximises throughput.
 """
 
 from collections.abc import Sequence
@@ -18,32 +18,32 @@ Ints = NDArray[np.int64]
 
 
 def request_seconds(rounds_G: Floats, step_GN: Floats) -> Floats:
-    """Seconds of a mean request's answer by draft length and number in the batch: [gamma, n - 1]. `rounds_G[0]` is of plain
-    decoding, a token a round."""
+    """Seconds to decode the mean request by draft length and batch size: [gamma, n - 1]. `rounds_G[0]` is plain decoding, one
+    token per round."""
     return rounds_G[:, None] * step_GN
 
 
 def best_lengths(rounds_G: Floats, step_GN: Floats) -> Ints:
-    """The draft length for each number in the batch, the shorter of two that are as good; 0 where speculation does not pay."""
+    """The best draft length for each batch size; of equals the shorter one, 0 if speculation does not pay."""
     lengths_N: Ints = request_seconds(rounds_G, step_GN).argmin(0)
     return lengths_N
 
 
 def speedups(rounds_G: Floats, step_GN: Floats) -> Floats:
-    """Plain decoding's time over that of each draft length, at each number in the batch: [gamma, n - 1]."""
+    """Speedup over plain decoding by draft length and batch size: [gamma, n - 1]."""
     seconds_GN = request_seconds(rounds_G, step_GN)
     speedup_GN: Floats = seconds_GN[0] / seconds_GN
     return speedup_GN
 
 
 def largest_paying_batch(lengths_N: Ints) -> int:
-    """The largest batch at which any draft length pays; 0 if none does."""
+    """The largest batch size at which speculation pays; 0 if none."""
     paying = np.flatnonzero(lengths_N)
     return int(paying[-1]) + 1 if len(paying) else 0
 
 
 def batch_ranges(lengths_N: Sequence[int] | Ints) -> list[tuple[int, int, int]]:
-    """(first batch, last batch, gamma) of each stretch of one draft length."""
+    """(first batch size, last batch size, gamma) of each range with one draft length."""
     lengths_N = np.asarray(lengths_N)
     begins = np.flatnonzero(np.diff(lengths_N, prepend=-1))
     ends = np.append(begins[1:], len(lengths_N))
@@ -51,7 +51,7 @@ def batch_ranges(lengths_N: Sequence[int] | Ints) -> list[tuple[int, int, int]]:
 
 
 def for_vllm(lengths_N: Sequence[int] | Ints) -> dict[str, Any]:
-    """Keys of vLLM's `--speculative-config`; one draft length for all needs no schedule."""
+    """Keys of vLLM's `--speculative-config`; a constant draft length needs no schedule."""
     fixed, stretches = {"num_speculative_tokens": int(max(lengths_N))}, batch_ranges(lengths_N)
     if len(stretches) == 1:
         return fixed
@@ -59,8 +59,8 @@ def for_vllm(lengths_N: Sequence[int] | Ints) -> dict[str, Any]:
 
 
 def for_tensorrt(lengths_N: Sequence[int] | Ints) -> dict[str, Any]:
-    """Keys of TensorRT-LLM's `speculative_config`. A batch of one has the longest of all, as its validator demands; its releases
-    read a batch size of the schedule as the first or as the last of its stretch, and with every size in it both mean the same."""
+    """Keys of TensorRT-LLM's `speculative_config`. Batch size 1 gets the longest draft length, as its validator requires.
+    Every batch size is listed, because releases differ in whether a key is the first or the last batch size of its range."""
     return {
         "max_draft_len": int(max(lengths_N)),
         "draft_len_schedule": {number: int(gamma) for number, gamma in enumerate(lengths_N, 1)}
@@ -69,8 +69,7 @@ def for_tensorrt(lengths_N: Sequence[int] | Ints) -> dict[str, Any]:
 
 
 def break_even_acceptances(step_GN: Floats) -> Floats:
-    """By the number in the batch: the acceptance rate from which the best draft length pays, were acceptance the same and
-    independent everywhere; above 1 where none does."""
+    """Break-even acceptance rate of the best draft length by batch size, for iid acceptance; infinite if none pays."""
     found = [break_even(dict(enumerate(step_G[1:] / step_G[0], 1))) for step_G in step_GN.T]
     return np.array([np.inf if one is None else one for one in found])
 
@@ -89,23 +88,23 @@ class DraftOption:
 
 @dataclass(frozen=True)
 class Schedule:
-    """What to do with N requests in the batch, entry N - 1."""
+    """The best choice for batch size N, entry N - 1."""
 
     drafts: list[DraftOption]
-    winner_N: list[str | None]  # the draft whose answers come soonest; None where plain decoding's do
+    winner_N: list[str | None]  # name of the fastest draft; None if plain decoding is fastest
     lengths_N: Ints  # its draft length; 0
     speedup_N: Floats  # over plain decoding
-    break_even_N: Floats  # acceptance rate from which that draft pays at all, the first where none wins
+    break_even_N: Floats  # break-even acceptance rate of that draft, or of the first if none pays
 
 
 def plain_spread(drafts: Sequence[DraftOption]) -> float:
-    """By how much plain decoding's time differs at most between measurements, at one number in the batch: 0.1 is 10%."""
+    """Largest relative difference of plain decoding between the drafts' measurements at one batch size: 0.1 is 10%."""
     plain_DN = np.array([draft.step_GN[0] for draft in drafts])
     return float((plain_DN.max(0) / plain_DN.min(0)).max() - 1)
 
 
 def make_schedule(drafts: Sequence[DraftOption]) -> Schedule:
-    """Each draft is held against plain decoding as it was measured with it: a slow hour of a machine is no draft's loss."""
+    """Each draft's speedup is over the plain decoding measured with it, so a slow measurement does not penalise a draft."""
     speedup_DN = np.array([speedups(draft.rounds_G, draft.step_GN).max(0) for draft in drafts])
     lengths_DN = np.array([best_lengths(draft.rounds_G, draft.step_GN) for draft in drafts])
     first_N = speedup_DN.argmax(0)

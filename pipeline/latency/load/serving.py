@@ -1,4 +1,4 @@
-"""What a stated load gets from a pair on a stated machine, with what the choice of prompts leaves open. Pure."""
+"""Predicted latency at a stated load, with confidence intervals over prompts. Pure."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,12 +12,12 @@ from pipeline.latency.costs.step_costs import StepCosts
 from pipeline.latency.load.prediction import LoadPoint, chosen_lengths, predict
 from pipeline.latency.load.workload import Workload
 
-_GROUPS = 20  # of prompts, one of which is left out in turn
+_GROUPS = 20  # groups of prompts in the jackknife
 
 
 @dataclass(frozen=True)
 class LatencyAtLoad:
-    """A load at one draft length; None where a way is not stable at it. Seconds."""
+    """Results at one load and draft length, in seconds; None where offered load exceeds capacity."""
 
     mean: float | None
     plain_mean: float | None
@@ -28,8 +28,8 @@ class LatencyAtLoad:
 def latency_at_load(
     workload: Workload, step_costs: StepCosts, rate: float, cap: int, gamma: int, confidence: float
 ) -> LatencyAtLoad:
-    """At `rate` requests a second, at most `cap` served at once. Intervals are over prompts: which answers are long and how well
-    they are guessed; that the machine takes as long as it did is taken for granted."""
+    """At `rate` requests per second and batch cap `cap`. Intervals are over prompts (output lengths and acceptance); step costs
+    are treated as exact."""
     whole = point_at_load(workload, step_costs, rate, cap, gamma)
     parts = [point_at_load(some, step_costs, rate, cap, gamma) for some in _leave_group_out(workload)]
 
@@ -45,17 +45,17 @@ def latency_at_load(
 
 
 def point_at_load(workload: Workload, step_costs: StepCosts, rate: float, cap: int, gamma: int) -> LoadPoint:
-    """The figures of `serve` without their intervals."""
+    """As `latency_at_load`, without intervals."""
     return predict(workload, step_costs, chosen_lengths(workload, step_costs, cap, gamma), [rate]).points[0]
 
 
 def jackknife(whole: float | None, without: list[float | None], prompts: int, confidence: float) -> Interval | None:
-    """Interval of a figure from what it is without one group of prompts after the other (delete-a-group jackknife; Kott 2001). No
-    bounds from fewer than two groups; None where the figure itself is."""
+    """Interval by the delete-a-group jackknife (Kott 2001): `without` are the figures with one group of prompts left out. Bounds
+    are infinite for fewer than two groups; None if `whole` is None."""
     found = np.array([one for one in without if one is not None], dtype=np.float64)
     if whole is None:
         return None
-    if len(found) < 2 or len(found) < len(without):  # without some prompts not even stable
+    if len(found) < 2 or len(found) < len(without):  # some subsets are unstable
         return Interval(whole, -np.inf, np.inf, prompts)
     groups = len(found)
     error = np.sqrt((groups - 1) / groups * ((found - found.mean()) ** 2).sum())
@@ -64,7 +64,7 @@ def jackknife(whole: float | None, without: list[float | None], prompts: int, co
 
 
 def _leave_group_out(workload: Workload) -> list[Workload]:
-    """Prompts that lie side by side are often alike, so every group has some from everywhere."""
+    """Neighbouring prompts are often similar, so each group takes every n-th prompt."""
     count = len(workload.tokens_W)
     groups = min(_GROUPS, count)
     return [_subset(workload, np.arange(count) % groups != group) for group in range(groups)] if groups > 1 else []

@@ -1,8 +1,8 @@
-"""A server that batches continuously, step by step: what no formula has to assume. Pure, seeded.
+"""Discrete-event simulation of servers with continuous batching. Pure, seeded.
 
-Requests arrive at random, each at the replica with the fewest, wait for a place in the batch and are prefilled when the next step
-begins, which holds everybody up and says their first token. A step then takes what was measured for so many requests at the draft
-length of the moment, and each request goes on by as many draft tokens as its own luck accepts, and one.
+Arrivals are Poisson. Each request goes to the replica with the fewest requests, waits for a place in the batch, and is
+prefilled when the next step begins; prefills block the batch and emit the first token. A step takes the measured time for the
+batch size and draft length, and advances each request by its accepted draft tokens and one more.
 """
 
 from collections import deque
@@ -19,27 +19,25 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Replica:
-    """What a server takes, in seconds."""
+    """Times of one replica, in seconds."""
 
-    step_GN: Floats  # by draft length and number in the batch: [gamma, n - 1]; the last n is the batch cap
-    prefill: Callable[[Ints], Floats]  # by prompt tokens
-    gamma: Callable[[int], int]  # draft length, by the number in the batch
+    step_GN: Floats  # step time by draft length and batch size: [gamma, n - 1]; the last n is the batch cap
+    prefill: Callable[[Ints], Floats]  # by prompt length
+    gamma: Callable[[int], int]  # draft length by batch size
 
 
 @dataclass(frozen=True)
 class Traces:
-    """What is asked: W requests, each as likely as any other."""
+    """The workload: W equally likely requests."""
 
     prompt_tokens_W: Ints
-    tokens_W: Ints  # of the answer
-    acceptance_WT: (
-        Floats  # chance that the answer's token t is accepted where it is drafted (examination); 0 past the end
-    )
+    tokens_W: Ints  # output length
+    acceptance_WT: Floats  # acceptance probability of output token t; 0 past the end
 
 
 @dataclass(frozen=True)
 class SimulatedRequests:
-    """Requests in the order of their arrival; seconds."""
+    """Requests in order of arrival; times in seconds."""
 
     trace_R: Ints
     arrived_R: Floats
@@ -47,8 +45,7 @@ class SimulatedRequests:
     finished_R: Floats
 
     def steady_state(self, share: float = 0.1) -> Floats:
-        """Seconds from arrival to the last token, without the first and last `share` of requests, which find or leave the server
-        emptier than it is."""
+        """Request latencies without the first `share` (warm-up) and the last `share` (drain) of requests."""
         trimmed = int(share * len(self.trace_R))
         return (self.finished_R - self.arrived_R)[trimmed : len(self.trace_R) - trimmed]
 
@@ -56,7 +53,7 @@ class SimulatedRequests:
 def simulate(
     replica: Replica, traces: Traces, rate: float, requests: int, seed: int, replicas: int = 1
 ) -> SimulatedRequests:
-    """So many requests, `rate` a second over all replicas together."""
+    """Simulate `requests` requests, arriving at `rate` per second over all replicas."""
     random = np.random.default_rng(seed)
     served = SimulatedRequests(
         random.integers(len(traces.tokens_W), size=requests),
@@ -80,15 +77,17 @@ def simulate(
 
 @dataclass
 class _ActiveRequest:
-    """A request in the batch. Its luck is drawn as it begins: a token is drafted and judged once at most, at any draft length."""
+    """A request in the batch. Acceptance is drawn once at the start and is the same for every draft length."""
 
     request: int
-    accepted_T: list[int]  # draft tokens that would be accepted from each token of the answer on
-    emitted_S: list[int] = field(default_factory=lambda: [1])  # tokens, after each step to come; the prefill says one
-    step: int = 0  # of those steps
+    accepted_T: list[int]  # draft tokens accepted in a row, from each output position
+    emitted_S: list[int] = field(
+        default_factory=lambda: [1]
+    )  # tokens emitted after each coming step; prefill emits one
+    step: int = 0  # index of the current step
 
     def set_gamma(self, gamma: int) -> None:
-        """Go on at another draft length."""
+        """Recompute the coming steps for another draft length."""
         emitted = self.emitted_S[self.step]
         self.emitted_S, self.step = [emitted], 0
         while emitted < len(self.accepted_T):
@@ -98,13 +97,13 @@ class _ActiveRequest:
 
     @property
     def steps_left(self) -> int:
-        """Steps to its end."""
+        """Steps until the last token."""
         return len(self.emitted_S) - 1 - self.step
 
 
 class _ReplicaState:
-    """One replica: who is in the batch, how far each has come, and who waits. Until somebody comes or goes all steps are alike,
-    and such a stretch of them is taken at once."""
+    """One replica: its batch and its queue. Steps between two changes of the batch take the same time, so they are simulated as
+    one stretch."""
 
     def __init__(
         self,
@@ -119,15 +118,15 @@ class _ReplicaState:
         self._waiting: deque[int] = deque()
         self._batch: list[_ActiveRequest] = []
         self._gamma = -1
-        self._start, self._step, self._steps = 0.0, 0.0, 0  # of the stretch: when, seconds of a step, how many
-        self.end = inf  # of the stretch; infinity where nobody is there
+        self._start, self._step, self._steps = 0.0, 0.0, 0  # of the stretch: start, seconds per step, number of steps
+        self.end = inf  # of the stretch; infinite if idle
 
     @property
     def present(self) -> int:
         return len(self._waiting) + len(self._batch)
 
     def arrive(self, request: int, now: float) -> None:
-        """Who finds room begins after the step under way."""
+        """A request that finds a free place starts after the running step."""
         self._waiting.append(request)
         if self.end == inf:
             self._start_stretch(now)
@@ -136,7 +135,7 @@ class _ReplicaState:
             self.end = self._start + self._steps * self._step
 
     def advance(self) -> None:
-        """From the end of a stretch to the next."""
+        """End the current stretch and start the next one."""
         for active in self._batch:
             active.step += self._steps
             if not active.steps_left:
@@ -155,12 +154,12 @@ class _ReplicaState:
             for active in self._batch if gamma != self._gamma else self._batch[before:]:
                 active.set_gamma(gamma)
             self._gamma, self._step = gamma, float(self._replica.step_GN[gamma, count - 1])
-            room = self._waiting and count < self._cap  # that answers of one token have left
+            room = self._waiting and count < self._cap  # requests of one token have left places free
             self._steps = 1 if room else min(active.steps_left for active in self._batch)
         self.end = now + self._steps * self._step if new or self._batch else inf
 
     def _admit(self, new: list[int], now: float) -> float:
-        """When the prefills of new requests are done."""
+        """Prefill new requests; returns the time when this ends."""
         trace_B = self._served.trace_R[new]
         now += float(self._prefill_W[trace_B].sum())
         self._served.first_token_R[new] = now
@@ -173,7 +172,7 @@ class _ReplicaState:
         return now
 
     def _draw_accepted(self, trace: int, tokens: int) -> list[int]:
-        """From each token of an answer, how far to the next that is refused."""
+        """Number of draft tokens accepted in a row, from each output position."""
         here_T = np.arange(tokens)
         rejected_T = self._random.random(tokens) >= self._traces.acceptance_WT[trace, :tokens]
         next_T = np.minimum.accumulate(np.where(rejected_T, here_T, tokens)[::-1])[::-1]

@@ -1,4 +1,4 @@
-"""What requests ask of a server: rounds at every draft length, as an examination found them or as one acceptance imposes."""
+"""Requests as input of the queueing model: rounds at each draft length, from an examination or from one acceptance rate."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,13 +24,13 @@ _USER = CONVENTIONS["user"]
 
 @dataclass(frozen=True)
 class Workload:
-    """W requests, each as likely as any other. Row g of a (G + 1, W) array is of draft length g; row 0 is plain decoding."""
+    """W equally likely requests. Row g of a (G + 1, W) array is draft length g; row 0 is plain decoding."""
 
     prompt_tokens_W: Ints
     tokens_W: Ints
-    rounds_GW: Floats  # steps of each after its prefill, expected
-    variance_GW: Floats  # of them, by the luck of acceptance
-    draft_digest: str | None = None  # of the draft that was examined
+    rounds_GW: Floats  # expected decoding steps after prefill
+    variance_GW: Floats  # variance of the steps from random acceptance
+    draft_digest: str | None = None  # of the examined draft
 
     @property
     def max_gamma(self) -> int:
@@ -38,27 +38,27 @@ class Workload:
 
     @property
     def rounds_G(self) -> Floats:
-        """Of a mean request."""
+        """Rounds of the mean request by draft length."""
         mean_G: Floats = self.rounds_GW.mean(1)
         return mean_G
 
     @property
     def context(self) -> float:
-        """Tokens in a request's cache, on the average over its answer."""
+        """Mean context length during decoding, in tokens."""
         return float((self.prompt_tokens_W + self.tokens_W / 2).mean())
 
     def sizes(self, gamma: int) -> RequestSizes:
-        """How unequal requests are at a draft length."""
+        """Distribution of request sizes at a draft length."""
         mean = self.rounds_G[gamma]
         return RequestSizes(self.rounds_GW[gamma] / mean, self.variance_GW[gamma] / mean**2)
 
     def up_to(self, gamma: int) -> "Workload":
-        """Without longer draft lengths."""
+        """The workload without draft lengths above `gamma`."""
         return replace(self, rounds_GW=self.rounds_GW[: gamma + 1], variance_GW=self.variance_GW[: gamma + 1])
 
 
 def examined_workload(counts: Sequence[PromptCounts], convention: Convention, gammas: int) -> Workload:
-    """The requests of an examination, each with the tokens and the acceptance it had there."""
+    """The requests of an examination, with their lengths and acceptance."""
     tokens_W = np.array([item.tokens for item in counts])
     plain_W = np.maximum(tokens_W - convention.start, 0).astype(np.float64)
     rounds_GW = np.array([[item.rounds[gamma] for item in counts] for gamma in range(gammas)])
@@ -72,7 +72,7 @@ def examined_workload(counts: Sequence[PromptCounts], convention: Convention, ga
 
 
 def read_workload(path: Path) -> Workload:
-    """Of an `evaluate` artifact, its `acceptance.json` or a baseline of `understudy check`. UsageError for anything else."""
+    """Read an `evaluate` artifact, its `acceptance.json`, or a baseline of `understudy check`. UsageError for anything else."""
     file = path / "acceptance.json" if path.is_dir() else path
     raw = read_user_json(file, "give an evaluate artifact, its acceptance.json or a baseline of `understudy check`")
     try:
@@ -80,31 +80,31 @@ def read_workload(path: Path) -> Workload:
         counts = counts_from_json(rows["deployed"] if isinstance(rows, dict) else rows)
         draft = dict(raw.get("draft") or {})
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        reason = f"no {error} in it" if isinstance(error, KeyError) else error
+        reason = f"{error} is missing" if isinstance(error, KeyError) else error
         raise UsageError(
-            f"{file}: no examination ({reason}); give an evaluate artifact, its acceptance.json or a baseline of "
+            f"{file}: not an examination ({reason}); give an evaluate artifact, its acceptance.json or a baseline of "
             "`understudy check`"
         ) from None
     if draft.get("kind") == "prompt-lookup":
         raise UsageError(
-            f"{file}: an examination of prompt-lookup, which has no draft whose passes take time; give a draft's"
+            f"{file}: an examination of prompt-lookup, which has no draft model; give the examination of a draft"
         )
     if not counts:
-        raise UsageError(f"{file}: an examination of no prompt")
+        raise UsageError(f"{file}: an examination without prompts")
     try:
         found = examined_workload(counts, convention, len(counts[0].rounds))
         sound = np.isfinite(found.rounds_GW).all() and (found.rounds_G > 0).all()
     except (IndexError, TypeError, ValueError) as error:
-        raise UsageError(f"{file}: not a whole examination ({error}); examine the draft again") from None
+        raise UsageError(f"{file}: incomplete examination ({error}); examine the draft again") from None
     if not sound:
         raise UsageError(
-            f"{file}: answers of one token at most, or rounds that are no numbers; there is nothing to speculate on"
+            f"{file}: outputs have at most one token, or rounds are not finite; examine the draft again with longer outputs"
         )
     return replace(found, draft_digest=draft.get("digest"))
 
 
 def constant_acceptance_workload(alpha: float, prompt_tokens: int, tokens: int, gammas: int) -> Workload:
-    """One request over and over, each of its tokens accepted with the same probability. ValueError for an empty answer."""
+    """Identical requests with one acceptance rate for every token. ValueError for an output length of 0."""
     a_1T, lengths_1 = np.full((1, tokens), alpha), np.array([tokens])
     plain_1 = np.array([max(tokens - _USER.start, 0.0)])
     rounds_GW = [expected_rounds(a_1T, lengths_1, gamma, _USER).rounds_B for gamma in range(1, gammas + 1)]
@@ -115,15 +115,15 @@ def constant_acceptance_workload(alpha: float, prompt_tokens: int, tokens: int, 
 
 
 def make_traces(workload: Workload, gamma: int) -> Traces:
-    """For the simulation: each request with the one acceptance at which its rounds at draft length `gamma` (from 1) are what they
-    were."""
+    """Input of the simulation: each request gets the constant acceptance rate that reproduces its expected rounds at draft
+    length `gamma` (from 1)."""
     tokens_W, wanted_W = workload.tokens_W, workload.rounds_GW[gamma]
     width = int(tokens_W.max())
     low_W, high_W = np.zeros(len(tokens_W)), np.ones(len(tokens_W))
     for _ in range(30):
         middle_W = (low_W + high_W) / 2
         rounds_W = expected_rounds(np.repeat(middle_W[:, None], width, axis=1), tokens_W, gamma, _USER).rounds_B
-        low_W = np.where(rounds_W > wanted_W, middle_W, low_W)  # more rounds than there were: accept more
+        low_W = np.where(rounds_W > wanted_W, middle_W, low_W)  # too many rounds: raise the acceptance rate
         high_W = np.where(rounds_W > wanted_W, high_W, middle_W)
     acceptance_WT = np.zeros((len(tokens_W), width + workload.max_gamma))
     acceptance_WT[:, :width] = np.where(np.arange(width) < tokens_W[:, None], high_W[:, None], 0.0)
@@ -131,8 +131,8 @@ def make_traces(workload: Workload, gamma: int) -> Traces:
 
 
 def server_capacity(workload: Workload, step_costs: StepCosts, lengths_N: Ints) -> ServerCapacity:
-    """A machine that serves the workload, at most `len(lengths_N)` requests at once, n of them at draft length
-    lengths_N[n - 1]."""
+    """Service times of the workload at each batch size n, at draft length lengths_N[n - 1]; the batch cap is
+    `len(lengths_N)`."""
     step_GN = step_costs.steps(len(lengths_N), round(workload.context), workload.max_gamma)
     chosen = (lengths_N, np.arange(len(lengths_N)))
     return ServerCapacity(
