@@ -181,4 +181,4 @@ def test_prompts_that_a_draft_learnt_are_left_out(
 
     assert 0 == some.code, some.err
     assert f"{stored - 5:,} (5 more were left out because a draft was trained on them) prompts, " in some.out
-    assert (2, "a draft was trained on every one of these prompts; give others") == (every.code, every.complaint)
+    assert (2, "a draft was trained on every one of these prompts; give other prompts") == (every.code, every.complaint)
