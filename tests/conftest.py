@@ -12,7 +12,8 @@ from tests.shared_cache import COMPILED
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test reaches a hub
 os.environ["XDG_CACHE_HOME"] = str(COMPILED)  # each variant of our C code is compiled once, whoever needs it first
-os.environ.pop("MLFLOW_TRACKING_URI", None)
+for _name in ("MLFLOW_TRACKING_URI", "COLUMNS", "FORCE_COLOR"):  # pytest-xdist sets the second
+    os.environ.pop(_name, None)
 
 ROOT = Path(__file__).parents[1]
 

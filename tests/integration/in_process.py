@@ -12,6 +12,7 @@ import random
 import signal
 import sys
 import traceback
+import urllib.request
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -159,9 +160,11 @@ def _random_state() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _registry_clients() -> Iterator[None]:
-    """A server that answered a moment ago may be gone for the next command."""
+    """A server that answered a moment ago may be gone for the next command, and urllib keeps the proxies of its first call."""
+    urllib.request.install_opener(None)  # type: ignore[arg-type]
     try:
         yield
     finally:
+        urllib.request.install_opener(None)  # type: ignore[arg-type]
         mlflow_client._clients.clear()
         mlflow_client._answered.clear()

@@ -35,14 +35,14 @@ def test_the_pair_is_measured_and_written(smoke: Smoke, tmp_path: Path) -> None:
     [
         (
             ("--batch-sizes", "1,many"),
-            "--batch-sizes 1,many: give whole numbers above 0, comma-separated, such as 1,4,16",
+            "--batch-sizes 1,many: give whole numbers above 0, separated by commas, such as 1,4,16",
         ),
         (("--context-lengths", "0"), "--context-lengths 0: give whole numbers above 0"),
         (
             ("--context-lengths", "100000"),
             "--prompt-lengths: 100003 tokens are needed, and the pair's context is",
         ),
-        (("--out", "nowhere/profile.json"), "--out nowhere/profile.json: directory nowhere does not exist"),
+        (("--out", "nowhere/profile.json"), "--out nowhere/profile.json: nowhere is not a directory"),
     ],
 )
 def test_what_cannot_be_measured_is_one_line(arguments: tuple[str, ...], message: str, smoke: Smoke) -> None:
