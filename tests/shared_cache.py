@@ -11,11 +11,12 @@ import hashlib
 import importlib.metadata
 import os
 import platform
-import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from pipeline.native.compiler import processor
 
 ROOT = Path(__file__).parents[1]
 CACHE = ROOT / ".cache" / "understudy-tests"
@@ -72,15 +73,6 @@ def _identity() -> str:
             found.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes())
     versions = sorted(f"{one.name} {one.version}" for one in importlib.metadata.distributions())
     found.update(
-        repr((versions, sys.version, platform.machine(), _processor(), os.environ.get("OMP_NUM_THREADS"))).encode()
+        repr((versions, sys.version, platform.machine(), processor(), os.environ.get("OMP_NUM_THREADS"))).encode()
     )
     return found.hexdigest()
-
-
-def _processor() -> str:
-    """What it can do decides how the libraries round."""
-    try:
-        flags = re.search(r"^(?:flags|Features)\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    except OSError:
-        flags = None
-    return flags[1] if flags else platform.processor()

@@ -41,10 +41,9 @@ def acceptance_probabilities(
     draft_sampling: Sampling,
     vocabulary: int,
     batch_tokens: int,
-    on_done: Callable[[int], None] = lambda count: None,
 ) -> list[Floats]:
     """`examine` for one draft: a_t of every token of every completion. Raises BrokenDraft if it cannot be examined."""
-    found = examine({"draft": model}, completions, sampling, draft_sampling, vocabulary, batch_tokens, on_done)["draft"]
+    found = examine({"draft": model}, completions, sampling, draft_sampling, vocabulary, batch_tokens)["draft"]
     if isinstance(found, BrokenDraft):
         raise found
     return found

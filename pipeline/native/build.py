@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from pipeline.native.compiler import SWITCH, cache_directory, compiler, switched_off
+from pipeline.native.compiler import SWITCH, cache_directory, compiler, processor, switched_off
 from pipeline.native.layout import check_layout
 
 FLAGS = ["-O3", "-march=native", "-fopenmp", "-fPIC", "-shared"]
@@ -85,7 +85,7 @@ def _built(source: Path, command: list[str], keep: bool) -> ctypes.CDLL:
     """The library that `command` builds. It is known in the cache by its source, flags and compiler, the processor and torch's
     version. Raises OSError or SubprocessError."""
     text = source.read_bytes() + _HEADER.read_bytes()
-    identity = repr((text, command, platform.machine(), _processor(), torch.__version__))
+    identity = repr((text, command, platform.machine(), processor(), torch.__version__))
     name = f"{source.stem}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.so"
     kept: Path | None = None
     try:
@@ -120,15 +120,6 @@ def _keep(made: Path, place: Path) -> None:
                 raise
     except OSError as error:
         _log_not_kept(error)
-
-
-def _processor() -> str:
-    """What `-march=native` depends on: a home directory may be shared between machines."""
-    try:
-        flags = re.search(r"^(?:flags|Features)\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    except OSError:
-        flags = None
-    return flags[1] if flags else platform.processor()
 
 
 def _openmp() -> list[str]:

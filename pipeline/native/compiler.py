@@ -1,6 +1,8 @@
 """Where the C compiler is, and where its output is kept. Imports no heavy library."""
 
 import os
+import platform
+import re
 import shutil
 from pathlib import Path
 
@@ -10,6 +12,15 @@ SWITCH = "UNDERSTUDY_NATIVE"  # "0" switches compiled code off
 def compiler() -> str | None:
     """The C compiler that is used: `CC`, gcc or cc."""
     return next(filter(None, map(shutil.which, filter(None, (os.environ.get("CC"), "gcc", "cc")))), None)
+
+
+def processor() -> str:
+    """What `-march=native` depends on: a home directory may be shared between machines."""
+    try:
+        flags = re.search(r"^(?:flags|Features)\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        flags = None
+    return flags[1] if flags else platform.processor()
 
 
 def switched_off() -> bool:

@@ -14,23 +14,11 @@ def main() -> None:
 
 
 def _measure() -> list[dict[str, Any]]:
-    from pipeline.speculation.decoder import Decoder
-    from pipeline.speculation.sampling import Sampling
-    from tests.benchmarks.realpair import VOCABULARY, real_pair
+    from tests.benchmarks.realpair import decoders_by_gamma, real_pair
     from tests.benchmarks.timing import seconds_per_token
 
     target, draft = real_pair()
-    decoders = {
-        gamma: Decoder(
-            target,
-            draft if gamma else None,
-            sampling=Sampling(),
-            vocabulary=VOCABULARY,
-            gamma=gamma,
-            imposed_acceptance=[ACCEPTANCE] * gamma,
-        )
-        for gamma in (0, *GAMMAS)
-    }
+    decoders = decoders_by_gamma(target, draft, (0, *GAMMAS), ACCEPTANCE)
     rows = []
     for batch in BATCHES:
         speedups: dict[int, list[float]] = {gamma: [] for gamma in GAMMAS}

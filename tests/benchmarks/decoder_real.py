@@ -17,23 +17,11 @@ def main() -> None:
 def _measure() -> dict[str, Any]:
     from pipeline.latency.costs.forward_times import measure_times
     from pipeline.latency.costs.speedup import ideal_speedup
-    from pipeline.speculation.decoder import Decoder
-    from pipeline.speculation.sampling import Sampling
-    from tests.benchmarks.realpair import VOCABULARY, real_pair
+    from tests.benchmarks.realpair import VOCABULARY, decoders_by_gamma, real_pair
     from tests.benchmarks.timing import plain_transformers, seconds_per_token
 
     target, draft = real_pair()
-    decoders = {
-        gamma: Decoder(
-            target,
-            draft if gamma else None,
-            sampling=Sampling(),
-            vocabulary=VOCABULARY,
-            gamma=gamma,
-            imposed_acceptance=[ACCEPTANCE] * gamma,
-        )
-        for gamma in (0, *GAMMAS)
-    }
+    decoders = decoders_by_gamma(target, draft, (0, *GAMMAS), ACCEPTANCE)
     turns: list[dict[str, Any]] = []
     for number in range(REPEATS + 1):
         # Forward times of the same minute: the machine drifts by more than the figure is allowed to miss.

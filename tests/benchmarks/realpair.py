@@ -1,5 +1,6 @@
 """A pair of real size with random weights: an untied 853 M target and a 99 M draft, Llama-shaped, bf16."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,6 +12,24 @@ def real_pair() -> tuple[Any, Any]:
     """Target and draft. What they say is noise; how long they take is not."""
     target = _model(hidden=2048, layers=16, intermediate=5632, heads=32, key_heads=8)
     return target, _model(hidden=768, layers=8, intermediate=2048, heads=12, key_heads=3)
+
+
+def decoders_by_gamma(target: Any, draft: Any, gammas: Sequence[int], acceptance: float) -> dict[int, Any]:
+    """Decoders that accept each draft token with probability `acceptance`; gamma 0 is plain decoding."""
+    from pipeline.speculation.decoder import Decoder
+    from pipeline.speculation.sampling import Sampling
+
+    return {
+        gamma: Decoder(
+            target,
+            draft if gamma else None,
+            sampling=Sampling(),
+            vocabulary=VOCABULARY,
+            gamma=gamma,
+            imposed_acceptance=[acceptance] * gamma,
+        )
+        for gamma in gammas
+    }
 
 
 def _model(*, hidden: int, layers: int, intermediate: int, heads: int, key_heads: int) -> Any:

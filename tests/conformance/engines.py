@@ -42,6 +42,16 @@ class Engine:
         return os.environ | ({"LD_PRELOAD": str(library)} if self.preload and library.exists() else {})
 
 
+def _common(target: Path, draft: Path | None, prompts: Sequence[Sequence[int]], max_tokens: int) -> dict[str, Any]:
+    """What the jobs of all engines hold, as JSON."""
+    return {
+        "target": str(target),
+        "draft": str(draft) if draft else None,
+        "prompts": [[int(token) for token in prompt] for prompt in prompts],
+        "max_tokens": max_tokens,
+    }
+
+
 def vllm_job(
     target: Path,
     draft: Path | None,
@@ -56,10 +66,7 @@ def vllm_job(
 ) -> dict[str, Any]:
     """A job of engine_vllm.py; `calls` are (temperature, seed)."""
     return {
-        "target": str(target),
-        "draft": str(draft) if draft else None,
-        "prompts": [[int(token) for token in prompt] for prompt in prompts],
-        "max_tokens": max_tokens,
+        **_common(target, draft, prompts, max_tokens),
         "calls": [{"temperature": temperature, "seed": seed} for temperature, seed in calls],
         "gamma": gamma,
         "draft_sampling": draft_sampling,
@@ -80,10 +87,7 @@ def openvino_job(
 ) -> dict[str, Any]:
     """A job of engine_openvino.py, which keeps exported models in `work`."""
     return {
-        "target": str(target),
-        "draft": str(draft) if draft else None,
-        "prompts": [[int(token) for token in prompt] for prompt in prompts],
-        "max_tokens": max_tokens,
+        **_common(target, draft, prompts, max_tokens),
         "work": str(work),
         "stop_token": stop_token,
         "gamma": gamma,

@@ -53,7 +53,7 @@ def test_a_library_is_of_its_flags_source_and_processor(
             monkeypatch.setattr(build, "_HEADER", tmp_path / "simd.h")
             (tmp_path / "simd.h").write_text("")
         if change == "processor":
-            monkeypatch.setattr(build, "_processor", lambda: "another")
+            monkeypatch.setattr(build, "processor", lambda: "another")
         flags += ["-O1"] * (change == "flags")
         assert (change in ("nothing", "flags")) == _load(source, *flags)
         made.append(len(_kept(tmp_path)))

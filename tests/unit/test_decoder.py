@@ -12,26 +12,11 @@ from pipeline.speculation.decoder import Decoder
 from pipeline.speculation.forward import ModelForward
 from pipeline.speculation.llama_forward import LlamaForward
 from pipeline.speculation.sampling import GREEDY, Sampling
-from tests.fakes import greedy_text, ragged_requests, table_model, tiny_llama, tiny_pair
+from tests.fakes import greedy_text, ragged_requests, table_model, tiny_llama
 
 VOCABULARY = 32
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2], [6], [5, 3], [5, 8, 9, 7, 9, 3, 2, 3, 8, 4], [6, 2, 6, 4]]
 LIMITS = [11, 3, 14, 6, 1]
-
-
-@pytest.fixture(scope="module")
-def pair() -> tuple[Any, Any]:
-    return tiny_pair(11, 0.08)
-
-
-@pytest.fixture(scope="module")
-def target(pair: tuple[Any, Any]) -> Any:
-    return pair[0]
-
-
-@pytest.fixture(scope="module")
-def draft(pair: tuple[Any, Any]) -> Any:
-    return pair[1]
 
 
 def _decode(

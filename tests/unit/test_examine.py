@@ -163,7 +163,7 @@ def test_a_token_the_draft_rules_out_is_never_accepted() -> None:
 def test_progress_counts_completions(draft: Any, rows: list[StoredCompletion]) -> None:
     """`on_done` is called for every completion once."""
     heard: list[int] = []
-    acceptance_probabilities(draft, rows, Sampling(), Sampling(), VOCABULARY, 30, heard.append)
+    examine({"draft": draft}, rows, Sampling(), Sampling(), VOCABULARY, 30, heard.append)
 
     assert len(rows) == sum(heard)
 
