@@ -24,6 +24,7 @@ COMPILED = CACHE / "compiled"  # XDG_CACHE_HOME of every test: libraries built f
 _KEPT = 2  # entries of a kind: the code at hand, and the code before the last change
 _DONE = ".done"
 _CODE = ("*.py", "*.c", "*.h", "*.yaml")
+_MAKERS = ("pyproject.toml", "tests/integration/conftest.py", "tests/integration/mlflow_fixtures.py")
 
 
 def entry(kind: str, make: Callable[[Path], object]) -> Path:
@@ -68,9 +69,11 @@ def _locked(kind: str) -> Iterator[None]:
 def _identity() -> str:
     """The code, the installed versions, the interpreter, whose library is the reference text, and the processor."""
     found = hashlib.sha256()
+    paths = [ROOT / name for name in _MAKERS if (ROOT / name).exists()]
     for folder in ("pipeline", "stages", "configs"):
-        for path in sorted(one for pattern in _CODE for one in (ROOT / folder).rglob(pattern)):
-            found.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes())
+        paths += sorted(one for pattern in _CODE for one in (ROOT / folder).rglob(pattern))
+    for path in paths:
+        found.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes())
     versions = sorted(f"{one.name} {one.version}" for one in importlib.metadata.distributions())
     found.update(
         repr((versions, sys.version, platform.machine(), processor(), os.environ.get("OMP_NUM_THREADS"))).encode()

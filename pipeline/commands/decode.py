@@ -41,7 +41,8 @@ def decode(
     fallback: Annotated[
         bool,
         typer.Option(
-            "--fallback", help="Draft fewer tokens, then none, while acceptance is below --threshold; then probe again."
+            "--fallback",
+            help="Draft fewer tokens, then none, while acceptance over 200 examined draft tokens is below --threshold.",
         ),
     ] = False,
     threshold: Annotated[
@@ -123,6 +124,8 @@ def decode(
     painter.end()
     for change in changes:
         painter.note(f"fallback: {change}")
+    if fallback and not changes and (note := _too_short(speculating.length)):
+        painter.note(note)
     alone = plain.decode([request])[0] if compare else None
     if alone is not None and alone.tokens == decoding.completions[0].tokens:
         painter.note("the target alone gives the same text, token by token")
@@ -150,6 +153,18 @@ def _with_fallback(chosen: "DraftLength", threshold: float, on_change: "Callable
     from pipeline.speculation.draft_length import Fallback
 
     return Fallback(chosen, break_even=threshold, on_change=on_change)
+
+
+def _too_short(length: "int | DraftLength") -> str | None:
+    """Why the fallback could not have changed anything; None if it could."""
+    from pipeline.speculation.draft_length import Fallback
+
+    if not isinstance(length, Fallback) or length.examined >= length.needed:
+        return None
+    return (
+        f"fallback: nothing changed; {length.examined} draft tokens were examined and {length.needed} are needed "
+        "(raise --max-new-tokens)"
+    )
 
 
 def _tokens(pair: "NamedPair", text: str, chat: bool | None, new: int) -> list[int]:

@@ -86,7 +86,7 @@ def probe(
     pair, progress = load_named_pair(target, draft, dtype, device, trust_remote_code), Progress()
     if chat and not pair.tokenizer.chat_template:
         raise UsageError("--chat: the target's tokenizer has no chat template")
-    if max_new_tokens >= pair.context:
+    if prompts is not None and max_new_tokens >= pair.context:
         raise UsageError(
             f"--max-new-tokens {max_new_tokens}: the pair's context is {pair.context}; leave room for a prompt"
         )

@@ -48,7 +48,7 @@ def run(
         require_inputs(resolved)
         return
     from pipeline.progress import Progress
-    from pipeline.report.run import print_summary
+    from pipeline.report.show import print_summary
     from pipeline.report.summary import summarise
     from pipeline.running.runner import Runner, begin
     from pipeline.store.artifacts import Store

@@ -12,7 +12,7 @@ def show(
     import dataclasses
     import json
 
-    from pipeline.report.run import print_summary
+    from pipeline.report.show import print_summary
     from pipeline.report.summary import summarise
     from pipeline.store.artifacts import Store
     from pipeline.store.runs import require_run

@@ -14,8 +14,8 @@ def sync(
     store: StorePath = DEFAULT_STORE,
 ) -> None:
     """Upload to MLflow the runs that it does not have yet. Repeating the command changes nothing."""
-    from pipeline.config.loading import parse_config
-    from pipeline.errors import UnderstudyError
+    from pipeline.config.loading import parse_stored_config
+    from pipeline.errors import UnderstudyError, UsageError
     from pipeline.progress import Progress
     from pipeline.registry.tracking import Tracker, ui_link
     from pipeline.store.artifacts import Store
@@ -27,7 +27,11 @@ def sync(
         if record.state == "running" and not runs:  # its own process uploads it, and writes the same record
             progress.line(f"{record.id}: still running, or killed; give its id to upload it anyway")
             continue
-        tracker = Tracker(parse_config(record.config, f"run {record.id}"), where, progress)
+        try:
+            tracker = Tracker(parse_stored_config(record.config, f"run {record.id}"), where, progress)
+        except UsageError as error:  # made by another version; the other runs can be uploaded all the same
+            progress.warn(str(error))
+            continue
         if not tracker.sync(record):
             failed.append(record.id)
             break  # the others would wait for the same server

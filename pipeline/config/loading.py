@@ -1,5 +1,6 @@
 """From a YAML file and `--set` overrides to a frozen Config, or to one clear line per mistake."""
 
+import copy
 import difflib
 import typing
 from collections.abc import Hashable, Sequence
@@ -57,6 +58,27 @@ def parse_config(raw: Any, where: str, overrides: Sequence[str] = ()) -> Config:
     except ValidationError as error:
         lines = [f"{_blamed(_location(item), overrides, where)}: {_explain(item)}" for item in error.errors()]
         raise UsageError("\n".join(lines)) from None
+
+
+def parse_stored_config(raw: Any, where: str) -> Config:
+    """The config of a run record. Keys that have been renamed since then get their new names; nobody can edit a record."""
+    raw = copy.deepcopy(raw)
+    for old, new in RENAMED.items():
+        if _has(raw, old.split(".")):
+            _set(raw, new.split("."), _take(raw, old.split(".")))
+    return parse_config(raw, where)
+
+
+def _take(raw: Any, parts: Sequence[str]) -> Any:
+    for part in parts[:-1]:
+        raw = raw[part]
+    return raw.pop(parts[-1])
+
+
+def _set(raw: Any, parts: Sequence[str], value: Any) -> None:
+    for part in parts[:-1]:
+        raw = raw[part]
+    raw[parts[-1]] = value
 
 
 def _has(raw: Any, parts: Sequence[str]) -> bool:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.acceptance.profile import PromptCounts
-from pipeline.config.loading import parse_config
+from pipeline.config.loading import parse_stored_config
 from pipeline.errors import UsageError
 from pipeline.examination.examiner import Examiner
 from pipeline.generation.completion_store import canonical, read_completions, stored_samplings
@@ -25,7 +25,7 @@ def examine_again(
 
     Raises UsageError if the draft is of another model family, or if there are no such completions.
     """
-    config = parse_config(record.config, f"run {record.id}")
+    config = parse_stored_config(record.config, f"run {record.id}")
     pair = read_pair(find_built(store, record, "pair").path, config.pair)
     if completions is None:
         artifact = find_built(store, record, "generate")

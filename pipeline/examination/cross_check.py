@@ -20,6 +20,7 @@ from pipeline.speculation.decoder import Decoder
 from pipeline.speculation.sampling import GREEDY
 
 NEAR_TIE = 2e-5
+_BATCH_TOKENS = 4096
 
 
 class GreedyCompletion(Protocol):
@@ -65,7 +66,9 @@ def cross_check(
     decoder = Decoder(target, draft, sampling=GREEDY, vocabulary=vocabulary, gamma=gamma, stop_tokens=stop_tokens)
     completions = decoder.decode(requests)
     decoded = [_Decoded(item.prompt, completion.tokens) for item, completion in zip(stored, completions, strict=True)]
-    accepted = Examiner(GREEDY, settings, vocabulary).acceptance(draft, decoded)
+    # A batch size of its own: in lower precision rounding, and so `agrees`, must not depend on a setting for memory.
+    examiner = Examiner(GREEDY, settings.model_copy(update={"batch_tokens": _BATCH_TOKENS}), vocabulary)
+    accepted = examiner.acceptance(draft, decoded)
     ties: list[dict[str, Any]] = []
     predicted = seen = 0
     for item, own, completion, a_T in zip(stored, decoded, completions, accepted, strict=True):

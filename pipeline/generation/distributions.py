@@ -54,7 +54,7 @@ def sparsify(
     rest_N = rest_N.clamp(min=_LEAST_REST)
     ids_NK = top.indices
     if method == "drawn" and bool((certain_N < count).any()):
-        ids_NK = _draw_from_rest(log_p_NV, ids_NK, certain_N, rest_N, torch.from_numpy(uniform_N).to(p_NK.device))
+        ids_NK = _draw_from_rest(log_p_NV, ids_NK, certain_N, torch.from_numpy(uniform_N).to(p_NK.device))
     return SparseDistribution(
         ids_NK.cpu().numpy().astype(np.int32),
         log_p_NV.gather(-1, ids_NK).float().clamp(min=_LOWEST).cpu().numpy(),
@@ -64,7 +64,7 @@ def sparsify(
 
 
 def _draw_from_rest(
-    log_p_NV: torch.Tensor, ids_NK: torch.Tensor, certain_N: torch.Tensor, rest_N: torch.Tensor, uniform_N: torch.Tensor
+    log_p_NV: torch.Tensor, ids_NK: torch.Tensor, certain_N: torch.Tensor, uniform_N: torch.Tensor
 ) -> torch.Tensor:
     """`ids_NK` with all but the top tokens replaced by a systematic sample: equal steps over the rest's cumulative mass, shifted
     by `uniform_N`. Every token of the rest has less mass than a step, so none is sampled twice."""

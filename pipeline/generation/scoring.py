@@ -1,6 +1,6 @@
 """The target's distributions at every position of completions sampled from the draft, for on-policy distillation."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +38,6 @@ def score(
     method: KeepMethod,
     vocabulary: int,
     batch_tokens: int,
-    on_done: Callable[[int], None] = lambda count: None,
 ) -> list[StoredCompletion]:
     """Each completion with log p and distributions of the target, from one teacher-forced pass, in the given order.
 
@@ -54,7 +53,6 @@ def score(
         for index, (number, row) in enumerate(zip(numbers, rows, strict=True)):
             begin = len(row.prompt) - 1 - batch.first
             found[number] = _stored(row, logits_BTV[index, begin : begin + len(row.tokens)], sampling, kept, method)
-        on_done(len(numbers))
     return [found[number] for number in range(len(completions))]
 
 

@@ -30,7 +30,6 @@ PAIR = "pair"
 _STEPS, _PROMPTS = 10, 8  # least steps of a training, least prompts of a split: with fewer a split may be empty
 _TWICE, _MOST = 2.0, 1.0
 _PAIR_SHARES = (0.04, 0.16)  # the reference pair's steps all take the same time, after a start of some seconds
-_EXIT_OK, _EXIT_REFUSED = 0, EXIT_REFUSED
 _UNDERSTUDY = "from pipeline.cli import main; main()"
 _CONFIG, _STORE = "config.yaml", "store"
 
@@ -148,7 +147,7 @@ def _run(config: Config, share: float, pair_share: float, place: Path) -> Trial:
     began = time.monotonic()
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     seconds = time.monotonic() - began
-    if ended.returncode not in (_EXIT_OK, _EXIT_REFUSED):
+    if ended.returncode not in (0, EXIT_REFUSED):
         lines = ended.stderr.strip().splitlines() or ["no error message"]
         why = lines[-1].removeprefix("understudy: ")
         raise UnderstudyError(f"plan: a run of this config with {share:.1%} of its prompts and steps failed: {why}")

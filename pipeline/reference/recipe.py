@@ -49,7 +49,7 @@ def make_reference_pair(
 ) -> dict[str, float]:
     """Write `target_before/`, `draft/`, `target/` and `prompts.jsonl` under `out`.
 
-    Returns the target's perplexities on held-out text, before and after the move, in both text.
+    Returns the target's perplexities on held-out text, before and after fine-tuning, in both domains.
     """
     train = {name: _split(documents, held_out=False) for name, documents in _domains(text)}
     held_out = {name: _split(documents, held_out=True) for name, documents in _domains(text)}

@@ -6,8 +6,10 @@ from collections.abc import Collection, Sequence
 from textwrap import TextWrapper, wrap
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 _PIPE_WIDTH = 120
 # Ways to print a table, the widest first: frame, gap, most lines of a header, most lines of a text.
@@ -25,7 +27,7 @@ class Report:
 
     def __init__(self, console: Console | None = None) -> None:
         self.piped = not sys.stdout.isatty() and not os.environ.get("COLUMNS", "").isdigit()
-        self.console = console or Console(width=_PIPE_WIDTH if self.piped else None, highlight=False)
+        self.console = console or Console(width=_PIPE_WIDTH if self.piped else None, highlight=False, emoji=False)
 
     def line(self, text: str = "") -> None:
         """A line that is never broken, such as one with a path in it."""
@@ -70,10 +72,14 @@ def _width(cells: Sequence[str], lines: int) -> int:
 
 
 def _fitting(cell: str, lines: int) -> int:
-    longest_word = max(map(len, cell.split()), default=0)
+    longest_word = max(map(cell_len, cell.split()), default=0)
     return next(
-        (width for width in range(longest_word, len(cell)) if len(wrap(cell, width, break_on_hyphens=False)) <= lines),
-        len(cell),
+        (
+            width
+            for width in range(longest_word, cell_len(cell))
+            if len(wrap(cell, width, break_on_hyphens=False)) <= lines
+        ),
+        cell_len(cell),
     )
 
 
@@ -89,5 +95,5 @@ def _table(
     for column, width in zip(columns, widths, strict=True):
         table.add_column(column, justify="left" if column in left else "right", width=width)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(Text, row))  # a name may hold what rich takes for markup
     return table

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.acceptance.schema import checked_profile
-from pipeline.config.loading import parse_config
+from pipeline.config.loading import parse_stored_config
 from pipeline.distillation.learning_curve import CURVE
 from pipeline.registry.tracking import ui_link
 from pipeline.running.jobs import expand
@@ -68,7 +68,7 @@ def summarise(store: Store, record: RunRecord) -> Summary:
         entry = record.jobs[job]
         stages.append(StageLine(job, entry["state"], entry["seconds"]))
         directory = store.directory(entry["stage"], entry["key"])
-        task = entry.get("task", {})
+        task = _task(entry)
         if entry["stage"] in _DIRECTORIES and task.get("target") != "target_before" and directory.exists():
             directories[_DIRECTORIES[entry["stage"]]] = str(directory)
         artifact = store.find(entry["stage"], entry["key"]) if entry["stage"] in _SHOWN else None
@@ -101,6 +101,18 @@ def summarise(store: Store, record: RunRecord) -> Summary:
     )
 
 
+def _task(entry: dict[str, Any]) -> dict[str, Any]:
+    """The task of a job. Records from before there were tasks have the part's name alone."""
+    if "task" in entry:
+        return dict(entry["task"])
+    part = entry["part"]
+    return {
+        "target": "target_before" if part in ("before", "stock-before") else "target",
+        "split": "dev" if part.startswith("dev-") else "examination",
+        "form": "unquantized" if part == "candidate" else None,
+    }
+
+
 def _draft(artifact: Artifact, name: str, gamma: int) -> DraftLine:
     path = artifact.path / "acceptance.json"
     profile = checked_profile(read_head(path, "prompts"), str(path))
@@ -120,6 +132,6 @@ def _draft(artifact: Artifact, name: str, gamma: int) -> DraftLine:
 
 def _order(record: RunRecord) -> Callable[[str], int]:
     """The position of a job in the run's plan."""
-    config = parse_config(record.config, f"run {record.id}")
+    config = parse_stored_config(record.config, f"run {record.id}")
     positions = {job.id: position for position, job in enumerate(expand(config, record.outside))}
     return lambda job: positions.get(job, len(positions))

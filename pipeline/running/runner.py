@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pipeline.config.loading import parse_config
+from pipeline.config.loading import parse_stored_config
 from pipeline.config.root import Config
 from pipeline.errors import Refused, RegistryUnavailable, UsageError
 from pipeline.progress import Progress
@@ -91,7 +91,7 @@ class Runner:
 
     def __init__(self, store: Store, record: RunRecord, progress: Progress, verify: bool = False) -> None:
         self.store, self.record, self.progress, self.verify = store, record, progress, verify
-        self.config = parse_config(record.config, f"run {record.id}")
+        self.config = parse_stored_config(record.config, f"run {record.id}")
         self.outside = {name: OutsideInput(**item) for name, item in record.outside.items()}
         self.jobs = expand(self.config, self.outside)
         self.tracker = Tracker(self.config, store, progress)

@@ -116,12 +116,14 @@ class Fallback:
 
     The `examined_acceptance_rate` over a sliding window of `window` examined tokens (accepted ones and first rejections)
     is compared with `break_even`. Below it, the draft length goes one step down (gamma, gamma / 2, 0). At `break_even +
-    margin` or above, it goes one step up. While drafting is off, every `patience`-th round drafts half of gamma as a probe.
+    margin` (at most 1) or above, it goes one step up. While drafting is off, every `patience`-th round drafts half of gamma as
+    a probe, and the window is `probe_window`: probes are rare, and 200 of their tokens would take thousands of rounds.
     """
 
     inner: DraftLength
     break_even: float = 0.5
     window: int = 200
+    probe_window: int = 32
     margin: float = 0.05
     patience: int = 16
     on_change: Callable[[str], None] = lambda message: None
@@ -130,8 +132,8 @@ class Fallback:
     _idle: int = 0  # rounds since the last one that drafted
 
     def __post_init__(self) -> None:
-        if self.window < 1 or self.patience < 1 or self.margin < 0:
-            raise UsageError("fallback: window and patience must be 1 or more, margin 0 or more")
+        if min(self.window, self.probe_window, self.patience) < 1 or self.margin < 0:
+            raise UsageError("fallback: windows and patience must be 1 or more, margin 0 or more")
 
     @property
     def most(self) -> int:
@@ -140,8 +142,21 @@ class Fallback:
     @property
     def rate(self) -> float:
         """examined_acceptance_rate over the window; NaN before anything was examined."""
-        examined = sum(seen for _, seen in self._rounds)
-        return sum(accepted for accepted, _ in self._rounds) / examined if examined else math.nan
+        return sum(accepted for accepted, _ in self._rounds) / self.examined if self._rounds else math.nan
+
+    @property
+    def examined(self) -> int:
+        """Draft tokens in the window: accepted ones and first rejections."""
+        return sum(seen for _, seen in self._rounds)
+
+    @property
+    def needed(self) -> int:
+        """Draft tokens that must be examined before the draft length changes."""
+        return min(self.window, self.probe_window) if self.level == 2 else self.window
+
+    @property
+    def _high_enough(self) -> float:
+        return min(1.0, self.break_even + self.margin)
 
     def tokens(self, running: int) -> int:
         full = self.inner.tokens(running)
@@ -159,16 +174,16 @@ class Fallback:
         examined = sum(stood + (stood < count) for count, stood in zip(drafted, accepted, strict=True))
         if examined:
             self._rounds.append((sum(accepted), examined))
-        while self._rounds and sum(seen for _, seen in self._rounds[1:]) >= self.window:
+        while self._rounds and self.examined - self._rounds[0][1] >= self.needed:
             self._rounds.pop(0)
-        if sum(seen for _, seen in self._rounds) < self.window:
+        if self.examined < self.needed:
             return
         rate = self.rate
         step = 1 if self.most > 1 else 2  # half of one token is one token
         if rate < self.break_even and self.level < 2:
             self._change(min(self.level + step, 2), f"{rate:.2f}, below the threshold of {self.break_even:.2f}")
-        elif rate >= self.break_even + self.margin and self.level > 0:
-            self._change(max(self.level - step, 0), f"{rate:.2f}, at least {self.break_even + self.margin:.2f}")
+        elif rate >= self._high_enough and self.level > 0:
+            self._change(max(self.level - step, 0), f"{rate:.2f}, at least {self._high_enough:.2f}")
 
     def _change(self, level: int, rate: str) -> None:
         how = (
@@ -176,6 +191,6 @@ class Fallback:
             "half the draft length",
             f"speculation off, with a probe every {self.patience} rounds",
         )
+        self.on_change(f"{how[level]}: acceptance over the last {self.needed} examined draft tokens was {rate}")
         self.level, self._idle = level, 0
         self._rounds.clear()  # the new length is measured on its own rounds
-        self.on_change(f"{how[level]}: acceptance over the last {self.window} examined draft tokens was {rate}")

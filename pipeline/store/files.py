@@ -58,5 +58,5 @@ def read_user_json(path: Path, remedy: str) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise UsageError(f"{path}: this is no JSON; {remedy}") from None

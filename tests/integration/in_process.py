@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TextIO
 
 from pipeline import cli
-from pipeline.registry import mlflow_client
+from pipeline.registry import mlflow_client, registry
 
 
 class _Stream(io.TextIOWrapper):
@@ -168,3 +168,4 @@ def _registry_clients() -> Iterator[None]:
         urllib.request.install_opener(None)  # type: ignore[arg-type]
         mlflow_client._clients.clear()
         mlflow_client._answered.clear()
+        registry._registries.clear()

@@ -154,3 +154,11 @@ def test_damaged_weights_are_one_line(smoke: Smoke, tmp_path: Path) -> None:
 
     assert 1 == ended.code
     assert "the model returned NaN or infinite logits; check its weights and dtype" in ended.complaint
+
+
+def test_a_short_text_says_that_the_fallback_had_nothing_to_judge(smoke: Smoke) -> None:
+    """In 40 tokens no window of 200 examined tokens can fill; the user learns why nothing changed."""
+    ended = _decode(smoke, "--fallback", "--max-new-tokens", 40)
+
+    assert 0 == ended.code, ended.err
+    assert re.search(r"fallback: nothing changed; \d+ draft tokens were examined and 200 are needed", ended.out)

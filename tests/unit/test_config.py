@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
-from pipeline.config.loading import load_config, parse_config
+from pipeline.config.loading import load_config, parse_config, parse_stored_config
 from pipeline.config.pair import ReferenceRecipe
 from pipeline.config.renamed import RENAMED
 from pipeline.config.root import Config
@@ -226,3 +227,16 @@ def test_every_key_has_a_description() -> None:
         return bare
 
     assert [] == walk(Config, "")
+
+
+def test_a_stored_config_gets_the_new_names() -> None:
+    """Nobody can edit a run record: its renamed keys are translated, and the record itself is left as it is."""
+    recipe = ReferenceRecipe().model_dump()
+    recipe["move_steps"] = 7
+    del recipe["fine_tune_steps"]
+    raw = {**yaml.safe_load(SMALL), "gate": {"profile": {"none": "costs.json"}, "load": {"requests_per_second": 1.0}}}
+    raw["pair"] = {**raw["pair"], "reference": recipe}
+    config = parse_stored_config(raw, "run x")
+
+    assert (7, {"unquantized": "costs.json"}) == (config.pair.reference.fine_tune_steps, config.gate.profile)
+    assert "move_steps" in raw["pair"]["reference"]

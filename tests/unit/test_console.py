@@ -60,3 +60,14 @@ def test_a_pipe_gets_whole_sentences(capsys: pytest.CaptureFixture[str], monkeyp
 
     assert 500 >= len(whole) >= 499
     assert 40 >= max(map(len, broken))
+
+
+def test_names_are_printed_as_they_are() -> None:
+    """A name is no markup and no emoji, and wide characters are not cut off."""
+    stream = io.StringIO()
+    report = Report(Console(file=stream, width=60, highlight=False, emoji=False))
+    report.table(("draft", "MB"), [["my[draft][/x]", "1"], ["漢字漢字漢字", "2"], [":warning:", "3"]], left=("draft",))
+    report.line("/models/:warning:/x")
+
+    for text in ("my[draft][/x]", "漢字漢字漢字", ":warning:", "/models/:warning:/x"):
+        assert text in stream.getvalue()

@@ -301,3 +301,23 @@ def test_a_rule_for_a_table_model() -> None:
     (other,) = Decoder(target, None, sampling=GREEDY, vocabulary=4).decode([Request([1], 30, 4)])
 
     assert other.tokens == one.tokens
+
+
+def test_a_fallback_comes_back_within_a_few_hundred_rounds() -> None:
+    """While drafting is off, 32 examined tokens of probes decide, not the 200 of the full window."""
+    fallback = Fallback(Fixed(5), level=2)
+    rounds = 0
+    while fallback.level == 2:
+        count = fallback.tokens(1)
+        fallback.learn([count], [count])
+        rounds += 1
+
+    assert 16 * 16 == rounds  # a probe of 2 tokens in 16 rounds
+
+
+def test_a_high_threshold_can_be_reached() -> None:
+    """The rate that brings a length back is at most 1, whatever threshold and margin add up to."""
+    fallback = Fallback(Fixed(4), break_even=0.98, window=4, patience=1, level=1)
+    _play(fallback, 8)
+
+    assert 0 == fallback.level

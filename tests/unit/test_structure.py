@@ -124,7 +124,7 @@ HEAVY = ("torch", "transformers", "trl", "datasets", "mlflow", "bitsandbytes", "
         ("import pipeline.cli", ()),
         ("from pipeline.config.loading import load_config", ()),
         ("import pipeline.running.jobs, pipeline.running.inputs, pipeline.store.runs", ()),
-        ("import pipeline.running.runner, pipeline.report.summary, pipeline.report.run", ()),
+        ("import pipeline.running.runner, pipeline.report.summary, pipeline.report.show", ()),
         ("import stages.gate", ("scipy",)),
         ("import pipeline.acceptance.rounds, pipeline.acceptance.moments, pipeline.acceptance.position_bins", ()),
         ("import pipeline.acceptance.prompt_lookup, pipeline.acceptance.repetition, pipeline.store.row_files", ()),

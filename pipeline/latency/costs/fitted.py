@@ -98,18 +98,16 @@ class FittedCosts:
         }
 
 
-def fit_measurements(
-    measured: Sequence[Measurement], experts: Experts | None = None, confidence: float = 0.95
-) -> FittedCosts:
+def fit_measurements(measured: Sequence[Measurement], experts: Experts | None = None) -> FittedCosts:
     """Fit both models. UsageError as for `fit_costs`."""
     requests_R = np.array([one.requests for one in measured])
     gamma_R = np.array([one.gamma for one in measured])
     seconds_R, prefills_R, prefill = _without_prefills(measured)
-    costs = fit_costs(requests_R, gamma_R, seconds_R, experts, prefills_R, confidence)
+    costs = fit_costs(requests_R, gamma_R, seconds_R, experts, prefills_R)
     if prefill and not all(one.isolated for one in measured):
         # The linear model fits the step times better with prefills included: the engine uses chunked prefill.
         whole_R = np.array([one.step_seconds for one in measured])
-        whole = fit_costs(requests_R, gamma_R, whole_R, experts, None, confidence)
+        whole = fit_costs(requests_R, gamma_R, whole_R, experts, None)
         if costs.mape > _CLEARLY_WORSE * whole.mape + _ROUNDING:
             costs, seconds_R, prefill = whole, whole_R, 0.0
     prefill_cost = costs.coefficients.get(PREFILL)

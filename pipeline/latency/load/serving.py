@@ -20,7 +20,6 @@ class LatencyAtLoad:
     """Results at one load and draft length, in seconds; None where offered load exceeds capacity."""
 
     mean: float | None
-    plain_mean: float | None
     speedup: Interval | None  # of the mean latency
     p95: Interval | None
 
@@ -38,7 +37,6 @@ def latency_at_load(
 
     return LatencyAtLoad(
         whole.speculative.mean if whole.speculative else None,
-        whole.plain.mean if whole.plain else None,
         interval(lambda point: point.speedup),
         interval(lambda point: point.speculative.p95 if point.speculative else None),
     )

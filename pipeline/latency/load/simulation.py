@@ -44,9 +44,9 @@ class SimulatedRequests:
     first_token_R: Floats
     finished_R: Floats
 
-    def steady_state(self, share: float = 0.1) -> Floats:
-        """Request latencies without the first `share` (warm-up) and the last `share` (drain) of requests."""
-        trimmed = int(share * len(self.trace_R))
+    def steady_state(self) -> Floats:
+        """Request latencies without the first tenth (warm-up) and the last tenth (drain) of requests."""
+        trimmed = len(self.trace_R) // 10
         return (self.finished_R - self.arrived_R)[trimmed : len(self.trace_R) - trimmed]
 
 
