@@ -33,13 +33,13 @@ def _greedy() -> list[dict[str, Any]]:
 
 
 @dataclass
-class _Spoken:
+class _Decoded:
     """A decoded completion in the form that the examination reads."""
 
     prompt: Any
     tokens: Any = None
     log_p: Any = None
-    said: list[float] = field(default_factory=list)
+    log_p_of_tokens: list[float] = field(default_factory=list)
 
 
 def _sampled() -> dict[str, Any]:
@@ -62,20 +62,20 @@ def _sampled() -> dict[str, Any]:
     seen, mean, variance = np.zeros(2 + GAMMA), np.zeros(2 + GAMMA), np.zeros(2 + GAMMA)
     for begin in range(0, PROMPTS, BATCH):
         requests = [Request(prompt, TOKENS, begin + row) for row, prompt in enumerate(prompts[begin : begin + BATCH])]
-        spoken = [_Spoken(np.array(request.prompt, np.int32)) for request in requests]
+        decoded = [_Decoded(np.array(request.prompt, np.int32)) for request in requests]
 
-        def hear(round_: Round, spoken: list[_Spoken] = spoken) -> None:
+        def record(round_: Round, decoded: list[_Decoded] = decoded) -> None:
             log_p_BTV = round_.logits_BTV.log_softmax(-1)
             for row, number in enumerate(round_.numbers):
-                said = zip(range(len(round_.emitted[row])), round_.emitted[row], strict=True)
-                spoken[number].said += [float(log_p_BTV[row, at, token]) for at, token in said]
+                emitted = zip(range(len(round_.emitted[row])), round_.emitted[row], strict=True)
+                decoded[number].log_p_of_tokens += [float(log_p_BTV[row, at, token]) for at, token in emitted]
 
-        done = decoder.decode(requests, hear)
-        for item, completion in zip(spoken, done, strict=True):
-            item.tokens, item.log_p = np.array(completion.tokens, np.int32), np.array(item.said, np.float32)
+        done = decoder.decode(requests, record)
+        for item, completion in zip(decoded, done, strict=True):
+            item.tokens, item.log_p = np.array(completion.tokens, np.int32), np.array(item.log_p_of_tokens, np.float32)
         found = count(done)
         seen += [found.rounds, found.accepted, *found.accepted_at]
-        a = acceptance_probabilities(draft, spoken, Sampling(), Sampling(), pair.vocabulary, batch_tokens=8192)
+        a = acceptance_probabilities(draft, decoded, Sampling(), Sampling(), pair.vocabulary, batch_tokens=8192)
         lengths_B = np.full(len(a), TOKENS)
         moments = round_moments(np.stack(a), lengths_B, GAMMA, CONVENTIONS["transformers"])
         for total, part in ((mean, "mean"), (variance, "variance")):

@@ -26,12 +26,12 @@ def beginning_of(job: str) -> str:
 
 
 def start_until(place: Place, line: str, *arguments: object) -> tuple[subprocess.Popen[str], list[str]]:
-    """A run, begun and followed until it says `line`, or to its end if it never does; and what it said until then."""
+    """A run, begun and followed until it prints `line`, or to its end if it never does; and the lines it printed."""
     process = place.start("run", SMOKE, *arguments)
     seen = []
     assert process.stderr is not None
-    for spoken in process.stderr:
-        seen.append(spoken.rstrip("\n"))
+    for line_read in process.stderr:
+        seen.append(line_read.rstrip("\n"))
         if seen[-1] == line:
             break
     return process, seen

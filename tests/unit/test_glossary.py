@@ -48,7 +48,7 @@ def test_a_name_that_nobody_explains_is_found() -> None:
 def test_one_module_makes_tables() -> None:
     """All others print theirs with it, so that no header is missed below."""
     assert ["console"] == [path.stem for path in REPORTS.glob("*.py") if "rich.table" in path.read_text()]
-    assert {"run", "probe", "plan", "decode", "profile", "latency_fit"} <= set(_reports_with_tables())
+    assert {"show", "probe", "plan", "decode", "profile", "latency_fit"} <= set(_reports_with_tables())
 
 
 @pytest.mark.parametrize("module", _reports_with_tables())

@@ -115,7 +115,7 @@ def _served(speedup: float | None, p95: float | None, mean: float | None = 1.0, 
     def around(value: float | None) -> Interval | None:
         return None if value is None else Interval(value, value - width, value + width, 12)
 
-    return LatencyAtLoad(mean, 2.0, around(speedup), around(p95))
+    return LatencyAtLoad(mean, around(speedup), around(p95))
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_bounds_must_exceed_their_thresholds() -> None:
 
     def served(low: float, high: float) -> LatencyAtLoad:
         around = Interval((low + high) / 2, low, high, 12)
-        return LatencyAtLoad(1.0, 2.0, around, around)
+        return LatencyAtLoad(1.0, around, around)
 
     policy = replace_policy(min_speedup=2.0, max_p95_seconds=2.0)
     above, below = (_rules(_case(served=one), policy) for one in (served(2.0, 3.0), served(1.0, 2.0)))
