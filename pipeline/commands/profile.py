@@ -7,6 +7,8 @@ import typer
 
 from pipeline.commands.options import DeviceOption, DraftName, DtypeOption, TargetName, TrustOption
 
+_CONTEXTS, _PROMPTS = (128, 512), (32, 128, 512)  # defaults, in tokens
+
 
 def profile(
     target: TargetName,
@@ -15,24 +17,25 @@ def profile(
     batch_sizes: Annotated[str, typer.Option(help="Batch sizes to measure, separated by commas.")] = "1,2,4,8,16,32",
     max_gamma: Annotated[int, typer.Option(min=1, max=16, help="The longest draft length to measure.")] = 8,
     context_lengths: Annotated[
-        str, typer.Option(help="Context lengths to measure, in tokens, separated by commas.")
-    ] = "128,512",
+        str | None,
+        typer.Option(
+            help="Context lengths to measure, in tokens, separated by commas; by default 128 and 512, or what fits."
+        ),
+    ] = None,
     prompt_lengths: Annotated[
-        str, typer.Option(help="Prefill lengths to measure, in tokens, separated by commas.")
-    ] = "32,128,512",
+        str | None,
+        typer.Option(
+            help="Prefill lengths to measure, in tokens, separated by commas; by default 32, 128 and 512, or what fits."
+        ),
+    ] = None,
     dtype: DtypeOption = None,
     device: DeviceOption = "auto",
     trust_remote_code: TrustOption = False,
 ) -> None:
     """Measure forward-pass times of a target and its draft by batch size, number of tokens and context length."""
-    axes = [
-        _numbers(text, option)
-        for text, option in (
-            (batch_sizes, "--batch-sizes"),
-            (context_lengths, "--context-lengths"),
-            (prompt_lengths, "--prompt-lengths"),
-        )
-    ]
+    batches = _numbers(batch_sizes, "--batch-sizes")
+    contexts = context_lengths and _numbers(context_lengths, "--context-lengths")
+    prompts = prompt_lengths and _numbers(prompt_lengths, "--prompt-lengths")
     import json
 
     from pipeline.errors import UsageError
@@ -46,14 +49,18 @@ def profile(
         raise UsageError(f"--out {out}: {out.parent} is not a directory")
     pair = load_named_pair(target, [draft], dtype, device, trust_remote_code)
     (model,) = pair.drafts.values()
-    needed = max(*axes[1], *axes[2]) + max_gamma + 1
-    if needed > pair.context:
+    room = pair.context - max_gamma - 1
+    contexts = contexts or tuple(sorted({min(length, room) for length in _CONTEXTS}))
+    prompts = prompts or tuple(sorted({min(length, room) for length in _PROMPTS}))
+    longest = max(*contexts, *prompts)
+    if longest > room or room < 1:
         raise UsageError(
-            f"--context-lengths, --prompt-lengths: {needed} tokens are needed, and the pair's context is {pair.context}"
+            f"--context-lengths, --prompt-lengths, --max-gamma: {longest + max_gamma + 1} tokens are needed, "
+            f"and the pair's context is {pair.context}"
         )
     about = {name: model_digest(find_model(source, name)) for name, source in (("target", target), ("draft", draft))}
     found = measure_profile(
-        pair.target, model, pair.vocabulary, axes[0], max_gamma, axes[1], axes[2], about, Progress()
+        pair.target, model, pair.vocabulary, batches, max_gamma, contexts, prompts, about, Progress()
     )
     out.write_text(json.dumps(found.json(), indent=1) + "\n")
     print_profile(found, out)

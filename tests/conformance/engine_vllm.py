@@ -61,7 +61,6 @@ def start(job: dict[str, Any]) -> Any:
     return LLM(
         model=job["target"],
         dtype="float32",
-        max_model_len=512,
         max_num_seqs=job["batch"],
         enforce_eager=True,
         enable_prefix_caching=False,

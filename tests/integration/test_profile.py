@@ -30,6 +30,19 @@ def test_the_pair_is_measured_and_written(smoke: Smoke, tmp_path: Path) -> None:
         assert expected in ended.out
 
 
+def test_the_default_lengths_fit_the_pair(smoke: Smoke, tmp_path: Path) -> None:
+    """The smoke pair's context is shorter than the lengths that larger models are measured at."""
+    place, out = smoke.place, tmp_path / "profile.json"
+    options = ("--batch-sizes", 1, "--max-gamma", 1, "--out", out)
+    ended = place.understudy(
+        "profile", "--target", place.artifact("pair"), "--draft", place.artifact("distill"), *options, store=False
+    )
+    found = read_profile(out)
+
+    assert 0 == ended.code, ended.err
+    assert 1 < max(found.prefill.tokens) == max(found.target.contexts) < 512
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -40,7 +53,7 @@ def test_the_pair_is_measured_and_written(smoke: Smoke, tmp_path: Path) -> None:
         (("--context-lengths", "0"), "--context-lengths 0: give whole numbers above 0"),
         (
             ("--context-lengths", "100000"),
-            "--prompt-lengths: 100003 tokens are needed, and the pair's context is",
+            "--prompt-lengths, --max-gamma: 100003 tokens are needed, and the pair's context is",
         ),
         (("--out", "nowhere/profile.json"), "--out nowhere/profile.json: nowhere is not a directory"),
     ],
