@@ -120,15 +120,14 @@ def _check(prompts: Path | None, completions: Path | None, cost_ratio: float | N
     """Checks that need no model."""
     import math
 
+    from pipeline.corpus.readers import require_prompts
     from pipeline.errors import UsageError
 
     if (prompts is None) == (completions is None):
         raise UsageError("give either --prompts, which the target completes, or --completions, a generate artifact")
     if completions is not None and not completions.is_dir():
         raise UsageError(f"--completions {completions}: no such directory")
-    if prompts is not None and not prompts.exists():
-        raise UsageError(f"--prompts {prompts}: no such file or directory")
-    if prompts is not None and prompts.is_file() and prompts.suffix not in (".jsonl", ".parquet"):
-        raise UsageError(f"--prompts {prompts}: give a .jsonl or .parquet file, or a `datasets` directory")
+    if prompts is not None:
+        require_prompts(prompts)
     if not math.isfinite(temperature) or not math.isfinite(cost_ratio or 0):
         raise UsageError("--temperature and --cost-ratio must be numbers")

@@ -30,7 +30,12 @@ class GenerateConfig(Section):
     """Target completions: their length, and what is stored of the target's distributions."""
 
     max_new_tokens: int = Field(default=128, ge=2, description="Largest length of a completion, in tokens.")
-    kept: int = Field(default=16, ge=1, le=255, description="Tokens stored of each target distribution, 3 bytes each.")
+    kept: int = Field(
+        default=16,
+        ge=1,
+        le=255,
+        description="Tokens stored of each target distribution, 3 bytes each (the K of top-K).",
+    )
     keep: Literal["drawn", "top"] = Field(
         default="drawn",
         description="top: the most likely tokens, and the probability of the rest. drawn: the most likely tokens, and others "

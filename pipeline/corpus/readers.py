@@ -16,6 +16,7 @@ from pipeline.corpus.rows import BadRow
 from pipeline.errors import UsageError
 
 MAX_LINE_BYTES = 16 << 20  # the longest prompt with every character escaped, and the same again for other columns
+_FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}  # by file extension
 _DATASET_MARKS = ("state.json", "dataset_dict.json", "dataset_info.json")
 
 
@@ -92,12 +93,19 @@ def _detect_format(number: int, source: PromptSource, path: Path) -> str:
         return "dataset" if saved else "parquet"
     if source.format != "auto":
         return source.format
-    kinds = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
-    if path.suffix.lower() not in kinds:
+    if path.suffix.lower() not in _FORMATS:
         raise UsageError(
             f"corpus.sources.{number}.format = auto: unknown file extension of {path}; set format to jsonl or parquet"
         )
-    return kinds[path.suffix.lower()]
+    return _FORMATS[path.suffix.lower()]
+
+
+def require_prompts(path: Path) -> None:
+    """UsageError unless `path`, the value of an option `--prompts`, can be the file or directory of a prompt source."""
+    if not path.exists():
+        raise UsageError(f"--prompts {path}: no such file or directory")
+    if path.is_file() and path.suffix.lower() not in _FORMATS:
+        raise UsageError(f"--prompts {path}: give a .jsonl or .parquet file, or a `datasets` directory")
 
 
 def _count_lines(path: Path) -> int:

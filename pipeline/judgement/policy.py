@@ -155,11 +155,11 @@ def _demand(threshold: float, unit: str) -> str:
 
 def _size(draft_bytes: float | None, limit_megabytes: float) -> Rule:
     if draft_bytes is None or not math.isfinite(draft_bytes):
-        return Rule("largest_memory", NO_VERDICT, "the draft's size is not known", threshold=limit_megabytes)
+        return Rule("largest_draft", NO_VERDICT, "the draft's size is not known", threshold=limit_megabytes)
     megabytes = draft_bytes / 1e6
     verdict = PASS if megabytes <= limit_megabytes else FAIL
     return Rule(
-        "largest_memory",
+        "largest_draft",
         verdict,
         f"draft weights: {megabytes:.2f} MB, at most {limit_megabytes:g} MB allowed",
         megabytes,

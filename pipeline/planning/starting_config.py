@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from pipeline.config.corpus import PromptSource, Splits
 from pipeline.config.gate import GateConfig
 from pipeline.config.generate import GenerateConfig, SamplingConfig
-from pipeline.corpus.readers import SourceReader
+from pipeline.corpus.readers import SourceReader, require_prompts
 from pipeline.corpus.rows import BadRow, parse_row
 from pipeline.errors import UsageError
 from pipeline.models.loading import load_tokenizer, read_json_object
@@ -88,10 +88,7 @@ def _model(name: str, role: str) -> Model:
 
 def _read_prompts(path: Path) -> Prompts:
     """Every row is parsed as a run would parse it. UsageError where none is a prompt."""
-    if not path.exists():
-        raise UsageError(f"--prompts {path}: no such file or directory")
-    if path.is_file() and path.suffix.lower() not in (".jsonl", ".ndjson", ".parquet"):
-        raise UsageError(f"--prompts {path}: give a .jsonl or .parquet file, or a `datasets` directory")
+    require_prompts(path)
     source = PromptSource(path=str(path), every_turn=True)
     kinds, domains, bad = Counter[str](), Counter[str](), list[str]()
     follow_ups = 0

@@ -64,7 +64,7 @@ def test_a_better_draft_passes_every_rule() -> None:
         "domain_not_harmed:chat",
         "domain_not_harmed:code",
         "beats_prompt_lookup",
-        "largest_memory",
+        "largest_draft",
         "decode_agrees",
     ] == [rule.name for rule in rules]
     assert {PASS} == {rule.verdict for rule in rules}
@@ -93,9 +93,9 @@ def test_a_rule_says_what_it_demands() -> None:
         ({"candidate": _counts({"chat": 0.5, "code": 0.9}, calls=40)}, "domain_not_harmed:chat", FAIL),
         ({"prompt_lookup": _counts({"chat": 0.2, "code": 0.3}, calls=30)}, "beats_prompt_lookup", FAIL),
         ({"prompt_lookup": None}, "beats_prompt_lookup", NO_VERDICT),
-        ({"draft_bytes": 10_000_001.0}, "largest_memory", FAIL),
-        ({"draft_bytes": None}, "largest_memory", NO_VERDICT),
-        ({"draft_bytes": math.nan}, "largest_memory", NO_VERDICT),
+        ({"draft_bytes": 10_000_001.0}, "largest_draft", FAIL),
+        ({"draft_bytes": None}, "largest_draft", NO_VERDICT),
+        ({"draft_bytes": math.nan}, "largest_draft", NO_VERDICT),
         ({"crosscheck_agrees": False}, "decode_agrees", FAIL),
         ({"crosscheck_agrees": None}, "decode_agrees", NO_VERDICT),
     ],
@@ -150,7 +150,7 @@ def test_rules_at_a_stated_load(changes: dict[str, Any], verdict: str, rule: str
 
 def test_limits_are_inclusive() -> None:
     """A draft of exactly the largest size, and exactly the least prompts, pass."""
-    assert PASS == _rules(_case(draft_bytes=10e6))["largest_memory"].verdict
+    assert PASS == _rules(_case(draft_bytes=10e6))["largest_draft"].verdict
     assert PROMOTE == _verdict(_case(), replace_policy(min_prompts_per_domain=PROMPTS))
     assert REFUSE == _verdict(_case(), replace_policy(min_prompts_per_domain=PROMPTS + 1))
 
