@@ -1,5 +1,6 @@
 """The files of a model directory and their digest. Torch-free, so that keys are computed without importing torch."""
 
+import json
 from pathlib import Path
 
 from pipeline.errors import UnderstudyError
@@ -17,7 +18,8 @@ _TOKENIZER_FILES = (
     "spiece.model",
     "chat_template.jinja",
 )
-_CONFIG_FILES = ("config.json", "generation_config.json", "model.safetensors.index.json")
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+_CONFIG_FILES = ("config.json", "generation_config.json", INDEX)
 
 
 def tokenizer_files(directory: Path) -> list[Path]:
@@ -31,16 +33,37 @@ def code_files(directory: Path) -> list[Path]:
     return sorted(directory.glob("*.py"))
 
 
-def model_files(directory: Path) -> list[Path]:
-    """Weights (safetensors only), config, tokenizer and code files, sorted; model cards are not included.
+def weight_files(directory: Path) -> list[Path]:
+    """The files that transformers loads: `model.safetensors`, or the shards in its index. Others, such as a copy of the weights in
+    `consolidated.safetensors`, are not part of the model.
 
     UnderstudyError without safetensors: pickled weights can execute code and are never loaded.
     """
-    weights = sorted(directory.glob("*.safetensors"))
-    if not weights:
+    if (directory / WEIGHTS).is_file():
+        return [directory / WEIGHTS]
+    if not (directory / INDEX).is_file():
         raise UnderstudyError(
-            f"{directory}: no .safetensors weights; convert the checkpoint first (save_pretrained writes safetensors)"
+            f"{directory}: no {WEIGHTS} and no {INDEX}; convert the checkpoint first (save_pretrained writes safetensors)"
         )
+    try:
+        names = set(json.loads((directory / INDEX).read_text(encoding="utf-8"))["weight_map"].values())
+        shards = sorted(directory / name for name in names)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise UnderstudyError(
+            f"{directory / INDEX}: damaged; it must list the file of each tensor in `weight_map`"
+        ) from None
+    for shard in shards:
+        if not shard.is_file():
+            raise UnderstudyError(f"{shard}: not there, but {INDEX} lists it; download the model again")
+    return shards
+
+
+def model_files(directory: Path) -> list[Path]:
+    """Weights (safetensors only), config, tokenizer and code files, sorted; model cards are not included.
+
+    Raises UnderstudyError as `weight_files` does.
+    """
+    weights = weight_files(directory)
     configs = [directory / name for name in _CONFIG_FILES if (directory / name).is_file()]
     return sorted([*weights, *configs, *tokenizer_files(directory), *code_files(directory)])
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from pipeline.errors import UnderstudyError
 
 _PATTERNS = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken", "*.py", "README.md"]
+_UNUSED = ["consolidated*.safetensors", "original/*"]  # a second copy of the weights, in the format of another library
 
 
 def fetch(source: str, revision: str) -> Path:
@@ -16,7 +17,7 @@ def fetch(source: str, revision: str) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(source, revision=revision, allow_patterns=_PATTERNS))
+        return Path(snapshot_download(source, revision=revision, allow_patterns=_PATTERNS, ignore_patterns=_UNUSED))
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
         reason = " ".join(str(error).split())[:200]
         raise UnderstudyError(

@@ -8,6 +8,7 @@ from pathlib import Path
 from transformers import AutoConfig
 
 from pipeline.errors import UnderstudyError
+from pipeline.models.files import weight_files
 
 
 @dataclass(frozen=True)
@@ -19,9 +20,10 @@ class Weights:
 
 
 def measure_weights(path: Path) -> Weights:
-    """Count parameters and bytes without loading a tensor (a safetensors header is an 8-byte length, then JSON)."""
+    """Count parameters and bytes of the files that are loaded, without loading a tensor (a safetensors header is an 8-byte
+    length, then JSON)."""
     parameters = size = 0
-    for file in sorted(path.glob("*.safetensors")):
+    for file in weight_files(path):
         with file.open("rb") as stream:
             try:
                 (length,) = struct.unpack("<Q", stream.read(8))

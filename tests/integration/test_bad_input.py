@@ -220,7 +220,7 @@ def test_draft_of_another_family_is_refused(smoke: Smoke, place: Place, tmp_path
         (
             lambda path: (path / "model.safetensors").unlink(),
             1,
-            "no .safetensors weights; convert the checkpoint first",
+            "no model.safetensors and no model.safetensors.index.json; convert the checkpoint first",
         ),
         (lambda path: (path / "config.json").unlink(), 2, "is not a model directory (no config.json there)"),
         (lambda path: shutil.rmtree(path), 2, "is not a model directory (no config.json there)"),

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from pipeline.errors import UnderstudyError, UsageError
+from pipeline.models.files import model_digest
 from pipeline.models.loading import choose_device, dtype_bytes, load_model, load_tokenizer, supports_bf16
 from pipeline.models.shape import Shape, Weights, measure_weights, read_shape
 from pipeline.models.tokenizers import check_same_family, stop_token_ids
@@ -91,6 +92,33 @@ def test_weights_in_several_files_are_added(tmp_path: Path) -> None:
 
     assert 1 < len(list(tmp_path.glob("*.safetensors")))
     assert Weights(parameters, 4 * parameters) == measure_weights(tmp_path)
+
+
+def test_weights_in_two_formats_are_counted_once(tmp_path: Path) -> None:
+    """`consolidated.safetensors` beside one file or beside shards is neither counted nor part of the digest."""
+    for name, shard in (("whole", "1GB"), ("sharded", "4KB")):
+        path = tmp_path / name
+        tiny_llama(1, dtype=torch.float32).save_pretrained(path, max_shard_size=shard)
+        counted, digest = measure_weights(path), model_digest(path)
+        shutil.copy(next(path.glob("*.safetensors")), path / "consolidated.safetensors")
+
+        assert counted == measure_weights(path)
+        assert digest == model_digest(path)
+
+
+def test_a_missing_shard_and_a_damaged_index_are_named(tmp_path: Path) -> None:
+    """The index lists the shards, so a missing one is noticed before anything is loaded."""
+    tiny_llama(1, dtype=torch.float32).save_pretrained(tmp_path, max_shard_size="4KB")
+    first = min(tmp_path.glob("*.safetensors"))
+    first.unlink()
+    with pytest.raises(
+        UnderstudyError, match=rf"{first.name}: not there, but model\.safetensors\.index\.json lists it"
+    ):
+        measure_weights(tmp_path)
+    for content in ("{", "[]", '{"weight_map": 3}', '{"weight_map": {"a": 3}}'):
+        (tmp_path / "model.safetensors.index.json").write_text(content)
+        with pytest.raises(UnderstudyError, match=r"index\.json: damaged"):
+            measure_weights(tmp_path)
 
 
 @pytest.mark.parametrize("keep", [0, 5, 100, -1])
