@@ -30,7 +30,7 @@ PAIR = "pair"
 _STEPS, _PROMPTS = 10, 8  # least steps of a training, least prompts of a split: with fewer a split may be empty
 _TWICE, _MOST = 2.0, 1.0
 _PAIR_SHARES = (0.04, 0.16)  # the reference pair's steps all take the same time, after a start of some seconds
-_UNDERSTUDY = "from pipeline.cli import main; main()"
+_UNDERSTUDY = Path(__file__).parents[2] / "understudy_cli.py"
 _CONFIG, _STORE = "config.yaml", "store"
 
 
@@ -143,7 +143,8 @@ def _run(config: Config, share: float, pair_share: float, place: Path) -> Trial:
     place.mkdir()
     write_json(place / _CONFIG, scaled(config, share, pair_share).model_dump(mode="json"))
     environment = {name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"}
-    command = [sys.executable, "-c", _UNDERSTUDY, "run", str(place / _CONFIG), "--store", str(place / _STORE)]
+    # By path and with -P: neither the directory nor PYTHONPATH decides which `understudy_cli` is run.
+    command = [sys.executable, "-P", str(_UNDERSTUDY), "run", str(place / _CONFIG), "--store", str(place / _STORE)]
     began = time.monotonic()
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     seconds = time.monotonic() - began

@@ -91,7 +91,7 @@ class Ended:
 def command_line() -> list[str]:
     """The installed console script, beside this interpreter; its entry point where there is no script."""
     script = Path(sys.executable).with_name("understudy")
-    return [str(script)] if script.exists() else [sys.executable, "-c", "from pipeline.cli import main; main()"]
+    return [str(script)] if script.exists() else [sys.executable, "-m", "understudy_cli"]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,64 @@
+"""The `understudy` command in a directory that has packages `pipeline` and `stages` of its own, which PYTHONPATH puts first."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.planning import trial_runs
+
+SMOKE = Path(__file__).parents[2] / "configs" / "smoke.yaml"
+_SCRIPT = Path(sys.executable).with_name("understudy")
+_INSTALLED = _SCRIPT.exists() and "understudy_cli" in _SCRIPT.read_text()
+COMMANDS = {
+    "console script": [str(_SCRIPT)] if _INSTALLED else [sys.executable, "-c", "import understudy_cli as u; u.main()"],
+    "python -m": [sys.executable, "-m", "understudy_cli"],
+    "process of plan --measure": [sys.executable, "-P", str(trial_runs._UNDERSTUDY)],
+}
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Path:
+    """A directory with foreign packages that end the process when they are imported."""
+    for name in ("pipeline", "stages"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(f"raise SystemExit('the foreign {name}')\n")
+    return tmp_path
+
+
+def _run(command: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": "."}
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_foreign_packages_of_our_names_are_not_imported(elsewhere: Path, name: str) -> None:
+    """Every way to start the command reads a config with our own modules."""
+    ended = _run([*COMMANDS[name], "run", str(SMOKE), "--dry-run"], elsewhere)
+
+    assert (0, "") == (ended.returncode, ended.stderr)
+    assert "# gate: reads " in ended.stdout
+
+
+def test_the_stages_are_ours_too(elsewhere: Path) -> None:
+    """A stage that is imported by name after the start comes from the folder beside the entry point."""
+    code = (
+        "import sys, understudy_cli; sys.argv[1:] = ['--help']\n"
+        "try: understudy_cli.main()\nfinally: import stages.gate; print(stages.gate.__file__)"
+    )
+    ended = _run([sys.executable, "-c", code], elsewhere)
+
+    assert 0 == ended.returncode, ended.stderr
+    assert str(trial_runs._UNDERSTUDY.with_name("stages") / "gate.py") == ended.stdout.splitlines()[-1]
+
+
+def test_a_foreign_package_that_is_already_imported_is_an_error(elsewhere: Path) -> None:
+    """Such as one that a sitecustomize imports: one line, and no command is run."""
+    (elsewhere / "pipeline" / "__init__.py").write_text("")
+    ended = _run([sys.executable, "-c", "import pipeline, understudy_cli; understudy_cli.main()"], elsewhere)
+
+    assert 1 == ended.returncode
+    assert 1 == len(ended.stderr.splitlines())
+    assert ended.stderr.startswith("understudy: the package `pipeline` is already imported from ")
