@@ -1,7 +1,7 @@
 """Entry point of the `understudy` command. It sees to it that `pipeline` and `stages` are Understudy's own packages.
 
-The two names are generic: with `PYTHONPATH=.` in a repository that has a folder `pipeline`, Python would import that folder. So the
-packages beside this file are bound to their names before anything imports them. The search path stays as it is.
+The two names are generic: with `PYTHONPATH=.` in a repository that has a folder `pipeline`, Python would import that folder. So
+the packages beside this file are bound to their names before anything imports them. The search path stays as it is.
 """
 
 import importlib.util
@@ -34,8 +34,8 @@ def _bind(name: str) -> None:
         spec.loader.exec_module(loaded)
     if Path(loaded.__file__ or "").resolve().parent != ROOT / name:
         sys.exit(
-            f"understudy: the package `{name}` is already imported from {loaded.__file__ or 'elsewhere'}, not from {ROOT / name}; "
-            "start `understudy` in a process of its own"
+            f"understudy: the package `{name}` is already imported from {loaded.__file__ or 'elsewhere'}, not from "
+            f"{ROOT / name}; start `understudy` in a process of its own"
         )
 
 

@@ -16,6 +16,7 @@ from pipeline.models.loading import load_tokenizer
 from pipeline.running.context import Outcome, StageContext
 
 REJECTS = "rejects.jsonl"
+_WARN_SHARE = 0.1  # of the rows; a warning names a reason that leaves out more
 
 
 def run(context: StageContext) -> Outcome:
@@ -38,7 +39,26 @@ def run(context: StageContext) -> Outcome:
         written = write_prompts(context.out / PROMPTS, buffer.accepted, hashes["id"], clusters, splits)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+    _report(context, counts, clusters, written)
     return Outcome(figures=_figures(counts, clusters, written), notes=_notes(counts, written))
+
+
+def _report(context: StageContext, counts: RowCounts, clusters: Clusters, written: CorpusCounts) -> None:
+    """Say what became of the rows, and warn where a large share is not used."""
+    config, progress = context.config.corpus, context.progress
+    left_out = {
+        f"longer than {config.prompt_limit:,} tokens (corpus.max_prompt_tokens)": counts.too_long,
+        f"shorter than {config.min_prompt_tokens:,} tokens (corpus.min_prompt_tokens)": counts.too_short,
+        "exact duplicates": clusters.exact_duplicates,
+        "near-duplicates": clusters.near_duplicates,
+    } | {f"rejected ({reason})": count for reason, count in sorted(counts.reasons.items())}
+    found = "".join(f", {count:,} {reason}" for reason, count in left_out.items() if count)
+    progress.line(f"corpus: {sum(map(written.in_split, SPLITS)):,} prompts of {counts.rows:,} rows{found}")
+    for reason, count in left_out.items():
+        if count > _WARN_SHARE * counts.rows:
+            progress.warn(
+                f"corpus: {count:,} of {counts.rows:,} rows ({count / counts.rows:.0%}) are not used: {reason}"
+            )
 
 
 def _figures(counts: RowCounts, clusters: Clusters, written: CorpusCounts) -> dict[str, float]:

@@ -11,7 +11,7 @@ from pipeline.acceptance.profile import counts_from_json
 from pipeline.acceptance.rounds import CONVENTIONS
 from pipeline.acceptance.schema import checked_profile
 from pipeline.config.quantize import Form
-from pipeline.judgement.choice import CHOSEN, Contender, choose
+from pipeline.judgement.choice import CHOSEN, Contender, Standing, choose, not_made
 from pipeline.judgement.decision import already_champion, decide, without_prompts
 from pipeline.judgement.policy import PASS, Case, apply_rules
 from pipeline.latency.costs.step_costs import StepCosts, read_step_costs
@@ -22,6 +22,7 @@ from pipeline.latency.load.workload import Workload, examined_workload, read_wor
 from pipeline.models.draft_directory import find_draft, trained_on
 from pipeline.models.stored_pair import read_pair
 from pipeline.running.context import Outcome, StageContext
+from pipeline.running.pair_checks import left_out_variants
 from pipeline.running.tasks import UNQUANTIZED, draft_input, examination_input, profile_input
 from pipeline.store.files import read_json, write_json
 from pipeline.store.row_files import read_head
@@ -35,7 +36,7 @@ def run(context: StageContext) -> Outcome:
     conditions: dict[str, Any] = {
         "candidate": digests[draft_input(chosen)],
         "form": chosen,
-        "forms": [asdict(result) for result in results],
+        "forms": [asdict(result) for result in (*results, *_left_out(context))],
         "baseline": "champion" if has_champion else "stock",
         "champion": dict(context.facts["champion"]),
         "gamma": config.evaluate.gamma,
@@ -80,6 +81,12 @@ def _contenders(context: StageContext) -> list[Contender]:
         seconds = _seconds(context, form) if timed and acceptance is not None else None
         found.append(Contender(name=form, acceptance=acceptance, timed=timed, seconds=seconds))
     return found
+
+
+def _left_out(context: StageContext) -> list[Standing]:
+    """The default variants that the draft cannot have."""
+    facts = read_pair(context.inputs["pair"], context.config.pair).facts
+    return [not_made(form, reason) for form, reason in left_out_variants(facts).items()]
 
 
 def _timed(context: StageContext, form: Form) -> bool:

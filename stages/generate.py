@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 
 from pipeline.corpus.prompt_store import read_prompts
 from pipeline.corpus.rendering import Renderer
-from pipeline.errors import UsageError
+from pipeline.distillation.mixing import check_shares
 from pipeline.generation.completion_store import read_completions
 from pipeline.generation.generate import CompletionRequest, GenerationSettings, generate, plan_completions, shard_prefix
 from pipeline.generation.multi_turn import StopReasons, next_turn
@@ -23,9 +23,10 @@ def run(context: StageContext) -> Outcome:
     sampling = Sampling.from_config(config.sampling)
     also_at = [Sampling.from_config(further) for further in config.generate.also_at]
     train_at = [replace(sampling, temperature=temperature) for temperature in config.generate.train_temperatures]
-    requests = plan_completions(read_prompts(context.inputs["corpus"], task.splits), sampling, also_at, train_at)
-    new_tokens = config.generate.max_new_tokens + config.generate.lookahead
-    _check_limits(pair, requests, new_tokens, config.generate.kept)
+    prompts = read_prompts(context.inputs["corpus"], task.splits)
+    if "train" in task.splits:  # known here, so not an error after hours of generation
+        check_shares({prompt.domain for prompt in prompts if prompt.split == "train"}, config.distill.shares)
+    requests = plan_completions(prompts, sampling, also_at, train_at)
     settings = GenerationSettings(
         sampling=sampling,
         max_new_tokens=config.generate.max_new_tokens,
@@ -55,27 +56,15 @@ def _next_turn(
         return []
     config = context.config
     tokenizer = load_tokenizer(pair.tokenizer, config.pair.trust_remote_code)
-    room = pair.context - config.generate.max_new_tokens - config.generate.lookahead
     return next_turn(
         requests,
         read_completions(context.out, shards=shard_prefix(turn)),
         tokenizer,
         Renderer(tokenizer, config.corpus.chat_template, config.corpus.chat_template_arguments),
         pair.stop_tokens,
-        min(config.corpus.max_prompt_tokens, room),
+        config.corpus.prompt_limit,
         stop_reasons,
     )
-
-
-def _check_limits(pair: Pair, requests: Sequence[CompletionRequest], new_tokens: int, kept: int) -> None:
-    longest = max((len(item.prompt.tokens) for item in requests), default=0)
-    if kept >= pair.vocabulary:
-        raise UsageError(f"generate.kept = {kept}: it must be lower than the pair's {pair.vocabulary} tokens")
-    if longest + new_tokens > pair.context:
-        raise UsageError(
-            f"generate: a prompt of {longest} tokens and {new_tokens} new ones (generate.max_new_tokens + lookahead) exceed "
-            f"the pair's context of {pair.context}; lower corpus.max_prompt_tokens or generate.max_new_tokens"
-        )
 
 
 def _counts(context: StageContext) -> dict[str, float]:

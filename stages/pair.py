@@ -10,11 +10,13 @@ from pipeline.config.pair import ModelSource, PairConfig
 from pipeline.errors import UsageError
 from pipeline.models.draft_directory import TRAINED_ON
 from pipeline.models.files import model_digest, tokenizer_digest
-from pipeline.models.loading import choose_device, dtype_bytes, load_model, load_tokenizer
+from pipeline.models.generation_config import sampling_defaults
+from pipeline.models.loading import choose_device, dtype_bytes, load_model, load_tokenizer, read_model_config
 from pipeline.models.shape import measure_weights, read_shape
 from pipeline.models.stored_pair import PAIR_FILE, source_directory
 from pipeline.models.surgery import added_tokens, extend_vocabulary, prune_layers
 from pipeline.models.tokenizers import check_same_family, legal_differences, stop_token_ids
+from pipeline.quantization.block_sizes import impossible_variants
 from pipeline.reference.recipe import make_reference_pair
 from pipeline.reference.text import read_text
 from pipeline.running.context import Outcome, StageContext
@@ -41,6 +43,10 @@ def run(context: StageContext) -> Outcome:
         "context": min(entry["context"] for entry in described.values()),
         "tokens": len(target),
         "stop_tokens": stop_token_ids(paths["target"], target),
+        # What `running/pair_checks.py` compares a config with.
+        "chat_template": bool(target.chat_template),
+        "generation_config": sampling_defaults(paths["target"]),
+        "impossible_variants": impossible_variants(paths["draft"], pair.trust_remote_code),
         "differences": notes,
         "memory": _memory(described),
     }
@@ -71,6 +77,11 @@ def _base_draft(context: StageContext, paths: dict[str, Path], tokenizer: Any) -
     """The base draft's directory, and notes about it. The draft is made here where the config asks for some of the target's
     layers, and where the target has gained tokens since the draft was made."""
     pair, out = context.config.pair, context.out / "draft"
+    if not pair.draft.is_of_target and read_model_config(paths["draft"]).get("quantization_config"):
+        raise UsageError(
+            f"pair.draft: {pair.draft.source} is quantised, so it cannot be trained; set a draft with float weights "
+            "(quantize makes the variants)"
+        )
     if pair.draft.is_of_target:
         assert pair.draft.layers is not None  # validated by the config
         target = load_model(paths["target"], pair.draft.dtype, torch.device("cpu"), pair.trust_remote_code)

@@ -22,18 +22,20 @@ def plan(
 
     from pipeline.config.loading import load_config
     from pipeline.planning.forecast import forecast, last_learning_curve
+    from pipeline.planning.local_pair import check_local_pair
     from pipeline.planning.trial_runs import measure as measure_trials
     from pipeline.progress import Progress
     from pipeline.report.plan import print_forecast, print_measured
     from pipeline.store.artifacts import Store
 
-    resolved, kept = load_config(config, set_ or ()), Store(store)
+    resolved, notes = check_local_pair(load_config(config, set_ or ()))
+    kept = Store(store)
     found, curve = forecast(resolved), last_learning_curve(kept, resolved.name)
     if not as_json:
-        print_forecast(found, curve)
+        print_forecast(found, curve, notes)
     measured = measure_trials(resolved, found, kept, Progress()) if measure else None
     if as_json:
-        figures = {**dataclasses.asdict(found), "learning_curve": curve}
+        figures = {**dataclasses.asdict(found), "learning_curve": curve, "notes": notes}
         figures["measured"] = dataclasses.asdict(measured) if measured else None
         print(json.dumps(figures, indent=1, allow_nan=False))
     elif measured:

@@ -42,10 +42,7 @@ def run(
         raise UsageError(f"--from {from_} comes after --until {until}")
     resolved = load_config(config, set_ or ())
     if dry_run:
-        from pipeline.running.inputs import require_inputs
-
-        _print_plan(resolved)
-        require_inputs(resolved)
+        _dry_run(resolved)
         return
     from pipeline.progress import Progress
     from pipeline.report.show import print_summary
@@ -63,14 +60,28 @@ def run(
         print_summary(summarise(target, record))
 
 
-def _print_plan(resolved: "Config") -> None:
+def _dry_run(given: "Config") -> None:
+    """Prints before it checks, so that a config with a mistake is printed too. A local pair decides some of the jobs."""
     import sys
 
     import yaml
 
+    from pipeline.errors import UnderstudyError
+    from pipeline.planning.local_pair import check_local_pair
+    from pipeline.running.inputs import require_inputs
     from pipeline.running.jobs import expand
 
+    mistake, notes, resolved = None, list[str](), given
+    try:
+        require_inputs(given)
+        resolved, notes = check_local_pair(given)
+    except UnderstudyError as error:
+        mistake = error
     yaml.safe_dump(resolved.model_dump(mode="json"), sys.stdout, sort_keys=False, allow_unicode=True)
     print("---\n# jobs, in order")
     for job in expand(resolved, ()):
         print(f"# {job.id}: reads {', '.join(job.reads.values()) or 'nothing'}")
+    for note in notes:
+        print(f"# {note}")
+    if mistake is not None:
+        raise mistake

@@ -27,6 +27,11 @@ class PromptSource(Section):
     group_field: str = Field(
         default="group", description="The column whose equal values must fall into one split (a conversation, a file)."
     )
+    tools_field: str | None = Field(
+        default="tools",
+        description="The column of a row's tools: a list of function schemas, or its JSON text; the chat template gets them. "
+        "null reads no tools.",
+    )
     every_turn: bool = Field(
         default=False,
         description="Multi-turn: use every user message of a chat, each after the target's own answers to the ones before, up to "
@@ -58,6 +63,9 @@ class Splits(Section):
         return self
 
 
+DEFAULT_PROMPT_TOKENS = 1024
+
+
 class CorpusConfig(Section):
     """The prompts: sources, cleaning, splits."""
 
@@ -70,7 +78,12 @@ class CorpusConfig(Section):
         description="Two prompts are near-duplicates from this Jaccard similarity of their 5-gram sets.",
     )
     min_prompt_tokens: int = Field(default=1, ge=1, description="Shorter prompts are rejected.")
-    max_prompt_tokens: int = Field(default=1024, ge=1, description="Longer prompts are rejected.")
+    max_prompt_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        description="Longer prompts are rejected; null: 1,024, or what generate.max_new_tokens and generate.lookahead leave of "
+        "the pair's context if that is less.",
+    )
     max_reject_share: float = Field(
         default=0.05,
         ge=0,
@@ -85,3 +98,8 @@ class CorpusConfig(Section):
     chat_template_arguments: dict[str, Any] = Field(
         default={}, description="Extra arguments of the chat template, such as {enable_thinking: false}."
     )
+
+    @property
+    def prompt_limit(self) -> int:
+        """The longest prompt; a run sets `max_prompt_tokens` to what the pair's context allows before it reads prompts."""
+        return DEFAULT_PROMPT_TOKENS if self.max_prompt_tokens is None else self.max_prompt_tokens

@@ -145,6 +145,12 @@ class PairConfig(Section):
     trust_remote_code: bool = Field(
         default=False, description="Run code that ships with a model. Set it only if you trust that code."
     )
+    generation_config: Literal["check", "ignore"] = Field(
+        default="check",
+        description="check: `sampling` must agree with the sampling defaults in the target's generation_config.json, which vLLM "
+        "and SGLang use for requests that set none. ignore: the server does not use them (vLLM: --generation-config vllm; "
+        "SGLang: --sampling-defaults openai), or every request sets its own.",
+    )
     reference: ReferenceRecipe = Field(default=ReferenceRecipe(), description="The recipe of the reference pair.")
 
     @property

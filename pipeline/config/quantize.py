@@ -10,6 +10,8 @@ Variant = Literal["int8", "int4", "fp8"]
 Form = Literal["unquantized", "int8", "int4", "fp8"]  # of a draft: as it was trained, or a variant
 Engine = Literal["transformers", "vllm", "sglang", "tensorrt-llm", "llama.cpp", "openvino"]
 
+DEFAULT_VARIANTS: tuple[Variant, ...] = ("int8", "int4")
+
 # Engines that load these variants, and engines that also load a quantised output head (checked 2026-11).
 _LOADS = ("transformers", "vllm", "sglang")
 _LOADS_HEAD = ("transformers",)
@@ -30,10 +32,11 @@ class RecoveryConfig(Section):
 class QuantizeConfig(Section):
     """Quantised variants of the candidate."""
 
-    variants: tuple[Variant, ...] = Field(
-        default=("int8", "int4"),
-        description="int8: LLM.int8() without an outlier threshold; int4: nf4 with double quantisation (both bitsandbytes); fp8: "
-        "e4m3 with one scale per block of 128 x 128, for GPUs with FP8 matrix units; it is examined with weights cast to bf16. "
+    variants: tuple[Variant, ...] | None = Field(
+        default=None,
+        description="The variants to make; null: int8 and int4, except one that the sizes of the draft's layers do not allow. "
+        "int8: LLM.int8() without an outlier threshold; int4: nf4 with double quantisation (both bitsandbytes); fp8: e4m3 with "
+        "one scale per block of 128 x 128, for GPUs with FP8 matrix units; it is examined with weights cast to bf16. "
         "On a CPU int4 is faster: an int8 pass takes four times as long as a bf16 pass.",
     )
     head: bool = Field(
@@ -52,7 +55,8 @@ class QuantizeConfig(Section):
     @property
     def loadable(self) -> tuple[Variant, ...]:
         """The variants that the engine loads."""
-        return self.variants if self.engine in _LOADS else ()
+        wanted = DEFAULT_VARIANTS if self.variants is None else self.variants
+        return wanted if self.engine in _LOADS else ()
 
     @property
     def quantised_head(self) -> bool:

@@ -20,6 +20,7 @@ from pipeline.progress import Progress, Track
 
 _BATCH_ROWS = 256
 _BATCH_CHARACTERS = 4_000_000
+_NAMED = 3  # rejected rows of a source that are named in warnings
 
 
 @dataclass
@@ -61,6 +62,7 @@ def read_sources(
             source_pass = _SourcePass(number, reader, source, config, renderer, buffer, stream)
             source_pass.run(track)
             source_pass.check()
+            source_pass.warn(progress)
             counts.add(source_pass.counts)
     return counts
 
@@ -81,7 +83,7 @@ class _SourcePass:
         self.number, self.reader, self.source, self.config = number, reader, source, config
         self.renderer, self.buffer, self.rejects = renderer, buffer, rejects
         self.counts = RowCounts()
-        self.first_reject = ""
+        self.first_rejects: list[str] = []
         self._rejected: list[tuple[Row, str]] = []  # of this batch; written in file order
 
     def run(self, track: Track) -> None:
@@ -97,16 +99,25 @@ class _SourcePass:
         share = counts.rejected / counts.rows
         if share > self.config.max_reject_share:
             raise UsageError(
-                f"{path}: {self.first_reject}; {counts.rejected:,} of {counts.rows:,} rows rejected ({share:.1%}), "
+                f"{path}: {self.first_rejects[0]}; {counts.rejected:,} of {counts.rows:,} rows rejected ({share:.1%}), "
                 f"more than corpus.max_reject_share = {self.config.max_reject_share:g}"
             )
         if not counts.accepted:
             lengths = (
-                f"{counts.too_long:,} longer than corpus.max_prompt_tokens = {self.config.max_prompt_tokens}, "
+                f"{counts.too_long:,} longer than corpus.max_prompt_tokens = {self.config.prompt_limit}, "
                 f"{counts.too_short:,} shorter than corpus.min_prompt_tokens = {self.config.min_prompt_tokens}"
             )
-            rejected = f", {counts.rejected:,} rejected, the first: {self.first_reject}" if counts.rejected else ""
+            rejected = f", {counts.rejected:,} rejected, the first: {self.first_rejects[0]}" if counts.rejected else ""
             raise UsageError(f"{path}: no prompt was accepted of {counts.rows:,}: {lengths}{rejected}")
+
+    def warn(self, progress: Progress) -> None:
+        """Name the first malformed rows, which are not used."""
+        for reject in self.first_rejects:
+            progress.warn(f"{self.reader.path}: {reject}; the row is not used")
+        if (more := self.counts.rejected - len(self.first_rejects)) > 0:
+            progress.warn(
+                f"{self.reader.path}: {more:,} more rows are not used; rejects.jsonl of the corpus names them"
+            )
 
     def _batches(self, track: Track) -> Iterator[list[tuple[Row, ParsedPrompt, tuple[str, bool]]]]:
         batch: list[tuple[Row, ParsedPrompt, tuple[str, bool]]] = []
@@ -136,7 +147,7 @@ class _SourcePass:
     def _add_batch(self, batch: list[tuple[Row, ParsedPrompt, tuple[str, bool]]]) -> None:
         """Tokenise a batch and add it to the buffer; prompts that are too long or too short are rejected."""
         tokens = self.renderer.token_ids([text for _, _, text in batch])
-        least, most = self.config.min_prompt_tokens, self.config.max_prompt_tokens
+        least, most = self.config.min_prompt_tokens, self.config.prompt_limit
         prompts, kept = [], []
         for (row, prompt, _), ids in zip(batch, tokens, strict=True):
             if len(ids) > most:
@@ -159,7 +170,8 @@ class _SourcePass:
     def _reject(self, row: Row, bad: BadRow) -> None:
         self.counts.rejected += 1
         self.counts.reasons[bad.kind] += 1
-        self.first_reject = self.first_reject or f"{self._place(row)}: {bad}"
+        if len(self.first_rejects) < _NAMED:
+            self.first_rejects.append(f"{self._place(row)}: {bad}")
         self._rejected.append((row, str(bad)))
 
     def _place(self, row: Row) -> str:

@@ -37,11 +37,12 @@ class Chat:
 
     messages: tuple[Mapping[str, Any], ...]
     follow_ups: tuple[tuple[Mapping[str, Any], ...], ...]
+    tools: tuple[Mapping[str, Any], ...] = ()
 
     def with_answer(self, text: str) -> "Chat":
         """The chat extended by the target's answer and the next follow-up."""
         following, *later = self.follow_ups
-        return Chat((*self.messages, {"role": "assistant", "content": text}, *following), tuple(later))
+        return Chat((*self.messages, {"role": "assistant", "content": text}, *following), tuple(later), self.tools)
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ def _prompts(batch: Any, splits: Collection[str] | None) -> Iterator[Prompt]:
 
 
 def _chat(raw: Mapping[str, Any]) -> Chat:
-    return Chat(tuple(raw["messages"]), tuple(map(tuple, raw["follow_ups"])))
+    return Chat(tuple(raw["messages"]), tuple(map(tuple, raw["follow_ups"])), tuple(raw["tools"]))
 
 
 def _batches(reader: Any) -> Iterator[Any]:

@@ -70,7 +70,7 @@ class SourceReader:
 
 def _columns(source: PromptSource) -> list[str]:
     names = (source.prompt_field, source.messages_field, source.turns_field, source.domain_field, source.group_field)
-    return list(dict.fromkeys(names))
+    return list(dict.fromkeys([*names, *([source.tools_field] if source.tools_field else [])]))
 
 
 def _detect_format(number: int, source: PromptSource, path: Path) -> str:
@@ -134,7 +134,7 @@ def _parse(line: bytes) -> Any:
     try:
         return json.loads(line.decode("utf-8"))
     except UnicodeDecodeError as error:
-        return BadRow("invalid unicode", f"not UTF-8 at byte {error.start + 1}")
+        return BadRow("invalid unicode", f"not UTF-8 at byte {error.start + 1} (convert Latin-1 text to UTF-8)")
     except json.JSONDecodeError as error:
         return BadRow("broken JSON", f"{error.msg} at character {error.pos + 1}")
     except (ValueError, RecursionError):

@@ -47,24 +47,37 @@ class Renderer:
         BadRow if the template raises an error; UsageError for a chat without a template.
         """
         if prompt.plain and not self._template_for_plain:
+            if prompt.tools:
+                raise BadRow("tools without a chat template", "tools are part of a rendered chat")
             return prompt.messages[0]["content"], True
         if not self.has_template:
             raise UsageError(
                 "chats and turns need a chat template, and the target's tokenizer has none; use plain-text prompts "
                 "(prompt_field)"
             )
+        if not prompt.tools:
+            return self._rendered(prompt, self._arguments), False
+        without = {name: value for name, value in self._arguments.items() if name != "tools"}
+        text = self._rendered(prompt, {**without, "tools": [dict(tool) for tool in prompt.tools]})
+        if text == self._rendered(prompt, without):
+            raise BadRow(
+                "chat template without tools",
+                "the target's template ignores them; set tools_field to null to do so too",
+            )
+        return text, False
+
+    def _rendered(self, prompt: ParsedPrompt, arguments: Mapping[str, Any]) -> str:
         from jinja2.exceptions import TemplateError
 
         try:
-            text = self._tokenizer.apply_chat_template(
+            return self._tokenizer.apply_chat_template(
                 [dict(message) for message in prompt.messages],
                 tokenize=False,
                 add_generation_prompt=True,
-                **self._arguments,
+                **arguments,
             )
         except (TemplateError, TypeError, ValueError, KeyError) as error:
             raise BadRow("chat template failed", " ".join(str(error).split())[:160]) from None
-        return text, False
 
     def token_ids(self, texts: Sequence[tuple[str, bool]]) -> list[list[int]]:
         """Token ids of the results of `text`, in order."""

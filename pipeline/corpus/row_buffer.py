@@ -34,17 +34,17 @@ def text_hash(text: str) -> int:
 
 
 def _hashes(prompt: ParsedPrompt, tokens: Sequence[int], source: int) -> tuple[int, int, int, int, bool]:
-    content = text_hash(canonical_json([dict(message) for message in prompt.messages]))
+    content = text_hash(canonical_json([dict(part) for part in (*prompt.messages, *prompt.tools)]))
     group = prompt.group
     scoped, name = (0, 0) if group is None else (text_hash(f"{source} {group}"), text_hash(group))
     return token_hash(tokens), content, scoped, name, group is not None
 
 
 def _chat(prompt: ParsedPrompt) -> str | None:
-    """JSON of messages and follow-ups of a multi-turn chat; None for other prompts."""
+    """JSON of messages, follow-ups and tools of a multi-turn chat; None for other prompts."""
     if not prompt.follow_ups:
         return None
-    return canonical_json({"messages": prompt.messages, "follow_ups": prompt.follow_ups})
+    return canonical_json({"messages": prompt.messages, "follow_ups": prompt.follow_ups, "tools": prompt.tools})
 
 
 class RowBuffer:

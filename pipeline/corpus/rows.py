@@ -3,8 +3,9 @@
 Knows the three kinds of rows (prompt, messages, turns) and which content is invalid; reads no file, has no tokenizer.
 """
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
 
@@ -39,6 +40,7 @@ class ParsedPrompt:
     dropped_turns: int = 0
     dropped_answers: int = 0
     follow_ups: tuple[tuple[Mapping[str, Any], ...], ...] = ()
+    tools: tuple[Mapping[str, Any], ...] = ()  # function schemas, which the chat template renders
 
     @property
     def comparison_text(self) -> str:
@@ -48,11 +50,15 @@ class ParsedPrompt:
 
 
 def parse_row(value: Any, source: PromptSource) -> ParsedPrompt:
-    """The prompt in `value`, from the first of prompt, messages and turns that is not null. Raises BadRow."""
+    """The prompt in `value`, from the first of prompt, messages and turns that is not null, with its tools. Raises BadRow."""
     if isinstance(value, BadRow):
         raise value
     if not isinstance(value, Mapping):
         raise BadRow("not an object", f"a row is a JSON object, not {type(value).__name__}")
+    return replace(_parse_prompt(value, source), tools=_tools(value, source.tools_field))
+
+
+def _parse_prompt(value: Mapping[str, Any], source: PromptSource) -> ParsedPrompt:
     domain = source.domain or _label(value.get(source.domain_field), "domain") or "default"
     group = _label(value.get(source.group_field), "group")
     if value.get(source.prompt_field) is not None:
@@ -161,6 +167,33 @@ def _message(entry: Any, what: str) -> Mapping[str, Any]:
         raise BadRow("bad messages", f"'{what}' holds a value that JSON does not support") from None
     _check_unicode(spelled, what)
     return message
+
+
+def _tools(row: Mapping[str, Any], field: str | None) -> tuple[Mapping[str, Any], ...]:
+    """The row's tools without null values, which columnar files put where a key is absent."""
+    tools = None if field is None else row.get(field)
+    if (
+        isinstance(tools, str) and tools.strip()
+    ):  # columns of one type cannot hold schemas of different shapes, so datasets
+        try:  # often keep them as text
+            tools = json.loads(tools)
+        except (ValueError, RecursionError):
+            raise BadRow("bad tools", f"'{field}' is text, but not JSON") from None
+    if not tools:
+        return ()
+    if not isinstance(tools, list) or not all(isinstance(tool, Mapping) for tool in tools):
+        raise BadRow("bad tools", f"'{field}' is not a list of function schemas")
+    try:
+        _check_unicode(canonical_json(tools), str(field))
+        return tuple(_without_nulls(tool) for tool in tools)
+    except (TypeError, ValueError, RecursionError):
+        raise BadRow("bad tools", f"'{field}' holds a value that JSON does not support") from None
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def _label(value: Any, what: str) -> str | None:

@@ -1,6 +1,6 @@
 """Domain mixing: the share of each domain in the training data. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -22,27 +22,32 @@ def mix(completions: Sequence[StoredCompletion], shares: Mapping[str, float], se
     by_domain: dict[str, list[StoredCompletion]] = {}
     for item in completions:
         by_domain.setdefault(item.domain, []).append(item)
-    for domain in shares:
-        if domain not in by_domain:
-            raise UsageError(
-                f"distill.shares: no train prompt has domain '{domain}'; domains are {', '.join(sorted(by_domain))}"
-            )
+    check_shares(by_domain, shares)
     others = [item for item in completions if item.domain not in shares]
-    left = 1 - sum(shares.values())
-    if bool(others) != (left > _ROUNDING):
-        raise UsageError(
-            f"distill.shares sum to {1 - left:g}, and "
-            + (f"{len(others)} completions are of other domains" if others else "there is no other domain")
-            + "; they must sum to 1 if every domain is named, otherwise to less"
-        )
     if others:
-        total = len(others) / left
+        total = len(others) / (1 - sum(shares.values()))
     else:
         total = min(len(by_domain[domain]) / share for domain, share in shares.items())
     mixed = others
     for number, (domain, share) in enumerate(sorted(shares.items())):
         mixed += _repeat_or_sample(by_domain[domain], max(1, round(share * total)), [seed, number])
     return mixed
+
+
+def check_shares(domains: Collection[str], shares: Mapping[str, float]) -> None:
+    """UsageError unless train prompts of `domains` can be mixed by `shares`."""
+    for domain in shares:
+        if domain not in domains:
+            raise UsageError(
+                f"distill.shares: no train prompt has domain '{domain}'; domains are {', '.join(sorted(domains))}"
+            )
+    others, left = sorted(set(domains) - set(shares)), 1 - sum(shares.values())
+    if shares and bool(others) != (left > _ROUNDING):
+        raise UsageError(
+            f"distill.shares sum to {1 - left:g}, and "
+            + (f"there are other domains ({', '.join(others)})" if others else "there is no other domain")
+            + "; they must sum to 1 if every domain is named, otherwise to less"
+        )
 
 
 def _repeat_or_sample(items: Sequence[StoredCompletion], count: int, seed: Sequence[int]) -> list[StoredCompletion]:

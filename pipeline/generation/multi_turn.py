@@ -44,7 +44,9 @@ def next_turn(
             continue
         chat = item.prompt.chat.with_answer(_text(completion, tokenizer, stop_tokens))
         try:
-            (tokens,) = renderer.token_ids([renderer.text(ParsedPrompt(chat.messages, False, "", None))])
+            (tokens,) = renderer.token_ids(
+                [renderer.text(ParsedPrompt(chat.messages, False, "", None, tools=chat.tools))]
+            )
         except BadRow:
             stop_reasons.refused += 1
             continue

@@ -29,13 +29,18 @@ class Standing:
     """The result for a contender, with the reason in one line for people."""
 
     name: Form
-    verdict: str  # chosen, slower, refused, not compared
+    verdict: str  # chosen, slower, refused, not compared, not made
     text: str
     acceptance: float | None
     seconds: float | None
 
 
-CHOSEN, SLOWER, REFUSED, NOT_COMPARED = "chosen", "slower", "refused", "not compared"
+CHOSEN, SLOWER, REFUSED, NOT_COMPARED, NOT_MADE = "chosen", "slower", "refused", "not compared", "not made"
+
+
+def not_made(name: Form, reason: str) -> Standing:
+    """The result for a form that this draft cannot have."""
+    return Standing(name=name, verdict=NOT_MADE, text=f"{name}: {reason}", acceptance=None, seconds=None)
 
 
 def choose(contenders: Sequence[Contender]) -> list[Standing]:

@@ -34,8 +34,8 @@ def code_files(directory: Path) -> list[Path]:
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """The files that transformers loads: `model.safetensors`, or the shards in its index. Others, such as a copy of the weights in
-    `consolidated.safetensors`, are not part of the model.
+    """The files that transformers loads: `model.safetensors`, or the shards in its index. Others, such as a copy of the weights
+    in `consolidated.safetensors`, are not part of the model.
 
     UnderstudyError without safetensors: pickled weights can execute code and are never loaded.
     """

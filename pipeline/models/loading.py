@@ -80,9 +80,11 @@ def read_model_config(path: Path) -> dict[str, Any]:
 
 def read_json_object(path: Path) -> dict[str, Any]:
     try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        content: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
         raise UnderstudyError(f"{path}: cannot be read: {error}") from None
+    if not isinstance(content, dict):
+        raise UnderstudyError(f"{path}: cannot be read: it holds {type(content).__name__}, not a JSON object")
     return content
 
 

@@ -154,7 +154,8 @@ def _run(config: Config, share: float, pair_share: float, place: Path) -> Trial:
         raise UnderstudyError(f"plan: a run of this config with {share:.1%} of its prompts and steps failed: {why}")
     store = Store(place / _STORE)
     record = require_run(store, None)
-    built = {job.id: find_built(store, record, job.id) for job in expand(config, ()) if stage_named(job.stage).cached}
+    cached = [job.id for job in expand(config, ()) if stage_named(job.stage).cached and job.id in record.jobs]
+    built = {job: find_built(store, record, job) for job in cached}
     return Trial(
         seconds=seconds,
         shares={job: _share(job, config, share, pair_share) for job in built},
@@ -195,7 +196,10 @@ def _serving(config: Config, store: Store) -> dict[str, float]:
     examined = {
         job.task.form: find_built(store, record, job.id)
         for job in expand(config, ())
-        if isinstance(job.task, EvaluateTask) and job.task.form and job.task.split == "examination"
+        if isinstance(job.task, EvaluateTask)
+        and job.task.form
+        and job.task.split == "examination"
+        and job.id in record.jobs  # a variant may be left out
     }
     return {
         form: pair.serving_bytes(artifact.figures["draft_bytes"], *config.gate.served)

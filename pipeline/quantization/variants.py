@@ -11,13 +11,10 @@ from typing import Any, NamedTuple
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
 
+from pipeline.config.quantize import Variant
 from pipeline.errors import UnderstudyError
-from pipeline.quantization.fp8 import BLOCK, quantizable_layers, save
-
-_BLOCK, _OUTPUTS = (
-    64,
-    32,
-)  # nf4 has a scale for each 64 inputs; the CPU kernels need whole blocks and multiples of 32 outputs
+from pipeline.quantization.block_sizes import obstacle, sizes_fit
+from pipeline.quantization.fp8 import quantizable_layers, save
 
 
 class Quantised(NamedTuple):
@@ -30,7 +27,7 @@ class Quantised(NamedTuple):
 
 
 def quantize(
-    source: Path, variant: str, out: Path, device: torch.device, trust_remote_code: bool = False, head: bool = True
+    source: Path, variant: Variant, out: Path, device: torch.device, trust_remote_code: bool = False, head: bool = True
 ) -> Quantised:
     """Write the `variant` ("int8", "int4" or "fp8") of the model in `source` to `out`.
 
@@ -52,19 +49,17 @@ def quantize(
 
 
 def _quantize_fp8(
-    source: Path, variant: str, out: Path, device: torch.device, head: bool, load_options: dict[str, Any]
+    source: Path, variant: Variant, out: Path, device: torch.device, head: bool, load_options: dict[str, Any]
 ) -> dict[str, Any]:
     model = AutoModelForCausalLM.from_pretrained(source, **load_options)
     layers = quantizable_layers(model)
-    if not layers:
-        raise UnderstudyError(f"{source}: has no linear layer to quantise")
-    _check_blocks(source, variant, layers, (BLOCK, BLOCK))
+    _check_blocks(source, variant, layers)
     save(model, layers, out)
     return layers
 
 
 def _quantize_bitsandbytes(
-    source: Path, variant: str, out: Path, device: torch.device, head: bool, load_options: dict[str, Any]
+    source: Path, variant: Variant, out: Path, device: torch.device, head: bool, load_options: dict[str, Any]
 ) -> dict[str, Any]:
     config = AutoConfig.from_pretrained(
         source, **{name: load_options[name] for name in ("local_files_only", "trust_remote_code")}
@@ -78,30 +73,23 @@ def _quantize_bitsandbytes(
         for name, module in model.named_modules()
         if type(module).__name__ in ("Linear8bitLt", "Linear4bit")
     }
-    if not modules:
-        raise UnderstudyError(f"{source}: bitsandbytes found no linear layer to quantise")
-    if variant == "int4":
-        _check_blocks(source, variant, modules, (_BLOCK, _OUTPUTS))
+    _check_blocks(source, variant, modules)
     model.save_pretrained(out)
     return modules
 
 
-def _check_blocks(source: Path, variant: str, modules: Mapping[str, Any], whole: tuple[int, int]) -> None:
-    """UnderstudyError naming the first layer whose inputs or outputs are not multiples of `whole`."""
-    for name, module in modules.items():
-        if module.in_features % whole[0] or module.out_features % whole[1]:
-            raise UnderstudyError(
-                f"{source}: {name} has {module.in_features} inputs and {module.out_features} outputs, but {variant} needs "
-                f"multiples of {whole[0]} and {whole[1]}; remove {variant} from quantize.variants"
-            )
+def _check_blocks(source: Path, variant: Variant, modules: Mapping[str, Any]) -> None:
+    """UnderstudyError where the sizes of the layers do not allow the variant."""
+    sizes = {name: (module.in_features, module.out_features) for name, module in modules.items()}
+    if reason := obstacle(variant, sizes):
+        raise UnderstudyError(f"{source}: {reason}; remove {variant} from quantize.variants")
 
 
-def _head_fits(config: Any, variant: str) -> bool:
-    whole = config.hidden_size % _BLOCK == 0 and config.vocab_size % _OUTPUTS == 0
-    return not config.tie_word_embeddings and (variant == "int8" or whole)
+def _head_fits(config: Any, variant: Variant) -> bool:
+    return not config.tie_word_embeddings and sizes_fit(variant, config.hidden_size, config.vocab_size)
 
 
-def _bitsandbytes_config(variant: str, head: bool) -> Any:
+def _bitsandbytes_config(variant: Variant, head: bool) -> Any:
     skipped: list[str] | None = [] if head else None  # None: transformers skips the head
     if variant == "int8":
         # Threshold 0: no outlier columns, because they depend on the rest of the batch.

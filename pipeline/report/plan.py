@@ -1,6 +1,6 @@
 """What `understudy plan` prints, and a learning curve in one line."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipeline.report.console import Report
@@ -12,8 +12,9 @@ if TYPE_CHECKING:  # `show` imports this module and should not wait for the code
 COLUMNS = ("job", "time", "disk", "memory", "GPU memory")
 
 
-def print_forecast(found: "Forecast", curve: Mapping[str, Any] | None) -> None:
-    """To stdout. The figures are upper bounds, except that the sizes of the splits are expectations."""
+def print_forecast(found: "Forecast", curve: Mapping[str, Any] | None, notes: Sequence[str]) -> None:
+    """To stdout, with `notes` on what the pair leaves out. The figures are upper bounds, except that the sizes of the splits are
+    expectations."""
     out = Report()
     splits = ", ".join(f"{count:,} {split}" for split, count in found.prompts.items())
     out.text(f"corpus: {found.rows:,} rows, so about {splits} prompts, minus rejected rows and duplicates")
@@ -27,6 +28,8 @@ def print_forecast(found: "Forecast", curve: Mapping[str, Any] | None) -> None:
             "chats with `every_turn` are counted by their first question; those with more questions need more tokens"
         )
     out.text(f"distill: {_training(found)}")
+    for note in notes:
+        out.text(note)
     if curve is not None:
         out.text(curve_text(curve))
 

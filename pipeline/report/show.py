@@ -112,7 +112,9 @@ def _print_decision(out: Report, decision: dict[str, Any]) -> None:
     dropped = f", {decision['dropped_prompts']} prompts left out" if decision.get("dropped_prompts") else ""
     out.line(f"\ndecision: {_VERDICTS[decision['verdict']]} (candidate against {baseline}{dropped})")
     forms = decision.get("forms", [])
-    if any(form["verdict"] in ("slower", "refused") for form in forms):  # otherwise there was only one form to choose
+    if any(
+        form["verdict"] in ("slower", "refused", "not made") for form in forms
+    ):  # otherwise there was only one form to choose
         _print_verdicts(out, [(form["verdict"], form["text"]) for form in forms])
     _print_verdicts(out, [(rule["verdict"], f"{rule['name']}: {rule['text']}") for rule in decision["rules"]])
 

@@ -9,7 +9,7 @@ import importlib.metadata
 import platform
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,14 @@ from typing import Any
 from pipeline.config.loading import parse_stored_config
 from pipeline.config.root import Config
 from pipeline.errors import Refused, RegistryUnavailable, UsageError
+from pipeline.models.stored_pair import PAIR_FILE
 from pipeline.progress import Progress
 from pipeline.registry.registry import Registry, registry_for
 from pipeline.registry.tracking import Tracker
 from pipeline.running.context import Outcome, StageContext
 from pipeline.running.inputs import OutsideInput, resolve_inputs
 from pipeline.running.jobs import Job, expand
+from pipeline.running.pair_checks import apply_pair
 from pipeline.running.peak_memory import peak_memory
 from pipeline.running.stage_list import STAGE_NAMES, stage_named
 from pipeline.running.tasks import task_json
@@ -105,7 +107,7 @@ class Runner:
         """
         begin_at, end_at = STAGE_NAMES.index(first), STAGE_NAMES.index(last)
         try:
-            for job in self.jobs:
+            for job in self._jobs_in_order():
                 position = STAGE_NAMES.index(job.stage)
                 if position <= end_at:
                     self._run_job(job, build=position >= begin_at)
@@ -119,6 +121,15 @@ class Runner:
         except BaseException:
             self._close("failed")
             raise
+
+    def _jobs_in_order(self) -> Iterator[Job]:
+        """The jobs; what the config leaves to the pair is known once `pair` is done."""
+        yield self.jobs[0]
+        self.config, notes = apply_pair(self.config, read_json(self._built[self.jobs[0].id].path / PAIR_FILE))
+        for note in notes:
+            self.progress.line(note)
+        self.jobs = expand(self.config, self.outside)
+        yield from self.jobs[1:]
 
     def _run_job(self, job: Job, build: bool) -> None:
         if job.stage in ("gate", "promote"):

@@ -17,8 +17,8 @@ class Stage(NamedTuple):
 
 
 STAGES: tuple[Stage, ...] = (
-    Stage("pair", 1, "resolve and check the models"),
-    Stage("corpus", 2, "read, clean and split the prompts"),
+    Stage("pair", 2, "resolve and check the models"),
+    Stage("corpus", 3, "read, clean and split the prompts"),
     Stage("generate", 3, "target completions and distributions"),
     Stage("distill", 3, "train the draft"),
     Stage("quantize", 1, "INT8, INT4, FP8 forms of the draft"),

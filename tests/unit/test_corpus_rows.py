@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,7 @@ def test_reference_reads_the_pairs_prompts(tmp_path: Path) -> None:
     [
         (b'{"prompt": "cut', "broken JSON: Unterminated string"),
         (b"[" * 100_000, "broken JSON"),
-        (b'{"prompt": "\xff"}', "invalid unicode: not UTF-8 at byte 13"),
+        (b'{"prompt": "\xff"}', "invalid unicode: not UTF-8 at byte 13 (convert Latin-1 text to UTF-8)"),
         (b'{"prompt": "' + b"x" * 300 + b'"}', "line too long: more than 200 bytes"),
     ],
 )
@@ -293,6 +294,43 @@ def test_templates_that_cannot_be_used() -> None:
         Renderer(WordTokenizer(None), None, {}).text(CHAT)
     with pytest.raises(BadRow, match="chat template failed: no clowns"):
         Renderer(WordTokenizer(), None, {}).text(clown)
+
+
+WEATHER = {"type": "function", "function": {"name": "weather", "description": None}}
+
+
+class ToolTokenizer(WordTokenizer):
+    """Its template lists the names of the tools."""
+
+    def apply_chat_template(self, conversation: Any, *, tools: Any = (), **kw: Any) -> str:
+        names = [tool["function"]["name"] for tool in tools]
+        return "\n".join([*names, super().apply_chat_template(conversation, **kw)])
+
+
+@pytest.mark.parametrize("tools", [[WEATHER], json.dumps([WEATHER])], ids=["list", "JSON text"])
+def test_tools_of_a_row_reach_the_template(tools: Any) -> None:
+    """Without null values; they replace those in `chat_template_arguments`, and a row without tools keeps these."""
+    found = parse_row({"messages": [{"role": "user", "content": "a b"}], "tools": tools}, SOURCE)
+    renderer = Renderer(ToolTokenizer(), None, {"tools": [{"function": {"name": "shared"}}]})
+
+    assert ({"type": "function", "function": {"name": "weather"}},) == found.tools
+    assert "weather\n<user> a b\n<assistant>" == renderer.text(found)[0]
+    assert "shared\n<user> a b\n<assistant>" == renderer.text(CHAT)[0]
+
+
+def test_tools_that_cannot_be_rendered_are_refused() -> None:
+    """A template that ignores tools, a plain prompt without a template, and what is no list of schemas."""
+    ignoring = WordTokenizer()
+    ignoring.apply_chat_template = lambda conversation, **kw: "the same"  # type: ignore[method-assign]
+    with_tools = replace(CHAT, tools=(WEATHER,))
+    with pytest.raises(BadRow, match=r"chat template without tools: .* set tools_field to null"):
+        Renderer(ignoring, None, {}).text(with_tools)
+    with pytest.raises(BadRow, match="tools without a chat template"):
+        Renderer(WordTokenizer(None), None, {}).text(replace(PLAIN, tools=(WEATHER,)))
+    for tools in ("{", "3", 3, ["weather"], [{"a": {1}}]):
+        with pytest.raises(BadRow, match="bad tools"):
+            parse_row({"prompt": "a", "tools": tools}, SOURCE)
+    assert () == parse_row({"prompt": "a", "tools": 3}, PromptSource(path="p", tools_field=None)).tools
 
 
 EVERY = PromptSource(path="p.jsonl", every_turn=True)

@@ -56,7 +56,7 @@ def test_what_is_taken_depends_on_the_seed_alone() -> None:
     ("shares", "complaint"),
     [
         ({"maths": 0.1}, "no train prompt has domain 'maths'; domains are chat, general, traffic"),
-        ({"general": 1.0}, "sum to 1, and 80 completions are of other domains"),
+        ({"general": 1.0}, "sum to 1, and there are other domains \\(chat, traffic\\)"),
         ({"general": 0.2, "chat": 0.2, "traffic": 0.2}, "sum to 0.6, and there is no other domain"),
     ],
     ids=str,

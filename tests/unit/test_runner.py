@@ -65,6 +65,13 @@ class _World:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, root: Path, registry: _Registry) -> None:
         self.store, self.registry, self.calls = Store(root / "store"), registry, []  # type: ignore[var-annotated]
         self.verdict = "promote"
+        self.facts: dict[str, Any] = {
+            "vocabulary": 512,
+            "context": 128,
+            "chat_template": True,
+            "generation_config": {},
+            "impossible_variants": {},
+        }
         self.during: dict[str, Callable[[StageContext], None]] = {}
         for name in STAGE_NAMES:
             module = types.ModuleType(f"stages.{name}")
@@ -75,6 +82,8 @@ class _World:
         def run(context: StageContext) -> Outcome:
             self.calls.append(context.job_id)
             (context.out / "file").write_text(name)
+            if name == "pair":
+                write_json(context.out / "pair.json", self.facts)
             if name == "gate":
                 decision = {"verdict": self.verdict, "reasons": ["because"], "rules": [], "baseline": "stock"}
                 write_json(context.out / "decision.json", decision)

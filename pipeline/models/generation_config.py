@@ -1,0 +1,25 @@
+"""The sampling defaults in a model's `generation_config.json`, which servers use for requests that set none."""
+
+from pathlib import Path
+from typing import Any
+
+from pipeline.models.loading import read_json_object
+
+# What vLLM and SGLang read of the file (checked 2026-11), and the values that change nothing. `do_sample` they do not read.
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "temperature": (1,),
+    "top_k": (0, -1),
+    "top_p": (1,),
+    "min_p": (0,),
+    "repetition_penalty": (1,),
+    "max_new_tokens": (),
+}
+
+
+def sampling_defaults(directory: Path) -> dict[str, Any]:
+    """By key, the defaults that a server takes over from the model in `directory`; empty without the file."""
+    path = directory / "generation_config.json"
+    saved = read_json_object(path) if path.is_file() else {}
+    return {
+        key: saved[key] for key, neutral in _NEUTRAL.items() if saved.get(key) is not None and saved[key] not in neutral
+    }

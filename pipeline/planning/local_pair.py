@@ -1,0 +1,45 @@
+"""Facts of a pair of two local directories, for checks before a run: those of `pair.json` that need no weights."""
+
+from pathlib import Path
+from typing import Any
+
+from pipeline.config.pair import PairConfig
+from pipeline.config.root import Config
+from pipeline.running.pair_checks import apply_pair
+
+
+def check_local_pair(config: Config) -> tuple[Config, list[str]]:
+    """As `apply_pair`, where both models are directories on this machine; else the config as it is and no note."""
+    facts = local_facts(config.pair)
+    return (config, []) if facts is None else apply_pair(config, facts)
+
+
+def local_facts(pair: PairConfig) -> dict[str, Any] | None:
+    """None for a pair that is on a hub or is still to be made. UnderstudyError for models that are no pair."""
+    target = Path(pair.target.source)
+    draft = target if pair.draft.is_of_target else Path(pair.draft.source)
+    local = pair.target.is_local and (pair.draft.is_local or pair.draft.is_of_target)
+    if not local or not all((path / "config.json").is_file() for path in (target, draft)):
+        return None
+    # Imported here because the first import of torch takes seconds, and other pairs do without it.
+    from pipeline.models.generation_config import sampling_defaults
+    from pipeline.models.loading import load_tokenizer
+    from pipeline.models.shape import read_shape
+    from pipeline.models.surgery import added_tokens
+    from pipeline.models.tokenizers import check_same_family
+    from pipeline.quantization.block_sizes import impossible_variants
+
+    trusted = pair.trust_remote_code
+    tokenizer, own = load_tokenizer(target, trusted), load_tokenizer(draft, trusted)
+    extended = bool(added_tokens(tokenizer, own))  # the pair stage adds rows for them to the draft
+    if not extended:
+        check_same_family(tokenizer, own)
+    shapes = [read_shape(path, trusted) for path in (target, draft)]
+    widths = [shape.logits_width for shape in shapes[: 1 if extended else 2]]
+    return {
+        "vocabulary": min(widths),
+        "context": min(shape.context for shape in shapes),
+        "chat_template": bool(tokenizer.chat_template),
+        "generation_config": sampling_defaults(target),
+        "impossible_variants": impossible_variants(draft, trusted),
+    }

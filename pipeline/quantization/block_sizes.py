@@ -1,0 +1,80 @@
+"""Which variants the sizes of a model's linear layers do not allow, found without loading weights. Knows no stage."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.pytorch_utils import Conv1D
+from transformers.quantizers.base import get_keys_to_not_convert
+from transformers.quantizers.quantizers_utils import should_convert_module
+
+from pipeline.config.quantize import Variant
+from pipeline.errors import UnderstudyError
+from pipeline.quantization.fp8 import BLOCK, quantizable_layers
+
+Sizes = tuple[int, int]  # inputs, outputs
+
+# nf4 has a scale for each 64 inputs; the CPU kernels need whole blocks and multiples of 32 outputs.
+_WHOLE: dict[Variant, Sizes] = {"int8": (1, 1), "int4": (64, 32), "fp8": (BLOCK, BLOCK)}
+
+
+def sizes_fit(variant: Variant, inputs: int, outputs: int) -> bool:
+    """Whether a layer is made of whole blocks."""
+    whole = _WHOLE[variant]
+    return inputs % whole[0] == 0 and outputs % whole[1] == 0
+
+
+def obstacle(variant: Variant, layers: Mapping[str, Sizes]) -> str | None:
+    """Why a model with these linear layers has no such variant, in one line; None if it has."""
+    if not layers:
+        return "no linear layer to quantise was found"
+    for name, (inputs, outputs) in layers.items():
+        if not sizes_fit(variant, inputs, outputs):
+            whole = _WHOLE[variant]
+            return f"{name} has {inputs} inputs and {outputs} outputs, but {variant} needs multiples of {whole[0]} and {whole[1]}"
+    return None
+
+
+def impossible_variants(directory: Path, trust_remote_code: bool = False) -> dict[Variant, str]:
+    """By variant that cannot be made of the model in `directory`, the reason. Builds the model without its weights.
+
+    Empty if the model cannot be built in this way, as some with code of their own; then quantisation itself reports it.
+    """
+    options = {"trust_remote_code": trust_remote_code}
+    try:
+        config = AutoConfig.from_pretrained(directory, local_files_only=True, **options)
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config, **options)
+    except Exception:  # whatever the code of a model raises without storage
+        return {}
+    found = {}
+    for variant in _WHOLE:
+        if reason := _reason(variant, model):
+            found[variant] = reason
+    return found
+
+
+def _reason(variant: Variant, model: Any) -> str | None:
+    if variant != "fp8":
+        return obstacle(variant, _bitsandbytes_layers(model))
+    try:
+        layers = quantizable_layers(model)
+    except UnderstudyError as error:
+        return str(error)
+    return obstacle(variant, {name: (layer.in_features, layer.out_features) for name, layer in layers.items()})
+
+
+def _bitsandbytes_layers(model: Any) -> dict[str, Sizes]:
+    """The layers that transformers replaces by those of bitsandbytes, without the head."""
+    kept = get_keys_to_not_convert(model)
+    found: dict[str, Sizes] = {}
+    for name, module in model.named_modules():
+        if should_convert_module(name, kept):
+            if isinstance(module, Conv1D):
+                found[name] = (module.weight.shape[0], module.weight.shape[1])
+            elif type(module) is nn.Linear:
+                found[name] = (module.in_features, module.out_features)
+    return found

@@ -1,0 +1,209 @@
+"""What is known once the pair is known: settings that cannot work are refused, and null settings are filled in."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pipeline.config.loading import load_config
+from pipeline.config.root import Config
+from pipeline.errors import UnderstudyError, UsageError
+from pipeline.models.generation_config import sampling_defaults
+from pipeline.planning.local_pair import check_local_pair
+from pipeline.quantization.block_sizes import impossible_variants
+from pipeline.running import pair_checks
+from pipeline.running.jobs import expand
+from pipeline.running.pair_checks import apply_pair
+from tests.fakes import tiny_llama, tiny_tokenizer
+
+SMOKE = Path(__file__).parents[2] / "configs" / "smoke.yaml"
+NARROW = "gate_proj has 64 inputs and 172 outputs, but int4 needs multiples of 64 and 32"
+FACTS: dict[str, Any] = {
+    "vocabulary": 512,
+    "context": 512,
+    "chat_template": True,
+    "generation_config": {},
+    "impossible_variants": {},
+}
+QWEN = {"temperature": 0.7, "top_p": 0.8, "top_k": 20, "repetition_penalty": 1.05, "do_sample": True}
+
+
+def _config(*overrides: str) -> Config:
+    return load_config(SMOKE, overrides)
+
+
+def _model(path: Path, **changes: Any) -> Path:
+    """A saved Llama with a hidden size of 64 and its tokenizer."""
+    model = tiny_llama(hidden=64, dtype=torch.bfloat16)
+    model.config.update(changes)
+    type(model)(model.config).to(torch.bfloat16).save_pretrained(path)
+    tiny_tokenizer().save_pretrained(path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("given", "context", "expected"), [("null", 512, 472), ("null", 9_999, 1024), ("100", 512, 100), ("472", 512, 472)]
+)
+def test_the_prompt_limit_follows_from_the_context(given: str, context: int, expected: int) -> None:
+    """Prompt, completion (24) and lookahead (16) fit it; a limit in the config is kept."""
+    config, notes = apply_pair(_config(f"corpus.max_prompt_tokens={given}"), FACTS | {"context": context})
+
+    assert expected == config.corpus.max_prompt_tokens == config.corpus.prompt_limit
+    assert (given == "null" and context == 512) == bool(notes)
+
+
+@pytest.mark.parametrize(
+    ("override", "facts", "complaint"),
+    [
+        (
+            "corpus.max_prompt_tokens=473",
+            {},
+            r"corpus\.max_prompt_tokens = 473: the pair's context of 512 .* leaves 472",
+        ),
+        ("generate.max_new_tokens=500", {}, r"generate\.max_new_tokens = 500: .* leaves no room for a prompt"),
+        (
+            "corpus.min_prompt_tokens=2000",
+            {"context": 4096},
+            r"corpus\.min_prompt_tokens = 2000: above the longest prompt",
+        ),
+        (
+            "generate.kept=200",
+            {"vocabulary": 200},
+            r"generate\.kept = 200: it must be lower than the pair's 200 tokens",
+        ),
+        ("corpus.chat_template=true", {"chat_template": False}, r"corpus\.chat_template = true: .* no chat template"),
+        (
+            "corpus.sources.0.every_turn=true",
+            {"chat_template": False},
+            r"corpus\.sources\.0\.every_turn = true: chats need",
+        ),
+        (
+            "quantize.variants=[int4]",
+            {"impossible_variants": {"int4": NARROW}},
+            rf"{NARROW}; remove int4 from quantize",
+        ),
+        (
+            "gate={load: {requests_per_second: 1}, profile: {int4: x.json}}",
+            {"impossible_variants": {"int4": NARROW}},
+            rf"gate\.profile\.int4: {NARROW}",
+        ),
+    ],
+)
+def test_a_setting_that_cannot_work_is_named(override: str, facts: dict[str, Any], complaint: str) -> None:
+    """Key, value and remedy, before any prompt is read."""
+    with pytest.raises(UsageError, match=complaint):
+        apply_pair(_config(override), FACTS | facts)
+
+
+def test_a_named_variant_that_the_engine_does_not_load_is_refused() -> None:
+    """A default one is not made, as before."""
+    with pytest.raises(UsageError, match=r"quantize\.variants: llama\.cpp does not load int8; remove it"):
+        apply_pair(_config("quantize={engine: llama.cpp, variants: [int8]}"), FACTS)
+    config, _ = apply_pair(_config("quantize.engine=llama.cpp"), FACTS)
+    assert () == config.quantize.loadable
+
+
+def test_lora_without_its_library_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the target generates anything."""
+    monkeypatch.setattr(pair_checks, "find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r"distill\.lora needs peft"):
+        apply_pair(_config("distill.lora={rank: 2}"), FACTS)
+
+
+def test_a_default_variant_that_cannot_be_made_is_left_out() -> None:
+    """With a note; no job asks for it."""
+    config, notes = apply_pair(_config(), FACTS | {"impossible_variants": {"int4": NARROW, "fp8": "x"}})
+
+    assert ["quantize/int8"] == [job.id for job in expand(config, ()) if job.stage == "quantize"]
+    assert f"quantize: int4 is left out: {NARROW}" in notes
+    assert not any("fp8" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "saved", "complaint"),
+    [
+        (
+            {},
+            {"temperature": 0.6, "top_p": 0.9},
+            "temperature 0.6 (sampling.temperature is 1), top_p 0.9 (sampling.top_p is 1)",
+        ),
+        ({"temperature": 0.6}, {"temperature": 0.6, "top_p": 0.9}, "json: top_p 0.9 (sampling.top_p is 1);"),
+        ({"temperature": 0.6, "top_p": 0.9}, {"temperature": 0.6, "top_p": 0.9}, None),
+        (
+            {"temperature": 0.7, "top_p": 0.8, "top_k": 20},
+            QWEN,
+            "json: repetition_penalty 1.05 (which `sampling` cannot express)",
+        ),
+        ({"temperature": 0}, {"top_k": 20, "top_p": 0.9}, None),
+        ({"temperature": 0}, {"temperature": 0.6, "top_p": 0.9}, "json: temperature 0.6 (sampling.temperature is 0);"),
+        (
+            {"temperature": 0.7},
+            {"temperature": 1.0, "top_p": 1, "top_k": 0, "repetition_penalty": 1.0, "min_p": None},
+            None,
+        ),
+        ({}, {"max_new_tokens": 23}, "max_new_tokens 23 (generate.max_new_tokens is 24)"),
+        ({}, {"max_new_tokens": 2048, "eos_token_id": [1], "transformers_version": "4.57"}, None),
+        ({}, {"temperature": "hot"}, "temperature 'hot' (sampling.temperature is 1)"),
+    ],
+    ids=str,
+)
+def test_servers_sample_as_the_config_says(
+    tmp_path: Path, sampling: dict[str, Any], saved: dict[str, Any], complaint: str | None
+) -> None:
+    """Defaults of `generation_config.json` that `sampling` contradicts or cannot express, unless the file is not used."""
+    (tmp_path / "generation_config.json").write_text(json.dumps(saved))
+    facts = FACTS | {"generation_config": sampling_defaults(tmp_path)}
+    overrides = [f"sampling.{key}={value}" for key, value in sampling.items()]
+    apply_pair(_config("pair.generation_config=ignore", *overrides), facts)
+    if complaint is None:
+        apply_pair(_config(*overrides), facts)
+        return
+    with pytest.raises(UsageError) as caught:
+        apply_pair(_config(*overrides), facts)
+    assert complaint in str(caught.value)
+    assert "vLLM: --generation-config vllm; SGLang: --sampling-defaults openai" in str(caught.value)
+    assert "set pair.generation_config to ignore" in str(caught.value)
+
+
+def test_a_generation_config_that_is_no_object_is_named(tmp_path: Path) -> None:
+    """One line with the path."""
+    (tmp_path / "generation_config.json").write_text("[]")
+    with pytest.raises(UnderstudyError, match=r"generation_config\.json: cannot be read: it holds list"):
+        sampling_defaults(tmp_path)
+    assert {} == sampling_defaults(tmp_path / "nowhere")
+
+
+def test_sizes_of_layers_are_known_without_weights(tmp_path: Path) -> None:
+    """An MLP of 172 allows int8 only; without its weights the model says so too."""
+    path = _model(tmp_path / "draft", intermediate_size=172)
+    (path / "model.safetensors").unlink()
+    found = impossible_variants(path)
+
+    assert {"int4", "fp8"} == set(found)
+    assert f"model.layers.0.mlp.{NARROW}" == found["int4"]
+    assert {"fp8"} == set(impossible_variants(_model(tmp_path / "whole")))
+
+
+def test_gpt2_layers_are_measured_too(tmp_path: Path) -> None:
+    """Their weights are stored as inputs x outputs."""
+    from transformers import GPT2Config
+
+    GPT2Config(n_embd=48, n_head=2, n_layer=1, vocab_size=32).save_pretrained(tmp_path)
+    assert "c_attn has 48 inputs and 144 outputs" in impossible_variants(tmp_path)["int4"]
+
+
+def test_a_local_pair_is_checked_before_a_run(tmp_path: Path) -> None:
+    """By `--dry-run` and `plan`: what the pair leaves out, and settings that cannot work; other pairs are left as they are."""
+    target, draft = _model(tmp_path / "target"), _model(tmp_path / "draft", intermediate_size=172)
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "a"}\n')
+    pair = (f"pair={{target: {{source: {target}}}, draft: {{source: {draft}}}}}", "generate.kept=8")
+    prompts = f"corpus.sources=[{{path: {tmp_path}/prompts.jsonl}}]"
+    config, notes = check_local_pair(_config(*pair, prompts))
+
+    assert (("int8",), 256 - 24 - 16) == (config.quantize.variants, config.corpus.max_prompt_tokens)
+    assert any(NARROW in note for note in notes)
+    with pytest.raises(UsageError, match=r"172 outputs .* remove int4 from quantize\.variants"):
+        check_local_pair(_config(*pair, prompts, "quantize.variants=[int4]"))
+    assert (_config(), []) == check_local_pair(_config())
