@@ -19,7 +19,8 @@ from pipeline.config.generate import GenerateConfig, SamplingConfig
 from pipeline.corpus.readers import SourceReader, require_prompts
 from pipeline.corpus.rows import BadRow, parse_row
 from pipeline.errors import UsageError
-from pipeline.models.loading import load_tokenizer, read_json_object
+from pipeline.models.generation_config import sampling_defaults
+from pipeline.models.loading import load_tokenizer
 from pipeline.models.named_pair import local_directory, saved_dtype
 from pipeline.models.shape import read_shape
 from pipeline.models.tokenizers import check_same_family
@@ -161,7 +162,8 @@ def _lengths(target: Model, draft: Model) -> Iterator[str]:
     contexts = [model.context for model in (target, draft) if model.context]
     lookahead = GenerateConfig().lookahead
     context = min(contexts) if len(contexts) == 2 else min([4096, *contexts])
-    new = max(2, min(512, context // 4))
+    served = _server_defaults(target).get("max_new_tokens")
+    new = max(2, min(512, context // 4, served if isinstance(served, int) else 512))
     prompt = min(2048, context - new - lookahead)
     if prompt < 1:
         raise UsageError(f"the pair's context of {context} tokens leaves no room for a prompt; choose other models")
@@ -182,13 +184,9 @@ def _lengths(target: Model, draft: Model) -> Iterator[str]:
 
 
 def _sampling(target: Model) -> Iterator[str]:
-    """The settings in the target's generation config where they can be used, else temperature 1."""
-    found: dict[str, Any] = {}
-    path = target.directory / "generation_config.json" if target.directory else None
-    if path is not None and path.is_file():
-        saved = read_json_object(path)
-        keys = ("temperature", "top_k", "top_p", "min_p") if saved.get("do_sample") else ()
-        found = {key: saved[key] for key in keys if saved.get(key) is not None}
+    """The settings in the target's generation config, because servers use them, else temperature 1."""
+    saved = _server_defaults(target)
+    found = {key: value for key, value in saved.items() if key in SamplingConfig.model_fields}
     try:
         settings = SamplingConfig.model_validate(found).model_dump()
     except ValidationError:  # values that an engine would refuse too
@@ -197,6 +195,14 @@ def _sampling(target: Model) -> Iterator[str]:
     yield f"sampling:{'  # from the generation_config.json of the target' if found else ''}"
     for key, value in settings.items():
         yield f"  {key}: {_text(value)}"
+    if "repetition_penalty" in saved:
+        yield f"  # The file also sets repetition_penalty {_text(saved['repetition_penalty'])}, which cannot be expressed here."
+        yield "  # Start the server without the file (vLLM: --generation-config vllm), and set pair.generation_config to ignore."
+
+
+def _server_defaults(target: Model) -> dict[str, Any]:
+    """Of the target's generation config; empty for a model that is not on this machine."""
+    return sampling_defaults(target.directory) if target.directory else {}
 
 
 def _training(prompts: Prompts) -> Iterator[str]:

@@ -204,6 +204,6 @@ def test_a_local_pair_is_checked_before_a_run(tmp_path: Path) -> None:
 
     assert (("int8",), 256 - 24 - 16) == (config.quantize.variants, config.corpus.max_prompt_tokens)
     assert any(NARROW in note for note in notes)
-    with pytest.raises(UsageError, match=r"172 outputs .* remove int4 from quantize\.variants"):
+    with pytest.raises(UsageError, match=r"172 outputs.* remove int4 from quantize\.variants"):
         check_local_pair(_config(*pair, prompts, "quantize.variants=[int4]"))
     assert (_config(), []) == check_local_pair(_config())

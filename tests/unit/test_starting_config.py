@@ -12,8 +12,10 @@ import yaml
 from pipeline.config.loading import load_config
 from pipeline.config.root import Config
 from pipeline.errors import UnderstudyError, UsageError
+from pipeline.models.generation_config import sampling_defaults
 from pipeline.planning.starting_config import starting_config
 from pipeline.running.inputs import require_inputs
+from pipeline.running.pair_checks import apply_pair
 from tests.fakes import tiny_llama, tiny_tokenizer
 
 HUB = "org/name@" + "12345678e9" * 4  # a revision that YAML could take for a number
@@ -58,14 +60,37 @@ def test_a_local_pair(tmp_path: Path) -> None:
 
 
 def test_sampling_is_that_of_the_targets_generation_config(tmp_path: Path) -> None:
-    """Where it samples; values that no engine takes are left out."""
+    """As a server uses it, which ignores `do_sample`; values that no engine takes are left out."""
     target = _model(tmp_path / "target")
     prompts = _prompts(tmp_path / "prompts.jsonl", [{"prompt": "a"}])
     saved = {"do_sample": True, "temperature": 0.7, "top_p": 0.95, "top_k": 20}
-    for change, expected in (({}, (0.7, 0.95, 20)), ({"do_sample": False}, (1, 1, 0)), ({"top_p": 7}, (1, 1, 0))):
+    for change, expected in (
+        ({}, (0.7, 0.95, 20)),
+        ({"do_sample": False}, (0.7, 0.95, 20)),
+        ({"top_k": -1}, (0.7, 0.95, 0)),
+        ({"top_p": 7}, (1, 1, 0)),
+    ):
         (target / "generation_config.json").write_text(json.dumps(saved | change))
         found = _loaded(tmp_path, starting_config(str(target), str(target), prompts)).sampling
         assert expected == (found.temperature, found.top_p, found.top_k)
+
+
+def test_the_config_agrees_with_the_targets_generation_config(tmp_path: Path) -> None:
+    """The checks of `pair` pass; a repetition penalty, which `sampling` cannot express, is pointed out."""
+    target = _model(tmp_path / "target")
+    prompts = _prompts(tmp_path / "prompts.jsonl", [{"prompt": "a"}])
+    saved = {"temperature": 0.6, "top_p": 0.9, "max_new_tokens": 50}
+    (target / "generation_config.json").write_text(json.dumps(saved))
+    config = _loaded(tmp_path, starting_config(str(target), str(target), prompts))
+    facts = {"context": 256, "vocabulary": 32, "chat_template": False, "impossible_variants": {}}
+
+    assert config == apply_pair(config, facts | {"generation_config": sampling_defaults(target)})[0].model_copy(
+        update={"quantize": config.quantize}
+    )
+    (target / "generation_config.json").write_text(json.dumps(saved | {"repetition_penalty": 1.05}))
+    text = starting_config(str(target), str(target), prompts)
+    assert "The file also sets repetition_penalty 1.05" in text
+    assert "check" == _loaded(tmp_path, text).pair.generation_config
 
 
 def test_a_pair_on_the_hub_is_not_fetched(tmp_path: Path) -> None:
