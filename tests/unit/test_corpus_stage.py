@@ -15,7 +15,7 @@ from pipeline.errors import UnderstudyError, UsageError
 from pipeline.progress import Progress
 from pipeline.running.context import Outcome, StageContext
 from stages import corpus
-from tests.unit.test_corpus_rows import WordTokenizer
+from tests.unit.test_corpus_rows import ToolTokenizer, WordTokenizer
 
 Run = Callable[..., tuple[Outcome, Path]]
 
@@ -223,3 +223,48 @@ def test_chat_without_template_names_the_line(run: Run, monkeypatch: pytest.Monk
     monkeypatch.setattr(corpus, "load_tokenizer", lambda directory, trust: WordTokenizer(None))
     with pytest.raises(UsageError, match=r"prompts0\.jsonl: line 2: chats and turns need a chat template"):
         run([{"prompt": "x"}, {"turns": ["x"]}])
+
+
+def test_what_became_of_the_rows_is_printed(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line of counts; a warning for each reason that leaves out more than a tenth, and for malformed rows by number."""
+    long = [{"prompt": "a " * 99}] * 12
+    lines = [json.dumps(row).encode() for row in [*_rows(30), *_rows(1), *long]]
+    broken = [b"{broken", '{"prompt": "gr\u00fc\u00dfe"}'.encode("latin-1"), b"[]", b"3"]
+    run(b"\n".join([*lines, *broken]), max_prompt_tokens=80, max_reject_share=0.1)
+    printed = capsys.readouterr().err
+    path = printed.split("warning: ")[1].partition(": ")[0]
+
+    assert (
+        "corpus: 30 prompts of 47 rows, 12 longer than 80 tokens (corpus.max_prompt_tokens), 1 exact duplicates, "
+        "1 rejected (broken JSON), 1 rejected (invalid unicode), 2 rejected (not an object)\n"
+    ) in printed
+    assert (
+        "warning: corpus: 12 of 47 rows (26%) are not used: longer than 80 tokens (corpus.max_prompt_tokens)\n"
+        in printed
+    )
+    assert (
+        f"warning: {path}: line 45: invalid unicode: not UTF-8 at byte 15 (convert Latin-1 text to UTF-8); the row"
+        in printed
+    )
+    assert f"warning: {path}: 1 more rows are not used; rejects.jsonl of the corpus names them\n" in printed
+    assert 5 == printed.count("warning: ")
+
+
+def test_few_unused_rows_are_no_warning(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """The counts are printed all the same."""
+    run([*_rows(30), _rows(1)[0]])
+
+    assert "corpus: 30 prompts of 31 rows, 1 exact duplicates\n" == capsys.readouterr().err
+
+
+def test_a_chat_keeps_its_tools(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are stored for the prompts of its later turns."""
+    monkeypatch.setattr(corpus, "load_tokenizer", lambda directory, trust: ToolTokenizer())
+    tools = [{"type": "function", "function": {"name": "weather"}}]
+    chat = {"turns": ["a b", "c d"], "tools": tools}
+    source = {"path": "prompts0.jsonl", "every_turn": True}
+    _, out = run([chat, *_rows(30)], sources=[source])
+    first = read_prompts(out)[0].chat
+
+    assert first is not None
+    assert tools == list(first.tools) == list(first.with_answer("x").tools)

@@ -94,3 +94,14 @@ def test_why_a_chat_ends_early_is_counted(
 ) -> None:
     """An answer cut at the limit, a prompt too long, a template error: the chat stops and the reason is counted."""
     assert ([], expected) == _next([_request("a")], [said], most, template)
+
+
+def test_later_turns_are_rendered_with_the_tools_of_the_chat() -> None:
+    """The prompt of every turn holds them, as in a deployment."""
+    template = "{% for tool in tools or [] %}{{ tool.function.name }} {% endfor %}" + TEMPLATE
+    chat = replace(CHAT, tools=({"function": {"name": "w8"}},))
+    (found,), _ = _next([_request("a", chat=chat)], [_said(6, 7)], template=template)
+
+    assert (8, 3, 6, 7, 4, 9) == found.prompt.tokens
+    assert found.prompt.chat is not None
+    assert chat.tools == found.prompt.chat.tools

@@ -137,6 +137,22 @@ def test_a_manifest_has_inputs_task_and_files(world: _World) -> None:
     assert {"python", "torch", "git"} <= set(manifest["environment"])
 
 
+def test_a_default_variant_that_the_pair_cannot_have_is_left_out(
+    world: _World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where the pair is in the store already; named by the user it is an error before any prompt is read."""
+    world.facts["impossible_variants"] = {"int4": "q_proj has 172 inputs"}
+    for _ in range(2):
+        record = world.run()
+        assert ["quantize/int8"] == [job for job in record.jobs if job.startswith("quantize")]
+        assert "evaluate/int4" not in record.jobs
+        assert "quantize: int4 is left out: q_proj has 172 inputs\n" in capsys.readouterr().err
+    world.calls.clear()
+    with pytest.raises(UsageError, match=r"172 inputs; remove int4 from quantize\.variants"):
+        world.run("quantize.variants=[int4]")
+    assert [] == world.calls
+
+
 def test_a_refusal_stops_before_promote_and_is_remembered(world: _World) -> None:
     """A refusal is not a failure of the run, but nothing is promoted, also when the refusal is read from the store."""
     world.verdict = "refuse"
