@@ -225,8 +225,9 @@ def test_draft_of_another_family_is_refused(smoke: Smoke, place: Place, tmp_path
         (lambda path: (path / "config.json").unlink(), 2, "is not a model directory (no config.json there)"),
         (lambda path: shutil.rmtree(path), 2, "is not a model directory (no config.json there)"),
         (lambda path: _truncate(path / "model.safetensors"), 1, "model.safetensors: truncated"),
+        (lambda path: _change(path, quantization_config={"bits": 4}), 2, "is quantised, so it cannot be trained"),
     ],
-    ids=["no weights", "no config", "no directory", "truncated weights"],
+    ids=["no weights", "no config", "no directory", "truncated weights", "quantised"],
 )
 def test_unusable_model_directory_is_named(
     smoke: Smoke, place: Place, tmp_path: Path, spoil: Any, code: int, complaint: str
@@ -239,6 +240,28 @@ def test_unusable_model_directory_is_named(
     assert code == ended.code, ended.err
     assert f"{tmp_path}/spoilt" in ended.complaint
     assert complaint in ended.complaint
+
+
+def test_a_local_pair_is_checked_by_a_dry_run(smoke: Smoke, place: Place, tmp_path: Path) -> None:
+    """Server defaults that `sampling` contradicts exit 2, after the config was printed; with `ignore` the jobs are printed, with
+    what the pair leaves out."""
+    shutil.copytree(smoke.place.artifact("pair") / "target", tmp_path / "served")
+    (tmp_path / "served" / "generation_config.json").write_text('{"temperature": 0.6, "top_p": 0.9}')
+    config = _local(smoke, tmp_path, _jsonl(PROMPTS), target=tmp_path / "served")
+    contradicted = place.understudy("run", config, "--dry-run", store=False)
+    ignored = place.understudy("run", config, "--dry-run", "--set", "pair.generation_config=ignore", store=False)
+
+    assert 2 == contradicted.code, contradicted.err
+    assert "name: smoke" in contradicted.out
+    assert "temperature 0.6 (sampling.temperature is 1), top_p 0.9 (sampling.top_p is 1)" in contradicted.complaint
+    assert (0, "") == (ignored.code, ignored.err)
+    assert "max_prompt_tokens: 88" in ignored.out
+    assert "# corpus: prompts have at most 88 tokens: the pair's context of 128 tokens" in ignored.out
+
+
+def _change(model: Path, **settings: Any) -> None:
+    raw = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(raw | settings))
 
 
 def _truncate(path: Path) -> None:
