@@ -59,6 +59,13 @@ def _report(context: StageContext, counts: RowCounts, clusters: Clusters, writte
             progress.warn(
                 f"corpus: {count:,} of {counts.rows:,} rows ({count / counts.rows:.0%}) are not used: {reason}"
             )
+    least = context.config.gate.min_prompts_per_domain
+    for domain, by_split in written.by_domain().items():
+        if by_split["examination"] < least:
+            progress.warn(
+                f"corpus: domain '{domain}' has {by_split['examination']} examination prompts and the gate needs {least}, so it "
+                "will refuse; add prompts, or lower gate.min_prompts_per_domain"
+            )
 
 
 def _figures(counts: RowCounts, clusters: Clusters, written: CorpusCounts) -> dict[str, float]:

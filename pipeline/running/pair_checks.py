@@ -37,7 +37,15 @@ def apply_pair(config: Config, facts: Facts) -> tuple[Config, list[str]]:
         "corpus": config.corpus.model_copy(update={"max_prompt_tokens": limit}),
         "quantize": config.quantize.model_copy(update={"variants": variants}),
     }
-    return config.model_copy(update=filled), [*notes, *left_out]
+    return config.model_copy(update=filled), [*notes, *left_out, *_certain_refusals(config)]
+
+
+def _certain_refusals(config: Config) -> list[str]:
+    if config.evaluate.crosscheck_prompts:
+        return []
+    return [
+        "gate: it will refuse, because evaluate.crosscheck_prompts = 0 leaves its rule decode_agrees without a verdict"
+    ]
 
 
 def left_out_variants(facts: Facts) -> dict[Variant, str]:

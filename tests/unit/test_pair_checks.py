@@ -105,6 +105,12 @@ def test_a_named_variant_that_the_engine_does_not_load_is_refused() -> None:
     assert () == config.quantize.loadable
 
 
+def test_a_config_that_the_gate_must_refuse_is_pointed_out() -> None:
+    """Not an error: the run may end before the gate."""
+    _, notes = apply_pair(_config("evaluate.crosscheck_prompts=0"), FACTS)
+    assert any(note.startswith("gate: it will refuse, because evaluate.crosscheck_prompts = 0") for note in notes)
+
+
 def test_lora_without_its_library_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the target generates anything."""
     monkeypatch.setattr(pair_checks, "find_spec", lambda name: None)
