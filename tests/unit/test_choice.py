@@ -1,9 +1,14 @@
 """Which form of the candidate is chosen."""
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 
 from pipeline.config.quantize import Form
-from pipeline.judgement.choice import CHOSEN, NOT_COMPARED, REFUSED, SLOWER, Contender, choose
+from pipeline.judgement.choice import CHOSEN, NOT_COMPARED, NOT_MADE, REFUSED, SLOWER, Contender, choose
+from pipeline.store.files import write_json
+from stages import gate
 
 
 def _contender(form: Form, acceptance: float | None, timed: bool, seconds: float | None = None) -> Contender:
@@ -85,3 +90,12 @@ def test_a_standing_has_its_figures() -> None:
 
     assert [(0.8, 2.0), (0.7, None)] == [(one.acceptance, one.seconds) for one in found]
     assert "int4: the load exceeds its capacity" == found[1].text
+
+
+def test_the_gate_names_default_variants_that_the_draft_cannot_have(tmp_path: Path) -> None:
+    """With the reason; a variant that is not made by default is not named."""
+    write_json(tmp_path / "pair.json", {"impossible_variants": {"int4": "q_proj has 172 inputs", "fp8": "x"}})
+    context = SimpleNamespace(inputs={"pair": tmp_path}, config=SimpleNamespace(pair=None))
+    (found,) = gate._left_out(context)  # type: ignore[arg-type]
+
+    assert ("int4", NOT_MADE, "int4: q_proj has 172 inputs") == (found.name, found.verdict, found.text)
