@@ -83,8 +83,8 @@ def test_a_plan_that_cannot_be_measured_says_why(smoke: Smoke, place: Place) -> 
     """The small run's own line, as a failure."""
     pair = smoke.place.artifact("pair")
     stored = f"pair={{target: {{source: {pair / 'target'}}}, draft: {{source: {pair / 'draft'}}}}}"
-    asked = (stored, f"corpus.sources=[{{path: {pair / 'prompts.jsonl'}}}]", "generate.max_new_tokens=500")
+    asked = (stored, f"corpus.sources=[{{path: {pair / 'prompts.jsonl'}}}]", "corpus.min_prompt_tokens=80")
     ended = place.understudy("plan", SMOKE, "--measure", *(part for one in asked for part in ("--set", one)))
 
     assert 1 == ended.code
-    assert "of its prompts and steps failed: generate: a prompt of" in ended.complaint
+    assert f"of its prompts and steps failed: {pair / 'prompts.jsonl'}: no prompt was accepted of " in ended.complaint
