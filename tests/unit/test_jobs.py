@@ -48,7 +48,9 @@ def test_jobs_cover_every_stage_in_order() -> None:
     ("override", "first"),
     [
         ("distill.learning_rate=0.1", "distill"),
+        ("evaluate.draft_sampling=greedy", "distill"),
         ("evaluate.max_gamma=8", "evaluate"),
+        ("quantize.recovery.above=0.5", "quantize"),
         ("gate.min_gain=0.1", "gate"),
         ("generate.max_new_tokens=8", "generate"),
         ("sampling.temperature=0.5", "generate"),
