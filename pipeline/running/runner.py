@@ -42,6 +42,7 @@ def begin(config: Config, store: Store, run_id: str | None, progress: Progress, 
     `verify`: hash the inputs instead of trusting remembered digests.
     Raises UsageError if `run_id` exists with another config, or if a pinned input has changed since.
     """
+    store.create()
     record = load_run(store, run_id) if run_id is not None else None
     resolved = config.model_dump(mode="json")
     inputs = resolve_inputs(config, store, verify)
@@ -111,7 +112,13 @@ class Runner:
             for job in self.jobs:
                 position = STAGE_NAMES.index(job.stage)
                 if position <= end_at:
-                    self._run_job(job, build=position >= begin_at)
+                    try:
+                        self._run_job(job, build=position >= begin_at)
+                    except (KeyboardInterrupt, Refused):
+                        raise
+                    except BaseException:
+                        self.progress.line(f"{job.id}: failed")
+                        raise
             self._close("finished" if last == STAGE_NAMES[-1] else "stopped")
         except Refused:
             self._close("refused")

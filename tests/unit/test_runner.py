@@ -225,6 +225,18 @@ def test_verify_hashes_what_a_skip_does_not(world: _World) -> None:
         Runner(world.store, world.begin(), Progress(False), verify=True).run()
 
 
+def test_a_failed_run_names_the_job(world: _World, capsys: pytest.CaptureFixture[str]) -> None:
+    """The last line before the error says which job it was."""
+    world.during["distill"] = _fail
+    with pytest.raises(UnderstudyError, match="broken"):
+        world.run()
+    assert "distill: failed" == capsys.readouterr().err.splitlines()[-1]
+
+
+def _fail(context: StageContext) -> None:
+    raise UnderstudyError("broken")
+
+
 def test_a_run_id_belongs_to_one_config(world: _World) -> None:
     """Continuing a run with another config is an error."""
     world.run(run_id="r")
