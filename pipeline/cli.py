@@ -1,10 +1,12 @@
 """The `understudy` command: parses, calls, and prints errors as one line with an exit code. No heavy imports."""
 
 import errno
+import importlib.metadata
 import logging
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from typing import Annotated
 
 import typer
 
@@ -28,6 +30,13 @@ from pipeline.commands.store import sync
 from pipeline.errors import EXIT_FAILURE, EXIT_INTERRUPTED, UnderstudyError
 from pipeline.native.threads import limit_spinning
 
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"understudy {importlib.metadata.version('understudy')}")
+        raise typer.Exit
+
+
 app = typer.Typer(
     name="understudy",
     cls=Group,
@@ -38,6 +47,17 @@ app = typer.Typer(
     help="Keeps the draft model of a speculative-decoding pair in step with its target.",
     epilog="Exit codes: 0 fine, 1 failure, 2 bad usage or config, 3 refused or regression found, 130 interrupted.",
 )
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    """Options of no command."""
+
+
 for command in (init, plan, run, stage, show, probe, decode, profile, check, doctor):
     app.command(cls=Command)(command)
 

@@ -37,6 +37,10 @@ class Progress:
             yield _Plain(self, label, total, unit, done)
 
 
+def _rate(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
+
+
 class _Plain:
     """A line every 15 seconds, for log files."""
 
@@ -55,7 +59,7 @@ class _Plain:
         left = (self.total - self.done) / rate if rate > 0 else float("inf")
         self.progress.line(
             f"  {self.label}: {self.done:,.0f} of {self.total:,.0f} {self.unit}, "
-            f"{rate:,.0f} {self.unit}/s, {left:,.0f} s left{', ' + note if note else ''}"
+            f"{_rate(rate)} {self.unit}/s, {left:,.0f} s left{', ' + note if note else ''}"
         )
 
 
@@ -83,6 +87,6 @@ def _bar(label: str, total: float, unit: str, done: float) -> Iterator[Track]:
                 nonlocal advanced
                 advanced += amount
                 rate = advanced / max(time.monotonic() - began, 1e-9)
-                progress.update(task, advance=amount, rate=f"{rate:,.0f}/s", note=note)
+                progress.update(task, advance=amount, rate=f"{_rate(rate)}/s", note=note)
 
         yield _Bar()

@@ -36,7 +36,12 @@ def history(config: ConfigPath, overrides: Overrides = None, store: StorePath = 
 
 def _registry(config: "Path", overrides: list[str] | None, store: "Path") -> "Registry":
     from pipeline.config.loading import load_config
+    from pipeline.errors import UsageError
+    from pipeline.registry.mlflow_client import tracking_location
     from pipeline.registry.registry import registry_for
     from pipeline.store.artifacts import Store
 
-    return registry_for(load_config(config, overrides or []), Store(store))
+    read = load_config(config, overrides or [])
+    if not tracking_location(read, Store(store)).exists:
+        raise UsageError(f"--store {store}: there is no registry here; name the store of the run that promoted")
+    return registry_for(read, Store(store))

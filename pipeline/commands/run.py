@@ -23,7 +23,9 @@ def run(
     run_id: Annotated[
         str | None, typer.Option("--run", metavar="ID", help="The id of a new run, or of a run to continue.")
     ] = None,
-    verify: Annotated[bool, typer.Option("--verify", help="Hash every file that is reused from earlier runs.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Hash every input file and every file that is reused from earlier runs.")
+    ] = False,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -51,7 +53,7 @@ def run(
     from pipeline.store.artifacts import Store
 
     target, progress = Store(store), Progress()
-    record = begin(resolved, target, run_id, progress)
+    record = begin(resolved, target, run_id, progress, verify)
     progress.line(f"run {record.id} in {target.root}")
     runner = Runner(target, record, progress, verify)
     try:

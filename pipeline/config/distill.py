@@ -63,7 +63,8 @@ class DistillConfig(Section):
     evaluate_every: int = Field(
         default=100,
         gt=0,
-        description="Steps between two examinations on dev prompts; the checkpoint with the most tokens per target call is kept.",
+        description="Steps between two examinations on dev prompts; the checkpoint with the most tokens per target call at draft "
+        "length 5 is kept.",
     )
     patience: int = Field(
         default=0, ge=0, description="Stop training after this number of examinations without an improvement; 0: never."

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config.distill import DistillConfig
+from pipeline.config.evaluate import EvaluateConfig
 from pipeline.config.root import Config
 from pipeline.distillation.adapters import add_adapters, merge_adapters
 from pipeline.distillation.on_policy import SampleFunction, run_rounds, sample_round
@@ -17,6 +18,7 @@ from pipeline.models.stored_pair import Pair
 from pipeline.progress import Progress
 from pipeline.speculation.sampling import Sampling
 
+DEV_GAMMA = 5  # draft length at which checkpoints are compared
 Log = list[dict[str, float]]  # entries of step with loss, or with dev_acceptance and dev_omega
 
 
@@ -58,8 +60,16 @@ class Training:
 
     @property
     def examiner(self) -> Examiner:
-        """Calls are counted as for a user whatever the convention: nothing is stored past the end of dev completions."""
-        return Examiner(self.sampling, self.config.evaluate, self.pair.vocabulary, count_as="user")
+        """For checkpoints and variants: tokens per target call at draft length `DEV_GAMMA`, every call counted. This is the same
+        for every `evaluate.gamma` and `evaluate.convention`, so that changing those does not train the draft again."""
+        evaluate = self.config.evaluate
+        settings = EvaluateConfig(
+            gamma=DEV_GAMMA,
+            convention="user",
+            draft_sampling=evaluate.draft_sampling,
+            batch_tokens=evaluate.batch_tokens,
+        )
+        return Examiner(self.sampling, settings, self.pair.vocabulary)
 
     @property
     def sampling(self) -> Sampling:

@@ -19,12 +19,13 @@ from pathlib import Path
 
 import torch
 
-from pipeline.native.compiler import SWITCH, cache_directory, compiler, processor, switched_off
+from pipeline.native.compiler import SWITCH, cache_directory, compiler, processor, switched_off, version
 from pipeline.native.layout import check_layout
 
 FLAGS = ["-O3", "-march=native", "-fopenmp", "-fPIC", "-shared"]
 SOURCES = Path(__file__).parent
 _HEADER = SOURCES / "simd.h"
+_DIGEST_BYTES = hashlib.sha256().digest_size
 _TIMEOUT_SECONDS = 120  # a second or two on a quiet machine
 _log = logging.getLogger(__name__)
 
@@ -42,11 +43,11 @@ def load(
     """
     try:
         library = build(source, flags)
-    except NotBuilt as error:
+        for name, structure in (structures or {}).items():
+            check_layout(library, name, structure)
+    except (NotBuilt, ValueError) as error:  # ValueError: the library lacks a name, so it is not ours
         _log_once(f"Compiled code is not used, PyTorch is used instead: {error}")
         return None
-    for name, structure in (structures or {}).items():
-        check_layout(library, name, structure)
     return library
 
 
@@ -82,18 +83,18 @@ def _log_not_kept(error: OSError) -> None:
 
 
 def _built(source: Path, command: list[str], keep: bool) -> ctypes.CDLL:
-    """The library that `command` builds. It is known in the cache by its source, flags and compiler, the processor and torch's
-    version. Raises OSError or SubprocessError."""
+    """The library that `command` builds. In the cache it is known by its source, flags and compiler with its version, the
+    processor, and torch's version. Raises OSError or SubprocessError."""
     text = source.read_bytes() + _HEADER.read_bytes()
-    identity = repr((text, command, platform.machine(), processor(), torch.__version__))
+    identity = repr((text, command, version(command[0]), platform.machine(), processor(), torch.__version__))
     name = f"{source.stem}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.so"
     kept: Path | None = None
     try:
         kept = cache_directory(create=keep) / name
     except OSError as error:
         _log_not_kept(error)
-    if kept is not None and kept.is_file():
-        # A damaged file, or a mount without permission to execute, raises OSError: then it is built again.
+    if kept is not None and _is_whole(kept):
+        # A mount without permission to execute raises OSError: then it is built again.
         with contextlib.suppress(OSError):
             return ctypes.CDLL(str(kept))
     with tempfile.TemporaryDirectory() as scratch:
@@ -106,12 +107,22 @@ def _built(source: Path, command: list[str], keep: bool) -> ctypes.CDLL:
     return library
 
 
+def _is_whole(path: Path) -> bool:
+    """Whether the file ends with the digest of what is before it. Loading a truncated library would kill the process."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return False
+    return hashlib.sha256(content[:-_DIGEST_BYTES]).digest() == content[-_DIGEST_BYTES:]
+
+
 def _keep(made: Path, place: Path) -> None:
-    """Copies the library into the cache, whole or not at all."""
+    """Copies the library into the cache, whole or not at all, with its digest at the end, which the loader ignores."""
     try:
         with tempfile.NamedTemporaryFile(dir=place.parent, delete=False) as copy:
             try:
-                copy.write(made.read_bytes())
+                content = made.read_bytes()
+                copy.write(content + hashlib.sha256(content).digest())
                 copy.flush()
                 os.fsync(copy.fileno())
                 os.replace(copy.name, place)

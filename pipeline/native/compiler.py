@@ -4,6 +4,8 @@ import os
 import platform
 import re
 import shutil
+import subprocess
+from functools import cache
 from pathlib import Path
 
 SWITCH = "UNDERSTUDY_NATIVE"  # "0" switches compiled code off
@@ -12,6 +14,13 @@ SWITCH = "UNDERSTUDY_NATIVE"  # "0" switches compiled code off
 def compiler() -> str | None:
     """The C compiler that is used: `CC`, gcc or cc."""
     return next(filter(None, map(shutil.which, filter(None, (os.environ.get("CC"), "gcc", "cc")))), None)
+
+
+@cache
+def version(path: str) -> str:
+    """What the compiler at `path` says of its version; a package update changes it under the same path. Raises OSError or
+    SubprocessError."""
+    return subprocess.run([path, "--version"], check=True, capture_output=True, text=True, timeout=30).stdout
 
 
 def processor() -> str:

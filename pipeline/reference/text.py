@@ -62,14 +62,15 @@ def text_digest(library: Path, megabytes: float) -> str:
 
 
 def library_stamp(library: Path) -> str:
-    """Hash of names, sizes and mtimes of the library's source files. It changes whenever `text_digest` might."""
+    """Hash of names, inodes, sizes and times of the library's source files. It changes whenever `text_digest` might."""
     digest = hashlib.sha256()
     for directory, folders, names in os.walk(library):
         folders[:] = sorted(set(folders) - _UNREAD_DIRECTORIES)
         for name in sorted(names):
             if name.endswith(".py"):
                 stat = os.stat(os.path.join(directory, name))
-                digest.update(f"{directory}/{name}\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
+                stamp = (stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+                digest.update(f"{directory}/{name}\0{stamp}\0".encode())
     return digest.hexdigest()[:20]
 
 

@@ -60,6 +60,11 @@ class Location:
         return self.uri.startswith(("http://", "https://"))
 
     @property
+    def exists(self) -> bool:
+        """Whether there is a database file; for anything else than a file, only MLflow can tell."""
+        return not self.uri.startswith(_SQLITE) or Path(self.uri.removeprefix(_SQLITE)).is_file()
+
+    @property
     def shown(self) -> str:
         """The URI without a password: it goes into messages and run records."""
         parts = urllib.parse.urlsplit(self.uri)

@@ -12,6 +12,7 @@ from pipeline.speculation.statistics import Statistics, count
 
 COLUMNS = ("figure", "speculative", "target alone")
 _STYLES = {"accepted": "green", "corrected": "bold red", "bonus": "bold cyan", "plain": ""}
+_MARKS = {"corrected": "[{}]", "bonus": "{{{}}}"}  # where there are no colours
 
 
 class Painter:
@@ -19,7 +20,7 @@ class Painter:
 
     def __init__(self, tokenizer: Any, console: Console | None = None) -> None:
         self.tokenizer, self.console = tokenizer, console or Console(highlight=False, soft_wrap=True)
-        self._said: list[int] = []
+        self._tokens: list[int] = []
         self._from = self._shown = 0  # where the decoded context begins, and the first token that is not printed yet
 
     def begin(self, prompt: str) -> None:
@@ -40,7 +41,7 @@ class Painter:
         self.console.print()
         legend = Text("\n")
         for name in ("accepted", "corrected", "bonus"):
-            legend.append(f"{name} ", style=_STYLES[name])
+            legend.append(f"{self._marked(name, name)} ", style=_STYLES[name])
         self.console.print(legend)
 
     def plain(self, tokens: Sequence[int], title: str) -> None:
@@ -51,13 +52,17 @@ class Painter:
     def _print(self, token: int, kind: str) -> None:
         """The text that `token` adds. It is decoded together with the tokens before it, because many tokenizers drop the
         leading space of a single token."""
-        self._said.append(token)
-        before = self.tokenizer.decode(self._said[self._from : self._shown], skip_special_tokens=True)
-        text = self.tokenizer.decode(self._said[self._from :], skip_special_tokens=True)
-        if text.endswith("\ufffd") and len(self._said) - self._shown < 4:  # no character has more than 4 bytes
+        self._tokens.append(token)
+        before = self.tokenizer.decode(self._tokens[self._from : self._shown], skip_special_tokens=True)
+        text = self.tokenizer.decode(self._tokens[self._from :], skip_special_tokens=True)
+        if text.endswith("\ufffd") and len(self._tokens) - self._shown < 4:  # no character has more than 4 bytes
             return
-        self.console.print(Text(text[len(before) :], style=_STYLES[kind]), end="")
-        self._from, self._shown = self._shown, len(self._said)
+        self.console.print(Text(self._marked(text[len(before) :], kind), style=_STYLES[kind]), end="")
+        self._from, self._shown = self._shown, len(self._tokens)
+
+    def _marked(self, text: str, kind: str) -> str:
+        colours = self.console.is_terminal and not self.console.no_color
+        return text if colours else _MARKS.get(kind, "{}").format(text)
 
 
 def print_statistics(completion: Completion, alone: Completion | None) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.latency.load.schedule import FORMATS, Schedule, largest_paying_batch, speedups
+from pipeline.latency.load.schedule import FORMATS, Schedule, batch_ranges, largest_paying_batch, speedups
 from pipeline.report.console import Report
 
 COLUMNS = ("batch size", "draft", "draft length", "speedup", "break-even acceptance")
@@ -24,7 +24,7 @@ def print_schedule(found: Schedule, notes: Sequence[str]) -> None:
         name = found.winner_N[first] or "none"
         rows.append(
             [
-                str(first + 1) if first == last else f"{first + 1} to {last + 1}",
+                _sizes(first + 1, last + 1),
                 *([name] if several else []),
                 str(found.lengths_N[first]),
                 _span(found.speedup_N[[first, last]], "{:.2f}"),
@@ -32,18 +32,20 @@ def print_schedule(found: Schedule, notes: Sequence[str]) -> None:
             ]
         )
     out.table([column for column in COLUMNS if several or column != "draft"], rows)
-    cap, last = len(found.lengths_N), largest_paying_batch(found.lengths_N)
-    if not last:
-        out.text(f"speculation does not pay at any batch size up to {cap}")
-    elif last == cap:
-        out.text(f"speculation pays at all batch sizes up to the batch cap ({cap})")
+    paying, cap = batch_ranges((found.lengths_N > 0).astype(np.int64)), len(found.lengths_N)
+    if named := [_sizes(first, last) for first, last, pays in paying if pays]:
+        out.text(f"speculation pays at batch size {', '.join(named)} (batch cap: {cap})")
     else:
-        out.text(f"break-even: speculation pays up to batch size {last}")
+        out.text(f"speculation does not pay at any batch size up to {cap}")
     for note in notes:
         out.text(note)
-    if last and not several:
+    if named and not several:
         for engine, written in FORMATS.items():
             out.line(f"{engine}: {json.dumps(written(found.lengths_N))}")
+
+
+def _sizes(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first} to {last}"
 
 
 def _ranges(found: Schedule) -> list[tuple[int, int]]:

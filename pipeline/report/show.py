@@ -1,5 +1,6 @@
 """The summary of a run as text for a terminal, a log file or a pipe."""
 
+import shlex
 from typing import Any
 
 from pipeline.report.console import NO_BREAK, Report
@@ -45,10 +46,10 @@ def print_summary(summary: Summary) -> None:
         promotion = summary.promotion
         out.line(f"promotion: {promotion['result']}, {promotion['name']} version {promotion['version']}")
     if summary.directories:
-        named = "  ".join(f"--{role} {path}" for role, path in summary.directories.items())
-        out.line(f"for probe: {named}")
+        named = (f"--{option} {shlex.quote(value)}" for option, value in summary.directories.items())
+        out.line(f"for probe: {' '.join(named)}")
     if summary.examination:
-        out.line(f"for latency: --acceptance {summary.examination}")
+        out.line(f"for latency: --acceptance {shlex.quote(summary.examination)}")
     if summary.mlflow:
         out.line(f"MLflow: {summary.mlflow}")
 

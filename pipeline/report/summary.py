@@ -71,6 +71,8 @@ def summarise(store: Store, record: RunRecord) -> Summary:
         task = _task(entry)
         if entry["stage"] in _DIRECTORIES and task.get("target") != "target_before" and directory.exists():
             directories[_DIRECTORIES[entry["stage"]]] = str(directory)
+            if entry["stage"] == "pair" and not (directory / "target").is_dir():
+                directories["target"] = _source(record.config["pair"]["target"])
         artifact = store.find(entry["stage"], entry["key"]) if entry["stage"] in _SHOWN else None
         if artifact is None:
             continue
@@ -99,6 +101,11 @@ def summarise(store: Store, record: RunRecord) -> Summary:
         directories,
         examination,
     )
+
+
+def _source(model: dict[str, Any]) -> str:
+    """The name by which commands find a model of the user's own: its directory, or org/name@revision."""
+    return f"{model['source']}@{model['revision']}" if model["revision"] else str(model["source"])
 
 
 def _task(entry: dict[str, Any]) -> dict[str, Any]:

@@ -1,12 +1,15 @@
-"""Inputs from outside the store, pinned to digests at the start of a run. Torch-free.
+"""Inputs from outside the store: pinned to digests at the start of a run, and checked when a job reads them. Torch-free.
 
-Hashing a large checkpoint takes minutes, so digests of files are remembered by path, size and mtime in the store.
+Hashing a large checkpoint takes minutes, so a digest is remembered for as long as the file's inode, size, mtime and ctime stay
+the same. No program can set ctime: a file that was replaced, or written and given its old mtime, is hashed again.
 """
 
 import sysconfig
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pipeline.config.pair import TARGET, ModelSource
 from pipeline.config.quantize import Form
@@ -16,7 +19,7 @@ from pipeline.models.files import model_files
 from pipeline.reference.text import library_stamp, text_digest
 from pipeline.running.tasks import profile_input
 from pipeline.store.artifacts import Store
-from pipeline.store.files import content_key, file_sha256, read_json, write_json
+from pipeline.store.files import content_key, file_sha256, file_stamp, read_json, write_json
 
 
 @dataclass(frozen=True)
@@ -28,11 +31,17 @@ class OutsideInput:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-def resolve_inputs(config: Config, store: Store) -> dict[str, OutsideInput]:
-    """Digests of the prompt files and models in the config. UsageError names the one that does not exist."""
-    digests = _FileDigests(store)
+def resolve_inputs(config: Config, store: Store, verify: bool = False) -> dict[str, OutsideInput]:
+    """Digests of the prompt files, models and profiles in the config. UsageError names the one that does not exist.
+
+    With `verify` every file is hashed, whatever the store remembers.
+    """
+    path = store.root / "digests.json"
+    known = read_json(path) if path.exists() and not verify else {}
+    digests = _FileDigests(dict(known))
     found = _inputs(config, digests)
-    digests.save()
+    if digests.known != known:
+        write_json(path, digests.known)
     return found
 
 
@@ -41,27 +50,59 @@ def require_inputs(config: Config) -> None:
     _inputs(config, _NoDigests())
 
 
-def _inputs(config: Config, digests: "_FileDigests | _NoDigests") -> dict[str, OutsideInput]:
-    found: dict[str, OutsideInput] = {}
+class PinnedInputs:
+    """The outside inputs of a run whose digests are in its keys."""
+
+    def __init__(self, config: Config, pinned: Mapping[str, OutsideInput]) -> None:
+        self._resolvers, self._pinned = _resolvers(config), pinned
+        self._digests = _FileDigests({})  # empty: every file is hashed when this process reads it first
+
+    def check(self, name: str) -> None:
+        """UsageError unless the input's files still have the pinned digest. Other inputs than files are not checked: a hub
+        revision does not change, and the registry checks its own drafts."""
+        if name not in self._resolvers:
+            return
+        pinned = self._pinned[name]
+        if self._resolvers[name](self._digests).digest != pinned.digest:
+            raise UsageError(f"{name} ({pinned.path}) has changed since this run began; start a new run")
+
+
+class _Digests(Protocol):
+    def of(self, path: Path) -> str: ...
+
+    def of_text(self, library: Path, megabytes: float) -> str: ...
+
+    def of_files(self, root: Path, files: list[Path]) -> str: ...
+
+
+def _inputs(config: Config, digests: _Digests) -> dict[str, OutsideInput]:
+    return {name: resolve(digests) for name, resolve in _resolvers(config).items()}
+
+
+def _resolvers(config: Config) -> dict[str, Callable[[_Digests], OutsideInput]]:
+    """For each outside input of the config, what computes it."""
+    found: dict[str, Callable[[_Digests], OutsideInput]] = {}
     if config.pair.is_reference:
-        library = Path(sysconfig.get_path("stdlib"))
-        found["reference_text"] = OutsideInput(
-            digests.of_text(library, config.pair.reference.text_megabytes), str(library)
-        )
+        found["reference_text"] = partial(_text, config.pair.reference.text_megabytes)
     else:
         for role in ("target", "draft", "target_before"):
             source = getattr(config.pair, role)
             if source is not None and source.source != TARGET:
-                found[role] = _model(role, source, digests)
-    for number, source in enumerate(config.corpus.sources):
-        if not source.is_reference:
-            found[f"prompts_{number}"] = _prompts(number, Path(source.path), digests)
+                found[role] = partial(_model, role, source)
+    for number, prompts in enumerate(config.corpus.sources):
+        if not prompts.is_reference:
+            found[f"prompts_{number}"] = partial(_prompts, number, Path(prompts.path))
     for form in config.gate.profile:
-        found[profile_input(form)] = _profile(form, config, digests)
+        found[profile_input(form)] = partial(_profile, form, config)
     return found
 
 
-def _profile(form: Form, config: Config, digests: "_FileDigests | _NoDigests") -> OutsideInput:
+def _text(megabytes: float, digests: _Digests) -> OutsideInput:
+    library = Path(sysconfig.get_path("stdlib"))
+    return OutsideInput(digests.of_text(library, megabytes), str(library))
+
+
+def _profile(form: Form, config: Config, digests: _Digests) -> OutsideInput:
     # Imported here because it takes a second, and most runs state no load.
     from pipeline.latency.costs.step_costs import read_step_costs
 
@@ -81,7 +122,7 @@ def _profile(form: Form, config: Config, digests: "_FileDigests | _NoDigests") -
     return OutsideInput(digests.of(path), str(path))
 
 
-def _model(role: str, source: ModelSource, digests: "_FileDigests | _NoDigests") -> OutsideInput:
+def _model(role: str, source: ModelSource, digests: _Digests) -> OutsideInput:
     if source.is_hub:
         return OutsideInput(f"{source.source}@{source.revision}")
     path = Path(source.source)
@@ -90,7 +131,7 @@ def _model(role: str, source: ModelSource, digests: "_FileDigests | _NoDigests")
     return OutsideInput(digests.of_files(path, model_files(path)), str(path))
 
 
-def _prompts(number: int, path: Path, digests: "_FileDigests | _NoDigests") -> OutsideInput:
+def _prompts(number: int, path: Path, digests: _Digests) -> OutsideInput:
     if path.is_file():
         return OutsideInput(digests.of(path), str(path))
     if path.is_dir():
@@ -114,36 +155,26 @@ class _NoDigests:
 
 
 class _FileDigests:
-    """SHA-256 of files, stored for as long as size and mtime do not change."""
+    """SHA-256 of files, remembered in `known` by path, for as long as the file's stamp does not change."""
 
-    def __init__(self, store: Store) -> None:
-        self._path = store.root / "digests.json"
-        self._known: dict[str, Any] = read_json(self._path) if self._path.exists() else {}
-        self._changed = False
+    def __init__(self, known: dict[str, Any]) -> None:
+        self.known = known
 
     def of(self, path: Path) -> str:
-        stat = path.stat()
-        stamp = [stat.st_size, stat.st_mtime_ns]
-        known = self._known.get(str(path))
-        if known is None or known["stamp"] != stamp:
-            known = {"stamp": stamp, "sha256": file_sha256(path)}
-            self._known[str(path)] = known
-            self._changed = True
-        return str(known["sha256"])
+        return self._remembered(str(path), file_stamp(path), lambda: file_sha256(path))
 
     def of_text(self, library: Path, megabytes: float) -> str:
         """Digest of the reference text, computed again only when a file of the library has changed."""
-        name, stamp = f"{library}:{megabytes:g}", library_stamp(library)
-        known = self._known.get(name)
-        if known is None or known["stamp"] != stamp:
-            known = {"stamp": stamp, "sha256": text_digest(library, megabytes)}
-            self._known[name] = known
-            self._changed = True
-        return str(known["sha256"])
+        return self._remembered(
+            f"{library}:{megabytes:g}", library_stamp(library), lambda: text_digest(library, megabytes)
+        )
 
     def of_files(self, root: Path, files: list[Path]) -> str:
         return content_key({str(file.relative_to(root)): self.of(file) for file in files})
 
-    def save(self) -> None:
-        if self._changed:
-            write_json(self._path, self._known)
+    def _remembered(self, name: str, stamp: Any, digest: Callable[[], str]) -> str:
+        """The stamp is taken before the file is read, so a change while it is read is seen by the next check."""
+        known = self.known.get(name)
+        if known is None or known["stamp"] != stamp:
+            known = self.known[name] = {"stamp": stamp, "sha256": digest()}
+        return str(known["sha256"])

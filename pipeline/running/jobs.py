@@ -113,6 +113,8 @@ def _generations(config: Config) -> list[Job]:
 
 def _distill(config: Config) -> Job:
     reads = {"draft": "pair#draft", "shared": "pair#shared", "completions": "generate"}
+    if config.distill.on_policy.rounds:
+        reads["target"] = "pair#target"
     return Job(stage="distill", settings=_training(config), reads=reads)
 
 
@@ -123,7 +125,6 @@ def _training(config: Config) -> dict[str, Any]:
         "seed": config.seed,
         "dtype": config.pair.draft.dtype,
         "draft_sampling": config.evaluate.draft_sampling,
-        "convention": config.evaluate.convention,
     }
 
 

@@ -7,6 +7,7 @@ import functools
 import importlib
 import importlib.metadata
 import platform
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -22,7 +23,7 @@ from pipeline.progress import Progress
 from pipeline.registry.registry import Registry, registry_for
 from pipeline.registry.tracking import Tracker
 from pipeline.running.context import Outcome, StageContext
-from pipeline.running.inputs import OutsideInput, resolve_inputs
+from pipeline.running.inputs import OutsideInput, PinnedInputs, resolve_inputs
 from pipeline.running.jobs import Job, expand
 from pipeline.running.pair_checks import apply_pair
 from pipeline.running.peak_memory import peak_memory
@@ -36,15 +37,17 @@ _RESUMABLE = ("pair", "generate", "distill")  # these continue from the files in
 _REPORTED_LIBRARIES = ("torch", "transformers", "trl", "bitsandbytes", "mlflow", "numpy")
 
 
-def begin(config: Config, store: Store, run_id: str | None, progress: Progress) -> RunRecord:
+def begin(config: Config, store: Store, run_id: str | None, progress: Progress, verify: bool = False) -> RunRecord:
     """A new record with its outside inputs pinned, or the existing one called `run_id`.
 
     An existing run keeps its pinned inputs. Only the champion is looked up again, because the registry may have changed.
+    `verify`: hash the inputs instead of trusting remembered digests.
     Raises UsageError if `run_id` exists with another config, or if a pinned input has changed since.
     """
+    store.create()
     record = load_run(store, run_id) if run_id is not None else None
     resolved = config.model_dump(mode="json")
-    inputs = resolve_inputs(config, store)
+    inputs = resolve_inputs(config, store, verify)
     if record is None:
         record = RunRecord(
             id=run_id if run_id is not None else new_run_id(config.name),
@@ -95,6 +98,7 @@ class Runner:
         self.store, self.record, self.progress, self.verify = store, record, progress, verify
         self.config = parse_stored_config(record.config, f"run {record.id}")
         self.outside = {name: OutsideInput(**item) for name, item in record.outside.items()}
+        self.pinned = PinnedInputs(self.config, self.outside)
         self.jobs = expand(self.config, self.outside)
         self.tracker = Tracker(self.config, store, progress)
         self._built: dict[str, Artifact] = {}
@@ -110,7 +114,13 @@ class Runner:
             for job in self._jobs_in_order():
                 position = STAGE_NAMES.index(job.stage)
                 if position <= end_at:
-                    self._run_job(job, build=position >= begin_at)
+                    try:
+                        self._run_job(job, build=position >= begin_at)
+                    except (KeyboardInterrupt, Refused):
+                        raise
+                    except BaseException:
+                        self.progress.line(f"{job.id}: failed")
+                        raise
             self._close("finished" if last == STAGE_NAMES[-1] else "stopped")
         except Refused:
             self._close("refused")
@@ -167,8 +177,14 @@ class Runner:
             self.progress.line(f"{job.id}: {stage_named(job.stage).summary}")
             work = self.store.open_work(job.stage, key, resumable=job.stage in _RESUMABLE)
             began = time.monotonic()
+            self._check_outside(job)
             with peak_memory() as peak:
                 outcome = self._call(job, digests, work)
+            try:
+                self._check_outside(job)
+            except UsageError as error:
+                shutil.rmtree(work)  # made from other files than its key says; nothing may resume from it
+                raise UsageError(f"{job.id}: while it was running, {error}") from None
             manifest = {
                 "stage": job.stage,
                 "part": job.part,
@@ -216,6 +232,13 @@ class Runner:
         outcome = module.run(context)
         assert isinstance(outcome, Outcome), f"stages.{job.stage}.run must return an Outcome"
         return outcome
+
+    def _check_outside(self, job: Job) -> None:
+        """The outside files that a job reads. Models stay where they are: those of `pair#target` are the input `target`."""
+        for reference in job.reads.values():
+            source, _, name = reference.partition("#")
+            if source in ("outside", "pair") and name in self.outside:
+                self.pinned.check(name)
 
     def _digest(self, reference: str) -> str:
         source, _, name = reference.partition("#")

@@ -82,6 +82,13 @@ class Store:
                 f"--store {root}: {'' if nearest == self.root else f'{nearest} is '}a file, not a directory"
             )
 
+    def create(self) -> None:
+        """Create the directory if it is not there; UsageError where no directory can be, such as under /proc."""
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+        except FileNotFoundError:
+            raise UsageError(f"--store {self.root}: this directory cannot be created; choose another") from None
+
     @property
     def runs(self) -> Path:
         return self.root / "runs"

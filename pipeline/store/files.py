@@ -30,6 +30,12 @@ def file_sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
+def file_stamp(path: Path) -> list[int]:
+    """Inode, size, mtime and ctime: a file with the same stamp has the same content. JSON."""
+    stat = path.stat()
+    return [stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write `value` atomically: a reader sees the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)

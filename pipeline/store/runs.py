@@ -11,7 +11,7 @@ from pipeline.errors import UnderstudyError, UsageError
 from pipeline.store.artifacts import Artifact, Store
 from pipeline.store.files import read_json, write_json
 
-_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._:+-]{0,120}$")
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,120}")
 
 
 @dataclass(kw_only=True)
@@ -39,7 +39,7 @@ def new_run_id(name: str) -> str:
 
 
 def run_directory(store: Store, run_id: str) -> Path:
-    if not _ID.match(run_id):
+    if not _ID.fullmatch(run_id):
         raise UsageError(f"run {run_id!r}: a run id is letters, digits and ._:+- (at most 121)")
     return store.runs / run_id
 

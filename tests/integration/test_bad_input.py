@@ -79,6 +79,7 @@ def test_two_mistakes_are_both_named(place: Place) -> None:
         (("run", SMOKE, "--run", "../x"), "run '../x': a run id is letters, digits and ._:+- (at most 121)"),
         (("run", SMOKE, "--run", ""), "run '': a run id is letters, digits and ._:+- (at most 121)"),
         (("stage", "pair", SMOKE, "--run", "a b"), "run 'a b': a run id is letters, digits and ._:+- (at most 121)"),
+        (("run", SMOKE, "--run", "a\n"), "run 'a\\n': a run id is letters, digits and ._:+- (at most 121)"),
         (("rollback", SMOKE), "rollback is now: understudy champion rollback"),
         (("sync",), "sync is now: understudy store sync"),
         (("show", "--run", "x"), "--run is now an argument: understudy show RUN"),
@@ -101,6 +102,20 @@ def test_store_that_is_a_file_is_named(place: Place) -> None:
     place.store.write_text("")
     ended = place.understudy("run", SMOKE)
     assert (2, f"--store {place.store}: a file, not a directory") == (ended.code, ended.complaint), ended.err
+
+
+def test_a_store_that_cannot_be_made_is_named(place: Place) -> None:
+    """No directory can be made under /proc."""
+    ended = place.understudy("run", SMOKE, "--store", "/proc/x", store=False)
+    assert (2, "--store /proc/x: this directory cannot be created; choose another") == (ended.code, ended.complaint)
+
+
+@pytest.mark.parametrize("command", ["rollback", "history"])
+def test_a_mistyped_store_has_no_registry(place: Place, command: str) -> None:
+    """The command does not create a store."""
+    ended = place.understudy("champion", command, SMOKE)
+    assert (2, True) == (ended.code, "there is no registry here" in ended.complaint), ended.err
+    assert not place.store.exists()
 
 
 def test_run_of_another_config_is_refused(loop: Place) -> None:

@@ -1,6 +1,7 @@
 """Base drafts that the pair stage makes: of the target's layers, and with rows for tokens that the target gained."""
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,17 @@ def test_a_draft_of_the_targets_layers(smoke: Smoke, place: Place, tmp_path: Pat
     assert "psf-2.0" == facts["draft"]["license"]  # the target's
     assert 2 == json.loads((draft / "config.json").read_text())["num_hidden_layers"]
     assert facts["draft"]["parameters"] < facts["target"]["parameters"]
+
+
+def test_what_show_prints_for_probe_works(smoke: Smoke, place: Place, tmp_path: Path) -> None:
+    """Also where the target stays outside the store, in a directory with a space in its name."""
+    target = tmp_path / "my target"
+    shutil.copytree(smoke.place.artifact("pair") / "target", target)
+    config = _config(smoke, tmp_path, target, {"source": "target", "layers": 2})
+    place.understudy("run", config, "--until", "distill", "--run", "own", MLFLOW_TRACKING_URI=NOBODY)
+    (line,) = (line for line in place.understudy("show", "own").out.splitlines() if line.startswith("for probe: "))
+    ended = place.understudy("probe", *shlex.split(line.removeprefix("for probe: ")), "--cost-ratio", 0.1, store=False)
+    assert (0, "") == (ended.code, ended.err)
 
 
 def test_a_target_that_gained_tokens(smoke: Smoke, place: Place, tmp_path: Path) -> None:

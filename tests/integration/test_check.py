@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from tests.integration.conftest import RUN, Ended, Place, Smoke, rename_token
+from tests.integration.conftest import RUN, Ended, Place, Smoke, rename_token, replace_bytes
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +50,29 @@ def test_noised_draft_is_a_regression(smoke: Smoke, baseline: tuple[Path, Ended]
     assert 3 == ended.code, ended.err
     assert ended.complaint.startswith("regression: acceptance rate 0.")
     assert re.search(r"baseline 0\.\d{4}: -\d", ended.complaint)
+
+
+def test_damaged_draft_is_a_regression(smoke: Smoke, baseline: tuple[Path, Ended], tmp_path: Path) -> None:
+    """A draft of NaN cannot be examined: exit 3 like any draft that is worse."""
+    shutil.copytree(smoke.place.artifact("distill") / "draft", tmp_path / "nan")
+    replace_bytes(tmp_path / "nan" / "model.safetensors", lambda data: data[:-4096] + b"\xff" * 4096)
+    ended = _check(smoke.place, tmp_path / "nan", baseline[0])
+
+    assert 3 == ended.code, ended.err
+    assert ended.complaint.startswith("regression: the draft returned NaN logits")
+
+
+def test_baseline_of_other_conditions_is_refused(smoke: Smoke, baseline: tuple[Path, Ended], tmp_path: Path) -> None:
+    """Figures of other settings are not compared: exit 2, and the settings that differ are named."""
+    content = json.loads(baseline[0].read_text())
+    content["conditions"] |= {"draft_sampling": "greedy", "completions": "generate-0"}
+    (tmp_path / "other.json").write_text(json.dumps(content))
+    ended = _check(smoke.place, smoke.place.artifact("distill"), tmp_path / "other.json")
+
+    assert 2 == ended.code, ended.err
+    assert ended.complaint.startswith(
+        f"--baseline {tmp_path}/other.json: made with another completions, draft_sampling; use the same settings"
+    )
 
 
 def test_a_margin_is_a_share(smoke: Smoke, baseline: tuple[Path, Ended]) -> None:

@@ -61,7 +61,7 @@ def test_every_way_of_sampling_says_what_it_did(smoke: Smoke, options: tuple[obj
 def test_one_seed_is_one_text(smoke: Smoke) -> None:
     """Two calls with one seed print the same, a third with another something else."""
     ended = [_decode(smoke, "--max-new-tokens", 20, "--seed", seed) for seed in (3, 3, 4)]
-    one, again, other = (each.out.partition("accepted corrected bonus")[0] for each in ended)
+    one, again, other = (each.out.partition("accepted [corrected] {bonus}")[0] for each in ended)
 
     assert one == again
     assert one != other
@@ -94,6 +94,9 @@ def test_a_bad_draft_falls_back(place: Place, tmp_path: Path) -> None:
     assert "the target alone gives the same text, token by token" in ended.out
     drafted = int(re.search(r"(\d+) / \d+", ended.out)[1])  # type: ignore[index]
     assert drafted < 4 * 210 + 2 * 220
+
+    never = place.understudy(*pair, *options[:-3], "--threshold", 0, store=False)
+    assert (0, []) == (never.code, re.findall("^fallback: .*", never.out, re.MULTILINE)), never.err
 
 
 @pytest.mark.parametrize(
@@ -157,8 +160,11 @@ def test_damaged_weights_are_one_line(smoke: Smoke, tmp_path: Path) -> None:
 
 
 def test_a_short_text_says_that_the_fallback_had_nothing_to_judge(smoke: Smoke) -> None:
-    """In 40 tokens no window of 200 examined tokens can fill; the user learns why nothing changed."""
-    ended = _decode(smoke, "--fallback", "--max-new-tokens", 40)
+    """In 40 tokens no window of 200 examined tokens can fill; the user learns why nothing changed. The warm-up of a
+    comparison is not in the window."""
+    told = r"fallback: nothing changed; (\d+) draft tokens were examined and 200 are needed"
+    ended, compared = (_decode(smoke, "--fallback", "--max-new-tokens", 40, *more) for more in ((), ("--compare",)))
 
-    assert 0 == ended.code, ended.err
-    assert re.search(r"fallback: nothing changed; \d+ draft tokens were examined and 200 are needed", ended.out)
+    assert (0, 0) == (ended.code, compared.code), ended.err
+    assert 1 == len(re.findall(told, ended.out))
+    assert re.findall(told, ended.out) == re.findall(told, compared.out)

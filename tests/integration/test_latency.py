@@ -73,7 +73,7 @@ def test_a_schedule_is_written_for_engines(smoke: Smoke, sweep: Path, tmp_path: 
     stretches = vllm["num_speculative_tokens_per_batch_size"]
 
     assert 0 == ended.code
-    assert "break-even: speculation pays up to batch size" in ended.out
+    assert "speculation pays at batch size 1" in ended.out
     assert (tmp_path / "lengths.png").read_bytes().startswith(b"\x89PNG")
     assert (1, 32, 0) == (stretches[0][0], stretches[-1][1], stretches[-1][2])
     assert vllm["num_speculative_tokens"] == stretches[0][2] > 0

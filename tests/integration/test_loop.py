@@ -2,10 +2,18 @@
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from pipeline.config.loading import load_config
+from pipeline.examination.examiner import Examiner
+from pipeline.generation.completion_store import StoredCompletion, read_completions
+from pipeline.models.draft_directory import trained_on, trained_on_before
+from pipeline.models.loading import choose_device, load_model
+from pipeline.models.stored_pair import read_pair
+from pipeline.speculation.sampling import Sampling
 from tests.integration.conftest import JOBS, NOBODY, RUN, SMOKE, Place, Smoke
 from tests.unit.test_glossary import unexplained
 
@@ -89,7 +97,7 @@ def test_show_prints_the_figures_of_the_profiles(smoke: Smoke) -> None:
     assert "decision: passed (candidate against base draft" in shown.out
     assert "\npromotion: promoted, reference-draft version 1\n" in shown.out
     named = {option: smoke.place.artifact(job) for option, job in GIVEN.items()}
-    assert "\nfor probe: " + "  ".join(f"{option} {path}" for option, path in named.items()) + "\n" in shown.out
+    assert "\nfor probe: " + " ".join(f"{option} {path}" for option, path in named.items()) + "\n" in shown.out
     assert f"MLflow: mlflow ui --backend-store-uri sqlite:///{smoke.place.store}/mlflow/mlflow.db" in shown.out
 
 
@@ -119,6 +127,75 @@ def test_show_json_holds_the_same(smoke: Smoke) -> None:
     assert (0, "") == (shown.code, shown.err)
     assert set(ROWS.values()) == {line["name"] for line in summary["drafts"]}
     assert (RUN, "finished", "promote") == (summary["run"], summary["state"], summary["decision"]["verdict"])
+
+
+def test_the_record_of_an_older_version_is_read(loop: Place) -> None:
+    """Its jobs have no task, and its config has keys with other names: commands do what they did."""
+    draft = ("--draft", loop.artifact("distill"), "--baseline", loop.root / "baseline.json", "--update-baseline")
+    expected = loop.understudy("show", "--json")
+    path = loop.store / "runs" / RUN / "run.json"
+    record = json.loads(path.read_text())
+    for job in record["jobs"].values():
+        del job["task"]
+    recipe = record["config"]["pair"]["reference"]
+    recipe["move_steps"] = recipe.pop("fine_tune_steps")
+    path.write_text(json.dumps(record))
+    shown, checked, synced = (
+        loop.understudy(*line) for line in (("show", "--json"), ("check", *draft), ("store", "sync"))
+    )
+
+    assert (0, expected.out) == (shown.code, shown.out), shown.err
+    assert (0, 0) == (checked.code, synced.code), checked.err + synced.err
+    assert synced.out.startswith(f"{RUN}: mlflow ui")
+
+
+def test_a_run_is_chosen_by_its_id_and_the_latest_by_default(loop: Place) -> None:
+    """`show` and `check` take the same argument; `latest` is the run that began last."""
+    later = loop.record(RUN) | {"id": "later", "created": "2999-01-01T00:00:00Z", "jobs": {}}
+    (loop.store / "runs" / "later").mkdir()
+    (loop.store / "runs" / "later" / "run.json").write_text(json.dumps(later))
+    draft = ("--draft", loop.artifact("distill"), "--baseline", loop.root / "baseline.json", "--update-baseline")
+    shown = [loop.understudy("show", *run).out.split(":")[0] for run in ((), ("latest",), (RUN,))]
+    named, unnamed = (loop.understudy("check", *run, *draft) for run in ((RUN,), ()))
+
+    assert ["\nrun later", "\nrun later", f"\nrun {RUN}"] == shown
+    assert 0 == named.code, named.err
+    assert (1, "run later has no pair; finish it with `understudy run`") == (unnamed.code, unnamed.complaint)
+
+
+def test_prompts_are_used_for_what_they_were_split_for(smoke: Smoke) -> None:
+    """A draft is trained on train prompts, and chosen and quantised by its acceptance on dev prompts: both figures are
+    found again in the stored draft."""
+    place, config = smoke.place, load_config(SMOKE)
+    pair = read_pair(place.artifact("pair"), config.pair)
+    ids = {split: {item.id for item in _stored(place, split)} for split in ("train", "dev", "examination")}
+    seen = trained_on(place.artifact("distill") / "draft") - trained_on_before(pair.path("draft"))
+    figures = {job: _figures(place, job) for job in ("distill", "quantize/int8")}
+    sampling = Sampling.from_config(config.sampling)
+    examiner = Examiner(sampling, config.evaluate, pair.vocabulary, count_as="user")
+    model = load_model(place.artifact("distill") / "draft", "float32", choose_device("cpu"))
+    expected = examiner.summary(model, list(_stored(place, "dev", sampling)))
+
+    assert ids["train"] == seen
+    assert not ids["train"] & (ids["dev"] | ids["examination"])
+    assert len(list(_stored(place, "train"))) == figures["distill"]["train_completions"]
+    for found in (figures["distill"]["dev_acceptance_after"], figures["quantize/int8"]["dev_acceptance_before"]):
+        assert expected.acceptance == pytest.approx(found, abs=1e-4)
+
+
+def _stored(place: Place, split: str, sampling: Sampling | None = None) -> Iterator[StoredCompletion]:
+    return read_completions(place.artifact("generate"), {split}, sampling)
+
+
+def _figures(place: Place, job: str) -> dict[str, float]:
+    return dict(json.loads((place.artifact(job) / "manifest.json").read_text())["figures"])
+
+
+def test_each_target_decodes_its_own_completions(smoke: Smoke) -> None:
+    """Cross-checks in fp32 agree, of the draft on the old target's completions too."""
+    for part in ("stock-before", "stock", "candidate"):
+        profile = json.loads((smoke.place.artifact(f"evaluate/{part}") / "acceptance.json").read_text())
+        assert (True, True) == tuple(profile["crosscheck"][name] for name in ("exact_arithmetic", "agrees")), part
 
 
 def test_repeated_run_does_nothing_again(loop: Place) -> None:

@@ -1,6 +1,7 @@
 """Promotion, rollback, races and outages, against a real SQLite store."""
 
 import http.server
+import os
 import socket
 import subprocess
 import sys
@@ -231,17 +232,30 @@ def test_live_claim_is_waited_for_and_respected(
     assert registry.champion() is None
 
 
-def test_claim_of_a_dead_process_is_taken_over_once(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("process", ["999999999 1", f"{os.getpid()} 1"], ids=["ended", "its id is used again"])
+def test_claim_of_a_dead_process_is_taken_over_once(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch, process: str
+) -> None:
     """Of two processes that find the same stale claim only one gets the next one."""
     client = client_for(registry.location)
     with monkeypatch.context() as patch:
-        patch.setattr(claims, "_process", lambda pid: "999999999 1")
+        patch.setattr(claims, "_process", lambda pid: process)
         _claim(registry)
     second = claims.take(client, registry.name, 1, {})
     third = claims.take(client, registry.name, 1, {})
     assert isinstance(second, claims.Claim)
     assert second.generation == 2
     assert isinstance(third, claims.Held)
+
+
+def test_a_process_is_known_by_the_time_of_its_start() -> None:
+    """Its id alone may be another's after its end; one that has ended is none."""
+    other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    starts = [claims._process(pid).split()[1] for pid in (os.getpid(), other.pid)]
+    other.communicate()
+
+    assert starts[0] != starts[1]
+    assert "" == claims._process(other.pid)
 
 
 def test_old_claim_of_another_machine_is_taken_over(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -213,6 +213,21 @@ def test_sync_command_uploads_ended_runs(store: Store) -> None:
     assert saved.mlflow["run_id"]
 
 
+def test_sync_command_skips_a_record_that_it_cannot_read(store: Store) -> None:
+    """A run of another version is named with its mistake, and the ones after it are uploaded."""
+    bad, good = record_of(store), record_of(store)
+    bad.id, bad.created, bad.config = "run-0", "2026-11-19T00:00:00Z", {**bad.config, "of_the_future": {}}
+    bad.state = good.state = "finished"
+    bad.save(store)
+    good.save(store)
+    result = command(sync, "--store", str(store.root))
+
+    assert result.exit_code == 0
+    assert "run run-0: of_the_future = {}: unknown key" in result.output
+    assert "run-1: mlflow ui" in result.stdout
+    assert "run-0: mlflow ui" not in result.stdout
+
+
 def test_sync_command_fails_where_nothing_answers(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """`sync` fails if MLflow does not answer."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")

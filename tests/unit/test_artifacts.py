@@ -97,6 +97,24 @@ def test_what_a_kill_left_in_the_work_directory_is_not_committed(tmp_path: Path)
     assert store.find("generate", "k1") is not None
 
 
+def test_a_run_killed_while_it_writes_the_manifest_commits_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies in artifacts/ is whole: the manifest is written before the rename, and the next run starts anew."""
+    store = Store(tmp_path)
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pipeline.store.artifacts.write_json", killed)
+        with pytest.raises(KeyboardInterrupt):
+            _commit(store)
+    assert store.find("corpus", "k1") is None
+    _commit(store)
+    assert store.find("corpus", "k1") is not None
+
+
 def test_a_copied_store_is_still_valid(tmp_path: Path) -> None:
     """A new mtime alone is no damage: the content is compared."""
     store = Store(tmp_path)

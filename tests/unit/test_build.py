@@ -41,12 +41,12 @@ def test_a_library_is_built_once(source: Path, tmp_path: Path, monkeypatch: pyte
     assert 1 == len(made)
 
 
-def test_a_library_is_of_its_flags_source_and_processor(
+def test_a_library_is_of_its_flags_source_processor_and_compiler(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Any other of these is built anew, beside the first: a home may be shared between machines."""
     flags, made = ["-O0"], []
-    for change in ("nothing", "flags", "source", "header", "processor"):
+    for change in ("nothing", "flags", "source", "header", "processor", "compiler"):
         if change == "source":
             source.write_text("int ready(void) { return 0; }")
         if change == "header":
@@ -54,11 +54,13 @@ def test_a_library_is_of_its_flags_source_and_processor(
             (tmp_path / "simd.h").write_text("")
         if change == "processor":
             monkeypatch.setattr(build, "processor", lambda: "another")
+        if change == "compiler":
+            monkeypatch.setattr(build, "version", lambda path: "another")
         flags += ["-O1"] * (change == "flags")
         assert (change in ("nothing", "flags")) == _load(source, *flags)
         made.append(len(_kept(tmp_path)))
 
-    assert [1, 2, 3, 4, 5] == made
+    assert [1, 2, 3, 4, 5, 6] == made
 
 
 def test_a_cache_that_cannot_be_written_is_no_obstacle(
@@ -78,8 +80,9 @@ def test_a_cache_that_cannot_be_trusted_is_not_used(
     """A damaged library is built anew, one that others could have put there is left alone, and none is needed."""
     _load(source)
     (made,) = _kept(tmp_path)
+    whole = made.read_bytes()
     made.unlink()  # a loaded library must not be written over
-    made.write_bytes(b"")
+    made.write_bytes(whole[: len(whole) // 2])  # loading it would end the process with SIGBUS
     if state == "writable by others":
         made.parent.chmod(0o777)
     if state == "no home":
@@ -87,9 +90,14 @@ def test_a_cache_that_cannot_be_trusted_is_not_used(
         monkeypatch.setattr(Path, "home", _no_home)
 
     assert 1 == _load(source)
-    assert (state == "damaged") == (made.stat().st_size > 0)
+    assert (state == "damaged") == (made.read_bytes() == whole)
     assert [made] == _kept(tmp_path)
 
 
 def _no_home() -> Path:
     raise RuntimeError("Could not determine home directory.")
+
+
+def test_a_library_without_our_names_is_not_used(source: Path) -> None:
+    """A library that lacks the layout of a struct is another one; PyTorch is used instead."""
+    assert build.load(source, (), {"arguments": ctypes.Structure}) is None

@@ -71,3 +71,18 @@ def test_names_are_printed_as_they_are() -> None:
 
     for text in ("my[draft][/x]", "漢字漢字漢字", ":warning:", "/models/:warning:/x"):
         assert text in stream.getvalue()
+
+
+def test_a_column_is_as_wide_as_its_wide_characters() -> None:
+    """Each takes two cells of a terminal."""
+    stream = io.StringIO()
+    Report(Console(file=stream, width=60)).table(("draft",), [["漢字漢字漢字"]], left=("draft",))
+
+    assert "│ 漢字漢字漢字 │" in stream.getvalue()
+
+
+def test_a_report_of_its_own_replaces_no_emoji(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where a command prints to stdout, too."""
+    Report().line("/models/:warning:/x")
+
+    assert "/models/:warning:/x\n" == capsys.readouterr().out

@@ -8,6 +8,7 @@ import torch
 
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.examination.cross_check import cross_check, decoded_starts, round_starts
+from pipeline.examination.examiner import Examiner
 from pipeline.speculation.decoder import Completion
 from tests.fakes import TableModel, greedy_text, stored_completion, table_model, tiny_llama
 
@@ -94,6 +95,39 @@ def test_a_round_that_ended_elsewhere_is_found(position: int) -> None:
     # Position s predicts token s + 1 of the sequence; two of them are the prompt.
     assert [("draft", position - 1)] == [(d["of"], d["position"]) for d in found["differences"]]
     assert found["agrees"] is False
+
+
+@pytest.mark.parametrize(("gap", "agrees"), [(1e-6, True), (1e-4, False)])
+def test_only_rounding_makes_a_near_tie(gap: float, agrees: bool) -> None:
+    """In fp32 a stored token whose logit is lower by a rounding error agrees, and one by a hundred of them does not."""
+    target = table_model(8, 3, positions=64)
+    target.dtype = torch.float32
+    text = greedy_text(target, [1, 2], 8, 8)
+    logits_V = target.table_PVW[8, text[6]]  # of the last token
+    other = (text[7] + 1) % 8
+    logits_V[other] = logits_V[text[7]] - gap
+    (stored,) = [stored_completion([1, 2], [*text[:7], other], greedy=True)]
+    found = cross_check(target, target, [stored], settings(8), 8, [])
+
+    assert [(7, pytest.approx(gap, rel=1e-6))] == [(d["position"], d["gap"]) for d in found["differences"]]
+    assert agrees == found["agrees"]
+
+
+def test_a_setting_for_memory_changes_no_batch(pair: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """In lower precision another batch is another rounding, and would be another result."""
+    used = []
+    acceptance = Examiner.acceptance
+
+    def spied(examiner: Examiner, draft: Any, completions: Any) -> Any:
+        used.append(examiner.settings.batch_tokens)
+        return acceptance(examiner, draft, completions)
+
+    monkeypatch.setattr(Examiner, "acceptance", spied)
+    for batch_tokens in (512, 8192):
+        changed = settings(12).model_copy(update={"batch_tokens": batch_tokens})
+        cross_check(*pair, _stored(pair[0]), changed, 32, [])
+
+    assert used[0] == used[1]
 
 
 def test_where_rounds_start() -> None:

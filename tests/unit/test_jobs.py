@@ -48,7 +48,9 @@ def test_jobs_cover_every_stage_in_order() -> None:
     ("override", "first"),
     [
         ("distill.learning_rate=0.1", "distill"),
+        ("evaluate.draft_sampling=greedy", "distill"),
         ("evaluate.max_gamma=8", "evaluate"),
+        ("quantize.recovery.above=0.5", "quantize"),
         ("gate.min_gain=0.1", "gate"),
         ("generate.max_new_tokens=8", "generate"),
         ("sampling.temperature=0.5", "generate"),
@@ -140,9 +142,18 @@ def test_a_moved_prompt_file_is_the_same_file(tmp_path: Path) -> None:
     assert one == other
 
 
-def test_another_convention_trains_another_dev_figure() -> None:
-    """The dev figures that distill logs depend on how the engine samples the draft."""
-    assert "distill" in _changed("evaluate.convention=transformers")
+@pytest.mark.parametrize("override", ["evaluate.convention=transformers", "evaluate.gamma=3"])
+def test_what_is_only_counted_otherwise_is_not_trained_again(override: str) -> None:
+    """Checkpoints are compared by a measure of their own, so neither training nor quantisation depends on the counting."""
+    changed = _changed(override)
+    assert "evaluate" in changed
+    assert set() == changed & {"distill", "quantize"}
+
+
+def test_training_on_the_drafts_own_text_reads_the_target() -> None:
+    """On-policy rounds load the target, so it is among the inputs that are checked."""
+    distill = next(job for job in expand(_config("distill.on_policy.rounds=1"), ()) if job.id == "distill")
+    assert "pair#target" == distill.reads["target"]
 
 
 def test_another_base_draft_does_not_repeat_the_completions() -> None:

@@ -111,6 +111,15 @@ def test_each_rule_refuses_alone(changes: dict[str, Any], rule: str, verdict: st
     assert [True] == [reason.startswith(f"{rule} ({verdict}): ") for reason in decision["reasons"]]
 
 
+def test_what_is_not_proved_either_way_has_no_verdict() -> None:
+    """A rule fails only by the upper bound: two drafts alike give no verdict, whichever has the better estimate."""
+    one, other = (_counts({"chat": 0.6, "code": 0.7}, calls=40, seed=seed) for seed in (1, 2))
+    found = [_rules(_case(candidate=a, baseline=b))["gain"] for a, b in ((one, other), (other, one))]
+
+    assert [NO_VERDICT, NO_VERDICT] == [rule.verdict for rule in found]
+    assert [-1, 1] == sorted(math.copysign(1, rule.figure or math.nan) for rule in found)
+
+
 def _served(speedup: float | None, p95: float | None, mean: float | None = 1.0, width: float = 0.1) -> LatencyAtLoad:
     def around(value: float | None) -> Interval | None:
         return None if value is None else Interval(value, value - width, value + width, 12)

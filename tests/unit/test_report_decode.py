@@ -2,6 +2,7 @@
 
 import io
 
+import pytest
 from rich.console import Console
 
 from pipeline.models.named_pair import short_names
@@ -32,8 +33,22 @@ def test_each_kind_of_token_has_its_colour() -> None:
     assert "a" == _painted([("a", 0, 0)])
 
 
+@pytest.mark.parametrize("options", [{"force_terminal": True, "no_color": True}, {}])
+def test_without_colours_tokens_are_marked(options: dict[str, bool]) -> None:
+    """Corrected tokens in brackets, bonus tokens in braces, in a terminal with NO_COLOR and in a file; the legend says so."""
+    stream = io.StringIO()
+    painter = Painter(_Bytes(), Console(file=stream, color_system=None, soft_wrap=True, **options))
+    painter.paint(list(b"ab"), 1, 2)
+    painter.paint(list(b"cd"), 1, 1)
+    painter.end()
+
+    assert ["a[b]c{d}", "accepted [corrected] {bonus}"] == [
+        line.strip() for line in stream.getvalue().split("\n") if line
+    ]
+
+
 def test_the_prompt_is_dim() -> None:
-    """What was said before stands apart from what is said now."""
+    """The prompt is told apart from the completion."""
     stream = io.StringIO()
     Painter(_Bytes(), Console(file=stream, force_terminal=True, color_system="standard")).begin("what")
 

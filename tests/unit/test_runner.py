@@ -1,5 +1,6 @@
 """The runner with stand-in stages: find or build, record, refuse, survive."""
 
+import json
 import os
 import sys
 import types
@@ -21,6 +22,7 @@ from pipeline.running.stage_list import STAGE_NAMES
 from pipeline.store.artifacts import Store
 from pipeline.store.files import read_json, write_json
 from pipeline.store.runs import RunRecord, load_run
+from tests.unit.test_latency_profile import PROFILE
 
 CONFIG = Path(__file__).parents[2] / "configs" / "smoke.yaml"
 
@@ -93,8 +95,8 @@ class _World:
 
         return run
 
-    def begin(self, *overrides: str, run_id: str | None = None) -> RunRecord:
-        return begin(load_config(CONFIG, overrides), self.store, run_id, Progress(False))
+    def begin(self, *overrides: str, run_id: str | None = None, verify: bool = False) -> RunRecord:
+        return begin(load_config(CONFIG, overrides), self.store, run_id, Progress(False), verify)
 
     def run(self, *overrides: str, first: str = "pair", last: str = "promote", run_id: str | None = None) -> RunRecord:
         record = self.begin(*overrides, run_id=run_id)
@@ -248,6 +250,18 @@ def test_verify_hashes_what_a_skip_does_not(world: _World) -> None:
         Runner(world.store, world.begin(), Progress(False), verify=True).run()
 
 
+def test_a_failed_run_names_the_job(world: _World, capsys: pytest.CaptureFixture[str]) -> None:
+    """The last line before the error says which job it was."""
+    world.during["distill"] = _fail
+    with pytest.raises(UnderstudyError, match="broken"):
+        world.run()
+    assert "distill: failed" == capsys.readouterr().err.splitlines()[-1]
+
+
+def _fail(context: StageContext) -> None:
+    raise UnderstudyError("broken")
+
+
 def test_a_run_id_belongs_to_one_config(world: _World) -> None:
     """Continuing a run with another config is an error."""
     world.run(run_id="r")
@@ -255,19 +269,102 @@ def test_a_run_id_belongs_to_one_config(world: _World) -> None:
         world.begin("seed=7", run_id="r")
 
 
-def test_an_input_that_changed_since_the_run_began_is_refused(world: _World, tmp_path: Path) -> None:
-    """Two stages of one run never read different files."""
-    prompts = tmp_path / "prompts.jsonl"
-    prompts.write_text('{"prompt": "a"}')
-    models = [f"pair.{role}.source={tmp_path}" for role in ("target", "draft")]
-    (tmp_path / "config.json").write_text("{}")
-    (tmp_path / "model.safetensors").write_text("w")
-    chosen = (*models, f"corpus.sources=[{{path: {prompts}}}]")
-    world.begin(*chosen, run_id="r")
-    world.begin(*chosen, run_id="r")
-    prompts.write_text('{"prompt": "b"}')
+@pytest.fixture
+def own(tmp_path: Path) -> tuple[str, ...]:
+    """Overrides for models, prompts and a profile of the user's own, in `tmp_path`."""
+    for role in ("target", "draft"):
+        (tmp_path / role).mkdir()
+        (tmp_path / role / "config.json").write_text("{}")
+        (tmp_path / role / "model.safetensors").write_text(f"weights of {role}")
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "a"}')
+    (tmp_path / "profile.json").write_text(json.dumps(PROFILE.json()))
+    return (
+        *(f"pair.{role}.source={tmp_path / role}" for role in ("target", "draft")),
+        f"corpus.sources=[{{path: {tmp_path / 'prompts.jsonl'}}}]",
+        f"gate.profile={{unquantized: {tmp_path / 'profile.json'}}}",
+        "gate.load={requests_per_second: 1}",
+        "evaluate.gamma=2",
+    )
+
+
+def _replace(path: Path) -> None:
+    """Another content of the same size, with the old mtime."""
+    stat, text = path.stat(), path.read_text()
+    old, new = {"prompts.jsonl": ('"a"', '"b"'), "profile.json": ("here", "HERE")}.get(
+        path.name, ("weights", "Weights")
+    )
+    assert old in text
+    path.write_text(text.replace(old, new))
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+OWN_FILES = [
+    ("corpus", "prompts.jsonl"),
+    ("pair", "target/model.safetensors"),
+    ("generate", "target/model.safetensors"),
+    ("distill", "draft/model.safetensors"),
+    ("evaluate", "target/model.safetensors"),
+    ("gate", "profile.json"),
+]
+
+
+@pytest.mark.parametrize(("stage", "file"), OWN_FILES)
+def test_an_input_that_changes_while_it_is_read_is_refused(
+    world: _World, own: tuple[str, ...], tmp_path: Path, stage: str, file: str
+) -> None:
+    """Nothing is stored under the key of the old file, and nothing is left to resume from."""
+    world.during[stage] = lambda context: _replace(tmp_path / file)
+    with pytest.raises(UsageError, match=rf"^{stage}.*: while it was running, \w+ .* has changed since this run began"):
+        world.run(*own)
+    for place in ("artifacts", "work"):
+        assert [] == list((world.store.root / place).glob(f"{stage}-*"))
+
+
+@pytest.mark.parametrize(("stage", "file"), OWN_FILES)
+def test_an_input_that_changed_before_it_is_read_is_refused(
+    world: _World, own: tuple[str, ...], tmp_path: Path, stage: str, file: str
+) -> None:
+    """The stage that would read it does not start."""
+    before = [name for name in STAGE_NAMES if name != stage]
+    last = before[STAGE_NAMES.index(stage) - 1] if stage != "pair" else "pair"
+    record = world.begin(*own, run_id="r")
+    if stage != "pair":
+        Runner(world.store, record, Progress(False)).run(last=last)
+    world.calls.clear()
+    _replace(tmp_path / file)
+    with pytest.raises(UsageError, match="has changed since this run began; start a new run"):
+        Runner(world.store, record, Progress(False)).run()
+    assert [] == world.calls
+
+
+@pytest.mark.parametrize(("stage", "file"), [OWN_FILES[0], OWN_FILES[1], OWN_FILES[-1]])
+def test_a_replaced_input_is_another_input(
+    world: _World, own: tuple[str, ...], tmp_path: Path, stage: str, file: str
+) -> None:
+    """Also with the size and mtime of the old one, as a retuned target copied with its times has."""
+    world.run(*own)
+    world.calls.clear()
+    _replace(tmp_path / file)
+    world.run(*own)
+    assert stage in {job.partition("/")[0] for job in world.calls}
+
+
+def test_remembered_digests_are_not_trusted_to_verify(world: _World, own: tuple[str, ...]) -> None:
+    """`--verify` hashes the inputs, here against a remembered digest that is wrong."""
+    digest = world.begin(*own).outside["prompts_0"]["digest"]
+    path = world.store.root / "digests.json"
+    path.write_text(path.read_text().replace(digest, "0" * len(digest)))
+    assert "0" * len(digest) == world.begin(*own).outside["prompts_0"]["digest"]
+    assert digest == world.begin(*own, verify=True).outside["prompts_0"]["digest"]
+
+
+def test_a_run_that_continues_reads_the_same_files(world: _World, own: tuple[str, ...], tmp_path: Path) -> None:
+    """A run that is begun again with other files is refused."""
+    world.begin(*own, run_id="r")
+    world.begin(*own, run_id="r")
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "b"}')
     with pytest.raises(UsageError, match=r"prompts_0 .* has changed since this run began"):
-        world.begin(*chosen, run_id="r")
+        world.begin(*own, run_id="r")
 
 
 def test_a_registry_that_does_not_answer_stops_at_the_gate(world: _World) -> None:

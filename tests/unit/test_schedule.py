@@ -5,6 +5,7 @@ import pytest
 
 from pipeline.latency.load.schedule import (
     DraftOption,
+    Schedule,
     batch_ranges,
     best_lengths,
     break_even_acceptances,
@@ -15,6 +16,7 @@ from pipeline.latency.load.schedule import (
     plain_spread,
     speedups,
 )
+from pipeline.report.latency_schedule import print_schedule
 
 ROUNDS_G = np.array([100.0, 60.0, 50.0])
 STEP_GN = np.array(
@@ -97,3 +99,21 @@ def test_the_fastest_draft_wins() -> None:
     assert ["light", "better", None] == found.winner_N
     assert [1, 1, 0] == found.lengths_N.tolist()
     np.testing.assert_allclose(found.speedup_N, [100 / 66, 200 / 154, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("lengths", "expected"),
+    [
+        ([2, 1, 1, 0], "speculation pays at batch size 1 to 3 (batch cap: 4)"),
+        ([0, 2, 0, 1], "speculation pays at batch size 2, 4 (batch cap: 4)"),
+        ([1, 1, 1, 1], "speculation pays at batch size 1 to 4 (batch cap: 4)"),
+        ([0, 0, 0, 0], "speculation does not pay at any batch size up to 4"),
+    ],
+)
+def test_batch_sizes_that_pay_are_printed(
+    lengths: list[int], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every range of them: with measured costs a batch size between two that pay may not pay."""
+    ones_N = np.ones(4)
+    print_schedule(Schedule([], [None] * 4, np.array(lengths), ones_N, ones_N), [])
+    assert expected in capsys.readouterr().out

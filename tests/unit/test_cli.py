@@ -1,0 +1,70 @@
+"""What `main` makes of an end that no command expects: a full disk, Ctrl-C, a defect."""
+
+import errno
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from pipeline import cli
+from pipeline.errors import Refused, UnderstudyError, UsageError
+
+
+def _ends_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> Callable[[], int]:
+    def app() -> None:
+        raise error
+
+    monkeypatch.setattr(cli, "app", app)
+    return cli._main
+
+
+def _caused(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (UnderstudyError("x"), 1, "x"),
+        (UsageError("x"), 2, "x"),
+        (Refused("x"), 3, "x"),
+        (SystemExit(130), 130, "interrupted; finished artifacts are kept, run again to continue"),
+        (OSError(errno.ENOSPC, "", "/store/x"), 1, "/store/x: no space left on the disk; free some space"),
+        (OSError(errno.EDQUOT, "", "/store/x"), 1, "/store/x: the disk quota is used up"),
+        (OSError(errno.EROFS, "", "/store/x"), 1, "/store/x: the file system is read-only; choose a writable --store"),
+        (OSError(errno.EACCES, "", "/store/x"), 1, "/store/x: permission denied"),
+        (_caused(RuntimeError("saving failed"), OSError(errno.ENOSPC, "")), 1, "the store: no space left on the disk"),
+        (RuntimeError("I/O error: No space left on device (os error 28)"), 1, "the store: no space left on the disk"),
+        (RuntimeError("database or disk is full"), 1, "the store: no space left on the disk"),
+        (RuntimeError("attempt to write a readonly database"), 1, "the store: the file system is read-only"),
+    ],
+    ids=repr,
+)
+def test_an_error_is_one_line_and_its_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException, code: int, line: str
+) -> None:
+    """Ours, an interruption, and a disk that is full or read-only, also if a library says so in its own words."""
+    assert code == _ends_with(monkeypatch, error)()
+    written = capsys.readouterr().err
+    assert written.startswith(f"understudy: {line}")
+    assert 1 == len(written.splitlines())
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), OSError(errno.EIO, "")], ids=repr)
+def test_a_defect_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """What we cannot explain is raised."""
+    with pytest.raises(type(error)):
+        _ends_with(monkeypatch, error)()
+
+
+def test_a_scheduler_ends_a_command_as_ctrl_c_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGTERM raises KeyboardInterrupt, so that the run record says how the run ended."""
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(cli, "_main", lambda: 0)
+    try:
+        with pytest.raises(SystemExit):
+            cli.main()
+        assert signal.default_int_handler is signal.getsignal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
