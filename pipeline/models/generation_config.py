@@ -5,13 +5,15 @@ from typing import Any
 
 from pipeline.models.loading import read_json_object
 
-# What vLLM and SGLang read of the file (checked 2026-11), and the values that change nothing. `do_sample` they do not read.
+# The keys that vLLM 0.32 reads (ModelConfig.get_diff_sampling_param), with values that change nothing. It ignores `do_sample`.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "temperature": (1,),
     "top_k": (0, -1),
     "top_p": (1,),
     "min_p": (0,),
     "repetition_penalty": (1,),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
     "max_new_tokens": (),
 }
 
