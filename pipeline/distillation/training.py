@@ -77,7 +77,7 @@ class Training:
         return Sampling.from_config(self.config.sampling)
 
     def examine(self, draft: Any) -> AcceptanceSummary:
-        """On dev prompts."""
+        """Acceptance rate and tokens per target call of `draft` on dev prompts."""
         return self.examiner.summary(draft, self.dev)
 
     def _sampler(self, draft: Any) -> SampleFunction:

@@ -35,5 +35,5 @@ def trained_on(draft: Path) -> frozenset[str]:
 
 
 def trained_on_before(base: Path) -> frozenset[str]:
-    """The same for a base draft; empty if it has no such file, such as a draft from the hub."""
+    """Ids of the prompts that a base draft was trained on; empty if it has no such file, such as a draft from the hub."""
     return trained_on(base) if (base / TRAINED_ON).exists() else frozenset()

@@ -34,7 +34,7 @@ class Example:
     alpha: float
 
     def times(self, most: int) -> ForwardTimes:
-        """For draft lengths up to `most`; verification time is linear between the two given times."""
+        """Step times for draft lengths up to `most`; the verification time is linear between the two given times."""
         each = (self.verify - self.plain) / self.gamma
         return ForwardTimes({1 + gamma: self.plain + gamma * each for gamma in range(most + 1)}, self.draft)
 
