@@ -44,8 +44,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    help="Keeps the draft model of a speculative-decoding pair in step with its target.",
-    epilog="Exit codes: 0 fine, 1 failure, 2 bad usage or config, 3 refused or regression found, 130 interrupted.",
+    help="Retrain, measure and promote the draft model of a speculative-decoding pair.",
+    epilog="Exit codes: 0 success, 1 failure, 2 bad usage or config, 3 refused or regression found, 130 interrupted.",
 )
 
 
@@ -70,7 +70,7 @@ def _group(name: str, text: str, commands: Iterable[Callable[..., None]]) -> Non
 
 
 _group("latency", "Predict when speculation pays at a given load.", (fit, predict, schedule, explain))
-_group("champion", "The registered draft in use: its history, and going back to the one before.", (rollback, history))
+_group("champion", "List promotions and roll back the champion.", (rollback, history))
 _group("store", "Maintain the store of artifacts and runs.", (sync,))
 
 _DISK_ERRORS = {

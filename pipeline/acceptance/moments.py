@@ -38,7 +38,7 @@ class RoundMoments:
 
 
 def round_moments(a_BT: Floats, lengths_B: Lengths, gamma: int, convention: Convention) -> RoundMoments:
-    """Mean and variance of rounds, drafted and accepted tokens. Arguments and errors as `expected_rounds`."""
+    """Mean and variance of rounds, drafted and accepted tokens. Arguments and errors are those of `expected_rounds`."""
     rows = sort_by_length(a_BT, lengths_B, gamma, convention)
 
     def block(t: int, own_B: Lengths) -> Lengths:

@@ -17,7 +17,7 @@ def tokens_before_edges(before_B: Lengths, lengths_B: Lengths) -> NDArray[np.int
 
 
 def accepted_by_bin(a_BT: Floats, places_BE: NDArray[np.int64]) -> Floats:
-    """Sum of a_t of each completion within each bin, (B, BINS)."""
+    """The sum of a_t in each bin, one row per completion; shape (B, BINS)."""
     sums_BT = np.zeros((len(a_BT), a_BT.shape[1] + 1))
     a_BT.cumsum(1, out=sums_BT[:, 1:])
     found_BE: Floats = np.diff(np.take_along_axis(sums_BT, places_BE, axis=1), axis=1)

@@ -34,10 +34,10 @@ def probe(
         typer.Option(metavar="F", help="A JSONL or Parquet file, or a `datasets` directory, of prompts to complete."),
     ] = None,
     completions: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="A generate artifact to use in place of --prompts.")
+        Path | None, typer.Option(metavar="DIR", help="A generate artifact, instead of --prompts.")
     ] = None,
-    count: Annotated[int, typer.Option(min=1, help="The largest number of prompts to use.")] = 200,
-    max_new_tokens: Annotated[int, typer.Option(min=2, help="The largest length of a completion, in tokens.")] = 128,
+    count: Annotated[int, typer.Option(min=1, help="Maximum number of prompts.")] = 200,
+    max_new_tokens: Annotated[int, typer.Option(min=2, help="Maximum completion length, in tokens.")] = 128,
     max_gamma: Annotated[int, typer.Option(min=1, max=16, help="The longest draft length to examine.")] = 16,
     temperature: TemperatureOption = 1.0,
     top_k: TopKOption = 0,
@@ -52,12 +52,14 @@ def probe(
         float | None,
         typer.Option(
             min=0,
-            help="Time of a draft pass / time of a target pass, verification cost ignored; measured here by default.",
+            help="Time of a draft pass / time of a target pass, ignoring verification cost. Default: measured on this machine.",
         ),
     ] = None,
     chat: Annotated[
         bool | None,
-        typer.Option("--chat/--no-chat", help="Apply the chat template to plain prompts; by default if there is one."),
+        typer.Option(
+            "--chat/--no-chat", help="Apply the chat template to plain prompts. Default: if the tokenizer has one."
+        ),
     ] = None,
     as_json: JsonOption = False,
     dtype: DtypeOption = None,

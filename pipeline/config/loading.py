@@ -38,7 +38,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     """
     raw = _read(path)
     if not isinstance(raw, dict):
-        raise UsageError(f"{path}: a config is a mapping of sections, not {type(raw).__name__}")
+        raise UsageError(f"{path}: a config must be a mapping of sections, not {type(raw).__name__}")
     for override in overrides:
         _apply(raw, override)
     config = parse_config(raw, str(path), overrides)
@@ -48,7 +48,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
 def parse_config(raw: Any, where: str, overrides: Sequence[str] = ()) -> Config:
     """Validate an already parsed mapping; `where` names it in messages, or the override that a mistake is in."""
     if not isinstance(raw, dict):
-        raise UsageError(f"{where}: a config is a mapping of sections, not {type(raw).__name__}")
+        raise UsageError(f"{where}: a config must be a mapping of sections, not {type(raw).__name__}")
     if old := [key for key in RENAMED if _has(raw, key.split("."))]:
         raise UsageError(
             "\n".join(f"{_blamed(key.split('.'), overrides, where)}: {key} is now {RENAMED[key]}" for key in old)

@@ -69,7 +69,7 @@ def rows_per_band(threshold: float) -> int:
 
 
 def band_keys(block: NDArray[np.uint32], rows: int) -> NDArray[np.uint64]:
-    """A 64-bit key [n, bands] for each band of signatures [n, 128]; equal bands of equal number have equal keys."""
+    """A 64-bit key [n, bands] for each band of signatures [n, 128]; bands with the same index and content have the same key."""
     bands = PERMUTATIONS // rows
     places = block[:, : bands * rows].reshape(len(block), bands, rows).astype(np.uint64)
     keys = np.broadcast_to(np.arange(bands, dtype=np.uint64), places.shape[:2])

@@ -33,7 +33,7 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class Chat:
-    """A multi-turn chat: the messages so far, and the user messages after each coming answer."""
+    """A multi-turn chat: the messages so far, and the user messages to send after each later answer."""
 
     messages: tuple[Mapping[str, Any], ...]
     follow_ups: tuple[tuple[Mapping[str, Any], ...], ...]

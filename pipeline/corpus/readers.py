@@ -87,8 +87,8 @@ def _detect_format(number: int, source: PromptSource, path: Path) -> str:
         saved = any((path / mark).is_file() for mark in _DATASET_MARKS)
         if not saved and not any(path.rglob("*.parquet")):
             raise UsageError(
-                f"corpus.sources.{number}.path: {path}: neither a directory written by save_to_disk nor "
-                "one of .parquet files"
+                f"corpus.sources.{number}.path: {path}: not a directory written by save_to_disk, and "
+                "it contains no .parquet files"
             )
         return "dataset" if saved else "parquet"
     if source.format != "auto":

@@ -59,7 +59,7 @@ def _dataset(path: Path) -> Any:
         return found
     if len(found) != 1:
         raise UsageError(
-            f"{path}: holds the splits {', '.join(found)}; name one, for example {path / next(iter(found))}"
+            f"{path}: contains the splits {', '.join(found)}; name one, for example {path / next(iter(found))}"
         )
     return next(iter(found.values()))
 

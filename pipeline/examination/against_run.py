@@ -41,7 +41,7 @@ def examine_again(
     sampling = Sampling.from_config(config.sampling)
     if canonical(sampling) not in stored_samplings(completions, {"examination"}):
         raise UsageError(
-            f"--completions {completions}: holds no examination completions at this run's sampling settings; leave it out or "
+            f"--completions {completions}: contains no examination completions at this run's sampling settings; leave it out or "
             "give a generate artifact of such a run"
         )
     path = find_draft(draft, config.pair)

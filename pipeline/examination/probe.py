@@ -104,7 +104,7 @@ def read_prompts(
         notes.append(f"{len(trained_on)} prompts left out: a draft was trained on them")
     fresh = sorted(found.keys() - trained_on)
     if not fresh:
-        raise UsageError(f"--prompts {path}: a draft was trained on every one of these prompts; give other prompts")
+        raise UsageError(f"--prompts {path}: a draft was trained on every one of these prompts; use other prompts")
     return [found[digest] for digest in fresh[:count]], notes
 
 
@@ -131,12 +131,12 @@ def check_completions(directory: Path, sampling: Sampling, target: Path) -> None
     stored = stored_samplings(directory, {"examination"}) if stage == "generate" else {}
     if not stored:
         raise UsageError(
-            f"--completions {directory}: not a generate artifact with examination completions; `understudy show` names one"
+            f"--completions {directory}: not a generate artifact with examination completions; `understudy show` prints one"
         )
     if sampling not in stored:
         present = ", ".join(map(str, stored))
         raise UsageError(
-            f"--completions {directory}: holds completions at {present}, not at {sampling}; set --temperature and the filters"
+            f"--completions {directory}: contains completions at {present}, not at {sampling}; set --temperature and the filters"
         )
 
 
@@ -154,7 +154,7 @@ def probe(
     stored = [item.id for item in read_completions(completions, {"examination"}, sampling)]
     ids = sorted(set(stored) - pair.trained_on)
     if not ids:
-        raise UsageError("a draft was trained on every one of these prompts; give other prompts")
+        raise UsageError("a draft was trained on every one of these prompts; use other prompts")
     chosen = frozenset(ids[:count])  # ids are digests: a random choice that does not depend on the store's order
     examiner = Examiner(sampling, settings, pair.vocabulary)
     tallies, broken = {name: AcceptanceTally(settings.max_gamma) for name in pair.drafts}, dict[str, str]()
@@ -251,9 +251,9 @@ def _pays(prompts: int, low: float | None, high: float | None) -> bool | None:
 
 def _verdict(prompts: int, pays: bool | None, gamma: int, speedup: float, alone: str | None) -> str:
     if pays:
-        return f"pays off: predicted speedup at most about {speedup:.2f} with {gamma} draft tokens per round"
+        return f"may pay off: the upper bound of its speedup is {speedup:.2f}, with {gamma} draft tokens per round"
     if pays is False:
-        return f"does not pay off: predicted speedup at most {speedup:.2f} at its best draft length ({gamma})"
+        return f"does not pay off: the upper bound of its speedup is {speedup:.2f}, at its best draft length ({gamma})"
     if prompts < _LEAST_PROMPTS:
         return f"{prompts} prompts are too few for a verdict; give at least {_LEAST_PROMPTS}"
     if alone is not None:

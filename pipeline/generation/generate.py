@@ -71,7 +71,7 @@ def plan_completions(
 
 
 def sort_requests(requests: Iterable[CompletionRequest], kinds: Sequence[Sampling]) -> list[CompletionRequest]:
-    """Sort by sampling, then length."""
+    """Sort by sampling, then examination prompts first, then length."""
     return sorted(
         requests,
         key=lambda item: (

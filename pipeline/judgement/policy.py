@@ -71,7 +71,10 @@ def _enough_prompts(case: Case, policy: GateConfig) -> Rule:
     found = Counter(item.domain for item in case.candidate)
     counts = {domain: found[domain] for domain in sorted(_domains(case))}
     domain, fewest = min(counts.items(), key=lambda item: item[1], default=("any domain", 0))
-    text = f"{fewest} unseen prompts in '{domain}', the smallest domain; {policy.min_prompts_per_domain} are needed"
+    text = (
+        f"{fewest} prompts that neither draft was trained on in '{domain}', the smallest domain; "
+        f"{policy.min_prompts_per_domain} are needed"
+    )
     verdict = PASS if fewest >= policy.min_prompts_per_domain else NO_VERDICT
     return Rule("least_prompts", verdict, text, float(fewest), threshold=float(policy.min_prompts_per_domain))
 
@@ -94,7 +97,7 @@ def _domain(case: Case, domain: str, policy: GateConfig, confidence: float) -> R
         return Rule(
             f"domain_not_harmed:{domain}",
             NO_VERDICT,
-            f"'{domain}' has only {len(candidate)} unseen prompts",
+            f"'{domain}' has only {len(candidate)} prompts that neither draft was trained on",
             threshold=-policy.domain_margin,
         )
     return _proved(
@@ -150,7 +153,7 @@ def _proved(
 def _demand(threshold: float, unit: str) -> str:
     """The condition on the lower bound of a gain, in words."""
     amount = f"{abs(threshold):.2f} {unit}{'' if abs(threshold) == 1 else 's'}"
-    return f"may lose at most {amount}" if threshold < 0 else f"must gain more than {amount}"
+    return f"allowed loss: {amount}" if threshold < 0 else f"required: more than {amount}"
 
 
 def _size(draft_bytes: float | None, limit_megabytes: float) -> Rule:
@@ -217,7 +220,7 @@ def _crosscheck(agrees: bool | None) -> Rule:
     if agrees is None:
         return Rule("decode_agrees", NO_VERDICT, "no cross-check by decoding (evaluate.crosscheck_prompts is 0)")
     text = (
-        "speculative decoding agrees with the examination"
+        "speculative decoding matches the prediction of the examination"
         if agrees
         else "speculative decoding differs from the examination by more than near-ties"
     )

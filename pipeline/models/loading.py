@@ -40,7 +40,7 @@ def supports_bf16(device: torch.device) -> bool:
 
 
 def load_model(path: Path, dtype: str, device: torch.device, trust_remote_code: bool = False) -> Any:
-    """A causal language model in eval mode. A quantised checkpoint keeps its own dtype.
+    """Load a causal language model in eval mode. A quantised checkpoint keeps its own dtype.
 
     Raises UnderstudyError naming the directory if the weights are missing, damaged or not safetensors.
     """
@@ -89,5 +89,5 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 
 def dtype_bytes(dtype: str) -> int:
-    """Bytes per element."""
+    """Return the bytes per element of a dtype."""
     return int(_DTYPES[dtype].itemsize)

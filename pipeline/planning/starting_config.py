@@ -104,7 +104,7 @@ def _read_prompts(path: Path) -> Prompts:
         follow_ups += bool(request.follow_ups)
     rows = sum(kinds.values())
     if not rows:
-        raise UsageError(f"--prompts {path}: no row is a prompt{'; ' + bad[0] if bad else ''}")
+        raise UsageError(f"--prompts {path}: no row contains a prompt{'; ' + bad[0] if bad else ''}")
     return Prompts(path=path.resolve(), rows=rows, kinds=kinds, domains=domains, follow_ups=follow_ups)
 
 

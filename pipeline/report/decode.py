@@ -39,7 +39,7 @@ class Painter:
 
     def end(self) -> None:
         self.console.print()
-        legend = Text("\n")
+        legend = Text("\ntokens: ")
         for name in ("accepted", "corrected", "bonus"):
             legend.append(f"{self._marked(name, name)} ", style=_STYLES[name])
         self.console.print(legend)
@@ -77,8 +77,8 @@ def print_statistics(completion: Completion, alone: Completion | None) -> None:
         "acceptance by draft position: " + " ".join(f"{accepted / max(drafted, 1):.2f}" for accepted, drafted in shares)
     )
     out.text(
-        "rounds by accepted tokens: "
-        + ", ".join(f"{rounds} with {n}" for n, rounds in enumerate(found.histogram) if rounds)
+        "rounds by number of accepted tokens: "
+        + ", ".join(f"{n}: {rounds}" for n, rounds in enumerate(found.histogram) if rounds)
     )
 
 

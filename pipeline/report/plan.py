@@ -17,11 +17,11 @@ def print_forecast(found: "Forecast", curve: Mapping[str, Any] | None, notes: Se
     expectations."""
     out = Report()
     splits = ", ".join(f"{count:,} {split}" for split, count in found.prompts.items())
-    out.text(f"corpus: {found.rows:,} rows, so about {splits} prompts, minus rejected rows and duplicates")
+    out.text(f"corpus: {found.rows:,} rows: about {splits} prompts, before rejected rows and duplicates are removed")
     for asked in found.generate:
         out.text(
             f"{asked.job}: up to {asked.completions:,} completions, {asked.tokens:,} target tokens, "
-            f"{asked.stored_bytes / 1e6:,.1f} MB at {found.bytes_per_token} bytes per token"
+            f"{asked.stored_bytes / 1e6:,.1f} MB on disk ({found.bytes_per_token} bytes per token)"
         )
     if found.first_turns_only:
         out.text(

@@ -96,7 +96,7 @@ def _domains(finding: Finding) -> list[tuple[str, Mapping[str, Any]]]:
 
 
 def _bins(bins: Sequence[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
-    return [(f"{entry['from']}+", entry["acceptance_rate"]) for entry in bins]
+    return [(f"from {entry['from']}:", entry["acceptance_rate"]) for entry in bins]
 
 
 def _list(entries: Sequence[tuple[str, Mapping[str, Any]]]) -> str:

@@ -47,9 +47,11 @@ def print_summary(summary: Summary) -> None:
         out.line(f"promotion: {promotion['result']}, {promotion['name']} version {promotion['version']}")
     if summary.directories:
         named = (f"--{option} {shlex.quote(value)}" for option, value in summary.directories.items())
-        out.line(f"for probe: {' '.join(named)}")
+        out.line(f"to probe: understudy probe {' '.join(named)}")
     if summary.examination:
-        out.line(f"for latency: --acceptance {shlex.quote(summary.examination)}")
+        out.line(
+            f"to predict latency: understudy latency predict --costs PROFILE --acceptance {shlex.quote(summary.examination)}"
+        )
     if summary.mlflow:
         out.line(f"MLflow: {summary.mlflow}")
 
@@ -59,7 +61,7 @@ def _print_stages(out: Report, summary: Summary) -> None:
         f"{line.job} {line.seconds:.0f} s".replace(" ", NO_BREAK) for line in summary.stages if line.state == "done"
     ]
     skipped = [line.job for line in summary.stages if line.state == "skipped"]
-    for label, jobs in (("done", done), ("reused from earlier runs", skipped)):
+    for label, jobs in (("completed", done), ("reused from earlier runs", skipped)):
         if jobs:
             out.text(f"{label}: {', '.join(jobs)}", indent=2)
 
@@ -111,7 +113,7 @@ def _perplexity(figures: dict[str, float]) -> str:
 def _print_decision(out: Report, decision: dict[str, Any]) -> None:
     baseline = _BASELINES.get(decision["baseline"], decision["baseline"])
     dropped = f", {decision['dropped_prompts']} prompts left out" if decision.get("dropped_prompts") else ""
-    out.line(f"\ndecision: {_VERDICTS[decision['verdict']]} (candidate against {baseline}{dropped})")
+    out.line(f"\ndecision: {_VERDICTS[decision['verdict']]} (candidate compared with {baseline}{dropped})")
     forms = decision.get("forms", [])
     if any(
         form["verdict"] in ("slower", "refused", "not made") for form in forms

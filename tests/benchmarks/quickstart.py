@@ -60,7 +60,7 @@ def section(figure: dict[str, Any]) -> Iterator[str]:
     """What BENCHMARKS.md says of it."""
     yield "## The quickstart, from an empty store\n"
     yield f"{figure['seconds']:.0f} s in all (at most 240, aim 150), {figure['peak_gibibytes']:.1f} GiB at most (limit 4).\n"
-    yield "Temperature 1, unseen prompts, 95% intervals by prompt:\n"
+    yield "Temperature 1, examination prompts, 95% intervals by prompt:\n"
     yield f"| draft | acceptance rate | tokens per target call, gamma {figure['gamma']} | at temperature 0 | MB |"
     yield "|---|---|---|---|---|"
     for draft in figure["drafts"]:

@@ -61,7 +61,7 @@ def test_every_way_of_sampling_says_what_it_did(smoke: Smoke, options: tuple[obj
 def test_one_seed_is_one_text(smoke: Smoke) -> None:
     """Two calls with one seed print the same, a third with another something else."""
     ended = [_decode(smoke, "--max-new-tokens", 20, "--seed", seed) for seed in (3, 3, 4)]
-    one, again, other = (each.out.partition("accepted [corrected] {bonus}")[0] for each in ended)
+    one, again, other = (each.out.partition("tokens: accepted [corrected] {bonus}")[0] for each in ended)
 
     assert one == again
     assert one != other

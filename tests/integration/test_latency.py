@@ -115,7 +115,10 @@ def test_show_says_what_latency_is_given(smoke: Smoke) -> None:
     shown = smoke.place.understudy("show").out
     lookup = smoke.place.artifact("evaluate/prompt-lookup")
 
-    assert f"for latency: --acceptance {smoke.place.artifact('evaluate/candidate')}" in shown
+    assert (
+        f"to predict latency: understudy latency predict --costs PROFILE --acceptance {smoke.place.artifact('evaluate/candidate')}"
+        in shown
+    )
     ended = _latency(smoke, "predict", "--costs", lookup / "acceptance.json", "--acceptance", lookup)
     assert 2 == ended.code
 

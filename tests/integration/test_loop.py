@@ -94,10 +94,13 @@ def test_show_prints_the_figures_of_the_profiles(smoke: Smoke) -> None:
         ]
     assert (0, "") == (shown.code, shown.err)
     assert expected == found
-    assert "decision: passed (candidate against base draft" in shown.out
+    assert "decision: passed (candidate compared with base draft" in shown.out
     assert "\npromotion: promoted, reference-draft version 1\n" in shown.out
     named = {option: smoke.place.artifact(job) for option, job in GIVEN.items()}
-    assert "\nfor probe: " + " ".join(f"{option} {path}" for option, path in named.items()) + "\n" in shown.out
+    assert (
+        "\nto probe: understudy probe " + " ".join(f"{option} {path}" for option, path in named.items()) + "\n"
+        in shown.out
+    )
     assert f"MLflow: mlflow ui --backend-store-uri sqlite:///{smoke.place.store}/mlflow/mlflow.db" in shown.out
 
 
@@ -268,7 +271,7 @@ def test_refused_draft_leaves_the_champion(loop: Place) -> None:
     assert (3, 3) == (first.code, code), first.err + again.err
     assert first.complaint == again.complaint == "refused: " + "; ".join(record["decision"]["reasons"])
     assert "gain (fail): gain in acceptance rate over the champion: -" in first.complaint
-    assert "decision: REFUSED (candidate against champion" in first.out
+    assert "decision: REFUSED (candidate compared with champion" in first.out
     assert ("refused", "refused") == (record["state"], loop.record("ruined-again")["state"])
     assert {"skipped"} == set(again.states.values())
     assert ["mlflow"] == imported

@@ -32,7 +32,7 @@ def test_the_plan_in_words(smoke: Smoke) -> None:
     tokens = 240 * 40 + 360 * 24
 
     assert (0, "") == (ended.code, ended.err)
-    assert "corpus: 480 rows, so about 312 train, 48 dev, 120 examination prompts, minus" in ended.out
+    assert "corpus: 480 rows: about 312 train, 48 dev, 120 examination prompts, before" in ended.out
     assert f"generate: up to 600 completions, {tokens:,} target tokens, {tokens * 59 / 1e6:.1f} MB" in ended.out
     assert "generate/before: up to 240 completions, 9,600 target tokens" in ended.out
     assert "on-policy rounds: up to 100 completions, 2,400 target tokens, 0.1 MB" in rounds.out

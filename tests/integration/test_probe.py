@@ -69,11 +69,11 @@ def test_verdicts_are_plain(smoke: Smoke) -> None:
     ended = _probe(smoke, "--completions", smoke.place.artifact("generate"), "--cost-ratio", 5)
 
     assert (0, "") == (ended.code, ended.err)
-    assert f"{smoke.place.artifact('distill').name}: does not pay off: predicted speedup at most" in ended.out
+    assert f"{smoke.place.artifact('distill').name}: does not pay off: the upper bound of its speedup is" in ended.out
     assert "draft sampling: probabilistic; convention: user" in ended.out
     assert "as given, verification cost ignored" in ended.out
     assert "by domain: modules 0." in ended.out
-    assert "by position in the output: 0+ 0." in ended.out
+    assert "by position in the output: from 0: 0." in ended.out
 
 
 def test_prompts_are_completed_and_times_measured(smoke: Smoke) -> None:
@@ -101,7 +101,7 @@ def test_prompts_are_completed_and_times_measured(smoke: Smoke) -> None:
         (("--completions", "none"), "--completions none: no such directory"),
         (
             ("--completions", "."),
-            "--completions .: not a generate artifact with examination completions; `understudy show` names one",
+            "--completions .: not a generate artifact with examination completions; `understudy show` prints one",
         ),
         (("--prompts", "p.txt"), "--prompts p.txt: no such file or directory"),
     ],
@@ -181,4 +181,4 @@ def test_prompts_that_a_draft_learnt_are_left_out(
 
     assert 0 == some.code, some.err
     assert f"{stored - 5:,} (5 more were left out because a draft was trained on them) prompts, " in some.out
-    assert (2, "a draft was trained on every one of these prompts; give other prompts") == (every.code, every.complaint)
+    assert (2, "a draft was trained on every one of these prompts; use other prompts") == (every.code, every.complaint)

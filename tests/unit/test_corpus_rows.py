@@ -137,9 +137,9 @@ def _two_splits(path: Path) -> None:
     ("make", "message"),
     [
         (lambda folder: (folder / "p.txt").write_text("x"), "corpus.sources.0.format"),
-        (lambda folder: (folder / "p.txt").mkdir(), "neither a directory written by save_to_disk"),
+        (lambda folder: (folder / "p.txt").mkdir(), "not a directory written by save_to_disk"),
         (lambda folder: None, "no such file"),
-        (_two_splits, "holds the splits a, b"),
+        (_two_splits, "contains the splits a, b"),
     ],
 )
 def test_unusable_path_is_one_clear_line(tmp_path: Path, make: Callable[[Path], Any], message: str) -> None:

@@ -53,7 +53,7 @@ def test_a_measurement_beside_other_work_says_so() -> None:
     beside = replace(PROFILE, about={"processor_share": 0.5})
 
     assert 1 == len(beside.notes)
-    assert "profiling had 50% of the CPU time" in beside.notes[0]
+    assert "profiling got 50% of the CPU time" in beside.notes[0]
     assert [] == PROFILE.notes == replace(PROFILE, about={"processor_share": 0.9}).notes
 
 

@@ -42,7 +42,7 @@ def test_without_colours_tokens_are_marked(options: dict[str, bool]) -> None:
     painter.paint(list(b"cd"), 1, 1)
     painter.end()
 
-    assert ["a[b]c{d}", "accepted [corrected] {bonus}"] == [
+    assert ["a[b]c{d}", "tokens: accepted [corrected] {bonus}"] == [
         line.strip() for line in stream.getvalue().split("\n") if line
     ]
 

@@ -122,8 +122,8 @@ def test_names_that_yaml_could_misread(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("rows", "complaint"),
     [
-        ([{"prompt": None}, {"x": 1}], "no row is a prompt; row 1: null prompt: 'prompt' is null"),
-        ([], "no row is a prompt"),
+        ([{"prompt": None}, {"x": 1}], "no row contains a prompt; row 1: null prompt: 'prompt' is null"),
+        ([], "no row contains a prompt"),
         (
             [{"messages": [{"role": "user", "content": "a"}]}],
             "1 rows are chats, and the target's tokenizer has no chat",

@@ -54,7 +54,7 @@ class Profile:
         if not isinstance(share, float) or share >= _MIN_PROCESSOR_SHARE:
             return []
         return [
-            f"note: other processes ran during profiling (profiling had {share:.0%} of the CPU time), so times are unreliable; "
+            f"note: other processes were running, so profiling got {share:.0%} of the CPU time and its times are unreliable; "
             "profile again on an idle machine"
         ]
 
