@@ -115,10 +115,8 @@ def test_show_says_what_latency_is_given(smoke: Smoke) -> None:
     shown = smoke.place.understudy("show").out
     lookup = smoke.place.artifact("evaluate/prompt-lookup")
 
-    assert (
-        f"to predict latency: understudy latency predict --costs PROFILE --acceptance {smoke.place.artifact('evaluate/candidate')}"
-        in shown
-    )
+    named = f"--acceptance {smoke.place.artifact('evaluate/candidate')}"
+    assert f"to predict latency: understudy latency predict --costs PROFILE {named}" in shown
     ended = _latency(smoke, "predict", "--costs", lookup / "acceptance.json", "--acceptance", lookup)
     assert 2 == ended.code
 
