@@ -69,8 +69,10 @@ def checks(store: Path) -> list[Check]:
         _compiled_cache(),
         *(_tool(name, remedy) for name, remedy in _TOOLS.items()),
         *_store(store),
-        *_credentials(),
-        _registry(os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{store}/mlflow/mlflow.db"),
+        *(
+            _credentials()
+            or [_registry(os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{store}/mlflow/mlflow.db")]
+        ),
         _hub(),
     ]
 
