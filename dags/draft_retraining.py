@@ -53,7 +53,7 @@ Each task calls `understudy stage NAME`; no code of the pipeline runs in Airflow
 |---|---|
 | all green | the new draft is the champion, or the champion already *is* this draft |
 | `gate` and `promote` skipped, the run green | **refused**: not proved better. Nothing failed, nothing changed |
-| only `promote` skipped | refused by `promote`: its log says why |
+| only `promote` skipped | refused by `promote`, such as a draft that was rolled back: its log says why |
 | a red task, the run red | a failure; the last line of its log says what to do. Clear the task to continue the run |
 
 The reasons for a refusal are in the logs of `gate` and `report`. `report` always prints the figures of the run; it is a

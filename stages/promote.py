@@ -8,7 +8,7 @@ from typing import Any
 from pipeline.config.quantize import Form
 from pipeline.errors import Refused, UnderstudyError
 from pipeline.models.stored_pair import read_pair
-from pipeline.registry.registry import RegisteredDraft, Registry, registry_for
+from pipeline.registry.registry import RegisteredDraft, Registry, RolledBack, registry_for
 from pipeline.report.card import card, examined, flat_figures
 from pipeline.running.context import Outcome, StageContext
 from pipeline.running.tasks import UNQUANTIZED, draft_input, examination_input
@@ -26,6 +26,9 @@ def run(context: StageContext) -> Outcome:
         raise Refused("refused: " + "; ".join(decision["reasons"]))
     chosen: Form = decision["form"]
     facts = _facts(context, registry.name, decision, chosen)
+    rolled_back = None if context.force_promote else registry.rolled_back(facts["digest"])
+    if rolled_back is not None:
+        return _stays_off(context, registry.name, rolled_back)
     text = card(facts)
     (context.out / "card.md").write_text(text, encoding="utf-8")
     champion = registry.promote(
@@ -49,6 +52,18 @@ def _already_champion(context: StageContext, registry: Registry, digest: str) ->
             f"(is {'none' if champion is None else f'version {champion.version}'}); run again"
         )
     return _report(context, champion, "already champion")
+
+
+def _stays_off(context: StageContext, name: str, draft: RolledBack) -> Outcome:
+    """A rollback is a person's decision: the next scheduled run does not undo it."""
+    result = f"refused, rolled back at {draft.at}"
+    notes = {"result": result, "name": name, "version": draft.version}
+    write_json(context.out / "promotion.json", notes)
+    refused = (
+        f"refused: the draft is {name} version {draft.version}, which was rolled back at {draft.at}; "
+        "to promote it again, add --force-promote"
+    )
+    return Outcome(notes=notes, refused=refused)
 
 
 def _report(context: StageContext, champion: RegisteredDraft, result: str) -> Outcome:

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 def rollback(config: ConfigPath, overrides: Overrides = None, store: StorePath = DEFAULT_STORE) -> None:
-    """Make the previous champion the champion again. Without a previous one there is no champion afterwards."""
+    """Make the previous champion the champion again. Without a previous one there is no champion afterwards.
+
+    Later runs do not promote the draft that was rolled back, unless they are called with --force-promote.
+    """
     registry = _registry(config, overrides, store)
     champion = registry.rollback()
     if champion is None:
@@ -22,6 +25,9 @@ def rollback(config: ConfigPath, overrides: Overrides = None, store: StorePath =
         )
     else:
         typer.echo(f"{registry.name}: version {champion.version} is champion again (draft {champion.digest})")
+    typer.echo(
+        "Later runs do not promote the draft that was rolled back, except with `understudy run CONFIG --force-promote`."
+    )
 
 
 def history(config: ConfigPath, overrides: Overrides = None, store: StorePath = DEFAULT_STORE) -> None:

@@ -69,7 +69,10 @@ def checks(store: Path) -> list[Check]:
         _compiled_cache(),
         *(_tool(name, remedy) for name, remedy in _TOOLS.items()),
         *_store(store),
-        _registry(os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{store}/mlflow/mlflow.db"),
+        *(
+            _credentials()
+            or [_registry(os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{store}/mlflow/mlflow.db")]
+        ),
         _hub(),
     ]
 
@@ -293,6 +296,13 @@ def _store(store: Path) -> list[Check]:
         mark: Literal["missing", "note"] = "missing" if free < _DISK_NEEDED_GIB else "note"
         disk = Check("disk", mark, disk.found, "free some space, or choose another --store")
     return [disk, writable]
+
+
+def _credentials() -> list[Check]:
+    """Addresses of MLflow that hold credentials: every command that needs MLflow refuses them."""
+    from pipeline.registry.mlflow_client import addresses_with_credentials
+
+    return [Check(name, "missing", "refused", mistake) for name, mistake in addresses_with_credentials().items()]
 
 
 def _registry(uri: str) -> Check:

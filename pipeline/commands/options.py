@@ -15,6 +15,10 @@ Overrides = Annotated[
 ]
 StorePath = Annotated[Path, typer.Option("--store", metavar="DIR", help="The directory of artifacts and runs.")]
 DEFAULT_STORE = Path(".understudy")
+ForcePromote = Annotated[
+    bool,
+    typer.Option("--force-promote", help="Promote the draft also if it was rolled back. The gate decides as always."),
+]
 TargetName = Annotated[
     str, typer.Option("--target", metavar="T", help="The target model: a local directory or org/name@revision.")
 ]

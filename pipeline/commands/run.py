@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.commands.options import DEFAULT_STORE, ConfigPath, Overrides, StorePath
+from pipeline.commands.options import DEFAULT_STORE, ConfigPath, ForcePromote, Overrides, StorePath
 from pipeline.errors import UsageError
 from pipeline.running.stage_list import STAGE_NAMES
 
@@ -26,6 +26,7 @@ def run(
     verify: Annotated[
         bool, typer.Option("--verify", help="Hash every input file and every file that is reused from earlier runs.")
     ] = False,
+    force_promote: ForcePromote = False,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -36,6 +37,8 @@ def run(
 ) -> None:
     """Run the stages from pair to promote. Artifacts that are in the store are reused."""
     from pipeline.config.loading import load_config
+    from pipeline.registry.mlflow_client import tracking_location
+    from pipeline.store.artifacts import Store
 
     for option, name in (("--from", from_), ("--until", until)):
         if name not in STAGE_NAMES:
@@ -43,6 +46,7 @@ def run(
     if STAGE_NAMES.index(from_) > STAGE_NAMES.index(until):
         raise UsageError(f"--from {from_} comes after --until {until}")
     resolved = load_config(config, set_ or ())
+    tracking_location(resolved, Store(store))  # an address with credentials is refused before anything is done
     if dry_run:
         _dry_run(resolved)
         return
@@ -50,12 +54,11 @@ def run(
     from pipeline.report.show import print_summary
     from pipeline.report.summary import summarise
     from pipeline.running.runner import Runner, begin
-    from pipeline.store.artifacts import Store
 
     target, progress = Store(store), Progress()
     record = begin(resolved, target, run_id, progress, verify)
     progress.line(f"run {record.id} in {target.root}")
-    runner = Runner(target, record, progress, verify)
+    runner = Runner(target, record, progress, verify, force_promote)
     try:
         runner.run(from_, until)
     finally:

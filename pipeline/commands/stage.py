@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.commands.options import DEFAULT_STORE, ConfigPath, Overrides, StorePath
+from pipeline.commands.options import DEFAULT_STORE, ConfigPath, ForcePromote, Overrides, StorePath
 from pipeline.errors import UsageError
 from pipeline.running.stage_list import STAGE_NAMES
 
@@ -15,6 +15,7 @@ def stage(
     run_id: Annotated[str, typer.Option("--run", metavar="ID", help="The id of the run; the first stage creates it.")],
     set_: Overrides = None,
     store: StorePath = DEFAULT_STORE,
+    force_promote: ForcePromote = False,
 ) -> None:
     """Run one stage of a run. The stages before it must be done. A scheduler calls this once a stage."""
     from pipeline.config.loading import load_config
@@ -26,4 +27,4 @@ def stage(
         raise UsageError(f"{name}: not a stage; the stages are {', '.join(STAGE_NAMES)}")
     target, progress = Store(store), Progress()
     record = begin(load_config(config, set_ or ()), target, run_id, progress)
-    Runner(target, record, progress).run(name, name)
+    Runner(target, record, progress, force_promote=force_promote).run(name, name)

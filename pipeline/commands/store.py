@@ -35,7 +35,7 @@ def sync(
         if not tracker.sync(record):
             failed.append(record.id)
             break  # the others would wait for the same server
-        typer.echo(f"{record.id}: {ui_link(record)}")
+        typer.echo(f"{record.id}: {ui_link(record, where)}")
     if failed:
         raise UnderstudyError(
             f"{failed[0]} was not uploaded; run `understudy store sync` again when the server answers"

@@ -2,6 +2,7 @@
 
 import copy
 import difflib
+import re
 import typing
 from collections.abc import Hashable, Sequence
 from pathlib import Path
@@ -10,9 +11,12 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from pipeline.config.credentials import masked
 from pipeline.config.renamed import RENAMED
 from pipeline.config.root import Config
 from pipeline.errors import UsageError
+
+_SECRET = re.compile("(password|token|secret|credentials?)$", re.IGNORECASE)  # keys whose values are not printed
 
 
 class _Loader(yaml.SafeLoader):
@@ -91,7 +95,8 @@ def _has(raw: Any, parts: Sequence[str]) -> bool:
 
 def _read(path: Path) -> Any:
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), _Loader)
+        with path.open(encoding="utf-8") as stream:  # of a string, an error would show a part: it may be a password
+            return yaml.load(stream, _Loader)
     except FileNotFoundError:
         raise UsageError(f"{path}: no such config file") from None
     except (IsADirectoryError, UnicodeDecodeError):
@@ -104,11 +109,13 @@ def _apply(raw: Any, override: str) -> None:
     key, equals, text = override.partition("=")
     parts = key.strip().split(".")
     if not equals or not all(parts):
-        raise UsageError(f"--set {override}: write it as key.path=value, for example --set distill.max_steps=100")
+        raise UsageError(
+            f"--set {masked(override)}: write it as key.path=value, for example --set distill.max_steps=100"
+        )
     try:
         value = yaml.load(text, _Loader)
     except (yaml.YAMLError, ValueError, RecursionError):
-        raise UsageError(f"--set {override}: the value is not valid YAML") from None
+        raise UsageError(f"--set {masked(override)}: the value is not valid YAML") from None
     node = raw
     for depth, part in enumerate(parts[:-1]):
         node = _descend(node, part, ".".join(parts[: depth + 1]), override)
@@ -122,18 +129,18 @@ def _descend(node: Any, part: str, so_far: str, override: str) -> Any:
     if isinstance(node, list):
         item = node[_index(node, part, override)]
         if not isinstance(item, dict | list):
-            raise UsageError(f"--set {override}: {so_far} is {item!r}, not a section")
+            raise UsageError(f"--set {masked(override)}: {so_far} is {_short(item)}, not a section")
         return item
     if part not in node or node[part] is None:
         node[part] = {}
     if not isinstance(node[part], dict | list):
-        raise UsageError(f"--set {override}: {so_far} is {node[part]!r}, not a section")
+        raise UsageError(f"--set {masked(override)}: {so_far} is {_short(node[part])}, not a section")
     return node[part]
 
 
 def _index(node: list[Any], part: str, override: str) -> int:
     if not part.isdigit() or int(part) >= len(node):
-        raise UsageError(f"--set {override}: '{part}' is not a position of a list of {len(node)}")
+        raise UsageError(f"--set {masked(override)}: '{part}' is not a position of a list of {len(node)}")
     return int(part)
 
 
@@ -154,10 +161,11 @@ def _explain(item: Any) -> str:
     location = _location(item)
     path = ".".join(location) or "config"
     if item["type"] == "extra_forbidden":
+        value = "" if _SECRET.search(location[-1]) else f" = {_short(item['input'])}"
         allowed = _keys_at(location[:-1])
         nearest = difflib.get_close_matches(location[-1], allowed, n=1, cutoff=0.5)
         hint = f"; did you mean '{'.'.join([*location[:-1], nearest[0]])}'?" if nearest else ""
-        return f"{path} = {_short(item['input'])}: unknown key{hint} (allowed here: {', '.join(allowed)})"
+        return f"{path}{value}: unknown key{hint} (allowed here: {', '.join(allowed)})"
     message = str(item["msg"]).removeprefix("Value error, ")
     if item["type"] == "missing":
         return f"{path}: required, and missing"
@@ -165,7 +173,9 @@ def _explain(item: Any) -> str:
         return f"{path}: {message}"
     if item["type"] in ("tuple_type", "list_type"):
         given = item["input"]
-        like = f", like [{given}]" if isinstance(given, str | int | float) and len(str(given)) <= 40 else ""
+        like = (
+            f", like [{masked(str(given))}]" if isinstance(given, str | int | float) and len(str(given)) <= 40 else ""
+        )
         return f"{path} = {_short(given)}: expected a list{like}"
     if item["type"] == "dict_type":
         return f"{path} = {_short(item['input'])}: expected a mapping, like {{key: value}}"
@@ -175,7 +185,7 @@ def _explain(item: Any) -> str:
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
+    text = masked(repr(value))
     return text if len(text) <= 80 else text[:77] + "..."
 
 

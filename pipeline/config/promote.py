@@ -1,8 +1,9 @@
 """The registry entry and the tracking server."""
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from pipeline.config.base import Section
+from pipeline.config.credentials import credentials_in
 
 
 class PromoteConfig(Section):
@@ -23,6 +24,15 @@ class TrackingConfig(Section):
     """MLflow: tracking and model registry."""
 
     uri: str | None = Field(
-        default=None, description="Tracking server; null: MLFLOW_TRACKING_URI, else a SQLite file inside the store."
+        default=None,
+        description="Tracking server; null: MLFLOW_TRACKING_URI, else a SQLite file inside the store. Credentials come from "
+        "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN; a URI that holds some is refused.",
     )
     experiment: str = Field(default="understudy", min_length=1, description="MLflow experiment of the runs.")
+
+    @field_validator("uri")
+    @classmethod
+    def _no_credentials(cls, uri: str | None) -> str | None:
+        if uri is not None and (mistake := credentials_in(uri)):
+            raise ValueError(mistake)
+        return uri

@@ -10,24 +10,23 @@ import logging
 import math
 import os
 import re
-import ssl
 import time
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.config.credentials import LOGIN, credentials_in
 from pipeline.config.root import Config
-from pipeline.errors import RegistryUnavailable, UnderstudyError
+from pipeline.errors import RegistryUnavailable, UnderstudyError, UsageError
+from pipeline.registry.relocation import FOLDER, relocate
 from pipeline.store.artifacts import Store
 
 PROBE_SECONDS = 4.0
 MISSING = "RESOURCE_DOES_NOT_EXIST"
 EXISTS = "RESOURCE_ALREADY_EXISTS"
 _SQLITE = "sqlite:///"
+_ADDRESSES = ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI")
 _ENVIRONMENT = {  # MLflow's own defaults retry for minutes; values set by the user are kept
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
@@ -43,6 +42,7 @@ _clients: dict[str, Any] = {}
 _answered: dict[str, float] = {}
 _METRIC_KEY = re.compile(r"[^\w\-. :/]", re.ASCII)
 _MAX_KEY, _MAX_PARAM, _MAX_TAG = 250, 6000, 8000  # limits of MLflow 3 servers
+_UNAUTHORIZED = (401, 403)
 _BATCH_OF = 90  # params, or tags, of one log_batch; a server takes 100
 
 
@@ -65,18 +65,31 @@ class Location:
         return not self.uri.startswith(_SQLITE) or Path(self.uri.removeprefix(_SQLITE)).is_file()
 
     @property
-    def shown(self) -> str:
-        """The URI without a password: it goes into messages and run records."""
-        parts = urllib.parse.urlsplit(self.uri)
-        if "@" not in parts.netloc:
-            return self.uri
-        return urllib.parse.urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+    def is_own(self) -> bool:
+        """Whether it is the database inside the store, which goes where the store goes."""
+        return self.uri == store_database(self.lock_in)
+
+
+def store_database(store: Store) -> str:
+    """The URI of the database inside a store."""
+    return f"{_SQLITE}{store.root / FOLDER / 'mlflow.db'}"
+
+
+def addresses_with_credentials() -> dict[str, str]:
+    """The environment variables with an address of MLflow that holds credentials; by name, what is wrong."""
+    found = {name: credentials_in(os.environ.get(name, "")) for name in _ADDRESSES}
+    return {name: mistake for name, mistake in found.items() if mistake}
 
 
 def tracking_location(config: Config, store: Store) -> Location:
-    """`tracking.uri`, else MLFLOW_TRACKING_URI, else a SQLite file inside the store. Reads and writes nothing."""
-    uri = config.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI") or f"{_SQLITE}{store.root}/mlflow/mlflow.db"
-    artifacts: Path | None = store.root / "mlflow" / "artifacts"
+    """`tracking.uri`, else MLFLOW_TRACKING_URI, else a SQLite file inside the store. Reads and writes nothing.
+
+    Raises UsageError where an address in the environment holds credentials.
+    """
+    for name, mistake in addresses_with_credentials().items():
+        raise UsageError(f"{name}: {mistake}")
+    uri = config.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI") or store_database(store)
+    artifacts: Path | None = store.root / FOLDER / "artifacts"
     if uri.startswith(_SQLITE):
         database = Path(uri.removeprefix(_SQLITE)).absolute()
         uri, artifacts = f"{_SQLITE}{database}", database.parent / "artifacts"
@@ -111,6 +124,8 @@ def _open(location: Location) -> Any:
         return MlflowClient(tracking_uri=location.uri, registry_uri=location.uri)
     Path(location.uri.removeprefix(_SQLITE)).parent.mkdir(parents=True, exist_ok=True)
     with location.lock_in.lock("mlflow"):  # two processes must not migrate the same new file at once
+        if location.is_own:
+            relocate(Path(location.uri.removeprefix(_SQLITE)), location.lock_in.root)
         client = MlflowClient(tracking_uri=location.uri, registry_uri=location.uri)
         # Both stores, tracking and registry, open the file at their first use.
         client.get_experiment("0")
@@ -119,16 +134,35 @@ def _open(location: Location) -> Any:
 
 
 def _probe(location: Location) -> None:
+    """One request by MLflow's own function: with the credentials, certificates and headers of all others, and no retries."""
     if time.monotonic() - _answered.get(location.uri, -math.inf) < _TRUST_SECONDS:
         return
+    from mlflow.utils.credentials import get_default_host_creds
+    from mlflow.utils.rest_utils import http_request
+
+    once: dict[str, Any] = {"max_retries": 0, "timeout": PROBE_SECONDS, "raise_on_status": False}
     try:
-        urllib.request.urlopen(f"{location.uri}/health", timeout=PROBE_SECONDS).close()
-    except (OSError, ValueError) as error:
-        gateway = isinstance(error, urllib.error.HTTPError) and error.code in (502, 503, 504)
-        answers = isinstance(error, urllib.error.HTTPError) or isinstance(getattr(error, "reason", None), ssl.SSLError)
-        if gateway or not answers:  # certificates and passwords are set by MLflow's own settings
-            raise RegistryUnavailable(f"MLflow at {location.shown} does not answer ({_first_line(error)})") from None
+        status = http_request(get_default_host_creds(location.uri), "/health", "GET", **once).status_code
+    except Exception as error:
+        if not is_mlflow_error(error):
+            raise
+        raise RegistryUnavailable(f"MLflow at {location.uri} does not answer ({_first_line(_root(error))})") from None
+    if status in (502, 503, 504):
+        raise RegistryUnavailable(f"MLflow at {location.uri} does not answer (HTTP {status})")
+    if status in _UNAUTHORIZED:
+        raise _unauthorized(location, status)
     _answered[location.uri] = time.monotonic()
+
+
+def _unauthorized(location: Location, status: int) -> RegistryUnavailable:
+    return RegistryUnavailable(f"MLflow at {location.uri} refuses the credentials (HTTP {status}); set {LOGIN}")
+
+
+def _root(error: BaseException) -> BaseException:
+    """The first of a chain of errors: the operating system's, where the connection failed."""
+    inner = [error.__cause__, error.__context__, getattr(error, "reason", None), *error.args]
+    found = next((item for item in inner if isinstance(item, BaseException)), None)
+    return error if found is None else _root(found)
 
 
 @contextlib.contextmanager
@@ -142,12 +176,15 @@ def answering(location: Location) -> Iterator[None]:
         if not is_mlflow_error(error):
             raise
         _answered.pop(location.uri, None)
+        status = error.get_http_status_code() if hasattr(error, "get_http_status_code") else 0
+        if location.is_server and status in _UNAUTHORIZED:
+            raise _unauthorized(location, status) from error
         cause = error.__cause__ or error.__context__
         if location.is_server and isinstance(cause, OSError):  # an error of the connection, not a reply of the server
             raise RegistryUnavailable(
-                f"MLflow at {location.shown} does not answer any more ({_first_line(cause)})"
+                f"MLflow at {location.uri} does not answer any more ({_first_line(cause)})"
             ) from error
-        raise RegistryUnavailable(f"MLflow at {location.shown} failed ({_first_line(error)})") from error
+        raise RegistryUnavailable(f"MLflow at {location.uri} failed ({_first_line(error)})") from error
 
 
 def is_mlflow_error(error: BaseException) -> bool:
@@ -184,7 +221,7 @@ def experiment_id(client: Any, location: Location) -> str:
             found = client.get_experiment_by_name(location.experiment)
     if found.lifecycle_stage != "active":
         raise UnderstudyError(
-            f"MLflow at {location.shown}: experiment '{location.experiment}' was deleted; restore it "
+            f"MLflow at {location.uri}: experiment '{location.experiment}' was deleted; restore it "
             "or name another with tracking.experiment"
         )
     return str(found.experiment_id)

@@ -23,6 +23,7 @@ from pipeline.store.artifacts import Store
 CHAMPION, PREVIOUS, CHALLENGER = "champion", "previous", "challenger"
 NONE = "none"
 _HISTORY = "understudy.history."  # tags of the registered model, one per change
+_ROLLED_BACK = "understudy.rolled_back_at"  # tag of a version
 _WAIT_SECONDS = 20.0  # wait for another promotion, which takes about 1 s
 
 
@@ -36,6 +37,14 @@ class RegisteredDraft:
     change: int = 0
     run: str = ""  # the Understudy run that promoted it
     mlflow_run: str = ""  # the MLflow run its figures are logged in
+
+
+@dataclass(frozen=True)
+class RolledBack:
+    """A version that a person took out of use; it stays out of use until a person promotes it again."""
+
+    version: str
+    at: str
 
 
 @dataclass(frozen=True)
@@ -103,6 +112,15 @@ class Registry:
         with self._client() as client:
             return self._draft(client, version)
 
+    def rolled_back(self, digest: str) -> RolledBack | None:
+        """The version with these weights, if it was rolled back and not promoted since; else None."""
+        with self._client() as client:
+            version = find_version(client, self.name, digest)
+            if not version or version == self._state(client).champion:
+                return None
+            at = self._version(client, version).tags.get(_ROLLED_BACK)
+            return RolledBack(version, at) if at else None
+
     def fetch(self, draft: RegisteredDraft, into: Path) -> Path:
         """A local directory with the draft's files: the registry's own if it is on this machine, else `into`.
 
@@ -164,8 +182,8 @@ class Registry:
                 ("promoted_at", _now()),
             ):
                 client.set_model_version_tag(self.name, version, f"understudy.{key}", value)
-            if "understudy.rolled_back_at" in self._version(client, version).tags:
-                client.delete_model_version_tag(self.name, version, "understudy.rolled_back_at")
+            if _ROLLED_BACK in self._version(client, version).tags:
+                client.delete_model_version_tag(self.name, version, _ROLLED_BACK)
             self._set_alias(client, CHALLENGER, version)
             self._require_unexpired(claim)
             self._set_alias(client, PREVIOUS, state.champion)
@@ -191,7 +209,7 @@ class Registry:
                     target = self._still_there(client, tags.get("understudy.replaced", NONE))
                 after = self._before(client, target)
                 self._record_change(client, claim.change, f"rollback {leaving} -> {target or NONE}")
-                client.set_model_version_tag(self.name, leaving, "understudy.rolled_back_at", _now())
+                client.set_model_version_tag(self.name, leaving, _ROLLED_BACK, _now())
                 self._require_unexpired(claim)
                 self._set_alias(client, CHAMPION, target)
                 self._set_alias(client, PREVIOUS, after if after != target else "")
@@ -239,7 +257,7 @@ class Registry:
         except MlflowException as error:
             if error_code(error) == MISSING:
                 raise UnderstudyError(
-                    f"{self.name} has no version {version} in {self.location.shown}: it was deleted; run again"
+                    f"{self.name} has no version {version} in {self.location.uri}: it was deleted; run again"
                 ) from None
             raise
 
@@ -336,7 +354,7 @@ class Registry:
         if version == NONE:
             return ""
         try:
-            return "" if "understudy.rolled_back_at" in self._version(client, version).tags else version
+            return "" if _ROLLED_BACK in self._version(client, version).tags else version
         except RegistryUnavailable:
             raise
         except UnderstudyError:

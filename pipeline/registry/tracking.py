@@ -24,6 +24,7 @@ from pipeline.registry.mlflow_client import (
     experiment_id,
     log_batch,
     metrics,
+    store_database,
     tracking_location,
 )
 from pipeline.store.artifacts import Artifact, Store
@@ -75,17 +76,22 @@ class Tracker:
             self._give_up(record, error)
         return not self._down
 
+    @property
+    def _recorded_uri(self) -> str | None:
+        """None for the database inside the store: a record must hold no path that changes when the store is moved."""
+        return None if self.location.is_own else self.location.uri
+
     def _give_up(self, record: RunRecord, error: UnderstudyError) -> None:
         self._down = True
         down = "does not answer" in str(error)
         self.progress.warn(
-            f"tracking at {self.location.shown} {'does not answer' if down else f'failed: {error}'}; figures are in "
+            f"tracking at {self.location.uri} {'does not answer' if down else f'failed: {error}'}; figures are in "
             f"{run_directory(self.store, record.id)}; `understudy store sync` uploads them later"
         )
 
     def _upload_or_start_over(self, client: Any, record: RunRecord) -> None:
         """If the runs in MLflow are gone (deleted, or another database under the same URI), they are created anew, once."""
-        if record.mlflow.get("uri") != self.location.shown:
+        if record.mlflow and record.mlflow["uri"] != self._recorded_uri:
             record.mlflow = {}
         known = bool(record.mlflow)
         try:
@@ -121,7 +127,7 @@ class Tracker:
             tags = {_RUN: record.id, "understudy.kind": "run", "understudy.store": str(self.store.root)}
             run_id = client.create_run(experiment, run_name=record.id, tags=tags).info.run_id
         record.mlflow = {
-            "uri": self.location.shown,
+            "uri": self._recorded_uri,
             "experiment_id": experiment,
             "run_id": run_id,
             "children": {},
@@ -219,12 +225,12 @@ class Tracker:
         record.save(self.store)
 
 
-def ui_link(record: RunRecord) -> str | None:
+def ui_link(record: RunRecord, store: Store) -> str | None:
     """The address of the run in MLflow's pages, or the command that serves them; None if it was never uploaded."""
     state = record.mlflow
     if not state.get("run_id"):
         return None
-    uri = str(state["uri"])
+    uri = str(state["uri"] or store_database(store))
     if uri.startswith(("http://", "https://")):
         return f"{uri}/#/experiments/{state['experiment_id']}/runs/{state['run_id']}"
     return f"mlflow ui --backend-store-uri {uri}"

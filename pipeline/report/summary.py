@@ -96,7 +96,7 @@ def summarise(store: Store, record: RunRecord) -> Summary:
         perplexity,
         record.decision,
         promotion,
-        ui_link(record),
+        ui_link(record, store),
         curve,
         directories,
         examination,

@@ -24,6 +24,7 @@ class StageContext:
     store: Path
     run_id: str
     progress: Progress
+    force_promote: bool = False  # also a draft that was rolled back
 
 
 @dataclass(frozen=True)
@@ -34,3 +35,4 @@ class Outcome:
     # name -> digest, for stages that depend on one file of the artifact only
     provides: Mapping[str, str] = field(default_factory=dict)
     notes: Mapping[str, Any] = field(default_factory=dict)  # what people should see: warnings, differences
+    refused: str = ""  # why the stage refused the draft: the run ends here, as refused

@@ -94,8 +94,11 @@ def _champion(config: Config, store: Store, progress: Progress) -> dict[str, dic
 class Runner:
     """Executes the jobs of one run record."""
 
-    def __init__(self, store: Store, record: RunRecord, progress: Progress, verify: bool = False) -> None:
+    def __init__(
+        self, store: Store, record: RunRecord, progress: Progress, verify: bool = False, force_promote: bool = False
+    ) -> None:
         self.store, self.record, self.progress, self.verify = store, record, progress, verify
+        self.force_promote = force_promote
         self.config = parse_stored_config(record.config, f"run {record.id}")
         self.outside = {name: OutsideInput(**item) for name, item in record.outside.items()}
         self.pinned = PinnedInputs(self.config, self.outside)
@@ -107,7 +110,7 @@ class Runner:
     def run(self, first: str = STAGE_NAMES[0], last: str = STAGE_NAMES[-1]) -> None:
         """Run the stages `first` to `last`; the artifacts of earlier stages must be in the store.
 
-        Raises Refused when the gate refuses; the record says in any case how the run ended.
+        Raises Refused when gate or promote refuses; the record says in any case how the run ended.
         """
         begin_at, end_at = STAGE_NAMES.index(first), STAGE_NAMES.index(last)
         try:
@@ -213,6 +216,8 @@ class Runner:
         with self.store.lock(job.stage, lambda: self.progress.line(f"{job.id}: another run is doing it; waiting")):
             outcome = self._call(job, digests, out)
         self._record_job(job, key, "done", time.monotonic() - began, outcome)
+        if outcome.refused:
+            raise Refused(outcome.refused)
 
     def _call(self, job: Job, digests: Mapping[str, str], out: Path) -> Outcome:
         context = StageContext(
@@ -227,6 +232,7 @@ class Runner:
             store=self.store.root,
             run_id=self.record.id,
             progress=self.progress,
+            force_promote=self.force_promote,
         )
         module = importlib.import_module(f"stages.{job.stage}")
         outcome = module.run(context)

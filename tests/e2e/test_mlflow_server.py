@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import beginning_of, start_until, without_registry
+from tests.integration.basic_auth import LOGIN, SECRETS, guarded
 from tests.integration.conftest import JOBS, SMOKE, Place, Smoke
 
 
@@ -157,3 +158,21 @@ def test_server_that_dies_within_a_run(server: Server, promoted: Place) -> None:
     assert {"orphaned", "evaluate/champion", *JOBS[:-2]} == set(runs)
     assert "acceptance_rate" in runs["evaluate/candidate"]["metrics"]
     assert finished.code in (0, 3), finished.err
+
+
+def test_a_server_behind_a_password(server: Server, smoke: Smoke, tmp_path: Path) -> None:
+    """Without credentials the gate cannot decide; with them the loop promotes, and no file holds the password."""
+    place = without_registry(smoke.place, tmp_path / "guarded")
+    with guarded(behind=server.port) as guard:
+        own = ("--set", "promote.deployment=guarded", "--set", f"tracking.uri={guard.uri}")
+        without = place.process("run", SMOKE, *own)
+        ended = place.process("run", SMOKE, *own, "--run", "guarded", **LOGIN)
+        shown = place.process("show", "guarded", **LOGIN)
+        synced = place.process("store", "sync", "guarded", **LOGIN)
+    said = "".join(one.out + one.err for one in (without, ended, shown, synced))
+    files = [path for path in place.root.rglob("*") if path.is_file()]
+    assert (1, True) == (without.code, "refuses the credentials (HTTP 401)" in without.complaint), without.err
+    assert [0, 0, 0] == [one.code for one in (ended, shown, synced)], ended.err + synced.err
+    assert "promoted" == place.record("guarded")["jobs"]["promote"]["notes"]["result"]
+    assert [] == [secret for secret in SECRETS if secret in said]
+    assert [] == [path for path in files if any(secret.encode() in path.read_bytes() for secret in SECRETS)]

@@ -210,26 +210,10 @@ class Place:
 
 
 def copy_place(source: Place, root: Path) -> Place:
-    """A copy of a store that works on its own: MLflow keeps absolute paths in its database, which are rewritten."""
+    """A copy of a store, as a user would make it."""
     place = Place(root).prepare()
     shutil.copytree(source.store, place.store, symlinks=True)
-    old, new = str(source.store), str(place.store)
-    for record in (place.store / "runs").glob("*/run.json"):
-        record.write_text(record.read_text().replace(old, new))
-    _rewrite(place.store / "mlflow" / "mlflow.db", old, new)
     return place
-
-
-def _rewrite(database: Path, old: str, new: str) -> None:
-    with contextlib.closing(sqlite3.connect(database)) as connection, connection:
-        tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-        for table in tables:
-            for _, column, *_ in list(connection.execute(f'PRAGMA table_info("{table}")')):
-                connection.execute(
-                    f'UPDATE "{table}" SET "{column}" = replace("{column}", ?, ?) '
-                    f'WHERE typeof("{column}") = \'text\' AND instr("{column}", ?)',
-                    (old, new, old),
-                )
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ import random
 import signal
 import sys
 import traceback
-import urllib.request
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -160,12 +159,10 @@ def _random_state() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _registry_clients() -> Iterator[None]:
-    """A server that answered a moment ago may be gone for the next command, and urllib keeps the proxies of its first call."""
-    urllib.request.install_opener(None)  # type: ignore[arg-type]
+    """A server that answered a moment ago may be gone for the next command."""
     try:
         yield
     finally:
-        urllib.request.install_opener(None)  # type: ignore[arg-type]
         mlflow_client._clients.clear()
         mlflow_client._answered.clear()
         registry._registries.clear()

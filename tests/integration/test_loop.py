@@ -278,15 +278,28 @@ def test_refused_draft_leaves_the_champion(loop: Place) -> None:
     assert ("1", ["1"]) == (loop.champion(), list(loop.registry()["reference-draft"]["versions"]))
 
 
-def test_rollback_and_promotion_again(loop: Place) -> None:
-    """Rolled back, the stage is empty and the stock draft the one to beat; the next run puts the draft back on stage."""
+def test_a_draft_that_was_rolled_back_stays_off(loop: Place) -> None:
+    """The next runs pass the gate, exit 3 and say how to promote the draft again; a run that is told so promotes it."""
     back = loop.understudy("champion", "rollback", SMOKE)
     empty = loop.champion()
     nothing = loop.understudy("champion", "rollback", SMOKE)
-    ended = loop.understudy("run", SMOKE, "--run", "after")
+    nightly = [loop.understudy("run", SMOKE, "--run", f"night-{number}") for number in (1, 2)]
+    off, still = loop.record("night-2"), loop.champion()
+    shown = loop.understudy("show", "night-2")
+    ended = loop.understudy("run", SMOKE, "--run", "after", "--force-promote")
+    next_night = loop.understudy("run", SMOKE)
     record = loop.record("after")
     assert (0, None) == (back.code, empty), back.err
     assert "reference-draft has no champion now" in back.out
+    assert "Later runs do not promote the draft that was rolled back" in back.out
+    assert [3, 3] == [night.code for night in nightly], nightly[0].err
+    assert nightly[0].complaint.startswith(
+        "refused: the draft is reference-draft version 1, which was rolled back at 20"
+    )
+    assert nightly[1].complaint.endswith("; to promote it again, add --force-promote")
+    assert ("refused", "promote", None) == (off["state"], off["decision"]["verdict"], still)
+    assert "promotion: refused, rolled back at 20" in shown.out
+    assert 0 == next_night.code, next_night.err
     assert (1, "reference-draft has no champion: nothing to roll back") == (nothing.code, nothing.complaint)
     assert 0 == ended.code, ended.err
     assert ("promote", "stock") == (record["decision"]["verdict"], record["decision"]["baseline"])

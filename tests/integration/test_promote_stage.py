@@ -127,6 +127,24 @@ def test_refused_draft_is_not_promoted(context: StageContext, store: Store) -> N
     assert registry_for(context.config, store).champion() is None
 
 
+def test_a_draft_that_was_rolled_back_is_refused(context: StageContext, store: Store) -> None:
+    """It stays off in every later run; a forced promotion makes it champion again, and ordinary from then on."""
+    promote.run(context)
+    registry = registry_for(context.config, store)
+    registry.rollback()
+    off = [promote.run(context) for _ in range(2)]
+    nobody = registry.champion()
+    forced = promote.run(StageContext(**{**vars(context), "force_promote": True}))
+    again = promote.run(context)
+
+    reason = "refused: the draft is reference-draft version 1, which was rolled back at 20"
+    assert [True, True] == [outcome.refused.startswith(reason) for outcome in off]
+    assert off[0].refused.endswith("; to promote it again, add --force-promote")
+    assert (None, "1") == (nobody, off[0].notes["version"])
+    assert ["promoted", ""] == [forced.notes["result"], forced.refused]
+    assert ["promoted", ""] == [again.notes["result"], again.refused]
+
+
 def test_champion_that_appeared_meanwhile_stops_it(context: StageContext, store: Store, tmp_path: Path) -> None:
     """Compared with no champion, but there is one now."""
     other = make_draft(tmp_path / "other", b"other")

@@ -13,7 +13,7 @@ def test_stages_one_by_one_give_the_keys_of_run(loop: Place) -> None:
         away = (
             {} if name in ("gate", "promote") else {"MLFLOW_TRACKING_URI": NOBODY}
         )  # until then no registry is needed
-        ended = loop.understudy("stage", name, SMOKE, "--run", "by-hand", **away)
+        ended = loop.understudy("stage", name, SMOKE, "--run", "by-hand", "--force-promote", **away)
         assert 0 == ended.code, ended.err
         assert {name} == {job.partition("/")[0] for job in ended.states}
         states.append(loop.record("by-hand")["state"])

@@ -288,11 +288,14 @@ def _promote(store: Store, draft: Path) -> None:
     )
 
 
-def test_links() -> None:
+def test_links(tmp_path: Path) -> None:
     """A server's page, or the command that serves a local file; nothing before the first upload."""
+    store = Store(tmp_path / "s")
     record = RunRecord(id="r", name="loop", created="", config={}, outside={})
-    assert ui_link(record) is None
+    assert ui_link(record, store) is None
     record.mlflow = {"uri": "http://h:5000", "experiment_id": "3", "run_id": "abc"}
-    assert ui_link(record) == "http://h:5000/#/experiments/3/runs/abc"
+    assert ui_link(record, store) == "http://h:5000/#/experiments/3/runs/abc"
     record.mlflow["uri"] = "sqlite:////s/mlflow.db"
-    assert ui_link(record) == "mlflow ui --backend-store-uri sqlite:////s/mlflow.db"
+    assert ui_link(record, store) == "mlflow ui --backend-store-uri sqlite:////s/mlflow.db"
+    record.mlflow["uri"] = None
+    assert ui_link(record, store) == f"mlflow ui --backend-store-uri sqlite:///{tmp_path}/s/mlflow/mlflow.db"
