@@ -1,10 +1,11 @@
 """The model's own forward and its own cache, one row at a time. Knows no decoding rule.
 
-Slower than a batch, but it needs nothing of an architecture except that it can continue a text: no masks, no positions. A row
+Slower than a batch, but it needs nothing of an architecture except that it can continue a text: no masks. A row
 keeps its token ids, so what the cache cannot take back is computed again.
 """
 
 from collections.abc import Sequence
+from inspect import signature
 from typing import Any, Literal
 
 import torch
@@ -13,7 +14,7 @@ import torch
 # is continued one token at a time (recurrent states of many models take only one). "none": there is no cache; every pass
 # processes the whole text.
 Rollback = Literal["crop", "rebuild", "none"]
-_CACHES = ("past_key_values", "cache_params")  # names of the cache in the model's output, and of its argument
+_CACHES = ("past_key_values", "cache_params", "state")  # names of the cache in the model's output, and of its argument
 _MOST_STEPS = 16  # a cache that lacks more tokens is filled anew in one pass instead of token by token
 
 
@@ -34,6 +35,8 @@ class RowForward:
 
     def __init__(self, model: Any, vocabulary: int, rollback: Rollback) -> None:
         self.model, self.vocabulary, self.device, self.rollback = model, vocabulary, model.device, rollback
+        # Some hybrids count positions in a layer that has none, and would begin at 0 again.
+        self.takes_positions = "position_ids" in signature(model.forward).parameters
 
     def allocate(self, rows: int, capacity: int) -> list[Row]:
         return [Row() for _ in range(rows)]
@@ -74,7 +77,10 @@ class RowForward:
     def _pass(self, row: Row, tokens: list[int], keep: int) -> torch.Tensor:
         ids_1T = torch.tensor([tokens], device=self.device)
         uses_cache = self.rollback != "none"
-        output = self.model(input_ids=ids_1T, use_cache=uses_cache, logits_to_keep=keep, **row.cache)
+        positions = {}
+        if uses_cache and self.takes_positions:
+            positions["position_ids"] = torch.arange(row.cached, row.cached + len(tokens), device=self.device)[None]
+        output = self.model(input_ids=ids_1T, use_cache=uses_cache, logits_to_keep=keep, **row.cache, **positions)
         if uses_cache:
             row.cached += len(tokens)
             if not row.cache:
