@@ -143,14 +143,19 @@ def _gained(pair: Pair, path: Path, trusted: bool) -> list[int]:
 
 
 def _cross_check(context: StageContext, task: EvaluateTask, pair: Pair, draft: Any) -> dict[str, Any] | None:
-    """A real greedy decode of a few prompts, compared round by round with the examination's prediction."""
+    """A real greedy decode of a few prompts, compared round by round with the examination's prediction, and the stored log p
+    of their completions, compared with the target's own pass."""
     settings = context.config.evaluate
     if settings.crosscheck_prompts == 0 or task.split == "dev":
         return None
     device = choose_device(context.config.device)
     target = load_model(pair.path(task.target), pair.dtype(task.target), device, context.config.pair.trust_remote_code)
     stored = list(islice(_completions(context, task, GREEDY), settings.crosscheck_prompts))
-    return cross_check(target, draft, stored, settings, pair.vocabulary, pair.stop_tokens)
+    deployed = canonical(Sampling.from_config(context.config.sampling))
+    sampled = (
+        [] if deployed.greedy else list(islice(_completions(context, task, deployed), settings.crosscheck_prompts))
+    )
+    return cross_check(target, draft, stored, settings, pair.vocabulary, pair.stop_tokens, sampled)
 
 
 def _conditions(context: StageContext, task: EvaluateTask) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from pipeline.quantization.block_sizes import impossible_variants
 from pipeline.reference.recipe import make_reference_pair
 from pipeline.reference.text import read_text
 from pipeline.running.context import Outcome, StageContext
+from pipeline.speculation.choice import proved_way
 from pipeline.store.files import content_key, file_sha256, write_json
 
 
@@ -35,11 +36,14 @@ def run(context: StageContext) -> Outcome:
     described = {role: _describe(context, role, path, origins[role]) for role, path in paths.items()}
     _check_sizes(described)
     _check_width(described, target)
+    # Logits may be padded to different widths; what both can express is the vocabulary of the pair.
+    vocabulary = min(entry["logits_width"] for entry in described.values())
+    for role, path in paths.items():
+        described[role]["forward"] = _prove_forward(context, role, path, vocabulary)
     target.save_pretrained(context.out / "tokenizer")
     facts = {
         **described,
-        # Logits may be padded to different widths; what both can express is the vocabulary of the pair.
-        "vocabulary": min(entry["logits_width"] for entry in described.values()),
+        "vocabulary": vocabulary,
         "context": min(entry["context"] for entry in described.values()),
         "tokens": len(target),
         "stop_tokens": stop_token_ids(paths["target"], target),
@@ -144,6 +148,18 @@ def _describe(context: StageContext, role: str, path: Path, origin: Path) -> dic
         "context": shape.context,
         "cache_bytes_per_token": shape.cache_elements_per_token * dtype_bytes(source.dtype),
     }
+
+
+def _prove_forward(context: StageContext, role: str, path: Path, vocabulary: int) -> str:
+    """How the decoder computes this model here. UsageError for an architecture that it cannot compute: found here, not after the
+    corpus is read."""
+    pair = context.config.pair
+    source: ModelSource = getattr(pair, role) or pair.target
+    model = load_model(path, source.dtype, choose_device(context.config.device), pair.trust_remote_code)
+    try:
+        return proved_way(model, vocabulary)
+    except UsageError as error:
+        raise UsageError(f"pair.{role}: {error}") from error
 
 
 def _license(path: Path) -> str | None:

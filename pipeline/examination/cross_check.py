@@ -1,4 +1,5 @@
-"""Compares the examination with a real greedy decode of the same prompts, allowing for near-ties.
+"""Compares the examination with a real greedy decode of the same prompts, allowing for near-ties, and stored completions with
+teacher-forced passes of the target.
 
 A forward pass over a block rounds differently from one over a single token, so a greedy decode may differ from the stored
 text where two logits are nearly equal. In fp32 only a gap below NEAR_TIE explains a difference; in lower precision
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.examination.examiner import Examiner
+from pipeline.examination.stored_log_p import CompletionWithLogP, compare_log_p
 from pipeline.speculation.batch import Completion, Request
 from pipeline.speculation.decoder import Decoder
 from pipeline.speculation.sampling import GREEDY
@@ -23,17 +25,8 @@ NEAR_TIE = 2e-5
 _BATCH_TOKENS = 4096
 
 
-class GreedyCompletion(Protocol):
+class GreedyCompletion(CompletionWithLogP, Protocol):
     """A stored greedy completion."""
-
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def prompt(self) -> NDArray[np.int32]: ...
-
-    @property
-    def tokens(self) -> NDArray[np.int32]: ...
 
     @property
     def length(self) -> int: ...
@@ -55,11 +48,14 @@ def cross_check(
     settings: EvaluateConfig,
     vocabulary: int,
     stop_tokens: Sequence[int],
+    sampled: Sequence[CompletionWithLogP] = (),
 ) -> dict[str, Any]:
     """Decode the first `settings.crosscheck_tokens` tokens of each stored completion with draft length
-    `settings.crosscheck_gamma`; compare text and rounds.
+    `settings.crosscheck_gamma`; compare text and rounds. Compare these completions and those in `sampled`, at other settings,
+    with teacher-forced passes of the target.
 
-    `agrees`: in fp32, every difference is a near-tie; in lower precision, the number of rounds is within 10% (or 2).
+    `agrees`: in fp32, every difference is a near-tie; in lower precision, the number of rounds is within 10% (or 2); and the
+    completions are the target's (`stored_log_p.py`).
     """
     gamma = settings.crosscheck_gamma
     requests = [Request(item.prompt.tolist(), min(settings.crosscheck_tokens, item.length), 0) for item in stored]
@@ -77,6 +73,8 @@ def cross_check(
         seen += len(actual := decoded_starts(completion))
         ties += _trace_difference(draft, item, own, trace, actual, vocabulary)
     exact = all(_is_fp32(model) for model in (target, draft))
+    log_p = compare_log_p(target, [*stored, *sampled], vocabulary, _is_fp32(target))
+    same_rounds = all(tie["gap"] < NEAR_TIE for tie in ties) if exact else abs(seen - predicted) <= _leeway(predicted)
     return {
         "prompts": len(stored),
         "tokens": sum(len(own.tokens) for own in decoded),
@@ -85,7 +83,8 @@ def cross_check(
         "rounds_decoded": seen,
         "differences": ties,
         "exact_arithmetic": exact,
-        "agrees": all(tie["gap"] < NEAR_TIE for tie in ties) if exact else abs(seen - predicted) <= _leeway(predicted),
+        "log_p": log_p,
+        "agrees": same_rounds and log_p["agrees"],
     }
 
 

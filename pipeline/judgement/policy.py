@@ -222,6 +222,6 @@ def _crosscheck(agrees: bool | None) -> Rule:
     text = (
         "speculative decoding matches the prediction of the examination"
         if agrees
-        else "speculative decoding differs from the examination by more than near-ties"
+        else "speculative decoding or the stored log p differs from the examination by more than near-ties"
     )
     return Rule("decode_agrees", PASS if agrees else FAIL, text)

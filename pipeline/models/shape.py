@@ -56,19 +56,15 @@ class Shape:
 def read_shape(path: Path, trust_remote_code: bool = False) -> Shape:
     """The shape of the decoder in a model directory; for a multimodal model, of its text decoder.
 
-    A sliding window limits the context, because only within it sliding and full attention are equal.
-    Raises UnderstudyError for a model without key-value heads or with an unreadable config.
+    A model without attention, such as Mamba, has no KV cache. Raises UnderstudyError for an unreadable config.
     """
     try:
         config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=trust_remote_code)
         text = config.get_text_config()
-        heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-        width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-        elements = int(2 * text.num_hidden_layers * heads * width)
+        heads = getattr(text, "num_attention_heads", None)
+        width = getattr(text, "head_dim", None) or (text.hidden_size // heads if heads else 0)
+        elements = int(2 * text.num_hidden_layers * (getattr(text, "num_key_value_heads", None) or heads or 0) * width)
     except (OSError, ValueError, AttributeError, ImportError) as error:
         raise UnderstudyError(f"{path}: unsupported model: {' '.join(str(error).split())[:300]}") from error
     context = getattr(text, "max_position_embeddings", None) or 2**31
-    window = getattr(text, "sliding_window", None)
-    if window and getattr(text, "use_sliding_window", True):
-        context = min(context, window)
     return Shape(int(text.vocab_size), int(context), elements)

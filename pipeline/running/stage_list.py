@@ -17,12 +17,12 @@ class Stage(NamedTuple):
 
 
 STAGES: tuple[Stage, ...] = (
-    Stage("pair", 2, "resolve and check the models"),
+    Stage("pair", 3, "resolve and check the models"),
     Stage("corpus", 3, "read, clean and split the prompts"),
-    Stage("generate", 3, "target completions and distributions"),
+    Stage("generate", 4, "target completions and distributions"),
     Stage("distill", 3, "train the draft"),
     Stage("quantize", 1, "INT8, INT4, FP8 forms of the draft"),
-    Stage("evaluate", 3, "teacher-forced acceptance, every draft length"),
+    Stage("evaluate", 4, "teacher-forced acceptance, every draft length"),
     Stage("gate", 2, "apply the promotion rules"),
     Stage("promote", 1, "register and set the alias", cached=False),
 )

@@ -82,8 +82,7 @@ class Batch:
         self.limits = [request.limit + request.lookahead for request in requests]
         self.lengths = [len(request.prompt) for request in requests]
         ends = [length + limit for length, limit in zip(self.lengths, self.limits, strict=True)]
-        self.longest = max(ends)
-        self.most, self.capacity = most, self.longest + most + 1
+        self.most, self.capacity = most, max(ends) + most + 1
         ids_BS = torch.zeros(len(requests), self.capacity, dtype=torch.long)
         for row, request in enumerate(requests):
             ids_BS[row, : len(request.prompt)] = torch.tensor(request.prompt)

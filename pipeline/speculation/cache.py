@@ -10,13 +10,26 @@ from typing import Any
 import torch
 from transformers import Cache
 
+# Names of a window's size in the config, by the kind of a layer in `layer_types`.
+WINDOWS = {"sliding_attention": "sliding_window", "chunked_attention": "attention_chunk_size"}
 
-def attention_window(config: Any) -> int | None:
-    """The sliding window in tokens (including the query's own), or None for a model without sliding-window layers."""
-    window: int | None = getattr(config, "sliding_window", None)
-    layers = getattr(config, "layer_types", None) or ["sliding_attention"]
-    slides = getattr(config, "use_sliding_window", True) and "sliding_attention" in layers
-    return window if slides else None
+
+def attention_windows(config: Any) -> dict[str, int]:
+    """The window in tokens of each kind of attention layer that has one, such as {"sliding_attention": 512}. A sliding window
+    includes the query's own token. Empty for a model of full attention."""
+    kinds = getattr(config, "layer_types", None) or WINDOWS
+    sizes = {kind: getattr(config, name, None) for kind, name in WINDOWS.items() if kind in kinds}
+    if not getattr(config, "use_sliding_window", True):
+        sizes.pop("sliding_attention", None)
+    return {kind: size for kind, size in sizes.items() if size}
+
+
+def window_mask(mask: torch.Tensor, slots_BT: torch.Tensor, kind: str, size: int) -> torch.Tensor:
+    """`mask` (B, 1, T, S) restricted to the slots that a layer of `kind` attends to."""
+    slots_S, queries_BT = torch.arange(mask.shape[-1], device=mask.device), slots_BT[:, None, :, None]
+    if kind == "chunked_attention":
+        return mask & (slots_S // size == queries_BT // size)
+    return mask & (slots_S > queries_BT - size)
 
 
 class RaggedCache(Cache):  # type: ignore[misc]
@@ -47,10 +60,9 @@ class RaggedCache(Cache):  # type: ignore[misc]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Called by the model's attention with (B, heads, T, width). Returns all visible slots, (B, heads, S, width)."""
         if layer_idx not in self._keys:
-            _, heads, _, width = key_states.shape
-            shape = (self.rows, self.capacity, heads, width)
-            self._keys[layer_idx] = key_states.new_zeros(shape)
-            self._values[layer_idx] = value_states.new_zeros(shape)
+            for tensors, states in ((self._keys, key_states), (self._values, value_states)):
+                _, heads, _, width = states.shape  # values may be narrower than keys
+                tensors[layer_idx] = states.new_zeros(self.rows, self.capacity, heads, width)
         keys, values = self._keys[layer_idx], self._values[layer_idx]
         keys[self._rows_B1, self._slots_BT] = key_states.transpose(1, 2)
         values[self._rows_B1, self._slots_BT] = value_states.transpose(1, 2)

@@ -14,8 +14,9 @@ import torch
 
 from pipeline.errors import UsageError
 from pipeline.speculation.batch import Batch, Completion, Request, Round, Seconds
+from pipeline.speculation.choice import choose_forward
 from pipeline.speculation.draft_length import DraftLength, Fixed
-from pipeline.speculation.forward import CachedModel, choose_forward
+from pipeline.speculation.forward import CachedModel
 from pipeline.speculation.sampling import RandomStreams, Sampling, check_weight_sums, draw, finite_or_nan, probabilities
 from pipeline.speculation.verification import (
     VerificationResult,
@@ -95,7 +96,7 @@ class Decoding:
         self.batch = Batch(requests, most, decoder.stop_tokens, decoder.target.device)
         self.completions = self.batch.completions
         self.streams = RandomStreams([request.seed for request in requests])
-        size = (len(requests), self.batch.capacity, self.batch.longest)
+        size = (len(requests), self.batch.capacity)
         self.target = CachedModel(decoder.target, *size)
         self.draft = CachedModel(decoder.draft, *size) if decoder.draft else None
 

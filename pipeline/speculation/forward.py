@@ -1,6 +1,7 @@
 """A model with its KV cache, as the decoder uses it: token ids and their slots in, logits out.
 
-Two implementations: `llama_forward.LlamaForward` for Llama-shaped models, and the model's own forward for all others.
+Three implementations: `llama_forward.LlamaForward` for Llama-shaped models, `model_forward.ModelForward` (the model's own
+forward on a batch) and `row_forward.RowForward` (the model's own forward and cache, one row at a time). `choice.py` chooses.
 Knows no decoding rule. Shapes: B rows, T tokens of a row, S visible slots, V shared tokens.
 """
 
@@ -9,24 +10,13 @@ from typing import Any, Protocol
 
 import torch
 
-from pipeline.errors import UsageError
-from pipeline.speculation.cache import RaggedCache, attention_window
-from pipeline.speculation.llama_forward import LlamaForward
-
 _PREFILL = 512  # tokens of a pass over a prompt
 
 
 class CachedModel:
     """Target or draft of one decode, with its KV cache. Slot s of a row always holds position s of its sequence."""
 
-    def __init__(self, model: "Forward", rows: int, capacity: int, longest: int | None = None) -> None:
-        """`longest` is the length of the longest sequence; the capacity may be larger. Raises UsageError for a sequence
-        longer than the model's sliding window: both forwards use full attention, which is the same only within it."""
-        if model.window is not None and (longest or capacity) > model.window:
-            raise UsageError(
-                f"a sequence of {longest or capacity} tokens (prompt and limit) exceeds the model's sliding window of "
-                f"{model.window}; shorten the prompts or the limit"
-            )
+    def __init__(self, model: "Forward", rows: int, capacity: int) -> None:
         self.model, self.device = model, model.device
         self.caches = model.allocate(rows, capacity)
         self.seen = [0] * rows  # how many slots of each row, from slot 0 on, are valid
@@ -62,7 +52,6 @@ class Forward(Protocol):
     """A forward pass over a model's weights. Decodes share the weights; each decode has its own caches."""
 
     device: torch.device
-    window: int | None  # sliding window in tokens; None: full attention
 
     def allocate(self, rows: int, capacity: int) -> Any:
         """Empty caches."""
@@ -72,42 +61,3 @@ class Forward(Protocol):
 
     def select(self, caches: Any, rows: Sequence[int]) -> None:
         """Keep only these rows of the caches."""
-
-
-class ModelForward:
-    """The model's own forward, for architectures that `LlamaForward` does not support."""
-
-    def __init__(self, model: Any, vocabulary: int) -> None:
-        self.model, self.vocabulary, self.device = model, vocabulary, model.device
-        self.window = attention_window(getattr(model, "config", None))
-        self.adds_mask = getattr(getattr(model, "config", None), "_attn_implementation", None) == "eager"
-
-    def allocate(self, rows: int, capacity: int) -> RaggedCache:
-        return RaggedCache(rows, capacity)
-
-    def forward(self, ids_BT: torch.Tensor, first: Sequence[int], caches: RaggedCache, keep: int) -> torch.Tensor:
-        first_B1 = torch.tensor(first, device=self.device).unsqueeze(1)
-        slots_BT = first_B1 + torch.arange(ids_BT.shape[1], device=self.device)
-        mask = caches.set_slots(slots_BT, max(first) + ids_BT.shape[1])
-        if self.adds_mask:  # transformers' eager attention adds the mask to the scores; a boolean mask would add 0 or 1
-            blocked = torch.finfo(self.model.dtype).min
-            mask = torch.zeros(mask.shape, dtype=self.model.dtype, device=self.device).masked_fill(~mask, blocked)
-        output = self.model(
-            input_ids=ids_BT,
-            position_ids=slots_BT,
-            attention_mask=mask,
-            past_key_values=caches,
-            use_cache=True,
-            logits_to_keep=keep,
-        )
-        logits: torch.Tensor = output.logits[..., : self.vocabulary]
-        return logits
-
-    def select(self, caches: RaggedCache, rows: Sequence[int]) -> None:
-        caches.select(rows)
-
-
-def choose_forward(model: Any, vocabulary: int, llama_forward: bool = True) -> Forward:
-    """`LlamaForward` if it supports `model` and reproduces the model's logits, otherwise the model's own forward."""
-    supported = LlamaForward.of(model, vocabulary) if llama_forward else None
-    return supported or ModelForward(model, vocabulary)

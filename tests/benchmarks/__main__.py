@@ -3,6 +3,7 @@
 import sys
 
 from tests.benchmarks import (
+    architectures,
     conformance,
     decoder_batch,
     decoder_quantised,
@@ -38,6 +39,7 @@ FIGURES = {
     "conformance": conformance,
     "light_paths": light_paths,
     "threads": threads,
+    "architectures": architectures,
     "distillation": distillation,
 }
 

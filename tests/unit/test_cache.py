@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 import torch
 
-from pipeline.errors import UsageError
-from pipeline.speculation.cache import RaggedCache, attention_window
-from pipeline.speculation.forward import CachedModel, ModelForward, choose_forward
+from pipeline.speculation.cache import RaggedCache, attention_windows
+from pipeline.speculation.choice import choose_forward
+from pipeline.speculation.forward import CachedModel
 from pipeline.speculation.llama_forward import LlamaForward
-from tests.fakes import full_logits, tiny_llama
+from pipeline.speculation.model_forward import ModelForward
+from tests.fakes import family_model, full_logits, tiny_llama
 
 VOCABULARY = 32
 
@@ -132,26 +133,33 @@ def test_filling_the_cache_equals_full_passes(llama_forward: bool, seen: list[in
 
 
 @pytest.mark.parametrize("llama_forward", [False, True])
-def test_a_sequence_beyond_the_sliding_window_is_refused(llama_forward: bool) -> None:
-    """A sequence longer than the sliding window is refused by both forwards."""
-    model = tiny_llama(6)
-    model.config.sliding_window = 16
-    _side(model, 1, 16, llama_forward)
-    with pytest.raises(UsageError, match=r"a sequence of 17 tokens .* exceeds the model's sliding window of 16"):
-        _side(model, 1, 17, llama_forward)
-    CachedModel(choose_forward(model, VOCABULARY, llama_forward), 1, 20, longest=16)
+@pytest.mark.parametrize("prompts", [[7, 1, 12], [12, 12, 12]], ids=str)
+def test_a_sliding_window_is_kept(llama_forward: bool, prompts: list[int]) -> None:
+    """Past the window, in long and short passes, ragged and not, the logits are those of full passes."""
+    model = family_model("Mistral", sliding_window=5)
+    side = CachedModel(choose_forward(model, VOCABULARY, llama_forward), 3, 40)
+    texts, fed = _rows([30, 30, 30]), [length - 1 for length in prompts]
+    _prefill(side, [text[:length] for text, length in zip(texts, prompts, strict=True)])
+    for width in (1, 4, 1, 6):
+        block_BT = torch.tensor([text[at : at + width] for text, at in zip(texts, fed, strict=True)])
+        logits_BTV = side.logits(block_BT, fed, keep=width)
+        for row, at in enumerate(fed):
+            expected_TV = full_logits(model, texts[row][: at + width])[-width:, :VOCABULARY]
+            torch.testing.assert_close(expected_TV, logits_BTV[row], atol=1e-12, rtol=0)
+        fed = [at + width for at in fed]
 
 
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({}, None),
-        ({"sliding_window": 8}, 8),
-        ({"sliding_window": 8, "use_sliding_window": False}, None),
-        ({"sliding_window": 8, "layer_types": ["full_attention"]}, None),
-        ({"sliding_window": 8, "layer_types": ["full_attention", "sliding_attention"]}, 8),
+        ({}, {}),
+        ({"sliding_window": 8}, {"sliding_attention": 8}),
+        ({"sliding_window": 8, "use_sliding_window": False}, {}),
+        ({"sliding_window": 8, "layer_types": ["full_attention"]}, {}),
+        ({"sliding_window": 8, "layer_types": ["full_attention", "sliding_attention"]}, {"sliding_attention": 8}),
+        ({"attention_chunk_size": 6, "layer_types": ["chunked_attention"]}, {"chunked_attention": 6}),
     ],
 )
-def test_the_attention_window_of_a_config(settings: dict[str, Any], expected: int | None) -> None:
-    """The window counts only if a layer uses it; model families configure this in three ways."""
-    assert expected == attention_window(SimpleNamespace(**settings))
+def test_the_attention_windows_of_a_config(settings: dict[str, Any], expected: dict[str, int]) -> None:
+    """A window counts only if a layer uses it; model families configure this in three ways."""
+    assert expected == attention_windows(SimpleNamespace(**settings))

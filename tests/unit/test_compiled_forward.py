@@ -14,10 +14,12 @@ from torch import nn
 from pipeline.errors import UnderstudyError
 from pipeline.native import build as build_module
 from pipeline.speculation import compiled_forward
+from pipeline.speculation.choice import choose_forward
 from pipeline.speculation.compiled_forward import CompiledForward
 from pipeline.speculation.decoder import Decoder
-from pipeline.speculation.forward import CachedModel, ModelForward, choose_forward
+from pipeline.speculation.forward import CachedModel
 from pipeline.speculation.llama_forward import LlamaForward
+from pipeline.speculation.model_forward import ModelForward
 from pipeline.speculation.sampling import GREEDY
 from tests.fakes import family_model, full_logits, greedy_text, largest_gap, ragged_requests
 

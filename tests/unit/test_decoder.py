@@ -9,8 +9,8 @@ import torch
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.speculation.batch import Completion, Request
 from pipeline.speculation.decoder import Decoder
-from pipeline.speculation.forward import ModelForward
 from pipeline.speculation.llama_forward import LlamaForward
+from pipeline.speculation.model_forward import ModelForward
 from pipeline.speculation.sampling import GREEDY, Sampling
 from tests.fakes import greedy_text, ragged_requests, table_model, tiny_llama
 

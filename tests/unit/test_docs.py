@@ -1,5 +1,6 @@
 """The documents keep up with the code."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,9 @@ from typer.models import CommandInfo, TyperInfo
 
 from pipeline.cli import app
 from pipeline.report.configuration import render
+from tests.architectures import FAMILIES
+from tests.benchmarks import architectures
+from tests.benchmarks.figures import RESULTS
 
 ROOT = Path(__file__).parents[2]
 
@@ -16,6 +20,13 @@ pytestmark = pytest.mark.skipif(not (ROOT / "README.md").exists(), reason="runs 
 def test_every_config_key_is_documented() -> None:
     """docs/configuration.md is what `make docs` would write."""
     assert render() == (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+
+
+def test_every_architecture_that_was_tried_is_documented() -> None:
+    """docs/architectures.md is what the benchmark would write from its stored figures."""
+    figure = json.loads((RESULTS / "architectures.json").read_text(encoding="utf-8"))["figure"]
+    assert architectures.page(figure) == (ROOT / "docs" / "architectures.md").read_text(encoding="utf-8")
+    assert set(FAMILIES) == {row["family"] for row in figure["families"]}
 
 
 def test_every_command_is_in_the_readme() -> None:

@@ -9,9 +9,10 @@ from torch import nn
 
 from pipeline.speculation import llama_forward
 from pipeline.speculation.batch import Request
+from pipeline.speculation.choice import choose_forward
 from pipeline.speculation.decoder import Decoder
-from pipeline.speculation.forward import ModelForward, choose_forward
 from pipeline.speculation.llama_forward import LlamaForward
+from pipeline.speculation.model_forward import ModelForward
 from pipeline.speculation.sampling import GREEDY
 from tests.fakes import family_model, full_logits, greedy_text, largest_gap, ragged_requests, tiny_llama
 

@@ -10,7 +10,8 @@ from torch import nn
 
 from pipeline.native import build as build_module
 from pipeline.speculation import compiled_forward
-from pipeline.speculation.forward import CachedModel, choose_forward
+from pipeline.speculation.choice import choose_forward
+from pipeline.speculation.forward import CachedModel
 from pipeline.speculation.llama_forward import LlamaForward
 from pipeline.speculation.nf4_layers import BLOCK, NF4Linear, is_nf4, read
 from tests.fakes import family_model

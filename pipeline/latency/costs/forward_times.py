@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from pipeline.latency.costs.speedup import ForwardTimes
-from pipeline.speculation.forward import CachedModel, Forward, choose_forward
+from pipeline.speculation.choice import choose_forward
+from pipeline.speculation.forward import CachedModel, Forward
 
 
 def measure_times(

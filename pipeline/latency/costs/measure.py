@@ -14,7 +14,8 @@ from pipeline.latency.costs.forward_times import measure_forwards
 from pipeline.latency.costs.profile import Profile
 from pipeline.latency.costs.surface import Surface
 from pipeline.progress import Progress
-from pipeline.speculation.forward import CachedModel, Forward, choose_forward
+from pipeline.speculation.choice import choose_forward
+from pipeline.speculation.forward import CachedModel, Forward
 
 
 def measure_profile(

@@ -1,0 +1,106 @@
+"""Chooses the forward of a model: the fastest one that is proved on this model, in this dtype, on this device.
+
+The choice is made again wherever a model is loaded for decoding. A draft is trained and quantised after the pair stage, and
+dtype, device and library versions differ between machines, so a stored answer could be wrong. A proof costs a few short passes
+and is made once for a loaded model.
+"""
+
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+
+from pipeline.errors import UsageError
+from pipeline.speculation.compiled_forward import CompiledForward
+from pipeline.speculation.forward import Forward
+from pipeline.speculation.llama_forward import LlamaForward
+from pipeline.speculation.model_forward import ModelForward
+from pipeline.speculation.proof import Case, Unproved, make_case, prove, short_windows
+from pipeline.speculation.row_forward import RowForward
+
+_Make = Callable[[Any, int], "Forward | None"]
+
+
+def _compiled(model: Any, vocabulary: int) -> Forward | None:
+    forward = LlamaForward.of(model, vocabulary)
+    if forward is not None:
+        forward.compiled = CompiledForward.of(model, vocabulary)
+    return forward if forward is not None and forward.compiled is not None else None
+
+
+# Fastest first.
+_WAYS: dict[str, _Make] = {
+    "compiled": _compiled,
+    "llama": LlamaForward.of,
+    "batch": ModelForward,
+    "rows": lambda model, vocabulary: RowForward(model, vocabulary, "crop"),
+    "rows, cache rebuilt": lambda model, vocabulary: RowForward(model, vocabulary, "rebuild"),
+    "rows, no cache": lambda model, vocabulary: RowForward(model, vocabulary, "none"),
+}
+_LLAMA = ("compiled", "llama")
+_ASSUME_NO_WINDOW = ("rows", "rows, cache rebuilt", "rows, no cache")  # the model applies its windows itself
+_remembered: "WeakKeyDictionary[Any, dict[Any, str]]" = WeakKeyDictionary()
+
+
+def choose_forward(model: Any, vocabulary: int, llama_forward: bool = True) -> Forward:
+    """The forward that `proved_way` names. `llama_forward=False` leaves out our own forwards."""
+    forward = _WAYS[proved_way(model, vocabulary, llama_forward)](model, vocabulary)
+    if forward is None:  # the model was changed since, such as placed on several devices
+        del _remembered[model]
+        return choose_forward(model, vocabulary, llama_forward)
+    return forward
+
+
+def proved_way(model: Any, vocabulary: int, llama_forward: bool = True) -> str:
+    """The first way of computing `model` whose logits on ragged rows equal those of its own single passes: "compiled" or "llama"
+    (our own forward), "batch" (the model's own), or "rows" (the model's own with its own cache, one row at a time). Raises
+    UsageError, which names the architecture, if there is none."""
+    known = _remembered.setdefault(model, {})
+    key = (vocabulary, llama_forward, str(model.dtype), str(model.device))
+    if key not in known:
+        known[key] = _prove(model, vocabulary, llama_forward)
+    return known[key]
+
+
+def architecture(model: Any) -> str:
+    """The model's type in transformers, such as `qwen3`."""
+    return str(getattr(getattr(model, "config", None), "model_type", None) or type(model).__name__)
+
+
+def _prove(model: Any, vocabulary: int, llama_forward: bool) -> str:
+    reason: str | None = None
+    with short_windows(model, vocabulary) as short:
+        try:
+            case = make_case(model, vocabulary, past_windows=short)
+        except Exception as error:  # a model's own code may raise anything
+            raise UsageError(_refusal(model, _line(error))) from error
+        for name, make in _WAYS.items():
+            if (short or name in _ASSUME_NO_WINDOW) and (llama_forward or name not in _LLAMA):
+                forward = make(model, vocabulary)
+                if forward is None:
+                    continue
+                reason = _failure(forward, case, vocabulary)
+                if reason is None:
+                    return name
+    raise UsageError(_refusal(model, str(reason)))
+
+
+def _failure(forward: Forward, case: Case, vocabulary: int) -> str | None:
+    """Why the forward cannot be used; None if it is proved."""
+    try:
+        prove(forward, case, vocabulary)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # as above: masks, positions and caches that the model does not take
+        return _line(error)
+    return None
+
+
+def _refusal(model: Any, reason: str) -> str:
+    return f"the architecture {architecture(model)} cannot be decoded: {reason}; use a model of another architecture"
+
+
+def _line(error: Exception) -> str:
+    text = " ".join(str(error).split())[:200]
+    return text if isinstance(error, Unproved) else f"its own forward raised {type(error).__name__}: {text}"
