@@ -222,9 +222,10 @@ def _finding(
     gamma, speedup = best_gamma(yields, times)
     by_repetition = [ideal_speedup(yields[gamma], gamma, repetition) for repetition in repetitions]
     omega = figures["tokens_per_target_call"][str(gamma)]
+    # The pooled times are medians, each of its own repetition, so their speedup may lie outside those of the repetitions.
     bounds = {
         side: None if omega[side] is None else extreme * omega[side] / omega["value"]
-        for side, extreme in (("low", min(by_repetition)), ("high", max(by_repetition)))
+        for side, extreme in (("low", min(*by_repetition, speedup)), ("high", max(*by_repetition, speedup)))
     }
     domains = tally.domains(gamma, settings.confidence)
     alone = next((domain for domain, entry in domains.items() if entry["prompts"] < 2), None)
