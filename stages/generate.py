@@ -1,12 +1,13 @@
 """generate: the target completes the prompts. Stores its tokens and distributions, which the draft is trained on."""
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 from pipeline.corpus.prompt_store import read_prompts
 from pipeline.corpus.rendering import Renderer
 from pipeline.distillation.mixing import check_shares
-from pipeline.generation.completion_store import read_completions
+from pipeline.generation.completion_store import TOKENIZER, read_completions
 from pipeline.generation.generate import CompletionRequest, GenerationSettings, generate, plan_completions, shard_prefix
 from pipeline.generation.multi_turn import StopReasons, next_turn
 from pipeline.models.loading import choose_device, load_model, load_tokenizer
@@ -37,6 +38,7 @@ def run(context: StageContext) -> Outcome:
         shard=config.generate.shard,
         seed=config.seed,
     )
+    shutil.copytree(pair.tokenizer, context.out / TOKENIZER, dirs_exist_ok=True)
     device, trusted = choose_device(config.device), config.pair.trust_remote_code
     model = load_model(pair.path(task.target), pair.dtype(task.target), device, trusted)
     stop_reasons, turns = StopReasons(), 0

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.acceptance.intervals import Interval, RatioSums
+from pipeline.acceptance.intervals import Interval
 from pipeline.acceptance.position_bins import BINS, bin_json, tokens_before_edges
 from pipeline.acceptance.profile import PromptCounts
+from pipeline.acceptance.ratio_sums import RatioSums
 from pipeline.acceptance.rounds import Floats, iid_tokens_per_call
 from pipeline.errors import UnderstudyError
 

@@ -1,7 +1,17 @@
-"""Confidence intervals for ratios of sums over prompts, single (streaming) and paired. numpy, and scipy for Student's t.
+"""Confidence intervals for ratios of sums over prompts, from the moments of their residuals. numpy, and scipy for Student's t.
 
 Tokens of a prompt are correlated, so the prompt is the sampling unit. A figure such as the acceptance rate (sum of a_t /
 tokens) is a ratio of sums; its variance is that of the linearised residuals, stratified by domain (Cochran 1977, 6.11).
+
+Three corrections make the bounds cover where prompts are few or unequal (`python -m tests.benchmarks coverage`):
+- Unequal lengths: a stratum counts as its effective number of prompts, (sum w)^2 / sum w^2 with w the examined tokens (Kish
+  1965), in the variance and in the degrees of freedom. Below 20 effective prompts the degrees of freedom are Satterthwaite's
+  for those lengths, (sum w^2)^2 / sum w^4 - 1, which are fewer. Strata combine by Satterthwaite's formula too.
+- Skewness: each bound is the wider of Student's t and of Hall's transformation for skewed data (Hall 1992), which alone would
+  be too narrow for heavy symmetric tails.
+- A domain of one prompt has no variance of its own. It is pooled with others, which can only widen the interval (collapsed
+  strata, Cochran 1977, 5A.12).
+With fewer than 5 degrees of freedom there is no interval: the bounds are infinite.
 """
 
 from collections.abc import Sequence
@@ -13,6 +23,9 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 Floats = NDArray[np.float64]
+
+_ENOUGH = 20  # effective prompts of a stratum from which its degrees of freedom are those of equal prompts
+_LEAST_DOF = 5  # fewer give no interval
 
 
 @dataclass(frozen=True)
@@ -34,100 +47,91 @@ class Interval:
         }
 
 
-class _Stratum:
-    """Counts, sums and centred products of K ratios over the prompts of one stratum; prompts are not stored."""
+@dataclass(frozen=True, kw_only=True)
+class StratumMoments:
+    """What an interval needs of one stratum: the moments of its prompts' residuals, and of their weights (denominators)."""
 
-    def __init__(self, ratios: int) -> None:
-        self.prompts_K = np.zeros(ratios)
-        self.sums_2K = np.zeros((2, ratios))  # of numerators and denominators
-        self.products_3K = np.zeros(
-            (3, ratios)
-        )  # centred: numerator squared, numerator denominator, denominator squared
-
-    def add(self, pairs_2NK: Floats, present_NK: NDArray[np.bool_]) -> None:
-        """Add a block of prompts; centred products of two blocks are merged exactly (Chan, Golub and LeVeque 1983)."""
-        prompts_K, sums_2K = present_NK.sum(0), (pairs_2NK * present_NK).sum(1)
-        means_2K = sums_2K / np.maximum(prompts_K, 1)
-        centred_2NK = (pairs_2NK - means_2K[:, None]) * present_NK
-        shift_2K = means_2K - self.sums_2K / np.maximum(self.prompts_K, 1)
-        weight_K = self.prompts_K * prompts_K / np.maximum(self.prompts_K + prompts_K, 1)
-        for row, (one, other) in enumerate(((0, 0), (0, 1), (1, 1))):
-            self.products_3K[row] += (centred_2NK[one] * centred_2NK[other]).sum(0)
-            self.products_3K[row] += weight_K * shift_2K[one] * shift_2K[other]
-        self.prompts_K += prompts_K
-        self.sums_2K += sums_2K
-
-
-class RatioSums:
-    """K ratios of sums over any number of prompts, in constant memory.
-
-    Prompts are added block by block and not stored. Up to rounding, the intervals equal those of `ratio_gain` over all
-    prompts at once against a baseline of 0.
-    """
-
-    def __init__(self, ratios: int) -> None:
-        self._ratios = ratios
-        self._strata: dict[str, _Stratum] = {}
-
-    def add(
-        self,
-        numerators_NK: Floats,
-        denominators_NK: Floats,
-        strata: Sequence[str],
-        present_NK: NDArray[np.bool_] | None = None,
-    ) -> None:
-        """Add N prompts. Where `present_NK` is False, the prompt does not count for that ratio.
-
-        Raises ValueError for arrays of different lengths or NaN.
-        """
-        if not numerators_NK.shape == denominators_NK.shape == (len(strata), self._ratios):
-            raise ValueError("a figure needs one numerator, denominator and stratum for each prompt")
-        pairs_2NK = np.stack([numerators_NK, denominators_NK])
-        if not np.isfinite(pairs_2NK).all():
-            raise ValueError("a figure over NaN or infinite counts is not defined")
-        if present_NK is None:
-            present_NK = np.ones(numerators_NK.shape, dtype=bool)
-        labels = np.asarray(strata)
-        for label in np.unique(labels):
-            rows = labels == label
-            stratum = self._strata.setdefault(str(label), _Stratum(self._ratios))
-            stratum.add(pairs_2NK[:, rows], present_NK[rows])
+    prompts: int
+    squares: float  # sum of (residual - mean residual)^2
+    cubes: float  # sum of (residual - mean residual)^3
+    weights: tuple[float, float, float]  # sums of the weights, of their squares and of their fourth powers
 
     @property
-    def strata(self) -> list[str]:
-        return sorted(self._strata)
+    def effective_prompts(self) -> float:
+        """Kish's effective number of prompts."""
+        total, squares, _ = self.weights
+        return total**2 / squares if squares > 0 else 0.0
 
-    def prompts(self, ratio: int, stratum: str | None = None) -> int:
-        """The number of prompts that count for a ratio."""
-        return sum(int(part.prompts_K[ratio]) for part in self._chosen(stratum))
+    @property
+    def variance(self) -> float:
+        """Of the sum of the residuals. Infinite for one effective prompt."""
+        if self.squares == 0:
+            return 0.0
+        effective = self.effective_prompts
+        return effective / (effective - 1) * self.squares if effective > 1 else float("inf")
 
-    def denominator(self, ratio: int, stratum: str | None = None) -> float:
-        """Sum of a ratio's denominators, such as the tokens of a rate."""
-        return float(sum(part.sums_2K[1, ratio] for part in self._chosen(stratum)))
+    @property
+    def third_moment(self) -> float:
+        """Third central moment of the sum of the residuals, unbiased for equal weights; 0 for two prompts."""
+        count = self.prompts
+        return count**2 / ((count - 1) * (count - 2)) * self.cubes if count > 2 else 0.0
 
-    def interval(self, ratio: int, confidence: float, stratum: str | None = None) -> Interval:
-        """Stratified interval of one ratio, over all strata or within one.
+    @property
+    def degrees_of_freedom(self) -> float:
+        if self.effective_prompts >= _ENOUGH:
+            return self.effective_prompts - 1
+        _, squares, fourths = self.weights
+        return squares**2 / fourths - 1 if fourths > 0 else 0.0
 
-        Raises ValueError if there is no prompt or the denominator is not positive. If any stratum has a single prompt, its
-        variance is unknown and the bounds are infinite.
-        """
-        parts = [part for part in self._chosen(stratum) if part.prompts_K[ratio]]
-        total = sum(float(part.sums_2K[1, ratio]) for part in parts)
-        if not parts or total <= 0:
-            raise ValueError("a figure over empty counts is not defined; it needs at least one prompt")
-        value = sum(float(part.sums_2K[0, ratio]) for part in parts) / total
-        prompts, variance, dof = 0, 0.0, 0
-        for part in parts:
-            count = int(part.prompts_K[ratio])
-            prompts, dof = prompts + count, dof + count - 1
-            squared, crossed, base = part.products_3K[:, ratio]
-            spread = max(float(squared - 2 * value * crossed + value * value * base), 0.0) / total**2
-            variance += count * spread / (count - 1) if count > 1 else float("inf")
-        return _interval(value, variance, dof, prompts, confidence)
 
-    def _chosen(self, stratum: str | None) -> list[_Stratum]:
-        """Sorted by name, so that no figure depends on the order in which domains were added."""
-        return [self._strata[label] for label in self.strata] if stratum is None else [self._strata[stratum]]
+def interval(value: float, strata: Sequence[StratumMoments], confidence: float) -> Interval:
+    """The interval of a figure whose residuals have these moments. Strata of one prompt must be pooled before (`pooled`)."""
+    prompts = sum(stratum.prompts for stratum in strata)
+    variance = sum(stratum.variance for stratum in strata)
+    dof = _combined(strata, variance)
+    if not np.isfinite(variance) or dof < _LEAST_DOF:
+        return Interval(value, float("-inf"), float("inf"), prompts)
+    if variance == 0:
+        return Interval(value, value, value, prompts)
+    error, quantile = variance**0.5, float(stdtrit(dof, 0.5 + confidence / 2))
+    skewness = sum(stratum.third_moment for stratum in strata) / variance**1.5
+    below = max(quantile, _without_skewness(quantile, skewness))
+    above = max(quantile, -_without_skewness(-quantile, skewness))
+    return Interval(value, value - below * error, value + above * error, prompts)
+
+
+def _combined(strata: Sequence[StratumMoments], variance: float) -> float:
+    """Satterthwaite's degrees of freedom of a sum of variances; 0 if a stratum that varies has none."""
+    if not np.isfinite(variance):
+        return 0.0
+    if variance == 0:
+        return sum(stratum.degrees_of_freedom for stratum in strata)
+    varying = [stratum for stratum in strata if stratum.variance > 0]
+    if any(stratum.degrees_of_freedom <= 0 for stratum in varying):
+        return 0.0
+    return variance**2 / sum(stratum.variance**2 / stratum.degrees_of_freedom for stratum in varying)
+
+
+def _without_skewness(quantile: float, skewness: float) -> float:
+    """Inverse of Hall's transformation g(t) = t + A t^2 / 3 + A^2 t^3 / 27 + A / 6, which takes the skewness A of the estimate
+    out of its t statistic (Hall 1992, 'On the removal of skewness by transformation')."""
+    if abs(skewness) < 1e-6:
+        return quantile
+    return float(3 / skewness * (np.cbrt(1 + skewness * (quantile - skewness / 6)) - 1))
+
+
+def pooled(prompts: Sequence[int]) -> list[list[int]]:
+    """Groups of strata, by index, so that no group has a single prompt unless there is only one.
+
+    Strata of one prompt are put together. If that is still one prompt, it joins the smallest of the others.
+    """
+    single = [index for index, count in enumerate(prompts) if count == 1]
+    groups = [[index] for index, count in enumerate(prompts) if count > 1]
+    if len(single) == 1 and groups:
+        min(groups, key=lambda group: prompts[group[0]]).extend(single)
+    elif single:
+        groups.append(single)
+    return groups
 
 
 def ratio_gain(
@@ -138,18 +142,22 @@ def ratio_gain(
     strata: Sequence[str],
     confidence: float,
 ) -> Interval:
-    """Interval of the difference of two ratios over the same N prompts, paired by prompt.
+    """Interval of the difference of two ratios over the same N prompts, paired by prompt. Weights are the first denominators.
 
-    Raises ValueError for empty arrays, arrays of different lengths, a denominator sum that is not positive, or NaN. If any
-    stratum has a single prompt, the bounds are infinite.
+    Two sides that are equal for every prompt differ by exactly 0, however few the prompts are. Raises ValueError for empty
+    arrays, arrays of different lengths, a denominator sum that is not positive, or NaN.
     """
     _check(numerators_N, denominators_N, strata)
     _check(base_numerators_N, base_denominators_N, strata)
     if len(numerators_N) != len(base_numerators_N):
         raise ValueError("paired figures need the same prompts on both sides")
+    if np.array_equal(numerators_N, base_numerators_N) and np.array_equal(denominators_N, base_denominators_N):
+        return Interval(0.0, 0.0, 0.0, len(strata))
     value = float(numerators_N.sum() / denominators_N.sum() - base_numerators_N.sum() / base_denominators_N.sum())
     residuals_N = _residuals(numerators_N, denominators_N) - _residuals(base_numerators_N, base_denominators_N)
-    return _interval(value, *_stratified_variance(residuals_N, strata), len(residuals_N), confidence)
+    _, stratum_N, prompts = np.unique(np.asarray(strata), return_inverse=True, return_counts=True)
+    groups = [np.isin(stratum_N, group) for group in pooled(prompts.tolist())]
+    return interval(value, [_moments(residuals_N[rows], denominators_N[rows]) for rows in groups], confidence)
 
 
 def _check(numerators_N: Floats, denominators_N: Floats, strata: Sequence[str]) -> None:
@@ -166,21 +174,11 @@ def _residuals(numerators_N: Floats, denominators_N: Floats) -> Floats:
     return residuals_N
 
 
-def _stratified_variance(residuals_N: Floats, strata: Sequence[str]) -> tuple[float, int]:
-    """Stratified variance of the sum of the residuals, and its degrees of freedom."""
-    labels = np.asarray(strata)
-    variance, dof = 0.0, 0
-    for label in np.unique(labels):
-        within_N = residuals_N[labels == label]
-        if len(within_N) < 2:
-            return float("inf"), 0
-        variance += len(within_N) * float(within_N.var(ddof=1))
-        dof += len(within_N) - 1
-    return variance, dof
-
-
-def _interval(value: float, variance: float, dof: int, prompts: int, confidence: float) -> Interval:
-    if not np.isfinite(variance):
-        return Interval(value, float("-inf"), float("inf"), prompts)
-    half = float(stdtrit(dof, 0.5 + confidence / 2)) * variance**0.5
-    return Interval(value, value - half, value + half, prompts)
+def _moments(residuals_N: Floats, weights_N: Floats) -> StratumMoments:
+    centred_N = residuals_N - residuals_N.mean()
+    return StratumMoments(
+        prompts=len(residuals_N),
+        squares=float((centred_N**2).sum()),
+        cubes=float((centred_N**3).sum()),
+        weights=(float(weights_N.sum()), float((weights_N**2).sum()), float((weights_N**4).sum())),
+    )

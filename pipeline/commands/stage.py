@@ -12,7 +12,9 @@ from pipeline.running.stage_list import STAGE_NAMES
 def stage(
     name: Annotated[str, typer.Argument(metavar="NAME", help=f"The stage: {', '.join(STAGE_NAMES)}.")],
     config: ConfigPath,
-    run_id: Annotated[str, typer.Option("--run", metavar="ID", help="The id of the run; the first stage creates it.")],
+    run_id: Annotated[
+        str, typer.Option("--run", metavar="ID", help=f"The id of the run; {STAGE_NAMES[0]} creates it.")
+    ],
     set_: Overrides = None,
     store: StorePath = DEFAULT_STORE,
     force_promote: ForcePromote = False,
@@ -22,9 +24,12 @@ def stage(
     from pipeline.progress import Progress
     from pipeline.running.runner import Runner, begin
     from pipeline.store.artifacts import Store
+    from pipeline.store.runs import load_run
 
     if name not in STAGE_NAMES:
         raise UsageError(f"{name}: not a stage; the stages are {', '.join(STAGE_NAMES)}")
     target, progress = Store(store), Progress()
+    if name != STAGE_NAMES[0] and load_run(target, run_id) is None:
+        raise UsageError(f"--run {run_id}: no such run in {target.root}; the first stage, {STAGE_NAMES[0]}, creates it")
     record = begin(load_config(config, set_ or ()), target, run_id, progress)
     Runner(target, record, progress, force_promote=force_promote).run(name, name)

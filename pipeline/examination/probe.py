@@ -228,7 +228,6 @@ def _finding(
         for side, extreme in (("low", min(*by_repetition, speedup)), ("high", max(*by_repetition, speedup)))
     }
     domains = tally.domains(gamma, settings.confidence)
-    alone = next((domain for domain, entry in domains.items() if entry["prompts"] < 2), None)
     pays = _pays(figures["prompts"], bounds["low"], bounds["high"])
     return Finding(
         name=name,
@@ -238,7 +237,7 @@ def _finding(
         gamma=gamma,
         speedup={"value": speedup, **bounds},
         break_even=None if name == LOOKUP else break_even_acceptance(times, gammas),
-        verdict=f"{name}: {_verdict(figures['prompts'], pays, gamma, speedup, alone)}",
+        verdict=f"{name}: {_verdict(figures['prompts'], pays, gamma, speedup, bounds['low'])}",
         pays=pays,
         arithmetic=None if ratio is None else operations_factor(yields[gamma], gamma, ratio),
     )
@@ -250,13 +249,15 @@ def _pays(prompts: int, low: float | None, high: float | None) -> bool | None:
     return True if low > 1 else False if high < 1 else None
 
 
-def _verdict(prompts: int, pays: bool | None, gamma: int, speedup: float, alone: str | None) -> str:
+def _verdict(prompts: int, pays: bool | None, gamma: int, speedup: float, low: float | None) -> str:
     if pays:
         return f"may pay off: the upper bound of its speedup is {speedup:.2f}, with {gamma} draft tokens per round"
     if pays is False:
         return f"does not pay off: the upper bound of its speedup is {speedup:.2f}, at its best draft length ({gamma})"
     if prompts < _LEAST_PROMPTS:
         return f"{prompts} prompts are too few for a verdict; give at least {_LEAST_PROMPTS}"
-    if alone is not None:
-        return f"no interval: domain '{alone}' has a single prompt; give it more prompts or leave the label out"
+    if low is None:
+        return (
+            "no interval: a few prompts have most of the tokens; give more prompts with completions of similar length"
+        )
     return f"no verdict: predicted speedup about {speedup:.2f}, its interval includes 1; use more prompts or an idle machine"

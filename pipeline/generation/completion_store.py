@@ -20,6 +20,7 @@ from pipeline.errors import UnderstudyError
 from pipeline.generation.distributions import ENTRY_BYTES
 from pipeline.speculation.sampling import GREEDY, Sampling
 
+TOKENIZER = "tokenizer"  # the directory of the tokenizer, so that an artifact can be examined without its pair
 _TUPLE = ["temperature", "top_k", "top_p", "min_p"]
 _COMPLETIONS = pa.schema(
     [

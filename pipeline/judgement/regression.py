@@ -1,18 +1,15 @@
-"""The regression check: compares a draft's counts with a baseline file, prompt by prompt. Pure.
+"""The regression check: compares a draft's counts with a baseline, prompt by prompt. Pure.
 
-A baseline holds only what a paired comparison needs, so it is small enough to be committed to a repository. The check
-passes only if the lower bound of (draft - baseline) exceeds -margin.
+It passes only if the lower bound of (draft - baseline) exceeds -margin. Prompts that either draft was trained on do not count.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 
+from pipeline.acceptance.baseline import Conditions, Examined
 from pipeline.acceptance.intervals import Interval
-from pipeline.acceptance.profile import PromptCounts, acceptance_gain, counts_from_json, counts_json
-from pipeline.errors import UsageError
-
-SCHEMA = 2
+from pipeline.acceptance.profile import PromptCounts, acceptance_gain
+from pipeline.errors import Refused, UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,41 +21,56 @@ class Comparison:
     difference: Interval
     margin: float
     passed: bool
+    left_out: int  # prompts that one of the drafts was trained on
 
 
-def baseline_json(counts: Sequence[PromptCounts], conditions: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of a baseline file. Two examinations can be compared only if their `conditions` are equal."""
-    return {"schema": SCHEMA, "conditions": dict(conditions), "prompts": counts_json(counts)}
+def differing(draft: Conditions, baseline: Conditions) -> list[str]:
+    """The names of the conditions that differ, for people."""
+    return [
+        field.name.replace("_", " ")
+        for field in fields(Conditions)
+        if getattr(draft, field.name) != getattr(baseline, field.name)
+    ]
 
 
-def read_baseline(raw: Any, where: str) -> tuple[dict[str, Any], list[PromptCounts]]:
-    """Conditions and counts of a baseline file; UsageError naming `where` if it is not one."""
-    found = raw.get("schema") if isinstance(raw, dict) else None
-    if not isinstance(raw, dict) or found != SCHEMA:
-        raise UsageError(
-            f"{where}: a baseline of schema {found}, and this version reads schema {SCHEMA}; "
-            "examine the draft again and write it anew with --update-baseline"
+def compare(draft: Examined, baseline: Examined, margin: float) -> Comparison:
+    """Paired comparison of acceptance rates, over the prompts that neither draft was trained on, at the baseline's confidence.
+
+    UsageError if prompts or their tokens differ, Refused if no prompt is left, ValueError on empty input.
+    """
+    _check_rows(draft.counts, baseline.counts)
+    seen = draft.trained_on | baseline.trained_on
+    ours, theirs = ([item for item in one.counts if item.id not in seen] for one in (draft, baseline))
+    if draft.counts and not ours:
+        raise Refused(
+            f"no verdict: the drafts were trained on all {len(draft.counts)} examination prompts, so none is left to compare; "
+            "use completions of other prompts"
         )
-    try:
-        return dict(raw["conditions"]), counts_from_json(raw["prompts"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(
-            f"{where}: not a complete baseline ({error} is missing or wrong); write it anew with --update-baseline"
-        ) from None
-
-
-def compare(
-    draft: Sequence[PromptCounts], baseline: Sequence[PromptCounts], margin: float, confidence: float
-) -> Comparison:
-    """Paired comparison of acceptance rates. UnderstudyError if the prompts differ, ValueError on empty input."""
-    difference = acceptance_gain(draft, baseline, confidence)
+    difference = acceptance_gain(ours, theirs, float(baseline.conditions.evaluate["confidence"]))
     return Comparison(
-        draft=_rate(draft),
-        baseline=_rate(baseline),
+        draft=_rate(ours),
+        baseline=_rate(theirs),
         difference=difference,
         margin=margin,
         passed=difference.low > -margin,
+        left_out=len(draft.counts) - len(ours),
     )
+
+
+def _check_rows(draft: Sequence[PromptCounts], baseline: Sequence[PromptCounts]) -> None:
+    """Equal completions give equal rows; a baseline whose rows were edited does not match."""
+    if len(draft) != len(baseline):
+        raise UsageError(f"--baseline: has {len(baseline)} prompts, and the completions have {len(draft)}; {_ANEW}")
+    for ours, theirs in zip(draft, baseline, strict=True):
+        for name in ("id", "domain", "tokens", "examined"):
+            if getattr(ours, name) != getattr(theirs, name):
+                raise UsageError(
+                    f"--baseline: prompt {theirs.id} has {name} {getattr(theirs, name)!r}, and the completions have "
+                    f"{getattr(ours, name)!r}; {_ANEW}"
+                )
+
+
+_ANEW = "the file does not belong to these completions: write it anew with --update-baseline"
 
 
 def _rate(counts: Sequence[PromptCounts]) -> float:

@@ -4,6 +4,7 @@ All weights are loaded here: safetensors only, and code shipped with a model run
 """
 
 import json
+import platform
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,14 @@ def supports_bf16(device: torch.device) -> bool:
         return torch.cuda.get_device_capability(device) >= (8, 0)
     capabilities = torch.cpu.get_capabilities()
     return device.type == "cpu" and bool(capabilities.get("amx_bf16") or capabilities.get("avx512_bf16"))
+
+
+def hardware_class(device: torch.device) -> str:
+    """What decides how the device rounds: the GPU's name, or the CPU's architecture, vector units and bfloat16 units."""
+    if device.type == "cuda":
+        return f"cuda {torch.cuda.get_device_name(device)}"
+    vectors = torch.backends.cpu.get_cpu_capability() if device.type == "cpu" else ""
+    return " ".join(filter(None, [device.type, platform.machine(), vectors, "bf16" if supports_bf16(device) else ""]))
 
 
 def load_model(path: Path, dtype: str, device: torch.device, trust_remote_code: bool = False) -> Any:

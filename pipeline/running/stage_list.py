@@ -19,7 +19,7 @@ class Stage(NamedTuple):
 STAGES: tuple[Stage, ...] = (
     Stage("pair", 3, "resolve and check the models"),
     Stage("corpus", 3, "read, clean and split the prompts"),
-    Stage("generate", 4, "target completions and distributions"),
+    Stage("generate", 5, "target completions and distributions"),
     Stage("distill", 3, "train the draft"),
     Stage("quantize", 1, "INT8, INT4, FP8 forms of the draft"),
     Stage("evaluate", 4, "teacher-forced acceptance, every draft length"),

@@ -3,6 +3,7 @@
 import re
 import secrets
 import time
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -56,18 +57,28 @@ def list_runs(store: Store) -> list[str]:
     return [path.parent.name for path in records]
 
 
-def require_run(store: Store, run_id: str | None) -> RunRecord:
-    """The run called `run_id`, or the latest; UsageError where there is none."""
+def require_run(store: Store, run_id: str | None, needs: Collection[str] = ()) -> RunRecord:
+    """The run called `run_id`, or the latest that has built the jobs `needs`; UsageError where there is none."""
     known = list_runs(store)
     if not known:
         raise UsageError(
             f"{store.root}: no runs here yet; start one with `understudy run CONFIG` or name another --store"
         )
-    chosen = known[-1] if run_id in (None, "latest") else str(run_id)
-    record = load_run(store, chosen)
-    if record is None:
-        raise UsageError(f"run {chosen}: not in {store.root}; the latest is {known[-1]}")
-    return record
+    if run_id not in (None, "latest"):
+        record = load_run(store, str(run_id))
+        if record is None:
+            raise UsageError(f"run {run_id}: not in {store.root}; the latest is {known[-1]}")
+        return record
+    for name in reversed(known):
+        record = load_run(store, name)
+        if record is not None and all(_has_built(store, record, job_id) for job_id in needs):
+            return record
+    raise UsageError(f"{store.root}: no run here has built {', '.join(needs)}; finish one with `understudy run`")
+
+
+def _has_built(store: Store, record: RunRecord, job_id: str) -> bool:
+    entry = record.jobs.get(job_id)
+    return entry is not None and store.directory(entry["stage"], entry["key"]).is_dir()
 
 
 def find_built(store: Store, record: RunRecord, job_id: str) -> Artifact:

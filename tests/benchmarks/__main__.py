@@ -5,6 +5,7 @@ import sys
 from tests.benchmarks import (
     architectures,
     conformance,
+    coverage,
     decoder_batch,
     decoder_quantised,
     decoder_real,
@@ -37,6 +38,7 @@ FIGURES = {
     "greedy": greedy,
     "trace": trace,
     "conformance": conformance,
+    "coverage": coverage,
     "light_paths": light_paths,
     "threads": threads,
     "architectures": architectures,

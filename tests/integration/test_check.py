@@ -1,5 +1,6 @@
 """`understudy check`: the regression check of CI, on the completions of the smoke run."""
 
+import hashlib
 import json
 import re
 import shutil
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from tests.integration.conftest import RUN, Ended, Place, Smoke, rename_token, replace_bytes
+from tests.integration.conftest import RUN, SMOKE, Ended, Place, Smoke, rename_token, replace_bytes
 
 
 @pytest.fixture(scope="module")
@@ -65,14 +66,109 @@ def test_damaged_draft_is_a_regression(smoke: Smoke, baseline: tuple[Path, Ended
 def test_baseline_of_other_conditions_is_refused(smoke: Smoke, baseline: tuple[Path, Ended], tmp_path: Path) -> None:
     """Figures of other settings are not compared: exit 2, and the settings that differ are named."""
     content = json.loads(baseline[0].read_text())
-    content["conditions"] |= {"draft_sampling": "greedy", "completions": "generate-0"}
+    content["conditions"] |= {"target_dtype": "bfloat16", "completions": "0"}
     (tmp_path / "other.json").write_text(json.dumps(content))
     ended = _check(smoke.place, smoke.place.artifact("distill"), tmp_path / "other.json")
 
     assert 2 == ended.code, ended.err
     assert ended.complaint.startswith(
-        f"--baseline {tmp_path}/other.json: made with another completions, draft_sampling; use the same settings"
+        f"--baseline {tmp_path}/other.json: made with another completions, target dtype; use the same"
     )
+
+
+def test_no_store_is_needed(smoke: Smoke, baseline: tuple[Path, Ended], tmp_path: Path) -> None:
+    """Completions, draft and baseline alone, copied to a place where there is neither a store nor a run; also for writing the
+    baseline again, with the settings of the old one."""
+    place = Place(tmp_path / "alone").prepare()
+    for job in ("generate", "distill"):
+        shutil.copytree(smoke.place.artifact(job), place.root / job)
+    line = ["check", "--draft", place.root / "distill", "--completions", place.root / "generate", "--baseline"]
+    found = place.understudy(*line, baseline[0], store=False)
+    fresh = shutil.copy(baseline[0], place.root / "fresh.json")
+    again = place.understudy(*line, fresh, "--update-baseline", store=False)
+
+    assert (0, 0) == (found.code, again.code), found.err + again.err
+    assert "no regression: acceptance rate 0." in found.out
+    assert json.loads(baseline[0].read_text()) == json.loads(Path(fresh).read_text())
+    assert [] == list(place.cwd.iterdir())
+
+
+def test_a_new_baseline_takes_its_settings_from_a_run(smoke: Smoke, tmp_path: Path) -> None:
+    """Without a run and without an old baseline nothing says how to examine."""
+    line = ["--completions", smoke.place.artifact("generate"), "--update-baseline", "--baseline", tmp_path / "new.json"]
+    ended = smoke.place.understudy("check", "--draft", smoke.place.artifact("distill"), *line)
+
+    assert 2 == ended.code, ended.err
+    assert "a new baseline takes its settings from a run; name RUN and its --store" in ended.complaint
+
+
+def test_completions_of_another_target_are_refused(smoke: Smoke, baseline: tuple[Path, Ended]) -> None:
+    """Completions of the target before its change: exit 2, and the target is among what differs."""
+    other = smoke.place.artifact("generate/before")
+    ended = _check(smoke.place, smoke.place.artifact("distill"), baseline[0], "--completions", other)
+
+    assert 2 == ended.code, ended.err
+    assert "made with another completions, completions sha256, target; use the same" in ended.complaint
+
+
+def test_altered_completions_are_refused(smoke: Smoke, baseline: tuple[Path, Ended], tmp_path: Path) -> None:
+    """A shard that was altered is found by its hash; one whose manifest was made to agree, by the baseline's digest."""
+    copied = shutil.copytree(smoke.place.artifact("generate"), tmp_path / "altered")
+    shard = copied / "shard-00000.tokens.arrow"
+    replace_bytes(shard, lambda data: data[:2000] + bytes([data[2000] ^ 1]) + data[2001:])
+    first = _check(smoke.place, smoke.place.artifact("distill"), baseline[0], "--completions", copied)
+    manifest = json.loads((copied / "manifest.json").read_text())
+    manifest["files"][shard.name]["sha256"] = hashlib.sha256(shard.read_bytes()).hexdigest()
+    (copied / "manifest.json").write_text(json.dumps(manifest))
+    second = _check(smoke.place, smoke.place.artifact("distill"), baseline[0], "--completions", copied)
+
+    assert (1, 2) == (first.code, second.code), first.err + second.err
+    assert f"{shard} was altered after it was written" in first.complaint
+    assert "made with another completions sha256; use the same" in second.complaint
+
+
+def test_a_directory_that_is_no_generate_artifact_is_named(smoke: Smoke, baseline: tuple[Path, Ended]) -> None:
+    """Another artifact in its place is bad usage."""
+    for other in (smoke.place.artifact("distill"), smoke.place.store):
+        ended = _check(smoke.place, smoke.place.artifact("distill"), baseline[0], "--completions", other)
+        assert 2 == ended.code, ended.err
+        assert ended.complaint.startswith(f"--completions {other}: not a generate artifact")
+
+
+def test_a_draft_that_was_trained_on_the_prompts_is_refused(
+    smoke: Smoke, baseline: tuple[Path, Ended], tmp_path: Path
+) -> None:
+    """Prompts in the draft's `trained_on.json` are left out, as in the gate; with none left there is no pass."""
+    ids = sorted(row["id"] for row in json.loads(baseline[0].read_text())["prompts"])
+    copied = shutil.copytree(smoke.place.artifact("distill") / "draft", tmp_path / "learnt")
+    known = json.loads((copied / "trained_on.json").read_text())["prompts"]
+    ends = []
+    for learnt in (ids[:5], ids):
+        (copied / "trained_on.json").write_text(json.dumps({"prompts": [*known, *learnt]}))
+        ends.append(_check(smoke.place, copied, baseline[0]))
+
+    assert [0, 3] == [ended.code for ended in ends], ends[0].err + ends[1].err
+    assert "; 5 prompts left out, because a draft was trained on them" in ends[0].out
+    assert f"over {len(ids) - 5} prompts" in ends[0].out
+    assert f"no verdict: the drafts were trained on all {len(ids)} examination prompts" in ends[1].complaint
+
+
+def test_another_class_of_machine_is_said(smoke: Smoke, baseline: tuple[Path, Ended], tmp_path: Path) -> None:
+    """The comparison goes on, with a note."""
+    content = json.loads(baseline[0].read_text())
+    (tmp_path / "gpu.json").write_text(json.dumps(content | {"hardware": "cuda H200"}))
+    ended = _check(smoke.place, smoke.place.artifact("distill"), tmp_path / "gpu.json")
+
+    assert 0 == ended.code, ended.err
+    assert f"note: the baseline was measured on cuda H200, this machine is {content['hardware']}" in ended.out
+
+
+def test_the_latest_run_is_one_that_has_completions(smoke: Smoke, baseline: tuple[Path, Ended], loop: Place) -> None:
+    """A later run that ended before its completions is passed over."""
+    later = loop.understudy("run", SMOKE, "--until", "pair", "--run", "later")
+    ended = loop.understudy("check", "--draft", loop.artifact("distill"), "--baseline", baseline[0])
+
+    assert (0, 0) == (later.code, ended.code), later.err + ended.err
 
 
 def test_a_margin_is_a_share(smoke: Smoke, baseline: tuple[Path, Ended]) -> None:
@@ -96,7 +192,7 @@ def test_file_that_is_no_baseline_is_named(smoke: Smoke, tmp_path: Path) -> None
     ended = _check(smoke.place, smoke.place.artifact("distill"), tmp_path / "other.json")
     assert 2 == ended.code, ended.err
     assert (
-        f"{tmp_path}/other.json: a baseline of schema 99, and this version reads schema 2; "
+        f"{tmp_path}/other.json: a baseline of schema 99, and this version reads schema 3; "
         "examine the draft again and write it anew with --update-baseline"
     ) == ended.complaint
 

@@ -153,17 +153,18 @@ def test_the_record_of_an_older_version_is_read(loop: Place) -> None:
 
 
 def test_a_run_is_chosen_by_its_id_and_the_latest_by_default(loop: Place) -> None:
-    """`show` and `check` take the same argument; `latest` is the run that began last."""
+    """`show` and `check` take the same argument; without it they take the latest run that can answer: a run without jobs has no
+    completions."""
     later = loop.record(RUN) | {"id": "later", "created": "2999-01-01T00:00:00Z", "jobs": {}}
     (loop.store / "runs" / "later").mkdir()
     (loop.store / "runs" / "later" / "run.json").write_text(json.dumps(later))
     draft = ("--draft", loop.artifact("distill"), "--baseline", loop.root / "baseline.json", "--update-baseline")
     shown = [loop.understudy("show", *run).out.split(":")[0] for run in ((), ("latest",), (RUN,))]
-    named, unnamed = (loop.understudy("check", *run, *draft) for run in ((RUN,), ()))
+    named, unnamed, empty = (loop.understudy("check", *run, *draft) for run in ((RUN,), (), ("later",)))
 
     assert ["\nrun later", "\nrun later", f"\nrun {RUN}"] == shown
-    assert 0 == named.code, named.err
-    assert (1, "run later has no pair; finish it with `understudy run`") == (unnamed.code, unnamed.complaint)
+    assert (0, 0) == (named.code, unnamed.code), named.err + unnamed.err
+    assert (1, "run later has no generate; finish it with `understudy run`") == (empty.code, empty.complaint)
 
 
 def test_prompts_are_used_for_what_they_were_split_for(smoke: Smoke) -> None:

@@ -24,9 +24,17 @@ def test_stages_one_by_one_give_the_keys_of_run(loop: Place) -> None:
 
 def test_stage_without_its_predecessors_is_refused(place: Place) -> None:
     """A stage whose inputs are not in the store exits 2 and names the first that is missing."""
-    ended = place.understudy("stage", "distill", SMOKE, "--run", "early", MLFLOW_TRACKING_URI=NOBODY)
+    ended = place.understudy("run", SMOKE, "--from", "distill", "--run", "early", MLFLOW_TRACKING_URI=NOBODY)
     assert 2 == ended.code, ended.err
     assert f"pair is not in {place.store} for this config; run it first (leave --from out)" == ended.complaint
+
+
+def test_a_stage_of_an_unknown_run_is_refused(place: Place) -> None:
+    """Only the first stage makes a run: exit 2, and no run is left behind that would be the latest."""
+    ended = place.understudy("stage", "distill", SMOKE, "--run", "early", MLFLOW_TRACKING_URI=NOBODY)
+    assert 2 == ended.code, ended.err
+    assert f"--run early: no such run in {place.store}; the first stage, pair, creates it" == ended.complaint
+    assert not (place.store / "runs").exists()
 
 
 def test_run_until_then_from(loop: Place) -> None:

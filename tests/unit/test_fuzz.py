@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 import yaml
 
+from pipeline.acceptance.baseline import read_baseline
 from pipeline.config.corpus import PromptSource
 from pipeline.config.loading import load_config
 from pipeline.corpus.readers import SourceReader
 from pipeline.corpus.rows import BadRow, parse_row
 from pipeline.errors import UnderstudyError
-from pipeline.judgement.regression import read_baseline
 from pipeline.latency.costs.fitted import fit_measurements
 from pipeline.latency.costs.measurements import _GUIDELLM, Measurement, read_measurements
 from pipeline.latency.costs.step_costs import read_step_costs

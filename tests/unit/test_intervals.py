@@ -5,8 +5,10 @@ import math
 import numpy as np
 import pytest
 from scipy import stats
+from scipy.optimize import brentq
 
-from pipeline.acceptance.intervals import Interval, RatioSums, ratio_gain
+from pipeline.acceptance.intervals import Interval, pooled, ratio_gain
+from pipeline.acceptance.ratio_sums import RatioSums
 
 
 def ratio_interval(x: np.ndarray, y: np.ndarray, strata: list[str], confidence: float) -> Interval:
@@ -16,9 +18,10 @@ def ratio_interval(x: np.ndarray, y: np.ndarray, strata: list[str], confidence: 
     return sums.interval(0, confidence)
 
 
-def test_a_mean_has_student_t_bounds() -> None:
-    """With denominators of 1 the ratio is a mean with textbook bounds."""
-    values = np.random.default_rng(1).normal(3, 2, 12)
+def test_a_symmetric_mean_has_student_t_bounds() -> None:
+    """With denominators of 1 and no skewness the ratio is a mean with textbook bounds."""
+    half = np.random.default_rng(1).normal(0, 2, 6)
+    values = 3 + np.concatenate([half, -half])
     low, high = stats.t.interval(0.9, 11, values.mean(), stats.sem(values))
     found = ratio_interval(values, np.ones(12), ["a"] * 12, 0.9)
 
@@ -26,24 +29,66 @@ def test_a_mean_has_student_t_bounds() -> None:
     assert (pytest.approx(low), pytest.approx(high)) == (found.low, found.high)
 
 
-def test_a_ratio_has_the_variance_of_its_residuals() -> None:
-    """Cochran's linearised variance, written out."""
-    x, y = np.array([1.0, 4.0, 2.0, 7.0]), np.array([2.0, 5.0, 6.0, 8.0])
-    residuals = x - x.sum() / y.sum() * y
-    half = stats.t.ppf(0.975, 3) * math.sqrt(4 * residuals.var(ddof=1)) / y.sum()
-    found = ratio_interval(x, y, ["a"] * 4, 0.95)
+def test_a_skewed_mean_has_halls_bound_on_the_long_side() -> None:
+    """Hall's transformation, solved by a root finder, on the side that is too short by Student's t; Student's t on the other."""
+    values = np.random.default_rng(5).exponential(1, 30)
+    error = stats.sem(values)
+    skewness = 30 / 29 / 28 * ((values - values.mean()) ** 3).sum() / values.std(ddof=1) ** 3 / math.sqrt(30)
+    quantile = stats.t.ppf(0.975, 29)
 
-    assert (pytest.approx(14 / 21), pytest.approx(half)) == (found.value, found.high - found.value)
+    def hall(t: float) -> float:
+        return t + skewness * t**2 / 3 + skewness**2 * t**3 / 27 + skewness / 6 + quantile
+
+    found = ratio_interval(values, np.ones(30), ["a"] * 30, 0.95)
+
+    assert pytest.approx(values.mean() - quantile * error) == found.low
+    assert pytest.approx(values.mean() - brentq(hall, -20, 0) * error) == found.high
+    assert found.high - found.value > found.value - found.low
+
+
+def test_unequal_prompts_count_as_kish_says() -> None:
+    """Cochran's linearised variance with Kish's effective number of prompts, written out for 40 symmetric residuals."""
+    y = np.tile([10.0, 30.0], 20)
+    residuals = np.repeat([1.0, -1.0], 20) * np.linspace(1, 2, 20)[np.r_[:20, :20]]
+    kish = y.sum() ** 2 / (y**2).sum()
+    half = stats.t.ppf(0.975, kish - 1) * math.sqrt(kish / (kish - 1) * (residuals**2).sum()) / y.sum()
+    found = ratio_interval(0.5 * y + residuals, y, ["a"] * 40, 0.95)
+
+    assert 32 == pytest.approx(kish)
+    assert (0.5, pytest.approx(half)) == (pytest.approx(found.value), found.high - found.value)
+
+
+def test_below_twenty_effective_prompts_the_degrees_of_freedom_are_satterthwaites() -> None:
+    """Ten prompts of 30 tokens and ten of 10: 16 effective prompts, 11.2 degrees of freedom."""
+    y = np.tile([10.0, 30.0], 10)
+    residuals = np.repeat([1.0, -1.0], 10) * np.linspace(1, 2, 10)[np.r_[:10, :10]]
+    dof = (y**2).sum() ** 2 / (y**4).sum() - 1
+    half = stats.t.ppf(0.975, dof) * math.sqrt(16 / 15 * (residuals**2).sum()) / y.sum()
+    found = ratio_interval(0.5 * y + residuals, y, ["a"] * 20, 0.95)
+
+    assert (11.2, pytest.approx(half)) == (pytest.approx(dof, abs=0.05), found.high - found.value)
+
+
+def test_two_long_prompts_among_many_short_ones_give_no_interval() -> None:
+    """100 prompts of 16 tokens and 2 of 1,000: two prompts decide, and nothing is known of their spread."""
+    y = np.array([16.0] * 100 + [1000.0] * 2)
+    rates = np.random.default_rng(9).uniform(0.5, 0.9, 102)
+
+    for strata in (["a"] * 102, ["a"] * 100 + ["b"] * 2):
+        found = ratio_interval(rates * y, y, strata, 0.95)
+        assert (-math.inf, math.inf) == (found.low, found.high)
+        gain = ratio_gain(rates * y, y, rates**2 * y, y, strata, 0.95)
+        assert (-math.inf, math.inf) == (gain.low, gain.high)
 
 
 def test_differences_between_domains_do_not_widen_the_interval() -> None:
-    """Stratified: only the variance within domains counts, with one degree of freedom less per domain."""
-    values = np.array([1.0, 1.2, 0.8, 9.0, 9.4, 8.6])
-    strata = ["a", "a", "a", "b", "b", "b"]
-    spread = sum(3 * values[part].var(ddof=1) for part in (slice(0, 3), slice(3, 6)))
-    found = ratio_interval(values, np.ones(6), strata, 0.95)
+    """Stratified: only the variance within domains counts. Two domains of one size and variance add degrees of freedom."""
+    values = np.array([1.0, 1.2, 0.8, 1.1, 0.9, 9.0, 9.2, 8.8, 9.1, 8.9])
+    strata = ["a"] * 5 + ["b"] * 5
+    spread = sum(5 * values[part].var(ddof=1) for part in (slice(0, 5), slice(5, 10)))
+    found = ratio_interval(values, np.ones(10), strata, 0.95)
 
-    assert stats.t.ppf(0.975, 4) * math.sqrt(spread) / 6 == pytest.approx(found.high - found.value)
+    assert stats.t.ppf(0.975, 8) * math.sqrt(spread) / 10 == pytest.approx(found.high - found.value)
 
 
 def test_identical_drafts_differ_by_exactly_nothing() -> None:
@@ -52,6 +97,7 @@ def test_identical_drafts_differ_by_exactly_nothing() -> None:
     x, y = generator.random(9), generator.random(9) + 1
 
     assert Interval(0.0, 0.0, 0.0, 9) == ratio_gain(x, y, x, y, ["a"] * 9, 0.95)
+    assert Interval(0.0, 0.0, 0.0, 2) == ratio_gain(x[:2], y[:2], x[:2], y[:2], ["a", "b"], 0.95)
 
 
 def test_a_pair_is_narrower_than_its_parts() -> None:
@@ -64,8 +110,8 @@ def test_a_pair_is_narrower_than_its_parts() -> None:
 
     assert x.mean() - base.mean() == pytest.approx(gain.value)
     assert (alone.high - alone.low) / 10 > gain.high - gain.low
-    low, high = stats.t.interval(0.95, 29, (x - base).mean(), stats.sem(x - base))
-    assert (pytest.approx(low), pytest.approx(high)) == (gain.low, gain.high)
+    whole = ratio_interval(x - base, np.ones(30), ["a"] * 30, 0.95)
+    assert (pytest.approx(whole.low), pytest.approx(whole.high)) == (gain.low, gain.high)
 
 
 def test_bounds_cover_the_truth_as_often_as_they_say() -> None:
@@ -124,11 +170,30 @@ def test_an_absent_prompt_is_no_unit_of_a_ratio() -> None:
 
 
 @pytest.mark.parametrize("strata", [["a"], ["a", "b"], ["a", "a", "b"]])
-def test_a_domain_of_one_prompt_leaves_the_spread_unknown(strata: list[str]) -> None:
+def test_a_few_prompts_leave_the_spread_unknown(strata: list[str]) -> None:
     """The bounds are infinite, not narrow."""
     found = ratio_interval(np.arange(len(strata)) + 1.0, np.full(len(strata), 9.0), strata, 0.95)
 
     assert (-math.inf, math.inf) == (found.low, found.high)
+
+
+def test_a_domain_of_one_prompt_is_pooled_with_the_smallest_other() -> None:
+    """The whole keeps its interval, that of the pooled strata; the domain alone has none."""
+    x = np.random.default_rng(8).random(31)
+    strata = ["a"] * 20 + ["b"] * 10 + ["c"]
+    sums = RatioSums(1)
+    sums.add(x[:, None], np.ones((31, 1)), strata)
+    pooled_strata = ["a"] * 20 + ["b"] * 11
+
+    assert ratio_interval(x, np.ones(31), pooled_strata, 0.95) == sums.interval(0, 0.95)
+    assert math.inf == sums.interval(0, 0.95, "c").high
+
+
+def test_single_prompts_of_several_domains_are_one_stratum() -> None:
+    """Two domains of one prompt are pooled with each other, not with a larger domain."""
+    assert [[0], [3], [1, 2]] == pooled([9, 1, 1, 8])
+    assert [[0, 2], [1]] == pooled([4, 5, 1])
+    assert [[0]] == pooled([1])
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,34 @@
 """The regression check against a committed baseline."""
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from pipeline.acceptance.baseline import Conditions, Examined, baseline_json, read_baseline
 from pipeline.acceptance.profile import PromptCounts
-from pipeline.errors import UnderstudyError, UsageError
-from pipeline.judgement.regression import baseline_json, compare, read_baseline
+from pipeline.errors import Refused, UsageError
+from pipeline.judgement.regression import compare, differing
 from tests.fakes import counted
+
+CONDITIONS = Conditions(
+    completions="key",
+    completions_sha256="content",
+    target="target",
+    target_dtype="float32",
+    sampling={"temperature": 1.0},
+    evaluate={"confidence": 0.95},
+    dtype="float32",
+)
+
+
+def _examined(counts: Sequence[PromptCounts], trained_on: Sequence[str] = ()) -> Examined:
+    return Examined(
+        counts=counts, conditions=CONDITIONS, hardware="cpu", digest="draft", trained_on=frozenset(trained_on)
+    )
 
 
 def _counts(loss: float = 0.0, spread: float = 0.0) -> list[PromptCounts]:
@@ -20,16 +40,24 @@ def _counts(loss: float = 0.0, spread: float = 0.0) -> list[PromptCounts]:
 
 def test_the_same_draft_passes() -> None:
     """The difference from itself is exactly 0, so every margin passes."""
-    found = compare(_counts(), _counts(), 0.0001, 0.95)
+    found = compare(_examined(_counts()), _examined(_counts()), 0.0001)
 
-    assert (True, 0.0, 0.0) == (found.passed, found.difference.low, found.difference.high)
+    assert (True, 0.0, 0.0, 0) == (found.passed, found.difference.low, found.difference.high, found.left_out)
     assert found.draft == found.baseline == pytest.approx(0.7)
+
+
+def test_a_domain_of_one_prompt_does_not_refuse_an_identical_draft() -> None:
+    """The same counts with one prompt in a domain of its own, and a single prompt altogether."""
+    counts = [replace(item, domain="alone" if item.id == "p3" else item.domain) for item in _counts()]
+
+    assert compare(_examined(counts), _examined(counts), 0.0001).passed
+    assert compare(_examined(counts[:1]), _examined(counts[:1]), 0.0001).passed
 
 
 @pytest.mark.parametrize(("loss", "passed"), [(0.0, True), (0.9, True), (1.1, False), (-5.0, True), (20.0, False)])
 def test_the_margin_decides(loss: float, passed: bool) -> None:
     """A draft that is worse by the same amount on every prompt passes below the margin of a point and fails above it."""
-    found = compare(_counts(loss), _counts(), 0.01, 0.95)
+    found = compare(_examined(_counts(loss)), _examined(_counts()), 0.01)
 
     assert passed == found.passed
     assert -loss / 100 == pytest.approx(found.difference.value)
@@ -37,27 +65,60 @@ def test_the_margin_decides(loss: float, passed: bool) -> None:
 
 def test_a_loss_of_exactly_the_margin_is_refused() -> None:
     """The lower bound must exceed -margin."""
-    draft = [counted(f"p{n}", 50.0, tokens=64) for n in range(3)]
-    base = [counted(f"p{n}", 52.0, tokens=64) for n in range(3)]
+    draft = _examined([counted(f"p{n}", 50.0, tokens=64) for n in range(6)])
+    base = _examined([counted(f"p{n}", 52.0, tokens=64) for n in range(6)])
 
-    assert -0.03125 == compare(draft, base, 0.03125, 0.95).difference.low
-    assert not compare(draft, base, 0.03125, 0.95).passed
-    assert compare(draft, base, 0.0313, 0.95).passed
+    assert -0.03125 == compare(draft, base, 0.03125).difference.low
+    assert not compare(draft, base, 0.03125).passed
+    assert compare(draft, base, 0.0313).passed
 
 
 def test_not_proved_is_not_passed() -> None:
     """With the same mean but a wide interval, a loss of a point is not excluded: refused."""
-    found = compare(_counts(spread=10), _counts(), 0.01, 0.95)
+    found = compare(_examined(_counts(spread=10)), _examined(_counts()), 0.01)
 
     assert (False, pytest.approx(0)) == (found.passed, found.difference.value)
-    assert not compare(_counts()[:1], _counts()[:1], 0.5, 0.95).passed
+    assert not compare(_examined(_counts()[:1]), _examined(_counts(1.0)[:1]), 0.5).passed
+
+
+def test_prompts_that_a_draft_was_trained_on_do_not_count() -> None:
+    """A draft that is far better on the prompts it learnt, and worse on the others, is refused."""
+    learnt = [f"p{n}" for n in range(10)]
+    counts = [replace(item, accepted=99.0) if item.id in learnt else item for item in _counts(loss=5)]
+
+    assert compare(_examined(counts), _examined(_counts()), 0.01).passed
+    for draft, base in ((learnt, []), ([], learnt), (learnt[:4], learnt[4:])):
+        found = compare(_examined(counts, draft), _examined(_counts(), base), 0.01)
+        assert (False, 10, 10) == (found.passed, found.left_out, found.difference.prompts)
+        assert -0.05 == pytest.approx(found.difference.value)
+
+
+def test_a_draft_that_learnt_every_prompt_is_refused() -> None:
+    """Nothing is left to compare, which is no pass."""
+    every = [item.id for item in _counts()]
+    with pytest.raises(Refused, match="trained on all 20 examination prompts"):
+        compare(_examined(_counts(-5), every), _examined(_counts()), 0.01)
 
 
 def test_a_baseline_survives_its_file() -> None:
-    """Conditions and counts are read back as they were written."""
-    raw = json.loads(json.dumps(baseline_json(_counts(), {"gamma": 5}), allow_nan=False))
+    """Everything is read back as it was written."""
+    whole = _examined(_counts(), ["p1", "p2"])
+    raw = json.loads(json.dumps(baseline_json(whole), allow_nan=False))
 
-    assert ({"gamma": 5}, _counts()) == read_baseline(raw, "b.json")
+    assert whole == read_baseline(raw, "b.json")
+
+
+def test_conditions_that_differ_are_named() -> None:
+    """By the names of their fields, without underscores."""
+    other = replace(CONDITIONS, completions_sha256="altered", target="another")
+
+    assert ["completions sha256", "target"] == differing(CONDITIONS, other)
+    assert [] == differing(CONDITIONS, replace(CONDITIONS))
+
+
+def _damaged(**changes: Any) -> dict[str, Any]:
+    raw = baseline_json(_examined(_counts()))
+    return {name: value for name, value in (raw | changes).items() if value is not ...}
 
 
 @pytest.mark.parametrize(
@@ -66,22 +127,45 @@ def test_a_baseline_survives_its_file() -> None:
         None,
         [],
         {},
-        {"schema": 1, "conditions": {}, "prompts": []},
-        {"schema": 2, "prompts": []},
-        {"schema": 2, "conditions": None, "prompts": []},
-        {"schema": 2, "conditions": {}, "prompts": [{"id": "a"}]},
-        {"schema": 2, "conditions": {}, "prompts": ["a"]},
+        _damaged(schema=2),
+        _damaged(conditions=...),
+        _damaged(conditions=None),
+        _damaged(conditions={}),
+        _damaged(conditions={**_damaged()["conditions"], "dtype": "int7"}),
+        _damaged(conditions={**_damaged()["conditions"], "evaluate": {}}),
+        _damaged(draft=...),
+        _damaged(draft={"digest": "a", "trained_on": None}),
+        _damaged(hardware=...),
+        _damaged(prompts=[{"id": "a"}]),
+        _damaged(prompts=["a"]),
+        _damaged(prompts=...),
     ],
 )
 def test_what_is_not_a_baseline_is_a_usage_error(raw: object) -> None:
-    """Another schema or a missing part: the error names the file and how to write a new one."""
+    """Another schema, or a part that is missing or wrong: the error names the file and how to write a new one."""
     with pytest.raises(UsageError, match=r"b\.json: .*--update-baseline"):
         read_baseline(raw, "b.json")
 
 
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"id": "other"}, "prompt other has id 'other', and the completions have 'p0'"),
+        ({"tokens": 7}, "prompt p0 has tokens 7, and the completions have 100"),
+        ({"examined": 7.0}, "prompt p0 has examined 7.0, and the completions have 100.0"),
+        ({"domain": "chat"}, "prompt p0 has domain 'chat', and the completions have 'code'"),
+    ],
+)
+def test_edited_rows_cannot_be_compared(change: dict[str, Any], named: str) -> None:
+    """Rows of a baseline must agree with the completions in everything that does not depend on the draft."""
+    edited = [replace(item, **change) if item.id == "p0" else item for item in _counts()]
+    with pytest.raises(UsageError, match=named):
+        compare(_examined(_counts()), _examined(edited), 0.01)
+
+
 def test_other_prompts_cannot_be_compared() -> None:
-    """Different prompts, and empty lists, are errors."""
-    with pytest.raises(UnderstudyError, match="same prompts"):
-        compare(_counts()[1:], _counts(), 0.01, 0.95)
+    """A missing prompt, and empty lists, are errors."""
+    with pytest.raises(UsageError, match="has 20 prompts, and the completions have 19"):
+        compare(_examined(_counts()[1:]), _examined(_counts()), 0.01)
     with pytest.raises(ValueError, match="figure"):
-        compare([], [], 0.01, 0.95)
+        compare(_examined([]), _examined([]), 0.01)

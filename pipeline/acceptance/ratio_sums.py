@@ -1,0 +1,114 @@
+"""Intervals of K ratios of sums over any number of prompts, in constant memory: prompts are added and not stored. numpy."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.acceptance.intervals import Floats, Interval, StratumMoments, interval, pooled
+
+_POWERS = ((0, 0), (1, 0), (0, 1), (2, 0), (1, 1), (0, 2), (3, 0), (2, 1), (1, 2), (0, 3), (0, 4))
+_ROW = {power: row for row, power in enumerate(_POWERS)}
+
+
+class RatioSums:
+    """K ratios, added block by block and stratified. Up to rounding, the intervals equal those of `ratio_gain` over all prompts
+    at once against a baseline of 0.
+
+    For each stratum it holds the sums of numerator^i denominator^j for the powers (i, j) above. They are taken about the first
+    block's means, so that little is lost to rounding where the mean is far from 0. The means are rounded, so that sums of whole
+    numbers of tokens stay exact.
+    """
+
+    def __init__(self, ratios: int) -> None:
+        self._ratios = ratios
+        self._origin_2K: Floats = np.zeros((2, ratios))
+        self._has_origin_K = np.zeros(ratios, dtype=bool)
+        self._sums: dict[str, Floats] = {}  # (powers, K) of each stratum
+
+    def add(
+        self,
+        numerators_NK: Floats,
+        denominators_NK: Floats,
+        strata: Sequence[str],
+        present_NK: NDArray[np.bool_] | None = None,
+    ) -> None:
+        """Add N prompts. Where `present_NK` is False, the prompt does not count for that ratio.
+
+        Raises ValueError for arrays of different lengths or NaN.
+        """
+        if not numerators_NK.shape == denominators_NK.shape == (len(strata), self._ratios):
+            raise ValueError("a figure needs one numerator, denominator and stratum for each prompt")
+        pairs_2NK = np.stack([numerators_NK, denominators_NK])
+        if not np.isfinite(pairs_2NK).all():
+            raise ValueError("a figure over NaN or infinite counts is not defined")
+        if present_NK is None:
+            present_NK = np.ones(numerators_NK.shape, dtype=bool)
+        self._choose_origin(pairs_2NK, present_NK)
+        x_NK, y_NK = pairs_2NK - self._origin_2K[:, None]
+        powers_PNK = np.stack([x_NK**i * y_NK**j * present_NK for i, j in _POWERS])
+        labels = np.asarray(strata)
+        for label in np.unique(labels):
+            sums = self._sums.setdefault(str(label), np.zeros((len(_POWERS), self._ratios)))
+            sums += powers_PNK[:, labels == label].sum(1)
+
+    def _choose_origin(self, pairs_2NK: Floats, present_NK: NDArray[np.bool_]) -> None:
+        counts_K = present_NK.sum(0)
+        new_K = ~self._has_origin_K & (counts_K > 0)
+        means_2K = np.round((pairs_2NK * present_NK).sum(1) / np.maximum(counts_K, 1))
+        self._origin_2K[:, new_K] = means_2K[:, new_K]
+        self._has_origin_K |= new_K
+
+    @property
+    def strata(self) -> list[str]:
+        return sorted(self._sums)
+
+    def prompts(self, ratio: int, stratum: str | None = None) -> int:
+        """The number of prompts that count for a ratio."""
+        return round(sum(float(sums[0, ratio]) for sums in self._chosen(stratum)))
+
+    def denominator(self, ratio: int, stratum: str | None = None) -> float:
+        """Sum of a ratio's denominators, such as the tokens of a rate."""
+        return float(sum(self._totals(sums[:, ratio], ratio)[1] for sums in self._chosen(stratum)))
+
+    def interval(self, ratio: int, confidence: float, stratum: str | None = None) -> Interval:
+        """Stratified interval of one ratio, over all strata or within one.
+
+        Raises ValueError if there is no prompt or the denominator is not positive.
+        """
+        parts = [sums[:, ratio] for sums in self._chosen(stratum) if sums[0, ratio]]
+        numerator, denominator = (sum(self._totals(part, ratio)[side] for part in parts) for side in (0, 1))
+        if not parts or denominator <= 0:
+            raise ValueError("a figure over empty counts is not defined; it needs at least one prompt")
+        value = numerator / denominator
+        groups = [sum(parts[index] for index in group) for group in pooled([round(part[0]) for part in parts])]
+        return interval(
+            value, [self._moments(np.asarray(group), ratio, value, denominator) for group in groups], confidence
+        )
+
+    def _totals(self, sums_P: Floats, ratio: int) -> tuple[float, float]:
+        """Sums of the numerators and of the denominators."""
+        x, y = self._origin_2K[:, ratio] * sums_P[0] + sums_P[1:3]
+        return float(x), float(y)
+
+    def _moments(self, sums_P: Floats, ratio: int, value: float, denominator: float) -> StratumMoments:
+        """Moments of the residuals (x - value * y) / denominator and of the denominators y, from the sums of one stratum."""
+        count, r, at = float(sums_P[0]), value, {power: float(sums_P[row]) for power, row in _ROW.items()}
+        first = at[1, 0] - r * at[0, 1]
+        second = at[2, 0] - 2 * r * at[1, 1] + r**2 * at[0, 2]
+        third = at[3, 0] - 3 * r * at[2, 1] + 3 * r**2 * at[1, 2] - r**3 * at[0, 3]
+        mean, c = first / count, float(self._origin_2K[1, ratio])
+        return StratumMoments(
+            prompts=round(count),
+            squares=max(second - first * mean, 0.0) / denominator**2,
+            cubes=(third - 3 * mean * second + 2 * count * mean**3) / denominator**3,
+            weights=(
+                count * c + at[0, 1],
+                count * c**2 + 2 * c * at[0, 1] + at[0, 2],
+                count * c**4 + 4 * c**3 * at[0, 1] + 6 * c**2 * at[0, 2] + 4 * c * at[0, 3] + at[0, 4],
+            ),
+        )
+
+    def _chosen(self, stratum: str | None) -> list[Floats]:
+        """Sorted by name, so that no figure depends on the order in which domains were added."""
+        return [self._sums[label] for label in self.strata] if stratum is None else [self._sums[stratum]]

@@ -1,0 +1,91 @@
+"""Examines a draft on a generate artifact alone: no run and no store are needed, only the artifact, the draft and settings."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.acceptance.baseline import Conditions, Examined
+from pipeline.config.evaluate import EvaluateConfig
+from pipeline.errors import UsageError
+from pipeline.examination.examiner import Examiner
+from pipeline.generation.completion_store import TOKENIZER, canonical, read_completions, stored_samplings
+from pipeline.models.draft_directory import trained_on_before
+from pipeline.models.files import model_digest
+from pipeline.models.loading import choose_device, hardware_class, load_model, load_tokenizer
+from pipeline.models.named_pair import find_model
+from pipeline.models.tokenizers import check_same_family
+from pipeline.speculation.sampling import Sampling
+from pipeline.store.artifacts import MANIFEST, Artifact
+from pipeline.store.files import content_key, read_json
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How a draft is examined."""
+
+    evaluate: EvaluateConfig
+    dtype: str  # of the draft
+    device: str = "auto"
+    trust_remote_code: bool = False
+
+
+def open_completions(directory: Path) -> Artifact:
+    """The generate artifact in `directory`, every file hashed. UsageError if it is not one, UnderstudyError if it was altered."""
+    path = directory / MANIFEST
+    manifest = read_json(path) if path.is_file() else {}
+    if not isinstance(manifest, dict) or manifest.get("stage") != "generate":
+        raise UsageError(
+            f"--completions {directory}: not a generate artifact; `understudy show` prints the directory of a run's completions"
+        )
+    artifact = Artifact(directory, manifest)
+    artifact.check_hashes()
+    return artifact
+
+
+def examine_on(completions: Artifact, draft: str, settings: Settings) -> Examined:
+    """Counts of `draft` over the examination completions at the deployment's sampling settings, and their conditions.
+
+    `draft` is a model directory, an artifact that holds one, or `org/name@revision`. Raises UsageError if there are no such
+    completions, UnderstudyError if the draft is of another model family, BrokenDraft if it cannot be examined.
+    """
+    stored_at = completions.manifest["settings"]["sampling"]
+    sampling = Sampling(**stored_at)
+    if canonical(sampling) not in stored_samplings(completions.path, {"examination"}):
+        raise UsageError(
+            f"--completions {completions.path}: holds no examination completions; give the generate artifact of a run's own "
+            "target, of a config with corpus.splits.examination above 0"
+        )
+    path = find_model(draft, "draft")
+    tokenizer = load_tokenizer(completions.path / TOKENIZER, settings.trust_remote_code)
+    check_same_family(tokenizer, load_tokenizer(path, settings.trust_remote_code))
+    device = choose_device(settings.device)
+    model = load_model(path, settings.dtype, device, settings.trust_remote_code)
+    stored = list(read_completions(completions.path, {"examination"}, sampling))
+    windows = Examiner(sampling, settings.evaluate, stored[0].vocabulary).counts(model, stored)
+    counts = [item for window in windows for item in window]
+    return Examined(
+        counts=counts,
+        conditions=Conditions(
+            completions=completions.key,
+            completions_sha256=_content(completions),
+            target=completions.manifest["inputs"]["target"],
+            target_dtype=completions.manifest["settings"]["dtype"],
+            sampling=dict(stored_at),
+            evaluate=_examined_by(settings.evaluate),
+            dtype=settings.dtype,
+        ),
+        hardware=hardware_class(device),
+        digest=model_digest(path),
+        trained_on=trained_on_before(path) & {item.id for item in counts},
+    )
+
+
+def _content(completions: Artifact) -> str:
+    """Digest of the content of every file, by name."""
+    return content_key({name: entry["sha256"] for name, entry in completions.manifest["files"].items()})
+
+
+def _examined_by(settings: EvaluateConfig) -> dict[str, Any]:
+    """The settings that decide the counts of a draft and their interval."""
+    chosen = {"convention", "draft_sampling", "max_gamma", "confidence", "batch_tokens"}
+    return settings.model_dump(mode="json", include=chosen)
