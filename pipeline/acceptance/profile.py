@@ -155,9 +155,9 @@ def counts_from_json(rows: Sequence[Mapping[str, Any]]) -> list[PromptCounts]:
 
 
 def _same_prompts(draft: Sequence[PromptCounts], base: Sequence[PromptCounts]) -> None:
-    if [item.id for item in draft] != [item.id for item in base]:
+    if [(item.id, item.tokens) for item in draft] != [(item.id, item.tokens) for item in base]:
         raise UnderstudyError(
-            "the two profiles are not over the same prompts in the same order; examine both on one set of completions"
+            "the two profiles are not over the same completions in the same order; examine both on one set of completions"
         )
 
 

@@ -148,12 +148,17 @@ def test_counts_survive_json() -> None:
 
 
 def test_a_gain_is_over_the_same_prompts_or_an_error() -> None:
-    """Other prompts, a missing one, or another order cannot be paired."""
+    """Other prompts, a missing one, another order, or a completion of another length cannot be paired."""
     counts = _counts()
-    for other in (counts[::-1], counts[:-1], [*counts[:-1], replace(counts[-1], id="e")]):
-        with pytest.raises(UnderstudyError, match="same prompts"):
+    for other in (
+        counts[::-1],
+        counts[:-1],
+        [*counts[:-1], replace(counts[-1], id="e")],
+        [*counts[:-1], replace(counts[-1], tokens=3)],
+    ):
+        with pytest.raises(UnderstudyError, match="same completions"):
             acceptance_gain(counts, other, 0.95)
-        with pytest.raises(UnderstudyError, match="same prompts"):
+        with pytest.raises(UnderstudyError, match="same completions"):
             omega_gain(counts, other, 2, 0.95)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pipeline.acceptance.baseline import Conditions, Examined, baseline_json
 from pipeline.acceptance.profile import Completions, count_completions, counts_json
 from pipeline.acceptance.rounds import CONVENTIONS, expected_rounds
 from pipeline.errors import UsageError
@@ -60,13 +61,36 @@ def test_capacity_uses_the_draft_length_of_each_batch_size(workload: Workload) -
     assert 1.5 == found.prefill
 
 
-@pytest.mark.parametrize("rows", [counts_json(COUNTS), {"deployed": counts_json(COUNTS)}])
-def test_an_examination_is_read_from_its_file(rows: object, workload: Workload, tmp_path: Path) -> None:
+_BASELINE = Examined(
+    counts=COUNTS,
+    conditions=Conditions(
+        completions="key",
+        completions_sha256="content",
+        target="target",
+        target_dtype="float32",
+        sampling={},
+        evaluate={"convention": "user", "confidence": 0.95},
+        dtype="float32",
+    ),
+    hardware="cpu",
+    digest="draft",
+    trained_on=frozenset(),
+)
+_EXAMINATION = {
+    "conditions": {"convention": "user"},
+    "prompts": {"deployed": counts_json(COUNTS)},
+    "draft": {"digest": "draft"},
+}
+
+
+@pytest.mark.parametrize("content", [baseline_json(_BASELINE), _EXAMINATION])
+def test_an_examination_is_read_from_its_file(content: object, workload: Workload, tmp_path: Path) -> None:
     """Or a baseline, or the directory of the file."""
-    (tmp_path / "acceptance.json").write_text(json.dumps({"conditions": {"convention": "user"}, "prompts": rows}))
+    (tmp_path / "acceptance.json").write_text(json.dumps(content))
 
     for path in (tmp_path, tmp_path / "acceptance.json"):
         found = read_workload(path)
+        assert "draft" == found.draft_digest
         np.testing.assert_allclose(workload.rounds_GW, found.rounds_GW)
         np.testing.assert_array_equal(workload.prompt_tokens_W, found.prompt_tokens_W)
 

@@ -76,7 +76,10 @@ def read_workload(path: Path) -> Workload:
     file = path / "acceptance.json" if path.is_dir() else path
     raw = read_user_json(file, "give an evaluate artifact, its acceptance.json or a baseline of `understudy check`")
     try:
-        rows, convention = raw["prompts"], CONVENTIONS[raw["conditions"]["convention"]]
+        rows, conditions = raw["prompts"], raw["conditions"]
+        convention = CONVENTIONS[
+            conditions.get("evaluate", conditions)["convention"]
+        ]  # of a baseline, or of an examination
         counts = counts_from_json(rows["deployed"] if isinstance(rows, dict) else rows)
         draft = dict(raw.get("draft") or {})
     except (AttributeError, KeyError, TypeError, ValueError) as error:
