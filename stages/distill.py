@@ -24,7 +24,7 @@ def run(context: StageContext) -> Outcome:
     train = list(read_completions(completions, {"train"}))
     dev = list(read_completions(completions, {"dev"}, Sampling.from_config(config.sampling)))
     training = Training(config, pair, dev, context.progress)
-    model, log = training.run(mix(train, config.distill.shares, config.seed), checkpoints / "whole")
+    model, log = training.run(mix(train, config.distill.domain_shares, config.seed), checkpoints / "whole")
     # A base draft that Understudy made was trained on prompts before; they count as seen too.
     trained_on = {item.id for item in train} | trained_on_before(pair.path("draft"))
     _save(context, model, pair, sorted(trained_on))
@@ -45,7 +45,7 @@ def _parts(
     config, points = context.config, []
     for share in config.distill.learning_curve:
         some = subset(train, share)
-        _, log = training.run(mix(some, config.distill.shares, config.seed), checkpoints / f"share-{share!r}")
+        _, log = training.run(mix(some, config.distill.domain_shares, config.seed), checkpoints / f"share-{share!r}")
         points.append(_point(some, log))
     return points
 

@@ -22,18 +22,18 @@ def run(context: StageContext) -> Outcome:
     assert isinstance(task, GenerateTask)
     config, pair = context.config, read_pair(context.inputs["target"], context.config.pair)
     sampling = Sampling.from_config(config.sampling)
-    also_at = [Sampling.from_config(further) for further in config.generate.also_at]
+    examination_samplings = [Sampling.from_config(further) for further in config.generate.examination_samplings]
     train_at = [replace(sampling, temperature=temperature) for temperature in config.generate.train_temperatures]
     prompts = read_prompts(context.inputs["corpus"], task.splits)
     if "train" in task.splits:  # known here, so not an error after hours of generation
-        check_shares({prompt.domain for prompt in prompts if prompt.split == "train"}, config.distill.shares)
-    requests = plan_completions(prompts, sampling, also_at, train_at)
+        check_shares({prompt.domain for prompt in prompts if prompt.split == "train"}, config.distill.domain_shares)
+    requests = plan_completions(prompts, sampling, examination_samplings, train_at)
     settings = GenerationSettings(
         sampling=sampling,
         max_new_tokens=config.generate.max_new_tokens,
         lookahead=config.generate.lookahead,
-        kept=config.generate.kept,
-        keep=config.generate.keep,
+        distribution_tokens=config.generate.distribution_tokens,
+        distribution_selection=config.generate.distribution_selection,
         batch=config.generate.batch,
         shard=config.generate.shard,
         seed=config.seed,

@@ -35,7 +35,7 @@ def run(context: StageContext) -> Outcome:
     made = _quantize(context, variant, source, out)
     before, after = _acceptance(context, training, source), _acceptance(context, training, out)
     figures = {"dev_acceptance_before": before, "dev_acceptance_rounded": after}
-    if before - after > config.quantize.recovery.above:
+    if before - after > config.quantize.recovery.max_acceptance_loss:
         recovered = context.out / "recovered"
         made_again = _recover(context, variant, training, made.layers, recovered)
         figures["dev_acceptance_recovered"] = again = _acceptance(context, training, recovered / variant)
@@ -79,7 +79,9 @@ def _recover(
             "lora": None,
         }
     )
-    rows = mix(list(read_completions(context.inputs["completions"], {"train"})), config.distill.shares, config.seed)
+    rows = mix(
+        list(read_completions(context.inputs["completions"], {"train"})), config.distill.domain_shares, config.seed
+    )
     model = _load(context, find_draft(context.inputs["draft"], config.pair), "float32")
     with fake_quantization(model, variant, layers):
         training.train(model, rows, settings, config.seed, work / "checkpoints")

@@ -13,7 +13,7 @@ from torch import nn
 from pipeline.acceptance.profile import PromptCounts
 from pipeline.generation import distributions
 from pipeline.generation.completion_store import StoredCompletion
-from pipeline.generation.distributions import KeepMethod
+from pipeline.generation.distributions import Selection
 from pipeline.progress import Progress
 from pipeline.speculation.batch import Request
 from pipeline.speculation.forward import CachedModel
@@ -194,7 +194,7 @@ def stored_completion(
     log_p: ArrayLike | None = None,
     vocabulary: int = 32,
     kept: int = 3,
-    keep: KeepMethod = "top",
+    keep: Selection = "top_k",
     seed: int = 0,
 ) -> StoredCompletion:
     """A stored completion with random distributions."""

@@ -84,7 +84,7 @@ class CorpusConfig(Section):
         description="Longer prompts are rejected; null: 1,024, or what generate.max_new_tokens and generate.lookahead leave of "
         "the pair's context if that is less.",
     )
-    max_reject_share: float = Field(
+    max_rejected_share: float = Field(
         default=0.05,
         ge=0,
         le=1,

@@ -77,7 +77,7 @@ class DistillConfig(Section):
         description="Also train drafts on these shares of the completions, such as [0.25, 0.5], to see what more completions "
         "would gain. Each share costs a whole training.",
     )
-    shares: dict[str, Annotated[float, Field(gt=0, le=1)]] = Field(
+    domain_shares: dict[str, Annotated[float, Field(gt=0, le=1)]] = Field(
         default={},
         description="Share of the training sequences by domain, such as {general: 0.2}, which replays general prompts beside a "
         "narrow workload against forgetting. The other domains keep their proportions in the rest.",
@@ -89,8 +89,8 @@ class DistillConfig(Section):
 
     @model_validator(mode="after")
     def _shares_are_of_one(self) -> "DistillConfig":
-        if sum(self.shares.values()) > 1 + 1e-6:
-            raise ValueError(f"shares sum to {sum(self.shares.values()):g}, more than 1")
+        if sum(self.domain_shares.values()) > 1 + 1e-6:
+            raise ValueError(f"domain_shares sum to {sum(self.domain_shares.values()):g}, more than 1")
         return self
 
     @model_validator(mode="after")

@@ -30,15 +30,15 @@ class GenerateConfig(Section):
     """Target completions: their length, and what is stored of the target's distributions."""
 
     max_new_tokens: int = Field(default=128, ge=2, description="Largest length of a completion, in tokens.")
-    kept: int = Field(
+    distribution_tokens: int = Field(
         default=16,
         ge=1,
         le=255,
         description="Tokens stored of each target distribution, 3 bytes each (the K of top-K).",
     )
-    keep: Literal["drawn", "top"] = Field(
-        default="drawn",
-        description="top: the most likely tokens, and the probability of the rest. drawn: the most likely tokens, and others "
+    distribution_selection: Literal["sampled", "top_k"] = Field(
+        default="sampled",
+        description="top_k: the most likely tokens, and the probability of the rest. sampled: the most likely tokens, and others "
         "sampled from the rest, which makes the losses unbiased estimates of those on the whole distribution.",
     )
     train_temperatures: tuple[Annotated[float, Field(ge=0, le=10)], ...] = Field(
@@ -54,7 +54,7 @@ class GenerateConfig(Section):
     )
     batch: int = Field(default=64, gt=0, description="Sequences decoded in one batch.")
     shard: int = Field(default=128, gt=0, description="Completions per shard; a resumed run keeps finished shards.")
-    also_at: tuple[SamplingConfig, ...] = Field(
+    examination_samplings: tuple[SamplingConfig, ...] = Field(
         default=(),
         description="Further sampling settings at which drafts are examined; temperature 0 is always included.",
     )

@@ -20,7 +20,7 @@ _LOADS_HEAD = ("transformers",)
 class RecoveryConfig(Section):
     """A short distillation through the rounded weights (straight-through), where a variant lost too much acceptance."""
 
-    above: float = Field(
+    max_acceptance_loss: float = Field(
         default=0.01,
         ge=0,
         description="Recover a variant that lost more acceptance rate than this on dev prompts (0.01 is 1 point); 1 is never.",
@@ -39,7 +39,7 @@ class QuantizeConfig(Section):
         "one scale per block of 128 x 128, for GPUs with FP8 matrix units; it is examined with weights cast to bf16. "
         "On a CPU int4 is faster: an int8 pass takes four times as long as a bf16 pass.",
     )
-    head: bool = Field(
+    output_head: bool = Field(
         default=True,
         description="Quantise the output head too, if it is not tied to the embedding and the engine loads such a draft.",
     )
@@ -61,4 +61,4 @@ class QuantizeConfig(Section):
     @property
     def quantised_head(self) -> bool:
         """Whether the output head is quantised for this engine."""
-        return self.head and self.engine in _LOADS_HEAD
+        return self.output_head and self.engine in _LOADS_HEAD

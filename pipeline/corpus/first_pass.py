@@ -47,7 +47,7 @@ def read_sources(
 ) -> RowCounts:
     """Read every source (`paths` in the order of config.sources) into `buffer`; unusable rows go to `rejects`.
 
-    UsageError for a source that is empty, has more rejects than `max_reject_share`, or yields no prompt.
+    UsageError for a source that is empty, has more rejects than `max_rejected_share`, or yields no prompt.
     """
     readers = [
         SourceReader(number, source, path)
@@ -97,10 +97,10 @@ class _SourcePass:
         if not counts.rows:
             raise UsageError(f"{path}: no prompts: the file is empty")
         share = counts.rejected / counts.rows
-        if share > self.config.max_reject_share:
+        if share > self.config.max_rejected_share:
             raise UsageError(
                 f"{path}: {self.first_rejects[0]}; {counts.rejected:,} of {counts.rows:,} rows rejected ({share:.1%}), "
-                f"more than corpus.max_reject_share = {self.config.max_reject_share:g}"
+                f"more than corpus.max_rejected_share = {self.config.max_rejected_share:g}"
             )
         if not counts.accepted:
             lengths = (

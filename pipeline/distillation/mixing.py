@@ -39,12 +39,12 @@ def check_shares(domains: Collection[str], shares: Mapping[str, float]) -> None:
     for domain in shares:
         if domain not in domains:
             raise UsageError(
-                f"distill.shares: no train prompt has domain '{domain}'; domains are {', '.join(sorted(domains))}"
+                f"distill.domain_shares: no train prompt has domain '{domain}'; domains are {', '.join(sorted(domains))}"
             )
     others, left = sorted(set(domains) - set(shares)), 1 - sum(shares.values())
     if shares and bool(others) != (left > _ROUNDING):
         raise UsageError(
-            f"distill.shares sum to {1 - left:g}, and "
+            f"distill.domain_shares sum to {1 - left:g}, and "
             + (f"there are other domains ({', '.join(others)})" if others else "there is no other domain")
             + "; they must sum to 1 if every domain is named, otherwise to less"
         )

@@ -70,8 +70,8 @@ def sample_round(
     """Completions of `prompts` sampled from `draft` at the deployment's `sampling`, with the target's distributions, written to
     `out` shard by shard, so that a resumed run skips finished shards. `batch_tokens`: most tokens of a target pass.
 
-    Distributions are stored with `drawn`: the bucket of `generate.keep = top` is trained with tokens sampled from the target,
-    and there are none here.
+    Distributions are stored as `sampled`: the bucket of `top_k` is trained with tokens sampled from the target, and there are
+    none here.
     """
     out.mkdir(parents=True, exist_ok=True)
     most, items = settings.max_new_tokens, sorted(prompts, key=lambda item: (len(item.prompt), item.id))
@@ -86,7 +86,9 @@ def sample_round(
                     for one in _sample(decoder, part[begin : begin + settings.batch], most, seed)
                 ]
                 write_shard(
-                    out, name, score(target, sampled, sampling, settings.kept, "drawn", vocabulary, batch_tokens)
+                    out,
+                    name,
+                    score(target, sampled, sampling, settings.distribution_tokens, "sampled", vocabulary, batch_tokens),
                 )
             track.advance(len(part))
     return list(read_completions(out))

@@ -113,7 +113,14 @@ def complete(
 ) -> None:
     """Generate the target's completion of each prompt into `out`."""
     settings = GenerationSettings(
-        sampling=sampling, max_new_tokens=new_tokens, lookahead=0, kept=1, keep="top", batch=32, shard=128, seed=0
+        sampling=sampling,
+        max_new_tokens=new_tokens,
+        lookahead=0,
+        distribution_tokens=1,
+        distribution_selection="top_k",
+        batch=32,
+        shard=128,
+        seed=0,
     )
     planned = [item for item in plan_completions(prompts, sampling) if item.sampling == sampling]
     generate(pair.target, planned, settings, pair.vocabulary, pair.stop_tokens, out, progress)

@@ -1,6 +1,6 @@
 """Sparse form of the target's distributions at temperature 1: K tokens each, three bytes per token. Knows no file.
 
-Shapes: N positions, V shared tokens, K kept. An entry packs a token id and its log p into 24 bits: with a vocabulary of
+Shapes: N positions, V shared tokens, K stored. An entry packs a token id and its log p into 24 bits: with a vocabulary of
 152,000 the id takes 18 bits and log p has 6, with 2,048 log p has 13.
 """
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-KeepMethod = Literal["drawn", "top"]
+Selection = Literal["sampled", "top_k"]
 ENTRY_BYTES = 3
 _ENTRY_BITS = 8 * ENTRY_BYTES
 _LOWEST = -20.0  # lower log p are stored as this
@@ -29,18 +29,18 @@ class SparseDistribution(NamedTuple):
 
 
 def sparsify(
-    log_p_NV: torch.Tensor, count: int, method: KeepMethod, uniform_N: NDArray[np.float64]
+    log_p_NV: torch.Tensor, count: int, method: Selection, uniform_N: NDArray[np.float64]
 ) -> SparseDistribution:
     """Keep `count` < V tokens of each distribution. `uniform_N` in [0, 1) decides which are sampled.
 
-    `top` keeps the likeliest. `drawn` keeps every token whose inclusion probability would reach 1, and samples the others
+    `top_k` keeps the likeliest. `sampled` keeps every token whose inclusion probability would reach 1, and samples the others
     systematically with probability proportional to p (fixed sample size). arXiv 2503.16870 samples with replacement; without
     it, the likeliest tokens are exact and no token is stored twice.
     """
     top = log_p_NV.topk(count, dim=-1)
     p_NK = top.values.double().exp()
     after_NK = 1 - p_NK.cumsum(-1)  # mass outside the tokens up to this rank
-    if method == "top":
+    if method == "top_k":
         certain_N = torch.full((len(p_NK),), count, device=p_NK.device)
     else:
         before_NK = after_NK + p_NK
@@ -53,7 +53,7 @@ def sparsify(
     )
     rest_N = rest_N.clamp(min=_LEAST_REST)
     ids_NK = top.indices
-    if method == "drawn" and bool((certain_N < count).any()):
+    if method == "sampled" and bool((certain_N < count).any()):
         ids_NK = _draw_from_rest(log_p_NV, ids_NK, certain_N, torch.from_numpy(uniform_N).to(p_NK.device))
     return SparseDistribution(
         ids_NK.cpu().numpy().astype(np.int32),

@@ -15,7 +15,7 @@ import torch
 
 from pipeline.corpus.prompt_store import Prompt
 from pipeline.generation.completion_store import StoredCompletion, canonical, shard_exists, write_shard
-from pipeline.generation.distributions import ENTRY_BYTES, KeepMethod, pack, sparsify
+from pipeline.generation.distributions import ENTRY_BYTES, Selection, pack, sparsify
 from pipeline.progress import Progress
 from pipeline.speculation.batch import Completion, Request, Round
 from pipeline.speculation.decoder import Decoder
@@ -38,8 +38,8 @@ class GenerationSettings:
     sampling: Sampling  # of the deployment
     max_new_tokens: int
     lookahead: int  # target tokens past the end, for examination prompts
-    kept: int  # stored tokens of each distribution
-    keep: KeepMethod
+    distribution_tokens: int  # stored tokens of each distribution
+    distribution_selection: Selection
     batch: int
     shard: int
     seed: int
@@ -48,17 +48,17 @@ class GenerationSettings:
 def plan_completions(
     prompts: Sequence[Prompt],
     deployed: Sampling,
-    also_at: Sequence[Sampling] = (),
+    examination_samplings: Sequence[Sampling] = (),
     train_at: Sequence[Sampling] = (),
 ) -> list[CompletionRequest]:
     """The completions to generate. Train prompts: one for each entry of `train_at`, or one at the deployment's sampling if it is
     empty. Dev prompts: one at the deployment's sampling. Examination prompts: one at the deployment's sampling, a greedy one,
-    and one for each entry of `also_at`.
+    and one for each entry of `examination_samplings`.
 
     Sorted by sampling, then length, so that the prompts of a batch have similar lengths and need little padding.
     """
     deployed, train_at = canonical(deployed), [canonical(sampling) for sampling in train_at or (deployed,)]
-    examined = list(dict.fromkeys(map(canonical, (deployed, GREEDY, *also_at))))
+    examined = list(dict.fromkeys(map(canonical, (deployed, GREEDY, *examination_samplings))))
     kinds = list(dict.fromkeys([*examined, *train_at]))
     asked = {"train": train_at, "examination": examined}
     requests = []
@@ -171,7 +171,7 @@ class _Recorder:
         self._uniform = np.stack([np.random.default_rng([seed, 1]).random(width) for seed in seeds])
         self._filled = np.zeros(rows, dtype=np.int64)
         self._log_p = np.zeros((rows, width), dtype=np.float32)
-        self._entries = np.zeros((rows, width, settings.kept, ENTRY_BYTES), dtype=np.uint8)
+        self._entries = np.zeros((rows, width, settings.distribution_tokens, ENTRY_BYTES), dtype=np.uint8)
         self._certain = np.zeros((rows, width), dtype=np.uint8)
         self._rest_log_p = np.zeros((rows, width), dtype=np.float16)
 
@@ -186,7 +186,9 @@ class _Recorder:
         tokens_B1 = torch.tensor([round_.emitted[row][:1] for row in rows], device=logits_BV.device)
         log_p_BV = log_p1_BV if self._sampling == Sampling() else log_probabilities(logits_BV, self._sampling)
         at = (numbers, self._filled[numbers])
-        kept = sparsify(log_p1_BV, self._settings.kept, self._settings.keep, self._uniform[at])
+        kept = sparsify(
+            log_p1_BV, self._settings.distribution_tokens, self._settings.distribution_selection, self._uniform[at]
+        )
         self._log_p[at] = log_p_BV.gather(1, tokens_B1).squeeze(1).cpu().numpy()
         self._entries[at] = pack(kept, self._vocabulary)
         self._certain[at], self._rest_log_p[at] = kept.certain_N, kept.rest_log_p_N

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from pipeline.acceptance.examine import PaddedBatch, batches
 from pipeline.generation.completion_store import StoredCompletion, canonical
-from pipeline.generation.distributions import KeepMethod, pack, sparsify
+from pipeline.generation.distributions import Selection, pack, sparsify
 from pipeline.speculation.sampling import Sampling, log_probabilities
 
 _CHUNK_ELEMENTS = 1 << 24  # of one distribution a position: 64 MiB of fp32
@@ -35,7 +35,7 @@ def score(
     completions: Sequence[DraftCompletion],
     sampling: Sampling,
     kept: int,
-    method: KeepMethod,
+    method: Selection,
     vocabulary: int,
     batch_tokens: int,
 ) -> list[StoredCompletion]:
@@ -57,7 +57,7 @@ def score(
 
 
 def _stored(
-    row: DraftCompletion, logits_NV: torch.Tensor, sampling: Sampling, kept: int, method: KeepMethod
+    row: DraftCompletion, logits_NV: torch.Tensor, sampling: Sampling, kept: int, method: Selection
 ) -> StoredCompletion:
     count, vocabulary = logits_NV.shape
     uniform_N = np.random.default_rng([row.seed, 1]).random(count)

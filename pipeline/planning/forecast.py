@@ -47,7 +47,7 @@ def forecast(config: Config) -> Forecast:
     rows = sum(source_rows(config))
     splits = config.corpus.splits
     prompts = {name: round(rows * getattr(splits, name)) for name in ("train", "dev", "examination")}
-    bytes_per_token = _PER_TOKEN + _PER_KEPT * config.generate.kept
+    bytes_per_token = _PER_TOKEN + _PER_KEPT * config.generate.distribution_tokens
     generate = [
         _generation(config, job.id, job.task.splits, prompts, bytes_per_token)
         for job in expand(config, ())
@@ -107,7 +107,10 @@ def _on_policy(config: Config, train: int, bytes_per_token: int) -> list[Generat
 
 def _examined_at(config: Config) -> set[SamplingConfig | float]:
     """Temperature 0, the deployment's settings, and further ones. At temperature 0 the filters have no effect."""
-    return {0.0, *(one if one.temperature else 0.0 for one in (config.sampling, *config.generate.also_at))}
+    return {
+        0.0,
+        *(one if one.temperature else 0.0 for one in (config.sampling, *config.generate.examination_samplings)),
+    }
 
 
 def _training_steps(config: Config) -> int:

@@ -27,9 +27,10 @@ def apply_pair(config: Config, facts: Facts) -> tuple[Config, list[str]]:
         _check_generation_config(config, facts["generation_config"])
     _check_chat_template(config, facts)
     _check_training(config)
-    if config.generate.kept >= facts["vocabulary"]:
+    if config.generate.distribution_tokens >= facts["vocabulary"]:
         raise UsageError(
-            f"generate.kept = {config.generate.kept}: it must be lower than the pair's {facts['vocabulary']} tokens"
+            f"generate.distribution_tokens = {config.generate.distribution_tokens}: it must be lower than the pair's "
+            f"{facts['vocabulary']} tokens"
         )
     limit, notes = _prompt_limit(config, facts["context"])
     variants, left_out = _variants(config, facts["impossible_variants"])

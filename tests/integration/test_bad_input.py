@@ -176,7 +176,7 @@ def test_bad_rows_are_rejected_with_their_lines(smoke: Smoke, paired: Place, tmp
     prompts = (
         _jsonl([*PROMPTS, {"prompt": "def grüße(): return '🙂🙃'", "domain": "code"}]) + b"\n".join(bad) + b"\n" + long
     )
-    ended = _corpus(smoke, paired, "rows", tmp_path, prompts, "--set", "corpus.max_reject_share=0.2")
+    ended = _corpus(smoke, paired, "rows", tmp_path, prompts, "--set", "corpus.max_rejected_share=0.2")
     artifact = paired.artifact("corpus", "rows")
     rejects = [json.loads(line) for line in (artifact / "rejects.jsonl").read_text().splitlines()]
     figures = json.loads((artifact / "manifest.json").read_text())["figures"]
@@ -199,7 +199,7 @@ def test_too_many_bad_rows_stop_the_run(smoke: Smoke, paired: Place, tmp_path: P
     ended = _corpus(smoke, paired, "broken", tmp_path, _jsonl(PROMPTS[:54]) + b"{broken\n" * 6)
     assert 2 == ended.code, ended.err
     assert ended.complaint.startswith(f"{tmp_path}/prompts.jsonl: line 55: broken JSON: ")
-    assert "6 of 60 rows rejected (10.0%), more than corpus.max_reject_share = 0.05" in ended.complaint
+    assert "6 of 60 rows rejected (10.0%), more than corpus.max_rejected_share = 0.05" in ended.complaint
     assert "failed" == paired.record("broken")["state"]
 
 

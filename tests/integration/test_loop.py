@@ -328,7 +328,7 @@ def test_on_policy_rounds_follow_the_offline_phase(loop: Place) -> None:
 
 def test_a_learning_curve_is_shown(loop: Place) -> None:
     """Drafts of parts of the completions beside the whole one, which is as it would be without them."""
-    more = ("--set", "distill.learning_curve=[0.5, 0.25]", "--set", "distill.shares={tests: 0.4}")
+    more = ("--set", "distill.learning_curve=[0.5, 0.25]", "--set", "distill.domain_shares={tests: 0.4}")
     ended = loop.understudy("run", SMOKE, *more, "--until", "distill", "--run", "curve", MLFLOW_TRACKING_URI=NOBODY)
     assert 0 == ended.code, ended.err
     artifact = loop.artifact("distill", "curve")

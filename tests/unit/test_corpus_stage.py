@@ -193,11 +193,11 @@ def test_rejects_are_written_down_in_order(run: Run) -> None:
 def test_too_many_rejects_stop_the_run(run: Run) -> None:
     """One line names the file, the first bad line, its reason, the share and the key; too long rows do not count."""
     with pytest.raises(UsageError) as caught:
-        run(_rows(50), [*_rows(8), {"prompt": ""}, {"prompt": 1}], max_reject_share=0.1)
+        run(_rows(50), [*_rows(8), {"prompt": ""}, {"prompt": 1}], max_rejected_share=0.1)
 
     assert str(caught.value).endswith(
         "prompts1.jsonl: line 9: empty prompt: 'prompt' is empty; 2 of 10 rows rejected "
-        "(20.0%), more than corpus.max_reject_share = 0.1"
+        "(20.0%), more than corpus.max_rejected_share = 0.1"
     )
     outcome, _ = run([*_rows(30), *[{"prompt": "a " * 99}] * 20], max_prompt_tokens=80)
     assert (20, 0) == (outcome.figures["too_long"], outcome.figures["rejected"])
@@ -215,7 +215,7 @@ def test_too_many_rejects_stop_the_run(run: Run) -> None:
 def test_nothing_to_work_with(run: Run, rows: Any, message: str) -> None:
     """An empty file and a file without usable prompts are named; an empty examination split is an error."""
     with pytest.raises(UsageError, match=rf"prompts1\.jsonl: {message}"):
-        run(_rows(30), rows, max_prompt_tokens=80, max_reject_share=1)
+        run(_rows(30), rows, max_prompt_tokens=80, max_rejected_share=1)
 
 
 def test_chat_without_template_names_the_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,7 +230,7 @@ def test_what_became_of_the_rows_is_printed(run: Run, capsys: pytest.CaptureFixt
     long = [{"prompt": "a " * 99}] * 12
     lines = [json.dumps(row).encode() for row in [*_rows(30), *_rows(1), *long]]
     broken = [b"{broken", '{"prompt": "gr\u00fc\u00dfe"}'.encode("latin-1"), b"[]", b"3"]
-    run(b"\n".join([*lines, *broken]), max_prompt_tokens=80, max_reject_share=0.1)
+    run(b"\n".join([*lines, *broken]), max_prompt_tokens=80, max_rejected_share=0.1)
     printed = capsys.readouterr().err
     path = printed.split("warning: ")[1].partition(": ")[0]
 

@@ -21,7 +21,7 @@ def items() -> list[StoredCompletion]:
         stored_completion([5, 6, 7, 4], [8, 9], name="a", seed=1),
         replace(second, certain=np.array([3, 1, 2, 0, 0, 3], dtype=np.uint8)),
         stored_completion([21, 22], [23], name="c", seed=3),
-        stored_completion([24], [25, 26], name="d", seed=4, keep="drawn"),
+        stored_completion([24], [25, 26], name="d", seed=4, keep="sampled"),
     ]
 
 

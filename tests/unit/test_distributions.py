@@ -39,7 +39,7 @@ def _estimates(kept: SparseDistribution, row: int, vocabulary: int) -> np.ndarra
 def test_drawn_tokens_estimate_every_probability_without_bias(law: str, count: int) -> None:
     """The mean over all samples is p, token by token, and each single estimate has mass 1."""
     log_p_V = LAWS[law]
-    kept = sparsify(log_p_V.expand(len(U), -1), count, "drawn", U)
+    kept = sparsify(log_p_V.expand(len(U), -1), count, "sampled", U)
     estimates = np.stack([_estimates(kept, row, len(log_p_V)) for row in range(len(U))])
 
     np.testing.assert_allclose(estimates.mean(0), log_p_V.exp(), atol=2e-3)
@@ -49,14 +49,14 @@ def test_drawn_tokens_estimate_every_probability_without_bias(law: str, count: i
 @pytest.mark.parametrize("law", LAWS)
 def test_no_token_is_kept_twice(law: str) -> None:
     """Sampled tokens differ from the top tokens and from each other."""
-    kept = sparsify(LAWS[law].expand(len(U), -1), 4, "drawn", U)
+    kept = sparsify(LAWS[law].expand(len(U), -1), 4, "sampled", U)
 
     assert {4} == {len(set(row)) for row in kept.ids_NK.tolist()}
 
 
 def test_tokens_heavier_than_their_share_are_top_tokens() -> None:
     """By hand: of (0.4, 0.35, 0.05, ...) with four entries, two are top tokens, and two samples represent 0.125 each."""
-    kept = sparsify(LAWS["two and a tail"][None], 4, "drawn", np.array([0.5]))
+    kept = sparsify(LAWS["two and a tail"][None], 4, "sampled", np.array([0.5]))
 
     assert 2 == kept.certain_N[0]
     assert [0, 2] == kept.ids_NK[0, :2].tolist()
@@ -65,7 +65,7 @@ def test_tokens_heavier_than_their_share_are_top_tokens() -> None:
 
 def test_top_keeps_the_likeliest_and_the_mass_of_the_rest() -> None:
     """Nothing is sampled, for any random numbers."""
-    kept = sparsify(LAWS["steep"].expand(2, -1), 3, "top", np.array([0.1, 0.9]))
+    kept = sparsify(LAWS["steep"].expand(2, -1), 3, "top_k", np.array([0.1, 0.9]))
 
     assert [[0, 1, 2]] * 2 == kept.ids_NK.tolist()
     assert [3, 3] == kept.certain_N.tolist()
@@ -73,7 +73,7 @@ def test_top_keeps_the_likeliest_and_the_mass_of_the_rest() -> None:
     np.testing.assert_allclose(np.exp(kept.rest_log_p_N.astype(float)), rest, rtol=2e-3)
 
 
-@pytest.mark.parametrize("how", ["drawn", "top"])
+@pytest.mark.parametrize("how", ["sampled", "top_k"])
 def test_a_rest_without_mass_is_a_bucket(how: str) -> None:
     """A target with no mass left outside the top tokens gives finite values."""
     log_p_NV = torch.tensor([[60.0, 0, 0, 0, 0, 0]]).log_softmax(-1)
@@ -86,7 +86,7 @@ def test_a_rest_without_mass_is_a_bucket(how: str) -> None:
 
 
 @pytest.mark.parametrize(("vocabulary", "error"), [(12, 1e-3), (2048, 2e-3), (152_000, 0.07), (262_208, 0.14)])
-@pytest.mark.parametrize("how", ["drawn", "top"])
+@pytest.mark.parametrize("how", ["sampled", "top_k"])
 def test_three_bytes_hold_a_token_and_its_probability(vocabulary: int, error: float, how: str) -> None:
     """Ids are exact, probabilities are accurate to the remaining bits, and with the rest they sum to 1."""
     generator = torch.Generator().manual_seed(vocabulary)
@@ -119,7 +119,7 @@ def test_what_rounding_costs_the_acceptance(vocabulary: int, error: float) -> No
     3 nats of entropy. The forward KL's weights are not rounded."""
     generator = torch.Generator().manual_seed(5)
     log_p_NV = (6 * torch.randn(100, vocabulary, generator=generator)).log_softmax(-1)
-    kept = sparsify(log_p_NV, 16, "drawn", np.random.default_rng(1).random(100))
+    kept = sparsify(log_p_NV, 16, "sampled", np.random.default_rng(1).random(100))
     ids_NK, log_p_NK = unpack(pack(kept, vocabulary), kept.certain_N, kept.rest_log_p_N, vocabulary)
     own_NK = np.take_along_axis(log_p_NV.numpy(), ids_NK, axis=1)
     drawn_NK = np.arange(16) >= kept.certain_N[:, None]
@@ -144,6 +144,6 @@ def test_sixteen_tokens_of_a_large_vocabulary_fit_in_sixty_bytes() -> None:
 @pytest.mark.parametrize("law", LAWS)
 def test_the_smallest_and_largest_random_numbers_sample_from_the_rest(law: str, uniform: float) -> None:
     """At the smallest and the largest random number no top token and no id beyond the last is sampled."""
-    kept = sparsify(LAWS[law].float()[None], 4, "drawn", np.array([uniform]))
+    kept = sparsify(LAWS[law].float()[None], 4, "sampled", np.array([uniform]))
 
     assert 4 == len(set(kept.ids_NK[0].tolist()))

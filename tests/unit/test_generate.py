@@ -19,7 +19,14 @@ from tests.fakes import full_logits, greedy_text, quiet, tiny_llama
 
 SAMPLED = Sampling(0.9, top_k=20)
 SETTINGS = GenerationSettings(
-    sampling=SAMPLED, max_new_tokens=9, lookahead=3, kept=4, keep="drawn", batch=3, shard=4, seed=7
+    sampling=SAMPLED,
+    max_new_tokens=9,
+    lookahead=3,
+    distribution_tokens=4,
+    distribution_selection="sampled",
+    batch=3,
+    shard=4,
+    seed=7,
 )
 
 
@@ -254,9 +261,9 @@ def test_what_is_kept_is_drawn_anew_at_each_token(model: Any, tmp_path: Path) ->
     assert all([token // 4 for token in i.tokens.tolist()] != row for i, row in zip(found, first, strict=True))
 
 
-@pytest.mark.parametrize(("how", "drawn"), [("top", False), ("drawn", True)])
+@pytest.mark.parametrize(("how", "drawn"), [("top_k", False), ("sampled", True)])
 def test_tokens_are_kept_as_asked(how: Any, drawn: bool, model: Any, prompts: list[Prompt], tmp_path: Path) -> None:
     """The likeliest four, or some of them sampled."""
-    _generate(model, prompts, tmp_path, replace(SETTINGS, keep=how))
+    _generate(model, prompts, tmp_path, replace(SETTINGS, distribution_selection=how))
 
     assert drawn == any(bool((item.certain < 4).any()) for item in read_completions(tmp_path))

@@ -42,7 +42,7 @@ def _top(p_NV: torch.Tensor, count: int, tokens_N: torch.Tensor | None = None) -
 
 
 def _drawn(p_NV: torch.Tensor, count: int, uniform: np.ndarray) -> SparseTargets:
-    kept = sparsify(p_NV.log(), count, "drawn", uniform)
+    kept = sparsify(p_NV.log(), count, "sampled", uniform)
     ids_NK = torch.from_numpy(kept.ids_NK.astype(np.int64))
     exact_N = torch.stack([1 - p[ids[:n]].sum() for p, ids, n in zip(p_NV, ids_NK, kept.certain_N, strict=True)])
     certain_N = torch.from_numpy(kept.certain_N.astype(np.int64))
@@ -192,7 +192,7 @@ def _stored_both(p_NV: torch.Tensor) -> list[Callable[[torch.Tensor], Columns]]:
 @pytest.mark.parametrize(
     "loss", [loss for loss in LOSSES.values() if loss is not lk_hybrid], ids=lambda loss: loss.__name__
 )
-@pytest.mark.parametrize("form", [0, 1, 2], ids=["full", "top", "drawn"])
+@pytest.mark.parametrize("form", [0, 1, 2], ids=["full", "top_k", "sampled"])
 def test_gradients_equal_finite_differences(loss: Loss, form: int) -> None:
     """In double precision, with drawn tokens inside and outside the kept ones. (The hybrid holds its weight constant.)"""
     p_NV, logits_NV = _pair(4, 6)

@@ -69,9 +69,9 @@ def test_the_prompt_limit_follows_from_the_context(given: str, context: int, exp
             r"corpus\.min_prompt_tokens = 2000: above the longest prompt",
         ),
         (
-            "generate.kept=200",
+            "generate.distribution_tokens=200",
             {"vocabulary": 200},
-            r"generate\.kept = 200: it must be lower than the pair's 200 tokens",
+            r"generate\.distribution_tokens = 200: it must be lower than the pair's 200 tokens",
         ),
         ("corpus.chat_template=true", {"chat_template": False}, r"corpus\.chat_template = true: .* no chat template"),
         (
@@ -204,7 +204,7 @@ def test_a_local_pair_is_checked_before_a_run(tmp_path: Path) -> None:
     """By `--dry-run` and `plan`: what the pair leaves out, and settings that cannot work; other pairs are left as they are."""
     target, draft = _model(tmp_path / "target"), _model(tmp_path / "draft", intermediate_size=172)
     (tmp_path / "prompts.jsonl").write_text('{"prompt": "a"}\n')
-    pair = (f"pair={{target: {{source: {target}}}, draft: {{source: {draft}}}}}", "generate.kept=8")
+    pair = (f"pair={{target: {{source: {target}}}, draft: {{source: {draft}}}}}", "generate.distribution_tokens=8")
     prompts = f"corpus.sources=[{{path: {tmp_path}/prompts.jsonl}}]"
     config, notes = check_local_pair(_config(*pair, prompts))
 

@@ -17,7 +17,14 @@ from tests.fakes import full_logits, quiet, tiny_llama
 
 SAMPLING = Sampling(0.8)
 SETTINGS = GenerationSettings(
-    sampling=SAMPLING, max_new_tokens=9, lookahead=0, kept=5, keep="drawn", batch=4, shard=4, seed=3
+    sampling=SAMPLING,
+    max_new_tokens=9,
+    lookahead=0,
+    distribution_tokens=5,
+    distribution_selection="sampled",
+    batch=4,
+    shard=4,
+    seed=3,
 )
 
 
@@ -59,7 +66,7 @@ def test_scored_texts_are_stored_as_generated_ones(
 ) -> None:
     """The same tokens are stored with the same probabilities, row by row, for any batch size."""
     said, written = generated
-    scored = score(target, written, SAMPLING, 5, "drawn", 32, batch_tokens)
+    scored = score(target, written, SAMPLING, 5, "sampled", 32, batch_tokens)
 
     assert len({item.length for item in said}) > 1
     for one, other in zip(said, scored, strict=True):
@@ -82,7 +89,7 @@ def test_a_given_text_gets_the_targets_distributions(target: Any) -> None:
     generator = np.random.default_rng(1)
     prompt, tokens = generator.integers(2, 32, 4).astype(np.int32), generator.integers(2, 32, 6).astype(np.int32)
     written = DraftCompletion(id="a", split="train", domain="code", prompt=prompt, tokens=tokens, stopped=False, seed=0)
-    (found,) = score(target, [written], SAMPLING, 31, "top", 32, 100)
+    (found,) = score(target, [written], SAMPLING, 31, "top_k", 32, 100)
     logits_TV = full_logits(target, [*prompt, *tokens])[len(prompt) - 1 : -1]
     ids, log_p = unpack(found.entries, found.certain, found.rest_log_p, 32)
     expected = torch.as_tensor(logits_TV).log_softmax(-1)
@@ -96,7 +103,7 @@ def test_a_greedy_text_is_stored_as_greedy(target: Any) -> None:
     """Temperature 0 is stored in its canonical form."""
     prompt, tokens = np.array([3], np.int32), np.array([4], np.int32)
     item = DraftCompletion(id="a", split="train", domain="code", prompt=prompt, tokens=tokens, stopped=True, seed=0)
-    (found,) = score(target, [item], Sampling(0.0, top_k=5), 3, "drawn", 32, 100)
+    (found,) = score(target, [item], Sampling(0.0, top_k=5), 3, "sampled", 32, 100)
 
     assert GREEDY == found.sampling
 
@@ -115,7 +122,7 @@ def test_rounds_leave_a_store(tmp_path: Path) -> None:
         stored_completion(generator.integers(2, 32, 3 + n % 2), generator.integers(2, 32, 4), name=f"p{n}", seed=n)
         for n in range(5)
     ]
-    settings = GenerateConfig(max_new_tokens=6, kept=4, batch=2, shard=2)
+    settings = GenerateConfig(max_new_tokens=6, distribution_tokens=4, batch=2, shard=2)
 
     def write(out: Path) -> list[StoredCompletion]:
         return sample_round(draft, target, prompts, GREEDY, settings, 64, 9, 32, [0], out, quiet())

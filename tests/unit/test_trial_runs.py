@@ -168,7 +168,7 @@ def test_every_training_has_a_share_of_its_steps() -> None:
     small = scaled(load_config(SMOKE, settings), 0.1, 0.04)
 
     assert (4, 5) == (small.distill.on_policy.max_steps, small.quantize.recovery.max_steps)
-    assert (2, 1.0) == (small.pair.reference.fine_tune_steps, small.corpus.max_reject_share)
+    assert (2, 1.0) == (small.pair.reference.fine_tune_steps, small.corpus.max_rejected_share)
     assert [None] == [source.limit for source in small.corpus.sources]
     assert 8 == scaled(load_config(SMOKE), 0.01, 0.04).pair.reference.prompts
     assert 1 == scaled(load_config(SMOKE), 0.001, 0.001).distill.max_steps
