@@ -52,15 +52,22 @@ def _parts(
 
 def _point(train: list[StoredCompletion], log: Log) -> CurvePoint:
     found = best(log)
-    return CurvePoint(len(train), sum(item.length for item in train), found["dev_acceptance"], found["dev_omega"])
+    return CurvePoint(
+        len(train),
+        sum(item.length for item in train),
+        found["dev_acceptance_rate"],
+        found["dev_tokens_per_target_call"],
+    )
 
 
 def _figures(train: list[StoredCompletion], log: Log) -> dict[str, float]:
     found, losses = best(log), [entry["loss"] for entry in log if "loss" in entry]
     return {
-        "dev_acceptance_before": next(entry["dev_acceptance"] for entry in log if "dev_omega" in entry),
-        "dev_acceptance_after": found["dev_acceptance"],
-        "dev_omega_after": found["dev_omega"],
+        "dev_acceptance_rate_before": next(
+            entry["dev_acceptance_rate"] for entry in log if "dev_tokens_per_target_call" in entry
+        ),
+        "dev_acceptance_rate_after": found["dev_acceptance_rate"],
+        "dev_tokens_per_target_call_after": found["dev_tokens_per_target_call"],
         "best_step": found["step"],
         "train_completions": float(len(train)),
         "train_tokens": float(sum(item.length for item in train)),

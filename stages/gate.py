@@ -60,9 +60,9 @@ def _figures(decision: Mapping[str, Any]) -> dict[str, float]:
     figures = {f"rule_{number}_passed": float(rule["verdict"] == PASS) for number, rule in enumerate(decision["rules"])}
     rules = {rule["name"]: rule for rule in decision["rules"]}
     for rule, name in (
-        ("gain", "acceptance_gain"),
-        ("predicted_speedup", "predicted_speedup"),
-        ("predicted_p95", "predicted_p95"),
+        ("min_gain", "acceptance_gain"),
+        ("min_speedup", "predicted_speedup"),
+        ("max_p95_seconds", "predicted_p95"),
     ):
         if rule in rules and rules[rule]["low"] is not None:
             figures |= {

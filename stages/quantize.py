@@ -34,11 +34,11 @@ def run(context: StageContext) -> Outcome:
     training = Training(config, read_pair(context.inputs["shared"], config.pair), dev, context.progress)
     made = _quantize(context, variant, source, out)
     before, after = _acceptance(context, training, source), _acceptance(context, training, out)
-    figures = {"dev_acceptance_before": before, "dev_acceptance_rounded": after}
+    figures = {"dev_acceptance_rate_before": before, "dev_acceptance_rate_quantized": after}
     if before - after > config.quantize.recovery.max_acceptance_loss:
         recovered = context.out / "recovered"
         made_again = _recover(context, variant, training, made.layers, recovered)
-        figures["dev_acceptance_recovered"] = again = _acceptance(context, training, recovered / variant)
+        figures["dev_acceptance_rate_recovered"] = again = _acceptance(context, training, recovered / variant)
         context.progress.line(f"{variant}: acceptance on dev {before:.3f}, rounded {after:.3f}, recovered {again:.3f}")
         if again > after:
             shutil.rmtree(out)
@@ -48,7 +48,7 @@ def run(context: StageContext) -> Outcome:
     for path in (*tokenizer_files(source), *code_files(source), source / TRAINED_ON):
         if path.is_file():
             shutil.copyfile(path, out / path.name)
-    return Outcome(made.sizes | figures | {"dev_acceptance": after}, {"draft": model_digest(out)})
+    return Outcome(made.sizes | figures | {"dev_acceptance_rate": after}, {"draft": model_digest(out)})
 
 
 def _quantize(context: StageContext, variant: Variant, source: Path, out: Path) -> Quantised:

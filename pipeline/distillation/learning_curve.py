@@ -19,8 +19,8 @@ class CurvePoint:
 
     completions: int
     tokens: int  # completion tokens
-    dev_acceptance: float
-    dev_omega: float
+    dev_acceptance_rate: float
+    dev_tokens_per_target_call: float
 
 
 def subset(completions: "Sequence[StoredCompletion]", share: float) -> "list[StoredCompletion]":
@@ -37,7 +37,7 @@ def next_doubling(points: Sequence[CurvePoint]) -> float | None:
     shrinking at the same rate. None with fewer than two points; with two points it is an upper estimate."""
     ordered = sorted(points, key=lambda point: point.completions)
     gains = [
-        (after.dev_acceptance - before.dev_acceptance) / log2(after.completions / before.completions)
+        (after.dev_acceptance_rate - before.dev_acceptance_rate) / log2(after.completions / before.completions)
         for before, after in pairwise(ordered)
         if after.completions > before.completions
     ]

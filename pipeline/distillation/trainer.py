@@ -46,8 +46,8 @@ def distill(
 ) -> list[dict[str, float]]:
     """Train `model` in place on `completions`; it ends with the weights that were best by `examine(model)`.
 
-    Checkpoints are written to `work`, and training resumes from them. Returns the log: step with loss, or with dev_acceptance
-    and dev_omega. Raises UnderstudyError naming step and completions if the loss is not finite.
+    Checkpoints are written to `work`, and training resumes from them. Returns the log: step with loss, or with
+    dev_acceptance_rate and dev_tokens_per_target_call. Raises UnderstudyError naming step and completions if the loss is not finite.
     """
     _check_single_process()
     documents, device = (
@@ -73,7 +73,7 @@ def distill(
         else:
             trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
         load_model(model, _best_file(work, _best_step(trainer.state.log_history)), device=str(model.device))
-    kept = ("step", "loss", "dev_acceptance", "dev_omega")
+    kept = ("step", "loss", "dev_acceptance_rate", "dev_tokens_per_target_call")
     entries = [{name: entry[name] for name in kept if name in entry} for entry in trainer.state.log_history]
     return [entry for entry in entries if len(entry) > 1]
 
@@ -237,7 +237,11 @@ class _TrainingCallback(TrainerCallback):  # type: ignore[misc]
         self._last = f"dev acceptance {found.acceptance:.3f}"
         # Not Trainer.log(): within a step it would replace that step's loss.
         state.log_history.append(
-            {"step": state.global_step, "dev_acceptance": found.acceptance, "dev_omega": found.omega}
+            {
+                "step": state.global_step,
+                "dev_acceptance_rate": found.acceptance,
+                "dev_tokens_per_target_call": found.omega,
+            }
         )
         if _best_step(state.log_history) == state.global_step:
             self._work.mkdir(parents=True, exist_ok=True)
@@ -262,11 +266,15 @@ def _best_file(work: Path, step: int) -> Path:
 
 
 def _examined(history: Sequence[dict[str, Any]]) -> list[tuple[int, float]]:
-    return [(entry["step"], entry["dev_omega"]) for entry in history if "dev_omega" in entry]
+    return [
+        (entry["step"], entry["dev_tokens_per_target_call"])
+        for entry in history
+        if "dev_tokens_per_target_call" in entry
+    ]
 
 
 def _best_step(history: Sequence[dict[str, Any]]) -> int:
-    """The first step with the best dev_omega; 0 before the first evaluation."""
+    """The first step with the best dev_tokens_per_target_call; 0 before the first evaluation."""
     return max(_examined(history), key=lambda one: one[1], default=(0, 0.0))[0]
 
 

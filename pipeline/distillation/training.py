@@ -19,7 +19,7 @@ from pipeline.progress import Progress
 from pipeline.speculation.sampling import Sampling
 
 DEV_GAMMA = 5  # draft length at which checkpoints are compared
-Log = list[dict[str, float]]  # entries of step with loss, or with dev_acceptance and dev_omega
+Log = list[dict[str, float]]  # entries of step with loss, or with dev_acceptance_rate and dev_tokens_per_target_call
 
 
 @dataclass(frozen=True)
@@ -107,4 +107,7 @@ class Training:
 
 def best(log: Log) -> dict[str, float]:
     """The log entry of the best draft: the first with the most tokens per target call."""
-    return max((entry for entry in log if "dev_omega" in entry), key=lambda entry: entry["dev_omega"])
+    return max(
+        (entry for entry in log if "dev_tokens_per_target_call" in entry),
+        key=lambda entry: entry["dev_tokens_per_target_call"],
+    )

@@ -76,12 +76,12 @@ def _enough_prompts(case: Case, policy: GateConfig) -> Rule:
         f"{policy.min_prompts_per_domain} are needed"
     )
     verdict = PASS if fewest >= policy.min_prompts_per_domain else NO_VERDICT
-    return Rule("least_prompts", verdict, text, float(fewest), threshold=float(policy.min_prompts_per_domain))
+    return Rule("min_prompts_per_domain", verdict, text, float(fewest), threshold=float(policy.min_prompts_per_domain))
 
 
 def _gain(case: Case, policy: GateConfig, confidence: float) -> Rule:
     return _proved(
-        "gain",
+        "min_gain",
         lambda: acceptance_gain(case.candidate, case.baseline, confidence),
         policy.min_gain,
         text=f"gain in acceptance rate over the {case.baseline_name}",
@@ -95,13 +95,13 @@ def _domain(case: Case, domain: str, policy: GateConfig, confidence: float) -> R
     baseline = [item for item in case.baseline if item.domain == domain]
     if len(candidate) < policy.min_prompts_per_domain:
         return Rule(
-            f"domain_not_harmed:{domain}",
+            f"domain_margin:{domain}",
             NO_VERDICT,
             f"'{domain}' has only {len(candidate)} prompts that neither draft was trained on",
             threshold=-policy.domain_margin,
         )
     return _proved(
-        f"domain_not_harmed:{domain}",
+        f"domain_margin:{domain}",
         lambda: acceptance_gain(candidate, baseline, confidence),
         -policy.domain_margin,
         text=f"gain in acceptance rate in '{domain}' over the {case.baseline_name}",
@@ -158,11 +158,11 @@ def _demand(threshold: float, unit: str) -> str:
 
 def _size(draft_bytes: float | None, limit_megabytes: float) -> Rule:
     if draft_bytes is None or not math.isfinite(draft_bytes):
-        return Rule("largest_draft", NO_VERDICT, "the draft's size is not known", threshold=limit_megabytes)
+        return Rule("max_draft_megabytes", NO_VERDICT, "the draft's size is not known", threshold=limit_megabytes)
     megabytes = draft_bytes / 1e6
     verdict = PASS if megabytes <= limit_megabytes else FAIL
     return Rule(
-        "largest_draft",
+        "max_draft_megabytes",
         verdict,
         f"draft weights: {megabytes:.2f} MB, at most {limit_megabytes:g} MB allowed",
         megabytes,
@@ -171,7 +171,7 @@ def _size(draft_bytes: float | None, limit_megabytes: float) -> Rule:
 
 
 def _speedup(served: LatencyAtLoad | None, least: float) -> Rule:
-    name, text = "predicted_speedup", "predicted speedup over plain decoding at the stated load"
+    name, text = "min_speedup", "predicted speedup over plain decoding at the stated load"
     if served is None:
         return Rule(name, NO_VERDICT, f"{text}: no figure", threshold=least)
     if served.mean is None:
@@ -184,7 +184,7 @@ def _speedup(served: LatencyAtLoad | None, least: float) -> Rule:
 
 
 def _p95(served: LatencyAtLoad | None, most: float) -> Rule:
-    name, text = "predicted_p95", "predicted p95 latency at the stated load"
+    name, text = "max_p95_seconds", "predicted p95 latency at the stated load"
     if served is None:
         return Rule(name, NO_VERDICT, f"{text}: no figure", threshold=most)
     if served.p95 is None:
@@ -204,11 +204,11 @@ def _bounded(name: str, text: str, figure: Interval, passes: bool, fails: bool, 
 def _memory(serving_bytes: float | None, limit_megabytes: float) -> Rule:
     if serving_bytes is None or not math.isfinite(serving_bytes):
         return Rule(
-            "largest_serving_memory", NO_VERDICT, "the memory of the pair is not known", threshold=limit_megabytes
+            "max_memory_megabytes", NO_VERDICT, "the memory of the pair is not known", threshold=limit_megabytes
         )
     megabytes = serving_bytes / 1e6
     return Rule(
-        "largest_serving_memory",
+        "max_memory_megabytes",
         PASS if megabytes <= limit_megabytes else FAIL,
         f"weights and KV cache at the stated batch and context: {megabytes:,.0f} MB, at most {limit_megabytes:g} MB allowed",
         megabytes,
@@ -218,10 +218,10 @@ def _memory(serving_bytes: float | None, limit_megabytes: float) -> Rule:
 
 def _crosscheck(agrees: bool | None) -> Rule:
     if agrees is None:
-        return Rule("decode_agrees", NO_VERDICT, "no cross-check by decoding (evaluate.crosscheck_prompts is 0)")
+        return Rule("crosscheck", NO_VERDICT, "no cross-check by decoding (evaluate.crosscheck_prompts is 0)")
     text = (
         "speculative decoding matches the prediction of the examination"
         if agrees
         else "speculative decoding or the stored log p differs from the examination by more than near-ties"
     )
-    return Rule("decode_agrees", PASS if agrees else FAIL, text)
+    return Rule("crosscheck", PASS if agrees else FAIL, text)

@@ -65,7 +65,7 @@ def _cells(cost: "Cost", gpu: bool) -> list[str]:
 
 def curve_text(curve: Mapping[str, Any]) -> str:
     """Acceptance on dev prompts by number of training completions."""
-    points = ", ".join(f"{point['dev_acceptance']:.3f} from {point['completions']:,}" for point in curve["points"])
+    points = ", ".join(f"{point['dev_acceptance_rate']:.3f} from {point['completions']:,}" for point in curve["points"])
     text = f"learning curve, acceptance rate on dev prompts by training completions: {points}"
     gain = curve["next_doubling"]
     return text if gain is None else f"{text}; twice as many completions would add about {100 * gain:.1f} points"

@@ -45,7 +45,7 @@ def _certain_refusals(config: Config) -> list[str]:
     if config.evaluate.crosscheck_prompts:
         return []
     return [
-        "gate: it will refuse, because evaluate.crosscheck_prompts = 0 leaves its rule decode_agrees without a verdict"
+        "gate: it will refuse, because evaluate.crosscheck_prompts = 0 leaves its rule crosscheck without a verdict"
     ]
 
 

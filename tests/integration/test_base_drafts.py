@@ -139,4 +139,4 @@ def test_adapters_are_trained_and_merged(smoke: Smoke, place: Place, tmp_path: P
     assert base.keys() == draft.keys()
     changed = {name for name in base if not (base[name] == draft[name]).all()}
     assert changed == {name for name in base if "_proj" in name}
-    assert figures["dev_acceptance_after"] > figures["dev_acceptance_before"] + 0.01
+    assert figures["dev_acceptance_rate_after"] > figures["dev_acceptance_rate_before"] + 0.01

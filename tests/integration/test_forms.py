@@ -52,9 +52,7 @@ def test_the_form_that_serves_the_load_best_is_promoted(loop: Place, profiles: s
 
     assert {"unquantized": "slower", "int8": "slower", "int4": "chosen"} == verdicts
     assert ("int4", manifest["provides"]["draft"]) == (decision["form"], decision["candidate"])
-    assert {"predicted_speedup", "predicted_p95", "largest_serving_memory"} <= {
-        one["name"] for one in decision["rules"]
-    }
+    assert {"min_speedup", "max_p95_seconds", "max_memory_megabytes"} <= {one["name"] for one in decision["rules"]}
     plots = [loop.artifact("gate", "forms") / name for name in ("latency.png", "draft_lengths.png")]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in plots)
     tags = loop.registry()["other-draft"]["versions"]["1"]
@@ -77,7 +75,7 @@ def test_a_load_beyond_capacity_is_refused(loop: Place, profiles: str) -> None:
         *("--set", "promote.target_name=other"),
     )
     assert 3 == ended.code, ended.err
-    assert "predicted_speedup (fail)" in ended.complaint
+    assert "min_speedup (fail)" in ended.complaint
     assert "offered load exceeds capacity with speculation" in ended.complaint
 
 
@@ -143,15 +141,21 @@ def test_an_engine_that_loads_no_variant_gets_none(loop: Place) -> None:
 
 def test_a_variant_that_lost_is_trained_through_its_rounding(loop: Place) -> None:
     """A variant that lost more than the limit on dev is trained again, and the better of the two is kept."""
-    recovery = ("--set", "quantize.recovery={above: 0, max_steps: 20}", "--set", "quantize.variants=[int4]")
+    recovery = ("--set", "quantize.recovery={max_acceptance_loss: 0, max_steps: 20}", "--set", "quantize.variants=[int4]")
     ended = loop.understudy("run", SMOKE, *recovery, "--until", "quantize", "--run", "recovered")
     assert 0 == ended.code, ended.err
     artifact = loop.artifact("quantize/int4", "recovered")
     figures = json.loads((artifact / "manifest.json").read_text())["figures"]
     before = json.loads((loop.artifact("quantize/int4") / "manifest.json").read_text())["figures"]
 
-    assert before["dev_acceptance_rounded"] == figures["dev_acceptance_rounded"] < figures["dev_acceptance_before"]
-    assert figures["dev_acceptance"] == max(figures["dev_acceptance_rounded"], figures["dev_acceptance_recovered"])
-    assert "dev_acceptance_recovered" not in before
+    assert (
+        before["dev_acceptance_rate_quantized"]
+        == figures["dev_acceptance_rate_quantized"]
+        < figures["dev_acceptance_rate_before"]
+    )
+    assert figures["dev_acceptance_rate"] == max(
+        figures["dev_acceptance_rate_quantized"], figures["dev_acceptance_rate_recovered"]
+    )
+    assert "dev_acceptance_rate_recovered" not in before
     assert ["draft"] == sorted(path.name for path in artifact.iterdir() if path.is_dir())
-    assert f"recovered {figures['dev_acceptance_recovered']:.3f}" in ended.err
+    assert f"recovered {figures['dev_acceptance_rate_recovered']:.3f}" in ended.err

@@ -183,7 +183,10 @@ def test_prompts_are_used_for_what_they_were_split_for(smoke: Smoke) -> None:
     assert ids["train"] == seen
     assert not ids["train"] & (ids["dev"] | ids["examination"])
     assert len(list(_stored(place, "train"))) == figures["distill"]["train_completions"]
-    for found in (figures["distill"]["dev_acceptance_after"], figures["quantize/int8"]["dev_acceptance_before"]):
+    for found in (
+        figures["distill"]["dev_acceptance_rate_after"],
+        figures["quantize/int8"]["dev_acceptance_rate_before"],
+    ):
         assert expected.acceptance == pytest.approx(found, abs=1e-4)
 
 
@@ -316,7 +319,9 @@ def test_on_policy_rounds_follow_the_offline_phase(loop: Place) -> None:
     )
     assert 0 == ended.code, ended.err
     log = json.loads((loop.artifact("distill", "rounds") / "training.json").read_text())
-    omega = [(entry["step"], entry["dev_omega"]) for entry in log if "dev_omega" in entry]
+    omega = [
+        (entry["step"], entry["dev_tokens_per_target_call"]) for entry in log if "dev_tokens_per_target_call" in entry
+    ]
     offline = json.loads((loop.artifact("distill") / "training.json").read_text())
 
     assert offline == log[: len(offline)]
@@ -339,10 +344,13 @@ def test_a_learning_curve_is_shown(loop: Place) -> None:
     assert [0.25, 0.5, 1] == [
         pytest.approx(point["completions"] / whole["completions"], abs=0.01) for point in curve["points"]
     ]
-    assert max(entry["dev_omega"] for entry in log if "dev_omega" in entry) == whole["dev_omega"]
+    assert (
+        max(entry["dev_tokens_per_target_call"] for entry in log if "dev_tokens_per_target_call" in entry)
+        == whole["dev_tokens_per_target_call"]
+    )
     assert (whole["completions"], whole["tokens"]) == (figures["train_completions"], figures["train_tokens"])
     assert (
         "learning curve, acceptance rate on dev prompts by training completions: "
-        f"{curve['points'][0]['dev_acceptance']:.3f} from " in ended.out
+        f"{curve['points'][0]['dev_acceptance_rate']:.3f} from " in ended.out
     )
     assert f"; twice as many completions would add about {100 * curve['next_doubling']:.1f} points\n" in ended.out

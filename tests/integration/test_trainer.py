@@ -107,8 +107,8 @@ def test_training_moves_the_draft_towards_the_target(unbroken: tuple[Any, Log]) 
 
     assert 6 == len(losses)
     assert losses[-1] < losses[0]
-    assert [0, 5, 6] == [entry["step"] for entry in log if "dev_acceptance" in entry]
-    assert _length(model) == next(entry["dev_acceptance"] for entry in log[::-1] if "dev_acceptance" in entry)
+    assert [0, 5, 6] == [entry["step"] for entry in log if "dev_acceptance_rate" in entry]
+    assert _length(model) == next(entry["dev_acceptance_rate"] for entry in log[::-1] if "dev_acceptance_rate" in entry)
 
 
 def test_a_killed_run_ends_as_an_unbroken_one(unbroken: tuple[Any, Log], killed: Path, tmp_path: Path) -> None:
@@ -161,9 +161,13 @@ def _judged(*omegas: float) -> Callable[[Any], AcceptanceSummary]:
 def test_the_best_draft_on_dev_is_kept(omegas: tuple[float, ...], best: int, tmp_path: Path) -> None:
     """By tokens per target call, wherever in the training it was, the base draft included."""
     model, log = _train(tmp_path, examine=_judged(*omegas))
-    expected = next(entry["dev_acceptance"] for entry in log if entry["step"] == best and "dev_omega" in entry)
+    expected = next(
+        entry["dev_acceptance_rate"] for entry in log if entry["step"] == best and "dev_tokens_per_target_call" in entry
+    )
 
-    assert list(omegas) == [entry["dev_omega"] for entry in log if "dev_omega" in entry]
+    assert list(omegas) == [
+        entry["dev_tokens_per_target_call"] for entry in log if "dev_tokens_per_target_call" in entry
+    ]
     assert expected == _length(model)
 
 
@@ -174,8 +178,10 @@ def test_patience_stops_a_training_that_gains_nothing(tmp_path: Path) -> None:
     )
     model, log = _train(tmp_path, settings, examine=_judged(1.0, 3.0, 2.0, 2.5, 9.0))
 
-    assert [0, 2, 4, 6] == [entry["step"] for entry in log if "dev_omega" in entry]
-    assert _length(model) == next(e["dev_acceptance"] for e in log if e["step"] == 2 and "dev_omega" in e)
+    assert [0, 2, 4, 6] == [entry["step"] for entry in log if "dev_tokens_per_target_call" in entry]
+    assert _length(model) == next(
+        e["dev_acceptance_rate"] for e in log if e["step"] == 2 and "dev_tokens_per_target_call" in e
+    )
 
 
 def test_a_run_that_patience_ended_is_not_trained_on(tmp_path: Path) -> None:
@@ -216,7 +222,7 @@ def test_weights_are_those_of_the_step_that_the_log_names(tmp_path: Path) -> Non
     with pytest.raises(_Stop):
         _train(tmp_path, settings, examine=killed)
     model, log = _train(tmp_path, settings, examine=_judged(1.29, 1.28))
-    lengths = {int(e["step"]): e["dev_acceptance"] for e in log if "dev_omega" in e}
+    lengths = {int(e["step"]): e["dev_acceptance_rate"] for e in log if "dev_tokens_per_target_call" in e}
 
     assert [0, 3, 6, 8] == list(lengths)
     assert _length(model) == lengths[3]

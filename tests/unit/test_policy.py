@@ -59,13 +59,13 @@ def test_a_better_draft_passes_every_rule() -> None:
     decision = decide(rules, {"gamma": 5})
 
     assert [
-        "least_prompts",
-        "gain",
-        "domain_not_harmed:chat",
-        "domain_not_harmed:code",
+        "min_prompts_per_domain",
+        "min_gain",
+        "domain_margin:chat",
+        "domain_margin:code",
         "beats_prompt_lookup",
-        "largest_draft",
-        "decode_agrees",
+        "max_draft_megabytes",
+        "crosscheck",
     ] == [rule.name for rule in rules]
     assert {PASS} == {rule.verdict for rule in rules}
     assert (PROMOTE, [], 5) == (decision["verdict"], decision["reasons"], decision["gamma"])
@@ -77,27 +77,27 @@ def test_a_rule_says_what_it_demands() -> None:
     rules = _rules(_case(baseline_name="base draft"))
     half = _rules(_case(), POLICY.model_copy(update={"min_gain": 0.02, "domain_margin": 0.005}))
 
-    assert rules["gain"].text.startswith("gain in acceptance rate over the base draft: +10.")
-    assert rules["gain"].text.endswith("], required: more than 0.00 points")
-    assert rules["domain_not_harmed:chat"].text.endswith("], allowed loss: 1.00 point")
+    assert rules["min_gain"].text.startswith("gain in acceptance rate over the base draft: +10.")
+    assert rules["min_gain"].text.endswith("], required: more than 0.00 points")
+    assert rules["domain_margin:chat"].text.endswith("], allowed loss: 1.00 point")
     assert rules["beats_prompt_lookup"].text.endswith("], required: more than 0.00 tokens")
-    assert half["gain"].text.endswith("], required: more than 2.00 points")
-    assert half["domain_not_harmed:chat"].text.endswith("], allowed loss: 0.50 points")
+    assert half["min_gain"].text.endswith("], required: more than 2.00 points")
+    assert half["domain_margin:chat"].text.endswith("], allowed loss: 0.50 points")
 
 
 @pytest.mark.parametrize(
     ("changes", "rule", "verdict"),
     [
-        ({"candidate": _counts({"chat": 0.595, "code": 0.695}, calls=40)}, "gain", FAIL),
-        ({"candidate": _counts({"chat": 0.6, "code": 0.7}, calls=40)}, "gain", NO_VERDICT),
-        ({"candidate": _counts({"chat": 0.5, "code": 0.9}, calls=40)}, "domain_not_harmed:chat", FAIL),
+        ({"candidate": _counts({"chat": 0.595, "code": 0.695}, calls=40)}, "min_gain", FAIL),
+        ({"candidate": _counts({"chat": 0.6, "code": 0.7}, calls=40)}, "min_gain", NO_VERDICT),
+        ({"candidate": _counts({"chat": 0.5, "code": 0.9}, calls=40)}, "domain_margin:chat", FAIL),
         ({"prompt_lookup": _counts({"chat": 0.2, "code": 0.3}, calls=30)}, "beats_prompt_lookup", FAIL),
         ({"prompt_lookup": None}, "beats_prompt_lookup", NO_VERDICT),
-        ({"draft_bytes": 10_000_001.0}, "largest_draft", FAIL),
-        ({"draft_bytes": None}, "largest_draft", NO_VERDICT),
-        ({"draft_bytes": math.nan}, "largest_draft", NO_VERDICT),
-        ({"crosscheck_agrees": False}, "decode_agrees", FAIL),
-        ({"crosscheck_agrees": None}, "decode_agrees", NO_VERDICT),
+        ({"draft_bytes": 10_000_001.0}, "max_draft_megabytes", FAIL),
+        ({"draft_bytes": None}, "max_draft_megabytes", NO_VERDICT),
+        ({"draft_bytes": math.nan}, "max_draft_megabytes", NO_VERDICT),
+        ({"crosscheck_agrees": False}, "crosscheck", FAIL),
+        ({"crosscheck_agrees": None}, "crosscheck", NO_VERDICT),
     ],
 )
 def test_each_rule_refuses_alone(changes: dict[str, Any], rule: str, verdict: str) -> None:
@@ -114,7 +114,7 @@ def test_each_rule_refuses_alone(changes: dict[str, Any], rule: str, verdict: st
 def test_what_is_not_proved_either_way_has_no_verdict() -> None:
     """A rule fails only by the upper bound: two drafts alike give no verdict, whichever has the better estimate."""
     one, other = (_counts({"chat": 0.6, "code": 0.7}, calls=40, seed=seed) for seed in (1, 2))
-    found = [_rules(_case(candidate=a, baseline=b))["gain"] for a, b in ((one, other), (other, one))]
+    found = [_rules(_case(candidate=a, baseline=b))["min_gain"] for a, b in ((one, other), (other, one))]
 
     assert [NO_VERDICT, NO_VERDICT] == [rule.verdict for rule in found]
     assert [-1, 1] == sorted(math.copysign(1, rule.figure or math.nan) for rule in found)
@@ -131,19 +131,19 @@ def _served(speedup: float | None, p95: float | None, mean: float | None = 1.0, 
     ("changes", "verdict", "rule"),
     [
         ({"served": _served(1.5, 2.0)}, PASS, None),
-        ({"served": _served(1.25, 2.0)}, NO_VERDICT, "predicted_speedup"),
-        ({"served": _served(1.05, 2.0)}, FAIL, "predicted_speedup"),
-        ({"served": _served(1.5, 2.95)}, NO_VERDICT, "predicted_p95"),
-        ({"served": _served(1.5, 3.2)}, FAIL, "predicted_p95"),
+        ({"served": _served(1.25, 2.0)}, NO_VERDICT, "min_speedup"),
+        ({"served": _served(1.05, 2.0)}, FAIL, "min_speedup"),
+        ({"served": _served(1.5, 2.95)}, NO_VERDICT, "max_p95_seconds"),
+        ({"served": _served(1.5, 3.2)}, FAIL, "max_p95_seconds"),
         ({"served": _served(None, 2.0)}, PASS, None),  # plain decoding is beyond its limit
-        ({"served": _served(1.5, 2.0, width=math.inf)}, NO_VERDICT, "predicted_speedup"),
-        ({"served": _served(None, None, mean=None)}, FAIL, "predicted_speedup"),
-        ({"served": None}, NO_VERDICT, "predicted_speedup"),
+        ({"served": _served(1.5, 2.0, width=math.inf)}, NO_VERDICT, "min_speedup"),
+        ({"served": _served(None, None, mean=None)}, FAIL, "min_speedup"),
+        ({"served": None}, NO_VERDICT, "min_speedup"),
         ({"serving_bytes": 1e8}, PASS, None),
-        ({"serving_bytes": 1.1e8}, FAIL, "largest_serving_memory"),
-        ({"serving_bytes": 1.001e8}, FAIL, "largest_serving_memory"),
-        ({"serving_bytes": math.nan}, NO_VERDICT, "largest_serving_memory"),
-        ({"serving_bytes": None}, NO_VERDICT, "largest_serving_memory"),
+        ({"serving_bytes": 1.1e8}, FAIL, "max_memory_megabytes"),
+        ({"serving_bytes": 1.001e8}, FAIL, "max_memory_megabytes"),
+        ({"serving_bytes": math.nan}, NO_VERDICT, "max_memory_megabytes"),
+        ({"serving_bytes": None}, NO_VERDICT, "max_memory_megabytes"),
     ],
 )
 def test_rules_at_a_stated_load(changes: dict[str, Any], verdict: str, rule: str | None) -> None:
@@ -159,7 +159,7 @@ def test_rules_at_a_stated_load(changes: dict[str, Any], verdict: str, rule: str
 
 def test_limits_are_inclusive() -> None:
     """A draft of exactly the largest size, and exactly the least prompts, pass."""
-    assert PASS == _rules(_case(draft_bytes=10e6))["largest_draft"].verdict
+    assert PASS == _rules(_case(draft_bytes=10e6))["max_draft_megabytes"].verdict
     assert PROMOTE == _verdict(_case(), replace_policy(min_prompts_per_domain=PROMPTS))
     assert REFUSE == _verdict(_case(), replace_policy(min_prompts_per_domain=PROMPTS + 1))
 
@@ -177,21 +177,21 @@ def test_rules_can_be_left_out() -> None:
 
 def test_a_gain_must_exceed_the_least_gain() -> None:
     """The lower bound decides, not the estimate: a gain of 10 points proves 9, not 10."""
-    gain = _rules(_case())["gain"]
+    gain = _rules(_case())["min_gain"]
 
     assert gain.figure == pytest.approx(0.1, abs=0.005)
     assert gain.low is not None
     assert PROMOTE == _verdict(_case(), replace_policy(min_gain=gain.low - 1e-9))
     assert REFUSE == _verdict(_case(), replace_policy(min_gain=gain.low))
-    assert NO_VERDICT == _rules(_case(), replace_policy(min_gain=gain.low))["gain"].verdict
+    assert NO_VERDICT == _rules(_case(), replace_policy(min_gain=gain.low))["min_gain"].verdict
 
 
 def test_a_domain_may_lose_less_than_the_margin() -> None:
     """The rule passes only where the interval excludes a loss of the margin."""
     case = _case(candidate=_counts({"chat": 0.595, "code": 0.9}, calls=40))
 
-    assert PASS == _rules(case, replace_policy(domain_margin=0.02))["domain_not_harmed:chat"].verdict
-    assert FAIL == _rules(case, replace_policy(domain_margin=0.001))["domain_not_harmed:chat"].verdict
+    assert PASS == _rules(case, replace_policy(domain_margin=0.02))["domain_margin:chat"].verdict
+    assert FAIL == _rules(case, replace_policy(domain_margin=0.001))["domain_margin:chat"].verdict
 
 
 def test_a_figure_that_is_not_a_number_refuses() -> None:
@@ -200,14 +200,14 @@ def test_a_figure_that_is_not_a_number_refuses() -> None:
     case = _case(candidate=[replace(candidate[0], accepted=math.nan), *candidate[1:]])
     decision = decide(apply_rules(case, POLICY, 5, 0.95), {})
 
-    assert {"gain", "domain_not_harmed:chat"} == {r["name"] for r in decision["rules"] if r["verdict"] != PASS}
+    assert {"min_gain", "domain_margin:chat"} == {r["name"] for r in decision["rules"] if r["verdict"] != PASS}
     assert REFUSE == decision["verdict"]
     json.dumps(decision, allow_nan=False)
 
 
 def test_profiles_over_other_prompts_refuse() -> None:
     """Two profiles that cannot be paired have no gain."""
-    assert NO_VERDICT == _rules(_case(baseline=_case().baseline[::-1]))["gain"].verdict
+    assert NO_VERDICT == _rules(_case(baseline=_case().baseline[::-1]))["min_gain"].verdict
 
 
 def test_too_few_prompts_in_a_domain_are_no_verdict() -> None:
@@ -215,15 +215,15 @@ def test_too_few_prompts_in_a_domain_are_no_verdict() -> None:
     short = {name: [i for i in getattr(_case(), name) if i.id != "chat-0"] for name in ("candidate", "baseline")}
     rules = _rules(_case(**short, prompt_lookup=None), replace_policy(min_prompts_per_domain=PROMPTS))
 
-    assert NO_VERDICT == rules["least_prompts"].verdict == rules["domain_not_harmed:chat"].verdict
-    assert PASS == rules["domain_not_harmed:code"].verdict
-    assert (11.0, 12.0) == (rules["least_prompts"].figure, rules["least_prompts"].threshold)
+    assert NO_VERDICT == rules["min_prompts_per_domain"].verdict == rules["domain_margin:chat"].verdict
+    assert PASS == rules["domain_margin:code"].verdict
+    assert (11.0, 12.0) == (rules["min_prompts_per_domain"].figure, rules["min_prompts_per_domain"].threshold)
 
 
 def test_one_prompt_in_a_domain_has_no_interval() -> None:
     """Unknown bounds are null and never a pass."""
     case = _case(candidate=_case().candidate[:1], baseline=_case().baseline[:1], prompt_lookup=None)
-    gain = _rules(case, replace_policy(min_prompts_per_domain=2))["gain"]
+    gain = _rules(case, replace_policy(min_prompts_per_domain=2))["min_gain"]
 
     assert (NO_VERDICT, None, None) == (gain.verdict, gain.low, gain.high)
 
@@ -250,9 +250,9 @@ def test_a_domain_trained_on_entirely_is_refused_and_not_forgotten() -> None:
     """A domain without an unseen prompt keeps its rule, without a verdict."""
     rules = _rules(without_prompts(_case(), {f"chat-{n}" for n in range(PROMPTS)}))
 
-    assert (NO_VERDICT, 0.0) == (rules["least_prompts"].verdict, rules["least_prompts"].figure)
-    assert NO_VERDICT == rules["domain_not_harmed:chat"].verdict
-    assert PASS == rules["domain_not_harmed:code"].verdict
+    assert (NO_VERDICT, 0.0) == (rules["min_prompts_per_domain"].verdict, rules["min_prompts_per_domain"].figure)
+    assert NO_VERDICT == rules["domain_margin:chat"].verdict
+    assert PASS == rules["domain_margin:code"].verdict
 
 
 def test_a_candidate_that_is_the_champion_is_neither() -> None:
@@ -267,8 +267,8 @@ def test_each_rule_at_a_load_refuses_alone() -> None:
     policy = replace_policy(min_speedup=1.2, max_p95_seconds=3.0, max_memory_megabytes=100)
     missing, beyond = (_rules(_case(served=one), policy) for one in (None, _served(None, None, mean=None)))
 
-    assert NO_VERDICT == missing["predicted_p95"].verdict == missing["predicted_speedup"].verdict
-    assert FAIL == beyond["predicted_p95"].verdict == beyond["predicted_speedup"].verdict
+    assert NO_VERDICT == missing["max_p95_seconds"].verdict == missing["min_speedup"].verdict
+    assert FAIL == beyond["max_p95_seconds"].verdict == beyond["min_speedup"].verdict
 
 
 def test_bounds_must_exceed_their_thresholds() -> None:
@@ -280,8 +280,8 @@ def test_bounds_must_exceed_their_thresholds() -> None:
 
     policy = replace_policy(min_speedup=2.0, max_p95_seconds=2.0)
     above, below = (_rules(_case(served=one), policy) for one in (served(2.0, 3.0), served(1.0, 2.0)))
-    speedup, p95 = above["predicted_speedup"], above["predicted_p95"]
+    speedup, p95 = above["min_speedup"], above["max_p95_seconds"]
 
     assert (NO_VERDICT, FAIL) == (speedup.verdict, p95.verdict)
-    assert (FAIL, NO_VERDICT) == (below["predicted_speedup"].verdict, below["predicted_p95"].verdict)
+    assert (FAIL, NO_VERDICT) == (below["min_speedup"].verdict, below["max_p95_seconds"].verdict)
     assert (2.5, 2.0, 3.0, 2.0) == (p95.figure, p95.low, p95.high, p95.threshold)
