@@ -1,4 +1,4 @@
-"""gate: applies the promotion rules. Chooses the form of the candidate with the lowest predicted latency at the stated load,
+"""gate: applies the promotion rules. Chooses the variant of the candidate with the lowest predicted latency at the stated load,
 and compares it with the champion, or with the base draft where there is no champion."""
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ import numpy as np
 from pipeline.acceptance.profile import counts_from_json
 from pipeline.acceptance.rounds import CONVENTIONS
 from pipeline.acceptance.schema import checked_profile
-from pipeline.config.quantize import Form
+from pipeline.config.quantize import Variant
 from pipeline.judgement.choice import CHOSEN, Contender, Standing, choose, not_made
 from pipeline.judgement.decision import already_champion, decide, without_prompts
 from pipeline.judgement.policy import PASS, Case, apply_rules
@@ -35,9 +35,9 @@ def run(context: StageContext) -> Outcome:
     has_champion = "champion" in context.inputs
     conditions: dict[str, Any] = {
         "candidate": digests[draft_input(chosen)],
-        "form": chosen,
-        "forms": [asdict(result) for result in (*results, *_left_out(context))],
-        "baseline": "champion" if has_champion else "stock",
+        "variant": chosen,
+        "variants": [asdict(result) for result in (*results, *_left_out(context))],
+        "baseline": "champion" if has_champion else "base",
         "champion": dict(context.facts["champion"]),
         "gamma": config.evaluate.gamma,
         "confidence": config.evaluate.confidence,
@@ -74,49 +74,51 @@ def _figures(decision: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _contenders(context: StageContext) -> list[Contender]:
-    """All forms of the candidate. A form that can be chosen has a draft among the inputs, and step times if there is a load."""
+    """All variants of the candidate. One that can be chosen has a draft among the inputs, and step times if there is a load."""
     found = []
-    for form in (UNQUANTIZED, *context.config.quantize.loadable):
-        acceptance, timed = _acceptance(context, form), _timed(context, form)
-        seconds = _seconds(context, form) if timed and acceptance is not None else None
-        found.append(Contender(name=form, acceptance=acceptance, timed=timed, seconds=seconds))
+    for variant in (UNQUANTIZED, *context.config.quantize.loadable):
+        acceptance, timed = _acceptance(context, variant), _timed(context, variant)
+        seconds = _seconds(context, variant) if timed and acceptance is not None else None
+        found.append(Contender(name=variant, acceptance=acceptance, timed=timed, seconds=seconds))
     return found
 
 
 def _left_out(context: StageContext) -> list[Standing]:
     """The default variants that the draft cannot have."""
     facts = read_pair(context.inputs["pair"], context.config.pair).facts
-    return [not_made(form, reason) for form, reason in left_out_variants(facts).items()]
+    return [not_made(variant, reason) for variant, reason in left_out_variants(facts).items()]
 
 
-def _timed(context: StageContext, form: Form) -> bool:
-    return context.config.gate.load is not None and profile_input(form) in context.inputs
+def _timed(context: StageContext, variant: Variant) -> bool:
+    return context.config.gate.load is not None and profile_input(variant) in context.inputs
 
 
-def _acceptance(context: StageContext, form: Form) -> float | None:
-    head = read_head(context.inputs[examination_input(form)] / "acceptance.json", "prompts")
+def _acceptance(context: StageContext, variant: Variant) -> float | None:
+    head = read_head(context.inputs[examination_input(variant)] / "acceptance.json", "prompts")
     found = (head.get("headline") or {}).get("acceptance_rate", {}).get("value")
     return float(found) if found is not None and np.isfinite(found) else None
 
 
-def _seconds(context: StageContext, form: Form) -> float | None:
+def _seconds(context: StageContext, variant: Variant) -> float | None:
     """Predicted mean request latency on dev prompts. With a single contender nothing was examined on dev."""
-    examined = context.inputs.get(examination_input(form, "dev"))
+    examined = context.inputs.get(examination_input(variant, "dev"))
     if examined is None:
         return None
-    found = point_at_load(*_serving(context, form, read_workload(examined))).speculative
+    found = point_at_load(*_serving(context, variant, read_workload(examined))).speculative
     return found.mean if found else None
 
 
-def _serving(context: StageContext, form: Form, workload: Workload) -> tuple[Workload, StepCosts, float, int, int]:
+def _serving(
+    context: StageContext, variant: Variant, workload: Workload
+) -> tuple[Workload, StepCosts, float, int, int]:
     """The arguments of `point_at_load` and `latency_at_load`: workload, step costs, request rate, batch cap, draft length."""
-    load, step_costs = context.config.gate.load, read_step_costs(context.inputs[profile_input(form)])
+    load, step_costs = context.config.gate.load, read_step_costs(context.inputs[profile_input(variant)])
     assert load is not None  # callers have checked
     gamma = context.config.evaluate.gamma
     return workload.up_to(step_costs.max_gamma), step_costs, load.requests_per_second, load.max_batch, gamma
 
 
-def _case(context: StageContext, chosen: Form, has_champion: bool) -> Case:
+def _case(context: StageContext, chosen: Variant, has_champion: bool) -> Case:
     names = {
         "candidate": examination_input(chosen),
         "baseline": "examination_champion" if has_champion else "examination_base",
@@ -138,7 +140,7 @@ def _case(context: StageContext, chosen: Form, has_champion: bool) -> Case:
     )
 
 
-def _with_latency(context: StageContext, chosen: Form, case: Case) -> Case:
+def _with_latency(context: StageContext, chosen: Variant, case: Case) -> Case:
     """The case with the predicted latency at the stated load, where one is stated."""
     config, load = context.config, context.config.gate.load
     if load is None or not case.candidate:
@@ -157,9 +159,9 @@ def _with_latency(context: StageContext, chosen: Form, case: Case) -> Case:
 
 
 def _plot(
-    context: StageContext, chosen: Form, workload: Workload, step_costs: StepCosts, _: float, cap: int, gamma: int
+    context: StageContext, chosen: Variant, workload: Workload, step_costs: StepCosts, _: float, cap: int, gamma: int
 ) -> None:
-    """Figures of the form at other loads and draft lengths, for people who review the decision."""
+    """Figures of the variant at other loads and draft lengths, for people who review the decision."""
     from pipeline.report.latency_predict import plot_prediction
     from pipeline.report.latency_schedule import plot_schedule
 

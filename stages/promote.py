@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pipeline.config.quantize import Form
+from pipeline.config.quantize import Variant
 from pipeline.errors import Refused, UnderstudyError
 from pipeline.models.stored_pair import read_pair
 from pipeline.registry.registry import RegisteredDraft, Registry, RolledBack, registry_for
@@ -24,7 +24,7 @@ def run(context: StageContext) -> Outcome:
         return _already_champion(context, registry, decision["candidate"])
     if decision["verdict"] != "promote":
         raise Refused("refused: " + "; ".join(decision["reasons"]))
-    chosen: Form = decision["form"]
+    chosen: Variant = decision["variant"]
     facts = _facts(context, registry.name, decision, chosen)
     rolled_back = None if context.force_promote else registry.rolled_back(facts["digest"])
     if rolled_back is not None:
@@ -81,7 +81,7 @@ def _expected(context: StageContext) -> RegisteredDraft | None:
     return RegisteredDraft(name=facts["name"], version=str(facts["version"])) if facts else None
 
 
-def _facts(context: StageContext, name: str, decision: Mapping[str, Any], chosen: Form) -> dict[str, Any]:
+def _facts(context: StageContext, name: str, decision: Mapping[str, Any], chosen: Variant) -> dict[str, Any]:
     """The content of the card and of the tags."""
     pair = read_pair(context.inputs["pair"], context.config.pair)
     served = context.config.gate.served
@@ -112,7 +112,7 @@ def _facts(context: StageContext, name: str, decision: Mapping[str, Any], chosen
     }
 
 
-def _provenance(context: StageContext, chosen: Form) -> dict[str, str]:
+def _provenance(context: StageContext, chosen: Variant) -> dict[str, str]:
     """Key of every artifact that the draft was made from or examined with."""
     completions = _manifest(context.inputs["completions"])
     found = {

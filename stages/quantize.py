@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from pipeline.config.quantize import Variant
+from pipeline.config.quantize import QuantizedVariant
 from pipeline.distillation.mixing import mix
 from pipeline.distillation.training import Training
 from pipeline.errors import BrokenDraft
@@ -51,7 +51,7 @@ def run(context: StageContext) -> Outcome:
     return Outcome(made.sizes | figures | {"dev_acceptance_rate": after}, {"draft": model_digest(out)})
 
 
-def _quantize(context: StageContext, variant: Variant, source: Path, out: Path) -> Quantised:
+def _quantize(context: StageContext, variant: QuantizedVariant, source: Path, out: Path) -> Quantised:
     config = context.config
     trusted, head = config.pair.trust_remote_code, config.quantize.quantised_head
     return quantize(source, variant, out, choose_device(config.device), trusted, head)
@@ -66,7 +66,7 @@ def _acceptance(context: StageContext, training: Training, draft: Path) -> float
 
 
 def _recover(
-    context: StageContext, variant: Variant, training: Training, layers: frozenset[str], work: Path
+    context: StageContext, variant: QuantizedVariant, training: Training, layers: frozenset[str], work: Path
 ) -> Quantised:
     """Train the candidate through rounded weights and quantise the result into `work`."""
     config, recovery = context.config, context.config.quantize.recovery

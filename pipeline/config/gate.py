@@ -5,7 +5,7 @@ from typing import Any
 from pydantic import Field, field_validator, model_validator
 
 from pipeline.config.base import Section
-from pipeline.config.quantize import Form
+from pipeline.config.quantize import Variant
 
 
 class LoadConfig(Section):
@@ -44,11 +44,11 @@ class GateConfig(Section):
     )
     max_draft_megabytes: float | None = Field(default=None, gt=0, description="Largest draft on disk (10^6 bytes).")
     load: LoadConfig | None = Field(default=None, description="The load at which the pair serves.")
-    profile: dict[Form, str] = Field(
+    profile: dict[Variant, str] = Field(
         default={},
-        description="Step times on the serving machine, by form of the draft (unquantized, int8, int4, fp8): files of "
-        "`understudy profile` or `latency fit`. A single path is for the unquantized draft. The form with the lowest predicted "
-        "latency on dev prompts at `load` is promoted.",
+        description="Step times on the serving machine, by variant of the draft (unquantized, int8, int4, fp8): files of "
+        "`understudy profile` or `latency fit`. A single path is for the unquantized draft. The variant with the lowest "
+        "predicted latency on dev prompts at `load` is promoted.",
     )
     min_speedup: float | None = Field(
         default=None, gt=0, description="The lower bound of the predicted speedup at `load` must exceed this."

@@ -223,5 +223,5 @@ def _anchored(config: Config, base: Path) -> Config:
     for source, entry in zip(config.corpus.sources, raw["corpus"]["sources"], strict=True):
         if not source.is_reference:
             entry["path"] = anchor(source.path)
-    raw["gate"]["profile"] = {form: anchor(path) for form, path in config.gate.profile.items()}
+    raw["gate"]["profile"] = {variant: anchor(path) for variant, path in config.gate.profile.items()}
     return Config.model_validate(raw)

@@ -6,11 +6,11 @@ from pydantic import Field
 
 from pipeline.config.base import Section
 
-Variant = Literal["int8", "int4", "fp8"]
-Form = Literal["unquantized", "int8", "int4", "fp8"]  # of a draft: as it was trained, or a variant
+QuantizedVariant = Literal["int8", "int4", "fp8"]
+Variant = Literal["unquantized", "int8", "int4", "fp8"]  # of a draft: as it was trained, or quantised
 Engine = Literal["transformers", "vllm", "sglang", "tensorrt-llm", "llama.cpp", "openvino"]
 
-DEFAULT_VARIANTS: tuple[Variant, ...] = ("int8", "int4")
+DEFAULT_VARIANTS: tuple[QuantizedVariant, ...] = ("int8", "int4")
 
 # Engines that load these variants, and engines that also load a quantised output head (checked 2026-11).
 _LOADS = ("transformers", "vllm", "sglang")
@@ -32,7 +32,7 @@ class RecoveryConfig(Section):
 class QuantizeConfig(Section):
     """Quantised variants of the candidate."""
 
-    variants: tuple[Variant, ...] | None = Field(
+    variants: tuple[QuantizedVariant, ...] | None = Field(
         default=None,
         description="The variants to make; null: int8 and int4, except one that the sizes of the draft's layers do not allow. "
         "int8: LLM.int8() without an outlier threshold; int4: nf4 with double quantisation (both bitsandbytes); fp8: e4m3 with "
@@ -53,7 +53,7 @@ class QuantizeConfig(Section):
     )
 
     @property
-    def loadable(self) -> tuple[Variant, ...]:
+    def loadable(self) -> tuple[QuantizedVariant, ...]:
         """The variants that the engine loads."""
         wanted = DEFAULT_VARIANTS if self.variants is None else self.variants
         return wanted if self.engine in _LOADS else ()

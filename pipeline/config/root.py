@@ -48,7 +48,9 @@ class Config(Section):
             )
         if any(source.is_reference for source in self.corpus.sources) and not self.pair.is_reference:
             raise ValueError("corpus.sources has `reference`, whose prompts exist only with the reference pair")
-        if unmade := [form for form in self.gate.profile if form not in ("unquantized", *self.quantize.loadable)]:
+        if unmade := [
+            variant for variant in self.gate.profile if variant not in ("unquantized", *self.quantize.loadable)
+        ]:
             raise ValueError(
                 f"gate.profile.{unmade[0]}: no such variant is made (quantize.variants, and what {self.quantize.engine} loads)"
             )

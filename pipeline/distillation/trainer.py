@@ -47,7 +47,8 @@ def distill(
     """Train `model` in place on `completions`; it ends with the weights that were best by `examine(model)`.
 
     Checkpoints are written to `work`, and training resumes from them. Returns the log: step with loss, or with
-    dev_acceptance_rate and dev_tokens_per_target_call. Raises UnderstudyError naming step and completions if the loss is not finite.
+    dev_acceptance_rate and dev_tokens_per_target_call. Raises UnderstudyError naming step and completions if the loss is not
+    finite.
     """
     _check_single_process()
     documents, device = (

@@ -1,22 +1,22 @@
-"""Chooses which form of the candidate the rules are applied to: unquantized, or one of its variants. Pure.
+"""Chooses the variant of the candidate that the rules are applied to: unquantized or quantised. Pure.
 
-The choice is by predicted latency on dev prompts; the rules are then applied on examination prompts. A quantised form whose
+The choice is by predicted latency on dev prompts; the rules are then applied on examination prompts. A quantised variant whose
 acceptance rate has collapsed is refused here, however fast it is: it is broken.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.config.quantize import Form
+from pipeline.config.quantize import Variant
 
 _LEAST_SHARE = 0.5  # of the acceptance rate before quantisation; INT8 and INT4 cost a few hundredths
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """A form of the candidate. The first one is the unquantized draft."""
+    """A variant of the candidate. The first one is the unquantized draft."""
 
-    name: Form
+    name: Variant
     acceptance: float | None  # in the examination; None where it could not be computed
     timed: bool  # whether its step times are known (gate.load, gate.profile)
     seconds: float | None = (
@@ -28,7 +28,7 @@ class Contender:
 class Standing:
     """The result for a contender, with the reason in one line for people."""
 
-    name: Form
+    name: Variant
     verdict: str  # chosen, slower, refused, not compared, not made
     text: str
     acceptance: float | None
@@ -38,13 +38,13 @@ class Standing:
 CHOSEN, SLOWER, REFUSED, NOT_COMPARED, NOT_MADE = "chosen", "slower", "refused", "not compared", "not made"
 
 
-def not_made(name: Form, reason: str) -> Standing:
-    """The result for a form that this draft cannot have."""
+def not_made(name: Variant, reason: str) -> Standing:
+    """The result for a variant that this draft cannot have."""
     return Standing(name=name, verdict=NOT_MADE, text=f"{name}: {reason}", acceptance=None, seconds=None)
 
 
 def choose(contenders: Sequence[Contender]) -> list[Standing]:
-    """One result per contender, in their order. Exactly one is chosen: the fastest form that is not broken, or the first one
+    """One result per contender, in their order. Exactly one is chosen: the fastest variant that is not broken, or the first one
     where no step times are known."""
     first = contenders[0]
     timed = [one for one in contenders if one.timed and _is_sound(one, first)]
@@ -72,10 +72,10 @@ def _verdict(one: Contender, best: Contender, first: Contender, only: bool) -> t
         return REFUSED, f"{one.name} is broken: {found}{before}"
     if not one.timed:
         if one is best:
-            return CHOSEN, f"{one.name}: no step times are known for any form (gate.load, gate.profile)"
+            return CHOSEN, f"{one.name}: no step times are known for any variant (gate.load, gate.profile)"
         return NOT_COMPARED, f"{one.name}: its step times are not known (gate.load, gate.profile.{one.name})"
     if one.seconds is not None:
         found = f"predicted mean request latency {one.seconds:.3g} s on dev prompts"
-    else:  # a single timed form is not predicted on dev
-        found = "the only form with step times (gate.profile)" if only else "the load exceeds its capacity"
+    else:  # a single timed variant is not predicted on dev
+        found = "the only variant with step times (gate.profile)" if only else "the load exceeds its capacity"
     return (CHOSEN if one is best else SLOWER), f"{one.name}: {found}"

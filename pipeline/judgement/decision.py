@@ -7,7 +7,7 @@ from typing import Any
 from pipeline.acceptance.profile import PromptCounts
 from pipeline.judgement.policy import PASS, Case, Rule
 
-SCHEMA = 1
+SCHEMA = 2
 PROMOTE, REFUSE, ALREADY_CHAMPION = "promote", "refuse", "already_champion"
 
 

@@ -60,7 +60,7 @@ class Measured:
 
     jobs: dict[str, Cost]
     total: Cost
-    serving_bytes: dict[str, float]  # weights and KV cache, by form of the draft
+    serving_bytes: dict[str, float]  # weights and KV cache, by variant of the draft
     batch: int
     context: int
 
@@ -194,16 +194,16 @@ def _serving(config: Config, store: Store) -> dict[str, float]:
     record = require_run(store, None)
     pair = read_pair(find_built(store, record, PAIR).path, config.pair)
     examined = {
-        job.task.form: find_built(store, record, job.id)
+        job.task.variant: find_built(store, record, job.id)
         for job in expand(config, ())
         if isinstance(job.task, EvaluateTask)
-        and job.task.form
+        and job.task.variant
         and job.task.split == "examination"
         and job.id in record.jobs  # a variant may be left out
     }
     return {
-        form: pair.serving_bytes(artifact.figures["draft_bytes"], *config.gate.served)
-        for form, artifact in examined.items()
+        variant: pair.serving_bytes(artifact.figures["draft_bytes"], *config.gate.served)
+        for variant, artifact in examined.items()
         if artifact.figures
     }
 

@@ -11,23 +11,23 @@ from transformers.pytorch_utils import Conv1D
 from transformers.quantizers.base import get_keys_to_not_convert
 from transformers.quantizers.quantizers_utils import should_convert_module
 
-from pipeline.config.quantize import Variant
+from pipeline.config.quantize import QuantizedVariant
 from pipeline.errors import UnderstudyError
 from pipeline.quantization.fp8 import BLOCK, quantizable_layers
 
 Sizes = tuple[int, int]  # inputs, outputs
 
 # nf4 has a scale for each 64 inputs; the CPU kernels need whole blocks and multiples of 32 outputs.
-_WHOLE: dict[Variant, Sizes] = {"int8": (1, 1), "int4": (64, 32), "fp8": (BLOCK, BLOCK)}
+_WHOLE: dict[QuantizedVariant, Sizes] = {"int8": (1, 1), "int4": (64, 32), "fp8": (BLOCK, BLOCK)}
 
 
-def sizes_fit(variant: Variant, inputs: int, outputs: int) -> bool:
+def sizes_fit(variant: QuantizedVariant, inputs: int, outputs: int) -> bool:
     """Whether a layer is made of whole blocks."""
     whole = _WHOLE[variant]
     return inputs % whole[0] == 0 and outputs % whole[1] == 0
 
 
-def obstacle(variant: Variant, layers: Mapping[str, Sizes]) -> str | None:
+def obstacle(variant: QuantizedVariant, layers: Mapping[str, Sizes]) -> str | None:
     """Why a model with these linear layers has no such variant, in one line; None if it has."""
     if not layers:
         return "no linear layer to quantise was found"
@@ -38,7 +38,7 @@ def obstacle(variant: Variant, layers: Mapping[str, Sizes]) -> str | None:
     return None
 
 
-def impossible_variants(directory: Path, trust_remote_code: bool = False) -> dict[Variant, str]:
+def impossible_variants(directory: Path, trust_remote_code: bool = False) -> dict[QuantizedVariant, str]:
     """By variant that cannot be made of the model in `directory`, the reason. Builds the model without its weights.
 
     Empty if the model cannot be built in this way, as some with code of their own; then quantisation itself reports it.
@@ -57,7 +57,7 @@ def impossible_variants(directory: Path, trust_remote_code: bool = False) -> dic
     return found
 
 
-def _reason(variant: Variant, model: Any) -> str | None:
+def _reason(variant: QuantizedVariant, model: Any) -> str | None:
     if variant != "fp8":
         return obstacle(variant, _bitsandbytes_layers(model))
     try:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
 
-from pipeline.config.quantize import Variant
+from pipeline.config.quantize import QuantizedVariant
 from pipeline.errors import UnderstudyError
 from pipeline.quantization.block_sizes import obstacle, sizes_fit
 from pipeline.quantization.fp8 import quantizable_layers, save
@@ -27,7 +27,12 @@ class Quantised(NamedTuple):
 
 
 def quantize(
-    source: Path, variant: Variant, out: Path, device: torch.device, trust_remote_code: bool = False, head: bool = True
+    source: Path,
+    variant: QuantizedVariant,
+    out: Path,
+    device: torch.device,
+    trust_remote_code: bool = False,
+    head: bool = True,
 ) -> Quantised:
     """Write the `variant` ("int8", "int4" or "fp8") of the model in `source` to `out`.
 
@@ -49,7 +54,7 @@ def quantize(
 
 
 def _quantize_fp8(
-    source: Path, variant: Variant, out: Path, device: torch.device, head: bool, load_options: dict[str, Any]
+    source: Path, variant: QuantizedVariant, out: Path, device: torch.device, head: bool, load_options: dict[str, Any]
 ) -> dict[str, Any]:
     model = AutoModelForCausalLM.from_pretrained(source, **load_options)
     layers = quantizable_layers(model)
@@ -59,7 +64,7 @@ def _quantize_fp8(
 
 
 def _quantize_bitsandbytes(
-    source: Path, variant: Variant, out: Path, device: torch.device, head: bool, load_options: dict[str, Any]
+    source: Path, variant: QuantizedVariant, out: Path, device: torch.device, head: bool, load_options: dict[str, Any]
 ) -> dict[str, Any]:
     config = AutoConfig.from_pretrained(
         source, **{name: load_options[name] for name in ("local_files_only", "trust_remote_code")}
@@ -78,18 +83,18 @@ def _quantize_bitsandbytes(
     return modules
 
 
-def _check_blocks(source: Path, variant: Variant, modules: Mapping[str, Any]) -> None:
+def _check_blocks(source: Path, variant: QuantizedVariant, modules: Mapping[str, Any]) -> None:
     """UnderstudyError where the sizes of the layers do not allow the variant."""
     sizes = {name: (module.in_features, module.out_features) for name, module in modules.items()}
     if reason := obstacle(variant, sizes):
         raise UnderstudyError(f"{source}: {reason}; remove {variant} from quantize.variants")
 
 
-def _head_fits(config: Any, variant: Variant) -> bool:
+def _head_fits(config: Any, variant: QuantizedVariant) -> bool:
     return not config.tie_word_embeddings and sizes_fit(variant, config.hidden_size, config.vocab_size)
 
 
-def _bitsandbytes_config(variant: Variant, head: bool) -> Any:
+def _bitsandbytes_config(variant: QuantizedVariant, head: bool) -> Any:
     skipped: list[str] | None = [] if head else None  # None: transformers skips the head
     if variant == "int8":
         # Threshold 0: no outlier columns, because they depend on the rest of the batch.

@@ -46,11 +46,11 @@ def print_measured(found: "Measured") -> None:
     out.table(
         COLUMNS if gpu else COLUMNS[:-1], [[name, *_cells(cost, gpu)] for name, cost in costs.items()], left=("job",)
     )
-    forms = ", ".join(f"{name} {size / 1e6:,.0f} MB" for name, size in found.serving_bytes.items())
+    variants = ", ".join(f"{name} {size / 1e6:,.0f} MB" for name, size in found.serving_bytes.items())
     requests = "request" if found.batch == 1 else "requests"
     out.text(
         f"memory to serve (target and draft weights, KV caches of {found.batch} {requests} with {found.context:,} tokens): "
-        f"{forms}"
+        f"{variants}"
     )
 
 

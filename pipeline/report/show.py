@@ -25,7 +25,7 @@ _NAMES = {
     "fp8": "candidate, fp8",
     "prompt-lookup": "prompt-lookup",
 }
-_BASELINES = {"stock": "base draft"}
+_BASELINES = {"base": "base draft"}
 _VERDICTS = {"promote": "passed", "refuse": "REFUSED", "already_champion": "already champion"}
 
 
@@ -114,11 +114,11 @@ def _print_decision(out: Report, decision: dict[str, Any]) -> None:
     baseline = _BASELINES.get(decision["baseline"], decision["baseline"])
     dropped = f", {decision['dropped_prompts']} prompts left out" if decision.get("dropped_prompts") else ""
     out.line(f"\ndecision: {_VERDICTS[decision['verdict']]} (candidate compared with {baseline}{dropped})")
-    forms = decision.get("forms", [])
+    variants = decision.get("variants", [])
     if any(
-        form["verdict"] in ("slower", "refused", "not made") for form in forms
-    ):  # otherwise there was only one form to choose
-        _print_verdicts(out, [(form["verdict"], form["text"]) for form in forms])
+        variant["verdict"] in ("slower", "refused", "not made") for variant in variants
+    ):  # otherwise there was only one variant to choose
+        _print_verdicts(out, [(variant["verdict"], variant["text"]) for variant in variants])
     _print_verdicts(out, [(rule["verdict"], f"{rule['name']}: {rule['text']}") for rule in decision["rules"]])
 
 

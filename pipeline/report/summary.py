@@ -77,10 +77,10 @@ def summarise(store: Store, record: RunRecord) -> Summary:
         if artifact is None:
             continue
         if entry["stage"] == "evaluate" and task.get("split") == "dev":
-            continue  # used only to choose a form; the table shows the examination
+            continue  # used only to choose a variant; the table shows the examination
         if entry["stage"] == "evaluate":
             drafts.append(_draft(artifact, entry["part"], gamma))
-            examination = str(artifact.path) if task.get("form") == "unquantized" else examination
+            examination = str(artifact.path) if task.get("variant") == "unquantized" else examination
         elif entry["stage"] == "distill":
             curve = read_json(artifact.path / CURVE) if (artifact.path / CURVE).exists() else None
         else:
@@ -116,7 +116,7 @@ def _task(entry: dict[str, Any]) -> dict[str, Any]:
     return {
         "target": "target_before" if part in ("before", "stock-before") else "target",
         "split": "dev" if part.startswith("dev-") else "examination",
-        "form": "unquantized" if part == "candidate" else None,
+        "variant": "unquantized" if part == "candidate" else None,
     }
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from pipeline.config.pair import TARGET, ModelSource
-from pipeline.config.quantize import Form
+from pipeline.config.quantize import Variant
 from pipeline.config.root import Config
 from pipeline.errors import UsageError
 from pipeline.models.files import model_files
@@ -92,8 +92,8 @@ def _resolvers(config: Config) -> dict[str, Callable[[_Digests], OutsideInput]]:
     for number, prompts in enumerate(config.corpus.sources):
         if not prompts.is_reference:
             found[f"prompts_{number}"] = partial(_prompts, number, Path(prompts.path))
-    for form in config.gate.profile:
-        found[profile_input(form)] = partial(_profile, form, config)
+    for variant in config.gate.profile:
+        found[profile_input(variant)] = partial(_profile, variant, config)
     return found
 
 
@@ -102,22 +102,22 @@ def _text(megabytes: float, digests: _Digests) -> OutsideInput:
     return OutsideInput(digests.of_text(library, megabytes), str(library))
 
 
-def _profile(form: Form, config: Config, digests: _Digests) -> OutsideInput:
+def _profile(variant: Variant, config: Config, digests: _Digests) -> OutsideInput:
     # Imported here because it takes a second, and most runs state no load.
     from pipeline.latency.costs.step_costs import read_step_costs
 
-    path, gamma = Path(config.gate.profile[form]), config.evaluate.gamma
+    path, gamma = Path(config.gate.profile[variant]), config.evaluate.gamma
     try:
         machine = read_step_costs(path)
     except UsageError as error:
-        raise UsageError(f"gate.profile.{form}: {error}") from None
+        raise UsageError(f"gate.profile.{variant}: {error}") from None
     if machine.max_gamma < gamma:
         raise UsageError(
-            f"gate.profile.{form}: {path} was measured up to draft length {machine.max_gamma}, and evaluate.gamma is {gamma}"
+            f"gate.profile.{variant}: {path} was measured up to draft length {machine.max_gamma}, and evaluate.gamma is {gamma}"
         )
     if config.gate.min_speedup is not None and not machine.plain:
         raise UsageError(
-            f"gate.profile.{form}: {path} has no row without drafting to compute the speedup from; add rows with draft length 0"
+            f"gate.profile.{variant}: {path} has no row with draft length 0, from which the speedup is computed; add some"
         )
     return OutsideInput(digests.of(path), str(path))
 

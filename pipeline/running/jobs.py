@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pipeline.config.quantize import Form
+from pipeline.config.quantize import Variant
 from pipeline.config.root import Config
 from pipeline.running.stage_list import stage_named
 from pipeline.running.tasks import (
@@ -141,22 +141,28 @@ def _variants(config: Config) -> list[Job]:
     ]
 
 
-def _forms(config: Config) -> dict[Form, str]:
-    """Every form of the candidate, with the reference to its draft."""
-    return {UNQUANTIZED: "distill#draft"} | {form: f"quantize/{form}#draft" for form in config.quantize.loadable}
+def _variants_of_candidate(config: Config) -> dict[Variant, str]:
+    """Every variant of the candidate, with the reference to its draft."""
+    return {UNQUANTIZED: "distill#draft"} | {
+        variant: f"quantize/{variant}#draft" for variant in config.quantize.loadable
+    }
 
 
-def _contenders(config: Config) -> dict[Form, str]:
-    """The forms that could be promoted, with the reference to the draft. A variant can replace the unquantized draft only
+def _contenders(config: Config) -> dict[Variant, str]:
+    """The variants that could be promoted, with the reference to the draft. A variant can replace the unquantized draft only
     where the step times of each are known."""
     gate = config.gate
-    found = {form: draft for form, draft in _forms(config).items() if gate.load and form in gate.profile}
+    found = {
+        variant: draft
+        for variant, draft in _variants_of_candidate(config).items()
+        if gate.load and variant in gate.profile
+    }
     return found or {UNQUANTIZED: "distill#draft"}
 
 
-def _name(form: Form) -> str:
-    """The part under which a form of the candidate is examined."""
-    return "candidate" if form == UNQUANTIZED else form
+def _name(variant: Variant) -> str:
+    """The part under which a variant of the candidate is examined."""
+    return "candidate" if variant == UNQUANTIZED else variant
 
 
 def _examinations(config: Config, champion: bool) -> list[Job]:
@@ -173,12 +179,12 @@ def _examinations(config: Config, champion: bool) -> list[Job]:
     jobs.append(of("stock", "pair#draft", base))
     if champion:
         jobs.append(of("champion", "outside#champion", EvaluateTask(kind="model", role="champion")))
-    for form, draft in _forms(config).items():
-        jobs.append(of(_name(form), draft, EvaluateTask(kind="model", role="candidate", form=form)))
+    for variant, draft in _variants_of_candidate(config).items():
+        jobs.append(of(_name(variant), draft, EvaluateTask(kind="model", role="candidate", variant=variant)))
     if len(contenders := _contenders(config)) > 1:
-        for form, draft in contenders.items():
-            task = EvaluateTask(kind="model", role="candidate", form=form, split="dev")
-            jobs.append(of(f"dev-{_name(form)}", draft, task))
+        for variant, draft in contenders.items():
+            task = EvaluateTask(kind="model", role="candidate", variant=variant, split="dev")
+            jobs.append(of(f"dev-{_name(variant)}", draft, task))
     lookup = EvaluateTask(kind="prompt-lookup")
     jobs.append(
         Job(stage="evaluate", part="prompt-lookup", task=lookup, settings=settings, reads={"completions": "generate"})
@@ -189,12 +195,12 @@ def _examinations(config: Config, champion: bool) -> list[Job]:
 def _gate(config: Config, champion: bool) -> Job:
     reads = {"pair": "pair", "examination_base": "evaluate/stock", "examination_lookup": "evaluate/prompt-lookup"}
     reads |= {"examination_champion": "evaluate/champion", "champion": "outside#champion"} if champion else {}
-    reads |= {examination_input(form): f"evaluate/{_name(form)}" for form in _forms(config)}
+    reads |= {examination_input(variant): f"evaluate/{_name(variant)}" for variant in _variants_of_candidate(config)}
     contenders = _contenders(config)
-    reads |= {draft_input(form): draft for form, draft in contenders.items()}
+    reads |= {draft_input(variant): draft for variant, draft in contenders.items()}
     if len(contenders) > 1:
-        reads |= {examination_input(form, "dev"): f"evaluate/dev-{_name(form)}" for form in contenders}
-    reads |= {profile_input(form): f"outside#{profile_input(form)}" for form in config.gate.profile}
+        reads |= {examination_input(variant, "dev"): f"evaluate/dev-{_name(variant)}" for variant in contenders}
+    reads |= {profile_input(variant): f"outside#{profile_input(variant)}" for variant in config.gate.profile}
     gate = config.gate.model_dump()
     del gate["profile"]  # the files' digests are inputs instead
     settings = {"gate": gate, "gamma": config.evaluate.gamma, "confidence": config.evaluate.confidence}
@@ -203,6 +209,6 @@ def _gate(config: Config, champion: bool) -> Job:
 
 def _promote(config: Config) -> Job:
     reads = {"decision": "gate", "distilled": "distill#draft", "pair": "pair", "completions": "generate"}
-    for form, draft in _contenders(config).items():
-        reads |= {draft_input(form): draft, examination_input(form): f"evaluate/{_name(form)}"}
+    for variant, draft in _contenders(config).items():
+        reads |= {draft_input(variant): draft, examination_input(variant): f"evaluate/{_name(variant)}"}
     return Job(stage="promote", settings={}, reads=reads)

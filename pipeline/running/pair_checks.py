@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from pipeline.config.corpus import DEFAULT_PROMPT_TOKENS
-from pipeline.config.quantize import DEFAULT_VARIANTS, Variant
+from pipeline.config.quantize import DEFAULT_VARIANTS, QuantizedVariant
 from pipeline.config.root import Config
 from pipeline.errors import UsageError
 
@@ -49,7 +49,7 @@ def _certain_refusals(config: Config) -> list[str]:
     ]
 
 
-def left_out_variants(facts: Facts) -> dict[Variant, str]:
+def left_out_variants(facts: Facts) -> dict[QuantizedVariant, str]:
     """By default variant that this pair cannot have, the reason."""
     return {variant: reason for variant in DEFAULT_VARIANTS if (reason := facts["impossible_variants"].get(variant))}
 
@@ -76,7 +76,7 @@ def _prompt_limit(config: Config, context: int) -> tuple[int, list[str]]:
     return limit, [f"corpus: prompts have at most {limit:,} tokens: {fits}"] if shorter else []
 
 
-def _variants(config: Config, impossible: Mapping[str, str]) -> tuple[tuple[Variant, ...], list[str]]:
+def _variants(config: Config, impossible: Mapping[str, str]) -> tuple[tuple[QuantizedVariant, ...], list[str]]:
     quantize = config.quantize
     wanted = quantize.loadable
     if quantize.variants is not None:
@@ -86,9 +86,9 @@ def _variants(config: Config, impossible: Mapping[str, str]) -> tuple[tuple[Vari
             if variant in impossible:
                 raise UsageError(f"quantize.variants: {impossible[variant]}; remove {variant} from quantize.variants")
         return quantize.variants, []
-    for form in config.gate.profile:
-        if form in impossible:
-            raise UsageError(f"gate.profile.{form}: {impossible[form]}; remove the profile")
+    for name in config.gate.profile:
+        if name in impossible:
+            raise UsageError(f"gate.profile.{name}: {impossible[name]}; remove the profile")
     notes = [f"quantize: {variant} is left out: {impossible[variant]}" for variant in wanted if variant in impossible]
     return tuple(variant for variant in wanted if variant not in impossible), notes
 

@@ -6,9 +6,9 @@ A task is part of the stage's context and of the artifact's key. The name of the
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from pipeline.config.quantize import Form, Variant
+from pipeline.config.quantize import QuantizedVariant, Variant
 
-UNQUANTIZED: Form = "unquantized"
+UNQUANTIZED: Variant = "unquantized"
 TargetRole = Literal["target", "target_before"]
 DraftRole = Literal["base", "candidate", "champion"]
 Split = Literal["train", "dev", "examination"]
@@ -30,7 +30,7 @@ class GenerateTask:
 class QuantizeTask:
     """One quantised variant of the candidate."""
 
-    variant: Variant
+    variant: QuantizedVariant
 
     def key_settings(self) -> dict[str, Any]:
         """JSON; enters the content key."""
@@ -43,12 +43,12 @@ class EvaluateTask:
 
     kind: Literal["model", "prompt-lookup"]
     role: DraftRole | None = None  # None: prompt-lookup
-    form: Form | None = None  # of the candidate
+    variant: Variant | None = None  # of the candidate
     target: TargetRole = "target"
     split: Literal["dev", "examination"] = "examination"
 
     def key_settings(self) -> dict[str, Any]:
-        """JSON; enters the content key. Role and form do not: an examination depends on the draft's content alone, so a
+        """JSON; enters the content key. Role and variant do not: an examination depends on the draft's content alone, so a
         candidate that has become the champion is not examined again."""
         return {"kind": self.kind, "target": self.target, "split": self.split}
 
@@ -61,19 +61,19 @@ def task_json(task: Task | None) -> dict[str, Any]:
     return {} if task is None else {**asdict(task), **task.key_settings()}
 
 
-# Inputs of gate and promote that there is one of for each form of the candidate.
+# Inputs of gate and promote that there is one of for each variant of the candidate.
 
 
-def draft_input(form: Form) -> str:
+def draft_input(variant: Variant) -> str:
     """The name of the input that holds the draft."""
-    return f"draft_{form}"
+    return f"draft_{variant}"
 
 
-def examination_input(form: Form, split: Literal["dev", "examination"] = "examination") -> str:
+def examination_input(variant: Variant, split: Literal["dev", "examination"] = "examination") -> str:
     """The name of the input that holds the draft's examination."""
-    return f"{split}_{form}"
+    return f"{split}_{variant}"
 
 
-def profile_input(form: Form) -> str:
+def profile_input(variant: Variant) -> str:
     """The name of the input that holds the measured step times."""
-    return f"profile_{form}"
+    return f"profile_{variant}"

@@ -306,7 +306,7 @@ def test_a_draft_that_was_rolled_back_stays_off(loop: Place) -> None:
     assert 0 == next_night.code, next_night.err
     assert (1, "reference-draft has no champion: nothing to roll back") == (nothing.code, nothing.complaint)
     assert 0 == ended.code, ended.err
-    assert ("promote", "stock") == (record["decision"]["verdict"], record["decision"]["baseline"])
+    assert ("promote", "base") == (record["decision"]["verdict"], record["decision"]["baseline"])
     assert ("promoted", "1") == (record["jobs"]["promote"]["notes"]["result"], loop.champion())
     assert ["1"] == list(loop.registry()["reference-draft"]["versions"])
 

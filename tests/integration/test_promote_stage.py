@@ -19,7 +19,7 @@ from tests.unit.test_card import profile
 __all__ = ["mlflow_template", "store"]
 
 
-DECISION = {"verdict": "promote", "reasons": ["better"], "rules": [], "form": "unquantized"}
+DECISION = {"verdict": "promote", "reasons": ["better"], "rules": [], "variant": "unquantized"}
 
 
 def commit(store: Store, stage: str, inputs: dict[str, str], figures: dict[str, float], **files: Any) -> Path:
@@ -83,7 +83,7 @@ def test_promotes_with_card_tags_and_figures(context: StageContext, store: Store
 
 
 def test_the_chosen_form_is_promoted(context: StageContext, store: Store) -> None:
-    """A quantised variant is registered with its own examination, and card and tags name the form."""
+    """A quantised variant is registered with its own examination, and card and tags name the variant."""
     variant = store.root / "variant"
     make_draft(variant / "draft", b"four bits")
     write_json(variant / "manifest.json", {"key": "quantize0"})
@@ -92,7 +92,7 @@ def test_the_chosen_form_is_promoted(context: StageContext, store: Store) -> Non
     other = StageContext(
         **{**vars(context), "inputs": {**context.inputs, **more}, "digests": {**context.digests, "draft_int4": digest}}
     )
-    decide(other, "promote", form="int4", candidate=digest)
+    decide(other, "promote", variant="int4", candidate=digest)
     promote.run(other)
     champion = registry_for(context.config, store).champion()
 

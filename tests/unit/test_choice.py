@@ -1,18 +1,18 @@
-"""Which form of the candidate is chosen."""
+"""Which variant of the candidate is chosen."""
 
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from pipeline.config.quantize import Form
+from pipeline.config.quantize import Variant
 from pipeline.judgement.choice import CHOSEN, NOT_COMPARED, NOT_MADE, REFUSED, SLOWER, Contender, choose
 from pipeline.store.files import write_json
 from stages import gate
 
 
-def _contender(form: Form, acceptance: float | None, timed: bool, seconds: float | None = None) -> Contender:
-    return Contender(name=form, acceptance=acceptance, timed=timed, seconds=seconds)
+def _contender(variant: Variant, acceptance: float | None, timed: bool, seconds: float | None = None) -> Contender:
+    return Contender(name=variant, acceptance=acceptance, timed=timed, seconds=seconds)
 
 
 def _verdicts(*contenders: Contender) -> dict[str, str]:
@@ -53,7 +53,7 @@ def test_a_single_timed_form_has_no_prediction() -> None:
     """It is chosen without an examination on dev, and the text says so."""
     (found,) = choose([_contender("unquantized", 0.8, True)])
 
-    assert (CHOSEN, True) == (found.verdict, "the only form" in found.text)
+    assert (CHOSEN, True) == (found.verdict, "the only variant" in found.text)
 
 
 @pytest.mark.parametrize(("acceptance", "verdict"), [(0.39, REFUSED), (0.4, CHOSEN), (None, REFUSED)])
@@ -70,7 +70,7 @@ def test_a_variant_whose_acceptance_collapsed_is_refused(acceptance: float | Non
 
 
 def test_a_form_that_cannot_serve_the_load_is_the_slowest() -> None:
-    """A form that can serve it is chosen; where none can, the unquantized draft is, and its rules refuse it."""
+    """A variant that can serve it is chosen; where none can, the unquantized draft is, and its rules refuse it."""
     overloaded = _contender("unquantized", 0.8, True, None)
 
     assert CHOSEN == _verdicts(overloaded, _contender("int4", 0.7, True, 9.0))["int4"]

@@ -23,7 +23,7 @@ from pipeline.speculation.sampling import GREEDY, Sampling
 from tests.fakes import TableModel, quiet, stored_completion, table_model
 
 WARM = Sampling(0.5, 0, 0.9)
-CANDIDATE = EvaluateTask(kind="model", role="candidate", form="unquantized")
+CANDIDATE = EvaluateTask(kind="model", role="candidate", variant="unquantized")
 
 
 def _store(directory: Path, samplings: list[Sampling]) -> None:
@@ -167,7 +167,7 @@ def test_a_draft_of_another_family_is_broken(place: Path, monkeypatch: pytest.Mo
 def test_dev_prompts_are_counted_as_for_a_user(place: Path) -> None:
     """A task for the dev split reads dev completions, which have no tokens past the end, and only the deployed tuple."""
     write_shard(place / "store", "shard-0", [stored_completion([1, 2], [3, 4, 5], name="d", split="dev", vocabulary=8)])
-    _, profile = _run(place, EvaluateTask(kind="model", role="candidate", form="int8", split="dev"))
+    _, profile = _run(place, EvaluateTask(kind="model", role="candidate", variant="int8", split="dev"))
 
     assert ("user", None) == (profile["conditions"]["convention"], profile["crosscheck"])
     assert {"deployed": ["d"]} == {name: [row["id"] for row in rows] for name, rows in profile["prompts"].items()}

@@ -113,7 +113,9 @@ def test_every_artifact_of_a_stage_has_its_task() -> None:
     profiles = "gate.profile={unquantized: a.json, int8: b.json, int4: c.json}"
     jobs = expand(_config(profiles, "gate.load={requests_per_second: 1}"), ("champion",))
     roles = [
-        (job.part, job.task.role, job.task.form, job.task.split) for job in jobs if isinstance(job.task, EvaluateTask)
+        (job.part, job.task.role, job.task.variant, job.task.split)
+        for job in jobs
+        if isinstance(job.task, EvaluateTask)
     ]
     assert [
         ("stock-before", "base", None, "examination"),

@@ -87,7 +87,7 @@ class _World:
             if name == "pair":
                 write_json(context.out / "pair.json", self.facts)
             if name == "gate":
-                decision = {"verdict": self.verdict, "reasons": ["because"], "rules": [], "baseline": "stock"}
+                decision = {"verdict": self.verdict, "reasons": ["because"], "rules": [], "baseline": "base"}
                 write_json(context.out / "decision.json", decision)
             self.during.get(name, lambda context: None)(context)
             names = ("target", "draft", "target_before", "tokenizer", "prompts", "shared")

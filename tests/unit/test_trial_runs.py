@@ -118,7 +118,7 @@ def test_of_files_the_first_rows_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("gpu", [0, 9_000_000_000])
 def test_a_measured_plan_in_words(gpu: int, capsys: pytest.CaptureFixture[str]) -> None:
-    """One row per job and one for all; GPU memory where there is a GPU; serving memory by form."""
+    """One row per job and one for all; GPU memory where there is a GPU; serving memory by variant."""
     jobs = {"pair": replace(_OF_A_RUN, seconds=65.4), "generate": replace(_OF_A_RUN, gpu_bytes=gpu)}
     serving = {"unquantized": 2.5e9, "int4": 2.1e9}
     print_measured(Measured(jobs=jobs, total=jobs["generate"], serving_bytes=serving, batch=32, context=4096))

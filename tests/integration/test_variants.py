@@ -1,4 +1,4 @@
-"""Forms of the candidate at a stated load, from the command line: examined on dev, chosen, compared, promoted."""
+"""Variants of the candidate at a stated load, from the command line: examined on dev, chosen, compared, promoted."""
 
 import json
 from pathlib import Path
@@ -32,13 +32,15 @@ def _profile(path: Path, draft: float) -> Path:
 @pytest.fixture
 def profiles(tmp_path: Path) -> str:
     """The int4 draft's passes take a quarter of the others'."""
-    forms = {"unquantized": SLOW, "int8": SLOW, "int4": FAST}
-    return json.dumps({form: str(_profile(tmp_path / f"{form}.json", draft)) for form, draft in forms.items()})
+    variants = {"unquantized": SLOW, "int8": SLOW, "int4": FAST}
+    return json.dumps(
+        {variant: str(_profile(tmp_path / f"{variant}.json", draft)) for variant, draft in variants.items()}
+    )
 
 
 def _run(loop: Place, profiles: str, *further: str) -> Any:
     given = [part for one in (LOAD, f"gate.profile={profiles}", *further) for part in ("--set", one)]
-    return loop.understudy("run", SMOKE, *given, "--run", "forms", "--set", "promote.target_name=other")
+    return loop.understudy("run", SMOKE, *given, "--run", "variants", "--set", "promote.target_name=other")
 
 
 def test_the_form_that_serves_the_load_best_is_promoted(loop: Place, profiles: str) -> None:
@@ -46,14 +48,14 @@ def test_the_form_that_serves_the_load_best_is_promoted(loop: Place, profiles: s
     rules = ("gate.min_speedup=1.2", "gate.max_p95_seconds=2", "gate.max_memory_megabytes=10")
     ended = _run(loop, profiles, *rules)
     assert 0 == ended.code, ended.err
-    decision = loop.record("forms")["decision"]
-    verdicts = {one["name"]: one["verdict"] for one in decision["forms"]}
-    manifest = json.loads((loop.artifact("quantize/int4", "forms") / "manifest.json").read_text())
+    decision = loop.record("variants")["decision"]
+    verdicts = {one["name"]: one["verdict"] for one in decision["variants"]}
+    manifest = json.loads((loop.artifact("quantize/int4", "variants") / "manifest.json").read_text())
 
     assert {"unquantized": "slower", "int8": "slower", "int4": "chosen"} == verdicts
-    assert ("int4", manifest["provides"]["draft"]) == (decision["form"], decision["candidate"])
+    assert ("int4", manifest["provides"]["draft"]) == (decision["variant"], decision["candidate"])
     assert {"min_speedup", "max_p95_seconds", "max_memory_megabytes"} <= {one["name"] for one in decision["rules"]}
-    plots = [loop.artifact("gate", "forms") / name for name in ("latency.png", "draft_lengths.png")]
+    plots = [loop.artifact("gate", "variants") / name for name in ("latency.png", "draft_lengths.png")]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in plots)
     tags = loop.registry()["other-draft"]["versions"]["1"]
     assert ("int4", manifest["provides"]["draft"]) == (tags["understudy.quantisation"], tags["understudy.digest"])
@@ -108,7 +110,7 @@ def test_a_speedup_needs_plain_decoding(loop: Place, tmp_path: Path) -> None:
     ended = loop.understudy("run", SMOKE, *given, "--set", "gate.min_speedup=1.2")
 
     assert 2 == ended.code
-    assert "has no row without drafting" in ended.complaint
+    assert "has no row with draft length 0" in ended.complaint
 
 
 @pytest.mark.parametrize(
@@ -141,7 +143,12 @@ def test_an_engine_that_loads_no_variant_gets_none(loop: Place) -> None:
 
 def test_a_variant_that_lost_is_trained_through_its_rounding(loop: Place) -> None:
     """A variant that lost more than the limit on dev is trained again, and the better of the two is kept."""
-    recovery = ("--set", "quantize.recovery={max_acceptance_loss: 0, max_steps: 20}", "--set", "quantize.variants=[int4]")
+    recovery = (
+        "--set",
+        "quantize.recovery={max_acceptance_loss: 0, max_steps: 20}",
+        "--set",
+        "quantize.variants=[int4]",
+    )
     ended = loop.understudy("run", SMOKE, *recovery, "--until", "quantize", "--run", "recovered")
     assert 0 == ended.code, ended.err
     artifact = loop.artifact("quantize/int4", "recovered")
