@@ -42,6 +42,33 @@ class PromptCounts:
     )  # the same, positions counted from the start of the prompt
 
 
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) < _MOST  # compares ints of any size, and is false for NaN
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < _MOST
+
+
+def _is_numbers(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_number, value))
+
+
+_MOST = 2**53
+_BY_GAMMA = ("rounds", "calls", "rounds_variance", "accepted_drafts", "per_position")
+_FIELDS = {  # of a prompt in a file
+    **dict.fromkeys(("id", "domain"), _is_text),
+    **dict.fromkeys(("tokens", "loop_tokens", "prompt_tokens"), _is_count),
+    **dict.fromkeys(("accepted", "examined", "loop_accepted"), _is_number),
+    **dict.fromkeys((*_BY_GAMMA, "accepted_by_output", "accepted_by_context"), _is_numbers),
+}
+_DEFAULTS = {"loop_tokens": 0, "loop_accepted": 0.0, "prompt_tokens": 0, "accepted_by_output": [], "accepted_by_context": []}
+
+
 @dataclass(frozen=True)
 class Completions:
     """Facts about B examined completions that do not depend on the draft."""
@@ -151,7 +178,29 @@ def counts_json(counts: Sequence[PromptCounts]) -> list[dict[str, Any]]:
 
 
 def counts_from_json(rows: Sequence[Mapping[str, Any]]) -> list[PromptCounts]:
+    """Inverse of `counts_json`. ValueError names the field that is missing or wrong."""
+    if not isinstance(rows, list):
+        raise ValueError("'prompts'")
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, Mapping):
+            raise ValueError(f"prompt {number}")
+        if wrong := next((name for name in _FIELDS if not _FIELDS[name](row.get(name, _DEFAULTS.get(name)))), None):
+            raise ValueError(f"'{wrong}' of prompt {number}")
+        if len(row) > len(_FIELDS.keys() & row):
+            raise ValueError(f"a field of prompt {number} is unknown, or another")
+    if len({len(row[name]) for row in rows for name in _BY_GAMMA}) > 1:
+        raise ValueError("the number of draft lengths of a prompt")
     return [PromptCounts(**row) for row in rows]
+
+
+def profile_counts(profile: Mapping[str, Any], where: str) -> list[PromptCounts]:
+    """Counts of the completions as deployed, from an `acceptance.json`. UnderstudyError naming `where` if they are damaged."""
+    try:
+        return counts_from_json(profile["prompts"]["deployed"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise UnderstudyError(
+            f"{where}: not a complete acceptance profile ({error} is missing or wrong); examine the draft again"
+        ) from None
 
 
 def _same_prompts(draft: Sequence[PromptCounts], base: Sequence[PromptCounts]) -> None:

@@ -16,11 +16,21 @@ from pipeline.config.renamed import RENAMED
 from pipeline.config.root import Config
 from pipeline.errors import UsageError
 
+_MOST_VALUES = 100_000  # of a YAML document with its aliases expanded
+# Beside its own errors yaml raises what Python does: for a date such as 2026-99-99, for `!!bool x`, `!!int ''`, `!!timestamp x`.
+_YAML_ERRORS = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, OverflowError, RecursionError)
 _SECRET = re.compile("(password|token|secret|credentials?)$", re.IGNORECASE)  # keys whose values are not printed
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML in which a repeated key is an error; by default the last one would win silently."""
+    """Safe YAML in which a repeated key is an error; by default the last one would win silently. Aliases that expand to more
+    than `_MOST_VALUES` values are an error: a few lines of nested aliases can stand for more values than fit into memory."""
+
+    def get_single_node(self) -> yaml.Node | None:
+        node: yaml.Node | None = super().get_single_node()
+        if node is not None and _expanded_size(node, {}) > _MOST_VALUES:
+            raise yaml.constructor.ConstructorError(None, None, f"aliases expand to more than {_MOST_VALUES:,} values")
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[Any] = set()
@@ -29,9 +39,20 @@ class _Loader(yaml.SafeLoader):
             if not isinstance(key, Hashable):
                 continue  # refused below
             if key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"key '{key}' appears twice", key_node.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"key {_short(key)} appears twice", key_node.start_mark)
             seen.add(key)
         return super().construct_mapping(node, deep)
+
+
+def _expanded_size(node: yaml.Node, sizes: dict[int, int]) -> int:
+    """The number of values in `node` with every alias expanded. `sizes` remembers nodes by id; an alias inside its own anchor
+    counts as too many."""
+    if id(node) not in sizes:
+        sizes[id(node)] = _MOST_VALUES
+        parts = node.value if isinstance(node, yaml.CollectionNode) else []
+        nodes = [one for part in parts for one in (part if isinstance(part, tuple) else (part,))]
+        sizes[id(node)] = 1 + sum(_expanded_size(one, sizes) for one in nodes)
+    return sizes[id(node)]
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
@@ -101,7 +122,7 @@ def _read(path: Path) -> Any:
         raise UsageError(f"{path}: no such config file") from None
     except (IsADirectoryError, UnicodeDecodeError):
         raise UsageError(f"{path}: not a YAML text file") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date such as 2026-99-99
+    except _YAML_ERRORS as error:
         raise UsageError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
 
 
@@ -114,7 +135,7 @@ def _apply(raw: Any, override: str) -> None:
         )
     try:
         value = yaml.load(text, _Loader)
-    except (yaml.YAMLError, ValueError, RecursionError):
+    except _YAML_ERRORS:
         raise UsageError(f"--set {masked(override)}: the value is not valid YAML") from None
     node = raw
     for depth, part in enumerate(parts[:-1]):

@@ -45,6 +45,7 @@ _JSON = (".json", ".jsonl")
 _MAX_PLAIN_TOKENS = 1.05  # tokens per step that still count as plain decoding (rounding)
 _MAX_TPOT = 3.0  # seconds per token above which the unit is assumed to be wrong
 _MOST_REQUESTS = 100_000
+MOST_GAMMA = 1_000
 _MIN_SERVED = 0.95  # completed / offered load below which the server was overloaded
 
 
