@@ -118,15 +118,24 @@ def yaml_text(value: Any) -> bytes:
 
 
 def parquet_file(rows: Sequence[Any]) -> bytes:
-    """A Parquet file with the columns of `rows`; a column of several types is written as JSON text."""
+    """A Parquet file with the columns of `rows`; a column that Parquet has no type for is written as JSON text."""
     names = {str(name) for row in rows if isinstance(row, dict) for name in row} or {"prompt"}
-    columns = {}
-    for name in names:
-        values = [row.get(name) if isinstance(row, dict) else row for row in rows]
-        try:
-            columns[name] = pa.array(values)
-        except (pa.ArrowException, ValueError, OverflowError, TypeError):
-            columns[name] = pa.array([json.dumps(value) for value in values])
+    columns = {
+        name: _column([row.get(name) if isinstance(row, dict) else row for row in rows]) for name in sorted(names)
+    }
+    return _parquet(columns)
+
+
+def _column(values: list[Any]) -> pa.Array:
+    try:
+        column = pa.array(values)
+        _parquet({"": column})
+    except (pa.ArrowException, ValueError, OverflowError, TypeError):
+        return pa.array([json.dumps(value) for value in values])
+    return column
+
+
+def _parquet(columns: dict[str, pa.Array]) -> bytes:
     out = io.BytesIO()
     pq.write_table(pa.table(columns), out)
     return out.getvalue()

@@ -66,7 +66,13 @@ _FIELDS = {  # of a prompt in a file
     **dict.fromkeys(("accepted", "examined", "loop_accepted"), _is_number),
     **dict.fromkeys((*_BY_GAMMA, "accepted_by_output", "accepted_by_context"), _is_numbers),
 }
-_DEFAULTS = {"loop_tokens": 0, "loop_accepted": 0.0, "prompt_tokens": 0, "accepted_by_output": [], "accepted_by_context": []}
+_DEFAULTS = {
+    "loop_tokens": 0,
+    "loop_accepted": 0.0,
+    "prompt_tokens": 0,
+    "accepted_by_output": [],
+    "accepted_by_context": [],
+}
 
 
 @dataclass(frozen=True)

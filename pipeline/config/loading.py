@@ -39,7 +39,9 @@ class _Loader(yaml.SafeLoader):
             if not isinstance(key, Hashable):
                 continue  # refused below
             if key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"key {_short(key)} appears twice", key_node.start_mark)
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {_short(key)} appears twice", key_node.start_mark
+                )
             seen.add(key)
         return super().construct_mapping(node, deep)
 

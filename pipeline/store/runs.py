@@ -3,13 +3,13 @@
 import re
 import secrets
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.store.artifacts import Artifact, Store
-from pipeline.store.files import read_json, write_json
+from pipeline.store.files import damaged, read_json, write_json
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,120}")
 
@@ -47,12 +47,34 @@ def run_directory(store: Store, run_id: str) -> Path:
 def load_run(store: Store, run_id: str) -> RunRecord | None:
     """The record of `run_id`, or None if there is none yet."""
     path = run_directory(store, run_id) / "run.json"
-    return RunRecord(**read_json(path)) if path.exists() else None
+    return _read_record(path) if path.exists() else None
+
+
+def _read_record(path: Path) -> RunRecord:
+    """UnderstudyError names a file that is not a record."""
+    found = read_json(path)
+    known = {one.name: one for one in fields(RunRecord)}
+    if not isinstance(found, dict) or not known.keys() >= found.keys():
+        raise damaged(path, "not the record of a run")
+    for name, one in known.items():
+        if name not in found and one.default is MISSING and one.default_factory is MISSING:
+            raise damaged(path, f"'{name}' is missing")
+    record = RunRecord(**found)
+    texts = (record.id, record.name, record.created, record.state)
+    nested = (record.config, record.outside, record.jobs, record.mlflow)
+    entries = (
+        (*record.outside.values(), *record.jobs.values()) if all(isinstance(one, dict) for one in nested) else (None,)
+    )
+    if not all(isinstance(one, str) for one in texts) or not all(isinstance(one, dict) for one in entries):
+        raise damaged(path, "a value has the wrong type")
+    if any(not isinstance(job.get(name), str) for job in record.jobs.values() for name in ("stage", "key")):
+        raise damaged(path, "a job without a stage and a key")
+    return record
 
 
 def list_runs(store: Store) -> list[str]:
     """Ids of all runs of the store, oldest first by creation time."""
-    records = sorted(store.runs.glob("*/run.json"), key=lambda path: str(read_json(path)["created"]))
+    records = sorted(store.runs.glob("*/run.json"), key=lambda path: _read_record(path).created)
     return [path.parent.name for path in records]
 
 

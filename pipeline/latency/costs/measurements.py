@@ -203,8 +203,8 @@ def _measurement(row: Mapping[str, float], where: str, given: Mapping[str, Any])
             f"{where}: TPOT is {row['tpot']:g} s; if these are milliseconds, put ms into the column name, such as tpot_ms"
         )
     gamma = row.get("gamma", 0.0)
-    if gamma < 0 or gamma != int(gamma):
-        raise UsageError(f"{where}: draft length {gamma:g}; give a whole number from 0")
+    if not 0 <= gamma <= MOST_GAMMA or gamma != int(gamma):
+        raise UsageError(f"{where}: draft length {gamma:g}; give a whole number from 0 to {MOST_GAMMA:,}")
     length = _tokens_per_step(row, int(gamma), where)
     requests, token = _requests(row, where, given), _token_seconds(row, where, given)
     if not 0 < requests <= _MOST_REQUESTS:
