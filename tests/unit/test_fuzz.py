@@ -316,7 +316,7 @@ def test_manifests(place: Path, content: bytes) -> None:
 @given(json_files(RECORD))
 def test_run_records(place: Path, content: bytes) -> None:
     """A record is read, with its config and its jobs, or refused."""
-    store = Store(place)
+    store = Store(place / "records")
     path = store.runs / "r" / "run.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)

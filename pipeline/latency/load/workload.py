@@ -82,8 +82,8 @@ def read_workload(path: Path) -> Workload:
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         reason = error if isinstance(error, KeyError | ValueError) else "'conditions'"
         raise UsageError(
-            f"{file}: not an examination ({reason} is missing or wrong); give an evaluate artifact, its acceptance.json or a baseline of "
-            "`understudy check`"
+            f"{file}: not an examination ({reason} is missing or wrong); give an evaluate artifact, its acceptance.json "
+            "or a baseline of `understudy check`"
         ) from None
     if draft.get("kind") == "prompt-lookup":
         raise UsageError(
