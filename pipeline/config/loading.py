@@ -162,7 +162,7 @@ def _descend(node: Any, part: str, so_far: str, override: str) -> Any:
 
 
 def _index(node: list[Any], part: str, override: str) -> int:
-    if not part.isdigit() or int(part) >= len(node):
+    if not re.fullmatch("[0-9]{1,9}", part) or int(part) >= len(node):
         raise UsageError(f"--set {masked(override)}: '{part}' is not a position of a list of {len(node)}")
     return int(part)
 

@@ -97,15 +97,18 @@ def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     else:
         lines = text.splitlines()
         delimiter = max(",;\t", key=lines[0].count) if lines else ","
-        for number, row in enumerate(csv.DictReader(lines, delimiter=delimiter), 2):
-            yield f"{path}: line {number}", {key: value for key, value in row.items() if key is not None and value}
+        try:
+            for number, row in enumerate(csv.DictReader(lines, delimiter=delimiter), 2):
+                yield f"{path}: line {number}", {key: value for key, value in row.items() if key is not None and value}
+        except csv.Error as error:
+            raise UsageError(f"{path}: not a CSV table: {error}") from None
 
 
 def _results(path: Path, text: str) -> Iterator[dict[str, Any]]:
     """Results of `vllm bench serve` (one, a list, or one per line) or of a GuideLLM report."""
     try:
         found = _json(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise UsageError(f"{path}: not valid JSON or JSON lines") from None
     if isinstance(found, Mapping) and isinstance(found.get("benchmarks"), Sequence):
         yield from (_guidellm(path, number, item) for number, item in enumerate(found["benchmarks"], 1))
