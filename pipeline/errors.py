@@ -20,10 +20,11 @@ class UnderstudyError(Exception):
     exit_code = EXIT_FAILURE
 
     def __str__(self) -> str:
-        return "\n".join(_printable(line) for line in super().__str__().split("\n"))
+        return "\n".join(printable(line) for line in super().__str__().split("\n"))
 
 
-def _printable(line: str) -> str:
+def printable(line: str) -> str:
+    """`line` with control characters and line breaks as escapes; the middle of a very long line is left out."""
     text = "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in line)
     return text if len(text) <= _MOST_CHARACTERS else f"{text[:600]} ... {text[-300:]}"
 

@@ -119,7 +119,9 @@ def yaml_text(value: Any) -> bytes:
 
 def parquet_file(rows: Sequence[Any]) -> bytes:
     """A Parquet file with the columns of `rows`; a column that Parquet has no type for is written as JSON text."""
-    names = {str(name) for row in rows if isinstance(row, dict) for name in row} or {"prompt"}
+    names = {str(name).encode(errors="replace").decode() for row in rows if isinstance(row, dict) for name in row} or {
+        "prompt"
+    }
     columns = {
         name: _column([row.get(name) if isinstance(row, dict) else row for row in rows]) for name in sorted(names)
     }

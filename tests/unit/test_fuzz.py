@@ -320,7 +320,7 @@ def test_run_records(place: Path, content: bytes) -> None:
     path = store.runs / "r" / "run.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
-    with _read_or_refused(path, "run r"):
+    with _read_or_refused(path, "run "):
         list_runs(store)
         record = require_run(store, "r")
         parse_stored_config(record.config, "run r")

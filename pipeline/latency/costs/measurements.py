@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.acceptance.rounds import iid_tokens_per_call
-from pipeline.errors import UsageError
+from pipeline.errors import UsageError, printable
 
 # Quantities and the column names under which they are found; the first match is used. Times are in milliseconds if the column
 # name contains `ms`, else in seconds.
@@ -178,13 +178,13 @@ def _parse(row: Mapping[str, Any], where: str, columns: Mapping[str, str]) -> di
         if column is None:
             continue
         if column not in row:
-            raise UsageError(f"{where}: no column '{column}'; columns are {', '.join(row)}")
+            raise UsageError(f"{where}: no column '{column}'; columns are {_shorten(row)}")
         try:
             value = float(row[column])
         except (TypeError, ValueError, OverflowError):
             value = math.nan
         if not math.isfinite(value):
-            raise UsageError(f"{where}: {column} is '{row[column]}', which is not a number")
+            raise UsageError(f"{where}: {column} is {str(row[column])!r}, which is not a number")
         found[name] = value / 1e3 if name in _TIMES and re.search(r"(?<![a-z])ms(?![a-z])", column.lower()) else value
     return found
 
@@ -281,4 +281,4 @@ def _token_seconds(row: Mapping[str, float], where: str, given: Mapping[str, Any
 
 def _shorten(row: Mapping[str, Any]) -> str:
     names = list(row)
-    return ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
+    return printable(", ".join(names[:12])) + (", ..." if len(names) > 12 else "")
