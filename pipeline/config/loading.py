@@ -46,6 +46,16 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+def _construct_int(loader: _Loader, node: yaml.ScalarNode) -> int:
+    value: int = loader.construct_yaml_int(node)
+    if abs(value) >= 2**63:
+        raise yaml.constructor.ConstructorError(None, None, "an integer has more than 64 bits", node.start_mark)
+    return value
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
+
+
 def _expanded_size(node: yaml.Node, sizes: dict[int, int]) -> int:
     """The number of values in `node` with every alias expanded. `sizes` remembers nodes by id; an alias inside its own anchor
     counts as too many."""
@@ -69,7 +79,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     for override in overrides:
         _apply(raw, override)
     config = parse_config(raw, str(path), overrides)
-    return _anchored(config, path.resolve().parent)
+    return _anchored(config, path.resolve().parent, str(path))
 
 
 def parse_config(raw: Any, where: str, overrides: Sequence[str] = ()) -> Config:
@@ -208,7 +218,10 @@ def _explain(item: Any) -> str:
 
 
 def _short(value: Any) -> str:
-    text = masked(repr(value))
+    try:
+        text = masked(repr(value))
+    except (ValueError, RecursionError):  # an integer of more than 4,300 digits, or very deep lists
+        text = f"({type(value).__name__})"
     return text if len(text) <= 80 else text[:77] + "..."
 
 
@@ -232,11 +245,14 @@ def section_within(annotation: Any) -> type[BaseModel] | None:
     return next((found for part in typing.get_args(annotation) if (found := section_within(part))), None)
 
 
-def _anchored(config: Config, base: Path) -> Config:
+def _anchored(config: Config, base: Path, where: str) -> Config:
     """The same config with local paths made absolute, relative ones starting at the config file."""
 
     def anchor(text: str) -> str:
-        return str((base / Path(text).expanduser()).resolve())
+        try:
+            return str((base / Path(text).expanduser()).resolve())
+        except (OSError, RuntimeError, ValueError) as error:  # a link to itself, the home of an unknown user, a NUL
+            raise UsageError(f"{where}: {printable(text)} is not a path: {error}") from None
 
     raw = config.model_dump()
     for role in ("target", "draft", "target_before"):
