@@ -93,7 +93,9 @@ def parse_config(raw: Any, where: str, overrides: Sequence[str] = ()) -> Config:
     try:
         return Config.model_validate(raw)
     except ValidationError as error:
-        lines = [f"{_blamed(_location(item), overrides, where)}: {_explain(item)}" for item in error.errors()]
+        lines = [
+            printable(f"{_blamed(_location(item), overrides, where)}: {_explain(item)}") for item in error.errors()
+        ]
         raise UsageError("\n".join(lines)) from None
 
 
