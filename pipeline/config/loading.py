@@ -53,7 +53,14 @@ def _construct_int(loader: _Loader, node: yaml.ScalarNode) -> int:
     return value
 
 
+def _construct_text(loader: _Loader, node: yaml.ScalarNode) -> str:
+    """JSON writes an emoji as two escapes, which yaml leaves apart. ValueError for half of such a pair."""
+    text: str = loader.construct_yaml_str(node)
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+
+
 _Loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
+_Loader.add_constructor("tag:yaml.org,2002:str", _construct_text)
 
 
 def _expanded_size(node: yaml.Node, sizes: dict[int, int]) -> int:

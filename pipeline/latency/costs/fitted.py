@@ -194,7 +194,7 @@ def fitted_costs_from_json(raw: Any, where: str) -> FittedCosts:
     try:
         costs = raw["costs"]
         coefficients = {
-            name: Coefficient(value, 0.0 if low is None else low, np.inf if high is None else high)
+            name: Coefficient(float(value), 0.0 if low is None else float(low), np.inf if high is None else float(high))
             for name, (value, low, high) in costs["coefficients"].items()
         }
         experts = Experts(*costs["experts"]) if costs["experts"] else None
