@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest
 # Tests run in WORKERS processes with one computing thread each; a worker that is done takes tests from the other.
 WORKERS ?= 2
 PARALLEL := -n $(WORKERS) --dist worksteal
-FUZZ_INPUTS ?= 10000
+FUZZ_INPUTS ?= 20000
 # Where `make conformance` finds a finished quickstart; built there if it is absent.
 STORE ?= .understudy
 
@@ -36,9 +36,9 @@ test-unit: $(VENV)/.installed  ## unit tests alone
 test-long: $(VENV)/.installed  ## what takes minutes: long proofs, kills, full disks, a real MLflow server, a tenth of the fuzzing
 	$(PYTEST) $(PARALLEL) -m long tests/unit tests/integration
 	$(PYTEST) tests/e2e
-	$(MAKE) fuzz FUZZ_INPUTS=1000
+	$(MAKE) fuzz FUZZ_INPUTS=2000
 
-fuzz: $(VENV)/.installed  ## files that users write, damaged at random (FUZZ_INPUTS of each kind)
+fuzz: $(VENV)/.installed  ## files that users write, damaged by hypothesis (FUZZ_INPUTS of each kind)
 	FUZZ_INPUTS=$(FUZZ_INPUTS) $(PYTEST) $(PARALLEL) tests/unit/test_fuzz.py
 
 $(AIRFLOW_VENV)/.installed: dags/constraints.txt

@@ -10,10 +10,23 @@ EXIT_REFUSED = 3
 EXIT_INTERRUPTED = 130
 
 
+_MOST_CHARACTERS = 1_000  # of a line; a longer one quotes the content of a file
+
+
 class UnderstudyError(Exception):
-    """A failure that a user can act on; the message says what, where and what to do."""
+    """A failure that a user can act on; the message says what, where and what to do. It may quote a damaged file: control
+    characters are printed as escapes, and the middle of a very long line is left out."""
 
     exit_code = EXIT_FAILURE
+
+    def __str__(self) -> str:
+        return "\n".join(printable(line) for line in super().__str__().split("\n"))
+
+
+def printable(line: str) -> str:
+    """`line` with control characters and line breaks as escapes; the middle of a very long line is left out."""
+    text = "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in line)
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:600]} ... {text[-300:]}"
 
 
 class UsageError(UnderstudyError):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.acceptance.profile import counts_from_json
+from pipeline.acceptance.profile import profile_counts
 from pipeline.acceptance.rounds import CONVENTIONS
 from pipeline.acceptance.schema import checked_profile
 from pipeline.config.quantize import Variant
@@ -124,11 +124,11 @@ def _case(context: StageContext, chosen: Variant, has_champion: bool) -> Case:
         "baseline": "examination_champion" if has_champion else "examination_base",
         "lookup": "examination_lookup",
     }
-    profiles = {}
+    profiles, counts = {}, {}
     for role, name in names.items():
         path = context.inputs[name] / "acceptance.json"
         profiles[role] = checked_profile(read_json(path), str(path))
-    counts = {role: counts_from_json(profile["prompts"]["deployed"]) for role, profile in profiles.items()}
+        counts[role] = profile_counts(profiles[role], str(path))
     check = profiles["candidate"].get("crosscheck")
     return Case(
         candidate=counts["candidate"],

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from pipeline.config.quantize import Variant
@@ -12,7 +11,7 @@ from pipeline.registry.registry import RegisteredDraft, Registry, RolledBack, re
 from pipeline.report.card import card, examined, flat_figures
 from pipeline.running.context import Outcome, StageContext
 from pipeline.running.tasks import UNQUANTIZED, draft_input, examination_input
-from pipeline.store.artifacts import MANIFEST, Store
+from pipeline.store.artifacts import Store, read_manifest
 from pipeline.store.files import read_json, write_json
 from pipeline.store.row_files import read_head
 
@@ -114,22 +113,18 @@ def _facts(context: StageContext, name: str, decision: Mapping[str, Any], chosen
 
 def _provenance(context: StageContext, chosen: Variant) -> dict[str, str]:
     """Key of every artifact that the draft was made from or examined with."""
-    completions = _manifest(context.inputs["completions"])
+    completions = read_manifest(context.inputs["completions"])
     found = {
-        "pair": _manifest(context.inputs["pair"])["key"],
+        "pair": read_manifest(context.inputs["pair"])["key"],
         "corpus": completions["inputs"]["corpus"],
         "generate": completions["key"],
-        "distill": _manifest(context.inputs["distilled"])["key"],
-        "evaluate": _manifest(context.inputs[examination_input(chosen)])["key"],
-        "gate": _manifest(context.inputs["decision"])["key"],
+        "distill": read_manifest(context.inputs["distilled"])["key"],
+        "evaluate": read_manifest(context.inputs[examination_input(chosen)])["key"],
+        "gate": read_manifest(context.inputs["decision"])["key"],
     }
     if chosen != UNQUANTIZED:
-        found["quantize"] = _manifest(context.inputs[draft_input(chosen)])["key"]
+        found["quantize"] = read_manifest(context.inputs[draft_input(chosen)])["key"]
     return found
-
-
-def _manifest(artifact: Path) -> dict[str, Any]:
-    return dict(read_json(artifact / MANIFEST))
 
 
 def _tags(facts: Mapping[str, Any]) -> dict[str, str]:

@@ -3,12 +3,17 @@
 It holds only what a paired comparison needs, so it is small enough to be committed to a repository. No I/O, no model.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from pipeline.acceptance.profile import PromptCounts, counts_from_json, counts_json
+from pipeline.config.evaluate import EvaluateConfig
+from pipeline.config.pair import Dtype
 from pipeline.errors import UsageError
+from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Text, parse
 
 SCHEMA = 3
 
@@ -17,13 +22,20 @@ SCHEMA = 3
 class Conditions:
     """What two examinations must have in common to be compared."""
 
-    completions: str  # key of the generate artifact
-    completions_sha256: str  # digest of the content of its files
-    target: str  # digest of the model that generated them
-    target_dtype: str
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    completions: Text  # key of the generate artifact
+    completions_sha256: Text  # digest of the content of its files
+    target: Text  # digest of the model that generated them
+    target_dtype: Text
     sampling: dict[str, Any]
-    evaluate: dict[str, Any]  # the settings of the examination
-    dtype: str  # of the draft
+    evaluate: dict[str, Any]  # the settings of EvaluateConfig that decide counts and interval
+    dtype: Dtype  # of the draft
+
+    @property
+    def settings(self) -> EvaluateConfig:
+        """ValueError if `evaluate` is damaged."""
+        return parse(_SETTINGS, self.evaluate)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,11 +44,31 @@ class Examined:
 
     counts: Sequence[PromptCounts]
     conditions: Conditions
-    hardware: (
-        str  # class of the device, such as "cpu x86_64 AVX512"; figures in low precision may differ between classes
-    )
+    hardware: str  # class of the device ("cpu x86_64 AVX512"); figures in low precision may differ between classes
     digest: str  # of the draft
     trained_on: frozenset[str]  # ids of the examined prompts that the draft was trained on
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Draft:
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    digest: Text
+    trained_on: list[Text]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _File:
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    schema: int
+    conditions: Conditions
+    hardware: Text
+    draft: _Draft
+    prompts: list[Any]
+
+
+_FILE, _SETTINGS = TypeAdapter(_File), TypeAdapter(EvaluateConfig)
 
 
 def baseline_json(examined: Examined) -> dict[str, Any]:
@@ -59,22 +91,14 @@ def read_baseline(raw: Any, where: str) -> Examined:
             "examine the draft again and write it anew with --update-baseline"
         )
     try:
+        file = parse(_FILE, raw)
+        _ = file.conditions.settings
         return Examined(
-            counts=counts_from_json(raw["prompts"]),
-            conditions=_conditions(raw["conditions"]),
-            hardware=str(raw["hardware"]),
-            digest=str(raw["draft"]["digest"]),
-            trained_on=frozenset(raw["draft"]["trained_on"]),
+            counts=counts_from_json(file.prompts),
+            conditions=file.conditions,
+            hardware=file.hardware,
+            digest=file.draft.digest,
+            trained_on=frozenset(file.draft.trained_on),
         )
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise UsageError(
-            f"{where}: not a complete baseline ({error} is missing or wrong); write it anew with --update-baseline"
-        ) from None
-
-
-def _conditions(raw: Mapping[str, Any]) -> Conditions:
-    found = Conditions(**raw)
-    if found.dtype not in ("float32", "bfloat16", "float16"):
-        raise ValueError(f"dtype {found.dtype!r}")
-    float(found.evaluate["confidence"])  # KeyError or TypeError where it is missing or no number
-    return found
+    except ValueError as error:
+        raise UsageError(f"{where}: not a complete baseline ({error}); write it anew with --update-baseline") from None

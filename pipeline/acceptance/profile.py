@@ -10,36 +10,41 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 
 from pipeline.acceptance.intervals import Interval, ratio_gain
 from pipeline.acceptance.moments import rounds_variance
 from pipeline.acceptance.position_bins import accepted_by_bin, tokens_before_edges
 from pipeline.acceptance.rounds import Convention, Floats, Lengths, expected_rounds
 from pipeline.errors import UnderstudyError
+from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, Number, Text, parse
 
 
 @dataclass(frozen=True, kw_only=True)
 class PromptCounts:
     """The counts of one examined completion, from which every figure follows. Lists are by gamma: entry g - 1 is gamma g."""
 
-    id: str
-    domain: str
-    tokens: int  # length of the completion
-    accepted: float  # numerator of the acceptance rate: sum of a_t, or tokens accepted by examination
-    examined: float  # its denominator: tokens, or tokens accepted plus first rejections
-    rounds: list[float]
-    calls: list[float]
-    rounds_variance: list[float]  # of one decode of this completion
-    accepted_drafts: list[float]
-    per_position: list[float]  # at the largest gamma: rounds whose drafted token i was accepted
-    loop_tokens: int = 0
-    loop_accepted: float = 0.0  # sum of a_t over tokens inside a loop
-    prompt_tokens: int = 0
-    # sum of a_t by bin of `pipeline/acceptance/position_bins.py`
-    accepted_by_output: list[float] = field(default_factory=list)
-    accepted_by_context: list[float] = field(
-        default_factory=list
-    )  # the same, positions counted from the start of the prompt
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    id: Text
+    domain: Text
+    tokens: Count  # length of the completion
+    accepted: Number  # numerator of the acceptance rate: sum of a_t, or tokens accepted by examination
+    examined: Number  # its denominator: tokens, or tokens accepted plus first rejections
+    rounds: list[Number]
+    calls: list[Number]
+    rounds_variance: list[Number]  # of one decode of this completion
+    accepted_drafts: list[Number]
+    per_position: list[Number]  # at the largest gamma: rounds whose drafted token i was accepted
+    loop_tokens: Count = 0
+    loop_accepted: Number = 0.0  # sum of a_t over tokens inside a loop
+    prompt_tokens: Count = 0
+    # sum of a_t by bin of `pipeline/acceptance/position_bins.py`; context: positions counted from the start of the prompt
+    accepted_by_output: list[Number] = field(default_factory=list)
+    accepted_by_context: list[Number] = field(default_factory=list)
+
+
+_ROWS = TypeAdapter(list[PromptCounts])
 
 
 @dataclass(frozen=True)
@@ -150,8 +155,23 @@ def counts_json(counts: Sequence[PromptCounts]) -> list[dict[str, Any]]:
     return [dict(vars(item)) for item in counts]
 
 
-def counts_from_json(rows: Sequence[Mapping[str, Any]]) -> list[PromptCounts]:
-    return [PromptCounts(**row) for row in rows]
+def counts_from_json(rows: Any) -> list[PromptCounts]:
+    """Inverse of `counts_json`. ValueError names the field that is missing or wrong."""
+    counts = parse(_ROWS, rows)
+    lists = (item for row in counts for item in (row.rounds, row.calls, row.rounds_variance, row.accepted_drafts))
+    if len({len(item) for item in lists} | {len(row.per_position) for row in counts}) > 1:
+        raise ValueError("lists of different lengths; each has one entry for each draft length")
+    return counts
+
+
+def profile_counts(profile: Mapping[str, Any], where: str) -> list[PromptCounts]:
+    """Counts of the completions as deployed, from an `acceptance.json`. UnderstudyError naming `where` if they are damaged."""
+    try:
+        return counts_from_json(profile["prompts"]["deployed"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise UnderstudyError(
+            f"{where}: not a complete acceptance profile ({error}); examine the draft again"
+        ) from None
 
 
 def _same_prompts(draft: Sequence[PromptCounts], base: Sequence[PromptCounts]) -> None:

@@ -52,7 +52,7 @@ def check(
         opened = Store(store)
         record = require_run(opened, run, needs=("generate",))
         where = where or find_built(opened, record, "generate").path
-    settings = _settings(before, record, baseline, trust_remote_code)
+    settings = _settings(before, record, trust_remote_code)
     from pipeline.examination.on_completions import (
         examine_on,  # loads torch, so it comes after every check that needs no torch
         open_completions,
@@ -98,11 +98,8 @@ def _compare(examined: "Examined", before: "Examined", baseline: Path, margin: f
 _ROUNDING = "acceptance differs by rounding between them, most with quantised or 16-bit weights"
 
 
-def _settings(
-    before: "Examined | None", record: "RunRecord | None", baseline: Path, trust_remote_code: bool
-) -> "Settings":
+def _settings(before: "Examined | None", record: "RunRecord | None", trust_remote_code: bool) -> "Settings":
     """The baseline says how a draft is examined; for a new baseline the run's config does."""
-    from pipeline.config.evaluate import EvaluateConfig
     from pipeline.config.loading import parse_stored_config
     from pipeline.errors import UsageError
     from pipeline.examination.on_completions import Settings
@@ -111,13 +108,7 @@ def _settings(
     device = "auto" if config is None else config.device
     trusted = trust_remote_code or (config is not None and config.pair.trust_remote_code)
     if before is not None:
-        evaluate, dtype = before.conditions.evaluate, before.conditions.dtype
-        try:
-            settings = EvaluateConfig(**evaluate)
-        except (TypeError, ValueError):
-            raise UsageError(
-                f"{baseline}: not a complete baseline (conditions.evaluate); write it anew with --update-baseline"
-            ) from None
+        settings, dtype = before.conditions.settings, before.conditions.dtype
     elif config is not None:
         settings, dtype = config.evaluate, config.pair.draft.dtype
     else:

@@ -1,11 +1,13 @@
 """The workload: prompt sources, de-duplication, splits, limits."""
 
+import json
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from pipeline.config.base import Section
 from pipeline.config.pair import REFERENCE
+from pipeline.store.files import canonical_json
 
 
 class PromptSource(Section):
@@ -98,6 +100,21 @@ class CorpusConfig(Section):
     chat_template_arguments: dict[str, Any] = Field(
         default={}, description="Extra arguments of the chat template, such as {enable_thinking: false}."
     )
+
+    @field_validator("chat_template_arguments")
+    @classmethod
+    def _can_be_stored(cls, value: dict[str, Any]) -> dict[str, Any]:
+        try:
+            text = canonical_json(value)
+            text.encode()
+            same = json.loads(text) == value
+        except (TypeError, ValueError, RecursionError):
+            same = False
+        if not same:
+            raise ValueError(
+                "it has a value that JSON does not support, such as a date or .nan; use text and plain numbers"
+            )
+        return value
 
     @property
     def prompt_limit(self) -> int:

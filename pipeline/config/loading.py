@@ -14,13 +14,23 @@ from pydantic import BaseModel, ValidationError
 from pipeline.config.credentials import masked
 from pipeline.config.renamed import RENAMED
 from pipeline.config.root import Config
-from pipeline.errors import UsageError
+from pipeline.errors import UsageError, printable
 
+_MOST_VALUES = 100_000  # of a YAML document with its aliases expanded
+# Beside its own errors yaml raises what Python does: for a date such as 2026-99-99, for `!!bool x`, `!!int ''`, `!!timestamp x`.
+_YAML_ERRORS = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, OverflowError, RecursionError)
 _SECRET = re.compile("(password|token|secret|credentials?)$", re.IGNORECASE)  # keys whose values are not printed
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML in which a repeated key is an error; by default the last one would win silently."""
+    """Safe YAML in which a repeated key is an error; by default the last one would win silently. Aliases that expand to more
+    than `_MOST_VALUES` values are an error: a few lines of nested aliases can stand for more values than fit into memory."""
+
+    def get_single_node(self) -> yaml.Node | None:
+        node: yaml.Node | None = super().get_single_node()
+        if node is not None and _expanded_size(node, {}) > _MOST_VALUES:
+            raise yaml.constructor.ConstructorError(None, None, f"aliases expand to more than {_MOST_VALUES:,} values")
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[Any] = set()
@@ -29,9 +39,39 @@ class _Loader(yaml.SafeLoader):
             if not isinstance(key, Hashable):
                 continue  # refused below
             if key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"key '{key}' appears twice", key_node.start_mark)
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {_short(key)} appears twice", key_node.start_mark
+                )
             seen.add(key)
         return super().construct_mapping(node, deep)
+
+
+def _construct_int(loader: _Loader, node: yaml.ScalarNode) -> int:
+    value: int = loader.construct_yaml_int(node)
+    if abs(value) >= 2**63:
+        raise yaml.constructor.ConstructorError(None, None, "an integer has more than 64 bits", node.start_mark)
+    return value
+
+
+def _construct_text(loader: _Loader, node: yaml.ScalarNode) -> str:
+    """JSON writes an emoji as two escapes, which yaml leaves apart. ValueError for half of such a pair."""
+    text: str = loader.construct_yaml_str(node)
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
+_Loader.add_constructor("tag:yaml.org,2002:str", _construct_text)
+
+
+def _expanded_size(node: yaml.Node, sizes: dict[int, int]) -> int:
+    """The number of values in `node` with every alias expanded. `sizes` remembers nodes by id; an alias inside its own anchor
+    counts as too many."""
+    if id(node) not in sizes:
+        sizes[id(node)] = _MOST_VALUES
+        parts = node.value if isinstance(node, yaml.CollectionNode) else []
+        nodes = [one for part in parts for one in (part if isinstance(part, tuple) else (part,))]
+        sizes[id(node)] = 1 + sum(_expanded_size(one, sizes) for one in nodes)
+    return sizes[id(node)]
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
@@ -46,7 +86,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     for override in overrides:
         _apply(raw, override)
     config = parse_config(raw, str(path), overrides)
-    return _anchored(config, path.resolve().parent)
+    return _anchored(config, path.resolve().parent, str(path))
 
 
 def parse_config(raw: Any, where: str, overrides: Sequence[str] = ()) -> Config:
@@ -60,7 +100,9 @@ def parse_config(raw: Any, where: str, overrides: Sequence[str] = ()) -> Config:
     try:
         return Config.model_validate(raw)
     except ValidationError as error:
-        lines = [f"{_blamed(_location(item), overrides, where)}: {_explain(item)}" for item in error.errors()]
+        lines = [
+            printable(f"{_blamed(_location(item), overrides, where)}: {_explain(item)}") for item in error.errors()
+        ]
         raise UsageError("\n".join(lines)) from None
 
 
@@ -101,7 +143,7 @@ def _read(path: Path) -> Any:
         raise UsageError(f"{path}: no such config file") from None
     except (IsADirectoryError, UnicodeDecodeError):
         raise UsageError(f"{path}: not a YAML text file") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date such as 2026-99-99
+    except _YAML_ERRORS as error:
         raise UsageError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
 
 
@@ -110,12 +152,12 @@ def _apply(raw: Any, override: str) -> None:
     parts = key.strip().split(".")
     if not equals or not all(parts):
         raise UsageError(
-            f"--set {masked(override)}: write it as key.path=value, for example --set distill.max_steps=100"
+            f"--set {printable(masked(override))}: write it as key.path=value, for example --set distill.max_steps=100"
         )
     try:
         value = yaml.load(text, _Loader)
-    except (yaml.YAMLError, ValueError, RecursionError):
-        raise UsageError(f"--set {masked(override)}: the value is not valid YAML") from None
+    except _YAML_ERRORS:
+        raise UsageError(f"--set {printable(masked(override))}: the value is not valid YAML") from None
     node = raw
     for depth, part in enumerate(parts[:-1]):
         node = _descend(node, part, ".".join(parts[: depth + 1]), override)
@@ -129,18 +171,18 @@ def _descend(node: Any, part: str, so_far: str, override: str) -> Any:
     if isinstance(node, list):
         item = node[_index(node, part, override)]
         if not isinstance(item, dict | list):
-            raise UsageError(f"--set {masked(override)}: {so_far} is {_short(item)}, not a section")
+            raise UsageError(f"--set {printable(masked(override))}: {so_far} is {_short(item)}, not a section")
         return item
     if part not in node or node[part] is None:
         node[part] = {}
     if not isinstance(node[part], dict | list):
-        raise UsageError(f"--set {masked(override)}: {so_far} is {_short(node[part])}, not a section")
+        raise UsageError(f"--set {printable(masked(override))}: {so_far} is {_short(node[part])}, not a section")
     return node[part]
 
 
 def _index(node: list[Any], part: str, override: str) -> int:
-    if not part.isdigit() or int(part) >= len(node):
-        raise UsageError(f"--set {masked(override)}: '{part}' is not a position of a list of {len(node)}")
+    if not re.fullmatch("[0-9]{1,9}", part) or int(part) >= len(node):
+        raise UsageError(f"--set {printable(masked(override))}: '{part}' is not a position of a list of {len(node)}")
     return int(part)
 
 
@@ -185,7 +227,10 @@ def _explain(item: Any) -> str:
 
 
 def _short(value: Any) -> str:
-    text = masked(repr(value))
+    try:
+        text = masked(repr(value))
+    except (ValueError, RecursionError):  # an integer of more than 4,300 digits, or very deep lists
+        text = f"({type(value).__name__})"
     return text if len(text) <= 80 else text[:77] + "..."
 
 
@@ -209,11 +254,14 @@ def section_within(annotation: Any) -> type[BaseModel] | None:
     return next((found for part in typing.get_args(annotation) if (found := section_within(part))), None)
 
 
-def _anchored(config: Config, base: Path) -> Config:
+def _anchored(config: Config, base: Path, where: str) -> Config:
     """The same config with local paths made absolute, relative ones starting at the config file."""
 
     def anchor(text: str) -> str:
-        return str((base / Path(text).expanduser()).resolve())
+        try:
+            return str((base / Path(text).expanduser()).resolve())
+        except (OSError, RuntimeError, ValueError) as error:  # a link to itself, the home of an unknown user, a NUL
+            raise UsageError(f"{where}: {printable(text)} is not a path: {error}") from None
 
     raw = config.model_dump()
     for role in ("target", "draft", "target_before"):

@@ -8,6 +8,8 @@ from pipeline.config.base import Section
 
 REFERENCE, TARGET = "reference", "target"
 
+Dtype = Literal["float32", "bfloat16", "float16"]
+
 
 class ModelSource(Section):
     """Where a model comes from."""
@@ -21,9 +23,7 @@ class ModelSource(Section):
         pattern=r"^[0-9a-f]{40}$",
         description="The commit of a hub model, 40 hex digits. Required for a hub id, because a branch can change.",
     )
-    dtype: Literal["float32", "bfloat16", "float16"] = Field(
-        default="float32", description="The dtype in which the model is loaded."
-    )
+    dtype: Dtype = Field(default="float32", description="The dtype in which the model is loaded.")
 
     @property
     def is_local(self) -> bool:

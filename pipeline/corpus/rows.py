@@ -10,6 +10,7 @@ from itertools import takewhile
 from typing import Any
 
 from pipeline.config.corpus import PromptSource
+from pipeline.errors import printable
 from pipeline.store.files import canonical_json
 
 MAX_CHARACTERS = 1_000_000
@@ -85,7 +86,7 @@ def _missing_prompt(value: Mapping[str, Any], source: PromptSource) -> BadRow:
     null = [name for name in wanted if name in value]
     if null:
         return BadRow("null prompt", f"'{null[0]}' is null")
-    names = ", ".join(str(name)[:40] for name in list(value)[:8]).encode(errors="replace").decode()
+    names = printable(", ".join(str(name)[:40] for name in list(value)[:8]))
     return BadRow("missing column", f"none of {', '.join(wanted)} among the columns {names or '(none)'}")
 
 

@@ -13,13 +13,20 @@ from pipeline.errors import UsageError
 _BATCH = 256
 
 
+def _errors() -> tuple[type[Exception], ...]:
+    """What pyarrow raises for a damaged file: its own errors, and those of Python for values that Python cannot hold."""
+    import pyarrow as pa
+
+    return (pa.ArrowException, OSError, ValueError, OverflowError, LookupError, TypeError, MemoryError)
+
+
 def count_parquet(path: Path) -> int:
     """Rows of a Parquet file, from its footer."""
     import pyarrow.parquet as pq
 
     try:
         return int(pq.read_metadata(path).num_rows)
-    except (OSError, ValueError) as error:
+    except _errors() as error:
         raise _unreadable(path, "Parquet", error) from None
 
 
@@ -31,7 +38,7 @@ def read_parquet(path: Path, columns: list[str]) -> Iterator[tuple[int, Any]]:
         with pq.ParquetFile(path) as file:
             wanted = _present(path, file.schema_arrow.names, columns)
             yield from _numbered(file.iter_batches(batch_size=_BATCH, columns=wanted))
-    except (OSError, ValueError) as error:
+    except _errors() as error:
         raise _unreadable(path, "Parquet", error) from None
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from pipeline.acceptance.baseline import Conditions, Examined
 from pipeline.config.evaluate import EvaluateConfig
+from pipeline.config.pair import Dtype
 from pipeline.errors import UsageError
 from pipeline.examination.examiner import Examiner
 from pipeline.generation.completion_store import TOKENIZER, canonical, read_completions, stored_samplings
@@ -15,8 +16,8 @@ from pipeline.models.loading import choose_device, hardware_class, load_model, l
 from pipeline.models.named_pair import find_model
 from pipeline.models.tokenizers import check_same_family
 from pipeline.speculation.sampling import Sampling
-from pipeline.store.artifacts import MANIFEST, Artifact
-from pipeline.store.files import content_key, read_json
+from pipeline.store.artifacts import MANIFEST, Artifact, read_manifest
+from pipeline.store.files import content_key
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,16 +25,15 @@ class Settings:
     """How a draft is examined."""
 
     evaluate: EvaluateConfig
-    dtype: str  # of the draft
+    dtype: Dtype  # of the draft
     device: str = "auto"
     trust_remote_code: bool = False
 
 
 def open_completions(directory: Path) -> Artifact:
     """The generate artifact in `directory`, every file hashed. UsageError if it is not one, UnderstudyError if it was altered."""
-    path = directory / MANIFEST
-    manifest = read_json(path) if path.is_file() else {}
-    if not isinstance(manifest, dict) or manifest.get("stage") != "generate":
+    manifest = read_manifest(directory) if (directory / MANIFEST).is_file() else {}
+    if manifest.get("stage") != "generate":
         raise UsageError(
             f"--completions {directory}: not a generate artifact; `understudy show` prints the directory of a run's completions"
         )

@@ -34,8 +34,7 @@ from pipeline.models.files import model_digest
 from pipeline.models.named_pair import NamedPair
 from pipeline.progress import Progress
 from pipeline.speculation.sampling import Sampling
-from pipeline.store.artifacts import MANIFEST
-from pipeline.store.files import read_json
+from pipeline.store.artifacts import MANIFEST, read_manifest
 
 LOOKUP = "prompt-lookup"
 _GAMMAS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
@@ -128,7 +127,7 @@ def complete(
 
 def check_completions(directory: Path, sampling: Sampling, target: Path) -> None:
     """Raise UsageError unless `directory` is a generate artifact with examination completions at `sampling`, by `target`."""
-    manifest = read_json(directory / MANIFEST) if (directory / MANIFEST).is_file() else {}
+    manifest = read_manifest(directory) if (directory / MANIFEST).is_file() else {}
     stage, stored_target = manifest.get("stage", "generate"), manifest.get("inputs", {}).get("target")
     if stage == "generate" and stored_target not in (None, model_digest(target)):
         raise UsageError(

@@ -46,7 +46,7 @@ def compare(draft: Examined, baseline: Examined, margin: float) -> Comparison:
             f"no verdict: the drafts were trained on all {len(draft.counts)} examination prompts, so none is left to compare; "
             "use completions of other prompts"
         )
-    difference = acceptance_gain(ours, theirs, float(baseline.conditions.evaluate["confidence"]))
+    difference = acceptance_gain(ours, theirs, baseline.conditions.settings.confidence)
     return Comparison(
         draft=_rate(ours),
         baseline=_rate(theirs),

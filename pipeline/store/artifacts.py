@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import UnderstudyError, UsageError
-from pipeline.store.files import file_sha256, read_json, write_json
+from pipeline.store.files import damaged, file_sha256, read_json, write_json
 
 MANIFEST = "manifest.json"
 
@@ -103,7 +103,7 @@ class Store:
             if directory.exists():
                 raise UnderstudyError(f"{directory} has no {MANIFEST}, so it was changed; delete it and run again")
             return None
-        artifact = Artifact(directory, read_json(directory / MANIFEST))
+        artifact = Artifact(directory, read_manifest(directory))
         artifact.check_stats()
         return artifact
 
@@ -151,6 +151,29 @@ class Store:
         work.rename(target)
         _fsync_directory(target.parent)
         return Artifact(target, complete)
+
+
+def read_manifest(directory: Path) -> dict[str, Any]:
+    """The manifest of an artifact; UnderstudyError names a file that is missing, or is not a manifest."""
+    path = directory / MANIFEST
+    found = read_json(path)
+    try:
+        texts = [found["stage"], found["key"], *found["provides"].values()]
+        files = [(name, entry["size"], entry["mtime_ns"], entry["sha256"]) for name, entry in found["files"].items()]
+        sound = all(isinstance(text, str) for text in texts) and all(map(_is_file_entry, files))
+        sound &= all(value is None or type(value) in (int, float, bool) for value in found["figures"].values())
+    except (AttributeError, KeyError, TypeError):
+        sound = False
+    if not sound:
+        raise damaged(path, "not a manifest")
+    return dict(found)
+
+
+def _is_file_entry(entry: tuple[Any, ...]) -> bool:
+    """Name, size, mtime and SHA-256 of a file of the artifact."""
+    name, size, mtime, digest = entry
+    inside = "\0" not in name and name.isprintable() and ".." not in Path(name).parts and not Path(name).is_absolute()
+    return inside and name not in ("", ".") and type(size) is int and type(mtime) is int and isinstance(digest, str)
 
 
 def _fsync_directory(path: Path) -> None:

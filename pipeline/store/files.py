@@ -54,8 +54,17 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UnderstudyError(f"{path}: no such file") from None
+    except OSError as error:
+        raise UnderstudyError(f"{path}: {error.strerror or error}") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UnderstudyError(f"{path}: damaged ({error}); delete it and run again") from None
+        raise damaged(path, str(error)) from None
+    except (ValueError, RecursionError):
+        raise damaged(path, "a number is too long or brackets are too deep") from None
+
+
+def damaged(path: Path, reason: str) -> UnderstudyError:
+    """The error for a machine-written file that cannot be used."""
+    return UnderstudyError(f"{path}: damaged ({reason}); delete it and run again")
 
 
 def read_user_json(path: Path, remedy: str) -> Any:

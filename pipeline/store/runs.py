@@ -8,9 +8,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.store.artifacts import Artifact, Store
-from pipeline.store.files import read_json, write_json
+from pipeline.store.files import damaged, read_json, write_json
+from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Text, parse
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,120}")
 
@@ -19,19 +22,24 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,120}")
 class RunRecord:
     """One run. Saved after every change, so that the record of a killed run is complete up to that point."""
 
-    id: str
-    name: str
-    created: str
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    id: Text
+    name: Text
+    created: Text
     config: dict[str, Any]
     outside: dict[str, dict[str, Any]]  # name -> {"digest", "path", "facts"}: the pinned inputs
     # job id -> {"stage", "part", "task", "key", "state", "seconds"}
     jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
-    state: str = "running"  # running | stopped (by --until) | finished | refused | failed | interrupted
+    state: Text = "running"  # running | stopped (by --until) | finished | refused | failed | interrupted
     decision: dict[str, Any] | None = None
     mlflow: dict[str, Any] = field(default_factory=dict)
 
     def save(self, store: Store) -> None:
         write_json(run_directory(store, self.id) / "run.json", asdict(self))
+
+
+_RECORD = TypeAdapter(RunRecord)
 
 
 def new_run_id(name: str) -> str:
@@ -48,12 +56,24 @@ def run_directory(store: Store, run_id: str) -> Path:
 def load_run(store: Store, run_id: str) -> RunRecord | None:
     """The record of `run_id`, or None if there is none yet."""
     path = run_directory(store, run_id) / "run.json"
-    return RunRecord(**read_json(path)) if path.exists() else None
+    return _read_record(path) if path.exists() else None
+
+
+def _read_record(path: Path) -> RunRecord:
+    """UnderstudyError names a file that is not a record."""
+    try:
+        record = parse(_RECORD, read_json(path))
+        for job in record.jobs.values():
+            if not isinstance(job.get("stage"), str) or not isinstance(job.get("key"), str):
+                raise ValueError("a job without a stage and a key")
+    except ValueError as error:
+        raise damaged(path, str(error)) from None
+    return record
 
 
 def list_runs(store: Store) -> list[str]:
     """Ids of all runs of the store, oldest first by creation time."""
-    records = sorted(store.runs.glob("*/run.json"), key=lambda path: str(read_json(path)["created"]))
+    records = sorted(store.runs.glob("*/run.json"), key=lambda path: _read_record(path).created)
     return [path.parent.name for path in records]
 
 

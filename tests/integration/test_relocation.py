@@ -23,6 +23,7 @@ __all__ = ["loop", "mlflow_template", "smoke", "store"]
 ODD = "a copy #2, größer"  # a name that is written differently in a URI
 
 
+@pytest.mark.long
 def test_runs_on_both_copies_stay_apart(loop: Place, tmp_path: Path) -> None:
     """After runs in the copy the original has not one file more or other; without the original the copy still works."""
     first = loop.understudy("run", SMOKE, "--run", "original")

@@ -158,6 +158,12 @@ def test_a_file_that_is_no_config_says_so(tmp_path: Path, text: str, expected: s
     assert str(path) in message
 
 
+def test_an_emoji_in_json_escapes_is_one_character(small: Path) -> None:
+    """As in JSON; half of a pair is not text."""
+    assert "🙂" == load_config(small, ['tracking.experiment="\\ud83d\\ude42"']).tracking.experiment
+    assert "not valid YAML" in _error(small, 'tracking.experiment="\\ud83d"')
+
+
 def test_missing_and_unreadable_files_are_named(tmp_path: Path) -> None:
     """No traceback for a path that is not there, or is a directory."""
     assert f"{tmp_path / 'no.yaml'}: no such config file" == _error(tmp_path / "no.yaml")

@@ -1,274 +1,327 @@
-"""Files that users write, damaged at random: whatever comes, it is read or refused in plain lines. Never a traceback.
+"""Files that users write, damaged by hypothesis: whatever comes, it is read or refused in plain lines, soon.
 
-Each input follows from its seed. `make test` tries FEW of each kind, `make fuzz` FUZZ_INPUTS, `make test-long` a tenth of that.
+`make test` tries FEW of each kind, always the same. `make fuzz` tries FUZZ_INPUTS, new ones each time, `make test-long` a tenth.
 """
 
-import copy
-import csv
-import io
+import hashlib
 import json
 import os
-import random
-from collections.abc import Callable
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import yaml
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
-from pipeline.acceptance.baseline import read_baseline
+from pipeline.acceptance.baseline import baseline_json, read_baseline
+from pipeline.acceptance.profile import counts_json, profile_counts
+from pipeline.acceptance.schema import SCHEMA, checked_profile
 from pipeline.config.corpus import PromptSource
-from pipeline.config.loading import load_config
+from pipeline.config.loading import load_config, parse_stored_config
+from pipeline.config.root import Config
 from pipeline.corpus.readers import SourceReader
 from pipeline.corpus.rows import BadRow, parse_row
 from pipeline.errors import UnderstudyError
-from pipeline.latency.costs.fitted import fit_measurements
-from pipeline.latency.costs.measurements import _GUIDELLM, Measurement, read_measurements
+from pipeline.latency.costs.fit import Experts
+from pipeline.latency.costs.fitted import fit_measurements, fitted_costs_from_json
+from pipeline.latency.costs.measurements import _GUIDELLM, COLUMNS, MOST_GAMMA, Measurement, read_measurements
 from pipeline.latency.costs.step_costs import read_step_costs
 from pipeline.latency.load.workload import read_workload
-from pipeline.store.files import read_json
-from tests.unit.test_workload import COUNTS, PROFILE, counts_json
+from pipeline.store.artifacts import MANIFEST, Store
+from pipeline.store.files import canonical_json, read_json
+from pipeline.store.runs import find_built, list_runs, require_run
+from tests.strategies import (
+    csv_text,
+    damaged,
+    json_files,
+    json_text,
+    json_values,
+    mutated,
+    parquet_file,
+    yaml_text,
+)
+from tests.unit.test_workload import BASELINE, COUNTS, PROFILE
 
 FEW = 60
 INPUTS = int(os.environ.get("FUZZ_INPUTS", FEW))
-ODD: tuple[Any, ...] = (
-    *(None, True, False, 0, 1, -1, 2, 0.5, -0.0, 1e-300, 1e300, 2**63, -(2**70), 10**400, float("nan"), float("inf")),
-    *("", " ", "nan", "1e999", "0x1f", "-", "\x00", "\ud800", "é🙂", "../..", "a" * 300, "prompts.jsonl", "reference"),
-    *([], {}, [[]], [None], {"": None}, [1, 2, 3], {"a": {"b": 1}}),
-)
-ODD_TEXTS = (
-    b"",
-    b"\x00",
-    b"\xff\xfe",
-    b"\xef\xbb\xbf",
-    b"nan",
-    b"-1",
-    b"2026-99-99",
-    b"1e999",
-    b"9" * 30,
-    b": ",
-    b"- ",
-    b"{",
-    b"]",
-    b'"',
-    b"\n",
-    b",",
-    b"\t",
+MOST_SECONDS = 5.0  # a bound on hanging: an input takes milliseconds
+MOST_CHARACTERS = 1_000  # of a line of an error
+
+fuzzed = settings(
+    max_examples=INPUTS,
+    derandomize=INPUTS <= FEW,
+    database=None,
+    print_blob=True,
+    deadline=None,  # `_read_or_refused` stops what hangs
+    suppress_health_check=list(HealthCheck),
 )
 
-COSTS = fit_measurements(
-    [
-        Measurement(
-            where="",
-            requests=n,
-            gamma=gamma,
-            tokens_per_step=1.0 + gamma / 3,
-            step_seconds=0.01 + 0.001 * gamma * n,
-            output_tokens=50.0,
-            ttft=0.1,
-        )
-        for n in (1, 4, 16)
-        for gamma in (0, 2, 4)
-    ]
-).json()
 VLLM: dict[str, Any] = {
     "completed": 10, "total_output_tokens": 500, "total_input_tokens": 300, "duration": 9.5, "max_concurrency": 4,
     "request_rate": "inf", "request_throughput": 1.1, "output_throughput": 52.0, "mean_ttft_ms": 30.0, "mean_tpot_ms": 20.0,
     "mean_e2el_ms": 900.0, "spec_decode_num_drafts": 100, "spec_decode_draft_tokens": 300, "spec_decode_acceptance_length": 2.2,
 }  # fmt: skip
-_MEAN = {"successful": {"mean": 2.5}, "total": {"mean": 3.0}}
-GUIDELLM = {"benchmarks": [{"metrics": dict.fromkeys(_GUIDELLM.values(), _MEAN)}]}
-TABLE = [
-    ["users", "k", "mean_acceptance_length", "tpot_p50_ms", "ttft_p50_ms"],
-    [1, 0, 1.0, 21, 30],
-    [4, 2, 2.2, 11, 30],
-]
+GUIDELLM = {
+    "benchmarks": [
+        {"metrics": {name: {"successful": {"mean": 2.5}, "total": {"mean": 3.0}} for name in _GUIDELLM.values()}}
+    ]
+}
+TABLE = b"users,k,mean_acceptance_length,tpot_p50_ms,ttft_p50_ms\n1,0,1.0,21,30\n4,2,2.2,11,30\n"
+COLUMN_NAMES = [name for names in COLUMNS.values() for name in names]
 ROWS: list[Any] = [
-    {"prompt": "def main():", "domain": "code", "group": 7},
-    {
-        "messages": [
-            {"role": "system", "content": "Be brief."},
-            {"role": "user", "content": "Why?"},
-            {"role": "assistant", "content": "So."},
-        ]
-    },
-    {"turns": ["One question", "and another"]},
+    {"prompt": "def main():", "domain": "code", "group": 7, "tools": [{"type": "function", "function": {"name": "f"}}]},
+    {"messages": [{"role": role, "content": "Why?"} for role in ("system", "user", "assistant", "tool", "user")]},
+    {"turns": ["One question", "and another"], "tools": '[{"type": "function"}]'},
 ]
 EXAMINATION = {
-    "schema": 2, "conditions": {"convention": "user"}, "draft": {"kind": "model", "digest": "d"},
-    "prompts": counts_json(COUNTS),
+    "schema": SCHEMA, "conditions": {"convention": "user"}, "draft": {"kind": "model", "digest": "d"},
+    "prompts": {"deployed": counts_json(COUNTS)},
 }  # fmt: skip
 
 
-def damaged(chance: random.Random, value: Any) -> Any:
-    """A copy of a JSON value with one to three of its nodes replaced, left out or doubled."""
-    found = copy.deepcopy(value)
-    for _ in range(chance.randint(1, 3)):
-        found = _damage(chance, found)
-    return found
+@contextmanager
+def _read_or_refused(*names: Path | str) -> Iterator[None]:
+    """The body ends soon, and raises nothing but an UnderstudyError: a short line a mistake, each with one of `names`."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError(f"more than {MOST_SECONDS:g} s")
+
+    signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, MOST_SECONDS)
+    try:
+        yield
+    except UnderstudyError as error:
+        for line in str(error).split("\n"):
+            assert line.startswith(tuple(map(str, names))), line
+            assert len(line) <= MOST_CHARACTERS, line
+            assert line.isprintable() or not line.isascii(), line
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def _damage(chance: random.Random, value: Any) -> Any:
-    if not isinstance(value, dict | list) or not value or chance.random() < 0.05:
-        return copy.deepcopy(chance.choice(ODD))
-    key = chance.choice(list(value) if isinstance(value, dict) else range(len(value)))
-    what = chance.random()
-    if what < 0.1:
-        del value[key]
-    elif what < 0.2 and isinstance(value, list):
-        value.insert(key, copy.deepcopy(value[key]))
-    elif what < 0.2 and isinstance(value, dict):
-        value[str(chance.choice(ODD))] = value.pop(key)
-    else:
-        value[key] = _damage(chance, value[key])
-    return value
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("fuzz")
 
 
-def scrambled(chance: random.Random, text: bytes) -> bytes:
-    """Text with one to four stretches left out, doubled, replaced or cut off."""
-    for _ in range(chance.randint(1, 4)):
-        start = chance.randint(0, len(text))
-        end = min(len(text), start + chance.choice((0, 1, 1, 4, 20)))
-        part = chance.choice((chance.choice(ODD_TEXTS), text[start:end] * 2, chance.randbytes(1)))
-        text = text[:start] + part + (text[end:] if chance.random() < 0.95 else b"")
-    return text
+CONFIG = {
+    "name": "full",
+    "pair": {
+        "target": {"source": "./t", "dtype": "bfloat16"}, "draft": {"source": "target", "layers": [0, 3]},
+        "target_before": {"source": "org/name", "revision": "0" * 40},
+    },
+    "corpus": {
+        "sources": [{"path": "p.jsonl", "limit": 10, "every_turn": True}, {"path": "~/q.parquet", "domain": "code"}],
+        "splits": {"train": 0.6, "dev": 0.1, "examination": 0.3},
+        "chat_template_arguments": {"enable_thinking": False, "deep": {"list": [1, "a"]}},
+    },
+    "sampling": {"temperature": 0.7}, "generate": {"max_new_tokens": 64}, "distill": {"max_steps": 10, "learning_rate": 3e-3},
+    "quantize": {"variants": ["int8"], "engine": "vllm", "recovery": {"max_acceptance_loss": 0.1}},
+    "evaluate": {"gamma": 4, "convention": "vllm"},
+    "gate": {"load": {"requests_per_second": 2.0, "max_batch": 8}, "profile": {"int8": "costs.json"}, "min_speedup": 1.1},
+    "promote": {"deployment": "d"}, "tracking": {"uri": "http://host:5000", "experiment": "e"},
+}  # fmt: skip
+OVERRIDES = (
+    "name", "seed", "pair", "pair.target.source", "corpus.sources.0.path", "corpus.sources", "corpus.sources.x.y",
+    "corpus.chat_template_arguments.a", "distill.lora", "gate.load.max_batch", "gate.profile", "tracking.uri", "", ".", "no.such",
+    "quantize.variants.0", "quantize.variants.²", "quantize.variants.-1", "quantize.variants." + "9" * 5_000,
+)  # fmt: skip
+BOMB = "b0: &b0 [x, x]\n" + "".join(f"b{n + 1}: &b{n + 1} [*b{n}, *b{n}]\n" for n in range(64))
+MANIFEST_CONTENT = {
+    "stage": "pair", "key": "k", "settings": {}, "figures": {"n": 1.0}, "provides": {"draft": "d"},
+    "files": {"a.txt": {"size": 1, "mtime_ns": 7, "sha256": hashlib.sha256(b"a").hexdigest()}},
+}  # fmt: skip
+JOB = {"stage": "pair", "part": "", "task": {"stage": "pair"}, "key": "k", "state": "built", "seconds": 0.5}
+RECORD = {
+    "id": "r", "name": "r", "created": "2026-01-01T00:00:00Z", "config": CONFIG, "jobs": {"pair": JOB}, "state": "finished",
+    "outside": {"target": {"digest": "d", "path": None, "facts": {}}}, "decision": {"promote": True}, "mlflow": {},
+}  # fmt: skip
 
 
-def _json_text(chance: random.Random, value: Any) -> bytes:
-    """Damaged as a value, as a text, or both."""
-    value = damaged(chance, value) if chance.random() < 0.7 else value
-    text = json.dumps(value).encode()
-    return scrambled(chance, text) if chance.random() < 0.4 else text
+def _survives_its_record(config: Config) -> None:
+    stored = canonical_json(config.model_dump(mode="json")).encode()
+    assert config == parse_stored_config(json.loads(stored), "run")
 
 
-def _csv(rows: list[list[Any]]) -> bytes:
-    out = io.StringIO()
-    csv.writer(out).writerows(rows)
-    return out.getvalue().encode(errors="replace")
+@fuzzed
+@given(damaged(mutated([CONFIG]).map(yaml_text)))
+@example(BOMB.encode())
+def test_configs(place: Path, content: bytes) -> None:
+    """What is accepted survives its record in `run.json`."""
+    path = place / "config.yaml"
+    path.write_bytes(content)
+    with _read_or_refused(path):
+        _survives_its_record(load_config(path))
 
 
-def _table(chance: random.Random) -> tuple[str, bytes]:
-    kind = chance.random()
-    if kind < 0.4:
-        rows = copy.deepcopy(TABLE)
-        row = chance.choice(rows)
-        row[chance.randrange(len(row))] = chance.choice(ODD)
-        return "sweep.csv", scrambled(chance, _csv(rows)) if chance.random() < 0.5 else _csv(rows)
-    return "result.json", _json_text(chance, VLLM if kind < 0.8 else GUIDELLM)
+@fuzzed
+@given(st.lists(st.tuples(st.sampled_from(OVERRIDES), damaged(json_values.map(json_text))), min_size=1, max_size=2))
+def test_overrides(place: Path, pairs: list[tuple[str, bytes]]) -> None:
+    """The same of `--set` with any key and any value."""
+    path = place / "good.yaml"
+    path.write_bytes(yaml_text(CONFIG))
+    with _read_or_refused(path, "--set"):
+        _survives_its_record(
+            load_config(path, [f"{key}={value.decode(errors='surrogateescape')}" for key, value in pairs])
+        )
 
 
-def _each_is_read_or_refused(path: Path, read: Callable[[random.Random], object]) -> None:
-    """`read` succeeds or raises an UnderstudyError: a line a mistake, each with the file or option. What fails names its seed."""
-    for seed in range(INPUTS):
-        try:
-            read(random.Random(seed))
-        except UnderstudyError as error:
-            lines = str(error).split("\n")
-            assert all(line.startswith((str(path), "--set")) for line in lines), f"seed {seed}: {lines}"
-        except Exception as error:
-            error.add_note(f"seed {seed}")
-            raise
+@fuzzed
+@given(damaged(st.just(TABLE) | csv_text(COLUMN_NAMES, 4)))
+def test_measured_tables(place: Path, content: bytes) -> None:
+    """What is read of a CSV table has finite step times above 0."""
+    _measurements_are_sound(place / "sweep.csv", content)
 
 
-@pytest.mark.parametrize("name", ["smoke.yaml", "quickstart.yaml"])
-def test_configs(name: str, configs: Path, tmp_path: Path) -> None:
-    """A config file with damage in its text or its values, and overrides of any key to any value."""
-    text = (configs / name).read_bytes()
-    path = tmp_path / "config.yaml"
-
-    def read(chance: random.Random) -> None:
-        kind = chance.random()
-        if kind < 0.4:
-            path.write_bytes(scrambled(chance, text))
-        else:
-            raw = yaml.safe_load(text)
-            path.write_text(yaml.safe_dump(damaged(chance, raw) if kind < 0.8 else raw))
-        load_config(path, [_override(chance) for _ in range(chance.randint(0, 2))])
-
-    _each_is_read_or_refused(path, read)
+@fuzzed
+@given(json_files(VLLM, [VLLM], GUIDELLM))
+def test_measured_results(place: Path, content: bytes) -> None:
+    """The same of results of `vllm bench serve` and GuideLLM reports."""
+    _measurements_are_sound(place / "result.json", content)
 
 
-def _override(chance: random.Random) -> str:
-    keys = (
-        "name",
-        "pair",
-        "pair.target.source",
-        "corpus.sources.0.path",
-        "corpus.splits",
-        "distill.max_steps",
-        "distill.lora",
-    )
-    keys += (
-        "gate.load",
-        "gate.profile",
-        "evaluate.gamma",
-        "corpus.sources",
-        "",
-        ".",
-        "corpus.sources.x.y",
-        "quantize.variants.0",
-    )
-    text = json.dumps(chance.choice(ODD), ensure_ascii=False)
-    if chance.random() < 0.4:
-        text = scrambled(chance, text.encode(errors="replace")).decode(errors="ignore").replace("\n", " ")
-    return f"{chance.choice(keys)}={text}"
+def _measurements_are_sound(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    with _read_or_refused(path):
+        for one in read_measurements(path):
+            assert one.requests > 0
+            assert one.gamma >= 0
+            assert 0 < one.step_seconds < np.inf
 
 
-def test_prompt_rows(tmp_path: Path) -> None:
-    """A line of JSON costs itself at most: it is a request, or a BadRow, whose reason can be written down."""
-    path = tmp_path / "prompts.jsonl"
+_numbers = st.floats(0.001, 2) | st.floats(1e-300, 1e300) | st.floats(1, 1e5)
+_measured = st.builds(
+    Measurement,
+    where=st.just("sweep.csv"),
+    requests=st.integers(1, 64) | st.floats(1e-3, 1e5),
+    gamma=st.integers(0, 8) | st.integers(0, MOST_GAMMA),
+    tokens_per_step=st.floats(1, 9),
+    step_seconds=_numbers,
+    output_tokens=st.none() | st.floats(1, 1e4) | _numbers,
+    ttft=st.none() | _numbers,
+    isolated=st.booleans(),
+)
 
-    def read(chance: random.Random) -> None:
-        path.write_bytes(b"\n".join(_json_text(chance, chance.choice(ROWS)) for _ in range(5)))
-        source = PromptSource(path=str(path), every_turn=chance.random() < 0.5)
-        for row in SourceReader(0, source, path):
+
+@settings(fuzzed, max_examples=max(FEW, INPUTS // 10))
+@given(
+    st.lists(_measured, min_size=1, max_size=40), st.none() | st.builds(Experts, st.integers(1, 8), st.integers(8, 256))
+)
+def test_fits(measured: list[Measurement], experts: Experts | None) -> None:
+    """A fit is refused, or survives its file with finite step times."""
+    with _read_or_refused("sweep.csv", "measurement", "all", f"{len(measured)}"):
+        found = fit_measurements(measured, experts)
+        again = fitted_costs_from_json(json.loads(json.dumps(found.json(), allow_nan=False)), "sweep.csv")
+        assert np.isfinite(again.steps(64, 100)).all()
+
+
+@fuzzed
+@given(json_files(fit_measurements(PROFILE.measurements()).json(), PROFILE.json()))
+def test_costs_and_profiles(place: Path, content: bytes) -> None:
+    """What `latency fit` and `profile` wrote: the times of a step are finite."""
+    path = place / "costs.json"
+    path.write_bytes(content)
+    with _read_or_refused(path):
+        found = read_step_costs(path)
+        assert np.isfinite(found.steps(2, 64, 1)).all()
+        assert np.isfinite(found.prefills([1, 100])).all()
+
+
+@fuzzed
+@given(json_files(EXAMINATION, EXAMINATION | {"prompts": counts_json(COUNTS)}))
+def test_workloads(place: Path, content: bytes) -> None:
+    """What is read of an `acceptance.json` has finite rounds."""
+    path = place / "acceptance.json"
+    path.write_bytes(content)
+    with _read_or_refused(path):
+        found = read_workload(path)
+        assert np.isfinite([*found.rounds_G, *found.variance_GW.ravel(), found.context]).all()
+
+
+@fuzzed
+@given(json_files(baseline_json(BASELINE)))
+def test_baselines(place: Path, content: bytes) -> None:
+    """What is read of a baseline can be compared with a draft."""
+    path = place / "baseline.json"
+    path.write_bytes(content)
+    with _read_or_refused(path):
+        found = read_baseline(read_json(path), str(path))
+        canonical_json([baseline_json(found), found.conditions.settings.model_dump()])
+
+
+@fuzzed
+@given(json_files(EXAMINATION))
+def test_acceptance_profiles(place: Path, content: bytes) -> None:
+    """What is read of a profile can be written again."""
+    path = place / "acceptance.json"
+    path.write_bytes(content)
+    with _read_or_refused(path):
+        counts = profile_counts(checked_profile(read_json(path), str(path)), str(path))
+        canonical_json(counts_json(counts))
+
+
+@fuzzed
+@given(st.lists(json_files(*ROWS), max_size=5), st.booleans())
+def test_prompt_lines(place: Path, lines: list[bytes], every_turn: bool) -> None:
+    """A line is a request, or a BadRow whose reason can be written down."""
+    path = place / "prompts.jsonl"
+    path.write_bytes(b"\n".join(lines))
+    _rows_are_sound(path, PromptSource(path=str(path), every_turn=every_turn))
+
+
+@fuzzed
+@given(damaged(st.lists(mutated(ROWS), min_size=1, max_size=4).map(parquet_file)))
+def test_prompt_tables(place: Path, content: bytes) -> None:
+    """The same of a Parquet file's rows."""
+    path = place / "prompts.parquet"
+    path.write_bytes(content)
+    _rows_are_sound(path, PromptSource(path=str(path)))
+
+
+def _rows_are_sound(path: Path, source: PromptSource) -> None:
+    with _read_or_refused(path):
+        reader = SourceReader(0, source, path)
+        reader.total()
+        for row in reader:
             try:
-                text = parse_row(row.value, source).comparison_text
+                prompt = parse_row(row.value, source)
+                text = prompt.comparison_text + canonical_json([prompt.messages, prompt.tools])
             except BadRow as bad:
                 text = str(bad)
+                assert len(text.splitlines()) == 1, text
             assert text.encode()
 
-    _each_is_read_or_refused(path, read)
+
+@fuzzed
+@given(json_files(MANIFEST_CONTENT))
+def test_manifests(place: Path, content: bytes) -> None:
+    """An artifact is found, and names its files and figures, or its manifest is damaged."""
+    store = Store(place)
+    directory = store.directory("pair", "k")
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "a.txt").write_text("a")
+    (directory / MANIFEST).write_bytes(content)
+    with _read_or_refused(directory):
+        found = store.find("pair", "k")
+        assert found is not None
+        found.check_hashes()
+        canonical_json([found.key, found.figures, found.provides])
 
 
-def test_latency_tables(tmp_path: Path) -> None:
-    """Tables and results of load tests: what is read has positive, finite times, and costs can be asked of it."""
-
-    path = tmp_path
-
-    def read(chance: random.Random) -> None:
-        name, content = _table(chance)
-        (tmp_path / name).write_bytes(content)
-        found = read_measurements(tmp_path / name, *({}, {"requests": 4.0}) if chance.random() < 0.3 else ())
-        assert all(one.requests > 0 and one.gamma >= 0 and 0 < one.step_seconds < np.inf for one in found)
-
-    _each_is_read_or_refused(path, read)
-
-
-@pytest.mark.parametrize("subject", ["costs", "profile"])
-def test_costs_and_profiles(subject: str, tmp_path: Path) -> None:
-    """What `latency fit` and `profile` wrote, altered by hand: a step's times are numbers, or the file is refused."""
-    path, good = tmp_path / "costs.json", COSTS if subject == "costs" else PROFILE.json()
-
-    def read(chance: random.Random) -> None:
-        path.write_bytes(_json_text(chance, good))
-        assert np.isfinite(read_step_costs(path).steps(2, 64, 1)).all()
-
-    _each_is_read_or_refused(path, read)
-
-
-def test_examinations(tmp_path: Path) -> None:
-    """An `acceptance.json` or a baseline, altered by hand."""
-    path = tmp_path / "acceptance.json"
-
-    def read(chance: random.Random) -> None:
-        path.write_bytes(_json_text(chance, EXAMINATION))
-        assert np.isfinite(read_workload(path).rounds_GW).all()
-
-    def read_as_baseline(chance: random.Random) -> None:
-        path.write_bytes(_json_text(chance, EXAMINATION))
-        read_baseline(read_json(path), str(path))
-
-    _each_is_read_or_refused(path, read)
-    _each_is_read_or_refused(path, read_as_baseline)
+@fuzzed
+@given(json_files(RECORD))
+def test_run_records(place: Path, content: bytes) -> None:
+    """A record is read, with its config and its jobs, or refused."""
+    store = Store(place / "records")
+    path = store.runs / "r" / "run.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    with _read_or_refused(path, "run "):
+        list_runs(store)
+        record = require_run(store, "r")
+        parse_stored_config(record.config, "run r")
+        find_built(store, record, "pair")

@@ -20,7 +20,7 @@ CONDITIONS = Conditions(
     target="target",
     target_dtype="float32",
     sampling={"temperature": 1.0},
-    evaluate={"confidence": 0.95},
+    evaluate={"convention": "user", "confidence": 0.95},
     dtype="float32",
 )
 
@@ -132,7 +132,7 @@ def _damaged(**changes: Any) -> dict[str, Any]:
         _damaged(conditions=None),
         _damaged(conditions={}),
         _damaged(conditions={**_damaged()["conditions"], "dtype": "int7"}),
-        _damaged(conditions={**_damaged()["conditions"], "evaluate": {}}),
+        _damaged(conditions={**_damaged()["conditions"], "evaluate": {"confidence": "high"}}),
         _damaged(draft=...),
         _damaged(draft={"digest": "a", "trained_on": None}),
         _damaged(hardware=...),

@@ -61,7 +61,7 @@ def test_capacity_uses_the_draft_length_of_each_batch_size(workload: Workload) -
     assert 1.5 == found.prefill
 
 
-_BASELINE = Examined(
+BASELINE = Examined(
     counts=COUNTS,
     conditions=Conditions(
         completions="key",
@@ -83,7 +83,7 @@ _EXAMINATION = {
 }
 
 
-@pytest.mark.parametrize("content", [baseline_json(_BASELINE), _EXAMINATION])
+@pytest.mark.parametrize("content", [baseline_json(BASELINE), _EXAMINATION])
 def test_an_examination_is_read_from_its_file(content: object, workload: Workload, tmp_path: Path) -> None:
     """Or a baseline, or the directory of the file."""
     (tmp_path / "acceptance.json").write_text(json.dumps(content))

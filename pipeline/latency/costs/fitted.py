@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pipeline.errors import UsageError
 from pipeline.latency.costs.fit import PREFILL, Coefficient, Experts, LinearCosts, fit_costs
-from pipeline.latency.costs.measurements import Measurement
+from pipeline.latency.costs.measurements import MOST_GAMMA, Measurement
 from pipeline.latency.costs.piecewise import Piecewise, fit_piecewise
 
 Floats = NDArray[np.float64]
@@ -24,6 +24,14 @@ _MIN_POINTS = 6  # distinct (requests, gamma) points below which only the linear
 _MAX_UNLOADED_BATCH = 1.5  # concurrent requests below which TTFT is the prefill time
 _MIN_REMAINDER = 0.2  # least share of a step that must remain after prefills are subtracted
 _CLEARLY_WORSE = 1.5  # ratio of MAPEs from which one fit counts as clearly worse
+_PLAUSIBLE = {  # attributes of a measurement with the values that a server can have
+    "step_seconds": (1e-7, 1e5),
+    "requests": (1e-3, 1e6),
+    "gamma": (0, MOST_GAMMA),
+    "tokens_per_step": (1, MOST_GAMMA + 1),
+    "output_tokens": (1e-3, 1e9),
+    "ttft": (1e-9, 1e6),
+}
 _KEYS = {"kind", "schema", "costs", "bends", "prefill", "most_gamma", "most_requests", "left_out", "plain"}
 
 
@@ -99,7 +107,8 @@ class FittedCosts:
 
 
 def fit_measurements(measured: Sequence[Measurement], experts: Experts | None = None) -> FittedCosts:
-    """Fit both models. UsageError as for `fit_costs`."""
+    """Fit both models. UsageError as for `fit_costs`, and for a value that no server has."""
+    _check_plausible(measured)
     requests_R = np.array([one.requests for one in measured])
     gamma_R = np.array([one.gamma for one in measured])
     seconds_R, prefills_R, prefill = _without_prefills(measured)
@@ -124,6 +133,16 @@ def fit_measurements(measured: Sequence[Measurement], experts: Experts | None = 
         errors,
         bool((gamma_R == 0).any()),
     )
+
+
+def _check_plausible(measured: Sequence[Measurement]) -> None:
+    for one in measured:
+        for name, (least, most) in _PLAUSIBLE.items():
+            value = getattr(one, name)
+            if value is not None and not least <= value <= most:
+                raise UsageError(
+                    f"{one.where}: {name} is {value:g}, and plausible are {least:g} to {most:g}; correct or remove it"
+                )
 
 
 def _choose_piecewise(
@@ -175,7 +194,7 @@ def fitted_costs_from_json(raw: Any, where: str) -> FittedCosts:
     try:
         costs = raw["costs"]
         coefficients = {
-            name: Coefficient(value, 0.0 if low is None else low, np.inf if high is None else high)
+            name: Coefficient(float(value), 0.0 if low is None else float(low), np.inf if high is None else float(high))
             for name, (value, low, high) in costs["coefficients"].items()
         }
         experts = Experts(*costs["experts"]) if costs["experts"] else None

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.acceptance.rounds import iid_tokens_per_call
-from pipeline.errors import UsageError
+from pipeline.errors import UsageError, printable
 
 # Quantities and the column names under which they are found; the first match is used. Times are in milliseconds if the column
 # name contains `ms`, else in seconds.
@@ -45,6 +45,7 @@ _JSON = (".json", ".jsonl")
 _MAX_PLAIN_TOKENS = 1.05  # tokens per step that still count as plain decoding (rounding)
 _MAX_TPOT = 3.0  # seconds per token above which the unit is assumed to be wrong
 _MOST_REQUESTS = 100_000
+MOST_GAMMA = 1_000
 _MIN_SERVED = 0.95  # completed / offered load below which the server was overloaded
 
 
@@ -96,15 +97,18 @@ def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     else:
         lines = text.splitlines()
         delimiter = max(",;\t", key=lines[0].count) if lines else ","
-        for number, row in enumerate(csv.DictReader(lines, delimiter=delimiter), 2):
-            yield f"{path}: line {number}", {key: value for key, value in row.items() if key is not None and value}
+        try:
+            for number, row in enumerate(csv.DictReader(lines, delimiter=delimiter), 2):
+                yield f"{path}: line {number}", {key: value for key, value in row.items() if key is not None and value}
+        except csv.Error as error:
+            raise UsageError(f"{path}: not a CSV table: {error}") from None
 
 
 def _results(path: Path, text: str) -> Iterator[dict[str, Any]]:
     """Results of `vllm bench serve` (one, a list, or one per line) or of a GuideLLM report."""
     try:
         found = _json(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise UsageError(f"{path}: not valid JSON or JSON lines") from None
     if isinstance(found, Mapping) and isinstance(found.get("benchmarks"), Sequence):
         yield from (_guidellm(path, number, item) for number, item in enumerate(found["benchmarks"], 1))
@@ -174,13 +178,13 @@ def _parse(row: Mapping[str, Any], where: str, columns: Mapping[str, str]) -> di
         if column is None:
             continue
         if column not in row:
-            raise UsageError(f"{where}: no column '{column}'; columns are {', '.join(row)}")
+            raise UsageError(f"{where}: no column '{column}'; columns are {_shorten(row)}")
         try:
             value = float(row[column])
         except (TypeError, ValueError, OverflowError):
             value = math.nan
         if not math.isfinite(value):
-            raise UsageError(f"{where}: {column} is '{row[column]}', which is not a number")
+            raise UsageError(f"{where}: {column} is {str(row[column])!r}, which is not a number")
         found[name] = value / 1e3 if name in _TIMES and re.search(r"(?<![a-z])ms(?![a-z])", column.lower()) else value
     return found
 
@@ -202,8 +206,8 @@ def _measurement(row: Mapping[str, float], where: str, given: Mapping[str, Any])
             f"{where}: TPOT is {row['tpot']:g} s; if these are milliseconds, put ms into the column name, such as tpot_ms"
         )
     gamma = row.get("gamma", 0.0)
-    if gamma < 0 or gamma != int(gamma):
-        raise UsageError(f"{where}: draft length {gamma:g}; give a whole number from 0")
+    if not 0 <= gamma <= MOST_GAMMA or gamma != int(gamma):
+        raise UsageError(f"{where}: draft length {gamma:g}; give a whole number from 0 to {MOST_GAMMA:,}")
     length = _tokens_per_step(row, int(gamma), where)
     requests, token = _requests(row, where, given), _token_seconds(row, where, given)
     if not 0 < requests <= _MOST_REQUESTS:
@@ -277,4 +281,4 @@ def _token_seconds(row: Mapping[str, float], where: str, given: Mapping[str, Any
 
 def _shorten(row: Mapping[str, Any]) -> str:
     names = list(row)
-    return ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
+    return printable(", ".join(names[:12])) + (", ..." if len(names) > 12 else "")

@@ -103,7 +103,7 @@ def profile_from_json(raw: Any, where: str) -> Profile:
         raise UsageError(f"{where}: not a profile; write one with `understudy profile`")
     if raw["schema"] != SCHEMA:
         raise UsageError(
-            f"{where}: profile has schema {raw['schema']}, this version reads schema {SCHEMA}; profile again"
+            f"{where}: profile has schema {raw['schema']!r}, this version reads schema {SCHEMA}; profile again"
         )
     surfaces = {name: read_surface(raw[name], f"{where}: {name}") for name in PARTS}
     if not isinstance(raw["about"], Mapping):

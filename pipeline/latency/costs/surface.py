@@ -79,5 +79,5 @@ def read_surface(raw: Any, where: str) -> Surface:
 def _axis(raw: Any, where: str) -> tuple[int, ...]:
     rising = isinstance(raw, Sequence) and len(raw) and all(isinstance(one, int) for one in raw)
     if not rising or any(low >= high for low, high in pairwise(raw)) or raw[0] < 0:
-        raise UsageError(f"{where}: {raw} must be increasing whole numbers")
+        raise UsageError(f"{where}: {raw!r} must be increasing whole numbers")
     return tuple(raw)

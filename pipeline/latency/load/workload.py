@@ -83,10 +83,10 @@ def read_workload(path: Path) -> Workload:
         counts = counts_from_json(rows["deployed"] if isinstance(rows, dict) else rows)
         draft = dict(raw.get("draft") or {})
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        reason = f"{error} is missing" if isinstance(error, KeyError) else error
+        reason = error if isinstance(error, KeyError | ValueError) else "'conditions'"
         raise UsageError(
-            f"{file}: not an examination ({reason}); give an evaluate artifact, its acceptance.json or a baseline of "
-            "`understudy check`"
+            f"{file}: not an examination ({reason} is missing or wrong); give an evaluate artifact, its acceptance.json "
+            "or a baseline of `understudy check`"
         ) from None
     if draft.get("kind") == "prompt-lookup":
         raise UsageError(
