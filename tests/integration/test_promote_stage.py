@@ -28,7 +28,9 @@ def commit(store: Store, stage: str, inputs: dict[str, str], figures: dict[str, 
         write_json(work / f"{name}.json", value)
     if stage == "distill":
         make_draft(work / "draft")
-    return store.commit(work, {"stage": stage, "key": f"{stage}0", "inputs": inputs, "figures": figures}).path
+    return store.commit(
+        work, {"stage": stage, "key": f"{stage}0", "inputs": inputs, "figures": figures, "provides": {}}
+    ).path
 
 
 @pytest.fixture
@@ -82,7 +84,7 @@ def test_promotes_with_card_tags_and_figures(context: StageContext, store: Store
     assert tags["understudy.key.corpus"] == "corpus0"
 
 
-def test_the_chosen_form_is_promoted(context: StageContext, store: Store) -> None:
+def test_the_chosen_variant_is_promoted(context: StageContext, store: Store) -> None:
     """A quantised variant is registered with its own examination, and card and tags name the variant."""
     variant = store.root / "variant"
     make_draft(variant / "draft", b"four bits")
