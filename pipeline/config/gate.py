@@ -46,9 +46,9 @@ class GateConfig(Section):
     load: LoadConfig | None = Field(default=None, description="The load at which the pair serves.")
     profile: dict[Form, str] = Field(
         default={},
-        description="Step times on the serving machine, by form of the draft (unquantized, int8, int4, fp8): files of "
-        "`understudy profile` or `latency fit`. A single path is for the unquantized draft. The form with the lowest predicted "
-        "latency on dev prompts at `load` is promoted.",
+        description="Step times on the serving machine, by variant of the draft (unquantized, int8, int4, fp8): files of "
+        "`understudy profile` or `latency fit`. A single path is for the unquantized draft. The variant with the lowest "
+        "predicted latency on dev prompts at `load` is promoted.",
     )
     min_speedup: float | None = Field(
         default=None, gt=0, description="The lower bound of the predicted speedup at `load` must exceed this."

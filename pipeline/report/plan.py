@@ -23,6 +23,10 @@ def print_forecast(found: "Forecast", curve: Mapping[str, Any] | None, notes: Se
             f"{asked.job}: up to {asked.completions:,} completions, {asked.tokens:,} target tokens, "
             f"{asked.stored_bytes / 1e6:,.1f} MB on disk ({found.bytes_per_token} bytes per token)"
         )
+    out.text(
+        "completions: one for each train or dev prompt; for each examination prompt one sampled as in `sampling` and one greedy "
+        "(more with generate.train_temperatures and generate.also_at)"
+    )
     if found.first_turns_only:
         out.text(
             "chats with `every_turn` are counted by their first question; those with more questions need more tokens"
@@ -46,11 +50,11 @@ def print_measured(found: "Measured") -> None:
     out.table(
         COLUMNS if gpu else COLUMNS[:-1], [[name, *_cells(cost, gpu)] for name, cost in costs.items()], left=("job",)
     )
-    forms = ", ".join(f"{name} {size / 1e6:,.0f} MB" for name, size in found.serving_bytes.items())
+    variants = ", ".join(f"{name} {size / 1e6:,.0f} MB" for name, size in found.serving_bytes.items())
     requests = "request" if found.batch == 1 else "requests"
     out.text(
         f"memory to serve (target and draft weights, KV caches of {found.batch} {requests} with {found.context:,} tokens): "
-        f"{forms}"
+        f"{variants}"
     )
 
 

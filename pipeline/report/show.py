@@ -11,13 +11,13 @@ COLUMNS = (
     "draft",
     "acceptance rate",
     "tokens / target call, γ={gamma}",
-    "acceptance (T=0)",
+    "acceptance rate (T=0)",
     "repetition (T=0)",
     "MB",
 )
 _NAMES = {
-    "stock-before": "stock draft, old target",
-    "stock": "stock draft, new target",
+    "stock-before": "base draft, old target",
+    "stock": "base draft, new target",
     "champion": "champion",
     "candidate": "candidate",
     "int8": "candidate, int8",
@@ -25,7 +25,7 @@ _NAMES = {
     "fp8": "candidate, fp8",
     "prompt-lookup": "prompt-lookup",
 }
-_BASELINES = {"stock": "base draft"}
+_BASELINES = {"stock": "the base draft", "champion": "the champion"}
 _VERDICTS = {"promote": "passed", "refuse": "REFUSED", "already_champion": "already champion"}
 
 
@@ -107,7 +107,7 @@ def _perplexity(figures: dict[str, float]) -> str:
         f"{domain} {figures[f'perplexity_{domain}_before']:.1f} -> {figures[f'perplexity_{domain}_after']:.1f}"
         for domain in domains
     )
-    return f"perplexity of the target on held-out files, old -> new target: {', '.join(changes)}"
+    return f"perplexity of the target on held-out files by domain, old -> new target: {', '.join(changes)}"
 
 
 def _print_decision(out: Report, decision: dict[str, Any]) -> None:
@@ -117,7 +117,7 @@ def _print_decision(out: Report, decision: dict[str, Any]) -> None:
     forms = decision.get("forms", [])
     if any(
         form["verdict"] in ("slower", "refused", "not made") for form in forms
-    ):  # otherwise there was only one form to choose
+    ):  # otherwise there was only one variant to choose
         _print_verdicts(out, [(form["verdict"], form["text"]) for form in forms])
     _print_verdicts(out, [(rule["verdict"], f"{rule['name']}: {rule['text']}") for rule in decision["rules"]])
 

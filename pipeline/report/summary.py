@@ -77,7 +77,7 @@ def summarise(store: Store, record: RunRecord) -> Summary:
         if artifact is None:
             continue
         if entry["stage"] == "evaluate" and task.get("split") == "dev":
-            continue  # used only to choose a form; the table shows the examination
+            continue  # used only to choose a variant; the table shows the examination
         if entry["stage"] == "evaluate":
             drafts.append(_draft(artifact, entry["part"], gamma))
             examination = str(artifact.path) if task.get("form") == "unquantized" else examination

@@ -21,7 +21,7 @@ STAGES: tuple[Stage, ...] = (
     Stage("corpus", 3, "read, clean and split the prompts"),
     Stage("generate", 4, "target completions and distributions"),
     Stage("distill", 3, "train the draft"),
-    Stage("quantize", 1, "INT8, INT4, FP8 forms of the draft"),
+    Stage("quantize", 1, "INT8, INT4, FP8 variants of the draft"),
     Stage("evaluate", 4, "teacher-forced acceptance, every draft length"),
     Stage("gate", 2, "apply the promotion rules"),
     Stage("promote", 1, "register and set the alias", cached=False),
