@@ -1,6 +1,7 @@
 """Trains the reference pair: tokenizer, target, base draft, then fine-tunes the target on text of another domain.
 
-Knows no stage. Each finished model is a directory renamed into place, so a killed run repeats only the training it was in.
+Does not depend on stages. Each finished model is a directory renamed into place, so a run that was killed repeats only the
+training in which it was killed.
 """
 
 import json

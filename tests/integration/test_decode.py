@@ -103,7 +103,7 @@ def test_a_bad_draft_falls_back(place: Place, tmp_path: Path) -> None:
     ("options", "complaint"),
     [
         (("--threshold", 0.4), "--threshold: works only with --fallback"),
-        (("--gamma", 0), "--gamma 0: draft at least 1 token a round; --compare shows the target alone"),
+        (("--gamma", 0), "--gamma 0: draft at least 1 token per round; --compare shows the target alone"),
         (("--max-new-tokens", 5000), "exceed the pair's context of 128; lower --max-new-tokens or shorten the prompt"),
         (("--target", "nowhere"), "--target nowhere: not a directory and not a hub model"),
     ],
