@@ -3,7 +3,9 @@
 Does not depend on decoding rules. A round of speculative decoding runs many small passes. On small models the overhead of
 operator calls dominates a pass: this forward makes 13 calls per layer, the library's own about 40. It uses the model's own
 weights; small matrices are copied side by side, so that one matmul computes queries, keys and values. `proof.py` compares its
-logits with those of the model's own forward before it is used. Shapes: B rows, T tokens of a row, N = B * T, S visible slots, H heads, D head width, V tokens.
+logits with those of the model's own forward before it is used.
+
+Shapes: B rows, T tokens of a row, N = B * T, S visible slots, H heads, D head width, V tokens.
 """
 
 from collections.abc import Sequence
