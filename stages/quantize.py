@@ -44,7 +44,9 @@ def run(context: StageContext) -> Outcome:
         recovered = context.out / "recovered"
         made_again = _recover(context, variant, training, made.layers, recovered)
         figures["dev_acceptance_recovered"] = again = _acceptance(context, training, recovered / variant)
-        context.progress.line(f"{variant}: acceptance on dev {before:.3f}, rounded {after:.3f}, recovered {again:.3f}")
+        context.progress.line(
+            f"{variant}: acceptance rate on dev prompts {before:.3f}, quantised {after:.3f}, after recovery {again:.3f}"
+        )
         if again > after:
             shutil.rmtree(out)
             (recovered / variant).rename(out)

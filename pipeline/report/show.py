@@ -47,7 +47,7 @@ def print_summary(summary: Summary) -> None:
         out.line(f"promotion: {promotion['result']}, {promotion['name']} version {promotion['version']}")
     if summary.directories:
         named = (f"--{option} {shlex.quote(value)}" for option, value in summary.directories.items())
-        out.line(f"to probe: understudy probe {' '.join(named)}")
+        out.line(f"to predict the speedup on this machine: understudy probe {' '.join(named)}")
     if summary.examination:
         out.line(
             f"to predict latency: understudy latency predict --costs PROFILE --acceptance {shlex.quote(summary.examination)}"

@@ -98,7 +98,9 @@ def test_show_prints_the_figures_of_the_profiles(smoke: Smoke) -> None:
     assert "\npromotion: promoted, reference-draft version 1\n" in shown.out
     named = {option: smoke.place.artifact(job) for option, job in GIVEN.items()}
     assert (
-        "\nto probe: understudy probe " + " ".join(f"{option} {path}" for option, path in named.items()) + "\n"
+        "\nto predict the speedup on this machine: understudy probe "
+        + " ".join(f"{option} {path}" for option, path in named.items())
+        + "\n"
         in shown.out
     )
     assert f"MLflow: mlflow ui --backend-store-uri sqlite:///{smoke.place.store}/mlflow/mlflow.db" in shown.out
