@@ -58,8 +58,9 @@ def _options(
     """Options of no command."""
 
 
+_SUMMARIES: dict[Callable[..., None], str] = {check: "Compare a draft with a baseline, for CI."}
 for command in (init, plan, run, stage, show, probe, decode, profile, check, doctor):
-    app.command(cls=Command)(command)
+    app.command(cls=Command, short_help=_SUMMARIES.get(command))(command)
 
 
 def _group(name: str, text: str, commands: Iterable[Callable[..., None]]) -> None:
@@ -69,7 +70,7 @@ def _group(name: str, text: str, commands: Iterable[Callable[..., None]]) -> Non
     app.add_typer(group, name=name)
 
 
-_group("latency", "Predict when speculation pays at a given load.", (fit, predict, schedule, explain))
+_group("latency", "Predict latency, speedup and the best draft length by load.", (fit, predict, schedule, explain))
 _group("champion", "List promotions and roll back the champion.", (rollback, history))
 _group("store", "Maintain the store of artifacts and runs.", (sync,))
 

@@ -19,6 +19,10 @@ from pipeline.store.files import write_json
 
 
 def run(context: StageContext) -> Outcome:
+    """Train the base draft and write `draft/`, `training.json` and, if asked for, `learning_curve.json`.
+
+    Inputs: the pair and the completions of `generate`. UnderstudyError if the trained weights are not finite.
+    """
     config, pair = context.config, read_pair(context.inputs["draft"], context.config.pair)
     completions, checkpoints = context.inputs["completions"], context.out / "checkpoints"
     train = list(read_completions(completions, {"train"}))

@@ -30,6 +30,11 @@ from pipeline.store.row_files import RowFile
 
 
 def run(context: StageContext) -> Outcome:
+    """Examine the draft of the task on stored completions and write `acceptance.json`.
+
+    Inputs: the draft, the completions, and the pair for the cross-check. A draft that cannot be computed has `broken` instead of
+    figures. UnderstudyError if the split has no completions at the deployment's sampling settings.
+    """
     task = context.task
     assert isinstance(task, EvaluateTask)
     sets = _sets(context, task)

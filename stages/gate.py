@@ -29,6 +29,11 @@ from pipeline.store.row_files import read_head
 
 
 def run(context: StageContext) -> Outcome:
+    """Choose the variant, apply the rules to it and write `decision.json`.
+
+    Inputs: the acceptance profiles of the candidate, of the champion or base draft, and of prompt-lookup, and the step times for
+    `gate.load`. A failed rule is no error here: `promote` refuses the draft.
+    """
     config, digests = context.config, context.digests
     results = choose(_contenders(context))
     chosen = next(result.name for result in results if result.verdict == CHOSEN)

@@ -25,6 +25,11 @@ from pipeline.store.files import content_key, file_sha256, write_json
 
 
 def run(context: StageContext) -> Outcome:
+    """Check that the models are a pair, and write `pair.json` and the tokenizer; for the reference pair, train its models first.
+
+    Inputs: the models, or the text that the reference pair is trained on. UsageError or UnderstudyError for models that cannot be
+    used together.
+    """
     pair = context.config.pair
     figures = _reference(context) if pair.is_reference else {}
     paths = {role: _locate(context, role) for role in ("target", "draft", "target_before") if _has_role(pair, role)}

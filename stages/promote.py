@@ -17,6 +17,11 @@ from pipeline.store.row_files import read_head
 
 
 def run(context: StageContext) -> Outcome:
+    """Register the chosen draft in MLflow and make it champion.
+
+    Inputs: the decision, the draft and its acceptance profile. Refused if the gate refused the draft. A draft
+    that was rolled back is promoted only with --force-promote.
+    """
     decision = read_json(context.inputs["decision"] / "decision.json")
     registry = registry_for(context.config, Store(context.store))
     if decision["verdict"] == "already_champion":

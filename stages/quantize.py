@@ -25,6 +25,11 @@ from pipeline.speculation.sampling import Sampling
 
 
 def run(context: StageContext) -> Outcome:
+    """Write the variant of the task to `draft/`.
+
+    Inputs: the trained draft and the completions of `generate`. The figures are sizes in bytes and acceptance rates on dev
+    prompts.
+    """
     task = context.task
     assert isinstance(task, QuantizeTask)
     config, variant = context.config, task.variant
@@ -39,7 +44,9 @@ def run(context: StageContext) -> Outcome:
         recovered = context.out / "recovered"
         made_again = _recover(context, variant, training, made.layers, recovered)
         figures["dev_acceptance_rate_recovered"] = again = _acceptance(context, training, recovered / variant)
-        context.progress.line(f"{variant}: acceptance on dev {before:.3f}, rounded {after:.3f}, recovered {again:.3f}")
+        context.progress.line(
+            f"{variant}: acceptance rate on dev prompts {before:.3f}, quantised {after:.3f}, after recovery {again:.3f}"
+        )
         if again > after:
             shutil.rmtree(out)
             (recovered / variant).rename(out)

@@ -1,6 +1,6 @@
 """Examination without decoding: one teacher-forced pass of a draft over stored completions of the target.
 
-Takes a loaded model and arrays; knows no files. Shapes: B completions of a batch, T positions, V shared tokens.
+Takes a loaded model and arrays; does not read files. Shapes: B completions of a batch, T positions, V shared tokens.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

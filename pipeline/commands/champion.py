@@ -31,13 +31,15 @@ def rollback(config: ConfigPath, overrides: Overrides = None, store: StorePath =
 
 
 def history(config: ConfigPath, overrides: Overrides = None, store: StorePath = DEFAULT_STORE) -> None:
-    """List every promotion and rollback of the registry entry, the oldest first, with its time."""
+    """List every promotion and rollback, the oldest first."""
+    from pipeline.report.history import print_history
+
     registry = _registry(config, overrides, store)
     changes = registry.history()
     if not changes:
         typer.echo(f"{registry.name}: nothing was promoted yet")
-    for change in changes:
-        typer.echo(f"{change.number:>4}  {change.text}")
+    else:
+        print_history(changes)
 
 
 def _registry(config: "Path", overrides: list[str] | None, store: "Path") -> "Registry":

@@ -33,7 +33,7 @@ def decode(
     prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="The prompt; `-` reads it from standard input.")],
     target: TargetName,
     draft: DraftName,
-    gamma: Annotated[int, typer.Option(max=64, help="The draft length: tokens to draft per round.")] = 5,
+    gamma: Annotated[int, typer.Option(max=64, help="The draft length: number of draft tokens per round.")] = 5,
     stop_drafting: Annotated[
         Literal["never", "confidence", "entropy"],
         typer.Option(help="Stop drafting early at a low top probability (below 0.4) or at a high entropy (SVIP)."),
@@ -42,12 +42,13 @@ def decode(
         bool,
         typer.Option(
             "--fallback",
-            help="Draft fewer tokens, then none, while acceptance over 200 examined draft tokens is below --threshold.",
+            help="Draft fewer tokens, then none, while the acceptance rate of the last 200 verified draft tokens is below "
+            "--threshold.",
         ),
     ] = False,
     threshold: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help=f"The break-even acceptance for --fallback, {_THRESHOLD} by default."),
+        typer.Option(min=0, max=1, help=f"The break-even acceptance rate for --fallback, {_THRESHOLD} by default."),
     ] = None,
     verification: Annotated[
         Literal["token", "block"], typer.Option(help="Token-level rejection sampling or block verification.")
@@ -57,7 +58,7 @@ def decode(
     top_p: TopPOption = 1.0,
     min_p: MinPOption = 0.0,
     draft_sampling: DraftSamplingOption = "probabilistic",
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="The largest length of the completion, in tokens.")] = 128,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="The maximum length of the completion, in tokens.")] = 128,
     seed: Annotated[int, typer.Option(min=0, help="The random seed; the same seed gives the same text.")] = 0,
     chat: Annotated[
         bool | None,
@@ -70,7 +71,10 @@ def decode(
     device: DeviceOption = "auto",
     trust_remote_code: TrustOption = False,
 ) -> None:
-    """Decode one prompt speculatively, with accepted, corrected and bonus tokens in colour, and print the statistics."""
+    """Decode one prompt speculatively and print statistics.
+
+    Accepted, corrected and bonus tokens are printed in different colours.
+    """
     from pipeline.errors import UsageError
 
     text = sys.stdin.read() if prompt == "-" else prompt
@@ -79,7 +83,7 @@ def decode(
     if not text:
         raise UsageError("the prompt is empty; there is nothing to continue")
     if gamma < 1:
-        raise UsageError(f"--gamma {gamma}: draft at least 1 token a round; --compare shows the target alone")
+        raise UsageError(f"--gamma {gamma}: draft at least 1 token per round; --compare shows the target alone")
     if threshold is not None and not fallback:
         raise UsageError("--threshold: works only with --fallback")
     from pipeline.models.named_pair import load_named_pair
@@ -162,7 +166,7 @@ def _too_short(length: "int | DraftLength") -> str | None:
     if not isinstance(length, Fallback) or length.examined >= length.needed:
         return None
     return (
-        f"fallback: nothing changed; {length.examined} draft tokens were examined and {length.needed} are needed "
+        f"fallback: nothing changed; {length.examined} draft tokens were verified and {length.needed} are needed "
         "(raise --max-new-tokens)"
     )
 

@@ -144,7 +144,7 @@ def _cpu_flags() -> Check:
     have = set(line[1].split()) if line else set()
     found = ", ".join(flag for flag in _CPU_FLAGS if flag in have) or "none of AVX512-BF16, AMX, BF16"
     if not have.intersection(_FAST_BF16):
-        return Check("cpu bf16", "note", found, "bfloat16 is emulated on this CPU: float32 is faster")
+        return Check("cpu bf16", "note", found, "this CPU emulates bfloat16: use float32, which is faster")
     return Check("cpu bf16", "ok", found)
 
 
@@ -277,7 +277,7 @@ def _compiled_cache() -> Check:
     except OSError as error:
         found = str(error)
     return Check(
-        "compiled cache", "note", found, "each process compiles again; name another directory in XDG_CACHE_HOME"
+        "compiled cache", "note", found, "each process compiles again; set XDG_CACHE_HOME to a writable directory"
     )
 
 
@@ -311,7 +311,7 @@ def _registry(uri: str) -> Check:
         return _database(Path(uri.removeprefix("sqlite:///")))
     parts = urlsplit(uri)
     if parts.scheme not in ("http", "https"):
-        return Check("registry", "note", f"{parts.scheme or 'a path'}: not probed; from MLFLOW_TRACKING_URI")
+        return Check("registry", "note", f"{parts.scheme or 'a path'}: not contacted; from MLFLOW_TRACKING_URI")
     shown = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
     remedy = "start the server, or correct MLFLOW_TRACKING_URI; until then no draft is compared or promoted"
     try:
@@ -344,7 +344,7 @@ def _hub() -> Check:
     token = "HF_TOKEN is set" if os.environ.get("HF_TOKEN") else "HF_TOKEN is not set"
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
         return Check("hub", "note", f"{token}; HF_HUB_OFFLINE is set: only cached models can be used")
-    return Check("hub", "note", f"{token}; HF_HUB_OFFLINE is not set; not probed")
+    return Check("hub", "note", f"{token}; HF_HUB_OFFLINE is not set; not contacted")
 
 
 def _nearest(path: Path) -> Path:

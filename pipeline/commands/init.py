@@ -18,7 +18,10 @@ def init(
         ),
     ],
 ) -> None:
-    """Print a config for a pair and its prompts, with the choices explained in comments: `understudy init ... > my.yaml`."""
+    """Print a commented config for your models and prompts.
+
+    Save it with `understudy init ... > my.yaml`. The comments explain each choice.
+    """
     from pipeline.planning.starting_config import starting_config
 
     print(starting_config(target, draft, prompts), end="")

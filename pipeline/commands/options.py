@@ -10,14 +10,18 @@ RunId = Annotated[str | None, typer.Argument(metavar="RUN", help="The id of a ru
 Overrides = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="KEY=VALUE", help="Override a config key, such as distill.max_steps=100. May be repeated."
+        "--set",
+        metavar="KEY=VALUE",
+        help="Override a config key, such as distill.max_steps=100. May be given several times.",
     ),
 ]
 StorePath = Annotated[Path, typer.Option("--store", metavar="DIR", help="The directory of artifacts and runs.")]
 DEFAULT_STORE = Path(".understudy")
 ForcePromote = Annotated[
     bool,
-    typer.Option("--force-promote", help="Promote the draft also if it was rolled back. The gate decides as always."),
+    typer.Option(
+        "--force-promote", help="Promote the draft even if it was rolled back before. The promotion rules still apply."
+    ),
 ]
 TargetName = Annotated[
     str, typer.Option("--target", metavar="T", help="The target model: a local directory or org/name@revision.")
@@ -52,6 +56,6 @@ MinPOption = Annotated[
 ]
 DraftSamplingOption = Annotated[
     Literal["probabilistic", "greedy"],
-    typer.Option("--draft-sampling", help="How draft tokens are drawn at a temperature above 0."),
+    typer.Option("--draft-sampling", help="How draft tokens are chosen at a temperature above 0: sampled, or argmax."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]

@@ -12,11 +12,14 @@ def plan(
     set_: Overrides = None,
     store: StorePath = DEFAULT_STORE,
     measure: Annotated[
-        bool, typer.Option("--measure", help="Estimate time, disk and memory of each job from two small runs.")
+        bool, typer.Option("--measure", help="Also estimate the time, disk and memory of each job from two small runs.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Estimate what a run costs before it starts: upper bounds of prompts, target tokens and bytes."""
+    """Estimate what a run costs before it starts.
+
+    Prints upper bounds of prompts, target tokens and bytes. With --measure, also the time, disk and memory of each job.
+    """
     import dataclasses
     import json
 
@@ -41,4 +44,4 @@ def plan(
     elif measured:
         print_measured(measured)
     else:
-        print("add --measure to estimate time and memory")
+        print("to estimate the time, disk and memory of each job from two small runs, add --measure")

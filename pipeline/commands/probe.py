@@ -26,7 +26,7 @@ def probe(
         typer.Option(
             "--draft",
             metavar="D",
-            help="A draft model: a local directory or org/name@revision. Repeat the option to compare several.",
+            help="A draft model: a local directory or org/name@revision. May be given several times.",
         ),
     ],
     prompts: Annotated[
@@ -34,10 +34,10 @@ def probe(
         typer.Option(metavar="F", help="A JSONL or Parquet file, or a `datasets` directory, of prompts to complete."),
     ] = None,
     completions: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="A generate artifact, instead of --prompts.")
+        Path | None, typer.Option(metavar="DIR", help="Instead of --prompts: stored completions (a generate artifact).")
     ] = None,
-    count: Annotated[int, typer.Option(min=1, help="Maximum number of prompts.")] = 200,
-    max_new_tokens: Annotated[int, typer.Option(min=2, help="Maximum completion length, in tokens.")] = 128,
+    count: Annotated[int, typer.Option(min=1, help="The maximum number of prompts.")] = 200,
+    max_new_tokens: Annotated[int, typer.Option(min=2, help="The maximum length of a completion, in tokens.")] = 128,
     max_gamma: Annotated[int, typer.Option(min=1, max=16, help="The longest draft length to examine.")] = 16,
     temperature: TemperatureOption = 1.0,
     top_k: TopKOption = 0,
@@ -46,7 +46,9 @@ def probe(
     draft_sampling: DraftSamplingOption = "probabilistic",
     convention: Annotated[
         Literal["user", "transformers", "openvino"],
-        typer.Option(help="The convention for counting target calls (docs/examination.md)."),
+        typer.Option(
+            help="How target calls are counted: as a user, transformers or OpenVINO counts them (docs/examination.md)."
+        ),
     ] = "user",
     cost_ratio: Annotated[
         float | None,
@@ -66,7 +68,10 @@ def probe(
     device: DeviceOption = "auto",
     trust_remote_code: TrustOption = False,
 ) -> None:
-    """Examine drafts on your prompts: acceptance by domain, the best draft length, break-even, and a verdict for each draft."""
+    """Examine drafts on your prompts, without a config.
+
+    Prints acceptance rates by domain, the best draft length, the break-even acceptance rate, and a verdict for each draft.
+    """
     import dataclasses
     import json
     import tempfile

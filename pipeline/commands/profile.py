@@ -32,7 +32,10 @@ def profile(
     device: DeviceOption = "auto",
     trust_remote_code: TrustOption = False,
 ) -> None:
-    """Measure forward-pass times of a target and its draft by batch size, number of tokens and context length."""
+    """Measure the forward times of a target and its draft.
+
+    Times are measured by batch size, number of tokens and context length.
+    """
     batches = _numbers(batch_sizes, "--batch-sizes")
     contexts = context_lengths and _numbers(context_lengths, "--context-lengths")
     prompts = prompt_lengths and _numbers(prompt_lengths, "--prompt-lengths")

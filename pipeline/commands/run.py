@@ -16,7 +16,7 @@ def run(
     config: ConfigPath,
     set_: Overrides = None,
     from_: Annotated[
-        str, typer.Option("--from", metavar="STAGE", help="The first stage to run; earlier stages must be done.")
+        str, typer.Option("--from", metavar="STAGE", help="The first stage to run; earlier stages must be finished.")
     ] = STAGE_NAMES[0],
     until: Annotated[str, typer.Option(metavar="STAGE", help="The last stage to run.")] = STAGE_NAMES[-1],
     store: StorePath = DEFAULT_STORE,
@@ -24,7 +24,8 @@ def run(
         str | None, typer.Option("--run", metavar="ID", help="The id of a new run, or of a run to continue.")
     ] = None,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Hash every input file and every file that is reused from earlier runs.")
+        bool,
+        typer.Option("--verify", help="Hash every input file and every reused file again."),
     ] = False,
     force_promote: ForcePromote = False,
     dry_run: Annotated[
@@ -83,9 +84,14 @@ def _dry_run(given: "Config") -> None:
     except UnderstudyError as error:
         mistake = error
     yaml.safe_dump(resolved.model_dump(mode="json"), sys.stdout, sort_keys=False, allow_unicode=True)
-    print("---\n# jobs, in order")
+    print("---\n# jobs in execution order, and what each reads")
+    print(
+        "# JOB#PART is a part of a job's output; pair#shared: vocabulary, stop tokens and context that both models have"
+    )
+    print("# outside#NAME is an input that no job makes")
     for job in expand(resolved, ()):
-        print(f"# {job.id}: reads {', '.join(job.reads.values()) or 'nothing'}")
+        inputs = dict.fromkeys(job.reads.values())  # promote may read one draft under two names
+        print(f"# {job.id}: reads {', '.join(inputs) or 'nothing'}")
     for note in notes:
         print(f"# {note}")
     if mistake is not None:

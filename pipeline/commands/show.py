@@ -8,7 +8,10 @@ def show(
     store: StorePath = DEFAULT_STORE,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a run: its stages, the table of drafts, the decision, and the link to MLflow."""
+    """Show the results of a run.
+
+    Prints its jobs, the table of drafts, the decision, and the link to MLflow.
+    """
     import dataclasses
     import json
 

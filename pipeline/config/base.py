@@ -1,4 +1,4 @@
-"""The base of every config section: frozen, and unknown keys are errors. Knows nothing of torch."""
+"""The base of every config section: frozen, and unknown keys are errors. Does not import torch."""
 
 from pydantic import BaseModel, ConfigDict
 

@@ -74,13 +74,13 @@ class DistillConfig(Section):
     )
     learning_curve: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = Field(
         default=(),
-        description="Also train drafts on these shares of the completions, such as [0.25, 0.5], to see what more completions "
-        "would gain. Each share costs a whole training.",
+        description="Also train drafts on these shares of the completions, such as [0.25, 0.5], to estimate the gain from "
+        "more completions. Each share costs a whole training.",
     )
     domain_shares: dict[str, Annotated[float, Field(gt=0, le=1)]] = Field(
         default={},
-        description="Share of the training sequences by domain, such as {general: 0.2}, which replays general prompts beside a "
-        "narrow workload against forgetting. The other domains keep their proportions in the rest.",
+        description="Share of the training sequences by domain, such as {general: 0.2}, which mixes general prompts into a "
+        "narrow workload, so that the draft does not forget them. The other domains keep their proportions in the rest.",
     )
     lora: LoraConfig | None = Field(
         default=None, description="Train LoRA adapters on the linear layers only; null trains all weights."

@@ -15,13 +15,14 @@ class EvaluateConfig(Section):
         description="The convention for counting target calls (docs/examination.md); `user` counts every call and the prefill.",
     )
     draft_sampling: Literal["probabilistic", "greedy"] = Field(
-        default="probabilistic", description="How the engine draws draft tokens when the target samples."
+        default="probabilistic",
+        description="How the engine chooses draft tokens when the target samples: sampled (probabilistic), or argmax (greedy).",
     )
     gamma: int = Field(
         default=5,
         ge=1,
         le=64,
-        description="Draft length of the headline figures and of the decision.",
+        description="Draft length of the reported figures and of the decision.",
     )
     max_gamma: int = Field(default=16, ge=1, le=64, description="The longest draft length that is examined.")
     confidence: float = Field(default=0.95, gt=0.5, lt=1, description="Confidence level of every interval.")

@@ -8,7 +8,7 @@ from pipeline.config.base import Section
 
 
 class SamplingConfig(Section):
-    """Sampling settings of the deployment. Headline figures and decisions are at these settings."""
+    """Sampling settings of the deployment. Reported figures and decisions are at these settings."""
 
     temperature: float = Field(default=1.0, ge=0, le=10, description="Sampling temperature; 0 is greedy.")
     top_k: int = Field(default=0, ge=0, description="Sample from the k most likely tokens; 0 keeps all.")

@@ -94,7 +94,7 @@ class TargetShape(ReferenceShape):
 
 
 class DraftShape(ReferenceShape):
-    """The stock draft: at most a sixth of the target's parameters, trained by itself on the same text."""
+    """The base draft: at most a sixth of the target's parameters, trained by itself on the same text."""
 
     hidden: int = Field(default=128, gt=0, multiple_of=32, description="Width of the residual stream.")
     layers: int = Field(default=1, gt=0, description="Decoder layers.")
@@ -117,7 +117,7 @@ class ReferenceRecipe(Section):
     target: TargetShape = Field(
         default=TargetShape(), description="The target, trained on the domain `modules`, the library's own modules."
     )
-    draft: DraftShape = Field(default=DraftShape(), description="The stock draft, trained by itself on the same text.")
+    draft: DraftShape = Field(default=DraftShape(), description="The base draft, trained by itself on the same text.")
     fine_tune_steps: int = Field(
         default=130,
         gt=0,
@@ -140,7 +140,7 @@ class PairConfig(Section):
     draft: DraftSource = Field(description="The base draft: the draft model before distillation.")
     target_before: ModelSource | None = Field(
         default=None,
-        description="The target before its last change; the stock draft is examined against it too.",
+        description="The target before its last change; the base draft is examined against it too.",
     )
     trust_remote_code: bool = Field(
         default=False, description="Run code that ships with a model. Set it only if you trust that code."

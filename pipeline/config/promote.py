@@ -26,7 +26,7 @@ class TrackingConfig(Section):
     uri: str | None = Field(
         default=None,
         description="Tracking server; null: MLFLOW_TRACKING_URI, else a SQLite file inside the store. Credentials come from "
-        "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN; a URI that holds some is refused.",
+        "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN; a URI with credentials is refused.",
     )
     experiment: str = Field(default="understudy", min_length=1, description="MLflow experiment of the runs.")
 

@@ -18,7 +18,7 @@ _LOADS_HEAD = ("transformers",)
 
 
 class RecoveryConfig(Section):
-    """A short distillation through the rounded weights (straight-through), where a variant lost too much acceptance."""
+    """A short distillation with fake-quantised weights (straight-through estimator), where a variant lost acceptance."""
 
     max_acceptance_loss: float = Field(
         default=0.01,
@@ -49,7 +49,7 @@ class QuantizeConfig(Section):
     )
 
     recovery: RecoveryConfig = Field(
-        default=RecoveryConfig(), description="Recovery of a variant that lost too much acceptance."
+        default=RecoveryConfig(), description="Further training of a variant that lost too much acceptance."
     )
 
     @property

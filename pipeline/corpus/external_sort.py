@@ -1,6 +1,6 @@
 """Rows with equal keys, found by an external sort: memory is bounded by `chunk` records.
 
-Knows 64-bit keys and row numbers, not their meaning.
+Does not depend on what a key means: a record is a 64-bit key and a row number.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,10 +14,11 @@ CHUNK = 1 << 20  # records in memory: 16 MB, and the same again while sorting
 
 
 def sorted_records(blocks: Iterable[NDArray[np.void]], scratch: Path, chunk: int = CHUNK) -> Iterator[NDArray[np.void]]:
-    """The records of `blocks` (dtype RECORD) sorted by key, then row, in blocks of about `chunk` records.
+    """Sort the records of `blocks` (1-D arrays of dtype RECORD) by key, then row. Yields them in blocks of about `chunk` records.
 
-    An external merge sort: runs that fit into memory are sorted and written to `scratch`, a new file that is removed at the
-    end. The merge holds one block of each run and yields all records up to the smallest last record of these blocks.
+    An external merge sort (Knuth, The Art of Computer Programming, vol. 3, 5.4). First, runs of at most `chunk` records are
+    sorted in memory and written to the file `scratch`, which is removed at the end. Then the runs are merged: with one block of
+    each run in memory, all records up to the smallest of the blocks' last records are complete and can be yielded.
     """
     try:
         lengths = _write_runs(blocks, scratch, chunk)
@@ -27,7 +28,10 @@ def sorted_records(blocks: Iterable[NDArray[np.void]], scratch: Path, chunk: int
 
 
 def equal_rows(records: Iterable[NDArray[np.void]]) -> Iterator[NDArray[np.int64]]:
-    """Rows [n >= 2], ascending, of every key that occurs more than once, given sorted records."""
+    """For every key that occurs more than once: the numbers of its rows, ascending, as an array of shape (n,), n >= 2.
+
+    `records` are blocks as `sorted_records` yields them; a key may continue in the next block.
+    """
     carried = np.empty(0, dtype=RECORD)
     for block in records:
         joined = np.concatenate([carried, block])

@@ -1,6 +1,6 @@
 """The first pass over the prompt sources: every row is added to the row buffer or written to `rejects.jsonl`.
 
-Holds one batch of texts in memory. Knows nothing of duplicates and splits.
+Holds one batch of texts in memory. Does not depend on duplicates or splits.
 """
 
 import json
@@ -45,9 +45,11 @@ class RowCounts:
 def read_sources(
     config: CorpusConfig, paths: list[Path], renderer: Renderer, buffer: RowBuffer, rejects: Path, progress: Progress
 ) -> RowCounts:
-    """Read every source (`paths` in the order of config.sources) into `buffer`; unusable rows go to `rejects`.
+    """Read the rows of every source, render and tokenise them, and add the usable prompts to `buffer`.
 
-    UsageError for a source that is empty, has more rejects than `max_rejected_share`, or yields no prompt.
+    `paths` are the files of `config.sources`, in their order. Rows that are malformed, too long or too short are written to the
+    file `rejects`, one JSON object per line. Returns the counts of all sources together. UsageError for a source that is empty,
+    has a larger share of malformed rows than `config.max_rejected_share`, or contains no prompt.
     """
     readers = [
         SourceReader(number, source, path)

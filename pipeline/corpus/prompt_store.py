@@ -1,4 +1,4 @@
-"""`prompts.arrow`: the corpus that later stages read, and its writer. Knows no tokenizer.
+"""`prompts.arrow`: the corpus that later stages read, and its writer. Does not depend on a tokenizer.
 
 An uncompressed Arrow IPC file, so that it can be memory-mapped.
 """

@@ -19,7 +19,11 @@ SPLITS = ("train", "dev", "examination")
 
 
 def identities(hashes: NDArray[np.void], clusters: Clusters) -> NDArray[np.uint64]:
-    """The identity [rows] of each row's cluster; dropped duplicates are included."""
+    """The identity of each row's cluster, shape (rows,): the smallest 64-bit hash of a group name in the cluster, or of a prompt
+    if no row of the cluster has a group. Rows that were dropped as duplicates count too.
+
+    `hashes` has one record per row, with the fields content, group_name and grouped.
+    """
     top = np.uint64(2**64 - 1)
     by_content = np.full(len(hashes), top, dtype=np.uint64)
     by_group = by_content.copy()
@@ -32,8 +36,11 @@ def identities(hashes: NDArray[np.void], clusters: Clusters) -> NDArray[np.uint6
 
 
 def split_of(identity: int, shares: Splits) -> int:
-    """The index of the split in SPLITS. The identity is hashed again: the minimum of many hashes is small, so without it
-    large clusters would fall into train."""
+    """The split of a cluster, as an index into SPLITS.
+
+    The identity is hashed again to a number in [0, 1) that is compared with the shares. Without the second hash, large clusters
+    would go to train more often, because the minimum of many hashes is small.
+    """
     digest = hashlib.sha256(b"understudy split " + identity.to_bytes(8, "little")).digest()
     place = int.from_bytes(digest[:8], "little") / 2**64
     if place < shares.train:
@@ -42,7 +49,7 @@ def split_of(identity: int, shares: Splits) -> int:
 
 
 def assign_splits(hashes: NDArray[np.void], clusters: Clusters, shares: Splits) -> NDArray[np.uint8]:
-    """The split [rows] of every row. UsageError if a split has no kept row."""
+    """The split of every row as an index into SPLITS, shape (rows,). UsageError if no prompt is left for one of the splits."""
     found, inverse = np.unique(identities(hashes, clusters), return_inverse=True)
     splits = np.array([split_of(int(identity), shares) for identity in found], dtype=np.uint8)[inverse]
     for number, name in enumerate(SPLITS):

@@ -1,6 +1,6 @@
 """Rows of columnar prompt files: Parquet, and `datasets` directories (`save_to_disk`). UsageError for unreadable files.
 
-Reads only the requested columns. Knows no prompts.
+Reads only the requested columns. Does not depend on what a row means.
 """
 
 from collections.abc import Iterator, Mapping

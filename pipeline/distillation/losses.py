@@ -1,4 +1,4 @@
-"""Distillation losses as pure functions of draft logits and target distributions. Knows no model and no store.
+"""Distillation losses as pure functions of draft logits and target distributions. Does not depend on models or the store.
 
 Every loss compares columns of p and q. For full distributions a column is a token. For stored ones (`SparseTargets`) a column
 is a top token, a token sampled from the rest (which represents several), or the whole rest in one bucket.

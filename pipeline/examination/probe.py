@@ -1,5 +1,5 @@
-"""Answers whether a draft is worth using here: completions of some prompts, an examination of each draft, and the speedup
-that follows from this machine's forward times. Works without a config or a store."""
+"""Answers whether a draft is worth using on this machine: completions of some prompts, an examination of each draft, and the
+speedup that follows from this machine's forward times. Works without a config or a store."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -256,14 +256,16 @@ def _pays(prompts: int, low: float | None, high: float | None) -> bool | None:
 
 
 def _verdict(prompts: int, pays: bool | None, gamma: int, speedup: float, low: float | None) -> str:
+    most = f"the predicted speedup is at most {speedup:.2f}"
     if pays:
-        return f"may pay off: the upper bound of its speedup is {speedup:.2f}, with {gamma} draft tokens per round"
+        return f"may be faster than plain decoding: {most}, with {gamma} draft tokens per round"
     if pays is False:
-        return f"does not pay off: the upper bound of its speedup is {speedup:.2f}, at its best draft length ({gamma})"
+        return f"is not faster than plain decoding: {most}, at its best draft length ({gamma})"
     if prompts < _LEAST_PROMPTS:
         return f"{prompts} prompts are too few for a verdict; give at least {_LEAST_PROMPTS}"
     if low is None:
         return (
             "no interval: a few prompts have most of the tokens; give more prompts with completions of similar length"
         )
-    return f"no verdict: predicted speedup about {speedup:.2f}, its interval includes 1; use more prompts or an idle machine"
+    about = f"the predicted speedup is about {speedup:.2f} and its interval includes 1"
+    return f"no verdict: {about}; use more prompts or an idle machine"

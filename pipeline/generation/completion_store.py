@@ -132,16 +132,18 @@ def _write(path: Path, batch: Any) -> None:
 
 
 def shard_exists(directory: Path, name: str) -> bool:
+    """Whether the shard is complete: its second file is written last."""
     return (directory / f"{name}.completions.arrow").exists()
 
 
 def read_completions(
     directory: Path, splits: Collection[str] | None = None, sampling: Sampling | None = None, shards: str = ""
 ) -> Iterator[StoredCompletion]:
-    """The stored completions of these splits and this `sampling`, in the order written, from shards whose names begin with
-    `shards`. Arrays are views of mapped memory; a shard stays mapped while any of its completions is referenced.
+    """Read the completions stored in `directory`, in the order in which they were written.
 
-    Raises UnderstudyError naming a damaged file.
+    Only those of `splits` (None: all), with the settings `sampling` (None: all), from shards whose names begin with `shards`.
+    Arrays are views of the memory-mapped file, which stays mapped while one of its completions is referenced. Raises
+    UnderstudyError that names a damaged file, or a file of another version.
     """
     for path, batch in _shards(directory, splits, sampling, shards):
         if batch.num_rows:
@@ -179,7 +181,8 @@ def _sampling(row: dict[str, Any]) -> Sampling:
 
 
 class _TokenColumns:
-    """The columns of a token file as numpy views (zero-copy)."""
+    """The columns of a token file as numpy views (zero-copy), for its N tokens: token, log_p, certain and rest_log_p (N,);
+    entries (N, K, ENTRY_BYTES). UnderstudyError for a file of another version."""
 
     def __init__(self, path: Path) -> None:
         batch = _open(path)
@@ -193,6 +196,7 @@ class _TokenColumns:
         self.vocabulary = int(batch.schema.metadata[b"vocabulary"])
 
     def completion(self, row: dict[str, Any]) -> StoredCompletion:
+        """The completion that `row`, a row of the completions file, describes: its tokens are first .. first + total - 1."""
         rows = slice(row["first"], row["first"] + row["total"])
         return StoredCompletion(
             id=row["id"],

@@ -1,4 +1,4 @@
-"""Sparse form of the target's distributions at temperature 1: K tokens each, three bytes per token. Knows no file.
+"""Sparse form of the target's distributions at temperature 1: K tokens each, three bytes per token. Does not read or write files.
 
 Shapes: N positions, V shared tokens, K stored. An entry packs a token id and its log p into 24 bits: with a vocabulary of
 152,000 the id takes 18 bits and log p has 6, with 2,048 log p has 13.

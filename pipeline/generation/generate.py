@@ -1,7 +1,7 @@
 """Completions of the target with its distributions, generated shard by shard: the training data of the draft.
 
-Knows no stage. A shard's content depends only on the prompts, the settings and the seed, so a resumed run writes the same
-bytes as an uninterrupted one.
+Does not depend on stages. A shard's content depends only on the prompts, the settings and the seed, so a resumed run writes the
+same bytes as an uninterrupted one.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from pipeline.speculation.sampling import GREEDY, Sampling, log_probabilities
 
 @dataclass(frozen=True)
 class CompletionRequest:
-    """One completion to generate."""
+    """One completion to generate: which prompt, and with which sampling settings. A prompt may have several."""
 
     prompt: Prompt
     sampling: Sampling
@@ -33,15 +33,15 @@ class CompletionRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationSettings:
-    """Settings of `generate`."""
+    """Settings of `generate`. Lengths are in tokens; `batch` and `shard` are numbers of completions."""
 
     sampling: Sampling  # of the deployment
     max_new_tokens: int
-    lookahead: int  # target tokens past the end, for examination prompts
-    distribution_tokens: int  # stored tokens of each distribution
-    distribution_selection: Selection
-    batch: int
-    shard: int
+    lookahead: int  # tokens generated past the end of a completion, for examination prompts only
+    distribution_tokens: int  # entries stored for each of the target's distributions
+    distribution_selection: Selection  # how these entries are chosen
+    batch: int  # decoded at once
+    shard: int  # in one file
     seed: int
 
 
@@ -51,11 +51,12 @@ def plan_completions(
     examination_samplings: Sequence[Sampling] = (),
     train_at: Sequence[Sampling] = (),
 ) -> list[CompletionRequest]:
-    """The completions to generate. Train prompts: one for each entry of `train_at`, or one at the deployment's sampling if it is
-    empty. Dev prompts: one at the deployment's sampling. Examination prompts: one at the deployment's sampling, a greedy one,
-    and one for each entry of `examination_samplings`.
+    """The completions to generate for `prompts`, sorted as by `sort_requests`.
 
-    Sorted by sampling, then length, so that the prompts of a batch have similar lengths and need little padding.
+    - A train prompt has one for each entry of `train_at`; if `train_at` is empty, one with the settings `deployed`.
+    - A dev prompt has one with the settings `deployed`.
+    - An examination prompt has one with the settings `deployed`, a greedy one, and one for each entry of
+      `examination_samplings`. Settings that occur twice are used once.
     """
     deployed, train_at = canonical(deployed), [canonical(sampling) for sampling in train_at or (deployed,)]
     examined = list(dict.fromkeys(map(canonical, (deployed, GREEDY, *examination_samplings))))
@@ -71,7 +72,10 @@ def plan_completions(
 
 
 def sort_requests(requests: Iterable[CompletionRequest], kinds: Sequence[Sampling]) -> list[CompletionRequest]:
-    """Sort by sampling, then examination prompts first, then length."""
+    """Sort by sampling settings (in the order of `kinds`); then examination prompts before others; then by prompt length.
+
+    The prompts of a batch then have similar lengths and need little padding. ValueError for settings that are not in `kinds`.
+    """
     return sorted(
         requests,
         key=lambda item: (
@@ -94,9 +98,11 @@ def generate(
     progress: Progress,
     turn: int = 1,
 ) -> None:
-    """Write the missing shards of a turn; its completions are read back in the order of `requests`.
+    """Generate the completions of `requests` with `model` (the target) and write them as shards to the directory `out`.
 
-    All completions of a shard have the same sampling settings. Progress is counted in tokens of the longest possible output.
+    Shards that exist are not generated again. `read_completions` returns the completions in the order of `requests`, if these
+    are sorted by sampling settings: all completions of a shard have the same. `vocabulary`: number of shared tokens.
+    `turn`: number of the chat turn, from 1. The progress bar counts `max_new_tokens` tokens per completion.
     """
     shards = _shards(requests, settings.shard, turn)
     most = settings.max_new_tokens

@@ -14,7 +14,7 @@ from pipeline.generation.generate import CompletionRequest, sort_requests
 
 @dataclass
 class StopReasons:
-    """How many chats stopped before their last question, by reason."""
+    """Number of chats that stopped before their last user message, by reason."""
 
     cut: int = 0  # the answer reached the length limit, so the chat is not continued
     too_long: int = 0  # chat and answer exceed the prompt limit
@@ -30,10 +30,12 @@ def next_turn(
     most_tokens: int,
     stop_reasons: StopReasons,
 ) -> list[CompletionRequest]:
-    """The requests that follow the answers `completions`, which are in the order of `requests`. Each sampling continues with
-    its own answers.
+    """The requests of the next turn: each chat with the target's answer and the next user message appended.
 
-    The whole history is rendered again by the chat template, as in a deployment; templates may drop reasoning content.
+    `completions` are the answers to `requests`, in the same order. A chat that was sampled with several settings continues
+    separately with each of its answers. The chat template renders the whole history again, as a server does; a template may
+    drop reasoning content of earlier answers. Chats without a further user message are left out. Chats that cannot continue
+    are left out and counted in `stop_reasons`. `most_tokens`: the longest prompt, in tokens.
     """
     found = []
     for item, completion in zip(requests, completions, strict=True):

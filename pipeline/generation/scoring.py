@@ -39,9 +39,11 @@ def score(
     vocabulary: int,
     batch_tokens: int,
 ) -> list[StoredCompletion]:
-    """Each completion with log p and distributions of the target, from one teacher-forced pass, in the given order.
+    """The target's log p and distributions for every token of `completions`, from one teacher-forced pass over each.
 
-    Prompt and completion must fit the target's context. Batches depend only on the completions.
+    Returns one StoredCompletion per completion, in the given order. `kept` entries of each distribution are stored, chosen by
+    `method`. `vocabulary`: number of shared tokens V; further logits are dropped. `batch_tokens`: the most tokens of a batch,
+    padding included. The caller makes sure that prompt and completion fit the target's context.
     """
     found: dict[int, StoredCompletion] = {}
     for numbers in batches([len(item.prompt) + len(item.tokens) for item in completions], batch_tokens):
@@ -59,6 +61,7 @@ def score(
 def _stored(
     row: DraftCompletion, logits_NV: torch.Tensor, sampling: Sampling, kept: int, method: Selection
 ) -> StoredCompletion:
+    """One scored completion. `logits_NV`: the target's logits that predict its N tokens."""
     count, vocabulary = logits_NV.shape
     uniform_N = np.random.default_rng([row.seed, 1]).random(count)
     log_p, entries, certain, rest = [], [], [], []

@@ -15,7 +15,11 @@ TRAINED_ON = "trained_on.json"
 
 
 def find_draft(given: Path, config: PairConfig) -> Path:
-    """The draft's model directory in `given`: a pair, distill or quantize artifact, or a model directory."""
+    """The draft's model directory. `given` is a pair, distill or quantize artifact, or already a model directory.
+
+    Of a pair artifact it is the base draft, which may be outside the store; `config` then says where. Raises UnderstudyError if
+    the directory has no config.json.
+    """
     if (given / PAIR_FILE).exists():
         return read_pair(given, config).path("draft")
     path = given / "draft" if (given / "draft").is_dir() else given

@@ -1,4 +1,4 @@
-"""Loads models and tokenizers on a device, in a given dtype. Knows no stage.
+"""Loads models and tokenizers on a device, in a given dtype. Does not depend on stages.
 
 All weights are loaded here: safetensors only, and code shipped with a model runs only with `trust_remote_code`.
 """

@@ -32,10 +32,11 @@ class NamedPair:
 def load_named_pair(
     target: str, drafts: Sequence[str], dtype: str | None, device: str, trust_remote_code: bool = False
 ) -> NamedPair:
-    """Load a target and drafts, each a model directory, an artifact that contains one, or `org/name@revision` on the hub.
+    """Load a target and drafts by name, with the target's tokenizer.
 
-    With `dtype` None each model is loaded in its saved dtype. Raises UsageError for an unknown name, UnderstudyError for a
-    draft with another tokenizer or weights that do not load.
+    A name is a model directory, an artifact that contains one, or `org/name@revision` on the hub. `dtype` None: each model is
+    loaded in the dtype that it was saved in. `device`: auto, cpu, cuda or cuda:N. Raises UsageError for a name that is no model
+    and for logits narrower than the tokenizer, UnderstudyError for a draft with another tokenizer or weights that do not load.
     """
     where = choose_device(device)  # before any download
     names = short_names(list(dict.fromkeys(drafts)))
@@ -67,7 +68,10 @@ def load_named_pair(
 
 
 def short_names(names: Sequence[str]) -> dict[str, str]:
-    """For each of `names`, the shortest tail of its path that makes all of them distinct."""
+    """A short name for each of `names`: the last components of its path, as many as make all short names different.
+
+    For example, /a/x/draft and /a/y/draft become x/draft and y/draft. Returns name -> short name.
+    """
     parts = {name: Path(name).parts for name in names}
     for kept in range(1, max(map(len, parts.values()), default=0) + 1):
         short = {name: "/".join(own[-kept:]) for name, own in parts.items()}
@@ -83,8 +87,11 @@ def find_model(name: str, role: str) -> Path:
 
 
 def local_directory(name: str, role: str) -> Path | None:
-    """The model directory that `name` stands for; None for a hub model. An artifact keeps its models in folders named by
-    their role."""
+    """The model directory that `name` stands for; None if `name` is a hub model, `org/name@revision`.
+
+    `role` is target or draft. In an artifact, the model is in the folder with the name of its role. UsageError if `name` is a
+    directory without a model, or neither a directory nor a hub model.
+    """
     path = Path(name).expanduser()
     if path.is_dir():
         path = path / role if (path / role / "config.json").is_file() else path

@@ -56,6 +56,7 @@ def _renamed(weights: dict[str, Any], wanted: Sequence[str], stack: str, chosen:
 
 
 def _layers(model: Any) -> tuple[str, torch.nn.ModuleList]:
+    """The list of the model's decoder layers, and its name in the model. UsageError if there is no such list."""
     count, decoder = model.config.get_text_config().num_hidden_layers, set(model.get_decoder().modules())
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.ModuleList) and len(module) == count and module in decoder:
@@ -66,13 +67,18 @@ def _layers(model: Any) -> tuple[str, torch.nn.ModuleList]:
 
 
 def _spread(count: int, kept: int) -> list[int]:
+    """`kept` layer numbers evenly spaced over 0 .. count - 1, the first and the last included; empty if there are too few."""
     if kept == 1:
         return [0]
     return [round(place * (count - 1) / (kept - 1)) for place in range(min(kept, count))] if kept <= count else []
 
 
 def added_tokens(target: Any, draft: Any) -> list[int]:
-    """Ids of tokens that only the target's tokenizer has, if that is the only difference; otherwise none."""
+    """The ids of tokens that only the target's tokenizer has, ascending. `target` and `draft` are tokenizers.
+
+    Empty if the tokenizers are equal, if they also differ in another way (such as how text is split into tokens), or if an added
+    id is below one of the draft's ids.
+    """
     theirs, ours = target.get_vocab(), draft.get_vocab()
     if not ours.items() < theirs.items() or split_difference(target, draft) is not None:
         return []

@@ -110,7 +110,7 @@ def _read_prompts(path: Path) -> Prompts:
 
 def _lines(target: Model, draft: Model, prompts: Prompts) -> Iterator[str]:
     name = re.sub(r"[^A-Za-z0-9._-]", "", Path(target.source).name) or "pair"
-    yield "# A config to start from. Try it with `--dry-run`; docs/configuration.md explains every key."
+    yield "# A config to start from. Check it with `understudy run --dry-run`; docs/configuration.md explains every key."
     yield f"name: {_text(name)}"
     yield ""
     yield "pair:"
@@ -139,11 +139,11 @@ def _lines(target: Model, draft: Model, prompts: Prompts) -> Iterator[str]:
     yield ""
     yield "evaluate:"
     yield "  convention: user  # how target calls are counted: user, transformers, vllm or openvino"
-    yield "  gamma: 5  # draft length of the headline figures and of the decision"
+    yield "  gamma: 5  # draft length of the reported figures and of the decision"
     yield ""
     yield "gate:"
-    yield "  min_gain: 0.0  # acceptance rate that a candidate must gain over the champion; 0.01 is 1 point"
-    yield "  domain_margin: 0.01  # acceptance rate that a domain may lose"
+    yield "  min_gain: 0.0  # smallest gain in acceptance rate over the champion or base draft; 0.01 is 1 point"
+    yield "  domain_margin: 0.01  # largest loss of acceptance rate in a domain"
 
 
 def _domains(prompts: Prompts) -> Iterator[str]:
@@ -191,7 +191,7 @@ def _sampling(target: Model) -> Iterator[str]:
         settings = SamplingConfig.model_validate(found).model_dump()
     except ValidationError:  # values that an engine would refuse too
         found, settings = {}, SamplingConfig().model_dump()
-    yield "# Use the settings of your deployment: figures and decisions are for these."
+    yield "# The settings of your deployment. Figures and decisions are valid for these settings."
     yield f"sampling:{'  # from the generation_config.json of the target' if found else ''}"
     for key, value in settings.items():
         yield f"  {key}: {_text(value)}"

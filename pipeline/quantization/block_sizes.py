@@ -1,4 +1,4 @@
-"""Which variants the sizes of a model's linear layers do not allow, found without loading weights. Knows no stage."""
+"""Which variants the sizes of a model's linear layers do not allow, found without loading weights. Does not depend on stages."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""Quantisation-aware distillation: a short training with fake-quantised weights, to recover acceptance. Knows no stage.
+"""Quantisation-aware distillation: a short training with fake-quantised weights, to recover acceptance.
 
-The forward pass uses the rounded weights of the variant; gradients pass straight through to the original weights
-(straight-through estimator, Bengio et al. 2013). It starts from the trained draft.
+Does not depend on stages. The forward pass uses the rounded weights of the variant; gradients pass unchanged to the original
+weights (straight-through estimator, Bengio et al. 2013). It starts from the trained draft.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Quantised variants of a draft as self-contained checkpoints: INT8 and INT4 by bitsandbytes, FP8. Knows no stage.
+"""Quantised variants of a draft as self-contained checkpoints: INT8 and INT4 by bitsandbytes, FP8. Does not depend on stages.
 
 On CPUs with AVX512-BF16 bitsandbytes repacks 4-bit weights in place at the first forward pass, and a checkpoint saved after that
 is silently wrong. Therefore: quantise, save, reload, and only then run a forward pass.

@@ -1,6 +1,7 @@
-"""Trains the reference pair: tokenizer, target, stock draft, then fine-tunes the target on text of another domain.
+"""Trains the reference pair: tokenizer, target, base draft, then fine-tunes the target on text of another domain.
 
-Knows no stage. Each finished model is a directory renamed into place, so a killed run repeats only the training it was in.
+Does not depend on stages. Each finished model is a directory renamed into place, so a run that was killed repeats only the
+training in which it was killed.
 """
 
 import json
@@ -65,7 +66,7 @@ def make_reference_pair(
     def perplexities(model: LlamaForCausalLM, when: str) -> dict[str, float]:
         return {f"perplexity_{name}_{when}": perplexity(model, row, recipe.context) for name, row in unseen.items()}
 
-    first, stock = recipe.target, recipe.draft
+    first, base = recipe.target, recipe.draft
     before = part(
         "target_before",
         lambda: new_model(first, recipe, tokenizer, seed),
@@ -73,8 +74,8 @@ def make_reference_pair(
     )
     part(
         "draft",
-        lambda: new_model(stock, recipe, tokenizer, seed + 1),
-        Training("stock draft", tokens["modules"], stock.steps, stock.learning_rate, seed + 1),
+        lambda: new_model(base, recipe, tokenizer, seed + 1),
+        Training("base draft", tokens["modules"], base.steps, base.learning_rate, seed + 1),
     )
     figures = perplexities(before, "before")  # before fine-tuning, which changes this model in place
     fine_tuning = Training(

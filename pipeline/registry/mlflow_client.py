@@ -1,6 +1,6 @@
 """Access to MLflow: its location, a quiet import, a health check before the first call, errors in one line.
 
-Knows nothing of drafts, champions or runs. Imports mlflow only when it is needed (1 s), and never writes to the current
+Does not depend on drafts, champions or runs. Imports mlflow only when it is needed (1 s), and never writes to the current
 directory, which is MLflow's default for a database without an artifact location.
 """
 

@@ -2,7 +2,7 @@
 
 One MLflow registered model per target (or deployment), one version per draft that passed, aliases `champion`, `previous`,
 `challenger`. Every change of the aliases has a number, is made under a claim (`pipeline.registry.claims`) and is recorded in
-tags, because MLflow keeps no history of aliases. Knows nothing of stages. It applies no rules: the gate has done so.
+tags, because MLflow keeps no history of aliases. Does not depend on stages. It applies no rules: the gate has done so.
 """
 
 import contextlib

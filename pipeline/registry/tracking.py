@@ -1,8 +1,8 @@
 """Uploads runs to MLflow: one parent run per pipeline run, one child run per job, figures, settings and the decision.
 
 The record in the store is authoritative; MLflow holds a copy, uploaded during the run or later by `understudy store sync`. If
-MLflow does not answer, the run continues with a warning. Knows no stage: figures come from manifests. `record.mlflow` lists
-what has been uploaded, so that a repeated upload sends only what is new.
+MLflow does not answer, the run continues with a warning. Does not depend on stages: figures come from manifests.
+`record.mlflow` lists what has been uploaded, so that a repeated upload sends only what is new.
 """
 
 import json

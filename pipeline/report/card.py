@@ -141,12 +141,12 @@ def _model(entry: Mapping[str, Any]) -> str:
 
 def _acceptance(found: Mapping[str, Any]) -> str:
     level = f"{100 * found['confidence']:g}%"
-    drawn = "greedily" if _greedy(found) else "by sampling"
+    drawn = "chosen greedily (argmax)" if _greedy(found) else "sampled"
     lines = [
         f"## Examination at temperature {found['temperature']:g}",
         "",
         f"On {found['prompts']:,} examination prompts, which are in no training set; {level} intervals over prompts. "
-        f"Convention for target calls: `{found['convention']}`. Draft tokens are drawn {drawn}.",
+        f"Convention for target calls: `{found['convention']}`. Draft tokens are {drawn}.",
         "",
         f"| metric | value | {level} interval |",
         "|---|---:|---|",

@@ -10,7 +10,7 @@ from pipeline.report.console import Report
 from pipeline.speculation.batch import Completion
 from pipeline.speculation.statistics import Statistics, count
 
-COLUMNS = ("figure", "speculative", "target alone")
+COLUMNS = ("metric", "speculative", "target alone")
 _STYLES = {"accepted": "green", "corrected": "bold red", "bonus": "bold cyan", "plain": ""}
 _MARKS = {"corrected": "[{}]", "bonus": "{{{}}}"}  # where there are no colours
 
@@ -71,15 +71,17 @@ def print_statistics(completion: Completion, alone: Completion | None) -> None:
     rows = statistics_rows(found, count([alone]) if alone is not None else None)
     columns = COLUMNS if alone is not None else COLUMNS[:-1]
     out.line()
-    out.table(columns, [row[: len(columns)] for row in rows], left=("figure",))
+    out.table(columns, [row[: len(columns)] for row in rows], left=("metric",))
+    out.text(
+        "Examined acceptance rate: accepted / (accepted + first rejections). Draft tokens after a rejection are not verified "
+        "and do not count."
+    )
     shares = zip(found.accepted_at, found.drafted_at, strict=True)
     out.text(
-        "acceptance by draft position: " + " ".join(f"{accepted / max(drafted, 1):.2f}" for accepted, drafted in shares)
+        "acceptance by position in the draft: "
+        + " ".join(f"{accepted / max(drafted, 1):.2f}" for accepted, drafted in shares)
     )
-    out.text(
-        "rounds by number of accepted tokens: "
-        + ", ".join(f"{n}: {rounds}" for n, rounds in enumerate(found.histogram) if rounds)
-    )
+    out.text("rounds with 0, 1, 2, ... accepted tokens: " + ", ".join(map(str, found.histogram)))
 
 
 def statistics_rows(found: Statistics, alone: Statistics | None) -> list[tuple[str, str, str]]:

@@ -15,7 +15,7 @@ from pipeline.report.console import Report
 
 COLUMNS = (
     "draft length",
-    "tokens per step",
+    "tokens per round",
     "tokens by rule of thumb",
     "speedup",
     "speedup by rule of thumb",
@@ -63,8 +63,9 @@ def _break_even(example: Example, times: ForwardTimes, most: int) -> str:
         return "This pair is not faster than plain decoding at any acceptance rate."
     at = "none" if own is None else f"{own:.2f}"
     return (
-        f"Break-even acceptance rate: {at} at draft length {example.gamma}, {best:.2f} at the best draft length. (Verification "
-        "time of other draft lengths is linear between the two given times.)"
+        f"Break-even acceptance rate: {at} at draft length {example.gamma}, {best:.2f} at the best draft length. The time of a "
+        "target pass at other draft lengths is interpolated (for longer ones extrapolated) linearly from --plain-ms and "
+        "--verify-ms."
     )
 
 
@@ -76,17 +77,19 @@ def _explanation(example: Example) -> list[str]:
     verdict = f"is {over}% too high" if over else "agrees"
     return [
         f"Plain decoding: one token per target pass, {example.plain:g} ms per token.",
-        f"One speculative step: {gamma} draft tokens in {gamma * example.draft:g} ms, then one target pass over {gamma + 1} "
+        f"One round: {gamma} draft tokens in {gamma * example.draft:g} ms, then one target pass over {gamma + 1} "
         f"tokens in {example.verify:g} ms: {round_ms:g} ms.",
         "",
-        f"Rule of thumb: {alpha:.0%} of {gamma} draft tokens are accepted and the target adds one: {rule:.2f} tokens per step, "
+        f"Rule of thumb: {alpha:.0%} of {gamma} draft tokens are accepted and the target adds one: {rule:.2f} tokens per round, "
         f"{round_ms / rule:.1f} ms per token, speedup {rule * example.plain / round_ms:.2f}.",
         f"Exact: a draft token counts only if all draft tokens before it were accepted: 1 + {alpha:g} + {alpha:g}^2 + ... = "
-        f"{exact:.2f} tokens per step, {round_ms / exact:.1f} ms per token, speedup {exact * example.plain / round_ms:.2f}.",
+        f"{exact:.2f} tokens per round, {round_ms / exact:.1f} ms per token, speedup {exact * example.plain / round_ms:.2f}.",
         "",
-        f"If {alpha:g} is the acceptance rate (the probability that a token is accepted if all before it were), the rule "
+        f"If {alpha:g} is the acceptance rate (the probability that a draft token is accepted if all draft "
+        f"tokens before it were), the rule "
         f"of thumb {verdict}. `understudy probe` and every examination report this rate.",
         f"If {alpha:g} is the draft acceptance rate of an engine (accepted / drafted tokens), the rule of thumb is right. The "
         f"acceptance rate is then {counted:.2f}.",
-        "Both assume the same acceptance rate for every token. An examination's tokens per target call do not.",
+        "Both formulas assume the same acceptance rate for every token. The tokens per target call that an examination reports "
+        "do not rely on this assumption.",
     ]

@@ -47,8 +47,13 @@ def print_prediction(found: Prediction, lengths_N: NDArray[np.int64], tokens: fl
     out.table([column for column in COLUMNS if simulated or column not in _SIMULATED], rows)
     out.text(f"draft length: {_lengths(lengths_N)}")
     out.text(
-        f"capacity: {found.plain_limit:.4g} requests/s with plain decoding, {found.speculative_limit:.4g} with speculation. "
-        "Where offered load exceeds capacity (unstable), the queue grows without bound and so does latency"
+        f"capacity: {found.plain_limit:.4g} requests/s with plain decoding, {found.speculative_limit:.4g} with speculation"
+    )
+    if any(point.plain is None or point.speculative is None for point in found.points):
+        out.text(f"{_UNSTABLE}: the offered load exceeds the capacity, so the queue and the latency grow without bound")
+    out.text(
+        "Speedup: mean latency with plain decoding / mean latency with speculation. Batch: mean number of requests in "
+        "progress; it is below 1 if the server is often idle."
     )
     for note in notes:
         out.text(note)

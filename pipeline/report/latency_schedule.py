@@ -34,9 +34,9 @@ def print_schedule(found: Schedule, notes: Sequence[str]) -> None:
     out.table([column for column in COLUMNS if several or column != "draft"], rows)
     paying, cap = batch_ranges((found.lengths_N > 0).astype(np.int64)), len(found.lengths_N)
     if named := [_sizes(first, last) for first, last, pays in paying if pays]:
-        out.text(f"speculation pays at batch size {', '.join(named)} (batch cap: {cap})")
+        out.text(f"speculation is faster at batch size {', '.join(named)} (batch cap: {cap})")
     else:
-        out.text(f"speculation does not pay at any batch size up to {cap}")
+        out.text(f"speculation is not faster at any batch size up to {cap}")
     for note in notes:
         out.text(note)
     if named and not several:

@@ -23,6 +23,10 @@ def print_forecast(found: "Forecast", curve: Mapping[str, Any] | None, notes: Se
             f"{asked.job}: up to {asked.completions:,} completions, {asked.tokens:,} target tokens, "
             f"{asked.stored_bytes / 1e6:,.1f} MB on disk ({found.bytes_per_token} bytes per token)"
         )
+    out.text(
+        "completions: one for each train or dev prompt; for each examination prompt one sampled as in `sampling` and one greedy "
+        "(more with generate.train_temperatures and generate.examination_samplings)"
+    )
     if found.first_turns_only:
         out.text(
             "chats with `every_turn` are counted by their first question; those with more questions need more tokens"

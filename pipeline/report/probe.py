@@ -12,7 +12,7 @@ COLUMNS = (
     "acceptance rate",
     *_GREEDY_COLUMNS,
     "break-even acceptance",
-    "best γ",
+    "best draft length (γ)",
     "tokens / target call",
     "cost ratio",
     "compute vs plain decoding",
@@ -34,9 +34,10 @@ def print_probe(found: Probe, conditions: Mapping[str, Any], notes: Sequence[str
     out.table(columns, rows, left=("draft",))
     how = "as given, verification cost ignored" if conditions["cost_ratio_given"] else "measured on this machine"
     out.text(
-        "Tokens / target call, compute and speedup are at the best γ. Cost ratio: time of a draft pass / time of a target pass, "
-        f"{how}. Compute: FLOPs per token / FLOPs per token of plain decoding. Speedup: computed from forward times alone, an "
-        "upper bound."
+        "Tokens / target call, compute and speedup are at the best draft length. Cost ratio: "
+        f"time of a draft pass / time of a target pass, "
+        f"{how}. Compute: FLOPs per token / FLOPs per token of plain decoding. Speedup: computed from forward times alone, so it "
+        "is an upper bound."
     )
     if greedy:
         out.text("At temperature 0 repetition raises acceptance: read the rate without repetition.")
@@ -69,8 +70,8 @@ def _headline(found: Probe, conditions: Mapping[str, Any]) -> str:
     of += f" ({found.seen:,} more were left out because a draft was trained on them)" if found.seen else ""
     return (
         f"{found.examined:,}{of} prompts, {figures['tokens']:,} target tokens at temperature "
-        f"{sampling['temperature']:g}{filters}; draft sampling: {conditions['draft_sampling']}; convention: "
-        f"{conditions['convention']}"
+        f"{sampling['temperature']:g}{filters}; draft sampling: {conditions['draft_sampling']}; convention for "
+        f"target calls: {conditions['convention']}"
     )
 
 
@@ -96,7 +97,8 @@ def _domains(finding: Finding) -> list[tuple[str, Mapping[str, Any]]]:
 
 
 def _bins(bins: Sequence[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
-    return [(f"from {entry['from']}:", entry["acceptance_rate"]) for entry in bins]
+    ends = ["+" if entry["to"] is None else f"-{entry['to'] - 1}" for entry in bins]
+    return [(f"{entry['from']}{end}:", entry["acceptance_rate"]) for entry, end in zip(bins, ends, strict=True)]
 
 
 def _list(entries: Sequence[tuple[str, Mapping[str, Any]]]) -> str:

@@ -11,13 +11,13 @@ COLUMNS = (
     "draft",
     "acceptance rate",
     "tokens / target call, γ={gamma}",
-    "acceptance (T=0)",
+    "acceptance rate (T=0)",
     "repetition (T=0)",
     "MB",
 )
 _NAMES = {
-    "stock-before": "stock draft, old target",
-    "stock": "stock draft, new target",
+    "stock-before": "base draft, old target",
+    "stock": "base draft, new target",
     "champion": "champion",
     "candidate": "candidate",
     "int8": "candidate, int8",
@@ -25,7 +25,7 @@ _NAMES = {
     "fp8": "candidate, fp8",
     "prompt-lookup": "prompt-lookup",
 }
-_BASELINES = {"base": "base draft"}
+_BASELINES = {"base": "the base draft", "champion": "the champion"}
 _VERDICTS = {"promote": "passed", "refuse": "REFUSED", "already_champion": "already champion"}
 
 
@@ -47,7 +47,7 @@ def print_summary(summary: Summary) -> None:
         out.line(f"promotion: {promotion['result']}, {promotion['name']} version {promotion['version']}")
     if summary.directories:
         named = (f"--{option} {shlex.quote(value)}" for option, value in summary.directories.items())
-        out.line(f"to probe: understudy probe {' '.join(named)}")
+        out.line(f"to predict the speedup on this machine: understudy probe {' '.join(named)}")
     if summary.examination:
         out.line(
             f"to predict latency: understudy latency predict --costs PROFILE --acceptance {shlex.quote(summary.examination)}"
@@ -107,7 +107,7 @@ def _perplexity(figures: dict[str, float]) -> str:
         f"{domain} {figures[f'perplexity_{domain}_before']:.1f} -> {figures[f'perplexity_{domain}_after']:.1f}"
         for domain in domains
     )
-    return f"perplexity of the target on held-out files, old -> new target: {', '.join(changes)}"
+    return f"perplexity of the target on held-out files by domain, old -> new target: {', '.join(changes)}"
 
 
 def _print_decision(out: Report, decision: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What a stage receives and what it returns. Knows no stage."""
+"""What a stage receives and what it returns. Does not depend on stages."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

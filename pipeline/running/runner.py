@@ -1,6 +1,6 @@
 """Runs the jobs of a plan: find or build each artifact, keep the record, never build one artifact twice at the same time.
 
-Knows nothing of what a stage does: it imports `stages.<name>` by name and calls its `run` with a context.
+Does not depend on what a stage does: it imports `stages.<name>` by name and calls its `run` with a context.
 """
 
 import functools

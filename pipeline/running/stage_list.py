@@ -24,7 +24,7 @@ STAGES: tuple[Stage, ...] = (
     Stage("quantize", 2, "INT8, INT4, FP8 variants of the draft"),
     Stage("evaluate", 4, "teacher-forced acceptance, every draft length"),
     Stage("gate", 3, "apply the promotion rules"),
-    Stage("promote", 1, "register and set the alias", cached=False),
+    Stage("promote", 1, "register the draft and set the alias `champion`", cached=False),
 )
 
 STAGE_NAMES: tuple[str, ...] = tuple(stage.name for stage in STAGES)

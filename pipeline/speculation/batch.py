@@ -1,4 +1,4 @@
-"""The sequences of one decode: requests, running rows and emitted tokens. Knows no model and no verification rule.
+"""The sequences of one decode: requests, running rows and emitted tokens. Does not depend on models or verification rules.
 
 Shapes: B sequences still running, G drafted tokens, S slots of a sequence.
 """

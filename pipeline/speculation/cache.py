@@ -1,4 +1,4 @@
-"""A key-value cache for sequences of different lengths, for models that run their own forward. Knows no decoding rule.
+"""A key-value cache for sequences of different lengths, for models that run their own forward. Does not depend on decoding rules.
 
 Slot s of a row always holds position s of that row's sequence. Rejected tokens need no cropping: the causal mask hides
 later slots, and a slot is overwritten before any query can attend to it.

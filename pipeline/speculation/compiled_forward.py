@@ -1,4 +1,4 @@
-"""The Llama forward pass in one call of compiled code, for passes of few tokens on a CPU. Knows no decoding rule.
+"""The Llama forward pass in one call of compiled code, for passes of few tokens on a CPU. Does not depend on decoding rules.
 
 A pass of one or a few tokens is bound by reading the weights once, if nothing else takes time: `llama_forward.c` says how. Where
 it cannot be built, `LlamaForward` does without. The weights are read where they are: a model that is trained, moved or changed

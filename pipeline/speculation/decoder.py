@@ -1,6 +1,6 @@
 """The decoding loop: batched, speculative and lossless. With gamma 0 it is plain generation.
 
-Uses models through `forward.CachedModel`; knows no stages, stores or tracking.
+Uses models through `forward.CachedModel`; does not depend on stages, stores or tracking.
 Shapes: B sequences still running, G drafted tokens, T = G + 1 positions of a target pass, V shared tokens.
 """
 

@@ -112,12 +112,12 @@ class Schedule:
 
 @dataclass
 class Fallback:
-    """Drafts fewer tokens, then none, while acceptance is too low to pay; drafts again when a probe finds it high enough.
+    """Drafts fewer tokens, then none, while the acceptance rate is below `break_even`, and more tokens again above it.
 
     The `examined_acceptance_rate` over a sliding window of `window` examined tokens (accepted ones and first rejections)
     is compared with `break_even`. Below it, the draft length goes one step down (gamma, gamma / 2, 0). At `break_even +
-    margin` (at most 1) or above, it goes one step up. While drafting is off, every `patience`-th round drafts half of gamma as
-    a probe, and the window is `probe_window`: probes are rare, and 200 of their tokens would take thousands of rounds.
+    margin` (at most 1) or above, it goes one step up. While drafting is off, every `patience`-th round drafts
+    gamma / 2 tokens (a probe round), and the window is `probe_window`, because 200 such tokens would take thousands of rounds.
     """
 
     inner: DraftLength
@@ -189,8 +189,8 @@ class Fallback:
         how = (
             "full draft length",
             "half the draft length",
-            f"speculation off, with a probe every {self.patience} rounds",
+            f"speculation off, with a probe round every {self.patience} rounds",
         )
-        self.on_change(f"{how[level]}: acceptance over the last {self.needed} examined draft tokens was {rate}")
+        self.on_change(f"{how[level]}: the acceptance rate of the last {self.needed} verified draft tokens was {rate}")
         self.level, self._idle = level, 0
         self._rounds.clear()  # the new length is measured on its own rounds

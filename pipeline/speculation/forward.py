@@ -2,7 +2,7 @@
 
 Three implementations: `llama_forward.LlamaForward` for Llama-shaped models, `model_forward.ModelForward` (the model's own
 forward on a batch) and `row_forward.RowForward` (the model's own forward and cache, one row at a time). `choice.py` chooses.
-Knows no decoding rule. Shapes: B rows, T tokens of a row, S visible slots, V shared tokens.
+Does not depend on decoding rules. Shapes: B rows, T tokens of a row, S visible slots, V shared tokens.
 """
 
 from collections.abc import Sequence
@@ -28,9 +28,12 @@ class CachedModel:
         return self.model.forward(ids_BT.to(self.device), first, self.caches, keep).to(device)
 
     def fill_cache(self, ids_BS: torch.Tensor, lengths: Sequence[int]) -> None:
-        """Process all tokens of each row but the last, for rows that lack more than one: the prefill, and the tokens that a
-        draft missed while speculation was off. Shorter rows also process padding; those slots are overwritten before any
-        query can attend to them."""
+        """Process all tokens of each row but the last, for rows whose cache lacks more than one of them.
+
+        This is the prefill; it also processes the tokens that a draft missed while speculation was off. `ids_BS` holds the
+        sequences, padded to a common length; `lengths` their numbers of tokens. Padding is processed too: its slots are
+        overwritten before any token attends to them.
+        """
         behind = [row for row, length in enumerate(lengths) if length - self.seen[row] > 2 or not self.seen[row]]
         if behind and (end := max(lengths[row] for row in behind) - 1) > 0:
             begin = min(self.seen[row] for row in behind)
@@ -54,10 +57,12 @@ class Forward(Protocol):
     device: torch.device
 
     def allocate(self, rows: int, capacity: int) -> Any:
-        """Empty caches."""
+        """Empty caches for `rows` sequences of up to `capacity` tokens."""
 
     def forward(self, ids_BT: torch.Tensor, first: Sequence[int], caches: Any, keep: int) -> torch.Tensor:
-        """Logits of the last `keep` positions."""
+        """Run `ids_BT` at slots first[b] .. first[b] + T - 1 of each row b. Writes keys and values to these slots of
+        `caches`; a token attends to its own slot and the slots before it, as far as the model's attention reaches. Returns logits
+        of the last `keep` of the T positions, (B, keep, V)."""
 
     def select(self, caches: Any, rows: Sequence[int]) -> None:
-        """Keep only these rows of the caches."""
+        """Keep only these rows of the caches, in this order."""

@@ -1,9 +1,11 @@
-"""A forward pass in PyTorch over the weights of a Llama-shaped model, with preallocated KV caches. Knows no decoding rule.
+"""A forward pass in PyTorch over the weights of a Llama-shaped model, with preallocated KV caches.
 
-A speculative step runs many small passes. On small models the overhead of operator calls dominates a pass: this forward
-makes 13 calls per layer, the library's own about 40. It uses the model's own weights; small matrices are copied side by
-side, so that one matmul computes queries, keys and values. `proof.py` compares its logits with those of the model's own
-forward before it is used. Shapes: B rows, T tokens of a row, N = B * T, S visible slots, H heads, D head width, V tokens.
+Does not depend on decoding rules. A round of speculative decoding runs many small passes. On small models the overhead of
+operator calls dominates a pass: this forward makes 13 calls per layer, the library's own about 40. It uses the model's own
+weights; small matrices are copied side by side, so that one matmul computes queries, keys and values. `proof.py` compares its
+logits with those of the model's own forward before it is used.
+
+Shapes: B rows, T tokens of a row, N = B * T, S visible slots, H heads, D head width, V tokens.
 """
 
 from collections.abc import Sequence
@@ -112,7 +114,10 @@ class _Layer:
 
 
 class Caches:
-    """Keys and values of every layer, (B, S, 2 * key heads, D), and the rotary tables up to the capacity."""
+    """Keys and values of every layer, (B, S, 2 * KV heads, D), and the rotary tables (cos and sin) for S positions.
+
+    S is the capacity: the most tokens of a sequence. `window`: tokens that a sliding window attends to; None: all.
+    """
 
     def __init__(
         self, layers: list[torch.Tensor], cos: torch.Tensor, sin: torch.Tensor, window: int | None = None
@@ -125,8 +130,11 @@ class Caches:
         self._masks: dict[int, torch.Tensor] = {}
 
     def mask(self, first: int, count: int, group: int) -> torch.Tensor:
-        """The mask of `count` queries from slot `first` on, (group * count, first + count): a slice of a stored mask, since
-        `first` changes every round."""
+        """The additive attention mask of `count` queries at slots first .. first + count - 1: 0 or -inf, shape (group * count,
+        first + count). `group`: query heads per KV head (grouped-query attention).
+
+        It is a slice of a stored mask, so that a new `first`, which every round has, needs no new mask.
+        """
         capacity = len(self.cos_SHD)
         if count not in self._masks:
             self._masks.clear()  # the mask of the prefill or of another draft length
@@ -205,7 +213,7 @@ class LlamaForward:
 
     def forward(self, ids_BT: torch.Tensor, first: Sequence[int], caches: Caches, keep: int) -> torch.Tensor:
         batch, count = ids_BT.shape
-        within = self.window is None or max(first) + count <= self.window  # the compiled forward knows no window
+        within = self.window is None or max(first) + count <= self.window  # the compiled forward has no sliding window
         if self.compiled is not None and within and batch * count <= self.compiled.max_tokens:
             return self.compiled.forward(ids_BT, first, caches.layers, caches.cos_SD, caches.sin_SD, keep)
         layout = _PassLayout(ids_BT, first, caches, self.heads // self.key_heads)

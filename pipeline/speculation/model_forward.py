@@ -1,4 +1,4 @@
-"""The model's own forward on a batch of rows of different lengths, with a `RaggedCache`. Knows no decoding rule.
+"""The model's own forward on a batch of rows of different lengths, with a `RaggedCache`. Does not depend on decoding rules.
 
 It gives the model the attention mask and the positions of every row. Not every architecture uses both, so `proof.py` compares
 its logits with single passes before it is used.

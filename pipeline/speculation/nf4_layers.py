@@ -1,4 +1,4 @@
-"""nf4 layers of bitsandbytes, in the order that `llama_forward.c` reads. Knows no model.
+"""nf4 layers of bitsandbytes, in the order that `llama_forward.c` reads. Does not depend on models.
 
 A weight is a code of one of 16 levels, two codes a byte, times a scale for every block of 64 inputs. In its first forward pass
 on a CPU with AVX512-BF16, bitsandbytes repacks the codes in another order and rounds the scales to bfloat16. Both orders can be

@@ -1,4 +1,4 @@
-"""The model's own forward and its own cache, one row at a time. Knows no decoding rule.
+"""The model's own forward and its own cache, one row at a time. Does not depend on decoding rules.
 
 Slower than a batch, but it needs nothing of an architecture except that it can continue a text: no masks. A row
 keeps its token ids, so what the cache cannot take back is computed again.

@@ -1,6 +1,6 @@
-"""Sampling settings applied to logits (temperature, top-k, top-p, min-p), and drawing tokens. Knows no model and no cache.
+"""Sampling settings applied to logits (temperature, top-k, top-p, min-p), and drawing tokens.
 
-Shapes: B sequences, T positions, V tokens; a leading `...` stands for any dimensions.
+Does not depend on models or caches. Shapes: B sequences, T positions, V tokens; a leading `...` stands for any dimensions.
 """
 
 import math

@@ -11,9 +11,11 @@ from pipeline.errors import UnderstudyError
 
 
 class RowFile:
-    """Named lists of rows, and the JSON file that ends in them: `with RowFile(path, names) as rows`.
+    """Writes a JSON file whose last key holds lists of rows that are too long for memory.
 
-    The rows are in files beside `path` until it is written; these are deleted in any case.
+    Use it as `with RowFile(path, names) as rows`: `rows.add(name, ...)` appends to one of the lists called `names`, and
+    `rows.write(head, key)` writes `path`. Until then each list is a temporary file beside `path`. The temporary files are
+    deleted at the end of the `with` block, also after an error.
     """
 
     def __init__(self, path: Path, names: Sequence[str]) -> None:

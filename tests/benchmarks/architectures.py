@@ -21,12 +21,12 @@ from tests.fakes import full_logits, greedy_text
 
 _LENGTHS, _NEW = (5, 20, 1, 13, 30, 25, 40, 18), 16
 _SERVED = {
-    "compiled": "right, batched (our forward)",
-    "llama": "right, batched (our forward)",
-    "batch": "right, batched",
-    "rows": "right, one row at a time",
-    "rows, cache rebuilt": "right, one row at a time; cache rebuilt after a rejection",
-    "rows, no cache": "right, one row at a time; no cache",
+    "compiled": "correct, batched (our forward)",
+    "llama": "correct, batched (our forward)",
+    "batch": "correct, batched",
+    "rows": "correct, one row at a time",
+    "rows, cache rebuilt": "correct, one row at a time; cache rebuilt after a rejection",
+    "rows, no cache": "correct, one row at a time; no cache",
 }
 _PAGE = f"""# Architectures
 

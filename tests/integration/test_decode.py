@@ -86,10 +86,10 @@ def test_a_bad_draft_falls_back(place: Place, tmp_path: Path) -> None:
     ended = place.understudy(*pair, *options, store=False)
 
     assert (0, "") == (ended.code, ended.err)
-    assert ["half the draft length", "speculation off, with a probe every 16 rounds"] == re.findall(
+    assert ["half the draft length", "speculation off, with a probe round every 16 rounds"] == re.findall(
         r"^fallback: ([^:]+):", ended.out, re.MULTILINE
     )
-    expected = r"acceptance over the last 200 examined draft tokens was 0\.\d\d, below the threshold of 0\.60"
+    expected = r"the acceptance rate of the last 200 verified draft tokens was 0\.\d\d, below the threshold of 0\.60"
     assert 2 == len(re.findall(expected, ended.out))
     assert "the target alone gives the same text, token by token" in ended.out
     drafted = int(re.search(r"(\d+) / \d+", ended.out)[1])  # type: ignore[index]
@@ -103,7 +103,7 @@ def test_a_bad_draft_falls_back(place: Place, tmp_path: Path) -> None:
     ("options", "complaint"),
     [
         (("--threshold", 0.4), "--threshold: works only with --fallback"),
-        (("--gamma", 0), "--gamma 0: draft at least 1 token a round; --compare shows the target alone"),
+        (("--gamma", 0), "--gamma 0: draft at least 1 token per round; --compare shows the target alone"),
         (("--max-new-tokens", 5000), "exceed the pair's context of 128; lower --max-new-tokens or shorten the prompt"),
         (("--target", "nowhere"), "--target nowhere: not a directory and not a hub model"),
     ],
@@ -162,7 +162,7 @@ def test_damaged_weights_are_one_line(smoke: Smoke, tmp_path: Path) -> None:
 def test_a_short_text_says_that_the_fallback_had_nothing_to_judge(smoke: Smoke) -> None:
     """In 40 tokens no window of 200 examined tokens can fill; the user learns why nothing changed. The warm-up of a
     comparison is not in the window."""
-    told = r"fallback: nothing changed; (\d+) draft tokens were examined and 200 are needed"
+    told = r"fallback: nothing changed; (\d+) draft tokens were verified and 200 are needed"
     ended, compared = (_decode(smoke, "--fallback", "--max-new-tokens", 40, *more) for more in ((), ("--compare",)))
 
     assert (0, 0) == (ended.code, compared.code), ended.err

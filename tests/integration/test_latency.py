@@ -73,7 +73,7 @@ def test_a_schedule_is_written_for_engines(smoke: Smoke, sweep: Path, tmp_path: 
     stretches = vllm["num_speculative_tokens_per_batch_size"]
 
     assert 0 == ended.code
-    assert "speculation pays at batch size 1" in ended.out
+    assert "speculation is faster at batch size 1" in ended.out
     assert (tmp_path / "lengths.png").read_bytes().startswith(b"\x89PNG")
     assert (1, 32, 0) == (stretches[0][0], stretches[-1][1], stretches[-1][2])
     assert vllm["num_speculative_tokens"] == stretches[0][2] > 0
@@ -107,7 +107,7 @@ def test_each_draft_may_have_its_rate(smoke: Smoke, sweep: Path) -> None:
 
     assert "other" == json.loads(ended.out)["draft"][0]
     assert (3, "") == (none.code, none.out)
-    assert "speculation does not pay at any batch size up to 32; turn it off" in none.complaint
+    assert "speculation is not faster at any batch size up to 32; turn it off" in none.complaint
 
 
 def test_show_says_what_latency_is_given(smoke: Smoke) -> None:

@@ -27,8 +27,8 @@ BEFORE_DISTILL = {
     "evaluate/prompt-lookup": "skipped",
 }
 ROWS = {
-    "stock draft, old target": "stock-before",
-    "stock draft, new target": "stock",
+    "base draft, old target": "stock-before",
+    "base draft, new target": "stock",
     "candidate": "candidate",
     "candidate, int8": "int8",
     "candidate, int4": "int4",
@@ -94,11 +94,13 @@ def test_show_prints_the_figures_of_the_profiles(smoke: Smoke) -> None:
         ]
     assert (0, "") == (shown.code, shown.err)
     assert expected == found
-    assert "decision: passed (candidate compared with base draft" in shown.out
+    assert "decision: passed (candidate compared with the base draft" in shown.out
     assert "\npromotion: promoted, reference-draft version 1\n" in shown.out
     named = {option: smoke.place.artifact(job) for option, job in GIVEN.items()}
     assert (
-        "\nto probe: understudy probe " + " ".join(f"{option} {path}" for option, path in named.items()) + "\n"
+        "\nto predict the speedup on this machine: understudy probe "
+        + " ".join(f"{option} {path}" for option, path in named.items())
+        + "\n"
         in shown.out
     )
     assert f"MLflow: mlflow ui --backend-store-uri sqlite:///{smoke.place.store}/mlflow/mlflow.db" in shown.out
@@ -239,6 +241,7 @@ def test_dry_run_prints_config_and_plan_and_is_light(place: Place) -> None:
     jobs = re.findall(r"^# (\S+): reads", ended.out, re.MULTILINE)
     assert (0, []) == (code, imported), ended.err
     assert list(JOBS) == jobs
+    assert "# promote: reads gate, distill#draft, pair, generate, evaluate/candidate\n" in ended.out
     assert "  max_steps: 7\n" in ended.out
     assert not place.store.exists()
 
@@ -275,7 +278,7 @@ def test_refused_draft_leaves_the_champion(loop: Place) -> None:
     assert (3, 3) == (first.code, code), first.err + again.err
     assert first.complaint == again.complaint == "refused: " + "; ".join(record["decision"]["reasons"])
     assert "gain (fail): gain in acceptance rate over the champion: -" in first.complaint
-    assert "decision: REFUSED (candidate compared with champion" in first.out
+    assert "decision: REFUSED (candidate compared with the champion" in first.out
     assert ("refused", "refused") == (record["state"], loop.record("ruined-again")["state"])
     assert {"skipped"} == set(again.states.values())
     assert ["mlflow"] == imported

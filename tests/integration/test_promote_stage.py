@@ -88,7 +88,9 @@ def test_the_chosen_variant_is_promoted(context: StageContext, store: Store) -> 
     """A quantised variant is registered with its own examination, and card and tags name the variant."""
     variant = store.root / "variant"
     make_draft(variant / "draft", b"four bits")
-    write_json(variant / "manifest.json", {"key": "quantize0"})
+    write_json(
+        variant / "manifest.json", {"stage": "quantize", "key": "quantize0", "files": {}, "figures": {}, "provides": {}}
+    )
     digest = model_digest(variant / "draft")
     more = {"draft_int4": variant, "examination_int4": context.inputs["examination_unquantized"]}
     other = StageContext(

@@ -84,7 +84,7 @@ def test_greedy_draft_is_served_as_vllm_does_by_default() -> None:
     found = facts()
     found["examined"]["draft_sampling"] = "greedy"
     assert "draft_sample_method" not in card(found)
-    assert "drawn greedily" in card(found)
+    assert "chosen greedily" in card(found)
 
 
 def test_unstated_licence_is_said() -> None:

@@ -8,7 +8,7 @@ from rich.console import Console
 from pipeline.report.console import NO_BREAK, Report
 
 COLUMNS = ("draft", "acceptance rate", "tokens / target call")
-ROWS = [["stock draft, old target", "0.677 [0.666, 0.688]", "2.48 [2.43, 2.54]"], ["candidate", "0.806", "3.14"]]
+ROWS = [["base draft, old target", "0.677 [0.666, 0.688]", "2.48 [2.43, 2.54]"], ["candidate", "0.806", "3.14"]]
 
 
 def _printed(width: int, text: str = "") -> list[str]:
@@ -38,7 +38,7 @@ def test_the_frame_goes_first_and_a_list_comes_last() -> None:
 
     assert kinds[100][0].startswith("┏")
     assert not any("│" in line for line in kinds[66])
-    assert any(line.startswith("stock draft, old target  ") for line in kinds[66])
+    assert any(line.startswith("base draft, old target  ") for line in kinds[66])
     assert any(line.split() == ["target"] or line.startswith("old target") for line in kinds[56])
     assert "acceptance rate       0.677 [0.666, 0.688]" in kinds[30]
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from typer.models import CommandInfo, TyperInfo
+from typer.testing import CliRunner
 
 from pipeline.cli import app
 from pipeline.report.configuration import render
@@ -47,6 +48,14 @@ def _commands(part: TyperInfo) -> list[CommandInfo]:
 def _name(command: CommandInfo) -> str:
     assert command.callback is not None
     return str(command.callback.__name__)
+
+
+@pytest.mark.parametrize("group", [None, *(part.name for part in app.registered_groups)])
+def test_every_summary_fits_into_a_line(group: str | None) -> None:
+    """The list of commands shows each summary whole in a terminal of 80 columns."""
+    shown = CliRunner().invoke(app, [*([group] if group else []), "--help"], env={"COLUMNS": "80"}).output
+    _, commands = shown.split("Commands:")
+    assert [] == [line for line in commands.splitlines() if line.endswith(("...", "…"))]
 
 
 def test_every_make_target_says_what_it_is() -> None:

@@ -154,11 +154,13 @@ def test_fallback_goes_down_step_by_step_and_comes_back_by_probing() -> None:
     assert (0, 1.0) == (fallback.level, fallback.rate)
     assert [line.split(":")[0] for line in told] == [
         "half the draft length",
-        f"speculation off, with a probe every {fallback.patience} rounds",
+        f"speculation off, with a probe round every {fallback.patience} rounds",
         "half the draft length",
         "full draft length",
     ]
-    assert told[0].endswith("acceptance over the last 4 examined draft tokens was 0.00, below the threshold of 0.50")
+    assert told[0].endswith(
+        "the acceptance rate of the last 4 verified draft tokens was 0.00, below the threshold of 0.50"
+    )
 
 
 @pytest.mark.parametrize("level", [0, 1, 2])

@@ -104,10 +104,10 @@ def test_the_fastest_draft_wins() -> None:
 @pytest.mark.parametrize(
     ("lengths", "expected"),
     [
-        ([2, 1, 1, 0], "speculation pays at batch size 1 to 3 (batch cap: 4)"),
-        ([0, 2, 0, 1], "speculation pays at batch size 2, 4 (batch cap: 4)"),
-        ([1, 1, 1, 1], "speculation pays at batch size 1 to 4 (batch cap: 4)"),
-        ([0, 0, 0, 0], "speculation does not pay at any batch size up to 4"),
+        ([2, 1, 1, 0], "speculation is faster at batch size 1 to 3 (batch cap: 4)"),
+        ([0, 2, 0, 1], "speculation is faster at batch size 2, 4 (batch cap: 4)"),
+        ([1, 1, 1, 1], "speculation is faster at batch size 1 to 4 (batch cap: 4)"),
+        ([0, 0, 0, 0], "speculation is not faster at any batch size up to 4"),
     ],
 )
 def test_batch_sizes_that_pay_are_printed(

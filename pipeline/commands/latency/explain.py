@@ -12,7 +12,10 @@ def explain(
     gamma: Annotated[int, typer.Option(min=1, max=64, help="Draft length.")] = 5,
     acceptance_rate: Annotated[float, typer.Option(min=0, max=1, help="Acceptance rate of each draft token.")] = 0.8,
 ) -> None:
-    """Speedup at batch size 1: by the rule of thumb, exactly, and where the rule of thumb is wrong."""
+    """Compute the speedup of one request, step by step.
+
+    Compares the rule of thumb with the exact formula and says where the rule of thumb is wrong.
+    """
     from pipeline.errors import UsageError
     from pipeline.report.latency_explain import Example, print_explanation
 

@@ -16,26 +16,33 @@ def fit(
         list[str],
         typer.Argument(
             metavar="FILE...",
-            help="A profile, or CSV tables, results of `vllm bench serve` or GuideLLM reports. Append values that are not "
+            help="A file of `understudy profile`, CSV tables, results of `vllm bench serve`, or GuideLLM reports. "
+            "Append values that are not "
             "in the file: report.json:gamma=3,acceptance_length=2.4",
         ),
     ],
     column: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=COLUMN", help="Name a column of the table, such as requests=users."),
+        typer.Option(
+            metavar="NAME=COLUMN", help="The column of a quantity: requests=users. May be given several times."
+        ),
     ] = None,
     experts: Annotated[
         str | None, typer.Option(metavar="M/N", help="Mixture of experts: M of N experts are active for each token.")
     ] = None,
     context: Annotated[
-        int | None, typer.Option(min=1, help="Context length, for a profile. Default: the shortest.")
+        int | None, typer.Option(min=1, help="The context length to use from a profile. Default: the shortest.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="F", help="Write the costs to this file, for predict and schedule.")
+        Path | None,
+        typer.Option(metavar="F", help="Write the costs to this file, for `latency predict` and `latency schedule`."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Fit step costs (per step, per request, per draft token) to measurements, with confidence intervals."""
+    """Fit the costs of a decoding step to measurements.
+
+    Costs are per step, per request and per draft token, with confidence intervals.
+    """
     import json
 
     from pipeline.errors import UsageError

@@ -16,10 +16,12 @@ from pipeline.commands.latency.options import (
 
 
 def predict(
-    costs: Annotated[Path, typer.Option(metavar="F", help="Step costs: a profile, or a file of `latency fit`.")],
+    costs: Annotated[
+        Path, typer.Option(metavar="F", help="Step costs: a file of `understudy profile` or of `latency fit`.")
+    ],
     acceptance: Annotated[
         Path | None,
-        typer.Option(metavar="F", help="An evaluate artifact, its acceptance.json, or a baseline of `check`."),
+        typer.Option(metavar="F", help="An evaluate artifact, its acceptance.json, or a baseline file of `check`."),
     ] = None,
     acceptance_rate: AlphaOption = None,
     output_tokens: TokensOption = None,
@@ -37,7 +39,10 @@ def predict(
     plot: PlotOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Mean and p95 latency, throughput and speedup by load, and the capacity with speculation and without."""
+    """Predict latency, throughput and speedup by load.
+
+    Prints the mean and p95 request latency with speculation and without, and the capacity of both.
+    """
     import dataclasses
     import json
 

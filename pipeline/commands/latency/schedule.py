@@ -19,13 +19,17 @@ _MAX_PLAIN_SPREAD = 0.1  # relative difference of plain decoding between files f
 def schedule(
     costs: Annotated[
         list[Path],
-        typer.Option(metavar="F", help="Step costs: a profile, or a file of `latency fit`. Repeat it for each draft."),
+        typer.Option(
+            metavar="F",
+            help="Step costs: a file of `understudy profile` or of `latency fit`. "
+            "May be given several times, once for each draft.",
+        ),
     ],
     acceptance: Annotated[
         list[Path] | None,
         typer.Option(
             metavar="F",
-            help="An evaluate artifact, its acceptance.json, or a baseline of `check`; one for each --costs.",
+            help="An evaluate artifact, its acceptance.json, or a baseline file of `check`. Give one for each --costs.",
         ),
     ] = None,
     acceptance_rate: Annotated[
@@ -45,7 +49,10 @@ def schedule(
     plot: PlotOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """The best draft length for each batch size (0: no speculation), and the best of several drafts."""
+    """Find the best draft length for each batch size.
+
+    A draft length of 0 means no speculation. With several drafts, also prints the best draft for each batch size.
+    """
     import json
     import sys
 
@@ -83,7 +90,7 @@ def schedule(
         )
     found = make_schedule(drafts)
     if engine is not None and not found.lengths_N.any():
-        raise Refused(f"speculation does not pay at any batch size up to {cap}; turn it off")
+        raise Refused(f"speculation is not faster at any batch size up to {cap}; turn it off")
     if engine is None and not as_json:
         print_schedule(found, told)
     else:

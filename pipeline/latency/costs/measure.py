@@ -37,7 +37,7 @@ def measure_profile(
     shape = (len(batches), len(tokens), len(contexts))
     started, worked = perf_counter(), process_time()
     target_BTC, draft_BC = np.empty(shape), np.empty((shape[0], shape[2]))
-    with progress.track("profile", len(batches) * len(contexts) + len(prompts), "points") as track:
+    with progress.track("profile", len(batches) * len(contexts) + len(prompts), "measurements") as track:
         for row, batch in enumerate(batches):
             for column, context in enumerate(contexts):
                 times = measure_forwards(*forwards, vocabulary, tokens, batch=batch, context=context, repeats=repeats)

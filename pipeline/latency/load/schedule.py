@@ -24,7 +24,7 @@ def request_seconds(rounds_G: Floats, step_GN: Floats) -> Floats:
 
 
 def best_lengths(rounds_G: Floats, step_GN: Floats) -> Ints:
-    """The best draft length for each batch size; of equals the shorter one, 0 if speculation does not pay."""
+    """The best draft length for each batch size; of equals the shorter one, 0 if speculation is not faster."""
     lengths_N: Ints = request_seconds(rounds_G, step_GN).argmin(0)
     return lengths_N
 
@@ -37,7 +37,7 @@ def speedups(rounds_G: Floats, step_GN: Floats) -> Floats:
 
 
 def largest_paying_batch(lengths_N: Ints) -> int:
-    """The largest batch size at which speculation pays; 0 if none."""
+    """The largest batch size at which speculation is faster; 0 if none."""
     paying = np.flatnonzero(lengths_N)
     return int(paying[-1]) + 1 if len(paying) else 0
 

@@ -14,7 +14,7 @@ from tests.benchmarks.figures import ROOT, UNDERSTUDY
 
 @dataclass(frozen=True)
 class Regime:
-    """A target, the stock draft, and the completions of one finished generate stage."""
+    """A target, the base draft, and the completions of one finished generate stage."""
 
     name: str
     target: Path

@@ -28,7 +28,7 @@ same prompts, three completions each, 16 rows per step (one completion per row i
 and 0.95, weight decay 0.1, 5% warm-up, then linear decay to 0, gradient clipping at 1, bfloat16 autocast on fp32 weights, loss
 on completions only, no activation checkpointing. TRL's trainers use AdamW, their default; `_muon` is our `optimizer: muon`,
 because this draft was pre-trained with Muon. Ours keeps the best of three drafts on dev prompts, and this time is included.
-near: the stock draft with the target it was made for. moved: the same draft after the target was fine-tuned on chat and json.
+near: the base draft with the target it was made for. moved: the same draft after the target was fine-tuned on chat and json.
 """
 _RATES = """
 Learning rates, for every optimizer and trainer: an initial value, doubled and halved until dev acceptance (after 45 s) gets
@@ -195,7 +195,7 @@ def _long(found: Mapping[str, Any]) -> Iterator[str]:
     )
     yield f"| moved | {' | '.join(found['stale'])} |"
     yield "|---|" + "---|" * len(found["stale"])
-    for name, row in (("stock draft", found["stale"]), ("after training", found["brought_back"])):
+    for name, row in (("base draft", found["stale"]), ("after training", found["brought_back"])):
         yield f"| {name} | {' | '.join(f'{value:.3f}' for value in row.values())} |"
     gains = (100 * (found["brought_back"][name] - value) for name, value in found["stale"].items())
     yield f"| gained, points | {' | '.join(f'{gain:+.1f}' for gain in gains)} |"

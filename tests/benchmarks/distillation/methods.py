@@ -42,7 +42,7 @@ def stock(regime: Regime) -> Any:
 
 
 def pruned(regime: Regime) -> Any:
-    """As many of the target's layers as the stock draft has."""
+    """As many of the target's layers as the base draft has."""
     from pipeline.models.surgery import prune_layers
 
     return prune_layers(regime.load(regime.target), PRUNED_LAYERS)[0]

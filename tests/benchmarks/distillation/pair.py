@@ -1,4 +1,4 @@
-"""The pair of the distillation benchmark: a target of seven domains, a stock draft of the same family, and the target moved.
+"""The pair of the distillation benchmark: a target of seven domains, a base draft of the same family, and the target moved.
 
 The target and the draft have read little of two domains; the move is a fine-tuning of the target on all of those two, as a
 team does with the traffic of its product. Made once a machine, about 20 minutes on 2 cores; each finished part is a
@@ -48,7 +48,7 @@ def make_pair() -> None:
 
 
 def make_alone() -> Path:
-    """A draft with the shape of PRUNED_LAYERS of the target's layers, trained on text for as many steps as the stock draft."""
+    """A draft with the shape of PRUNED_LAYERS of the target's layers, trained on text for as many steps as the base draft."""
     return _part("alone")
 
 
