@@ -18,7 +18,7 @@ _LOADS_HEAD = ("transformers",)
 
 
 class RecoveryConfig(Section):
-    """A short distillation with fake-quantised weights (straight-through estimator) of a variant that lost too much acceptance."""
+    """Distillation with fake-quantised weights (straight-through estimator) of a variant that lost too much acceptance."""
 
     above: float = Field(
         default=0.01,

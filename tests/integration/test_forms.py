@@ -154,4 +154,4 @@ def test_a_variant_that_lost_is_trained_through_its_rounding(loop: Place) -> Non
     assert figures["dev_acceptance"] == max(figures["dev_acceptance_rounded"], figures["dev_acceptance_recovered"])
     assert "dev_acceptance_recovered" not in before
     assert ["draft"] == sorted(path.name for path in artifact.iterdir() if path.is_dir())
-    assert f"recovered {figures['dev_acceptance_recovered']:.3f}" in ended.err
+    assert f"after recovery {figures['dev_acceptance_recovered']:.3f}" in ended.err
