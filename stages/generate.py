@@ -20,8 +20,8 @@ from pipeline.speculation.sampling import Sampling
 def run(context: StageContext) -> Outcome:
     """Generate the target's completions of the task's splits and write them as shards.
 
-    Inputs: the pair and the corpus. Multi-turn chats are continued turn by turn. UsageError for `distill.domain_shares` of a domain that
-    no train prompt has.
+    Inputs: the pair and the corpus. Multi-turn chats are continued turn by turn. UsageError for `distill.domain_shares` of a
+    domain that no train prompt has.
     """
     task = context.task
     assert isinstance(task, GenerateTask)

@@ -18,7 +18,7 @@ _LOADS_HEAD = ("transformers",)
 
 
 class RecoveryConfig(Section):
-    """A short distillation with fake-quantised weights (straight-through estimator), where a variant lost acceptance."""
+    """Distillation with fake-quantised weights (straight-through estimator) of a variant that lost too much acceptance."""
 
     max_acceptance_loss: float = Field(
         default=0.01,

@@ -16,8 +16,8 @@ COLUMNS = (
     "MB",
 )
 _NAMES = {
-    "stock-before": "base draft, old target",
-    "stock": "base draft, new target",
+    "base-before": "base draft, old target",
+    "base": "base draft, new target",
     "champion": "champion",
     "candidate": "candidate",
     "int8": "candidate, int8",

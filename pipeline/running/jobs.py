@@ -175,8 +175,8 @@ def _examinations(config: Config, champion: bool) -> list[Job]:
         return Job(stage="evaluate", part=part, task=task, settings=settings, reads=reads)
 
     base = EvaluateTask(kind="model", role="base")
-    jobs = [of("stock-before", "pair#draft", replace(base, target="target_before"))] if _has_before(config) else []
-    jobs.append(of("stock", "pair#draft", base))
+    jobs = [of("base-before", "pair#draft", replace(base, target="target_before"))] if _has_before(config) else []
+    jobs.append(of("base", "pair#draft", base))
     if champion:
         jobs.append(of("champion", "outside#champion", EvaluateTask(kind="model", role="champion")))
     for variant, draft in _variants_of_candidate(config).items():
@@ -193,7 +193,7 @@ def _examinations(config: Config, champion: bool) -> list[Job]:
 
 
 def _gate(config: Config, champion: bool) -> Job:
-    reads = {"pair": "pair", "examination_base": "evaluate/stock", "examination_lookup": "evaluate/prompt-lookup"}
+    reads = {"pair": "pair", "examination_base": "evaluate/base", "examination_lookup": "evaluate/prompt-lookup"}
     reads |= {"examination_champion": "evaluate/champion", "champion": "outside#champion"} if champion else {}
     reads |= {examination_input(variant): f"evaluate/{_name(variant)}" for variant in _variants_of_candidate(config)}
     contenders = _contenders(config)

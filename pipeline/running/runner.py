@@ -303,7 +303,8 @@ class Runner:
             entry |= {"figures": dict(outcome.figures), "notes": dict(outcome.notes)}
         self.record.jobs[job.id] = entry
         self.record.save(self.store)
-        self.progress.line(f"{job.id}: {state} in {seconds:.1f} s" if state == "done" else f"{job.id}: {state}")
+        how = f"in {seconds:.1f} s" if state == "done" else "(already in the store)"
+        self.progress.line(f"{job.id}: {state} {how}")
         if state == "done":
             self.tracker.sync(self.record)
 

@@ -55,10 +55,9 @@ def test_what_show_prints_for_probe_works(smoke: Smoke, place: Place, tmp_path: 
     shutil.copytree(smoke.place.artifact("pair") / "target", target)
     config = _config(smoke, tmp_path, target, {"source": "target", "layers": 2})
     place.understudy("run", config, "--until", "distill", "--run", "own", MLFLOW_TRACKING_URI=NOBODY)
-    (line,) = (
-        line for line in place.understudy("show", "own").out.splitlines() if line.startswith("to predict the speedup ")
-    )
-    ended = place.understudy("probe", *shlex.split(line)[4:], "--cost-ratio", 0.1, store=False)
+    shown = place.understudy("show", "own").out.splitlines()
+    (command,) = (line.partition(": understudy ")[2] for line in shown if line.startswith("to predict the speedup "))
+    ended = place.understudy(*shlex.split(command), "--cost-ratio", 0.1, store=False)
     assert (0, "") == (ended.code, ended.err)
 
 

@@ -53,10 +53,13 @@ def test_loads_are_predicted_from_an_examination(smoke: Smoke, sweep: Path, tmp_
     examined = smoke.place.artifact("evaluate/candidate")
     asked = ("--costs", costs, "--acceptance", examined, "--max-num-seqs", 16)
     ended = _latency(smoke, "predict", *asked, "--simulate", 300, "--plot", tmp_path / "load.png")
+    above = _latency(smoke, "predict", *asked, "--request-rate", "0.5,100000")
     figures = json.loads(_latency(smoke, "predict", *asked, "--request-rate", "0.5,100000", "--json").out)
 
     assert 0 == ended.code
     assert "capacity: " in ended.out
+    assert "unstable" not in ended.out  # the default loads are below capacity
+    assert "unstable: the offered load exceeds the capacity" in above.out
     assert (tmp_path / "load.png").read_bytes().startswith(b"\x89PNG")
     low, high = figures["points"]
     assert low["plain"]["mean"] < low["plain"]["p95"]
@@ -85,8 +88,8 @@ def test_several_drafts_are_compared(smoke: Smoke, sweep: Path) -> None:
     other = costs.with_name("other.json")
     other.write_text(costs.read_text())
     examined = smoke.place.artifact("evaluate/candidate")
-    stock = smoke.place.artifact("evaluate/stock-before")
-    arguments = ("--costs", costs, "--costs", other, "--acceptance", examined, "--acceptance", stock, "--json")
+    base = smoke.place.artifact("evaluate/base-before")
+    arguments = ("--costs", costs, "--costs", other, "--acceptance", examined, "--acceptance", base, "--json")
     found = json.loads(_latency(smoke, "schedule", *arguments).out)
 
     assert 32 == len(found["draft"]) == len(found["draft_length"])

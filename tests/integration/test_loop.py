@@ -22,13 +22,13 @@ BEFORE_DISTILL = {
     "corpus": "skipped",
     "generate": "skipped",
     "generate/before": "skipped",
-    "evaluate/stock-before": "skipped",
-    "evaluate/stock": "skipped",
+    "evaluate/base-before": "skipped",
+    "evaluate/base": "skipped",
     "evaluate/prompt-lookup": "skipped",
 }
 ROWS = {
-    "base draft, old target": "stock-before",
-    "base draft, new target": "stock",
+    "base draft, old target": "base-before",
+    "base draft, new target": "base",
     "candidate": "candidate",
     "candidate, int8": "int8",
     "candidate, int4": "int4",
@@ -202,7 +202,7 @@ def _figures(place: Place, job: str) -> dict[str, float]:
 
 def test_each_target_decodes_its_own_completions(smoke: Smoke) -> None:
     """Cross-checks in fp32 agree, of the draft on the old target's completions too."""
-    for part in ("stock-before", "stock", "candidate"):
+    for part in ("base-before", "base", "candidate"):
         profile = json.loads((smoke.place.artifact(f"evaluate/{part}") / "acceptance.json").read_text())
         assert (True, True) == tuple(profile["crosscheck"][name] for name in ("exact_arithmetic", "agrees")), part
 

@@ -30,7 +30,7 @@ def found(smoke: Smoke) -> dict[str, dict[str, Any]]:
 def test_figures_are_those_of_the_run(smoke: Smoke, found: dict[str, dict[str, Any]]) -> None:
     """On the completions of a run, every draft's acceptance is what its examination said."""
     stored = {
-        "draft": json.loads((smoke.place.artifact("evaluate/stock") / "acceptance.json").read_text()),
+        "draft": json.loads((smoke.place.artifact("evaluate/base") / "acceptance.json").read_text()),
         smoke.place.artifact("distill").name: json.loads(
             (smoke.place.artifact("evaluate/candidate") / "acceptance.json").read_text()
         ),
@@ -172,7 +172,7 @@ def test_prompts_that_a_draft_learnt_are_left_out(
 ) -> None:
     """Of stored completions those stay that no draft learnt from; where none stays, one line says so."""
     shutil.copytree(smoke.place.artifact("distill") / "draft", tmp_path / "seen")
-    profile = json.loads((smoke.place.artifact("evaluate/stock") / "acceptance.json").read_text())
+    profile = json.loads((smoke.place.artifact("evaluate/base") / "acceptance.json").read_text())
     examined = [entry["id"] for entry in profile["prompts"]["deployed"]]
     stored = found["draft"]["figures"]["prompts"]
     completions = ("--draft", tmp_path / "seen", "--completions", smoke.place.artifact("generate"), "--cost-ratio", 0.1)

@@ -165,4 +165,4 @@ def test_a_variant_that_lost_is_trained_through_its_rounding(loop: Place) -> Non
     )
     assert "dev_acceptance_rate_recovered" not in before
     assert ["draft"] == sorted(path.name for path in artifact.iterdir() if path.is_dir())
-    assert f"recovered {figures['dev_acceptance_rate_recovered']:.3f}" in ended.err
+    assert f"after recovery {figures['dev_acceptance_rate_recovered']:.3f}" in ended.err

@@ -118,8 +118,8 @@ def test_every_artifact_of_a_stage_has_its_task() -> None:
         if isinstance(job.task, EvaluateTask)
     ]
     assert [
-        ("stock-before", "base", None, "examination"),
-        ("stock", "base", None, "examination"),
+        ("base-before", "base", None, "examination"),
+        ("base", "base", None, "examination"),
         ("champion", "champion", None, "examination"),
         ("candidate", "candidate", "unquantized", "examination"),
         ("int8", "candidate", "int8", "examination"),
@@ -131,7 +131,7 @@ def test_every_artifact_of_a_stage_has_its_task() -> None:
     ] == roles
     assert {"generate", "quantize", "evaluate"} == {job.stage for job in jobs if job.task}
     targets = {job.part: job.task.target for job in jobs if isinstance(job.task, EvaluateTask | GenerateTask)}
-    assert {"before", "stock-before"} == {part for part, target in targets.items() if target == "target_before"}
+    assert {"before", "base-before"} == {part for part, target in targets.items() if target == "target_before"}
 
 
 def test_a_moved_prompt_file_is_the_same_file(tmp_path: Path) -> None:
