@@ -58,9 +58,8 @@ def _options(
     """Options of no command."""
 
 
-_SUMMARIES: dict[Callable[..., None], str] = {check: "Compare a draft with a baseline, for CI."}
 for command in (init, plan, run, stage, show, probe, decode, profile, check, doctor):
-    app.command(cls=Command, short_help=_SUMMARIES.get(command))(command)
+    app.command(cls=Command)(command)
 
 
 def _group(name: str, text: str, commands: Iterable[Callable[..., None]]) -> None:

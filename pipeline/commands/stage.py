@@ -19,7 +19,7 @@ def stage(
     store: StorePath = DEFAULT_STORE,
     force_promote: ForcePromote = False,
 ) -> None:
-    """Run one stage of a run. The stages before it must be done. A scheduler calls this once a stage."""
+    """Run one stage of a run. The stages before it must be finished. A scheduler calls this once a stage."""
     from pipeline.config.loading import load_config
     from pipeline.progress import Progress
     from pipeline.running.runner import Runner, begin

@@ -1,4 +1,4 @@
-"""The store: artifacts, which are complete or absent, and locks. Knows no stage and no config.
+"""The store: artifacts, which are complete or absent, and locks. Does not depend on stages or configs.
 
 A directory under `artifacts/` is complete: it was built in `work/` and renamed in one step after its manifest, the last
 file, was written. The files of a killed run stay in `work/` and are never read as a result.

@@ -1,4 +1,4 @@
-"""JSON files, written atomically, and digests of values and files. Knows no artifact."""
+"""JSON files, written atomically, and digests of values and files. Does not depend on artifacts."""
 
 import hashlib
 import json
