@@ -17,6 +17,7 @@ from pipeline.config.root import Config
 from pipeline.errors import UsageError, printable
 
 _MOST_VALUES = 100_000  # of a YAML document with its aliases expanded
+_MOST_LEVELS = 50
 # Beside its own errors yaml raises what Python does: for a date such as 2026-99-99, for `!!bool x`, `!!int ''`, `!!timestamp x`.
 _YAML_ERRORS = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, OverflowError, RecursionError)
 _SECRET = re.compile("(password|token|secret|credentials?)$", re.IGNORECASE)  # keys whose values are not printed
@@ -25,6 +26,18 @@ _SECRET = re.compile("(password|token|secret|credentials?)$", re.IGNORECASE)  # 
 class _Loader(yaml.SafeLoader):
     """Safe YAML in which a repeated key is an error; by default the last one would win silently. Aliases that expand to more
     than `_MOST_VALUES` values are an error: a few lines of nested aliases can stand for more values than fit into memory."""
+
+    _level = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self._level > _MOST_LEVELS:
+            raise yaml.composer.ComposerError(None, None, f"nested more than {_MOST_LEVELS} levels deep")
+        self._level += 1
+        try:
+            node: yaml.Node | None = super().compose_node(parent, index)
+        finally:
+            self._level -= 1
+        return node
 
     def get_single_node(self) -> yaml.Node | None:
         node: yaml.Node | None = super().get_single_node()

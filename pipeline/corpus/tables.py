@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.corpus.rows import BadRow
-from pipeline.errors import UsageError
+from pipeline.errors import UsageError, printable
 
 _BATCH = 256
 
@@ -76,7 +76,7 @@ def _present(path: Path, names: list[str], columns: list[str]) -> list[str]:
     if not set(names) & set(columns[:3]):
         raise UsageError(
             f"{path}: row 1: missing column: none of {', '.join(columns[:3])} among "
-            f"{', '.join(names[:12])}; set prompt_field, messages_field or turns_field of the source"
+            f"{printable(', '.join(names[:12]))}; set prompt_field, messages_field or turns_field of the source"
         )
     return [name for name in columns if name in names]
 

@@ -161,12 +161,16 @@ def read_manifest(directory: Path) -> dict[str, Any]:
         texts = [found["stage"], found["key"], *found["provides"].values()]
         files = [(name, entry["size"], entry["mtime_ns"], entry["sha256"]) for name, entry in found["files"].items()]
         sound = all(isinstance(text, str) for text in texts) and all(map(_is_file_entry, files))
-        sound &= all(value is None or type(value) in (int, float, bool) for value in found["figures"].values())
+        sound &= all(value is None or _is_figure(value) for value in found["figures"].values())
     except (AttributeError, KeyError, TypeError):
         sound = False
     if not sound:
         raise damaged(path, "not a manifest")
     return dict(found)
+
+
+def _is_figure(value: Any) -> bool:
+    return type(value) in (int, float, bool) and abs(value) < float("inf")  # False for NaN; compares ints of any size
 
 
 def _is_file_entry(entry: tuple[Any, ...]) -> bool:

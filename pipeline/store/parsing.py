@@ -4,6 +4,8 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import ConfigDict, Field, StrictStr, TypeAdapter, ValidationError
 
+from pipeline.errors import printable
+
 _MOST = 2**53  # whole numbers up to here are exact as floats
 
 Text = StrictStr
@@ -22,5 +24,5 @@ def parse(adapter: TypeAdapter[T], raw: Any) -> T:
         return adapter.validate_python(raw)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        place = ".".join(map(str, first["loc"]))
+        place = printable(".".join(map(str, first["loc"])))
         raise ValueError(f"{place}: {first['msg']}" if place else first["msg"]) from None
