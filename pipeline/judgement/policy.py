@@ -153,7 +153,7 @@ def _proved(
 def _demand(threshold: float, unit: str) -> str:
     """The condition on the lower bound of a gain, in words."""
     amount = f"{abs(threshold):.2f} {unit}{'' if abs(threshold) == 1 else 's'}"
-    return f"allowed loss: {amount}" if threshold < 0 else f"required: more than {amount}"
+    return f"lower bound may lose at most {amount}" if threshold < 0 else f"lower bound must be above {amount}"
 
 
 def _size(draft_bytes: float | None, limit_megabytes: float) -> Rule:
