@@ -46,7 +46,10 @@ class RatioSums:
             present_NK = np.ones(numerators_NK.shape, dtype=bool)
         self._choose_origin(pairs_2NK, present_NK)
         x_NK, y_NK = pairs_2NK - self._origin_2K[:, None]
-        powers_PNK = np.stack([x_NK**i * y_NK**j * present_NK for i, j in _POWERS])
+        x2_NK, y2_NK, present = x_NK * x_NK, y_NK * y_NK, present_NK.astype(np.float64)
+        x = (present, x_NK * present, x2_NK * present, x2_NK * x_NK * present)
+        y = (1.0, y_NK, y2_NK, y2_NK * y_NK, y2_NK * y2_NK)
+        powers_PNK = np.stack([x[i] * y[j] for i, j in _POWERS])
         labels = np.asarray(strata)
         for label in np.unique(labels):
             sums = self._sums.setdefault(str(label), np.zeros((len(_POWERS), self._ratios)))
