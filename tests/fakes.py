@@ -14,6 +14,7 @@ from pipeline.acceptance.profile import PromptCounts
 from pipeline.generation import distributions
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.generation.distributions import Selection
+from pipeline.generation.generate import GenerationSettings
 from pipeline.progress import Progress
 from pipeline.speculation.batch import Request
 from pipeline.speculation.forward import CachedModel
@@ -240,3 +241,9 @@ def counted(
 def quiet() -> Progress:
     """Progress without a bar."""
     return Progress(terminal=False)
+
+
+def generation_settings(**changes: Any) -> GenerationSettings:
+    """Settings of a small generation, with `changes`."""
+    usual = {"max_new_tokens": 9, "lookahead": 0, "distribution_tokens": 4, "distribution_selection": "sampled"}
+    return GenerationSettings(**{**usual, "batch": 4, "shard": 4, "seed": 3, **changes})

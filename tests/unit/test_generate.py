@@ -13,21 +13,12 @@ import torch
 from pipeline.corpus.prompt_store import Prompt
 from pipeline.generation.completion_store import StoredCompletion, read_completions, stored_samplings
 from pipeline.generation.distributions import unpack
-from pipeline.generation.generate import CompletionRequest, GenerationSettings, _seed, generate, plan_completions
+from pipeline.generation.generate import CompletionRequest, _seed, generate, plan_completions
 from pipeline.speculation.sampling import GREEDY, Sampling, log_probabilities
-from tests.fakes import full_logits, greedy_text, quiet, tiny_llama
+from tests.fakes import full_logits, generation_settings, greedy_text, quiet, tiny_llama
 
 SAMPLED = Sampling(0.9, top_k=20)
-SETTINGS = GenerationSettings(
-    sampling=SAMPLED,
-    max_new_tokens=9,
-    lookahead=3,
-    distribution_tokens=4,
-    distribution_selection="sampled",
-    batch=3,
-    shard=4,
-    seed=7,
-)
+SETTINGS = generation_settings(sampling=SAMPLED, lookahead=3, distribution_tokens=4, batch=3, seed=7)
 
 
 @pytest.fixture(scope="module")

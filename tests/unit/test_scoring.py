@@ -10,22 +10,13 @@ import torch
 from pipeline.corpus.prompt_store import Prompt
 from pipeline.generation.completion_store import StoredCompletion, read_completions
 from pipeline.generation.distributions import unpack
-from pipeline.generation.generate import GenerationSettings, _seed, generate, plan_completions
+from pipeline.generation.generate import _seed, generate, plan_completions
 from pipeline.generation.scoring import DraftCompletion, score
 from pipeline.speculation.sampling import GREEDY, Sampling, log_probabilities
-from tests.fakes import full_logits, quiet, tiny_llama
+from tests.fakes import full_logits, generation_settings, quiet, tiny_llama
 
 SAMPLING = Sampling(0.8)
-SETTINGS = GenerationSettings(
-    sampling=SAMPLING,
-    max_new_tokens=9,
-    lookahead=0,
-    distribution_tokens=5,
-    distribution_selection="sampled",
-    batch=4,
-    shard=4,
-    seed=3,
-)
+SETTINGS = generation_settings(sampling=SAMPLING, distribution_tokens=5)
 
 
 @pytest.fixture(scope="module")
