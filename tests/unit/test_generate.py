@@ -13,7 +13,7 @@ import torch
 from pipeline.corpus.prompt_store import Prompt
 from pipeline.generation.completion_store import StoredCompletion, read_completions, stored_samplings
 from pipeline.generation.distributions import unpack
-from pipeline.generation.generate import CompletionRequest, _seed, generate, plan_completions
+from pipeline.generation.generate import CompletionRequest, GenerationSettings, _seed, generate, plan_completions
 from pipeline.speculation.sampling import GREEDY, Sampling, log_probabilities
 from tests.fakes import full_logits, generation_settings, greedy_text, quiet, tiny_llama
 
