@@ -87,7 +87,7 @@ def read_baseline(raw: Any, where: str) -> Examined:
     found = raw.get("schema") if isinstance(raw, dict) else None
     if not isinstance(raw, dict) or found != SCHEMA:
         raise UsageError(
-            f"{where}: a baseline of schema {found}, and this version reads schema {SCHEMA}; "
+            f"{where}: a baseline of schema {found!r}, and this version reads schema {SCHEMA}; "
             "examine the draft again and write it anew with --update-baseline"
         )
     try:

@@ -12,7 +12,7 @@ def checked_profile(raw: Any, where: str) -> dict[str, Any]:
     found = raw.get("schema") if isinstance(raw, dict) else None
     if found != SCHEMA:
         raise UnderstudyError(
-            f"{where}: the acceptance profile has schema {found}, and this version reads schema {SCHEMA}; examine the draft "
+            f"{where}: the acceptance profile has schema {found!r}, and this version reads schema {SCHEMA}; examine the draft "
             "again (`understudy run` with the same config)"
         )
     return dict(raw)

@@ -15,6 +15,7 @@ from pipeline.store.artifacts import Artifact, Store
 from pipeline.store.files import damaged, read_json, write_json
 from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Text, parse
 
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,80}")  # of a stage, and a key: together they name a directory
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,120}")
 
 
@@ -64,7 +65,7 @@ def _read_record(path: Path) -> RunRecord:
     try:
         record = parse(_RECORD, read_json(path))
         for job in record.jobs.values():
-            if not isinstance(job.get("stage"), str) or not isinstance(job.get("key"), str):
+            if not all(_NAME.fullmatch(str(job.get(name, ""))) for name in ("stage", "key")):
                 raise ValueError("a job without a stage and a key")
     except ValueError as error:
         raise damaged(path, str(error)) from None
