@@ -1,6 +1,6 @@
 """What is uploaded to MLflow, and that a failure there never ends a run."""
 
-import json
+import math
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +14,7 @@ from pipeline.commands.champion import history, rollback
 from pipeline.commands.store import sync
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.models.files import model_digest
-from pipeline.registry.mlflow_client import Location, client_for
+from pipeline.registry.mlflow_client import Location, client_for, metrics
 from pipeline.registry.registry import registry_for
 from pipeline.registry.tracking import Tracker, ui_link
 from pipeline.store.artifacts import Store
@@ -29,12 +29,8 @@ def build(store: Store, stage: str, key: str, figures: dict[str, float], **files
     work = store.open_work(stage, key, resumable=False)
     for name, text in files.items():
         (work / f"{name}.json").write_text(text)
-    manifest = {"stage": stage, "key": key, "figures": {}, "provides": {}, "environment": {"git": "abc123"}}
-    path = store.commit(work, manifest).path
-    # JSON as we write it has no NaN; a manifest that somebody else wrote may
-    (path / "manifest.json").write_text(
-        json.dumps({**json.loads((path / "manifest.json").read_text()), "figures": figures})
-    )
+    manifest = {"stage": stage, "key": key, "figures": figures, "provides": {}, "environment": {"git": "abc123"}}
+    store.commit(work, manifest)
 
 
 def record_of(store: Store, **jobs: str) -> RunRecord:
@@ -53,10 +49,15 @@ def runs_of(location: Location) -> dict[str, Any]:
     return {run.info.run_name: run for run in client.search_runs(ids)}
 
 
+def test_figures_that_are_not_finite_are_not_uploaded() -> None:
+    """MLflow refuses a whole batch for one NaN."""
+    assert ["gain"] == [item.key for item in metrics({"gain": 0.1, "broken": math.nan, "endless": math.inf}, 0)]
+
+
 def test_run_is_uploaded_whole(store: Store) -> None:
     """A parent run with settings, decision and dataset; one child run per job with figures and small files."""
     build(store, "corpus", "corpus0", {"prompts": 12})
-    build(store, "gate", "gate0", {"gain": 0.1, "broken": float("nan")}, decision='{"verdict": "refuse"}', other="{}")
+    build(store, "gate", "gate0", {"gain": 0.1}, decision='{"verdict": "refuse"}', other="{}")
     record = record_of(store, corpus="skipped", gate="done")
     record.state, record.decision = "refused", {"verdict": "refuse", "reasons": ["gain 0.1 is not proved"]}
     tracker = Tracker(config_of(), store, Quiet())
