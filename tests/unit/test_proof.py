@@ -104,6 +104,15 @@ def test_a_window_that_cannot_be_shortened_is_left_to_the_model() -> None:
     assert isinstance(choose_forward(model, VOCABULARY), RowForward)
 
 
+def test_rows_reach_past_a_window_that_cannot_be_shortened() -> None:
+    """A window of 100 in the model's layers: full attention, which equals it on short texts, is not proved."""
+    model = tiny_model("GPT-Neo", window_size=100, max_position_embeddings=512)
+
+    with short_windows(model, VOCABULARY) as short:
+        assert (True, 100) == (short, model.config.window_size)
+    assert "rows" == proved_way(model, VOCABULARY)
+
+
 def test_an_architecture_that_reads_ahead_is_refused_in_one_line() -> None:
     """No way of decoding a bidirectional model equals its own passes."""
     with pytest.raises(
