@@ -37,6 +37,20 @@ def test_an_architecture_that_cannot_be_decoded_is_refused_at_pair(smoke: Smoke,
     assert "Traceback" not in ended.err
 
 
+def test_pair_stores_what_a_config_is_checked_against(smoke: Smoke, place: Place, tmp_path: Path) -> None:
+    """Also for pairs that only the run reads: variants that cannot be made, and what a server samples with."""
+    config = _config(smoke, tmp_path, "Llama")
+    (tmp_path / "target" / "generation_config.json").write_text('{"top_p": 0.5}')
+    ignored = ("--set", "pair.generation_config=ignore", "--set", "quantize.variants=null")
+    ended = place.understudy("run", config, *ignored, "--until", "pair", "--run", "other", MLFLOW_TRACKING_URI=NOBODY)
+    assert 0 == ended.code, ended.err
+    facts = json.loads((place.artifact("pair", "other") / "pair.json").read_text())
+
+    assert {"top_p": 0.5} == facts["generation_config"]
+    assert "int4" in facts["impossible_variants"]
+    assert "quantize: int4 is left out: " in ended.err
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("family", "way"), [("GPT-Neo", "rows"), ("Llama 4", "batch"), ("LFM 2", "rows"), ("Mamba", "rows, cache rebuilt")]

@@ -274,6 +274,17 @@ def test_a_local_pair_is_checked_by_a_dry_run(smoke: Smoke, place: Place, tmp_pa
     assert "# corpus: prompts have at most 88 tokens: the pair's context of 128 tokens" in ignored.out
 
 
+def test_a_local_pair_is_checked_by_plan(smoke: Smoke, place: Place, tmp_path: Path) -> None:
+    """What the pair leaves out is printed, and a setting that cannot work exits 2."""
+    config = _local(smoke, tmp_path, _jsonl(PROMPTS))
+    planned = place.understudy("plan", config, "--json", store=False)
+    refused = place.understudy("plan", config, "--set", "corpus.max_prompt_tokens=1000", store=False)
+
+    assert (0, 2) == (planned.code, refused.code), planned.err + refused.err
+    assert json.loads(planned.out)["notes"][0].startswith("corpus: prompts have at most 88 tokens: ")
+    assert refused.complaint.startswith("corpus.max_prompt_tokens = 1000: the pair's context of 128 tokens")
+
+
 def _change(model: Path, **settings: Any) -> None:
     raw = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps(raw | settings))

@@ -127,6 +127,42 @@ def test_altered_completions_are_refused(smoke: Smoke, baseline: tuple[Path, End
     assert "made with another completions sha256; use the same" in second.complaint
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "named"),
+    [
+        ("dtype", "bfloat16", "target dtype"),
+        ("sampling", {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}, "sampling"),
+    ],
+)
+def test_the_conditions_of_completions_are_read_from_them(
+    smoke: Smoke, baseline: tuple[Path, Ended], tmp_path: Path, key: str, value: object, named: str
+) -> None:
+    """Number format and sampling of the target are those in the manifest of the completions."""
+    copied = shutil.copytree(smoke.place.artifact("generate"), tmp_path / "other")
+    manifest = json.loads((copied / "manifest.json").read_text())
+    manifest["settings"][key] = value
+    (copied / "manifest.json").write_text(json.dumps(manifest))
+    ended = _check(smoke.place, smoke.place.artifact("distill"), baseline[0], "--completions", copied)
+
+    assert 2 == ended.code, ended.err
+    assert f"made with another {named}; use the same" in ended.complaint
+
+
+def test_a_baseline_that_is_written_again_keeps_its_settings(
+    smoke: Smoke, baseline: tuple[Path, Ended], tmp_path: Path
+) -> None:
+    """Number format and examination are those of the old file, not the defaults."""
+    content = json.loads(baseline[0].read_text())
+    settings = {"convention": "transformers", "draft_sampling": "greedy", "max_gamma": 6, "confidence": 0.9}
+    content["conditions"] |= {"dtype": "bfloat16", "evaluate": settings | {"batch_tokens": 4096}}
+    (tmp_path / "again.json").write_text(json.dumps(content))
+    line = ["--completions", smoke.place.artifact("generate"), "--baseline", tmp_path / "again.json"]
+    ended = smoke.place.understudy("check", "--draft", smoke.place.artifact("distill"), *line, "--update-baseline")
+
+    assert 0 == ended.code, ended.err
+    assert content["conditions"] == json.loads((tmp_path / "again.json").read_text())["conditions"]
+
+
 def test_a_directory_that_is_no_generate_artifact_is_named(smoke: Smoke, baseline: tuple[Path, Ended]) -> None:
     """Another artifact in its place is bad usage."""
     for other in (smoke.place.artifact("distill"), smoke.place.store):

@@ -1,5 +1,6 @@
 """What happens to a store behind our back: altered, truncated and deleted files are found when read, and named."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -43,6 +44,20 @@ def test_flipped_byte_is_found_by_verify(loop: Place) -> None:
     assert f"{artifact}/acceptance.json was altered after it was written" in verified.complaint
     assert ["evaluate/prompt-lookup"] == [job for job, state in rebuilt.states.items() if state == "done"]
     assert loop.keys(RUN)["evaluate/prompt-lookup"] == loop.keys("rebuilt")["evaluate/prompt-lookup"]
+
+
+def test_a_wrong_digest_of_an_input_is_found_by_verify(loop: Place) -> None:
+    """`--verify` hashes the inputs too, whatever the store remembers of them."""
+    remembered = loop.store / "digests.json"
+    known = {name: entry | {"sha256": "0" * 64} for name, entry in json.loads(remembered.read_text()).items()}
+    remembered.write_text(json.dumps(known))
+    ended = loop.understudy(
+        "run", SMOKE, "--until", "pair", "--verify", "--run", "verified", MLFLOW_TRACKING_URI=NOBODY
+    )
+
+    assert 0 == ended.code, ended.err
+    assert loop.record(RUN)["outside"]["reference_text"] == loop.record("verified")["outside"]["reference_text"]
+    assert loop.keys(RUN)["pair"] == loop.keys("verified")["pair"]
 
 
 def test_truncated_file_is_found_when_skipped(loop: Place) -> None:

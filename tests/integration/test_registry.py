@@ -301,6 +301,33 @@ def test_promotion_again_after_a_rollback(registry: Registry, tmp_path: Path) ->
     assert aliases(registry) == {"champion": "2", "previous": "1"}
 
 
+def test_a_draft_that_was_promoted_again_is_not_rolled_back(registry: Registry, tmp_path: Path) -> None:
+    """Neither while it is the champion nor after another draft replaced it; a rollback of that one returns to it."""
+    draft = make_draft(tmp_path / "a", b"a")
+    digest = model_digest(draft)
+    promote(registry, draft)
+    registry.rollback()
+    off = registry.rolled_back(digest)
+    again = promote(registry, draft)
+    promote(registry, make_draft(tmp_path / "b", b"b"), again)
+    replaced, back = registry.rolled_back(digest), registry.rollback()
+
+    assert off is not None
+    assert replaced is None
+    assert back is not None
+    assert ("1", {"champion": "1"}) == (back.version, aliases(registry))
+
+
+def test_a_champion_set_by_hand_is_not_rolled_back(registry: Registry, tmp_path: Path) -> None:
+    """The alias says what is in use, whatever was rolled back before."""
+    draft = make_draft(tmp_path / "a", b"a")
+    promote(registry, draft)
+    registry.rollback()
+    client_for(registry.location).set_registered_model_alias(registry.name, "champion", "1")
+
+    assert registry.rolled_back(model_digest(draft)) is None
+
+
 def test_altered_files_are_not_fetched(registry: Registry, tmp_path: Path) -> None:
     """The registry's files are compared with the promoted digest."""
     champion = promote(registry, make_draft(tmp_path / "draft"))

@@ -1,6 +1,7 @@
 """A store that was copied or moved is a store of its own: nothing in it names the place it came from."""
 
 import contextlib
+import json
 import shutil
 import sqlite3
 from pathlib import Path
@@ -67,6 +68,23 @@ def test_a_moved_store_is_complete(store: Store, tmp_path: Path) -> None:
     assert [] == _naming(moved.root, store.root)
 
 
+def test_what_other_programs_logged_moves_too(store: Store, tmp_path: Path) -> None:
+    """Understudy logs no traces and no files as datasets, but the database inside the store may have some."""
+    _promote(store, tmp_path)
+    moved = Store(tmp_path / "moved")
+    old, new = ((root / "mlflow" / "artifacts" / "1").as_uri() for root in (store.root, moved.root))
+    with _database(store.root) as database:
+        database.execute("INSERT INTO trace_tags VALUES ('mlflow.artifactLocation', ?, 'trace')", (old,))
+        row = ("uuid", 1, "data", "digest", "local", json.dumps({"uri": old}), None, None)
+        database.execute("INSERT INTO datasets VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+    shutil.move(store.root, moved.root)
+    assert _registry(moved.root).champion() is not None
+    with _database(moved.root) as database:
+        trace = database.execute("SELECT value FROM trace_tags WHERE request_id = 'trace'").fetchone()
+        dataset = database.execute("SELECT dataset_source FROM datasets WHERE dataset_uuid = 'uuid'").fetchone()
+    assert ((new,), (json.dumps({"uri": new}),)) == (trace, dataset)
+
+
 def test_another_name_of_the_same_store_changes_nothing(store: Store, tmp_path: Path) -> None:
     """A store that is opened through a link keeps the locations that it has."""
     _promote(store, tmp_path)
@@ -113,13 +131,14 @@ def test_a_schema_that_was_not_tried_is_refused(store: Store, tmp_path: Path) ->
 
 
 def test_a_database_outside_the_store_is_left_alone(store: Store, tmp_path: Path) -> None:
-    """A database that tracking.uri names is the user's: its locations stay, wherever it lies."""
+    """A database that tracking.uri names is the user's: its locations stay, wherever it lies and whichever store uses it."""
     _promote(store, tmp_path)
     shutil.move(store.root / "mlflow", tmp_path / "shared")
     before = _locations(tmp_path / "shared" / "mlflow.db")
-    location = tracking_location(config_of(tracking={"uri": f"sqlite:///{tmp_path}/shared/mlflow.db"}), store)
-    mlflow_client._clients.clear()
-    experiment_id(client_for(location), location)
+    for used_by in (store, Store(tmp_path / "another")):
+        location = tracking_location(config_of(tracking={"uri": f"sqlite:///{tmp_path}/shared/mlflow.db"}), used_by)
+        mlflow_client._clients.clear()
+        experiment_id(client_for(location), location)
     assert before == _locations(tmp_path / "shared" / "mlflow.db") != []
 
 

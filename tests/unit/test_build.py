@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.native import build
+from pipeline.native import build, compiler
 
 pytestmark = pytest.mark.skipif(build.compiler() is None, reason="no C compiler here")
 
@@ -63,6 +63,17 @@ def test_a_library_is_of_its_flags_source_processor_and_compiler(
     assert [1, 2, 3, 4, 5, 6] == made
 
 
+def test_a_compiler_is_known_by_what_it_says(tmp_path: Path) -> None:
+    """A package update leaves another compiler under the same path."""
+    path = tmp_path / "cc"
+    for number in (1, 2):
+        path.write_text(f"#!/bin/sh\necho cc {number}.0 $1")
+        path.chmod(0o755)
+        compiler.version.cache_clear()
+        assert f"cc {number}.0 --version\n" == compiler.version(str(path))
+    compiler.version.cache_clear()
+
+
 def test_a_cache_that_cannot_be_written_is_no_obstacle(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,6 +103,18 @@ def test_a_cache_that_cannot_be_trusted_is_not_used(
     assert 1 == _load(source)
     assert (state == "damaged") == (made.read_bytes() == whole)
     assert [made] == _kept(tmp_path)
+
+
+def test_a_library_that_was_altered_is_built_anew(source: Path, tmp_path: Path) -> None:
+    """Also where its length is right: its digest decides."""
+    _load(source)
+    (made,) = _kept(tmp_path)
+    whole = made.read_bytes()
+    made.unlink()  # a loaded library must not be written over
+    made.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+
+    assert 1 == _load(source)
+    assert made.read_bytes() == whole
 
 
 def _no_home() -> Path:

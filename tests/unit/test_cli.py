@@ -68,3 +68,12 @@ def test_a_scheduler_ends_a_command_as_ctrl_c_does(monkeypatch: pytest.MonkeyPat
         assert signal.default_int_handler is signal.getsignal(signal.SIGTERM)
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_the_version_is_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """That of the installed package, with exit code 0."""
+    monkeypatch.setattr("sys.argv", ["understudy", "--version"])
+    monkeypatch.setattr(cli.importlib.metadata, "version", lambda name: f"of {name}")
+
+    assert 0 == cli._main()
+    assert "understudy of understudy\n" == capsys.readouterr().out

@@ -103,6 +103,15 @@ def test_stored_log_p_is_compared_with_the_targets_own_pass(
     assert (False, ["s1"]) == (found["agrees"], [entry["prompt"] for entry in found["log_p"]["different"]])
 
 
+def test_a_log_p_that_is_no_number_is_a_difference(pair: tuple[Any, Any]) -> None:
+    """NaN is never within the tolerance."""
+    stored, sampled = _stored(pair[0]), _sampled(pair[0], Sampling())
+    broken = [replace(sampled[0], log_p=np.full_like(sampled[0].log_p, np.nan)), *sampled[1:]]
+    found = cross_check(pair[0], pair[0], stored, settings(12), 32, [], broken)
+
+    assert (False, ["s0"]) == (found["agrees"], [entry["prompt"] for entry in found["log_p"]["different"]])
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_a_greedy_text_of_another_model_is_found(pair: tuple[Any, Any], dtype: torch.dtype) -> None:
     """Stored greedy tokens must have the highest logits of the target's own pass, or nearly so."""

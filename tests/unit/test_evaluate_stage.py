@@ -115,6 +115,19 @@ def test_every_tuple_stored_is_examined(place: Path, task: EvaluateTask) -> None
     assert "prompts" == list(profile)[-1]
 
 
+def test_stored_log_p_is_cross_checked_at_both_samplings(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Greedy completions say nothing of log p, so those of the deployment's sampling are compared too."""
+    _store(place / "store", [Sampling(), GREEDY])
+    pair = SimpleNamespace(
+        vocabulary=8, stop_tokens=[], tokenizer=place, path=lambda _: place, dtype=lambda _: "float32"
+    )
+    monkeypatch.setattr(stages.evaluate, "read_pair", lambda *_: pair)
+    _, profile = _run(place, evaluate={"crosscheck_prompts": 2, "crosscheck_tokens": 3})
+    _, greedy = _run(place, sampling={"temperature": 0.0}, evaluate={"crosscheck_prompts": 2, "crosscheck_tokens": 3})
+
+    assert [4, 2] == [found["crosscheck"]["log_p"]["completions"] for found in (profile, greedy)]
+
+
 def test_a_greedy_deployment_is_examined_once(place: Path) -> None:
     """Where temperature 0 is deployed, its figures are the headline's and its rows are written once."""
     _store(place / "store", [GREEDY])

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 from scipy.optimize import brentq
 
-from pipeline.acceptance.intervals import Interval, pooled, ratio_gain
+from pipeline.acceptance.intervals import Interval, StratumMoments, interval, pooled, ratio_gain
 from pipeline.acceptance.ratio_sums import RatioSums
 
 
@@ -67,6 +67,17 @@ def test_below_twenty_effective_prompts_the_degrees_of_freedom_are_satterthwaite
     found = ratio_interval(0.5 * y + residuals, y, ["a"] * 20, 0.95)
 
     assert (11.2, pytest.approx(half)) == (pytest.approx(dof, abs=0.05), found.high - found.value)
+
+
+@pytest.mark.parametrize(
+    ("each", "expected"), [(10, 130**2 / 970 - 1), (11, 55**2 / 143 - 1)], ids=["19.2 effective", "21.2 effective"]
+)
+def test_the_degrees_of_freedom_change_at_twenty_effective_prompts(each: int, expected: float) -> None:
+    """As many prompts of 3 tokens as of 2: Satterthwaite's below, those of the effective number from there on."""
+    sums = tuple(float(each * (3**power + 2**power)) for power in (1, 2, 4))
+    stratum = StratumMoments(prompts=2 * each, squares=1.0, cubes=0.0, weights=sums)
+
+    assert pytest.approx(expected) == stratum.degrees_of_freedom
 
 
 def test_two_long_prompts_among_many_short_ones_give_no_interval() -> None:
@@ -151,6 +162,43 @@ def test_prompts_added_block_by_block_give_the_interval_of_all_at_once(block: in
             assert (len(own), pytest.approx(whole.value, rel=1e-12)) == (found.prompts, found.value)
             assert whole.high - whole.low == pytest.approx(found.high - found.low, rel=1e-9)
             assert y[kept, ratio].sum() == sums.denominator(ratio, domain)
+
+
+@pytest.mark.parametrize("block", [1, 5, 12])
+def test_a_few_unequal_prompts_added_block_by_block_give_the_interval_of_all_at_once(block: int) -> None:
+    """Below 20 effective prompts the bounds depend on the fourth powers of the lengths too."""
+    generator = np.random.default_rng(8)
+    y = generator.integers(20, 60, 12).astype(float)
+    x = y * generator.uniform(0.5, 0.9, 12)
+    sums = RatioSums(1)
+    for begin in range(0, 12, block):
+        part = slice(begin, begin + block)
+        sums.add(x[part].reshape(-1, 1), y[part].reshape(-1, 1), ["a"] * len(x[part]))
+    whole = ratio_gain(x, y, np.zeros(12), np.ones(12), ["a"] * 12, 0.95)
+    found = sums.interval(0, 0.95)
+
+    assert math.isfinite(whole.low)
+    assert (pytest.approx(whole.low, rel=1e-9), pytest.approx(whole.high, rel=1e-9)) == (found.low, found.high)
+
+
+@pytest.mark.parametrize(("longest", "known"), [(1.0, True), (1.2, False)])
+def test_five_degrees_of_freedom_are_the_fewest(longest: float, known: bool) -> None:
+    """Six prompts of one length have 5; where one of them is longer they have fewer, and no interval."""
+    lengths = np.array([1.0] * 5 + [longest])
+    sums = tuple(float((lengths**power).sum()) for power in (1, 2, 4))
+    found = interval(0.5, [StratumMoments(prompts=6, squares=0.01, cubes=0.0, weights=sums)], 0.95)
+
+    assert (known, known) == (math.isfinite(found.low), math.isfinite(found.high))
+
+
+def test_a_domain_that_does_not_vary_changes_no_bound() -> None:
+    """However few prompts it counts for: here one of two has all the tokens."""
+    varying = StratumMoments(prompts=30, squares=0.01, cubes=0.0, weights=(30.0, 30.0, 30.0))
+    constant = StratumMoments(prompts=2, squares=0.0, cubes=0.0, weights=(9.0, 81.0, 6561.0))
+    alone, both = interval(0.5, [varying], 0.95), interval(0.5, [varying, constant], 0.95)
+
+    assert math.isfinite(alone.low)
+    assert (alone.low, alone.high, 32) == (both.low, both.high, both.prompts)
 
 
 def test_an_absent_prompt_is_no_unit_of_a_ratio() -> None:

@@ -1,8 +1,11 @@
 """Lines of progress for log files."""
 
 import itertools
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import rich.progress
 
 from pipeline import progress
 from pipeline.progress import Progress
@@ -27,3 +30,27 @@ def test_slow_work_has_a_rate_above_zero(
         while not (lines := capsys.readouterr().err.splitlines()):
             track.advance(1)
     assert [expected] == lines
+
+
+def test_work_of_an_earlier_run_has_no_rate(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run that resumes counts its own steps only: 1 in 20 seconds."""
+    clock = itertools.count(0, 20)
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    with Progress(False).track("train", 104, "steps", done=100) as track:
+        track.advance(1)
+
+    assert "  train: 101 of 104 steps, 0.05 steps/s, 60 s left\n" == capsys.readouterr().err
+
+
+def test_a_bar_has_the_same_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two digits below 10 a second on a terminal too."""
+    clock, seen = itertools.count(0, 20), []
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(rich.progress.Progress, "update", lambda self, task, **shown: seen.append(shown))
+    with Progress(True).track("train", 4, "steps") as track:
+        track.advance(1, "loss 2")
+
+    expected: dict[str, Any] = {"advance": 1, "rate": "0.05/s", "note": "loss 2"}
+    assert [expected] == seen

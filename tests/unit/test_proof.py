@@ -1,5 +1,6 @@
 """Forwards are proved before they are used: tiny random models of other architectures, decoded as their own passes say."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -103,12 +104,58 @@ def test_a_window_that_cannot_be_shortened_is_left_to_the_model() -> None:
     assert isinstance(choose_forward(model, VOCABULARY), RowForward)
 
 
+def test_rows_reach_past_a_window_that_cannot_be_shortened() -> None:
+    """A window of 100 in the model's layers: full attention, which equals it on short texts, is not proved."""
+    model = tiny_model("GPT-Neo", window_size=100, max_position_embeddings=512)
+
+    with short_windows(model, VOCABULARY) as short:
+        assert (True, 100) == (short, model.config.window_size)
+    assert "rows" == proved_way(model, VOCABULARY)
+
+
 def test_an_architecture_that_reads_ahead_is_refused_in_one_line() -> None:
     """No way of decoding a bidirectional model equals its own passes."""
     with pytest.raises(
         UsageError, match=r"^the architecture bert cannot be decoded: its logits .*another architecture$"
     ):
         proved_way(tiny_model("BERT, encoder"), VOCABULARY)
+
+
+@pytest.mark.parametrize(
+    ("added", "reason"),
+    [
+        (lambda ids_BT: ids_BT.sum(1), "its logits depend on later tokens"),  # padding of zeros changes no sum
+        (lambda ids_BT: torch.full((len(ids_BT),), len(ids_BT)), "its logits of padded rows differ"),
+    ],
+    ids=["later tokens", "batch size"],
+)
+def test_own_passes_that_contradict_each_other_are_refused(added: Any, reason: str) -> None:
+    """Logits that depend on the text after a token, or on the number of rows, cannot be examined."""
+    model = tiny_llama(1, dtype=torch.float32)
+    own, shift_VV = model.forward, torch.randn(32, 32, generator=torch.Generator().manual_seed(0))
+
+    def forward(**kwargs: Any) -> Any:
+        output = own(**kwargs)
+        output.logits += shift_VV[added(kwargs["input_ids"]) % 32].unsqueeze(1)
+        return output
+
+    model.forward = forward
+    with pytest.raises(UsageError, match=f"^the architecture llama cannot be decoded: {reason}"):
+        proved_way(model, 32)
+
+
+class _FirstRowsSlots(ModelForward):
+    """Computes every row at the slots of the first one, which is right where rows have one length."""
+
+    def forward(self, ids_BT: torch.Tensor, first: Sequence[int], caches: Any, keep: int) -> torch.Tensor:
+        return super().forward(ids_BT, [first[0]] * len(first), caches, keep)
+
+
+def test_a_forward_that_is_wrong_for_ragged_rows_is_not_proved() -> None:
+    """Rows of the proof have different lengths."""
+    model = tiny_model("Llama")
+    with pytest.raises(Unproved, match="logits differ by"):
+        prove(_FirstRowsSlots(model, VOCABULARY), make_case(model, VOCABULARY), VOCABULARY)
 
 
 def test_a_model_whose_own_pass_fails_is_refused_in_one_line() -> None:

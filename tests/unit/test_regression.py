@@ -116,6 +116,23 @@ def test_conditions_that_differ_are_named() -> None:
     assert [] == differing(CONDITIONS, replace(CONDITIONS))
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("completions", "other"),
+        ("completions_sha256", "other"),
+        ("target", "other"),
+        ("target_dtype", "bfloat16"),
+        ("sampling", {"temperature": 0.7}),
+        ("evaluate", {"convention": "vllm", "confidence": 0.95}),
+        ("dtype", "bfloat16"),
+    ],
+)
+def test_every_condition_counts(name: str, value: Any) -> None:
+    """Each alone makes two examinations incomparable."""
+    assert [name.replace("_", " ")] == differing(CONDITIONS, replace(CONDITIONS, **{name: value}))
+
+
 def _damaged(**changes: Any) -> dict[str, Any]:
     raw = baseline_json(_examined(_counts()))
     return {name: value for name, value in (raw | changes).items() if value is not ...}

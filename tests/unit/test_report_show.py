@@ -1,0 +1,20 @@
+"""The summary of a run as text."""
+
+import shlex
+
+import pytest
+
+from pipeline.report.show import print_summary
+from pipeline.report.summary import Summary
+
+
+def test_printed_commands_can_be_pasted(capsys: pytest.CaptureFixture[str]) -> None:
+    """Names with spaces and other characters of the shell are quoted."""
+    directories = {"target": "/my models/it's", "draft": "org/name@main", "completions": "/a/$b"}
+    summary = Summary("r", "finished", [], 5, 1.0, [], {}, None, None, None, None, directories, "/a b/(c)")
+    print_summary(summary)
+    printed = [line.partition(": ")[2] for line in capsys.readouterr().out.splitlines() if "understudy " in line]
+    options = [word for name, value in directories.items() for word in (f"--{name}", value)]
+
+    assert ["understudy", "probe", *options] == shlex.split(printed[0])
+    assert ["--acceptance", "/a b/(c)"] == shlex.split(printed[1])[-2:]
