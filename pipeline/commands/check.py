@@ -8,7 +8,7 @@ import typer
 from pipeline.commands.options import DEFAULT_STORE, RunId, StorePath, TrustOption
 
 if TYPE_CHECKING:
-    from pipeline.acceptance.baseline import Examined
+    from pipeline.acceptance.baseline import Conditions, Examined
     from pipeline.examination.on_completions import Settings
     from pipeline.store.runs import RunRecord
 
@@ -54,11 +54,14 @@ def check(
         where = where or find_built(opened, record, "generate").path
     settings = _settings(before, record, trust_remote_code)
     from pipeline.examination.on_completions import (
+        conditions_of,
         examine_on,  # loads torch, so it comes after every check that needs no torch
         open_completions,
     )
 
     stored = open_completions(where)
+    if before is not None and not update_baseline:
+        _check_conditions(conditions_of(stored, settings), before, baseline)
     try:
         examined = examine_on(stored, draft, settings)
     except BrokenDraft as error:
@@ -68,19 +71,25 @@ def check(
         print(f"baseline of {len(examined.counts)} prompts written to {baseline}{_left_out(len(examined.trained_on))}")
         return
     assert before is not None
-    _compare(examined, before, baseline, margin)
+    _compare(examined, before, margin)
 
 
-def _compare(examined: "Examined", before: "Examined", baseline: Path, margin: float) -> None:
-    """Print the comparison. Refused where a regression is not excluded, UsageError where the two cannot be compared."""
-    from pipeline.errors import Refused, UsageError
-    from pipeline.judgement.regression import compare, differing
+def _check_conditions(conditions: "Conditions", before: "Examined", baseline: Path) -> None:
+    from pipeline.errors import UsageError
+    from pipeline.judgement.regression import differing
 
-    if names := differing(examined.conditions, before.conditions):
+    if names := differing(conditions, before.conditions):
         raise UsageError(
             f"--baseline {baseline}: made with another {', '.join(names)}; use the same, or write it again with "
             "--update-baseline"
         )
+
+
+def _compare(examined: "Examined", before: "Examined", margin: float) -> None:
+    """Print the comparison. Refused where a regression is not excluded, UsageError where rows of the baseline were edited."""
+    from pipeline.errors import Refused
+    from pipeline.judgement.regression import compare
+
     result = compare(examined, before, margin)
     change = result.difference
     line = (

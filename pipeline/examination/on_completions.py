@@ -42,14 +42,26 @@ def open_completions(directory: Path) -> Artifact:
     return artifact
 
 
+def conditions_of(completions: Artifact, settings: Settings) -> Conditions:
+    """The conditions of an examination; known before a model is loaded."""
+    return Conditions(
+        completions=completions.key,
+        completions_sha256=_content(completions),
+        target=completions.manifest["inputs"]["target"],
+        target_dtype=completions.manifest["settings"]["dtype"],
+        sampling=dict(completions.manifest["settings"]["sampling"]),
+        evaluate=_examined_by(settings.evaluate),
+        dtype=settings.dtype,
+    )
+
+
 def examine_on(completions: Artifact, draft: str, settings: Settings) -> Examined:
     """Counts of `draft` over the examination completions at the deployment's sampling settings, and their conditions.
 
     `draft` is a model directory, an artifact that holds one, or `org/name@revision`. Raises UsageError if there are no such
     completions, UnderstudyError if the draft is of another model family, BrokenDraft if it cannot be examined.
     """
-    stored_at = completions.manifest["settings"]["sampling"]
-    sampling = Sampling(**stored_at)
+    sampling = Sampling(**completions.manifest["settings"]["sampling"])
     if canonical(sampling) not in stored_samplings(completions.path, {"examination"}):
         raise UsageError(
             f"--completions {completions.path}: holds no examination completions; give the generate artifact of a run's own "
@@ -65,15 +77,7 @@ def examine_on(completions: Artifact, draft: str, settings: Settings) -> Examine
     counts = [item for window in windows for item in window]
     return Examined(
         counts=counts,
-        conditions=Conditions(
-            completions=completions.key,
-            completions_sha256=_content(completions),
-            target=completions.manifest["inputs"]["target"],
-            target_dtype=completions.manifest["settings"]["dtype"],
-            sampling=dict(stored_at),
-            evaluate=_examined_by(settings.evaluate),
-            dtype=settings.dtype,
-        ),
+        conditions=conditions_of(completions, settings),
         hardware=hardware_class(device),
         digest=model_digest(path),
         trained_on=trained_on_before(path) & {item.id for item in counts},
