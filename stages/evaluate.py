@@ -1,5 +1,6 @@
 """evaluate: examines one draft, teacher-forced on stored completions. Writes its acceptance profile."""
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator
 from itertools import islice
@@ -15,10 +16,13 @@ from pipeline.errors import BrokenDraft, UnderstudyError
 from pipeline.examination.cross_check import cross_check
 from pipeline.examination.examiner import Examiner
 from pipeline.examination.prompt_lookup import prompt_lookup_counts
+from pipeline.examination.token_acceptance import FILE as BY_TOKEN
+from pipeline.examination.token_acceptance import TokenAcceptanceFile
 from pipeline.examination.windows import tally_counts
 from pipeline.generation.completion_store import StoredCompletion, canonical, read_completions, stored_samplings
+from pipeline.latency.costs.forward_times import measure_times
 from pipeline.models.draft_directory import find_draft
-from pipeline.models.loading import choose_device, load_model, load_tokenizer
+from pipeline.models.loading import choose_device, hardware_class, load_model, load_tokenizer
 from pipeline.models.shape import measure_weights
 from pipeline.models.stored_pair import Pair, read_pair
 from pipeline.models.surgery import added_tokens, extend_vocabulary
@@ -27,6 +31,8 @@ from pipeline.running.context import Outcome, StageContext
 from pipeline.running.tasks import EvaluateTask
 from pipeline.speculation.sampling import GREEDY, Sampling
 from pipeline.store.row_files import RowFile
+
+_TIMED_CONTEXT, _TIMED_REPEATS = 128, 5
 
 
 def run(context: StageContext) -> Outcome:
@@ -52,6 +58,7 @@ def run(context: StageContext) -> Outcome:
                 # A variant that cannot be computed does not end the run: it has no figures, and the gate promotes no draft
                 # without figures.
                 rows.clear()
+                (context.out / BY_TOKEN).unlink(missing_ok=True)
                 found = {"broken": str(error)}
         profile = {"schema": SCHEMA, "draft": draft, "conditions": _conditions(context, task), **found}
         rows.write(profile, "prompts")
@@ -111,9 +118,12 @@ def _examine(
     with context.progress.track(f"{context.job_id}: examine", total, "completions") as track:
         for name, item in sets.items():
             examiner = Examiner(item.sampling, settings, pair.vocabulary, count_as=_convention(context, task))
-            counts = examiner.counts(model, _completions(context, task, item.sampling), track.advance)
-            tallies[name] = tally_counts(counts, settings.max_gamma, rows, name)
-    return _figures(context, sets, tallies) | {"crosscheck": _cross_check(context, task, pair, model)}
+            completions = _completions(context, task, item.sampling)
+            with contextlib.ExitStack() as stack:
+                keep = stack.enter_context(TokenAcceptanceFile(context.out)).add if name == "deployed" else None
+                counts = examiner.counts(model, completions, track.advance, keep)
+                tallies[name] = tally_counts(counts, settings.max_gamma, rows, name)
+    return _figures(context, sets, tallies) | _with_target(context, task, pair, model)
 
 
 def _load(context: StageContext, pair: Pair, path: Path) -> Any:
@@ -147,12 +157,13 @@ def _gained(pair: Pair, path: Path, trusted: bool) -> list[int]:
     return gained
 
 
-def _cross_check(context: StageContext, task: EvaluateTask, pair: Pair, draft: Any) -> dict[str, Any] | None:
-    """A real greedy decode of a few prompts, compared round by round with the examination's prediction, and the stored log p
-    of their completions, compared with the target's own pass."""
+def _with_target(context: StageContext, task: EvaluateTask, pair: Pair, draft: Any) -> dict[str, Any]:
+    """What needs the target too. `crosscheck`: a real greedy decode of a few prompts, compared round by round with the
+    examination's prediction, and the stored log p of their completions, compared with the target's own pass.
+    `forward_times`: seconds of a forward pass of both models on this machine."""
     settings = context.config.evaluate
     if settings.crosscheck_prompts == 0 or task.split == "dev":
-        return None
+        return {"crosscheck": None}
     device = choose_device(context.config.device)
     target = load_model(pair.path(task.target), pair.dtype(task.target), device, context.config.pair.trust_remote_code)
     stored = list(islice(_completions(context, task, GREEDY), settings.crosscheck_prompts))
@@ -160,7 +171,22 @@ def _cross_check(context: StageContext, task: EvaluateTask, pair: Pair, draft: A
     sampled = (
         [] if deployed.greedy else list(islice(_completions(context, task, deployed), settings.crosscheck_prompts))
     )
-    return cross_check(target, draft, stored, settings, pair.vocabulary, pair.stop_tokens, sampled)
+    return {
+        "crosscheck": cross_check(target, draft, stored, settings, pair.vocabulary, pair.stop_tokens, sampled),
+        "forward_times": _forward_times(target, draft, pair, settings.gamma),
+    }
+
+
+def _forward_times(target: Any, draft: Any, pair: Pair, gamma: int) -> dict[str, Any]:
+    """Seconds at batch 1: of the target by number of tokens (1 and gamma + 1), and of the draft over one token."""
+    context = max(1, min(_TIMED_CONTEXT, pair.context - gamma - 1))
+    times = measure_times(target, draft, pair.vocabulary, [gamma + 1], context=context, repeats=_TIMED_REPEATS)
+    return {
+        "device": hardware_class(target.device),
+        "context": context,
+        "target": {str(tokens): seconds for tokens, seconds in times.target.items()},
+        "draft": times.draft,
+    }
 
 
 def _conditions(context: StageContext, task: EvaluateTask) -> dict[str, Any]:

@@ -1,19 +1,23 @@
 """gate: applies the promotion rules. Chooses the variant of the candidate with the lowest predicted latency at the stated load,
 and compares it with the champion, or with the base draft where there is no champion."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pipeline.acceptance.profile import profile_counts
+from pipeline.acceptance.profile import PromptCounts, profile_counts
 from pipeline.acceptance.rounds import CONVENTIONS
 from pipeline.acceptance.schema import checked_profile
 from pipeline.config.quantize import Variant
+from pipeline.judgement.benefit import benefit_at_load, benefit_of_forward_times
 from pipeline.judgement.choice import CHOSEN, Contender, Standing, choose, not_made
+from pipeline.judgement.comparison import compare_drafts
 from pipeline.judgement.decision import already_champion, decide, without_prompts
-from pipeline.judgement.policy import PASS, Case, apply_rules
+from pipeline.judgement.policy import Case, apply_rules
+from pipeline.judgement.schema import BASELINE, CANDIDATE, LOOKUP
 from pipeline.latency.costs.step_costs import StepCosts, read_step_costs
 from pipeline.latency.load.prediction import chosen_lengths, predict
 from pipeline.latency.load.schedule import DraftOption, make_schedule
@@ -21,9 +25,11 @@ from pipeline.latency.load.serving import latency_at_load, point_at_load
 from pipeline.latency.load.workload import Workload, examined_workload, read_workload
 from pipeline.models.draft_directory import find_draft, trained_on
 from pipeline.models.stored_pair import read_pair
+from pipeline.registry.run_content import decision_figures
 from pipeline.running.context import Outcome, StageContext
 from pipeline.running.pair_checks import left_out_variants
 from pipeline.running.tasks import UNQUANTIZED, draft_input, examination_input, profile_input
+from pipeline.store.artifacts import read_manifest
 from pipeline.store.files import read_json, write_json
 from pipeline.store.row_files import read_head
 
@@ -31,13 +37,16 @@ from pipeline.store.row_files import read_head
 def run(context: StageContext) -> Outcome:
     """Choose the variant, apply the rules to it and write `decision.json`.
 
-    Inputs: the acceptance profiles of the candidate, of the champion or base draft, and of prompt-lookup, and the step times for
-    `gate.load`. A failed rule is no error here: `promote` refuses the draft.
+    Inputs: the acceptance profiles of the candidate, of the champion or base draft, and of prompt-lookup; the step times for
+    `gate.load`; completions, for the examples of `review.html`. A failed rule is no error here: `promote` refuses the draft.
     """
     config, digests = context.config, context.digests
     results = choose(_contenders(context))
     chosen = next(result.name for result in results if result.verdict == CHOSEN)
     has_champion = "champion" in context.inputs
+    examinations = _examinations(context, chosen, has_champion)
+    whole = _case(examinations, has_champion)
+    case = _with_latency(context, chosen, without_prompts(whole, _seen(context, chosen, has_champion)))
     conditions: dict[str, Any] = {
         "candidate": digests[draft_input(chosen)],
         "variant": chosen,
@@ -46,36 +55,25 @@ def run(context: StageContext) -> Outcome:
         "champion": dict(context.facts["champion"]),
         "gamma": config.evaluate.gamma,
         "confidence": config.evaluate.confidence,
+        "dropped_prompts": len(whole.candidate) - len(case.candidate),
+        **_evidence(context, examinations, case),
     }
     if conditions["candidate"] == digests.get("champion"):
         decision = already_champion(conditions)
     else:
-        seen = trained_on(find_draft(context.inputs[draft_input(chosen)], config.pair))
-        if has_champion:
-            seen |= trained_on(find_draft(context.inputs["champion"], config.pair))
-        whole = _case(context, chosen, has_champion)
-        case = _with_latency(context, chosen, without_prompts(whole, seen))
-        conditions["dropped_prompts"] = len(whole.candidate) - len(case.candidate)
         decision = decide(apply_rules(case, config.gate, config.evaluate.gamma, config.evaluate.confidence), conditions)
+    _write_review(context, decision, _examples(context, examinations, case))
     write_json(context.out / "decision.json", decision)
-    return Outcome(_figures(decision), notes={"verdict": decision["verdict"], "reasons": decision["reasons"]})
+    return Outcome(decision_figures(decision), notes={"verdict": decision["verdict"], "reasons": decision["reasons"]})
 
 
-def _figures(decision: Mapping[str, Any]) -> dict[str, float]:
-    figures = {f"rule_{number}_passed": float(rule["verdict"] == PASS) for number, rule in enumerate(decision["rules"])}
-    rules = {rule["name"]: rule for rule in decision["rules"]}
-    for rule, name in (
-        ("min_gain", "acceptance_gain"),
-        ("min_speedup", "predicted_speedup"),
-        ("max_p95_seconds", "predicted_p95"),
-    ):
-        if rule in rules and rules[rule]["low"] is not None:
-            figures |= {
-                name: rules[rule]["figure"],
-                f"{name}_low": rules[rule]["low"],
-                f"{name}_high": rules[rule]["high"],
-            }
-    return figures
+def _write_review(context: StageContext, decision: Mapping[str, Any], examples: Mapping[str, Any]) -> None:
+    """The page, and the examples from which `show --html` makes it again."""
+    from pipeline.report.page import review_page
+
+    write_json(context.out / "examples.json", examples)
+    page = review_page(decision, examples, context.config.model_dump(mode="json"))
+    (context.out / "review.html").write_text(page, encoding="utf-8")
 
 
 def _contenders(context: StageContext) -> list[Contender]:
@@ -123,25 +121,112 @@ def _serving(
     return workload.up_to(step_costs.max_gamma), step_costs, load.requests_per_second, load.max_batch, gamma
 
 
-def _case(context: StageContext, chosen: Variant, has_champion: bool) -> Case:
+@dataclass(frozen=True)
+class _Examination:
+    """The acceptance profile of one side, with the counts of its prompts."""
+
+    directory: Path
+    profile: Mapping[str, Any]
+    counts: Sequence[PromptCounts]
+
+
+def _examinations(context: StageContext, chosen: Variant, has_champion: bool) -> dict[str, _Examination]:
+    """By side: candidate, baseline (champion, or base draft), prompt_lookup."""
     names = {
-        "candidate": examination_input(chosen),
-        "baseline": "examination_champion" if has_champion else "examination_base",
-        "lookup": "examination_lookup",
+        CANDIDATE: examination_input(chosen),
+        BASELINE: "examination_champion" if has_champion else "examination_base",
+        LOOKUP: "examination_lookup",
     }
-    profiles, counts = {}, {}
-    for role, name in names.items():
+    found = {}
+    for side, name in names.items():
         path = context.inputs[name] / "acceptance.json"
-        profiles[role] = checked_profile(read_json(path), str(path))
-        counts[role] = profile_counts(profiles[role], str(path))
-    check = profiles["candidate"].get("crosscheck")
+        profile = checked_profile(read_json(path), str(path))
+        found[side] = _Examination(path.parent, profile, profile_counts(profile, str(path)))
+    return found
+
+
+def _case(examinations: Mapping[str, _Examination], has_champion: bool) -> Case:
+    profile = examinations[CANDIDATE].profile
+    check = profile.get("crosscheck")
     return Case(
-        candidate=counts["candidate"],
-        baseline=counts["baseline"],
+        candidate=examinations[CANDIDATE].counts,
+        baseline=examinations[BASELINE].counts,
         baseline_name="champion" if has_champion else "base draft",
-        prompt_lookup=counts["lookup"],
-        draft_bytes=profiles["candidate"]["draft"].get("bytes"),
+        prompt_lookup=examinations[LOOKUP].counts,
+        draft_bytes=profile["draft"].get("bytes"),
         crosscheck_agrees=None if check is None else bool(check["agrees"]),
+    )
+
+
+def _seen(context: StageContext, chosen: Variant, has_champion: bool) -> Collection[str]:
+    """Prompts that candidate or champion was trained on."""
+    drafts = [draft_input(chosen), *(["champion"] if has_champion else [])]
+    return frozenset().union(*(trained_on(find_draft(context.inputs[name], context.config.pair)) for name in drafts))
+
+
+def _evidence(context: StageContext, examinations: Mapping[str, _Examination], case: Case) -> dict[str, Any]:
+    """The figures of the decision, what they buy, and where they come from."""
+    settings = context.config.evaluate
+    facts = {
+        side: {
+            **examination.profile["draft"],
+            "greedy": _greedy(examination.profile),
+            "conditions": examination.profile["conditions"],
+        }
+        for side, examination in examinations.items()
+    }
+    counts = {CANDIDATE: case.candidate, BASELINE: case.baseline, LOOKUP: case.prompt_lookup or ()}
+    if context.digests.get("champion") == facts[CANDIDATE]["digest"]:
+        del counts[BASELINE]  # the candidate itself
+    compared = compare_drafts(counts, facts, settings.gamma, settings.confidence)
+    times = {side: examination.profile.get("forward_times") for side, examination in examinations.items()}
+    benefit = case.benefit or benefit_of_forward_times(times, compared["drafts"], settings.gamma)
+    return {**compared, "benefit": benefit, "training": _training(context), "provenance": _provenance(context)}
+
+
+def _greedy(profile: Mapping[str, Any]) -> dict[str, Any]:
+    found = profile.get("greedy")
+    return {} if found is None else {"acceptance_rate": found["acceptance_rate"], "loop_share": found["loop_share"]}
+
+
+def _training(context: StageContext) -> list[dict[str, Any]]:
+    """The log of the candidate's training, by step."""
+    found: list[dict[str, Any]] = read_json(context.inputs["distilled"] / "training.json")
+    return found
+
+
+def _provenance(context: StageContext) -> dict[str, Any]:
+    pair = read_pair(context.inputs["pair"], context.config.pair)
+    completions = read_manifest(context.inputs["completions"])
+    return {
+        "target": {name: pair.facts["target"][name] for name in ("source", "revision", "digest", "dtype")},
+        "base_draft": {name: pair.facts["draft"][name] for name in ("source", "revision", "digest")},
+        "completions": completions["key"],
+        "corpus": completions["inputs"]["corpus"],
+        "sampling": context.config.sampling.model_dump(),
+        "seed": context.config.seed,
+        "environment": completions["environment"],
+    }
+
+
+def _examples(context: StageContext, examinations: Mapping[str, _Examination], case: Case) -> dict[str, Any]:
+    """Completions with the outcome of each token, for the page."""
+    from pipeline.examination.examples import choose_examples, make_examples  # loads torch, which the rules do not need
+    from pipeline.generation.completion_store import canonical, read_completions
+    from pipeline.models.loading import load_tokenizer
+    from pipeline.speculation.sampling import Sampling
+
+    config = context.config
+    sides = {side: examinations[side].directory for side in (CANDIDATE, BASELINE)}
+    chosen = choose_examples(case.candidate, case.baseline, config.gate.examples) if case.candidate else []
+    sampling = canonical(Sampling.from_config(config.sampling))
+    return make_examples(
+        chosen,
+        read_completions(context.inputs["completions"], {"examination"}, sampling) if chosen else (),
+        sides if chosen else {},
+        load_tokenizer(read_pair(context.inputs["pair"], config.pair).tokenizer, config.pair.trust_remote_code),
+        config.evaluate.gamma,
+        CONVENTIONS[config.evaluate.convention],
     )
 
 
@@ -150,17 +235,18 @@ def _with_latency(context: StageContext, chosen: Variant, case: Case) -> Case:
     config, load = context.config, context.config.gate.load
     if load is None or not case.candidate:
         return case
-    served = None
+    served = benefit = None
     if _timed(context, chosen):
         convention = CONVENTIONS[config.evaluate.convention]
         workload = examined_workload(case.candidate, convention, config.evaluate.max_gamma)
         arguments = _serving(context, chosen, workload)
         served = latency_at_load(*arguments, config.evaluate.confidence)
+        benefit = benefit_at_load(*arguments)
         if arguments[1].plain:
             _plot(context, chosen, *arguments)
     pair = read_pair(context.inputs["pair"], config.pair)
     draft = float("nan") if case.draft_bytes is None else case.draft_bytes
-    return replace(case, served=served, serving_bytes=pair.serving_bytes(draft, *config.gate.served))
+    return replace(case, served=served, benefit=benefit, serving_bytes=pair.serving_bytes(draft, *config.gate.served))
 
 
 def _plot(

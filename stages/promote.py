@@ -6,14 +6,17 @@ from typing import Any
 
 from pipeline.config.quantize import Variant
 from pipeline.errors import Refused, UnderstudyError
+from pipeline.judgement.headline import baseline_name, points
 from pipeline.models.stored_pair import read_pair
 from pipeline.registry.registry import RegisteredDraft, Registry, RolledBack, registry_for
-from pipeline.report.card import card, examined, flat_figures
+from pipeline.registry.run_content import model_figures
+from pipeline.report.card import card, examined, version_description
 from pipeline.running.context import Outcome, StageContext
 from pipeline.running.tasks import UNQUANTIZED, draft_input, examination_input
 from pipeline.store.artifacts import Store, read_manifest
 from pipeline.store.files import read_json, write_json
 from pipeline.store.row_files import read_head
+from pipeline.store.runs import utc_now
 
 
 def run(context: StageContext) -> Outcome:
@@ -39,8 +42,9 @@ def run(context: StageContext) -> Outcome:
         model_dir=context.inputs[draft_input(chosen)] / "draft",
         digest=facts["digest"],
         card=text,
-        tags=_tags(facts),
-        metrics=flat_figures(facts["examined"]),
+        description=version_description(decision, context.run_id, utc_now(), text),
+        tags=_tags(facts, context.config.promote.deployment),
+        metrics=model_figures(decision),
         dataset=(f"{context.config.name}-corpus", facts["provenance"]["corpus"]),
         expected=_expected(context),
         run_id=context.run_id,
@@ -132,16 +136,23 @@ def _provenance(context: StageContext, chosen: Variant) -> dict[str, str]:
     return found
 
 
-def _tags(facts: Mapping[str, Any]) -> dict[str, str]:
-    target, base = facts["target"], facts["base"]
+def _tags(facts: Mapping[str, Any], deployment: str | None) -> dict[str, str]:
+    """Plain names for what people filter by; hashes are under `understudy.`, which lists show last."""
+    target, base, decision = facts["target"], facts["base"], facts["decision"]
+    gains = decision["gains"]
     tags = {
+        "acceptance_rate": f"{facts['examined']['acceptance_rate']['value']:.4f}",
+        "acceptance_gain": points(gains["acceptance_rate"]) if gains else "none",
+        "compared_with": baseline_name(decision),
+        "tokens_per_target_call": f"{facts['examined']['tokens_per_target_call']['value']:.3f}",
+        "quantisation": facts["quantisation"],
         "target": target["source"],
         "target_revision": target["revision"] or "none",
-        "target_digest": target["digest"],
-        "base": base["source"],
-        "base_digest": base["digest"],
-        "quantisation": facts["quantisation"],
+        "base_draft": base["source"],
         "licence": facts["license"] or "not stated",
+        "deployment": deployment or "none",
+        "understudy.target_digest": target["digest"],
+        "understudy.base_digest": base["digest"],
     }
-    tags |= {f"key.{what}": key for what, key in facts["provenance"].items()}
-    return {f"understudy.{name}": str(value) for name, value in tags.items()}
+    tags |= {f"understudy.key.{what}": key for what, key in facts["provenance"].items()}
+    return {name: str(value) for name, value in tags.items()}

@@ -1,5 +1,10 @@
 """`understudy show`: what a run did and found."""
 
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
 from pipeline.commands.options import DEFAULT_STORE, JsonOption, RunId, StorePath
 
 
@@ -7,6 +12,9 @@ def show(
     run: RunId = None,
     store: StorePath = DEFAULT_STORE,
     as_json: JsonOption = False,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the review page here, in place of the summary.")
+    ] = None,
 ) -> None:
     """Show the results of a run.
 
@@ -21,6 +29,13 @@ def show(
     from pipeline.store.runs import require_run
 
     target = Store(store)
+    if html is not None:
+        from pipeline.report.run_page import run_page
+        from pipeline.store.files import write_user_text
+
+        write_user_text(html, run_page(target, require_run(target, run, needs=("gate",))), "--html")
+        print(f"review page written to {html}")
+        return
     summary = summarise(target, require_run(target, run))
     if as_json:
         print(json.dumps(dataclasses.asdict(summary), indent=1, allow_nan=False))

@@ -64,6 +64,13 @@ class GateConfig(Section):
         description="Largest memory of the weights of the pair and the KV caches at `load` (10^6 bytes).",
     )
 
+    examples: int = Field(
+        default=60,
+        ge=0,
+        le=200,
+        description="Prompts that the review page shows with the outcome of every token; 0 keeps prompts off the page.",
+    )
+
     @property
     def served(self) -> tuple[int, int]:
         """Batch and context for which memory is computed: those of the load, or one request."""

@@ -21,6 +21,8 @@ from pipeline.generation.completion_store import StoredCompletion
 from pipeline.speculation.sampling import Sampling
 
 OnDone = Callable[[int], None]  # called with the number of completions done since the last call
+# called with a window of completions and the a_t of each, lookahead included
+OnAcceptance = Callable[[Sequence[StoredCompletion], Sequence[Floats]], None]
 
 
 class AcceptanceSummary(NamedTuple):
@@ -59,17 +61,25 @@ class Examiner:
         )
 
     def counts(
-        self, draft: Any, completions: Iterable[StoredCompletion], on_done: OnDone = _silent
+        self,
+        draft: Any,
+        completions: Iterable[StoredCompletion],
+        on_done: OnDone = _silent,
+        on_acceptance: OnAcceptance | None = None,
     ) -> Iterator[list[PromptCounts]]:
         """Per-prompt counts of one draft, window by window. Raises BrokenDraft if it cannot be examined."""
-        for found in self.counts_of_all({"draft": draft}, completions, on_done):
+        for found in self.counts_of_all({"draft": draft}, completions, on_done, on_acceptance):
             counts = found["draft"]
             if isinstance(counts, BrokenDraft):
                 raise counts
             yield counts
 
     def counts_of_all(
-        self, drafts: Mapping[str, Any], completions: Iterable[StoredCompletion], on_done: OnDone = _silent
+        self,
+        drafts: Mapping[str, Any],
+        completions: Iterable[StoredCompletion],
+        on_done: OnDone = _silent,
+        on_acceptance: OnAcceptance | None = None,
     ) -> Iterator[dict[str, list[PromptCounts] | BrokenDraft]]:
         """Per-prompt counts of several drafts, window by window.
 
@@ -97,6 +107,8 @@ class Examiner:
                     del remaining[name]
                 else:
                     found[name] = count_completions(facts, values, self.settings.max_gamma, self.counting)
+                    if on_acceptance is not None:
+                        on_acceptance(window, values)
             yield found
             if not remaining:
                 return

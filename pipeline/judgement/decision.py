@@ -5,10 +5,8 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from pipeline.acceptance.profile import PromptCounts
-from pipeline.judgement.policy import PASS, Case, Rule
-
-SCHEMA = 2
-PROMOTE, REFUSE, ALREADY_CHAMPION = "promote", "refuse", "already_champion"
+from pipeline.judgement.policy import Case, Rule
+from pipeline.judgement.schema import ALREADY_CHAMPION, PASS, PROMOTE, REFUSE, SCHEMA
 
 
 def decide(rules: Sequence[Rule], conditions: dict[str, Any]) -> dict[str, Any]:

@@ -5,16 +5,16 @@ A rule has three outcomes: pass, fail, and no verdict where the data proves neit
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pipeline.acceptance.intervals import Interval
 from pipeline.acceptance.profile import PromptCounts, acceptance_gain, omega_gain
 from pipeline.config.gate import GateConfig
 from pipeline.errors import UnderstudyError
+from pipeline.judgement.schema import FAIL, NO_VERDICT, PASS
 from pipeline.latency.load.serving import LatencyAtLoad
-
-PASS, FAIL, NO_VERDICT = "pass", "fail", "no verdict"
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,7 @@ class Case:
     crosscheck_agrees: bool | None
     domains: frozenset[str] = frozenset()  # that have a rule even if none of their prompts is left
     served: LatencyAtLoad | None = None  # predicted latency at the stated load; None where no load is stated
+    benefit: Mapping[str, Any] | None = None  # of that load, as `judgement/benefit.py` makes it
     serving_bytes: float | None = None  # weights and KV cache at the stated batch and context
 
 

@@ -11,7 +11,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -235,6 +235,17 @@ def metrics(figures: Mapping[str, float], now_ms: int, **entity: str) -> list[An
         Metric(_METRIC_KEY.sub("_", name)[:_MAX_KEY], float(value), now_ms, 0, **entity)
         for name, value in figures.items()
         if isinstance(value, int | float) and math.isfinite(value)
+    ]
+
+
+def step_metrics(points: Iterable[tuple[str, float, int]], now_ms: int) -> list[Any]:
+    """Metric entities of (name, value, step); NaN and infinity are left out."""
+    from mlflow.entities import Metric
+
+    return [
+        Metric(_METRIC_KEY.sub("_", name)[:_MAX_KEY], value, now_ms, step)
+        for name, value, step in points
+        if math.isfinite(value)
     ]
 
 

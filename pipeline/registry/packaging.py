@@ -27,6 +27,7 @@ from pipeline.registry.mlflow_client import (
     log_batch,
     metrics,
 )
+from pipeline.registry.parent_run import RUN_TAG, find_or_create_run
 
 CARD = "README.md"  # where people and hubs look for a model's card
 
@@ -38,6 +39,7 @@ class Package:
     model_dir: Path
     digest: str
     card: str
+    description: str  # of the version, in Markdown
     tags: dict[str, str]
     metrics: dict[str, float]
     dataset: tuple[str, str]
@@ -66,8 +68,8 @@ def register(client: Any, location: Location, name: str, package: Package) -> st
     package.check()
     experiment = experiment_id(client, location)
     _ensure_registered_model(client, name, package)
-    tags = {"understudy.run": package.run_id, "understudy.digest": package.digest}
-    run_id = client.create_run(experiment, tags={**tags, "understudy.job": "promote"}, run_name="promote").info.run_id
+    tags = {RUN_TAG: package.run_id, "understudy.digest": package.digest}
+    run_id, created = find_or_create_run(client, experiment, package.run_id)
     model = client.create_logged_model(experiment, name=name, source_run_id=run_id, tags=tags, model_type="draft")
     try:
         client.log_model_artifacts(model.model_id, str(package.model_dir))
@@ -88,12 +90,13 @@ def register(client: Any, location: Location, name: str, package: Package) -> st
         model_id=model.model_id,
         await_creation_for=0,
         tags={**package.tags, **tags, "understudy.model_id": model.model_id},
-        description=f"Draft {package.digest} of Understudy run {package.run_id}",
+        description=package.description,
     )
     if not location.is_server:  # a server links the model's page to the version by itself
         link = json.dumps([{"name": name, "version": str(version.version)}])
         client.set_logged_model_tags(model.model_id, {"mlflow.modelVersions": link})
-    client.set_terminated(run_id, "FINISHED")
+    if created:  # otherwise tracking ends it
+        client.set_terminated(run_id, "FINISHED")
     return str(version.version)
 
 
@@ -108,7 +111,7 @@ def _ensure_registered_model(client: Any, name: str, package: Package) -> None:
         try:
             client.create_registered_model(
                 name,
-                tags={"understudy.target": package.tags.get("understudy.target", "")},
+                tags={"target": package.tags.get("target", "")},
                 description="Draft models for speculative decoding, kept by Understudy",
             )
         except MlflowException as lost:

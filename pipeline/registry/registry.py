@@ -136,6 +136,7 @@ class Registry:
         model_dir: Path,
         digest: str,
         card: str,
+        description: str,
         tags: Mapping[str, str],
         metrics: Mapping[str, float],
         dataset: tuple[str, str],
@@ -144,14 +145,15 @@ class Registry:
     ) -> RegisteredDraft:
         """Register the draft in `model_dir` and make it champion in place of `expected`.
 
-        `dataset` is (name, digest) of the data that `metrics` were measured on. Repeating an interrupted promotion uses
-        the version that already exists, and promoting the champion changes nothing.
+        `description` of the version is Markdown. `dataset` is (name, digest) of the data that `metrics` were measured on.
+        Repeating an interrupted promotion uses the version that already exists, and promoting the champion changes nothing.
         Raises UnderstudyError if the champion is not `expected`, or if a figure is not finite.
         """
         package = Package(
             model_dir=model_dir,
             digest=digest,
             card=card,
+            description=description,
             tags=dict(tags),
             metrics=dict(metrics),
             dataset=dataset,

@@ -1,19 +1,24 @@
-"""Uploads runs to MLflow: one parent run per pipeline run, one child run per job, figures, settings and the decision.
+"""Uploads runs to MLflow: one MLflow run for each run, with the decision, figures, settings and small files.
 
 The record in the store is authoritative; MLflow holds a copy, uploaded during the run or later by `understudy store sync`. If
-MLflow does not answer, the run continues with a warning. Does not depend on stages: figures come from manifests.
-`record.mlflow` lists what has been uploaded, so that a repeated upload sends only what is new.
+MLflow does not answer, the run continues with a warning. `record.mlflow` lists what has been uploaded, so that a repeated upload
+sends only what is new. Jobs are folders of artifacts, not runs of their own: a list of runs shows one line for each run.
 """
 
-import json
+import calendar
+import shlex
+import shutil
+import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from pipeline.config.root import Config
 from pipeline.errors import UnderstudyError
+from pipeline.judgement.schema import SCHEMA
 from pipeline.progress import Progress
 from pipeline.registry.mlflow_client import (
     MISSING,
@@ -23,12 +28,23 @@ from pipeline.registry.mlflow_client import (
     error_code,
     experiment_id,
     log_batch,
-    metrics,
+    step_metrics,
     store_database,
     tracking_location,
 )
+from pipeline.registry.parent_run import find_or_create_run
+from pipeline.registry.run_content import (
+    Point,
+    decision_points,
+    note,
+    parameters,
+    run_name,
+    training_points,
+    verdict,
+)
+from pipeline.registry.shared_view import publish_view, view_path
 from pipeline.store.artifacts import Artifact, Store
-from pipeline.store.files import content_key
+from pipeline.store.files import content_key, read_json
 from pipeline.store.runs import RunRecord, run_directory
 
 _STATUS = {
@@ -38,21 +54,14 @@ _STATUS = {
     "failed": "FAILED",
     "interrupted": "KILLED",
 }
-_SMALL_FILES = (
-    *("manifest.json", "decision.json", "acceptance.json", "promotion.json", "card.md"),
-    *("latency.png", "draft_lengths.png"),
-)
 _SMALL_BYTES = 2_000_000
-_PARENT, _RUN, _JOB = "mlflow.parentRunId", "understudy.run", "understudy.job"
-
-
-@dataclass(frozen=True)
-class _Found:
-    """A job's figures, and the directory of its files."""
-
-    figures: Mapping[str, float]
-    directory: Path | None
-    manifest: Mapping[str, Any]
+# Files of an artifact that reviewers want, and the folder they are shown in.
+_FILES = {
+    "gate": ("", ("review.html", "decision.json", "latency.png", "draft_lengths.png")),
+    "promote": ("", ("card.md", "promotion.json")),
+    "evaluate": ("examinations", ("acceptance.json",)),
+    "distill": ("training", ("training.json", "learning_curve.json")),
+}
 
 
 class Tracker:
@@ -62,7 +71,6 @@ class Tracker:
         self.store, self.progress = store, progress
         self.location = tracking_location(config, store)
         self._down = False
-        self._adopted: set[str] = set()
 
     def sync(self, record: RunRecord) -> bool:
         """Upload what `record` has and MLflow lacks; True if that worked. Raises nothing if MLflow does not answer."""
@@ -103,171 +111,141 @@ class Tracker:
             self._upload(client, record)
 
     def _upload(self, client: Any, record: RunRecord) -> None:
+        if not record.mlflow.get("run_id"):
+            self._open(client, record)
         state = record.mlflow
-        if not state.get("run_id"):
-            self._open_parent(client, record)
-            state = record.mlflow
-        self._adopt_children(client, record)
-        new = {job_id: entry for job_id, entry in record.jobs.items() if state["synced"].get(job_id) != _stamp(entry)}
-        figures: dict[str, float] = {}
-        found: dict[str, _Found] = {job_id: self._find(record, job_id, entry) for job_id, entry in new.items()}
-        for job_id, entry in new.items():
-            self._upload_job(client, record, job_id, entry, found[job_id])
-            figures |= {f"{job_id}/{name}": value for name, value in found[job_id].figures.items()}
-        self._upload_parent(client, record, figures, found)
+        points: list[Point] = []
+        for job_id, entry in record.jobs.items():
+            if state["synced"].get(job_id, "").endswith(f" {entry['key']}"):
+                state["synced"][job_id] = _stamp(entry)  # built by this run and reused since
+                continue
+            points += self._upload_job(client, record, job_id, entry)
+            state["synced"][job_id] = _stamp(entry)
+        self._upload_summary(client, record, points)
 
-    def _open_parent(self, client: Any, record: RunRecord) -> None:
-        """Create the parent run with the settings, or find by its tag the one that a killed process created."""
+    def _open(self, client: Any, record: RunRecord) -> None:
+        """Create the MLflow run with its settings, or find the one that a killed process or the registry created."""
         experiment = experiment_id(client, self.location)
-        filter_string = f"tags.`{_RUN}` = '{record.id}' AND tags.`understudy.kind` = 'run'"
-        earlier = client.search_runs([experiment], filter_string, max_results=1)
-        if earlier:
-            run_id = earlier[0].info.run_id
-        else:
-            tags = {_RUN: record.id, "understudy.kind": "run", "understudy.store": str(self.store.root)}
-            run_id = client.create_run(experiment, run_name=record.id, tags=tags).info.run_id
+        publish_view(client, experiment)
+        run_id, _ = find_or_create_run(client, experiment, record.id, _milliseconds(record.created))
         record.mlflow = {
             "uri": self._recorded_uri,
             "experiment_id": experiment,
             "run_id": run_id,
-            "children": {},
             "synced": {},
-            "parent": "",
+            "summary": "",
         }
-        log_batch(client, run_id, params=_flatten(record.config))
+        log_batch(client, run_id, params=parameters(record))
+        client.log_text(run_id, yaml.safe_dump(record.config, sort_keys=False, allow_unicode=True), "config.yaml")
         record.save(self.store)
 
-    def _adopt_children(self, client: Any, record: RunRecord) -> None:
-        """Find child runs that a killed process created but did not record; once per process and run."""
-        parent = record.mlflow["run_id"]
-        if parent in self._adopted:
-            return
-        of_parent = f"tags.`{_PARENT}` = '{parent}'"
-        for child in client.search_runs([record.mlflow["experiment_id"]], of_parent, max_results=500):
-            if _JOB in child.data.tags:
-                record.mlflow["children"].setdefault(child.data.tags[_JOB], child.info.run_id)
-        self._adopted.add(parent)
+    def _upload_job(self, client: Any, record: RunRecord, job_id: str, entry: Mapping[str, Any]) -> list[Point]:
+        """Upload the job's files; returns its figures."""
+        run_id, directory = record.mlflow["run_id"], self._directory(record, job_id, entry)
+        if directory is None:
+            return []
+        folder, names = _FILES.get(entry["stage"], ("", ()))
+        if folder and entry["part"]:
+            folder = f"{folder}/{entry['part']}"
+        for place, name in (*((folder, name) for name in names), (f"manifests/{job_id}", "manifest.json")):
+            path = directory / name
+            if name == "card.md" and path.is_file():
+                client.log_text(run_id, _without_header(path.read_text(encoding="utf-8")), name)
+            elif path.is_file() and path.stat().st_size <= _SMALL_BYTES:
+                client.log_artifact(run_id, str(path), place or None)
+        if entry["stage"] == "distill" and (directory / "training.json").is_file():
+            return training_points(read_json(directory / "training.json"))
+        if entry["stage"] == "gate" and (decision := _decision(directory)):
+            return decision_points(decision)
+        return []
 
-    def _find(self, record: RunRecord, job_id: str, entry: Mapping[str, Any]) -> _Found:
-        """The job's figures from its artifact, or from the record for a job without an artifact."""
+    def _directory(self, record: RunRecord, job_id: str, entry: Mapping[str, Any]) -> Path | None:
+        """The job's artifact, or the run's own folder for a job without one."""
         if "figures" in entry:
-            return _Found(entry["figures"], run_directory(self.store, record.id) / entry["stage"], {})
+            return run_directory(self.store, record.id) / str(entry["stage"])
         artifact: Artifact | None = None
         try:
             artifact = self.store.find(entry["stage"], entry["key"])
         except UnderstudyError as error:
             self.progress.warn(f"{job_id} is uploaded without figures: {error}")
-        if artifact is None:
-            return _Found({}, None, {})
-        return _Found(artifact.figures, artifact.path, artifact.manifest)
+            return None
+        return Path(artifact.path) if artifact is not None else None
 
-    def _upload_job(self, client: Any, record: RunRecord, job_id: str, entry: Mapping[str, Any], found: _Found) -> None:
+    def _upload_summary(self, client: Any, record: RunRecord, points: list[Point]) -> None:
+        """Name, tags, description, datasets and status of the MLflow run."""
         state = record.mlflow
-        now = int(time.time() * 1000)
+        gate = record.jobs.get("gate")
+        directory = self._directory(record, "gate", gate) if gate else None
+        decision = _decision(directory) if directory is not None else None
+        page = f"#/experiments/{state['experiment_id']}/runs/{state['run_id']}/artifacts/review.html"
         tags = {
-            _PARENT: state["run_id"],
-            _RUN: record.id,
-            _JOB: job_id,
-            "understudy.stage": entry["stage"],
-            "understudy.key": entry["key"],
-            "understudy.state": entry["state"],
-            "understudy.git": _git(found),
-            "understudy.seed": str(record.config["seed"]),
-        }
-        if state["synced"].get(job_id, "").endswith(f" {entry['key']}"):  # built by this run and reused since
-            log_batch(client, state["children"][job_id], tags=tags)
-            state["synced"][job_id] = _stamp(entry)
-            return
-        run_id = state["children"].get(job_id) or entry.get("notes", {}).get("mlflow_run")
-        fresh = not run_id
-        if fresh:
-            begun = now - int(1000 * entry["seconds"])
-            run_id = client.create_run(state["experiment_id"], begun, tags, run_name=job_id).info.run_id
-        state["children"][job_id] = run_id
-        log_batch(client, run_id, metrics(found.figures, now), tags={} if fresh else tags)
-        for name in _SMALL_FILES if found.directory is not None else ():
-            path = found.directory / name if found.directory is not None else Path()
-            if path.is_file() and path.stat().st_size <= _SMALL_BYTES:
-                client.log_artifact(run_id, str(path))
-        client.set_terminated(run_id, "FINISHED", now)
-        state["synced"][job_id] = _stamp(entry)
-
-    def _upload_parent(
-        self, client: Any, record: RunRecord, figures: Mapping[str, float], found: Mapping[str, _Found]
-    ) -> None:
-        state = record.mlflow
-        decision = record.decision or {}
-        git = next((_git(item) for item in found.values() if item.manifest), "")
-        tags = {
-            "understudy.state": record.state,
+            "verdict": verdict(record),
+            "mlflow.runName": run_name(record),
+            "mlflow.note.content": note(record, decision, page),
             "understudy.name": record.name,
-            "mlflow.note.content": _note(record),
+            "understudy.state": record.state,
             "understudy.seed": str(record.config["seed"]),
         }
-        tags |= {"understudy.git": git} if git else {}
-        tags |= {"understudy.decision": str(decision["verdict"])} if "verdict" in decision else {}
-        corpus = record.jobs.get("corpus")
-        stamp = content_key([{**tags, "understudy.git": ""}, sorted(state["synced"].items())])
-        if state["parent"] == stamp and not figures:
+        stamp = content_key([tags, sorted(state["synced"].items())])
+        if state.get("summary") == stamp and not points:
             return
-        if corpus is not None and state.get("dataset") != corpus["key"]:
-            source = str(self.store.directory("corpus", corpus["key"]))
-            dataset = dataset_input(f"{record.name}-corpus", corpus["key"], source, "workload")
-            client.log_inputs(state["run_id"], [dataset])
-            state["dataset"] = corpus["key"]
-        log_batch(client, state["run_id"], metrics(figures, int(time.time() * 1000)), tags=tags)
+        self._log_datasets(client, record)
+        log_batch(client, state["run_id"], step_metrics(points, int(time.time() * 1000)), tags=tags)
         status = _STATUS.get(record.state, "RUNNING")
         if status == "RUNNING":
             client.update_run(state["run_id"], status)
         else:
-            client.set_terminated(state["run_id"], status)
-        state["parent"] = stamp
+            client.set_terminated(state["run_id"], status, _milliseconds(record.ended) if record.ended else None)
+        state["summary"] = stamp
         record.save(self.store)
+
+    def _log_datasets(self, client: Any, record: RunRecord) -> None:
+        state = record.mlflow
+        for job_id, context in (("corpus", "training"), ("generate", "evaluation")):
+            job, known = record.jobs.get(job_id), state.setdefault("datasets", {})
+            if job is not None and known.get(job_id) != job["key"]:
+                name, source = f"{record.name}-{job_id}", str(self.store.directory(job["stage"], job["key"]))
+                client.log_inputs(state["run_id"], [dataset_input(name, job["key"], source, context)])
+                known[job_id] = job["key"]
 
 
 def ui_link(record: RunRecord, store: Store) -> str | None:
-    """The address of the run in MLflow's pages, or the command that serves them; None if it was never uploaded."""
+    """Where MLflow shows the runs: an address, or the command that serves it, to be pasted as it is; None if the run was never
+    uploaded."""
     state = record.mlflow
     if not state.get("run_id"):
         return None
-    uri = str(state["uri"] or store_database(store))
+    uri, path = str(state["uri"] or store_database(store)), view_path(state["experiment_id"])
     if uri.startswith(("http://", "https://")):
-        return f"{uri}/#/experiments/{state['experiment_id']}/runs/{state['run_id']}"
-    return f"mlflow ui --backend-store-uri {uri}"
+        return f"{uri}{path}"
+    command = [_mlflow_command(), "ui", "--backend-store-uri", uri]
+    return f"{shlex.join(command)}  # then open http://127.0.0.1:5000{path}"
+
+
+def _mlflow_command() -> str:
+    """`mlflow` if the shell finds the one of this environment by that name; else its path."""
+    own = Path(sys.executable).with_name("mlflow")
+    found = shutil.which("mlflow")
+    return "mlflow" if found and Path(found) == own else str(own)
+
+
+def _decision(directory: Path) -> dict[str, Any] | None:
+    """`decision.json`, unless another version wrote it."""
+    path = directory / "decision.json"
+    found = read_json(path) if path.is_file() else {}
+    return found if found.get("schema") == SCHEMA else None
+
+
+def _without_header(card: str) -> str:
+    """A card without its YAML header, which is for model hubs."""
+    parts = card.split("---\n", 2)
+    return parts[2].lstrip() if len(parts) == 3 and not parts[0] else card
+
+
+def _milliseconds(at: str) -> int:
+    """A time in UTC, as records have it, as MLflow has it."""
+    return 1000 * calendar.timegm(time.strptime(at, "%Y-%m-%dT%H:%M:%SZ"))
 
 
 def _stamp(entry: Mapping[str, Any]) -> str:
     return f"{entry['state']} {entry['key']}"
-
-
-def _git(found: _Found) -> str:
-    return str(found.manifest.get("environment", {}).get("git", "unknown"))
-
-
-def _flatten(value: Any, prefix: str = "") -> dict[str, str]:
-    """`{"a": {"b": 1}}` as `{"a.b": "1"}`; other values are written as JSON."""
-    if isinstance(value, Mapping) and value:
-        items = [(str(key), item) for key, item in value.items()]
-    elif isinstance(value, list | tuple) and value:
-        items = [(str(number), item) for number, item in enumerate(value)]
-    else:
-        return {prefix: value if isinstance(value, str) and value else json.dumps(value)}
-    flat: dict[str, str] = {}
-    for key, item in items:
-        flat |= _flatten(item, f"{prefix}.{key}" if prefix else key)
-    return flat
-
-
-def _note(record: RunRecord) -> str:
-    """The note at the top of the run's page, in Markdown."""
-    lines = [f"## {record.name}: {record.state}", ""]
-    if record.decision is not None:
-        lines += [f"**Decision: {record.decision.get('verdict', 'unknown')}**", ""]
-        lines += [f"- {reason}" for reason in record.decision.get("reasons", [])]
-        lines.append("")
-    done = sum(entry["state"] == "done" for entry in record.jobs.values())
-    lines.append(
-        f"{len(record.jobs)} jobs: {done} done in this run, {len(record.jobs) - done} reused from earlier runs. "
-        f"Run `{record.id}`, started {record.created}."
-    )
-    return "\n".join(lines)

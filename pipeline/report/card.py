@@ -10,6 +10,7 @@ from typing import Any
 
 from pipeline.acceptance.schema import checked_profile
 from pipeline.errors import UnderstudyError
+from pipeline.judgement.headline import headline
 
 
 def examined(profile: Mapping[str, Any], gamma: int) -> dict[str, Any]:
@@ -56,23 +57,6 @@ def _interval(entry: Mapping[str, Any], name: str) -> dict[str, float | None]:
     return {"value": float(value), "low": entry["low"], "high": entry["high"]}
 
 
-def flat_figures(figures: Mapping[str, Any]) -> dict[str, float]:
-    """The figures of `examined` as MLflow takes them."""
-    gamma = figures["gamma"]
-    flat = {"draft_bytes": float(figures["bytes"]), "draft_parameters": float(figures["parameters"])}
-    for name, entry in (
-        ("acceptance_rate", figures["acceptance_rate"]),
-        (f"tokens_per_target_call_gamma_{gamma}", figures["tokens_per_target_call"]),
-    ):
-        flat |= {
-            name + suffix: entry[key]
-            for key, suffix in (("value", ""), ("low", "_low"), ("high", "_high"))
-            if entry[key] is not None
-        }
-    flat |= {f"acceptance_rate_{name}": entry["acceptance_rate"]["value"] for name, entry in figures["domains"].items()}
-    return flat
-
-
 def card(facts: Mapping[str, Any]) -> str:
     """The card in Markdown.
 
@@ -93,6 +77,15 @@ def card(facts: Mapping[str, Any]) -> str:
     except KeyError as error:
         raise UnderstudyError(f"draft card: {error} is missing") from None
     return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def version_description(decision: Mapping[str, Any], run: str, at: str, text: str) -> str:
+    """The description of a registered version in Markdown: the decision, and how to serve the draft, from its card `text`."""
+    first, *rest = headline(decision)
+    serving = text[text.index("## Serving") : text.index("## Limits")].strip()
+    return "\n".join(
+        [f"**{first}**", "", *(f"- {line}" for line in rest), f"- registered by run `{run}` at {at}", "", serving]
+    )
 
 
 def _header(facts: Mapping[str, Any]) -> str:

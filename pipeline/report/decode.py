@@ -6,6 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from pipeline.models.token_text import TokenText
 from pipeline.report.console import Report
 from pipeline.speculation.batch import Completion
 from pipeline.speculation.statistics import Statistics, count
@@ -16,12 +17,11 @@ _MARKS = {"corrected": "[{}]", "bonus": "{{{}}}"}  # where there are no colours
 
 
 class Painter:
-    """Prints tokens as they are emitted, coloured by kind. The bytes of an incomplete character wait for the rest."""
+    """Prints tokens as they are emitted, coloured by kind."""
 
     def __init__(self, tokenizer: Any, console: Console | None = None) -> None:
         self.tokenizer, self.console = tokenizer, console or Console(highlight=False, soft_wrap=True)
-        self._tokens: list[int] = []
-        self._from = self._shown = 0  # where the decoded context begins, and the first token that is not printed yet
+        self._text = TokenText(tokenizer)
 
     def begin(self, prompt: str) -> None:
         """The prompt, dimmed."""
@@ -50,15 +50,8 @@ class Painter:
         self.console.print(Text(self.tokenizer.decode(list(tokens), skip_special_tokens=True)))
 
     def _print(self, token: int, kind: str) -> None:
-        """The text that `token` adds. It is decoded together with the tokens before it, because many tokenizers drop the
-        leading space of a single token."""
-        self._tokens.append(token)
-        before = self.tokenizer.decode(self._tokens[self._from : self._shown], skip_special_tokens=True)
-        text = self.tokenizer.decode(self._tokens[self._from :], skip_special_tokens=True)
-        if text.endswith("\ufffd") and len(self._tokens) - self._shown < 4:  # no character has more than 4 bytes
-            return
-        self.console.print(Text(self._marked(text[len(before) :], kind), style=_STYLES[kind]), end="")
-        self._from, self._shown = self._shown, len(self._tokens)
+        if text := self._text.add(token):
+            self.console.print(Text(self._marked(text, kind), style=_STYLES[kind]), end="")
 
     def _marked(self, text: str, kind: str) -> str:
         colours = self.console.is_terminal and not self.console.no_color

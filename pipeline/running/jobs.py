@@ -194,6 +194,7 @@ def _examinations(config: Config, champion: bool) -> list[Job]:
 
 def _gate(config: Config, champion: bool) -> Job:
     reads = {"pair": "pair", "examination_base": "evaluate/base", "examination_lookup": "evaluate/prompt-lookup"}
+    reads |= {"completions": "generate", "distilled": "distill#draft"}
     reads |= {"examination_champion": "evaluate/champion", "champion": "outside#champion"} if champion else {}
     reads |= {examination_input(variant): f"evaluate/{_name(variant)}" for variant in _variants_of_candidate(config)}
     contenders = _contenders(config)
@@ -203,7 +204,12 @@ def _gate(config: Config, champion: bool) -> Job:
     reads |= {profile_input(variant): f"outside#{profile_input(variant)}" for variant in config.gate.profile}
     gate = config.gate.model_dump()
     del gate["profile"]  # the files' digests are inputs instead
-    settings = {"gate": gate, "gamma": config.evaluate.gamma, "confidence": config.evaluate.confidence}
+    settings = {
+        "gate": gate,
+        "gamma": config.evaluate.gamma,
+        "convention": config.evaluate.convention,
+        "confidence": config.evaluate.confidence,
+    }
     return Job(stage="gate", settings=settings, reads=reads)
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from pipeline.config.loading import parse_stored_config
 from pipeline.config.root import Config
 from pipeline.errors import Refused, RegistryUnavailable, UsageError
+from pipeline.judgement.schema import brief
 from pipeline.models.stored_pair import PAIR_FILE
 from pipeline.progress import Progress
 from pipeline.registry.registry import Registry, registry_for
@@ -31,7 +32,7 @@ from pipeline.running.stage_list import STAGE_NAMES, stage_named
 from pipeline.running.tasks import task_json
 from pipeline.store.artifacts import Artifact, Store
 from pipeline.store.files import read_json
-from pipeline.store.runs import RunRecord, load_run, new_run_id, run_directory
+from pipeline.store.runs import RunRecord, load_run, new_run_id, run_directory, utc_now
 
 _RESUMABLE = ("pair", "generate", "distill")  # these continue from the files in their work directory
 _REPORTED_LIBRARIES = ("torch", "transformers", "trl", "bitsandbytes", "mlflow", "numpy")
@@ -52,7 +53,7 @@ def begin(config: Config, store: Store, run_id: str | None, progress: Progress, 
         record = RunRecord(
             id=run_id if run_id is not None else new_run_id(config.name),
             name=config.name,
-            created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            created=utc_now(),
             config=resolved,
             outside={name: asdict(item) for name, item in inputs.items()},
         )
@@ -60,7 +61,7 @@ def begin(config: Config, store: Store, run_id: str | None, progress: Progress, 
         raise UsageError(f"--run {run_id}: exists with another config; leave --run out or name a new one")
     else:
         _check_pinned(record, inputs)
-    record.state = "running"
+    record.state, record.ended = "running", ""
     for name in ("registry_down", "champion"):
         record.outside.pop(name, None)
     record.outside |= _champion(config, store, progress)
@@ -114,6 +115,7 @@ class Runner:
         """
         begin_at, end_at = STAGE_NAMES.index(first), STAGE_NAMES.index(last)
         try:
+            self.tracker.sync(self.record)  # people see the run from its start
             for job in self._jobs_in_order():
                 position = STAGE_NAMES.index(job.stage)
                 if position <= end_at:
@@ -284,7 +286,7 @@ class Runner:
 
     def _apply_decision(self, artifact: Artifact) -> None:
         decision = read_json(artifact.path / "decision.json")
-        self.record.decision = decision
+        self.record.decision = brief(decision)
         self.record.save(self.store)
         if decision["verdict"] == "refuse":
             self.tracker.sync(self.record)
@@ -309,7 +311,7 @@ class Runner:
             self.tracker.sync(self.record)
 
     def _close(self, state: str) -> None:
-        self.record.state = state
+        self.record.state, self.record.ended = state, utc_now()
         self.record.save(self.store)
         self.tracker.sync(self.record)
 

@@ -75,3 +75,13 @@ def read_user_json(path: Path, remedy: str) -> Any:
         raise UsageError(f"{path}: {error.strerror or error}") from None
     except (ValueError, RecursionError):
         raise UsageError(f"{path}: this is no JSON; {remedy}") from None
+
+
+def write_user_text(path: Path, text: str, option: str) -> None:
+    """Write a file where the user asked for it. UsageError naming the option where that is not possible."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            f"{option} {path}: {error.strerror or error}; name a file in a directory that can be written"
+        ) from None

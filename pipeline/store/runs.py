@@ -33,7 +33,8 @@ class RunRecord:
     # job id -> {"stage", "part", "task", "key", "state", "seconds"}
     jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
     state: Text = "running"  # running | stopped (by --until) | finished | refused | failed | interrupted
-    decision: dict[str, Any] | None = None
+    ended: str = ""  # when it took that state; empty while it runs
+    decision: dict[str, Any] | None = None  # without its figures, which are in the gate's artifact
     mlflow: dict[str, Any] = field(default_factory=dict)
 
     def save(self, store: Store) -> None:
@@ -41,6 +42,11 @@ class RunRecord:
 
 
 _RECORD = TypeAdapter(RunRecord)
+
+
+def utc_now() -> str:
+    """The time as records have it."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def new_run_id(name: str) -> str:

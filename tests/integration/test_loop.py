@@ -74,7 +74,7 @@ def test_first_run_promotes(smoke: Smoke) -> None:
     assert {"champion": "1"} == entry["aliases"]
     assert manifest["provides"]["draft"] == tags["understudy.digest"] == promotion["digest"]
     assert smoke.place.keys(RUN)["generate"] == tags["understudy.key.generate"]
-    assert ("reference", "unquantized") == (tags["understudy.target"], tags["understudy.quantisation"])
+    assert ("reference", "unquantized") == (tags["target"], tags["quantisation"])
     assert ("promoted", "1", RUN) == (promotion["result"], promotion["version"], promotion["run"])
     assert manifest["provides"]["draft"] in (out / "card.md").read_text()
 

@@ -13,13 +13,14 @@ from pipeline.running.context import StageContext
 from pipeline.store.artifacts import Store
 from pipeline.store.files import read_json, write_json
 from stages import promote
+from tests.decisions import make_decision
 from tests.integration.mlflow_fixtures import Quiet, config_of, make_draft, mlflow_template, store
 from tests.unit.test_card import profile
 
 __all__ = ["mlflow_template", "store"]
 
 
-DECISION = {"verdict": "promote", "reasons": ["better"], "rules": [], "variant": "unquantized"}
+DECISION = make_decision()
 
 
 def commit(store: Store, stage: str, inputs: dict[str, str], figures: dict[str, float], **files: Any) -> Path:
@@ -74,13 +75,17 @@ def test_promotes_with_card_tags_and_figures(context: StageContext, store: Store
     registry = registry_for(context.config, store)
     champion = registry.champion()
     assert champion is not None
-    tags = client_for(registry.location).get_model_version(champion.name, "1").tags
+    version = client_for(registry.location).get_model_version(champion.name, "1")
+    tags = version.tags
     card = (registry.fetch(champion, store.root / "unused") / "README.md").read_text()
     assert outcome.notes["result"] == "promoted"
     assert (context.out / "card.md").read_text() == card
     assert read_json(context.out / "promotion.json")["version"] == "1"
-    assert {"understudy.target_digest", "understudy.base", "understudy.licence", "understudy.key.generate"} <= set(tags)
-    assert tags["understudy.quantisation"] == "unquantized"
+    assert {"understudy.target_digest", "base_draft", "licence", "understudy.key.generate"} <= set(tags)
+    assert tags["quantisation"] == "unquantized"
+    assert tags["acceptance_gain"].startswith("+10.98 points")
+    assert version.description.startswith("**Passed: candidate (unquantized) compared with the base draft**")
+    assert "vllm serve" in version.description
     assert tags["understudy.key.corpus"] == "corpus0"
 
 
@@ -103,7 +108,7 @@ def test_the_chosen_variant_is_promoted(context: StageContext, store: Store) -> 
     assert champion is not None
     assert digest == champion.digest
     tags = client_for(registry_for(context.config, store).location).get_model_version(champion.name, "1").tags
-    assert ("int4", "quantize0") == (tags["understudy.quantisation"], tags["understudy.key.quantize"])
+    assert ("int4", "quantize0") == (tags["quantisation"], tags["understudy.key.quantize"])
     assert "| quantisation | int4 |" in (other.out / "card.md").read_text()
 
 
@@ -156,6 +161,7 @@ def test_champion_that_appeared_meanwhile_stops_it(context: StageContext, store:
         model_dir=other,
         digest=model_digest(other),
         card="",
+        description="",
         tags={},
         metrics={},
         dataset=("d", "1"),

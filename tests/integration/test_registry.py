@@ -31,7 +31,8 @@ def promote(
         "model_dir": draft,
         "digest": model_digest(draft),
         "card": "# Card",
-        "tags": {"understudy.target": "reference"},
+        "description": "Better",
+        "tags": {"target": "reference"},
         "metrics": {"acceptance_rate": 0.7},
         "dataset": ("loop-corpus", "abc"),
         "expected": expected,
@@ -97,7 +98,8 @@ def test_promote_makes_a_champion(registry: Registry, tmp_path: Path) -> None:
     assert files.is_relative_to(tmp_path / "store" / "mlflow" / "artifacts")
     assert version.tags["understudy.replaced"] == "none"
     assert version.tags["understudy.run"] == "run-1"
-    assert version.tags["understudy.target"] == "reference"
+    assert version.tags["target"] == "reference"
+    assert version.description == "Better"
     logged = client.get_logged_model(version.tags["understudy.model_id"])
     assert [(m.key, m.value, m.dataset_digest) for m in logged.metrics] == [("acceptance_rate", 0.7, "abc")]
     assert aliases(registry) == {"champion": "1"}

@@ -1,6 +1,8 @@
 """What is uploaded to MLflow, and that a failure there never ends a run."""
 
+import json
 import math
+import shlex
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -13,22 +15,24 @@ from typer.testing import CliRunner
 from pipeline.commands.champion import history, rollback
 from pipeline.commands.store import sync
 from pipeline.errors import UnderstudyError, UsageError
+from pipeline.judgement.schema import brief
 from pipeline.models.files import model_digest
 from pipeline.registry.mlflow_client import Location, client_for, metrics
 from pipeline.registry.registry import registry_for
 from pipeline.registry.tracking import Tracker, ui_link
 from pipeline.store.artifacts import Store
 from pipeline.store.runs import RunRecord, load_run, run_directory
+from tests.decisions import TRAINING, make_decision
 from tests.integration.mlflow_fixtures import Quiet, config_of, make_draft, mlflow_template, store
 
 __all__ = ["mlflow_template", "store"]
 
 
 def build(store: Store, stage: str, key: str, figures: dict[str, float], **files: str) -> None:
-    """A committed artifact with these figures and files."""
+    """A committed artifact with these figures and files; in names `__` stands for a dot."""
     work = store.open_work(stage, key, resumable=False)
     for name, text in files.items():
-        (work / f"{name}.json").write_text(text)
+        (work / name.replace("__", ".")).write_text(text)
     manifest = {"stage": stage, "key": key, "figures": figures, "provides": {}, "environment": {"git": "abc123"}}
     store.commit(work, manifest)
 
@@ -43,10 +47,18 @@ def record_of(store: Store, **jobs: str) -> RunRecord:
     return record
 
 
-def runs_of(location: Location) -> dict[str, Any]:
+def runs_of(location: Location) -> list[Any]:
     client = client_for(location)
-    ids = [experiment.experiment_id for experiment in client.search_experiments()]
-    return {run.info.run_name: run for run in client.search_runs(ids)}
+    return list(client.search_runs([experiment.experiment_id for experiment in client.search_experiments()]))
+
+
+def only_run(location: Location) -> Any:
+    (run,) = runs_of(location)
+    return run
+
+
+def artifacts_of(location: Location, run_id: str, folder: str = "") -> list[str]:
+    return sorted(item.path for item in client_for(location).list_artifacts(run_id, folder))
 
 
 def test_figures_that_are_not_finite_are_not_uploaded() -> None:
@@ -55,29 +67,61 @@ def test_figures_that_are_not_finite_are_not_uploaded() -> None:
 
 
 def test_run_is_uploaded_whole(store: Store) -> None:
-    """A parent run with settings, decision and dataset; one child run per job with figures and small files."""
+    """One run with verdict, settings, decision, figures, datasets and the small files of its jobs."""
+    decision = make_decision(-5.0)
     build(store, "corpus", "corpus0", {"prompts": 12})
-    build(store, "gate", "gate0", {"gain": 0.1}, decision='{"verdict": "refuse"}', other="{}")
-    record = record_of(store, corpus="skipped", gate="done")
-    record.state, record.decision = "refused", {"verdict": "refuse", "reasons": ["gain 0.1 is not proved"]}
+    build(store, "distill", "distill0", {}, training__json=json.dumps(TRAINING))
+    build(store, "gate", "gate0", {}, decision__json=json.dumps(decision), review__html="<p>page</p>", other__json="{}")
+    record = record_of(store, corpus="skipped", distill="done", gate="done")
+    record.state, record.decision, record.ended = "refused", brief(decision), "2026-11-20T00:12:00Z"
     tracker = Tracker(config_of(), store, Quiet())
     assert tracker.sync(record)
-    found = runs_of(tracker.location)
-    parent, gate = found["run-1"], found["gate"]
-    assert sorted(found) == ["corpus", "gate", "run-1"]
-    assert parent.info.status == gate.info.status == "FINISHED"
-    assert parent.data.params["generate.max_new_tokens"] == "128"
-    assert parent.data.params["corpus.sources.0.path"] == "reference"
-    assert parent.data.tags["understudy.decision"] == "refuse"
-    assert parent.data.tags["understudy.git"] == "abc123"
-    assert "gain 0.1 is not proved" in parent.data.tags["mlflow.note.content"]
-    assert parent.data.metrics == {"corpus/prompts": 12, "gate/gain": 0.1}
-    assert [item.dataset.digest for item in parent.inputs.dataset_inputs] == ["corpus0"]
-    assert gate.data.metrics == {"gain": 0.1}
-    assert gate.data.tags["mlflow.parentRunId"] == parent.info.run_id
-    assert gate.data.tags["understudy.state"] == "done"
-    listed = client_for(tracker.location).list_artifacts(gate.info.run_id)
-    assert sorted(item.path for item in listed) == ["decision.json", "manifest.json"]
+    run = only_run(tracker.location)
+    client = client_for(tracker.location)
+    assert ("✗ refused run-1", "FINISHED") == (run.info.run_name, run.info.status)
+    assert 12 * 60 * 1000 == run.info.end_time - run.info.start_time
+    assert "refused" == run.data.tags["verdict"]
+    assert "128" not in run.data.params.values()  # a default
+    assert ("reference", "5") == (run.data.params["target"], run.data.params["draft_length"])
+    assert decision["drafts"]["candidate"]["acceptance_rate"]["value"] == run.data.metrics["acceptance_rate"]
+    assert 0.0 == run.data.metrics["rules/min_gain"]
+    assert [1, 2, 3, 4, 5] == sorted(
+        metric.step for metric in client.get_metric_history(run.info.run_id, "tokens_per_target_call_by_gamma")
+    )
+    assert [0, 8] == [
+        metric.step for metric in client.get_metric_history(run.info.run_id, "training/dev_acceptance_rate")
+    ]
+    assert ["corpus0"] == [item.dataset.digest for item in run.inputs.dataset_inputs]
+    assert "config.yaml decision.json manifests review.html training" == " ".join(
+        artifacts_of(tracker.location, run.info.run_id)
+    )
+
+
+def test_description_opens_with_the_decision(store: Store) -> None:
+    """The page folds it after six lines, so the verdict and the figures come first, and the page is linked."""
+    decision = make_decision(-5.0, domain="a|b<i>")
+    build(store, "gate", "gate0", {}, decision__json=json.dumps(decision))
+    record = record_of(store, gate="done")
+    tracker = Tracker(config_of(), store, Quiet())
+    assert tracker.sync(record)
+    run = only_run(tracker.location)
+    note = run.data.tags["mlflow.note.content"].splitlines()
+    assert "**Refused: candidate (unquantized) compared with the base draft**" == note[0]
+    assert note[2].startswith("- acceptance rate 0.480, before 0.520: -4.0")
+    assert f"runs/{run.info.run_id}/artifacts/review.html)" in "".join(note)
+    assert "a\\|b&lt;i>" in "".join(note)
+
+
+def test_shared_view_is_published_once(store: Store) -> None:
+    """The link names a view of the list whose columns are verdict, acceptance and gain."""
+    record, tracker = record_of(store), Tracker(config_of(), store, Quiet())
+    assert tracker.sync(record)
+    experiment = client_for(tracker.location).get_experiment(record.mlflow["experiment_id"])
+    view = json.loads(experiment.tags["mlflow.sharedViewState.understudy"])
+    assert "tags.`verdict`" == view["selectedColumns"][0]
+    link = ui_link(record, store)
+    assert link is not None
+    assert link.endswith(f"#/experiments/{record.mlflow['experiment_id']}/runs?viewStateShareKey=understudy")
 
 
 def test_sync_again_sends_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +130,7 @@ def test_sync_again_sends_nothing(store: Store, monkeypatch: pytest.MonkeyPatch)
     record = record_of(store, corpus="done")
     tracker = Tracker(config_of(), store, Quiet())
     assert tracker.sync(record)
-    for name in ("log_batch", "create_run", "set_terminated", "update_run", "log_artifact", "log_inputs"):
+    for name in ("log_batch", "create_run", "set_terminated", "update_run", "log_artifact", "log_text", "log_inputs"):
         monkeypatch.setattr(client_for(tracker.location), name, None)
     assert tracker.sync(record)
     assert Tracker(config_of(), store, Quiet()).sync(record)
@@ -103,7 +147,7 @@ def test_state_of_the_run_is_the_status(store: Store, state: str, expected: str)
     tracker.sync(record)
     record.state = state
     assert tracker.sync(record)
-    assert runs_of(tracker.location)["run-1"].info.status == expected
+    assert only_run(tracker.location).info.status == expected
 
 
 def test_killed_between_upload_and_record_makes_no_second_run(store: Store) -> None:
@@ -113,9 +157,7 @@ def test_killed_between_upload_and_record_makes_no_second_run(store: Store) -> N
     assert Tracker(config_of(), store, Quiet()).sync(record)
     record.mlflow = {}
     assert Tracker(config_of(), store, Quiet()).sync(record)
-    tracker = Tracker(config_of(), store, Quiet())
-    client = client_for(tracker.location)
-    assert len(client.search_runs([record.mlflow["experiment_id"]])) == 2
+    assert only_run(Tracker(config_of(), store, Quiet()).location).info.run_id == record.mlflow["run_id"]
 
 
 def test_run_deleted_in_mlflow_is_created_anew(store: Store) -> None:
@@ -126,16 +168,17 @@ def test_run_deleted_in_mlflow_is_created_anew(store: Store) -> None:
     client_for(tracker.location).delete_run(record.mlflow["run_id"])
     record.state = "finished"
     assert tracker.sync(record)
-    assert runs_of(tracker.location)["run-1"].info.status == "FINISHED"
+    assert only_run(tracker.location).info.status == "FINISHED"
 
 
 def test_promotion_continues_the_run_of_the_registry(store: Store, tmp_path: Path) -> None:
-    """The MLflow run with the promoted draft's figures is the child run `promote`; there is no second one."""
+    """The registered draft belongs to the run, whichever of registry and tracking came first."""
     draft = make_draft(tmp_path / "draft")
     champion = registry_for(config_of(), store).promote(
         model_dir=draft,
         digest=model_digest(draft),
         card="",
+        description="",
         tags={},
         metrics={"acceptance_rate": 0.5},
         dataset=("loop-corpus", "abc"),
@@ -143,15 +186,16 @@ def test_promotion_continues_the_run_of_the_registry(store: Store, tmp_path: Pat
         run_id="run-1",
     )
     record, tracker = record_of(store, promote="done"), Tracker(config_of(), store, Quiet())
-    record.jobs["promote"] |= {"figures": {"change": 1.0}, "notes": {"mlflow_run": champion.mlflow_run}}
+    record.jobs["promote"] |= {"figures": {"change": 1.0}, "notes": {"result": "promoted"}}
+    record.state = "finished"
     (run_directory(store, "run-1") / "promote").mkdir()
-    (run_directory(store, "run-1") / "promote" / "card.md").write_text("# Card")
+    (run_directory(store, "run-1") / "promote" / "card.md").write_text("---\nlicense: mit\n---\n\n# Card")
     assert tracker.sync(record)
-    found = runs_of(tracker.location)
-    assert sorted(found) == ["promote", "run-1"]
-    assert found["promote"].info.run_id == champion.mlflow_run
-    assert found["promote"].data.metrics == {"acceptance_rate": 0.5, "change": 1.0}
-    assert found["promote"].data.tags["mlflow.parentRunId"] == found["run-1"].info.run_id
+    run = only_run(tracker.location)
+    assert (champion.mlflow_run, "✓ promoted run-1") == (run.info.run_id, run.info.run_name)
+    assert 0.5 == run.data.metrics["acceptance_rate"]
+    card = client_for(tracker.location).download_artifacts(run.info.run_id, "card.md", str(tmp_path))
+    assert "# Card" == Path(card).read_text()
 
 
 def test_tracking_that_is_down_costs_one_warning(store: Store) -> None:
@@ -177,7 +221,7 @@ def test_tracking_that_is_down_costs_one_warning(store: Store) -> None:
 
 def test_damaged_artifact_is_tracked_without_figures(store: Store) -> None:
     """A damaged artifact does not stop the upload of the others."""
-    build(store, "corpus", "corpus0", {"prompts": 12}, extra="{}")
+    build(store, "corpus", "corpus0", {"prompts": 12}, extra__json="{}")
     (store.directory("corpus", "corpus0") / "extra.json").unlink()
     record, said = record_of(store, corpus="done"), Quiet()
     assert Tracker(config_of(), store, said).sync(record)
@@ -187,7 +231,7 @@ def test_damaged_artifact_is_tracked_without_figures(store: Store) -> None:
 
 def test_defects_of_ours_are_not_swallowed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only errors of MLflow become warnings."""
-    monkeypatch.setattr("pipeline.registry.tracking._note", lambda record: 1 / 0)
+    monkeypatch.setattr("pipeline.registry.tracking.note", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         Tracker(config_of(), store, Quiet()).sync(record_of(store))
 
@@ -206,7 +250,7 @@ def test_sync_command_uploads_ended_runs(store: Store) -> None:
     going.save(store)
     result = command(sync, "--store", str(store.root))
     assert result.exit_code == 0
-    assert "run-1: mlflow ui --backend-store-uri sqlite:////" in result.stdout
+    assert "mlflow ui --backend-store-uri sqlite:////" in result.stdout
     assert "run-2: still running" in result.output
     assert command(sync, "run-2", "--store", str(store.root)).exit_code == 0
     saved = load_run(store, "run-2")
@@ -225,8 +269,8 @@ def test_sync_command_skips_a_record_that_it_cannot_read(store: Store) -> None:
 
     assert result.exit_code == 0
     assert "run run-0: of_the_future = {}: unknown key" in result.output
-    assert "run-1: mlflow ui" in result.stdout
-    assert "run-0: mlflow ui" not in result.stdout
+    assert "run-1: " in result.stdout
+    assert "run-0: " not in result.stdout
 
 
 def test_sync_command_fails_where_nothing_answers(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,6 +325,7 @@ def _promote(store: Store, draft: Path) -> None:
         model_dir=draft,
         digest=model_digest(draft),
         card="",
+        description="",
         tags={},
         metrics={},
         dataset=("d", "1"),
@@ -290,13 +335,18 @@ def _promote(store: Store, draft: Path) -> None:
 
 
 def test_links(tmp_path: Path) -> None:
-    """A server's page, or the command that serves a local file; nothing before the first upload."""
-    store = Store(tmp_path / "s")
+    """A server's page, or the command that serves a local file, quoted; nothing before the first upload."""
+    store = Store(tmp_path / "a store")
     record = RunRecord(id="r", name="loop", created="", config={}, outside={})
+    view = "/#/experiments/3/runs?viewStateShareKey=understudy"
     assert ui_link(record, store) is None
     record.mlflow = {"uri": "http://h:5000", "experiment_id": "3", "run_id": "abc"}
-    assert ui_link(record, store) == "http://h:5000/#/experiments/3/runs/abc"
-    record.mlflow["uri"] = "sqlite:////s/mlflow.db"
-    assert ui_link(record, store) == "mlflow ui --backend-store-uri sqlite:////s/mlflow.db"
+    assert ui_link(record, store) == f"http://h:5000{view}"
     record.mlflow["uri"] = None
-    assert ui_link(record, store) == f"mlflow ui --backend-store-uri sqlite:///{tmp_path}/s/mlflow/mlflow.db"
+    link = ui_link(record, store)
+    assert link is not None
+    command, _, comment = link.partition("  # ")
+    program, *rest = shlex.split(command)
+    assert "mlflow" == Path(program).name
+    assert ["ui", "--backend-store-uri", f"sqlite:///{tmp_path}/a store/mlflow/mlflow.db"] == rest
+    assert comment == f"then open http://127.0.0.1:5000{view}"

@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.acceptance.schema import SCHEMA
 from pipeline.errors import UnderstudyError
-from pipeline.report.card import card, examined, flat_figures
+from pipeline.report.card import card, examined
 
 
 def interval(value: float) -> dict[str, Any]:
@@ -136,12 +136,3 @@ def test_missing_fact_is_an_error() -> None:
     del found["target"]
     with pytest.raises(UnderstudyError, match="'target' is missing"):
         card(found)
-
-
-def test_figures_for_mlflow_are_flat_numbers() -> None:
-    """Unknown bounds are left out."""
-    flat = flat_figures(examined(profile(), 5))
-    assert flat["acceptance_rate_low"] == pytest.approx(0.773)
-    assert flat["tokens_per_target_call_gamma_5"] == 3.21
-    assert flat["acceptance_rate_a|b"] == 0.7
-    assert all(isinstance(value, float) for value in flat.values())

@@ -15,6 +15,7 @@ from pipeline.acceptance.profile import counts_from_json
 from pipeline.acceptance.schema import SCHEMA
 from pipeline.config.loading import parse_config
 from pipeline.errors import UnderstudyError
+from pipeline.examination.token_acceptance import FILE as BY_TOKEN
 from pipeline.generation.completion_store import write_shard
 from pipeline.models.shape import Weights
 from pipeline.running.context import Outcome, StageContext
@@ -68,8 +69,10 @@ def _run(tmp_path: Path, task: EvaluateTask = CANDIDATE, **sections: Any) -> tup
         progress=quiet(),
     )
     outcome = stages.evaluate.run(context)
-    assert ["acceptance.json"] == [path.name for path in (tmp_path / "out").iterdir()]
-    return outcome, json.loads((tmp_path / "out" / "acceptance.json").read_text())
+    profile = json.loads((tmp_path / "out" / "acceptance.json").read_text())
+    by_token = [BY_TOKEN] if task.kind == "model" and "broken" not in profile else []
+    assert sorted(["acceptance.json", *by_token]) == sorted(path.name for path in (tmp_path / "out").iterdir())
+    return outcome, profile
 
 
 @pytest.fixture
@@ -119,13 +122,14 @@ def test_stored_log_p_is_cross_checked_at_both_samplings(place: Path, monkeypatc
     """Greedy completions say nothing of log p, so those of the deployment's sampling are compared too."""
     _store(place / "store", [Sampling(), GREEDY])
     pair = SimpleNamespace(
-        vocabulary=8, stop_tokens=[], tokenizer=place, path=lambda _: place, dtype=lambda _: "float32"
+        vocabulary=8, stop_tokens=[], tokenizer=place, context=64, path=lambda _: place, dtype=lambda _: "float32"
     )
     monkeypatch.setattr(stages.evaluate, "read_pair", lambda *_: pair)
     _, profile = _run(place, evaluate={"crosscheck_prompts": 2, "crosscheck_tokens": 3})
     _, greedy = _run(place, sampling={"temperature": 0.0}, evaluate={"crosscheck_prompts": 2, "crosscheck_tokens": 3})
 
     assert [4, 2] == [found["crosscheck"]["log_p"]["completions"] for found in (profile, greedy)]
+    assert {"1", "6"} == set(profile["forward_times"]["target"])
 
 
 def test_a_greedy_deployment_is_examined_once(place: Path) -> None:

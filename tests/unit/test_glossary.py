@@ -9,12 +9,14 @@ import pytest
 
 import pipeline.report
 from pipeline.acceptance.figures import AcceptanceTally
-from pipeline.report.card import card, examined, flat_figures
+from pipeline.registry.run_content import decision_points, training_points
+from pipeline.report.card import card
 from pipeline.report.decode import statistics_rows
 from pipeline.speculation.batch import Completion
 from pipeline.speculation.statistics import count
+from tests.decisions import TRAINING, make_decision
 from tests.fakes import counted
-from tests.unit.test_card import facts, profile
+from tests.unit.test_card import facts
 
 GLOSSARY = Path(__file__).parents[2] / "docs" / "glossary.md"
 REPORTS = Path(pipeline.report.__file__).parent
@@ -42,7 +44,7 @@ def _reports_with_tables() -> list[str]:
 
 def test_a_name_that_nobody_explains_is_found() -> None:
     """Patterns match whole names only."""
-    assert ["acceptance_rat", "xspeedup"] == unexplained(["acceptance_rat", "xspeedup", "rule_3_passed", "speedup"])
+    assert ["acceptance_rat", "xspeedup"] == unexplained(["acceptance_rat", "xspeedup", "rules/min_gain", "speedup"])
 
 
 def test_one_module_makes_tables() -> None:
@@ -76,9 +78,9 @@ def test_every_line_of_the_cards_tables_is_in_the_glossary() -> None:
 
 
 def test_every_figure_of_a_profile_is_in_the_glossary() -> None:
-    """acceptance.json's figures, and those that are logged with a registered draft."""
+    """Those of acceptance.json, and the metrics in MLflow."""
     assert [] == unexplained(list(_figures()))
-    assert [] == unexplained(list(flat_figures(examined(profile(), 5))))
+    assert [] == unexplained([name for name, *_ in (*decision_points(make_decision()), *training_points(TRAINING))])
 
 
 def _figures() -> dict[str, object]:

@@ -1,0 +1,88 @@
+"""Examples for reviewers: completions with what a speculative decode does with each token, for two drafts side by side."""
+
+import hashlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline.acceptance.outcomes import draw_outcomes
+from pipeline.acceptance.profile import PromptCounts
+from pipeline.acceptance.rounds import Convention, Floats
+from pipeline.examination.token_acceptance import read_token_acceptance
+from pipeline.generation.completion_store import StoredCompletion
+from pipeline.models.token_text import token_texts
+
+SCHEMA = 1
+WORST = 10  # examples with the lowest gain come first
+_MAX_TOKENS, _MAX_PROMPT = 256, 1500  # shown of a completion, and characters of a prompt
+
+
+def choose_examples(candidate: Sequence[PromptCounts], baseline: Sequence[PromptCounts], count: int) -> list[str]:
+    """Ids of `count` prompts: those with the lowest gain first, then a fixed choice in turn from each domain."""
+    gains = {
+        ours.id: _rate(ours) - _rate(theirs) for ours, theirs in zip(candidate, baseline, strict=True) if ours.examined
+    }
+    worst = sorted(gains, key=lambda name: (gains[name], name))[: min(WORST, count)]
+    by_domain: dict[str, list[str]] = {}
+    for item in sorted(candidate, key=lambda item: _order(item.id)):
+        if item.id in gains and item.id not in worst:
+            by_domain.setdefault(item.domain, []).append(item.id)
+    turns = [(place, domain, name) for domain, names in by_domain.items() for place, name in enumerate(names)]
+    return [*worst, *(name for _, _, name in sorted(turns))][:count]
+
+
+def make_examples(
+    chosen: Sequence[str],
+    completions: Iterable[StoredCompletion],
+    examinations: Mapping[str, Path],
+    tokenizer: Any,
+    gamma: int,
+    convention: Convention,
+) -> dict[str, Any]:
+    """The content of `examples.json`: the `chosen` prompts in their order. `examinations`: by side (candidate, baseline), the
+    evaluate artifact. Both sides use the same random numbers, so that they differ only where the drafts do."""
+    a = {side: read_token_acceptance(directory, set(chosen)) for side, directory in examinations.items()}
+    found = {item.id: item for item in completions if _is_wanted(item.id, chosen, a.values())}
+    return {
+        "schema": SCHEMA,
+        "gamma": gamma,
+        "examples": [
+            _example(found[name], {side: values[name] for side, values in a.items()}, tokenizer, gamma, convention)
+            for name in chosen
+            if name in found
+        ],
+    }
+
+
+def _is_wanted(name: str, chosen: Collection[str], a: Iterable[Collection[str]]) -> bool:
+    return name in chosen and all(name in values for values in a)
+
+
+def _example(
+    item: StoredCompletion, a: Mapping[str, Any], tokenizer: Any, gamma: int, convention: Convention
+) -> dict[str, Any]:
+    uniforms_T = np.random.default_rng(int.from_bytes(_order(item.id)[:8], "big")).random(item.length)
+    prompt = str(tokenizer.decode(item.prompt.tolist()))
+    sides = {}
+    for side, values in a.items():
+        a_T: Floats = values.astype(np.float64)
+        letters = draw_outcomes(a_T, uniforms_T, gamma, convention)
+        sides[side] = {"acceptance_rate": round(float(a_T.mean()), 4), "outcomes": letters[:_MAX_TOKENS]}
+    return {
+        "id": item.id,
+        "domain": item.domain,
+        "prompt": prompt if len(prompt) <= _MAX_PROMPT else "…" + prompt[-_MAX_PROMPT:],
+        "length": item.length,
+        "tokens": token_texts(tokenizer, item.tokens[: min(item.length, _MAX_TOKENS)].tolist()),
+        **sides,
+    }
+
+
+def _rate(counts: PromptCounts) -> float:
+    return counts.accepted / counts.examined
+
+
+def _order(name: str) -> bytes:
+    return hashlib.sha256(f"example {name}".encode()).digest()

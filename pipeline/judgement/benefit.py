@@ -1,0 +1,88 @@
+"""What a draft buys: time per token and throughput, with speculation and without. Pure.
+
+At a stated load the figures are predictions of the queueing model; without one they follow from forward times alone at batch 1,
+which is an upper bound for a server.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pipeline.judgement.schema import BASELINE, CANDIDATE, FORWARD_TIMES, LOAD, PLAIN
+from pipeline.latency.costs.speedup import ForwardTimes
+from pipeline.latency.costs.step_costs import StepCosts
+from pipeline.latency.load.prediction import LoadPoint, chosen_lengths, predict
+from pipeline.latency.load.queueing import Latency
+from pipeline.latency.load.workload import Workload
+
+
+def benefit_at_load(workload: Workload, step_costs: StepCosts, rate: float, cap: int, gamma: int) -> dict[str, Any]:
+    """Latency and throughput of the candidate and of plain decoding, at `rate` requests per second and at other loads."""
+    lengths_N = chosen_lengths(workload, step_costs, cap, gamma)
+    tokens = float(workload.tokens_W.mean())
+    stated = predict(workload, step_costs, lengths_N, [rate])
+    sides = {CANDIDATE: stated.points[0].speculative, PLAIN: stated.points[0].plain if step_costs.plain else None}
+    limits = {CANDIDATE: stated.speculative_limit, PLAIN: stated.plain_limit}
+    return {
+        "basis": LOAD,
+        "requests_per_second": rate,
+        "max_batch": cap,
+        "gamma": gamma,
+        "sides": {side: _side(found, limits[side], tokens) for side, found in sides.items() if found is not None},
+        "by_load": [_point(point) for point in predict(workload, step_costs, lengths_N, []).points],
+    }
+
+
+def _side(found: Latency, limit: float, tokens: float) -> dict[str, float]:
+    return {
+        "ms_per_token": 1000 * found.service / tokens,
+        "mean_seconds": found.mean,
+        "p95_seconds": found.p95,
+        "tokens_per_second": limit * tokens,  # at capacity
+    }
+
+
+def _point(point: LoadPoint) -> dict[str, Any]:
+    return {
+        "requests_per_second": point.rate,
+        "speedup": point.speedup,
+        CANDIDATE: _latencies(point.speculative),
+        PLAIN: _latencies(point.plain),
+    }
+
+
+def _latencies(found: Latency | None) -> dict[str, float] | None:
+    return None if found is None else {"mean_seconds": found.mean, "p95_seconds": found.p95}
+
+
+def benefit_of_forward_times(
+    times: Mapping[str, Mapping[str, Any] | None], drafts: Mapping[str, Mapping[str, Any]], gamma: int
+) -> dict[str, Any] | None:
+    """For one request at a time. `times`: by side, `forward_times` of its examination; `drafts` as in `compare_drafts`. None
+    where the candidate has no times."""
+    measured = times.get(CANDIDATE)
+    if not measured or CANDIDATE not in drafts:
+        return None
+    plain = float(measured["target"]["1"])
+    sides = {PLAIN: {"ms_per_token": 1000 * plain, "tokens_per_second": 1 / plain}}
+    for side in (CANDIDATE, BASELINE):
+        found = times.get(side)
+        if found and side in drafts:
+            round_seconds = ForwardTimes({int(n): s for n, s in found["target"].items()}, found["draft"]).round(gamma)
+            # A decode's rounds yield 1 + accepted / rounds tokens under every convention.
+            seconds = round_seconds / drafts[side]["mean_acceptance_length"][str(gamma)]
+            plain_here = float(found["target"]["1"])
+            sides[side] = {
+                "ms_per_token": 1000 * seconds,
+                "tokens_per_second": 1 / seconds,
+                "speedup": plain_here / seconds,
+            }
+    return {
+        "basis": FORWARD_TIMES,
+        "device": measured["device"],
+        "context": measured["context"],
+        "gamma": gamma,
+        "target_ms": 1000 * plain,
+        "verify_ms": 1000 * float(measured["target"][str(gamma + 1)]),
+        "draft_ms": 1000 * float(measured["draft"]),
+        "sides": sides,
+    }

@@ -1,0 +1,87 @@
+"""A decision in a few lines: the verdict, by how much, against which draft, and what it buys. Pure. Every renderer begins so.
+
+Lines are plain text, without Markdown, for decisions as `stages/gate.py` writes them.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pipeline.judgement.schema import ALREADY_CHAMPION, BASELINE, CANDIDATE, LOAD, PLAIN, PROMOTE, REFUSE
+
+_MARKS = {PROMOTE: "✓", REFUSE: "✗", ALREADY_CHAMPION: "="}
+_WORDS = {PROMOTE: "passed", REFUSE: "refused", ALREADY_CHAMPION: "already champion"}
+_BASELINES = {"base": "the base draft", "champion": "the champion"}
+
+
+def mark(decision: Mapping[str, Any]) -> str:
+    """One character that tells verdicts apart in a list."""
+    return _MARKS[decision["verdict"]]
+
+
+def verdict_word(decision: Mapping[str, Any]) -> str:
+    return _WORDS[decision["verdict"]]
+
+
+def baseline_name(decision: Mapping[str, Any]) -> str:
+    """The draft that the candidate was compared with, such as `the champion (version 3)`."""
+    name = _BASELINES.get(decision["baseline"], str(decision["baseline"]))
+    version = (decision.get("champion") or {}).get("version")
+    return f"{name} (version {version})" if decision["baseline"] == "champion" and version else name
+
+
+def headline(decision: Mapping[str, Any]) -> list[str]:
+    """The verdict, the figures and the reasons, one line each."""
+    return [
+        f"{verdict_word(decision).capitalize()}: candidate ({decision['variant']}) compared with {baseline_name(decision)}",
+        *figures(decision),
+        *decision["reasons"],
+    ]
+
+
+def figures(decision: Mapping[str, Any]) -> list[str]:
+    """Acceptance, tokens per target call, size, and what they buy."""
+    drafts, gains, gamma = decision["drafts"], decision["gains"], str(decision["gamma"])
+    if CANDIDATE not in drafts:
+        return []
+    ours, theirs = drafts[CANDIDATE], drafts.get(BASELINE)
+    lines = [f"acceptance rate {interval(ours['acceptance_rate'], 3)}"]
+    if theirs and gains:
+        gain = gains["acceptance_rate"]
+        lines = [
+            f"acceptance rate {ours['acceptance_rate']['value']:.3f}, before {theirs['acceptance_rate']['value']:.3f}: "
+            f"{points(gain)} over {gain['prompts']} prompts"
+        ]
+    omega = ours["tokens_per_target_call"][gamma]
+    before = f", before {theirs['tokens_per_target_call'][gamma]['value']:.2f}" if theirs and gains else ""
+    lines.append(f"tokens per target call {interval(omega, 2)} with {gamma} draft tokens{before}")
+    if benefit := decision.get("benefit"):
+        lines.append(benefit_line(benefit))
+    return lines
+
+
+def benefit_line(benefit: Mapping[str, Any]) -> str:
+    """Milliseconds per token, without speculation and with it, and where that holds."""
+    where = (
+        f"predicted at {benefit['requests_per_second']:g} requests/s"
+        if benefit["basis"] == LOAD
+        else f"one request at a time, forward passes alone, on {benefit['device']}"
+    )
+    names = {PLAIN: "plain decoding", BASELINE: "before", CANDIDATE: "candidate"}
+    sides = benefit["sides"]
+    shown = (f"{sides[side]['ms_per_token']:.3g} ms ({name})" for side, name in names.items() if side in sides)
+    return f"time per token {', '.join(shown)}; {where}" if sides else f"the load exceeds capacity; {where}"
+
+
+def interval(figure: Mapping[str, Any], digits: int) -> str:
+    """`0.712 [0.700, 0.724]`."""
+    if figure["low"] is None or figure["high"] is None:
+        return f"{figure['value']:.{digits}f} [no interval]"
+    return f"{figure['value']:.{digits}f} [{figure['low']:.{digits}f}, {figure['high']:.{digits}f}]"
+
+
+def points(gain: Mapping[str, Any]) -> str:
+    """`+3.20 points [+2.10, +4.30]`, from a gain in acceptance rate."""
+    shown = f"{100 * gain['value']:+.2f} points"
+    if gain["low"] is None or gain["high"] is None:
+        return f"{shown} [no interval]"
+    return f"{shown} [{100 * gain['low']:+.2f}, {100 * gain['high']:+.2f}]"

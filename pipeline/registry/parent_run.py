@@ -1,0 +1,15 @@
+"""The MLflow run of an Understudy run. There is one: tracking fills it, and the registry links the draft to it."""
+
+from typing import Any
+
+RUN_TAG, KIND_TAG = "understudy.run", "understudy.kind"
+
+
+def find_or_create_run(client: Any, experiment: str, run_id: str, begun_ms: int | None = None) -> tuple[str, bool]:
+    """The id of the MLflow run of `run_id`, and whether it was created here. A killed process may have created it before."""
+    filter_string = f"tags.`{RUN_TAG}` = '{run_id}' AND tags.`{KIND_TAG}` = 'run'"
+    earlier = client.search_runs([experiment], filter_string, max_results=1)
+    if earlier:
+        return str(earlier[0].info.run_id), False
+    tags = {RUN_TAG: run_id, KIND_TAG: "run"}
+    return str(client.create_run(experiment, begun_ms, tags, run_name=run_id).info.run_id), True

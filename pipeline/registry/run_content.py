@@ -1,0 +1,192 @@
+"""What MLflow shows of a run, from its record and artifacts: verdict, name, parameters, figures, the note. Sends nothing."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pipeline.config.loading import parse_stored_config
+from pipeline.judgement.headline import headline, interval, mark, points
+from pipeline.judgement.schema import BASELINE, CANDIDATE, PASS
+from pipeline.store.runs import RunRecord
+
+Point = tuple[str, float, int]  # metric, value, step
+_MARKS = {"failed": "!", "interrupted": "!", "refused": "✗", "promoted": "✓"}
+
+
+def verdict(record: RunRecord) -> str:
+    """How the run ended, for a list: promoted, refused, already champion, failed, interrupted, stopped, running."""
+    promotion = record.jobs.get("promote", {}).get("notes") or {}
+    if record.state == "finished" and promotion.get("result"):
+        return str(promotion["result"])
+    return record.state
+
+
+def run_name(record: RunRecord) -> str:
+    """The verdict comes first, so that a narrow column shows it."""
+    word = verdict(record)
+    sign = _MARKS.get(word) or (mark(record.decision) if record.decision and record.state == "finished" else "")
+    return " ".join(filter(None, [sign, word, record.id]))
+
+
+def parameters(record: RunRecord) -> dict[str, str]:
+    """The target, the base draft, and every setting that is not the default: few, and whatever differs between two runs."""
+    config = parse_stored_config(record.config, f"run {record.id}")
+    chosen = flatten(
+        config.model_dump(
+            mode="json", exclude_defaults=True, exclude={"tracking": True, "name": True, "pair": {"reference"}}
+        )
+    )
+    first = {
+        "target": config.pair.target.source,
+        "target_revision": config.pair.target.revision or "none",
+        "base_draft": config.pair.draft.source,
+        "temperature": str(config.sampling.temperature),
+        "draft_length": str(config.evaluate.gamma),
+    }
+    repeated = (
+        "pair.target.source",
+        "pair.target.revision",
+        "pair.draft.source",
+        "sampling.temperature",
+        "evaluate.gamma",
+    )
+    return first | {name: value for name, value in chosen.items() if name not in repeated}
+
+
+def training_points(log: list[dict[str, Any]]) -> list[Point]:
+    """Curves of a training by step."""
+    return [
+        (f"training/{name}", float(value), int(row["step"]))
+        for row in log
+        for name, value in row.items()
+        if name != "step" and isinstance(value, int | float)
+    ]
+
+
+def decision_points(decision: Mapping[str, Any]) -> list[Point]:
+    """The figures of a decision: headline, curves by draft length and position, domains, rules. Rounded, for narrow columns."""
+    return [(name, round(value, 4), step) for name, value, step in _decision_points(decision)]
+
+
+def decision_figures(decision: Mapping[str, Any]) -> dict[str, float]:
+    """Its figures without the curves."""
+    return {name: value for name, value, step in decision_points(decision) if not step}
+
+
+def model_figures(decision: Mapping[str, Any]) -> dict[str, float]:
+    """The figures of the candidate that its registered version is linked to."""
+    return {
+        name: value
+        for name, value in decision_figures(decision).items()
+        if not name.startswith("rules/") and "_before" not in name and not name.endswith("_plain")
+    }
+
+
+def _decision_points(decision: Mapping[str, Any]) -> list[Point]:
+    drafts, gains, gamma = decision["drafts"], decision["gains"], str(decision["gamma"])
+    found: list[Point] = [
+        (f"rules/{rule['name'].replace(':', '/')}", float(rule["verdict"] == PASS), 0) for rule in decision["rules"]
+    ]
+    for side, suffix in ((CANDIDATE, ""), (BASELINE, "_before")):
+        if side not in drafts:
+            continue
+        draft = drafts[side]
+        found += _bounded("acceptance_rate", draft["acceptance_rate"], suffix)
+        found += _bounded("tokens_per_target_call", draft["tokens_per_target_call"][gamma], suffix)
+        found.append((f"draft_megabytes{suffix}", draft["bytes"] / 1e6, 0))
+        found += [
+            (f"tokens_per_target_call_by_gamma{suffix}", figure["value"], int(length))
+            for length, figure in draft["tokens_per_target_call"].items()
+        ]
+        found += [
+            (f"acceptance_by_position_in_draft{suffix}", value, position)
+            for position, value in enumerate(draft["conditional_acceptance"], 1)
+        ]
+        found += [
+            (f"acceptance_rate{suffix}/{domain}", entry["acceptance_rate"]["value"], 0)
+            for domain, entry in draft["domains"].items()
+        ]
+    if gains:
+        found += _bounded("acceptance_gain", gains["acceptance_rate"])
+        for domain, gain in gains["domains"].items():
+            found += _bounded("acceptance_gain", gain, f"/{domain}")
+    return found + _benefit(decision)
+
+
+def _benefit(decision: Mapping[str, Any]) -> list[Point]:
+    found = []
+    for side, name in ((CANDIDATE, ""), (BASELINE, "_before"), ("plain", "_plain")):
+        figures = (decision["benefit"] or {"sides": {}})["sides"].get(side)
+        if figures:
+            found.append((f"ms_per_token{name}", figures["ms_per_token"], 0))
+    for rule in decision["rules"]:
+        if rule["name"] in ("min_speedup", "max_p95_seconds") and rule["figure"] is not None:
+            name = {"min_speedup": "predicted_speedup", "max_p95_seconds": "predicted_p95_seconds"}[rule["name"]]
+            found += _bounded(name, {"value": rule["figure"], "low": rule["low"], "high": rule["high"]})
+    return found
+
+
+def _bounded(name: str, figure: Mapping[str, Any], ending: str = "") -> list[Point]:
+    """A figure and its bounds. `ending` comes after `_low` and `_high`."""
+    values = ((name, figure["value"]), (f"{name}_low", figure["low"]), (f"{name}_high", figure["high"]))
+    return [(key + ending, float(value), 0) for key, value in values if value is not None]
+
+
+def note(record: RunRecord, decision: Mapping[str, Any] | None, page: str | None) -> str:
+    """The description of the run in Markdown: the decision first. `page`: where MLflow shows the review page."""
+    lines: list[str] = []  # no heading: the page folds the description after six lines
+    if decision is not None:
+        first, *rest = headline(decision)
+        lines += [f"**{first}**", "", *(f"- {escape(line)}" for line in rest), ""]
+        lines += [f"[Review page]({page})", ""] if page else []
+        lines += [*_drafts(decision), "", *_rules(decision), ""]
+    promotion = record.jobs.get("promote", {}).get("notes") or {}
+    if promotion.get("version"):
+        lines += [f"{promotion['name']} version {promotion['version']}: {promotion['result']}", ""]
+    done = sum(entry["state"] == "done" for entry in record.jobs.values())
+    lines += [
+        f"Run `{record.id}`, started {record.created}: {len(record.jobs)} jobs, {done} done in this run, "
+        f"{len(record.jobs) - done} reused from earlier runs. To repeat it, save `config.yaml` from the artifacts and run "
+        "`understudy run config.yaml`.",
+    ]
+    return "\n".join(lines)
+
+
+def _drafts(decision: Mapping[str, Any]) -> list[str]:
+    gamma = str(decision["gamma"])
+    lines = [f"| draft | acceptance rate | tokens per target call, γ={gamma} | MB |", "|---|---|---|---|"]
+    for side, draft in decision["drafts"].items():
+        cells = [
+            interval(draft["acceptance_rate"], 3),
+            interval(draft["tokens_per_target_call"][gamma], 2),
+            f"{draft['bytes'] / 1e6:.2f}" if draft["bytes"] else "-",
+        ]
+        lines.append(f"| {side.replace('_', '-')} | {' | '.join(cells)} |")
+    if decision["gains"]:
+        lines.append(f"| gain, paired by prompt | {points(decision['gains']['acceptance_rate'])} | | |")
+    return lines if decision["drafts"] else []
+
+
+def _rules(decision: Mapping[str, Any]) -> list[str]:
+    rows = [f"| {escape(rule['name'])} | {rule['verdict']} | {escape(rule['text'])} |" for rule in decision["rules"]]
+    return ["| rule | verdict | what was found |", "|---|---|---|", *rows] if rows else []
+
+
+def escape(text: str) -> str:
+    """Text of users, such as a domain's name, as Markdown shows it in a line or a table cell."""
+    text = text.replace("\n", " ").replace("<", "&lt;")
+    return "".join(f"\\{letter}" if letter in "\\`*|" else letter for letter in text)
+
+
+def flatten(value: Any, prefix: str = "") -> dict[str, str]:
+    """`{"a": {"b": 1}}` as `{"a.b": "1"}`; other values are written as JSON."""
+    if isinstance(value, Mapping) and value:
+        items = [(str(key), item) for key, item in value.items()]
+    elif isinstance(value, list | tuple) and value:
+        items = [(str(number), item) for number, item in enumerate(value)]
+    else:
+        return {prefix: value if isinstance(value, str) and value else json.dumps(value)}
+    flat: dict[str, str] = {}
+    for key, item in items:
+        flat |= flatten(item, f"{prefix}.{key}" if prefix else key)
+    return flat

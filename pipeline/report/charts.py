@@ -1,0 +1,146 @@
+"""The charts of the review page as inline SVG, drawn by matplotlib. Colours are CSS variables of the page, so that they follow
+its light and dark theme. No text is drawn as paths: it stays searchable and small."""
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pipeline.judgement.schema import BASELINE, CANDIDATE, LOOKUP, PLAIN
+
+# matplotlib needs colours; each stands for a variable of the page's style sheet.
+_VARIABLES = {
+    "#010101": "var(--ink)",
+    "#020202": "var(--grid)",
+    "#030303": "var(--candidate)",
+    "#040404": "var(--baseline)",
+    "#050505": "var(--lookup)",
+    "#060606": "var(--plain)",
+}
+_INK, _GRID = "#010101", "#020202"
+_COLOURS = {CANDIDATE: "#030303", BASELINE: "#040404", LOOKUP: "#050505", PLAIN: "#060606"}
+_SHAPES = {CANDIDATE: "o", BASELINE: "s", LOOKUP: "^", PLAIN: "D"}  # told apart without colour
+_SIZE = (6.2, 3.2)
+
+
+class Charts:
+    """Draws charts. `names`: what each side is called."""
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        import matplotlib as mpl
+        import matplotlib.figure
+
+        self._mpl, self._names, self._count = mpl, names, 0
+
+    def by_draft_length(self, drafts: Mapping[str, Any], gamma: int) -> str:
+        """Tokens per target call by draft length, with intervals; the engine's draft length is marked."""
+        figure, axes = self._axes("draft tokens per round (γ)", "tokens per target call")
+        for side, found in drafts.items():
+            omega = found["tokens_per_target_call"]
+            self._points(axes, side, [int(length) for length in omega], list(omega.values()))
+        axes.axvline(gamma, color=_INK, linestyle=":", linewidth=1)
+        axes.annotate(f"γ = {gamma}", (gamma, 1), xycoords=("data", "axes fraction"), xytext=(4, -12), **_POINTS)
+        return self._svg(figure, axes)
+
+    def by_position_in_draft(self, drafts: Mapping[str, Any]) -> str:
+        """The share of draft tokens accepted at each position, given that all before it were accepted."""
+        figure, axes = self._axes("position in the draft", "accepted, if reached")
+        for side, found in drafts.items():
+            values = found["conditional_acceptance"]
+            self._line(axes, side, list(range(1, len(values) + 1)), values)
+        return self._svg(figure, axes)
+
+    def by_bin(self, drafts: Mapping[str, Any], key: str, label: str) -> str:
+        """Acceptance rate by output position or context length, with intervals."""
+        figure, axes = self._axes(label, "acceptance rate")
+        ticks: dict[int, str] = {}
+        for side, found in drafts.items():
+            bins = found.get(key) or []
+            self._points(axes, side, [entry["from"] for entry in bins], [entry["acceptance_rate"] for entry in bins])
+            ticks |= {entry["from"]: f"{entry['from']}+" for entry in bins}
+        axes.set_xscale("symlog", base=2, linthresh=16)
+        axes.set_xticks(sorted(ticks), [ticks[at] for at in sorted(ticks)])
+        axes.minorticks_off()
+        return self._svg(figure, axes)
+
+    def training(self, log: Sequence[Mapping[str, Any]]) -> str:
+        """Acceptance rate on dev prompts by training step."""
+        figure, axes = self._axes("training step", "acceptance rate on dev prompts")
+        points = [row for row in log if "dev_acceptance_rate" in row]
+        self._line(axes, CANDIDATE, [row["step"] for row in points], [row["dev_acceptance_rate"] for row in points])
+        return self._svg(figure, axes, legend=False)
+
+    def latency_by_load(self, points: Sequence[Mapping[str, Any]], stated: float) -> str:
+        """Mean request latency by offered load."""
+        figure, axes = self._axes("offered load (requests/s)", "mean request latency (s)")
+        for side in (PLAIN, CANDIDATE):
+            stable = [(point["requests_per_second"], point[side]) for point in points if point[side]]
+            self._line(axes, side, [rate for rate, _ in stable], [found["mean_seconds"] for _, found in stable])
+        axes.axvline(stated, color=_INK, linestyle=":", linewidth=1)
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("{x:g}")
+        return self._svg(figure, axes)
+
+    def speedup_by_load(self, points: Sequence[Mapping[str, Any]], stated: float) -> str:
+        """Mean latency of plain decoding / with speculation, by offered load."""
+        figure, axes = self._axes("offered load (requests/s)", "speedup")
+        known = [point for point in points if point["speedup"] is not None]
+        self._line(
+            axes, CANDIDATE, [point["requests_per_second"] for point in known], [point["speedup"] for point in known]
+        )
+        axes.axhline(1, color=_INK, linewidth=1)
+        axes.axvline(stated, color=_INK, linestyle=":", linewidth=1)
+        return self._svg(figure, axes, legend=False)
+
+    def _axes(self, x: str, y: str) -> tuple[Any, Any]:
+        # Figure, not pyplot: pyplot keeps every figure in a global list.
+        figure = self._mpl.figure.Figure(figsize=_SIZE, layout="constrained")
+        figure.patch.set_alpha(0)
+        axes = figure.add_subplot()
+        axes.patch.set_alpha(0)
+        axes.set_xlabel(x, color=_INK)
+        axes.set_ylabel(y, color=_INK)
+        axes.tick_params(which="both", color=_INK, labelcolor=_INK)
+        axes.grid(color=_GRID, linewidth=0.6)
+        for name, spine in axes.spines.items():
+            spine.set_color(_INK)
+            spine.set_visible(name in ("left", "bottom"))
+        return figure, axes
+
+    def _points(self, axes: Any, side: str, x: list[int], figures: list[Mapping[str, Any]]) -> None:
+        """Values joined by a line, with the intervals that are known."""
+        self._line(axes, side, x, [figure["value"] for figure in figures])
+        known = [(at, figure) for at, figure in zip(x, figures, strict=True) if figure["low"] is not None]
+        axes.vlines(
+            [at for at, _ in known],
+            [figure["low"] for _, figure in known],
+            [figure["high"] for _, figure in known],
+            color=_COLOURS[side],
+            linewidth=1.2,
+        )
+
+    def _line(self, axes: Any, side: str, x: Sequence[float], y: Sequence[float]) -> None:
+        axes.plot(x, y, _SHAPES[side] + "-", color=_COLOURS[side], label=self._names[side], markersize=4, linewidth=1.4)
+
+    def _svg(self, figure: Any, axes: Any, legend: bool = True) -> str:
+        if legend:
+            axes.legend(frameon=False, labelcolor=_INK, fontsize="small")
+        self._count += 1
+        out = io.StringIO()
+        with self._mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": f"chart {self._count}"}):
+            figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+        return _inline(out.getvalue(), f"c{self._count}-")
+
+
+_POINTS: dict[str, Any] = {"textcoords": "offset points", "color": _INK, "fontsize": "small"}
+
+
+def _inline(svg: str, prefix: str) -> str:
+    """An SVG document as an element of a page: ids that are unique there, colours as variables, no fixed size."""
+    text = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}", text)
+    for colour, variable in _VARIABLES.items():
+        text = text.replace(colour, variable)
+    text = re.sub(r"font-family: [^;\"]*", "font-family: inherit", text).replace("*{stroke", "svg *{stroke", 1)
+    return re.sub(r' (width|height)="[\d.]+pt"', "", text, count=2)

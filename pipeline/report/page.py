@@ -1,0 +1,150 @@
+"""The review page: a decision as one HTML file that needs no network. Reads no files but its template."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup, escape
+
+from pipeline.acceptance.outcomes import ACCEPTED, BONUS, CORRECTED
+from pipeline.judgement.headline import baseline_name, benefit_line, headline, interval, mark, points
+from pipeline.judgement.schema import BASELINE, CANDIDATE, LOAD, LOOKUP
+from pipeline.report.charts import Charts
+
+_TEMPLATE = Path(__file__).with_name("page.html")
+_ELEMENTS = {ACCEPTED: "b", CORRECTED: "i", BONUS: "u"}  # as short as HTML has them: there is one for each token
+_RULE_CLASSES = {"pass": "pass", "fail": "fail", "no verdict": "none"}
+_MOST_BYTES = 1_900_000
+
+
+def review_page(
+    decision: Mapping[str, Any],
+    examples: Mapping[str, Any],
+    config: Mapping[str, Any] | None = None,
+    run: Mapping[str, Any] | None = None,
+) -> str:
+    """The page of `decision.json` and `examples.json`, under 2 MB.
+
+    `config`: the resolved config, to repeat the run. `run`: its `id` and `promotion` (name, version, result, or None), where they
+    are known.
+    """
+    shown = list(examples["examples"])
+    while True:
+        page = _render(decision, shown, len(examples["examples"]) - len(shown), config, run)
+        size = len(page.encode())
+        if size <= _MOST_BYTES or not shown:
+            return page
+        shown = shown[: int(len(shown) * 0.9 * min(1.0, _MOST_BYTES / size))]
+
+
+def _render(
+    decision: Mapping[str, Any],
+    examples: Sequence[Mapping[str, Any]],
+    left_out: int,
+    config: Mapping[str, Any] | None,
+    run: Mapping[str, Any] | None,
+) -> str:
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    environment.filters |= {
+        "interval": interval,
+        "points": points,
+        "three": lambda value: f"{value:.3g}",
+        "signed": _signed,
+    }
+    template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
+    names = {
+        CANDIDATE: "Candidate",
+        BASELINE: baseline_name(decision).removeprefix("the ").capitalize(),
+        LOOKUP: "Prompt-lookup",
+        "plain": "Plain decoding",
+    }
+    benefit = decision["benefit"]
+    lines = headline(decision)
+    return template.render(
+        title=f"{mark(decision)} {lines[0]}",
+        decision=decision,
+        lines=lines,
+        mark=mark(decision),
+        names=names,
+        gamma=str(decision["gamma"]),
+        rule_class=_RULE_CLASSES,
+        power=decision.get("power", []),
+        benefit_text=_sentence(benefit_line(benefit)) if benefit else "",
+        at_load=bool(benefit) and benefit["basis"] == LOAD,
+        charts=_charts(decision, Charts(names)),
+        examples=examples,
+        worst=min(10, len(examples)),
+        left_out=left_out,
+        sides=(CANDIDATE, BASELINE),
+        domains=sorted({example["domain"] for example in examples}),
+        painted=_painted,
+        provenance=_provenance(decision["provenance"]),
+        config=yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True) if config else "",
+        run=run,
+    )
+
+
+def _charts(decision: Mapping[str, Any], charts: Charts) -> list[tuple[str, Markup]]:
+    drafts, gamma, benefit = decision["drafts"], decision["gamma"], decision["benefit"]
+    if CANDIDATE not in drafts:
+        return []
+    models = {side: found for side, found in drafts.items() if side != LOOKUP}
+    found = [
+        (
+            "Tokens per target call by draft length. The dotted line is the engine's.",
+            charts.by_draft_length(drafts, gamma),
+        ),
+        ("Acceptance by position in the draft, of draft tokens that are reached.", charts.by_position_in_draft(drafts)),
+        (
+            "Acceptance rate by position in the output.",
+            charts.by_bin(models, "by_output_position", "position in the output (tokens)"),
+        ),
+        (
+            "Acceptance rate by context length.",
+            charts.by_bin(models, "by_context_length", "context length (tokens)"),
+        ),
+    ]
+    if benefit and benefit["basis"] == LOAD:
+        points, stated = benefit["by_load"], benefit["requests_per_second"]
+        found += [
+            (
+                "Mean request latency by load. The dotted line is the stated load.",
+                charts.latency_by_load(points, stated),
+            ),
+            ("Speedup by load.", charts.speedup_by_load(points, stated)),
+        ]
+    if len([row for row in decision["training"] if "dev_acceptance_rate" in row]) > 1:
+        found.append(("Acceptance rate on dev prompts during training.", charts.training(decision["training"])))
+    return [(caption, Markup(svg)) for caption, svg in found]
+
+
+def _painted(tokens: Sequence[str], outcomes: str) -> Markup:
+    """Every token as an element that says what became of it."""
+    parts = []
+    for text, outcome in zip(tokens, outcomes, strict=True):
+        element = _ELEMENTS.get(outcome)
+        parts.append(f"<{element}>{escape(text)}</{element}>" if element and text else str(escape(text)))
+    return Markup("".join(parts))
+
+
+def _provenance(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Rows of the table, nested names joined."""
+    rows = []
+    for name, value in found.items():
+        if isinstance(value, Mapping):
+            shown = ", ".join(f"{key} {item}" for key, item in value.items() if item is not None)
+        else:
+            shown = str(value)
+        rows.append((name.replace("_", " "), shown))
+    return rows
+
+
+def _sentence(line: str) -> str:
+    return line[:1].upper() + line[1:] + "."
+
+
+def _signed(gain: Mapping[str, Any], digits: int) -> str:
+    shown = f"{gain['value']:+.{digits}f}"
+    return shown if gain["low"] is None else f"{shown} [{gain['low']:+.{digits}f}, {gain['high']:+.{digits}f}]"

@@ -1,0 +1,116 @@
+"""The review page: what it says, that nothing in it is markup of others, and its size."""
+
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from pipeline.judgement.schema import ALREADY_CHAMPION, CANDIDATE
+from pipeline.report.page import review_page
+from tests.decisions import make_decision, make_example_set
+
+CONFIG = {"name": "loop", "pair": {"target": {"source": "org/big"}}}
+
+
+class Outline(HTMLParser):
+    """Elements and text of a page."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def page_of(decision: dict[str, Any], *tokens: str, **example: Any) -> str:
+    return review_page(decision, make_example_set(*(tokens or ("one", " two")), **example), CONFIG)
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return page_of(make_decision())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "✓ Passed: candidate (unquantized) compared with the base draft",
+        "acceptance rate 0.630, before 0.520: +10.98 points",
+        "tokens per target call 2.50",
+        "gain in acceptance rate in 'code' over the base draft",
+        "time per token 2 ms (plain decoding)",
+        "org/big",
+        "name: loop",
+        "Examples",
+    ],
+)
+def test_page_says(page: str, text: str) -> None:
+    """What a reviewer must find."""
+    assert text in Outline(page).text
+
+
+def test_refusal_says_why() -> None:
+    """The reasons stand at the top."""
+    text = Outline(page_of(make_decision(-5.0))).text
+    assert text.index("✗ Refused") < text.index("min_gain (fail)") < text.index("Rules")
+
+
+def test_candidate_that_is_the_champion_has_no_gain() -> None:
+    """A decision without a baseline and without rules is shown too."""
+    decision = make_decision()
+    alone = {CANDIDATE: decision["drafts"][CANDIDATE]}
+    page = page_of(
+        {**decision, "verdict": ALREADY_CHAMPION, "rules": [], "drafts": alone, "gains": {}, "benefit": None}
+    )
+    assert "= Already champion" in Outline(page).text
+
+
+def test_markup_of_prompts_stays_text() -> None:
+    """Prompts, tokens, domains and reasons come from others."""
+    nasty = "<script>alert(1)</script>"
+    decision = make_decision(-5.0, domain=nasty)
+    decision["provenance"] = {**decision["provenance"], "corpus": nasty}
+    page = page_of(decision, nasty, "'" + '"' + nasty, domain=f'"><script>{nasty}')
+    outline = Outline(page)
+    assert 1 == sum(tag == "script" for tag, _ in outline.elements)
+    assert "alert(1)" not in "".join(re.findall(r"<script>(.*?)</script>", page, re.DOTALL))
+    assert nasty in outline.text
+
+
+def test_page_needs_no_network(page: str) -> None:
+    """No address is loaded: not by an element, a style sheet or a script."""
+    loaded = [
+        value
+        for _, attributes in Outline(page).elements
+        for name, value in attributes.items()
+        if name in ("src", "href", "xlink:href", "action", "srcset") and not (value or "").startswith("#")
+    ]
+    assert [] == loaded
+    assert not re.search(r"url\((?!#)|@import|fetch\(|XMLHttpRequest|localStorage", page)
+
+
+def test_ids_are_unique(page: str) -> None:
+    """The charts are documents of their own; on one page their ids must differ."""
+    ids = [attributes["id"] for _, attributes in Outline(page).elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+
+
+def test_page_stays_under_two_megabytes() -> None:
+    """Examples that do not fit are left out, and the page says how many."""
+    page = review_page(make_decision(), make_example_set(*["&<token>"] * 256, count=400), CONFIG)
+    assert len(page.encode()) < 2_000_000
+    assert re.search(r"[1-9]\d* examples are left out", page)
+
+
+def test_every_token_is_painted() -> None:
+    """Accepted, corrected and bonus tokens are elements of their own; a token without a draft is text."""
+    examples = make_example_set("w", "x", "y", "z")
+    examples["examples"][0][CANDIDATE]["outcomes"] = "pacb"
+    assert "w<b>x</b><i>y</i><u>z</u>" in review_page(make_decision(), examples)
