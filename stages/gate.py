@@ -211,19 +211,20 @@ def _provenance(context: StageContext) -> dict[str, Any]:
 
 def _examples(context: StageContext, examinations: Mapping[str, _Examination], case: Case) -> dict[str, Any]:
     """Completions with the outcome of each token, for the page."""
-    from pipeline.examination.examples import choose_examples, make_examples  # loads torch, which the rules do not need
+    if not case.candidate or context.digests.get("champion") == examinations[CANDIDATE].profile["draft"]["digest"]:
+        return {"examples": []}  # nothing was decided, and a repeated run loads no torch
+    from pipeline.examination.examples import choose_examples, make_examples
     from pipeline.generation.completion_store import canonical, read_completions
     from pipeline.models.loading import load_tokenizer
     from pipeline.speculation.sampling import Sampling
 
     config = context.config
     sides = {side: examinations[side].directory for side in (CANDIDATE, BASELINE)}
-    chosen = choose_examples(case.candidate, case.baseline, config.gate.examples) if case.candidate else []
     sampling = canonical(Sampling.from_config(config.sampling))
     return make_examples(
-        chosen,
-        read_completions(context.inputs["completions"], {"examination"}, sampling) if chosen else (),
-        sides if chosen else {},
+        choose_examples(case.candidate, case.baseline, config.gate.examples),
+        read_completions(context.inputs["completions"], {"examination"}, sampling),
+        sides,
         load_tokenizer(read_pair(context.inputs["pair"], config.pair).tokenizer, config.pair.trust_remote_code),
         config.evaluate.gamma,
         CONVENTIONS[config.evaluate.convention],

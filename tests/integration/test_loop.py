@@ -103,7 +103,7 @@ def test_show_prints_the_figures_of_the_profiles(smoke: Smoke) -> None:
         + "\n"
         in shown.out
     )
-    assert f"MLflow: mlflow ui --backend-store-uri sqlite:///{smoke.place.store}/mlflow/mlflow.db" in shown.out
+    assert f"mlflow ui --backend-store-uri sqlite:///{smoke.place.store}/mlflow/mlflow.db" in shown.out
 
 
 def test_every_metric_of_a_run_is_in_the_glossary(smoke: Smoke) -> None:
@@ -151,7 +151,7 @@ def test_the_record_of_an_older_version_is_read(loop: Place) -> None:
 
     assert (0, expected.out) == (shown.code, shown.out), shown.err
     assert (0, 0) == (checked.code, synced.code), checked.err + synced.err
-    assert synced.out.startswith(f"{RUN}: mlflow ui")
+    assert synced.out.startswith(f"{RUN}: ")
 
 
 def test_a_run_is_chosen_by_its_id_and_the_latest_by_default(loop: Place) -> None:

@@ -36,15 +36,15 @@ def test_sync_uploads_what_was_not(loop: Place) -> None:
     assert 1 == still.code, still.err
     assert "down was not uploaded; run `understudy store sync` again when the server answers" == still.complaint
     assert (0, 0) == (first.code, second.code), first.err + second.err
-    assert f"down: mlflow ui --backend-store-uri sqlite:///{loop.store}/mlflow/mlflow.db\n" == first.out
-    assert {"down", *JOBS[:-2]} == set(uploaded)
+    assert f"mlflow ui --backend-store-uri sqlite:///{loop.store}/mlflow/mlflow.db  # then open" in first.out
+    assert {"! failed down"} == set(uploaded)
     assert uploaded == _runs(loop, "down")
-    assert loop.record("down")["mlflow"]["run_id"] == uploaded["down"]
+    assert loop.record("down")["mlflow"]["run_id"] == uploaded["! failed down"]
     assert {"down", RUN} == {line.partition(":")[0] for line in second.out.splitlines()}
 
 
 def _runs(place: Place, run: str) -> dict[str, str]:
-    """MLflow's runs of one run: job (or the run's id, for the parent) -> MLflow run id."""
+    """MLflow's runs of one run: name -> MLflow run id."""
     with contextlib.closing(sqlite3.connect(f"file:{place.store}/mlflow/mlflow.db?mode=ro", uri=True)) as database:
         query = (
             "SELECT runs.name, runs.run_uuid FROM runs JOIN tags ON tags.run_uuid = runs.run_uuid "
