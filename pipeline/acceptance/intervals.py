@@ -15,7 +15,7 @@ With fewer than 5 degrees of freedom there is no interval: the bounds are infini
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -30,12 +30,18 @@ _LEAST_DOF = 5  # fewer give no interval
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate with its confidence bounds; `prompts` is the number of independent units."""
+    """An estimate with its confidence bounds; `prompts` is the number of independent units.
+
+    `error` is the standard error and `dof` its degrees of freedom, from which the power of a test follows; NaN where the interval
+    was not made from them.
+    """
 
     value: float
     low: float
     high: float
     prompts: int
+    error: float = field(default=float("nan"), compare=False, repr=False)
+    dof: float = field(default=float("nan"), compare=False, repr=False)
 
     def json(self) -> dict[str, Any]:
         """As JSON; infinite bounds are null."""
@@ -97,7 +103,7 @@ def interval(value: float, strata: Sequence[StratumMoments], confidence: float) 
     skewness = sum(stratum.third_moment for stratum in strata) / variance**1.5
     below = max(quantile, _without_skewness(quantile, skewness))
     above = max(quantile, -_without_skewness(-quantile, skewness))
-    return Interval(value, value - below * error, value + above * error, prompts)
+    return Interval(value, value - below * error, value + above * error, prompts, error, dof)
 
 
 def _combined(strata: Sequence[StratumMoments], variance: float) -> float:

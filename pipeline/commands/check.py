@@ -99,6 +99,12 @@ def _compare(examined: "Examined", before: "Examined", margin: float) -> None:
     )
     if examined.hardware != before.hardware:
         print(f"note: the baseline was measured on {before.hardware}, this machine is {examined.hardware}; {_ROUNDING}")
+    if result.power is not None and result.power.equal_passes is not None:
+        needed = result.power.prompts_needed["0.95"]
+        print(
+            f"power: a draft with equal acceptance passes with {100 * result.power.equal_passes:.0f}% over these prompts; "
+            f"95% needs {'more than ten million' if needed is None else needed} prompts"
+        )
     if not result.passed:
         raise Refused(f"regression: {line}")
     print(f"no regression: {line}")

@@ -59,6 +59,39 @@ def figures(decision: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def power_lines(decision: Mapping[str, Any]) -> list[str]:
+    """What this examination could have proved, one line for each rule about acceptance."""
+    return [power_line(rule["name"], rule["power"]) for rule in decision["rules"] if _has_power(rule)]
+
+
+def _has_power(rule: Mapping[str, Any]) -> bool:
+    return rule.get("power") is not None and rule["name"].startswith(("min_gain", "domain_margin"))
+
+
+def power_line(name: str, power: Mapping[str, Any]) -> str:
+    """In points: the true gains that pass and that are refused with 80% and 95%, and the prompts that a margin needs."""
+    passes, refused = power["passes"], power["refused"]
+    line = (
+        f"{name}: over {power['prompts']} prompts a true gain of {_gain(passes['0.8'])} points passes with 80% probability and "
+        f"{_gain(passes['0.95'])} with 95%; {_gain(refused['0.95'])} or less is refused with 95%"
+    )
+    if power["equal_passes"] is None:
+        return line
+    needed = power["prompts_needed"]
+    return (
+        f"{line}. A draft with equal acceptance passes with {100 * power['equal_passes']:.0f}%; that needs "
+        f"{_prompts(needed['0.8'])} prompts for 80% and {_prompts(needed['0.95'])} for 95%"
+    )
+
+
+def _gain(value: float) -> str:
+    return f"{100 * value:+.2f}"
+
+
+def _prompts(count: int | None) -> str:
+    return "more than ten million" if count is None else f"{count:,}"
+
+
 def benefit_line(benefit: Mapping[str, Any]) -> str:
     """Milliseconds per token, without speculation and with it, and where that holds."""
     where = (

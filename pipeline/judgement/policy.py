@@ -13,6 +13,7 @@ from pipeline.acceptance.intervals import Interval
 from pipeline.acceptance.profile import PromptCounts, acceptance_gain, omega_gain
 from pipeline.config.gate import GateConfig
 from pipeline.errors import UnderstudyError
+from pipeline.judgement.power import Power, power_of
 from pipeline.judgement.schema import FAIL, NO_VERDICT, PASS
 from pipeline.latency.load.serving import LatencyAtLoad
 
@@ -28,6 +29,7 @@ class Rule:
     low: float | None = None
     high: float | None = None
     threshold: float | None = None
+    power: Power | None = None  # of a rule about a gain, where it has an interval
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +87,7 @@ def _gain(case: Case, policy: GateConfig, confidence: float) -> Rule:
         "min_gain",
         lambda: acceptance_gain(case.candidate, case.baseline, confidence),
         policy.min_gain,
+        confidence,
         text=f"gain in acceptance rate over the {case.baseline_name}",
         scale=100,
         unit="point",
@@ -105,6 +108,7 @@ def _domain(case: Case, domain: str, policy: GateConfig, confidence: float) -> R
         f"domain_margin:{domain}",
         lambda: acceptance_gain(candidate, baseline, confidence),
         -policy.domain_margin,
+        confidence,
         text=f"gain in acceptance rate in '{domain}' over the {case.baseline_name}",
         scale=100,
         unit="point",
@@ -119,6 +123,7 @@ def _beats_lookup(case: Case, gamma: int, confidence: float) -> Rule:
         "beats_prompt_lookup",
         lambda: omega_gain(case.candidate, lookup, gamma, confidence),
         0.0,
+        confidence,
         text=f"gain in tokens per target call over prompt-lookup, gamma {gamma}",
         scale=1,
         unit="token",
@@ -129,6 +134,7 @@ def _proved(
     name: str,
     measure: Callable[[], Interval],
     threshold: float,
+    confidence: float,
     *,
     text: str,
     scale: float,
@@ -146,9 +152,8 @@ def _proved(
         verdict = PASS
     else:
         verdict = FAIL if finite and gain.high <= threshold else NO_VERDICT
-    return Rule(
-        name, verdict, shown, gain.value, gain.low if finite else None, gain.high if finite else None, threshold
-    )
+    low, high = (gain.low, gain.high) if finite else (None, None)
+    return Rule(name, verdict, shown, gain.value, low, high, threshold, power_of(gain, threshold, confidence))
 
 
 def _demand(threshold: float, unit: str) -> str:

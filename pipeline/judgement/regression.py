@@ -10,6 +10,7 @@ from pipeline.acceptance.baseline import Conditions, Examined
 from pipeline.acceptance.intervals import Interval
 from pipeline.acceptance.profile import PromptCounts, acceptance_gain
 from pipeline.errors import Refused, UsageError
+from pipeline.judgement.power import Power, power_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +21,7 @@ class Comparison:
     baseline: float
     difference: Interval
     margin: float
+    power: Power | None  # of the check; None where there is no interval, or the drafts do not differ
     passed: bool
     left_out: int  # prompts that one of the drafts was trained on
 
@@ -52,6 +54,7 @@ def compare(draft: Examined, baseline: Examined, margin: float) -> Comparison:
         baseline=_rate(theirs),
         difference=difference,
         margin=margin,
+        power=power_of(difference, -margin, baseline.conditions.settings.confidence),
         passed=difference.low > -margin,
         left_out=len(draft.counts) - len(ours),
     )

@@ -9,7 +9,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
 from pipeline.acceptance.outcomes import ACCEPTED, BONUS, CORRECTED
-from pipeline.judgement.headline import baseline_name, benefit_line, headline, interval, mark, points
+from pipeline.judgement.headline import baseline_name, benefit_line, headline, interval, mark, points, power_lines
 from pipeline.judgement.schema import BASELINE, CANDIDATE, LOAD, LOOKUP
 from pipeline.report.charts import Charts
 
@@ -70,7 +70,7 @@ def _render(
         names=names,
         gamma=str(decision["gamma"]),
         rule_class=_RULE_CLASSES,
-        power=decision.get("power", []),
+        power=power_lines(decision),
         benefit_text=_sentence(benefit_line(benefit)) if benefit else "",
         at_load=bool(benefit) and benefit["basis"] == LOAD,
         charts=_charts(decision, Charts(names)),

@@ -45,7 +45,9 @@ def test_runs_on_both_copies_stay_apart(loop: Place, tmp_path: Path) -> None:
     again = copy.understudy("run", SMOKE, "--run", "alone", "--force-promote")
     assert [0] * 5 == [one.code for one in (first, second, third, back, again)], second.err + again.err
     assert before == untouched
-    assert f"mlflow ui --backend-store-uri {shlex.quote(f'sqlite:///{copy.store}/mlflow/mlflow.db')}  # then" in shown.out
+    assert (
+        f"mlflow ui --backend-store-uri {shlex.quote(f'sqlite:///{copy.store}/mlflow/mlflow.db')}  # then" in shown.out
+    )
     assert [{"first", "original", "original-again"}, {"first", "original", "copied"}] == runs
     assert (True, champion.digest) == (files.is_relative_to(copy.store), model_digest(files))
     assert {"first", "original", "copied", "alone"} == set(_runs(copy.store))
