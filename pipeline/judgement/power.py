@@ -18,7 +18,7 @@ from scipy.special import nctdtr, nctdtrinc, stdtrit
 from pipeline.acceptance.intervals import Interval
 
 LEVELS = (0.8, 0.95)
-_MOST_PROMPTS = 10_000_000
+_LEAST_PROMPTS, _MOST_PROMPTS = 40, 10_000_000
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ def _shift(dof: float, quantile: float, below: float) -> float:
 
 
 def _prompts_needed(found: Interval, margin: float, level: float, confidence: float, widening: float) -> int | None:
-    """The fewest prompts with which an equal draft passes the margin with probability `level`, by bisection. `widening`: of the
-    interval over Student's t. None beyond ten million."""
+    """The fewest prompts with which an equal draft passes the margin with probability `level`, by bisection; at least 40, because
+    the standard error of fewer is itself uncertain. `widening`: of the interval over Student's t. None beyond ten million."""
 
     def enough(prompts: int) -> bool:
         share = prompts / found.prompts
@@ -74,7 +74,7 @@ def _prompts_needed(found: Interval, margin: float, level: float, confidence: fl
         quantile = widening * float(stdtrit(dof, 0.5 + confidence / 2))
         return _passes(dof, margin * share**0.5 / found.error, quantile) >= level
 
-    low, high = 1, 2
+    low, high = _LEAST_PROMPTS - 1, _LEAST_PROMPTS
     while not enough(high):
         low, high = high, high * 2
         if high > _MOST_PROMPTS:
