@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.commands.champion import history, rollback
+from pipeline.commands.champion import history, promote, rollback
 from pipeline.commands.check import check
 from pipeline.commands.decode import decode
 from pipeline.commands.doctor import doctor
@@ -70,7 +70,7 @@ def _group(name: str, text: str, commands: Iterable[Callable[..., None]]) -> Non
 
 
 _group("latency", "Predict latency, speedup and the best draft length by load.", (fit, predict, schedule, explain))
-_group("champion", "List promotions and roll back the champion.", (rollback, history))
+_group("champion", "Approve a draft, roll the champion back, list who was champion.", (promote, rollback, history))
 _group("store", "Maintain the store of artifacts and runs.", (sync,))
 
 _DISK_ERRORS = {

@@ -147,6 +147,8 @@ class Runner:
     def _run_job(self, job: Job, build: bool) -> None:
         if job.stage in ("gate", "promote"):
             self._require_registry()
+        if job.stage == "gate":
+            self._drop_overdue_challenger()
         began = time.monotonic()
         digests = {name: self._digest(reference) for name, reference in job.reads.items()}
         key = job.key(digests)
@@ -280,6 +282,15 @@ class Runner:
             raise RegistryUnavailable(
                 f"{self.outside['registry_down'].facts['reason']}: the champion is not known, so the gate cannot decide; "
                 "all artifacts up to evaluate are kept; run again when the registry answers"
+            )
+
+    def _drop_overdue_challenger(self) -> None:
+        """Nothing runs between two runs, so the next one says that nobody approved the last one's draft."""
+        found = self.registry.drop_overdue()
+        if found is not None:
+            self.progress.line(
+                f"{self.registry.name} version {found.version}: nobody approved it before {found.approve_before}; "
+                "it is refused and no longer challenger"
             )
 
     def _apply_decision(self, artifact: Artifact) -> None:

@@ -342,10 +342,10 @@ def test_a_draft_that_was_promoted_again_is_not_rolled_back(registry: Registry, 
     digest = model_digest(draft)
     promote(registry, draft)
     registry.rollback()
-    off = registry.rolled_back(digest)
+    off = registry.withdrawn(digest)
     again = promote(registry, draft)
     promote(registry, make_draft(tmp_path / "b", b"b"), again)
-    replaced, back = registry.rolled_back(digest), registry.rollback()
+    replaced, back = registry.withdrawn(digest), registry.rollback()
 
     assert off is not None
     assert replaced is None
@@ -360,7 +360,7 @@ def test_a_champion_set_by_hand_is_not_rolled_back(registry: Registry, tmp_path:
     registry.rollback()
     client_for(registry.location).set_registered_model_alias(registry.name, "champion", "1")
 
-    assert registry.rolled_back(model_digest(draft)) is None
+    assert registry.withdrawn(model_digest(draft)) is None
 
 
 def test_altered_files_are_not_fetched(registry: Registry, tmp_path: Path) -> None:

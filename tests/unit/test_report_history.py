@@ -1,25 +1,52 @@
-"""What `understudy champion history` prints."""
+"""What `understudy champion history` prints, and the lines it is read from."""
+
+import re
 
 import pytest
 
-from pipeline.registry.registry import Change
+from pipeline.judgement.gain import gain_in_words
+from pipeline.registry.history import Change, read_change
 from pipeline.report.history import print_history
+
+LINES = [
+    "2026-11-23T01:20:54Z promote none -> 1 run 20261123-011846-quickstart-b24f",
+    "2026-11-24T01:20:54Z rollback 1 -> none by ann",
+    "2026-11-25T01:20:54Z register none -> 2 run r because gain 3.1 points [2.0, 4.2] over the base draft",
+]
 
 
 def test_each_change_is_a_row_under_headers(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A promotion names its run, a rollback has none; both fit into 80 columns."""
-    monkeypatch.setenv("COLUMNS", "80")
-    print_history(
-        [
-            Change(1, "2026-11-23T01:20:54Z promote none -> 1 run 20261123-011846-quickstart-b24f"),
-            Change(2, "2026-11-24T01:20:54Z rollback 1 -> none"),
-        ]
-    )
+    """A row says what moved, the run, the person and the reason; what is not known is a dash."""
+    monkeypatch.setenv("COLUMNS", "160")
+    print_history([read_change(number, line) for number, line in enumerate(LINES, 1)])
 
     assert [
-        ["change", "time", "(UTC)", "action", "champion", "run"],
-        ["1", "2026-11-23", "01:20:54", "promote", "none", "->", "1", "20261123-011846-quickstart-b24f"],
-        ["2", "2026-11-24", "01:20:54", "rollback", "1", "->", "none", "-"],
-    ] == [line.split() for line in capsys.readouterr().out.splitlines()]
+        ["change", "time", "(UTC)", "action", "version", "run", "by", "why"],
+        ["1", "2026-11-23", "01:20:54", "promote", "none", "->", "1", "20261123-011846-quickstart-b24f", "-", "-"],
+        ["2", "2026-11-24", "01:20:54", "rollback", "1", "->", "none", "-", "ann", "-"],
+        [
+            *("3", "2026-11-25", "01:20:54", "register", "none", "->", "2", "r", "-"),
+            *("gain", "3.1", "points", "[2.0,", "4.2]", "over", "the", "base", "draft"),
+        ],
+    ] == [
+        re.sub("[│┃]", " ", line).split()
+        for line in capsys.readouterr().out.splitlines()
+        if "20" in line or "why" in line
+    ]
+
+
+def test_a_line_is_read_as_it_was_written() -> None:
+    """Lines of earlier versions too; a name with a space stays one word, and a line altered by hand is shown whole."""
+    change = Change(number=7, time="t", action="approve", old="1", new="2", run="r", by="Ann Lee", why="gain by far")
+    assert LINES == [read_change(1, line).line for line in LINES]
+    assert "t approve 1 -> 2 run r by Ann_Lee because gain by far" == change.line
+    assert "altered" == read_change(1, "altered").why
+
+
+def test_a_gain_is_said_with_its_interval() -> None:
+    """In points of acceptance; a decision without an interval says nothing."""
+    rule = {"name": "min_gain", "figure": 0.031, "low": 0.02, "high": 0.042}
+    assert "gain 3.1 points [2.0, 4.2] over the champion" == gain_in_words({"baseline": "champion", "rules": [rule]})
+    assert "" == gain_in_words({"baseline": "base", "rules": [{**rule, "low": None}]}) == gain_in_words({})
