@@ -9,7 +9,7 @@ import contextlib
 import re
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,15 @@ class Proposed:
     @property
     def is_overdue(self) -> bool:
         return self.approve_before < _now()
+
+
+@dataclass(frozen=True)
+class RegisteredVersion:
+    """A version as MLflow lists it."""
+
+    version: str
+    aliases: tuple[str, ...]
+    tags: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -122,6 +131,22 @@ class Registry:
         """The draft that `version` is. UnderstudyError if it was deleted or was not registered by Understudy."""
         with self._client() as client:
             return self._draft(client, version)
+
+    def versions(self) -> list[RegisteredVersion]:
+        """Every version; none if nothing was registered yet."""
+        with self._client() as client:
+            aliases = asdict(self._state(client))
+            found, token = [], None
+            while True:
+                page = client.search_model_versions(f"name = '{self.name}'", max_results=1000, page_token=token)
+                for one in page:
+                    held = tuple(
+                        alias for alias in (CHAMPION, PREVIOUS, CHALLENGER) if aliases[alias] == str(one.version)
+                    )
+                    found.append(RegisteredVersion(str(one.version), held, dict(one.tags)))
+                token = page.token
+                if not token:
+                    return found
 
     def withdrawn(self, digest: str) -> Withdrawn | None:
         """The version with these weights, if it was rolled back or not approved in time, and not promoted since; else None."""

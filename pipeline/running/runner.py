@@ -31,7 +31,7 @@ from pipeline.running.stage_list import STAGE_NAMES, stage_named
 from pipeline.running.tasks import task_json
 from pipeline.store.artifacts import Artifact, Store
 from pipeline.store.files import read_json
-from pipeline.store.runs import RunRecord, load_run, new_run_id, run_directory
+from pipeline.store.runs import GC_LOCK, RunRecord, load_run, new_run_id, run_directory, run_lock
 
 _RESUMABLE = ("pair", "generate", "distill")  # these continue from the files in their work directory
 _REPORTED_LIBRARIES = ("torch", "transformers", "trl", "bitsandbytes", "mlflow", "numpy")
@@ -64,7 +64,9 @@ def begin(config: Config, store: Store, run_id: str | None, progress: Progress, 
     for name in ("registry_down", "champion"):
         record.outside.pop(name, None)
     record.outside |= _champion(config, store, progress)
-    record.save(store)
+    # From here on `store gc` sees the run, and keeps what it needs; what it is about to delete is gone before the run looks.
+    with store.lock(GC_LOCK, lambda: progress.line("`store gc` is at work; waiting"), shared=True):
+        record.save(store)
     return record
 
 
@@ -112,6 +114,10 @@ class Runner:
 
         Raises Refused when gate or promote refuses; the record says in any case how the run ended.
         """
+        with self.store.lock(run_lock(self.record.id), shared=True):
+            self._run(first, last)
+
+    def _run(self, first: str, last: str) -> None:
         begin_at, end_at = STAGE_NAMES.index(first), STAGE_NAMES.index(last)
         try:
             for job in self._jobs_in_order():

@@ -3,8 +3,10 @@
 import json
 import os
 import sys
+import time
 import types
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from pipeline.running.runner import Runner, begin
 from pipeline.running.stage_list import STAGE_NAMES
 from pipeline.store.artifacts import Store
 from pipeline.store.files import read_json, write_json
-from pipeline.store.runs import RunRecord, load_run
+from pipeline.store.runs import GC_LOCK, RunRecord, load_run, run_lock
 from tests.unit.test_latency_profile import PROFILE
 
 CONFIG = Path(__file__).parents[2] / "configs" / "smoke.yaml"
@@ -36,6 +38,9 @@ class _Registry:
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer
+
+    def drop_overdue(self) -> None:
+        return None
 
     def champion_at(self, version: str) -> RegisteredDraft:
         assert isinstance(self.answer, RegisteredDraft)
@@ -163,6 +168,25 @@ def test_a_refusal_stops_before_promote_and_is_remembered(world: _World) -> None
             world.run()
     assert 0 == world.calls.count("promote")
     assert 1 == world.calls.count("gate")
+
+
+def test_a_run_appears_when_nothing_is_being_deleted(world: _World, capsys: pytest.CaptureFixture[str]) -> None:
+    """`store gc` decides what no run needs: until it is done a run waits, and says so; afterwards it is known to be running."""
+    with ThreadPoolExecutor(1) as pool:
+        with world.store.lock(GC_LOCK):
+            begun = pool.submit(world.begin, run_id="r")
+            for _ in range(1000):
+                if "waiting" in (said := capsys.readouterr().err):
+                    break
+                time.sleep(0.01)
+            unseen = load_run(world.store, "r")
+        record = begun.result(10)
+    world.during["corpus"] = lambda context: held.append(world.store.is_locked(run_lock("r")))
+    held: list[bool] = []
+    Runner(world.store, record, Progress(False)).run()
+
+    assert ("`store gc` is at work; waiting\n", None) == (said, unseen)
+    assert ([True], False) == (held, world.store.is_locked(run_lock("r")))
 
 
 def test_a_single_promote_stage_after_a_refusal_is_refused(world: _World) -> None:
