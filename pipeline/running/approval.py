@@ -83,15 +83,15 @@ def _require_allowed(registry: Registry, found: Proposed, expected: str, force_p
         raise Refused(
             f"{draft} was compared with version {expected or NONE}, but the champion is {found.champion or NONE}; run again"
         )
-    if found.rolled_back:
-        return  # it is no challenger any more; the person insists
     if found.is_overdue:
         registry.drop_overdue()
         raise Refused(
             f"{draft} was not approved before {found.approve_before} (promote.approval_days); "
             "to propose it again, use `understudy run CONFIG --force-promote`"
         )
-    if found.challenger != found.version:
+    if (
+        found.challenger != found.version and not found.rolled_back
+    ):  # one that was rolled back is no challenger any more
         raise Refused(f"{draft} is not the challenger; that is {found.challenger or NONE}")
 
 

@@ -78,7 +78,11 @@ def entry(server: Server) -> dict[str, Any]:
     """Aliases, changes and history of the registered model, as the server has them."""
     model = server.call(f"registered-models/get?name={NAME}")["registered_model"]
     tags = {tag["key"]: tag["value"] for tag in model.get("tags", [])}
-    history = [tags[key].split()[1:] for key in sorted(tags) if key.startswith("understudy.history.")]
+    history = [
+        tags[key].split()[1:]
+        for key in sorted(tags)
+        if key.startswith("understudy.history.") and not tags[key].endswith("interrupted, nothing changed")
+    ]
     aliases = {alias["alias"]: alias["version"] for alias in model.get("aliases", [])}
     return {"aliases": aliases, "change": int(tags["understudy.change"]), "history": history}
 
@@ -167,7 +171,11 @@ def test_two_promoters_of_which_one_is_killed(server: Server, two: list[Promoter
             champion = now
         two[0].promote(drafts_of(tmp_path, KILLS + 1)[0], champion, "run-last")
         last = two[0].answer().split()[1]
-    assert {"champion": last, "previous": champion} == entry(server)["aliases"]
+    found = entry(server)
+    assert {"champion": last, "previous": champion} == found["aliases"]
+    assert [line[3] for line in found["history"][:-1]] == [
+        line[1] for line in found["history"][1:]
+    ]  # each begins where one ended
     assert (0, True) == (watch.absent, watch.looks > KILLS)
     assert ([NAME], []) == (names(server), prompts(server))
 

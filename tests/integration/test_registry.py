@@ -213,6 +213,7 @@ def test_a_promotion_that_was_killed_is_finished(
     champion = promote(registry, draft)
     assert left == [f"{registry.name}--claim-1"]
     assert (champion.version, champion.change) == ("1", 2)  # number 1 is used up
+    assert [change.why for change in registry.history()] == ["interrupted, nothing changed", ""]
     assert aliases(registry) == {"champion": "1"}
     assert models(registry) == [registry.name]
     assert prompts(registry) == []
