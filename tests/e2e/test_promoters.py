@@ -173,9 +173,8 @@ def test_two_promoters_of_which_one_is_killed(server: Server, two: list[Promoter
         last = two[0].answer().split()[1]
     found = entry(server)
     assert {"champion": last, "previous": champion} == found["aliases"]
-    assert [line[3] for line in found["history"][:-1]] == [
-        line[1] for line in found["history"][1:]
-    ]  # each begins where one ended
+    begun, ended = ([line[place] for line in found["history"]] for place in (1, 3))
+    assert ended[:-1] == begun[1:]
     assert (0, True) == (watch.absent, watch.looks > KILLS)
     assert ([NAME], []) == (names(server), prompts(server))
 
