@@ -41,7 +41,8 @@ def approve_run(store: Store, record: RunRecord, force_promote: bool) -> Registe
     champion = registry.approve(found.version, expected, record.id, by, gain_in_words(decision))
     entry = record.jobs.get("promote", {})
     if entry:
-        entry["notes"] = {**entry["notes"], "result": "promoted", "approved_by": by, "approved_at": _now()}
+        kept = {name: note for name, note in entry["notes"].items() if name != "approve_with"}
+        entry["notes"] = {**kept, "result": "promoted", "approved_by": by, "approved_at": _now()}
         record.save(store)
     return champion
 

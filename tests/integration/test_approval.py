@@ -196,6 +196,9 @@ def test_a_run_waits_for_its_approval_from_the_command_line(loop: Place) -> None
     assert (0, 0, {"champion": "1"}) == (approved.code, again.code, loop.registry()["reference-draft--hand"]["aliases"])
     assert "reference-draft--hand: version 1 is champion" in approved.out
     assert ["register", "approve"] == re.findall(r"register|approve", history.out)
-    assert 2 == len(re.findall(r"none -> 1 .* proposal .* gain \d+\.\d points \[.*\] over the base draft", history.out))
-    assert " ann " in history.out
+    assert 2 == len(re.findall(r"none -> 1 .* proposal ", history.out))
+    assert 2 == len(
+        re.findall(r"change [12]: (?:by ann, )?gain \d+\.\d points \[.*\] over the base draft\n", history.out)
+    )
+    assert "change 2: by ann, gain" in history.out
     assert "promotion: promoted, reference-draft--hand version 1" in shown.out
