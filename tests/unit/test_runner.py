@@ -15,7 +15,7 @@ import pytest
 from pipeline.config.loading import load_config
 from pipeline.errors import Refused, RegistryUnavailable, UnderstudyError, UsageError
 from pipeline.progress import Progress
-from pipeline.registry.registry import RegisteredDraft
+from pipeline.registry.registry import Proposed, RegisteredDraft
 from pipeline.running import inputs as inputs_module
 from pipeline.running import runner as runner_module
 from pipeline.running.context import Outcome, StageContext
@@ -33,14 +33,16 @@ class _Registry:
     """Stands in for MLflow; `answer` is the champion or an error."""
 
     answer: RegisteredDraft | Exception | None = None
+    overdue: Proposed | None = None
+    name = "the-draft"
 
     def champion(self) -> RegisteredDraft | None:
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer
 
-    def drop_overdue(self) -> None:
-        return None
+    def drop_overdue(self) -> Proposed | None:
+        return self.overdue
 
     def champion_at(self, version: str) -> RegisteredDraft:
         assert isinstance(self.answer, RegisteredDraft)
@@ -187,6 +189,26 @@ def test_a_run_appears_when_nothing_is_being_deleted(world: _World, capsys: pyte
 
     assert ("`store gc` is at work; waiting\n", None) == (said, unseen)
     assert ([True], False) == (held, world.store.is_locked(run_lock("r")))
+
+
+def test_the_next_run_says_that_nobody_approved_the_last_draft(
+    world: _World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also a run whose own draft the gate refuses, and a promote stage alone; not one that ends before the gate."""
+    world.registry.overdue = Proposed(
+        version="4", approve_before="2026-11-01", rolled_back="", challenger="4", champion="1"
+    )
+    world.run(last="evaluate")
+    silent = capsys.readouterr().err
+    world.verdict = "refuse"
+    for first in ("pair", "promote"):
+        with pytest.raises(Refused):
+            world.run(run_id="r", first=first)
+        assert (
+            "the-draft version 4: nobody approved it before 2026-11-01; it is refused and no longer challenger\n"
+            in capsys.readouterr().err
+        )
+    assert "approved" not in silent
 
 
 def test_a_single_promote_stage_after_a_refusal_is_refused(world: _World) -> None:
