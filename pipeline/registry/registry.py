@@ -245,7 +245,12 @@ class Registry:
     def approve(self, version: str, expected: str, run: str, by: str, why: str) -> RegisteredDraft:
         """Make a registered version champion in place of version `expected`, because a person said so."""
         with self._client() as client:
-            return self._make_champion(client, version, expected, APPROVE, run, by, why)
+            try:
+                return self._make_champion(client, version, expected, APPROVE, run, by, why)
+            except UnderstudyError:
+                if self._state(client).champion != version:
+                    raise
+                return self._draft(client, version)  # another person approved it in the meantime
 
     def _make_champion(
         self,

@@ -87,6 +87,9 @@ def test_a_draft_waits_for_approval_and_is_approved(by_hand: StageContext, store
     assert outcome.notes["result"] == again.notes["result"]
     assert {"champion": "1"} == aliases(registry)
     assert champion == registry.champion() == approve_run(store, as_run(by_hand_as("run-3", by_hand), store), False)
+    assert champion == registry.approve(
+        "1", "", "run-1", "bob", ""
+    )  # approved by two at once: the second finds it done
     assert [("register", "none", "1", "run-1", ""), ("approve", "none", "1", "run-1", "ann")] == said(registry)
     assert record is not None
     assert ("promoted", "ann") == tuple(record.jobs["promote"]["notes"][key] for key in ("result", "approved_by"))
