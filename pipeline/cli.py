@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.commands.champion import history, rollback
+from pipeline.commands.champion import history, promote, rollback
 from pipeline.commands.check import check
 from pipeline.commands.decode import decode
 from pipeline.commands.doctor import doctor
@@ -26,7 +26,7 @@ from pipeline.commands.renamed import Command, Group
 from pipeline.commands.run import run
 from pipeline.commands.show import show
 from pipeline.commands.stage import stage
-from pipeline.commands.store import sync
+from pipeline.commands.store import gc, sync
 from pipeline.errors import EXIT_FAILURE, EXIT_INTERRUPTED, UnderstudyError
 from pipeline.native.threads import limit_spinning
 
@@ -70,8 +70,8 @@ def _group(name: str, text: str, commands: Iterable[Callable[..., None]]) -> Non
 
 
 _group("latency", "Predict latency, speedup and the best draft length by load.", (fit, predict, schedule, explain))
-_group("champion", "List promotions and roll back the champion.", (rollback, history))
-_group("store", "Maintain the store of artifacts and runs.", (sync,))
+_group("champion", "Approve a draft, roll the champion back, list who was champion.", (promote, rollback, history))
+_group("store", "Maintain the store of artifacts and runs.", (gc, sync))
 
 _DISK_ERRORS = {
     errno.ENOSPC: "no space left on the disk; free some space and run again; finished artifacts are kept",

@@ -6,11 +6,12 @@ from typing import Any
 
 from pipeline.config.quantize import Variant
 from pipeline.errors import Refused, UnderstudyError
-from pipeline.judgement.headline import baseline_name, points
+from pipeline.judgement.headline import baseline_name, gain_in_words, points
 from pipeline.models.stored_pair import read_pair
-from pipeline.registry.registry import RegisteredDraft, Registry, RolledBack, registry_for
+from pipeline.registry.registry import Proposed, RegisteredDraft, Registry, Withdrawn, registry_for
 from pipeline.registry.run_content import model_figures
 from pipeline.report.card import card, examined, version_description
+from pipeline.running.approval import approval_command
 from pipeline.running.context import Outcome, StageContext
 from pipeline.running.tasks import UNQUANTIZED, draft_input, examination_input
 from pipeline.store.artifacts import Store, read_manifest
@@ -20,10 +21,10 @@ from pipeline.store.runs import utc_now
 
 
 def run(context: StageContext) -> Outcome:
-    """Register the chosen draft in MLflow and make it champion.
+    """Register the chosen draft in MLflow and make it champion, or with `promote.by_hand` challenger.
 
-    Inputs: the decision, the draft and its acceptance profile. Refused if the gate refused the draft. A draft
-    that was rolled back is promoted only with --force-promote.
+    Inputs: the decision, the draft and its acceptance profile. Refused if the gate refused the draft. A draft that was
+    rolled back, or that nobody approved in time, is registered only with --force-promote.
     """
     decision = read_json(context.inputs["decision"] / "decision.json")
     registry = registry_for(context.config, Store(context.store))
@@ -33,12 +34,13 @@ def run(context: StageContext) -> Outcome:
         raise Refused("refused: " + "; ".join(decision["reasons"]))
     chosen: Variant = decision["variant"]
     facts = _facts(context, registry.name, decision, chosen)
-    rolled_back = None if context.force_promote else registry.rolled_back(facts["digest"])
-    if rolled_back is not None:
-        return _stays_off(context, registry.name, rolled_back)
+    withdrawn = None if context.force_promote else registry.withdrawn(facts["digest"])
+    if withdrawn is not None:
+        return _stays_off(context, registry.name, withdrawn)
     text = card(facts)
     (context.out / "card.md").write_text(text, encoding="utf-8")
-    champion = registry.promote(
+    by_hand = context.config.promote.by_hand
+    draft = registry.promote(
         model_dir=context.inputs[draft_input(chosen)] / "draft",
         digest=facts["digest"],
         card=text,
@@ -48,8 +50,13 @@ def run(context: StageContext) -> Outcome:
         dataset=(f"{context.config.name}-corpus", facts["provenance"]["corpus"]),
         expected=_expected(context),
         run_id=context.run_id,
+        why=gain_in_words(decision),
+        approval_days=context.config.promote.approval_days if by_hand else None,
     )
-    return _report(context, champion, "promoted" if champion.run == context.run_id else "already champion")
+    waiting = registry.proposed(facts["digest"]) if by_hand else None
+    if waiting is not None and waiting.champion != waiting.version:
+        return _waits(context, draft, waiting)
+    return _report(context, draft, "promoted" if draft.run == context.run_id else "already champion")
 
 
 def _already_champion(context: StageContext, registry: Registry, digest: str) -> Outcome:
@@ -62,13 +69,23 @@ def _already_champion(context: StageContext, registry: Registry, digest: str) ->
     return _report(context, champion, "already champion")
 
 
-def _stays_off(context: StageContext, name: str, draft: RolledBack) -> Outcome:
-    """A rollback is a person's decision: the next scheduled run does not undo it."""
-    result = f"refused, rolled back at {draft.at}"
+def _waits(context: StageContext, draft: RegisteredDraft, waiting: Proposed) -> Outcome:
+    """The draft is challenger now: a person decides."""
+    result = f"challenger, to be approved before {waiting.approve_before}"
+    write_json(context.out / "promotion.json", {"result": result, **asdict(draft)})
+    command = approval_command(context.run_id, context.store, bool(waiting.rolled_back))
+    context.progress.line(f"{draft.name} version {draft.version}: {result}, with\n  {command}")
+    notes = {"result": result, "name": draft.name, "version": draft.version, "approve_with": command}
+    return Outcome(notes=notes)
+
+
+def _stays_off(context: StageContext, name: str, draft: Withdrawn) -> Outcome:
+    """A rollback is a person's decision, and so is an approval that did not come: the next scheduled run changes neither."""
+    result = f"refused, {draft.what}"
     notes = {"result": result, "name": name, "version": draft.version}
     write_json(context.out / "promotion.json", notes)
     refused = (
-        f"refused: the draft is {name} version {draft.version}, which was rolled back at {draft.at}; "
+        f"refused: the draft is {name} version {draft.version}, which was {draft.what}; "
         "to promote it again, add --force-promote"
     )
     return Outcome(notes=notes, refused=refused)
@@ -78,8 +95,6 @@ def _report(context: StageContext, champion: RegisteredDraft, result: str) -> Ou
     write_json(context.out / "promotion.json", {"result": result, **asdict(champion)})
     context.progress.line(f"{champion.name} version {champion.version}: {result}")
     notes: dict[str, Any] = {"result": result, "name": champion.name, "version": champion.version}
-    if result == "promoted":
-        notes["mlflow_run"] = champion.mlflow_run  # tracking continues the run that the registry began
     return Outcome({"change": float(champion.change)}, notes=notes)
 
 

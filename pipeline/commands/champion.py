@@ -1,6 +1,6 @@
 """`understudy champion`: the registered draft that is in use, and the ones before it."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -9,7 +9,37 @@ from pipeline.commands.options import DEFAULT_STORE, ConfigPath, Overrides, Stor
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pipeline.config.root import Config
     from pipeline.registry.registry import Registry
+    from pipeline.store.artifacts import Store
+
+
+def promote(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="The id of the run whose draft waits for approval.")],
+    store: StorePath = DEFAULT_STORE,
+    force_promote: Annotated[
+        bool, typer.Option("--force-promote", help="Approve the draft even if it was rolled back before.")
+    ] = False,
+) -> None:
+    """Approve the draft of a run: make it champion. For configs with promote.by_hand.
+
+    The checks are those of a promotion at once: the run passed the gate, the champion is still the one it was compared with, the
+    registered files are intact. Exit 3 if one of them fails, or if promote.approval_days have passed.
+    """
+    from pipeline.config.loading import parse_stored_config
+    from pipeline.progress import Progress
+    from pipeline.registry.tracking import Tracker
+    from pipeline.running.approval import approve_run
+    from pipeline.store.artifacts import Store
+    from pipeline.store.runs import require_run
+
+    where = Store(store)
+    record = require_run(where, run)
+    config = parse_stored_config(record.config, f"run {record.id}")
+    _require_registry(config, where)
+    champion = approve_run(where, record, force_promote)
+    Tracker(config, where, Progress()).sync(record)  # the run's verdict is another now
+    typer.echo(f"{champion.name}: version {champion.version} is champion (draft {champion.digest})")
 
 
 def rollback(config: ConfigPath, overrides: Overrides = None, store: StorePath = DEFAULT_STORE) -> None:
@@ -17,8 +47,10 @@ def rollback(config: ConfigPath, overrides: Overrides = None, store: StorePath =
 
     Later runs do not promote the draft that was rolled back, unless they are called with --force-promote.
     """
+    from pipeline.running.approval import approver
+
     registry = _registry(config, overrides, store)
-    champion = registry.rollback()
+    champion = registry.rollback(by=approver())
     if champion is None:
         typer.echo(
             f"{registry.name} has no champion now: there was none before; the next candidate is compared with the base draft"
@@ -31,7 +63,10 @@ def rollback(config: ConfigPath, overrides: Overrides = None, store: StorePath =
 
 
 def history(config: ConfigPath, overrides: Overrides = None, store: StorePath = DEFAULT_STORE) -> None:
-    """List every promotion and rollback, the oldest first."""
+    """List who was champion or challenger, when, and why.
+
+    Registrations for approval, approvals, promotions and rollbacks are listed, the oldest first.
+    """
     from pipeline.report.history import print_history
 
     registry = _registry(config, overrides, store)
@@ -44,12 +79,17 @@ def history(config: ConfigPath, overrides: Overrides = None, store: StorePath = 
 
 def _registry(config: "Path", overrides: list[str] | None, store: "Path") -> "Registry":
     from pipeline.config.loading import load_config
-    from pipeline.errors import UsageError
-    from pipeline.registry.mlflow_client import tracking_location
     from pipeline.registry.registry import registry_for
     from pipeline.store.artifacts import Store
 
-    read = load_config(config, overrides or [])
-    if not tracking_location(read, Store(store)).exists:
-        raise UsageError(f"--store {store}: there is no registry here; name the store of the run that promoted")
-    return registry_for(read, Store(store))
+    read, where = load_config(config, overrides or []), Store(store)
+    _require_registry(read, where)
+    return registry_for(read, where)
+
+
+def _require_registry(config: "Config", store: "Store") -> None:
+    from pipeline.errors import UsageError
+    from pipeline.registry.mlflow_client import tracking_location
+
+    if not tracking_location(config, store).exists:
+        raise UsageError(f"--store {store.root}: there is no registry here; name the store of the run that promoted")

@@ -20,7 +20,8 @@ DEFAULT_STORE = Path(".understudy")
 ForcePromote = Annotated[
     bool,
     typer.Option(
-        "--force-promote", help="Promote the draft even if it was rolled back before. The promotion rules still apply."
+        "--force-promote",
+        help="Promote the draft even if it was rolled back or not approved in time. The promotion rules still apply.",
     ),
 ]
 TargetName = Annotated[

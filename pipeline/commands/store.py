@@ -1,10 +1,65 @@
-"""`understudy store`: maintenance of a store. `sync` uploads to MLflow what could not be uploaded during a run."""
+"""`understudy store`: maintenance of a store. `gc` deletes what nothing needs; `sync` uploads to MLflow what could not be
+uploaded during a run."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pipeline.commands.options import DEFAULT_STORE, StorePath
+
+
+def gc(
+    keep_runs: Annotated[
+        int, typer.Option("--keep-runs", metavar="N", min=0, help="Keep what the latest N finished runs need.")
+    ] = 5,
+    keep_days: Annotated[
+        float, typer.Option("--keep-days", metavar="D", min=0, help="Also keep what runs of the last D days need.")
+    ] = 0,
+    baseline: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--baseline", metavar="FILE", help="Keep what this baseline file needs. May be given several times."
+        ),
+    ] = None,
+    aliased_only: Annotated[
+        bool,
+        typer.Option(
+            "--aliased-only", help="Of registered drafts, keep only what champion, previous and challenger need."
+        ),
+    ] = False,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete. Without it, only print what would be deleted.")
+    ] = False,
+    store: StorePath = DEFAULT_STORE,
+) -> None:
+    """Delete artifacts that no draft, run or baseline needs.
+
+    Kept are the artifacts of registered drafts, of running runs, of the latest finished runs and of baselines, with all that they
+    were made from. Baseline files are outside the store: name each of them with --baseline. If MLflow does not answer, nothing is
+    deleted.
+    """
+    from pipeline.errors import UsageError
+    from pipeline.report.retention import print_review
+    from pipeline.running import retention
+    from pipeline.store.artifacts import Store
+    from pipeline.store.runs import GC_LOCK
+
+    where = Store(store)
+    if not (where.root / "artifacts").is_dir():
+        raise UsageError(f"--store {store}: there is no store here")
+    policy = retention.Policy(
+        runs=keep_runs, days=keep_days, baselines=tuple(baseline or ()), aliased_only=aliased_only
+    )
+    if not delete:
+        entries = retention.review(where, policy)
+        print_review(entries, [entry for entry in entries if not entry.why], deleted=False)
+        return
+    with where.lock(GC_LOCK, lambda: typer.echo("a run is starting; waiting", err=True)):
+        entries = retention.review(where, policy)
+        gone = retention.delete(where, entries)
+    retention.empty_trash(where)
+    print_review(entries, gone, deleted=True)
 
 
 def sync(

@@ -17,6 +17,16 @@ class PromoteConfig(Section):
         pattern=r"^[A-Za-z0-9._-]+$",
         description="Name of a deployment with its own champion, if one target has several deployments.",
     )
+    by_hand: bool = Field(
+        default=False,
+        description="Register a draft that passed as `challenger`; `understudy champion promote RUN` makes it champion.",
+    )
+    approval_days: int = Field(
+        default=14,
+        ge=1,
+        le=3650,
+        description="With by_hand: days after which a draft that nobody approved is refused and is no longer `challenger`.",
+    )
     license: str | None = Field(default=None, description="Licence of the draft; null: the licence of the base draft.")
 
 

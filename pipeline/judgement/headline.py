@@ -38,6 +38,14 @@ def headline(decision: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def gain_in_words(decision: Mapping[str, Any]) -> str:
+    """Such as `+3.10 points [+2.00, +4.20] over the champion (version 2)`; empty without an interval."""
+    gain = (decision.get("gains") or {}).get("acceptance_rate")
+    if gain is None or gain["low"] is None:
+        return ""
+    return f"{points(gain)} over {baseline_name(decision)}"
+
+
 def figures(decision: Mapping[str, Any]) -> list[str]:
     """Acceptance, tokens per target call, size, and what they buy."""
     drafts, gains, gamma = decision["drafts"], decision["gains"], str(decision["gamma"])

@@ -1,9 +1,13 @@
-"""A lock in the registry: MLflow's aliases have no compare-and-swap, but a registered model's name can be created only once.
+"""A lock in the registry: MLflow's aliases have no compare-and-swap, but a name in it can be created only once.
 
-A claim is an empty registered model `<name>--claim-<change number>`. The process that created it may move the aliases of
-`<name>`, and deletes it afterwards. A claim whose process has ended (same machine), or that is older than STALE_SECONDS, is
-taken over by creating the next generation, `...-<n>.2`. That too succeeds only once, so of two processes that find the same
-stale claim only one gets it. Ages compare the server's clock with the local one: they must agree within a few minutes.
+A claim is an MLflow prompt `<name>--claim-<change number>` without a text. Prompts and registered models share their names in
+MLflow, but a prompt is in no list of models and sends no `registered_model.created`, so nobody takes a claim for a draft. A claim
+of an earlier version is a registered model; it excludes others and is deleted in the same way.
+
+The process that created a claim may move the aliases of `<name>`, and deletes the claim afterwards. A claim whose process has
+ended (same machine), or that is older than STALE_SECONDS, is taken over by creating the next generation, `...-<n>.2`. That too
+succeeds only once, so of two processes that find the same stale claim only one gets it. Ages compare the server's clock with the
+local one: they must agree within a few minutes.
 """
 
 import os
@@ -19,6 +23,7 @@ from pipeline.registry.mlflow_client import EXISTS, MISSING, error_code
 
 STALE_SECONDS = 600.0
 _TAG = "understudy.claim."
+_IS_PROMPT = "tags.`mlflow.prompt.is_prompt` = 'true'"
 _MOST_GENERATIONS = 100
 
 
@@ -74,11 +79,13 @@ def sweep(client: Any, name: str, change: int) -> bool:
     """Delete the claims that killed processes left behind for changes up to `change`; True if there were any."""
     found = False
     pattern = re.compile(re.escape(f"{name}--claim-") + r"(\d+)(\.\d+)?$")
-    for model in client.search_registered_models(f"name LIKE '{name}--claim-%'", max_results=100):
-        match = pattern.match(model.name)
-        if match and int(match.group(1)) <= change and _is_stale(model):
-            _delete(client, model.name)
-            found = True
+    like = f"name LIKE '{name}--claim-%'"
+    for listed in (f"{like} AND {_IS_PROMPT}", like):  # the second: claims of earlier versions
+        for model in client.search_registered_models(listed, max_results=100):
+            match = pattern.match(model.name)
+            if match and int(match.group(1)) <= change and _is_stale(model):
+                _delete(client, model.name)
+                found = True
     return found
 
 
@@ -97,10 +104,10 @@ def _create(client: Any, name: str, change: int, generation: int, facts: Mapping
     }
     tags |= {_TAG + key: value for key, value in facts.items()}
     try:
-        client.create_registered_model(
+        client.create_prompt(
             _model_name(name, change, generation),
             tags=tags,
-            description=f"Not a model: a promotion or rollback of {name} is under way. Taken over when older than "
+            description=f"Not a prompt: a promotion or rollback of {name} is under way. Taken over when older than "
             f"{STALE_SECONDS / 60:.0f} minutes; safe to delete after that.",
         )
     except MlflowException as error:
@@ -114,7 +121,9 @@ def _get(client: Any, model_name: str) -> Any | None:
     from mlflow.exceptions import MlflowException
 
     try:
-        return client.get_registered_model(model_name)
+        return client.get_prompt(model_name) or client.get_registered_model(
+            model_name
+        )  # the second: an earlier version's
     except MlflowException as error:
         if error_code(error) == MISSING:
             return None
@@ -125,7 +134,7 @@ def _delete(client: Any, model_name: str) -> None:
     from mlflow.exceptions import MlflowException
 
     try:
-        client.delete_registered_model(model_name)
+        client.delete_prompt(model_name)  # deletes a registered model too
     except MlflowException as error:
         if error_code(error) != MISSING:
             raise

@@ -9,21 +9,25 @@ import contextlib
 import re
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pipeline.config.root import Config
 from pipeline.errors import RegistryUnavailable, UnderstudyError, UsageError
 from pipeline.registry import claims
+from pipeline.registry.history import APPROVE, EXPIRE, NONE, PROMOTE, REGISTER, ROLLBACK, Change, read_change
 from pipeline.registry.mlflow_client import MISSING, Location, answering, client_for, error_code, tracking_location
 from pipeline.registry.packaging import Package, files_of, find_version, register
 from pipeline.store.artifacts import Store
+from pipeline.store.runs import utc_now
 
 CHAMPION, PREVIOUS, CHALLENGER = "champion", "previous", "challenger"
-NONE = "none"
 _HISTORY = "understudy.history."  # tags of the registered model, one per change
-_ROLLED_BACK = "understudy.rolled_back_at"  # tag of a version
+# Tags of a version: when it was rolled back; until when it may be approved; since when it may not be approved any more.
+_ROLLED_BACK, _APPROVE_BEFORE, _EXPIRED = (
+    f"understudy.{name}" for name in ("rolled_back_at", "approve_before", "expired_at")
+)
 _WAIT_SECONDS = 20.0  # wait for another promotion, which takes about 1 s
 
 
@@ -40,19 +44,35 @@ class RegisteredDraft:
 
 
 @dataclass(frozen=True)
-class RolledBack:
-    """A version that a person took out of use; it stays out of use until a person promotes it again."""
+class Withdrawn:
+    """A version that stays out of use until a person promotes it again. `what` says since when and why."""
 
     version: str
-    at: str
+    what: str  # such as `rolled back at TIME`
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proposed:
+    """A version that was registered for approval, and the aliases as they are."""
+
+    version: str
+    approve_before: str
+    rolled_back: str  # when; empty if it was not
+    challenger: str
+    champion: str
+
+    @property
+    def is_overdue(self) -> bool:
+        return self.approve_before < utc_now()
 
 
 @dataclass(frozen=True)
-class Change:
-    """One promotion or rollback, as it was written down."""
+class RegisteredVersion:
+    """A version as MLflow lists it."""
 
-    number: int
-    text: str  # time, what was done, from which version to which
+    version: str
+    aliases: tuple[str, ...]
+    tags: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -61,6 +81,7 @@ class _State:
 
     champion: str = ""
     previous: str = ""
+    challenger: str = ""
     change: int = 0
 
 
@@ -112,14 +133,55 @@ class Registry:
         with self._client() as client:
             return self._draft(client, version)
 
-    def rolled_back(self, digest: str) -> RolledBack | None:
-        """The version with these weights, if it was rolled back and not promoted since; else None."""
+    def versions(self) -> list[RegisteredVersion]:
+        """Every version; none if nothing was registered yet."""
+        with self._client() as client:
+            aliases = asdict(self._state(client))
+            found, token = [], None
+            while True:
+                page = client.search_model_versions(f"name = '{self.name}'", max_results=1000, page_token=token)
+                for one in page:
+                    held = tuple(
+                        alias for alias in (CHAMPION, PREVIOUS, CHALLENGER) if aliases[alias] == str(one.version)
+                    )
+                    found.append(RegisteredVersion(str(one.version), held, dict(one.tags)))
+                token = page.token
+                if not token:
+                    return found
+
+    def withdrawn(self, digest: str) -> Withdrawn | None:
+        """The version with these weights, if it was rolled back or not approved in time, and not promoted since; else None."""
         with self._client() as client:
             version = find_version(client, self.name, digest)
             if not version or version == self._state(client).champion:
                 return None
-            at = self._version(client, version).tags.get(_ROLLED_BACK)
-            return RolledBack(version, at) if at else None
+            tags = self._version(client, version).tags
+            if _ROLLED_BACK in tags:
+                return Withdrawn(version, f"rolled back at {tags[_ROLLED_BACK]}")
+            return Withdrawn(version, f"not approved before {tags[_APPROVE_BEFORE]}") if _EXPIRED in tags else None
+
+    def proposed(self, digest: str) -> Proposed | None:
+        """The version with these weights, if it was registered for approval; else None."""
+        with self._client() as client:
+            version = find_version(client, self.name, digest)
+            return self._proposed(client, version, self._state(client))
+
+    def drop_overdue(self) -> Proposed | None:
+        """Delete the alias `challenger` if nobody approved the draft in time. Returns that draft, or None."""
+        with self._client() as client:
+            state = self._state(client)
+            found = self._proposed(client, state.challenger, state)
+            if found is None or found.version == state.champion or not found.is_overdue:
+                return None
+            with self._claim(client, state.champion, {"run": "expiry"}) as (state, claim):
+                if state.challenger != found.version:
+                    return None
+                why = f"nobody approved it before {found.approve_before}"
+                self._record_change(client, claim.change, EXPIRE, found.version, "", why=why)
+                client.set_model_version_tag(self.name, found.version, _EXPIRED, utc_now())
+                self._require_unexpired(claim)
+                self._set_alias(client, CHALLENGER, "")
+            return found
 
     def fetch(self, draft: RegisteredDraft, into: Path) -> Path:
         """A local directory with the draft's files: the registry's own if it is on this machine, else `into`.
@@ -142,11 +204,15 @@ class Registry:
         dataset: tuple[str, str],
         expected: RegisteredDraft | None,
         run_id: str,
+        why: str = "",
+        approval_days: int | None = None,
     ) -> RegisteredDraft:
-        """Register the draft in `model_dir` and make it champion in place of `expected`.
+        """Register the draft in `model_dir` and make it champion in place of `expected`; with `approval_days`, make it
+        challenger, which `approve` makes champion.
 
-        `description` of the version is Markdown. `dataset` is (name, digest) of the data that `metrics` were measured on.
-        Repeating an interrupted promotion uses the version that already exists, and promoting the champion changes nothing.
+        `description` of the version is Markdown. `dataset` is (name, digest) of the data that `metrics` were measured on. `why`
+        goes into the history. Repeating an interrupted promotion uses the version that already exists, and promoting the
+        champion changes nothing.
         Raises UnderstudyError if the champion is not `expected`, or if a figure is not finite.
         """
         package = Package(
@@ -161,31 +227,58 @@ class Registry:
         )
         with self._client() as client:
             try:
-                return self._promote(client, package, expected)
+                return self._promote(client, package, expected, why, approval_days)
             except UnderstudyError:
                 champion = self._current(client)
                 if champion is None or champion.digest != digest:
                     raise
                 return champion  # another run promoted the same draft in the meantime
 
-    def _promote(self, client: Any, package: Package, expected: RegisteredDraft | None) -> RegisteredDraft:
+    def _promote(
+        self, client: Any, package: Package, expected: RegisteredDraft | None, why: str, approval_days: int | None
+    ) -> RegisteredDraft:
         champion = self._current(client)
         if champion is not None and champion.digest == package.digest:
             return champion
         self._require_expected(champion.version if champion else "", expected)
         version = find_version(client, self.name, package.digest) or register(client, self.location, self.name, package)
-        with self._claim(client, expected, {"run": package.run_id, "to": version}) as (state, claim):
+        if approval_days is None:
+            return self._make_champion(client, version, expected, PROMOTE, package.run_id, why=why)
+        return self._make_challenger(client, version, expected, package.run_id, why, approval_days)
+
+    def approve(self, version: str, expected: str, run: str, by: str, why: str) -> RegisteredDraft:
+        """Make a registered version champion in place of version `expected`, because a person said so."""
+        with self._client() as client:
+            try:
+                return self._make_champion(client, version, expected, APPROVE, run, by, why)
+            except UnderstudyError:
+                if self._state(client).champion != version:
+                    raise
+                return self._draft(client, version)  # another person approved it in the meantime
+
+    def _make_champion(
+        self,
+        client: Any,
+        version: str,
+        expected: RegisteredDraft | str | None,
+        action: str,
+        run: str,
+        by: str = "",
+        why: str = "",
+    ) -> RegisteredDraft:
+        with self._claim(client, expected, {"run": run, "to": version}) as (state, claim):
             number = claim.change
-            self._record_change(client, number, f"promote {state.champion or NONE} -> {version} run {package.run_id}")
+            self._record_change(
+                client, number, action, state.champion, version, run, by, _and_dropped(why, state, version)
+            )
             for key, value in (
                 ("change", str(number)),
                 ("replaced", state.champion or NONE),
-                ("run", package.run_id),
-                ("promoted_at", _now()),
+                ("run", run),
+                ("promoted_at", utc_now()),
             ):
                 client.set_model_version_tag(self.name, version, f"understudy.{key}", value)
-            if _ROLLED_BACK in self._version(client, version).tags:
-                client.delete_model_version_tag(self.name, version, _ROLLED_BACK)
+            self._delete_tags(client, version, _ROLLED_BACK, _EXPIRED)
             self._set_alias(client, CHALLENGER, version)
             self._require_unexpired(claim)
             self._set_alias(client, PREVIOUS, state.champion)
@@ -193,9 +286,25 @@ class Registry:
             self._set_alias(client, CHALLENGER, "")
         return self._draft(client, version)
 
-    def rollback(self) -> RegisteredDraft | None:
+    def _make_challenger(
+        self, client: Any, version: str, expected: RegisteredDraft | None, run: str, why: str, days: int
+    ) -> RegisteredDraft:
+        """A draft that is the challenger already keeps its deadline."""
+        state = self._state(client)
+        if state.challenger == version and self._proposed(client, version, state) is not None:
+            return self._draft(client, version)
+        with self._claim(client, expected, {"run": run, "to": version}) as (state, claim):
+            self._record_change(client, claim.change, REGISTER, state.challenger, version, run, why=why)
+            self._delete_tags(client, version, _EXPIRED)
+            client.set_model_version_tag(self.name, version, "understudy.run", run)
+            client.set_model_version_tag(self.name, version, _APPROVE_BEFORE, utc_now(days))
+            self._require_unexpired(claim)
+            self._set_alias(client, CHALLENGER, version)
+        return self._draft(client, version)
+
+    def rollback(self, by: str = "") -> RegisteredDraft | None:
         """Make `previous` the champion again; the version it had replaced becomes `previous`. Without a `previous` there is no
-        champion afterwards.
+        champion afterwards. A challenger was compared with the champion that leaves, so it is no challenger afterwards.
 
         Returns the new champion. Raises UnderstudyError if there is no champion.
         """
@@ -210,8 +319,10 @@ class Registry:
                 if target == leaving:  # a promotion was interrupted between its two aliases
                     target = self._still_there(client, tags.get("understudy.replaced", NONE))
                 after = self._before(client, target)
-                self._record_change(client, claim.change, f"rollback {leaving} -> {target or NONE}")
-                client.set_model_version_tag(self.name, leaving, _ROLLED_BACK, _now())
+                self._record_change(
+                    client, claim.change, ROLLBACK, leaving, target, by=by, why=_and_dropped("", state, leaving)
+                )
+                client.set_model_version_tag(self.name, leaving, _ROLLED_BACK, utc_now())
                 self._require_unexpired(claim)
                 self._set_alias(client, CHAMPION, target)
                 self._set_alias(client, PREVIOUS, after if after != target else "")
@@ -219,7 +330,7 @@ class Registry:
             return self._draft(client, target) if target else None
 
     def history(self) -> list[Change]:
-        """Every promotion and rollback, the oldest first."""
+        """Every change of the aliases, the oldest first."""
         from mlflow.exceptions import MlflowException
 
         with self._client() as client:
@@ -229,8 +340,8 @@ class Registry:
                 if error_code(error) == MISSING:
                     return []
                 raise
-        numbered = {int(key.removeprefix(_HISTORY)): text for key, text in tags.items() if key.startswith(_HISTORY)}
-        return [Change(number, text) for number, text in sorted(numbered.items())]
+        numbered = {int(key.removeprefix(_HISTORY)): line for key, line in tags.items() if key.startswith(_HISTORY)}
+        return [read_change(number, line) for number, line in sorted(numbered.items())]
 
     @contextlib.contextmanager
     def _client(self) -> Iterator[Any]:
@@ -249,7 +360,20 @@ class Registry:
             raise
         aliases = {str(alias): str(version) for alias, version in dict(model.aliases).items()}
         change = int(model.tags.get("understudy.change", "0"))
-        return _State(aliases.get(CHAMPION, ""), aliases.get(PREVIOUS, ""), change)
+        champion, previous, challenger = (aliases.get(alias, "") for alias in (CHAMPION, PREVIOUS, CHALLENGER))
+        return _State(champion, previous, challenger, change)
+
+    def _proposed(self, client: Any, version: str, state: _State) -> Proposed | None:
+        tags = self._version(client, version).tags if version else {}
+        if _APPROVE_BEFORE not in tags:
+            return None
+        return Proposed(
+            version=version,
+            approve_before=tags[_APPROVE_BEFORE],
+            rolled_back=tags.get(_ROLLED_BACK, ""),
+            challenger=state.challenger,
+            champion=state.champion,
+        )
 
     def _version(self, client: Any, version: str) -> Any:
         from mlflow.exceptions import MlflowException
@@ -312,6 +436,7 @@ class Registry:
             if isinstance(claim, claims.Claim):
                 if claim.generation == 1:
                     break
+                self._note_interrupted(client, claim.change)
                 self._set_change(client, claim.change)  # the number of the process that died is not used again
                 claims.release(client, claim)
                 continue
@@ -334,11 +459,30 @@ class Registry:
             claims.release(client, claim)
         claims.sweep(client, self.name, claim.change)
 
+    def _note_interrupted(self, client: Any, number: int) -> None:
+        """Say in the history that a process died before the change that it had announced."""
+        line = client.get_registered_model(self.name).tags.get(f"{_HISTORY}{number:06d}")
+        if line is None:
+            return
+        change, state = read_change(number, line), self._state(client)
+        if change.new != ((state.challenger if change.moves_challenger else state.champion) or NONE):
+            line = replace(change, why="interrupted, nothing changed").line
+            client.set_registered_model_tag(self.name, f"{_HISTORY}{number:06d}", line)
+
     def _set_change(self, client: Any, number: int) -> None:
         client.set_registered_model_tag(self.name, "understudy.change", str(number))
 
-    def _record_change(self, client: Any, number: int, what: str) -> None:
-        client.set_registered_model_tag(self.name, f"{_HISTORY}{number:06d}", f"{_now()} {what}")
+    def _record_change(
+        self, client: Any, number: int, action: str, old: str, new: str, run: str = "", by: str = "", why: str = ""
+    ) -> None:
+        change = Change(number=number, time=utc_now(), action=action, old=old, new=new, run=run, by=by, why=why)
+        client.set_registered_model_tag(self.name, f"{_HISTORY}{number:06d}", change.line)
+
+    def _delete_tags(self, client: Any, version: str, *names: str) -> None:
+        tags = self._version(client, version).tags
+        for name in names:
+            if name in tags:
+                client.delete_model_version_tag(self.name, version, name)
 
     def _set_alias(self, client: Any, alias: str, version: str) -> None:
         if version:
@@ -370,5 +514,8 @@ class Registry:
         return str(version.source)
 
 
-def _now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+def _and_dropped(why: str, state: _State, version: str) -> str:
+    """`why`, and that a challenger other than `version` is none any more."""
+    if state.challenger in ("", version):
+        return why
+    return "; ".join([*([why] if why else []), f"challenger {state.challenger} was compared with another champion"])

@@ -1,20 +1,25 @@
-"""What `understudy champion history` prints: one row for each promotion and rollback."""
+"""What `understudy champion history` prints: one row for each change of the aliases."""
 
 from collections.abc import Sequence
 
-from pipeline.registry.registry import Change
+from pipeline.registry.history import Change
 from pipeline.report.console import Report
 
-COLUMNS = ("change", "time (UTC)", "action", "champion", "run")
+COLUMNS = ("change", "time (UTC)", "action", "version", "run")
 
 
 def print_history(changes: Sequence[Change]) -> None:
-    """To stdout."""
-    Report().table(COLUMNS, [history_row(change) for change in changes], left=("action", "run"))
+    """To stdout: a table, and below it who made a change and why, which is too long for a table."""
+    out = Report()
+    out.table(COLUMNS, [history_row(change) for change in changes], left=("action", "run"))
+    for change in changes:
+        more = ", ".join(text for text in (change.by and f"by {change.by}", change.why) if text)
+        if more:
+            out.text(f"change {change.number}: {more}", indent=2)
 
 
 def history_row(change: Change) -> list[str]:
-    """The cells of one change. Its text is `TIME ACTION OLD -> NEW`, followed by `run ID` for a promotion."""
-    time, action, old, arrow, new, *run = change.text.split()
-    versions = f"{old} {arrow} {new}"
-    return [str(change.number), time.removesuffix("Z").replace("T", " "), action, versions, run[-1] if run else "-"]
+    """The cells of one change."""
+    time = change.time.removesuffix("Z").replace("T", " ")
+    versions = f"{change.old} -> {change.new}"
+    return [str(change.number), time, change.action, versions, change.run or "-"]

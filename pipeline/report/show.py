@@ -46,6 +46,8 @@ def print_summary(summary: Summary) -> None:
     if summary.promotion:
         promotion = summary.promotion
         out.line(f"promotion: {promotion['result']}, {promotion['name']} version {promotion['version']}")
+        if "approve_with" in promotion:
+            out.line(f"to approve it: {promotion['approve_with']}")
     if summary.directories:
         named = (f"--{option} {shlex.quote(value)}" for option, value in summary.directories.items())
         out.line(f"to predict the speedup on this machine: understudy probe {' '.join(named)}")

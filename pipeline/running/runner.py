@@ -32,7 +32,7 @@ from pipeline.running.stage_list import STAGE_NAMES, stage_named
 from pipeline.running.tasks import task_json
 from pipeline.store.artifacts import Artifact, Store
 from pipeline.store.files import read_json
-from pipeline.store.runs import RunRecord, load_run, new_run_id, run_directory, utc_now
+from pipeline.store.runs import GC_LOCK, RunRecord, load_run, new_run_id, run_directory, run_lock, utc_now
 
 _RESUMABLE = ("pair", "generate", "distill")  # these continue from the files in their work directory
 _REPORTED_LIBRARIES = ("torch", "transformers", "trl", "bitsandbytes", "mlflow", "numpy")
@@ -65,7 +65,9 @@ def begin(config: Config, store: Store, run_id: str | None, progress: Progress, 
     for name in ("registry_down", "champion"):
         record.outside.pop(name, None)
     record.outside |= _champion(config, store, progress)
-    record.save(store)
+    # From here on `store gc` sees the run, and keeps what it needs; what it is about to delete is gone before the run looks.
+    with store.lock(GC_LOCK, lambda: progress.line("`store gc` is at work; waiting"), shared=True):
+        record.save(store)
     return record
 
 
@@ -113,6 +115,10 @@ class Runner:
 
         Raises Refused when gate or promote refuses; the record says in any case how the run ended.
         """
+        with self.store.lock(run_lock(self.record.id), shared=True):
+            self._run(first, last)
+
+    def _run(self, first: str, last: str) -> None:
         begin_at, end_at = STAGE_NAMES.index(first), STAGE_NAMES.index(last)
         try:
             self.tracker.sync(self.record)  # people see the run from its start
@@ -149,6 +155,8 @@ class Runner:
     def _run_job(self, job: Job, build: bool) -> None:
         if job.stage in ("gate", "promote"):
             self._require_registry()
+        if job.stage == "gate":
+            self._drop_overdue_challenger()
         began = time.monotonic()
         digests = {name: self._digest(reference) for name, reference in job.reads.items()}
         key = job.key(digests)
@@ -282,6 +290,15 @@ class Runner:
             raise RegistryUnavailable(
                 f"{self.outside['registry_down'].facts['reason']}: the champion is not known, so the gate cannot decide; "
                 "all artifacts up to evaluate are kept; run again when the registry answers"
+            )
+
+    def _drop_overdue_challenger(self) -> None:
+        """Nothing runs between two runs, so the next one says that nobody approved the last one's draft."""
+        found = self.registry.drop_overdue()
+        if found is not None:
+            self.progress.line(
+                f"{self.registry.name} version {found.version}: nobody approved it before {found.approve_before}; "
+                "it is refused and no longer challenger"
             )
 
     def _apply_decision(self, artifact: Artifact) -> None:

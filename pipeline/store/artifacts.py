@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.store.files import damaged, file_sha256, read_json, write_json
@@ -108,20 +108,33 @@ class Store:
         return artifact
 
     @contextmanager
-    def lock(self, name: str, on_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """Hold the lock `name`; `on_wait` is called once if another process has it. The kernel frees it
-        however the process ends."""
+    def lock(self, name: str, on_wait: Callable[[], None] = lambda: None, shared: bool = False) -> Iterator[None]:
+        """Hold the lock `name`; `on_wait` is called once if another process has it. A shared lock excludes only those that are
+        not. The kernel frees it however the process ends."""
+        how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        with self._lock_file(name).open("w") as stream:
+            if not _taken(stream, how):
+                on_wait()
+                fcntl.flock(stream, how)
+            yield
+
+    @contextmanager
+    def try_lock(self, name: str) -> Iterator[bool]:
+        """Hold the lock `name` if nobody else does; whether that is so."""
+        with self._lock_file(name).open("w") as stream:
+            yield _taken(stream, fcntl.LOCK_EX)
+
+    def is_locked(self, name: str) -> bool:
+        """Whether a process holds the lock `name`. Creates no file."""
+        if not (self.root / "locks" / name).exists():
+            return False
+        with self.try_lock(name) as free:
+            return not free
+
+    def _lock_file(self, name: str) -> Path:
         path = self.root / "locks" / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w") as stream:
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                if error.errno not in (errno.EAGAIN, errno.EACCES):
-                    raise
-                on_wait()
-                fcntl.flock(stream, fcntl.LOCK_EX)
-            yield
+        return path
 
     def open_work(self, stage: str, key: str, resumable: bool) -> Path:
         """The directory to build in. The files of an interrupted run are kept only if the stage can resume."""
@@ -151,6 +164,17 @@ class Store:
         work.rename(target)
         _fsync_directory(target.parent)
         return Artifact(target, complete)
+
+
+def _taken(stream: IO[str], how: int) -> bool:
+    """Take the lock without waiting; False if another process has it."""
+    try:
+        fcntl.flock(stream, how | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in (errno.EAGAIN, errno.EACCES):
+            raise
+        return False
+    return True
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from pipeline.store.artifacts import Artifact, Store
 from pipeline.store.files import damaged, read_json, write_json
 from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Text, parse
 
+GC_LOCK = "gc"  # held by `store gc` while it decides and deletes, and shared by a run while it appears
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,80}")  # of a stage, and a key: together they name a directory
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,120}")
 
@@ -44,9 +45,9 @@ class RunRecord:
 _RECORD = TypeAdapter(RunRecord)
 
 
-def utc_now() -> str:
-    """The time as records have it."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+def utc_now(days: int = 0) -> str:
+    """The time as records have it, or the time in so many days."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 86400 * days))
 
 
 def new_run_id(name: str) -> str:
@@ -58,6 +59,11 @@ def run_directory(store: Store, run_id: str) -> Path:
     if not _ID.fullmatch(run_id):
         raise UsageError(f"run {run_id!r}: a run id is letters, digits and ._:+- (at most 121)")
     return store.runs / run_id
+
+
+def run_lock(run_id: str) -> str:
+    """The name of the lock that every process working on a run shares."""
+    return f"run-{run_id}"
 
 
 def load_run(store: Store, run_id: str) -> RunRecord | None:

@@ -1,87 +1,16 @@
 """The loop with a real MLflow server: figures, registry and draft go over HTTP, and it may die at any time."""
 
 import json
-import os
 import shutil
-import signal
-import socket
-import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.e2e.conftest import beginning_of, start_until, without_registry
+from tests.e2e.mlflow_server import Server
 from tests.integration.basic_auth import LOGIN, SECRETS, guarded
 from tests.integration.conftest import JOBS, SMOKE, Place, Smoke
-
-
-class Server:
-    """An `mlflow server` with its own database, on a free port; can be stopped and started again."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
-            self.port = listener.getsockname()[1]
-        self.uri = f"http://127.0.0.1:{self.port}"
-
-    def start(self) -> None:
-        line = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port)]
-        line += ["--workers", "1", "--backend-store-uri", f"sqlite:///{self.root}/server.db"]
-        line += ["--artifacts-destination", str(self.root / "artifacts")]
-        environment = (
-            Place(self.root)
-            .prepare()
-            .environment(MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false", MLFLOW_DISABLE_TELEMETRY="true")
-        )
-        with (self.root / "server.log").open("a") as log:
-            self._process = subprocess.Popen(
-                line, cwd=self.root, env=environment, stdout=log, stderr=log, start_new_session=True
-            )
-        for _ in range(1200):
-            try:
-                urllib.request.urlopen(f"{self.uri}/health", timeout=2).close()
-                return
-            except OSError:
-                assert self._process.poll() is None, (self.root / "server.log").read_text()
-                time.sleep(0.1)
-        pytest.fail("the server does not answer")
-
-    def kill(self) -> None:
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-
-    def call(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(
-            f"{self.uri}/api/2.0/mlflow/{path}", data, {"Content-Type": "application/json"}
-        )
-        with urllib.request.urlopen(request, timeout=60) as reply:
-            return dict(json.load(reply))
-
-    def champion(self) -> str | None:
-        model = self.call("registered-models/get?name=reference-draft")["registered_model"]
-        return {entry["alias"]: entry["version"] for entry in model.get("aliases", [])}.get("champion")
-
-    def runs(self, run: str) -> dict[str, dict[str, Any]]:
-        """MLflow's runs of one run by job, the parent under the run's id."""
-        experiment = self.call("experiments/get-by-name?experiment_name=understudy")["experiment"]["experiment_id"]
-        body = {"experiment_ids": [experiment], "filter": f"tags.`understudy.run` = '{run}'", "max_results": 100}
-        found: dict[str, dict[str, Any]] = {}
-        for entry in self.call("runs/search", body).get("runs", []):
-            tags = {tag["key"]: tag["value"] for tag in entry["data"]["tags"]}
-            metrics = {metric["key"]: metric["value"] for metric in entry["data"].get("metrics", [])}
-            name = tags.get("understudy.job", run)
-            assert name not in found, f"{name} was uploaded twice"
-            found[name] = {"status": entry["info"]["status"], "tags": tags, "metrics": metrics}
-        return found
 
 
 @pytest.fixture(scope="module")

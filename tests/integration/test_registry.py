@@ -55,6 +55,11 @@ def models(registry: Registry) -> list[str]:
     return sorted(model.name for model in client_for(registry.location).search_registered_models())
 
 
+def prompts(registry: Registry) -> list[str]:
+    is_prompt = "tags.`mlflow.prompt.is_prompt` = 'true'"
+    return sorted(model.name for model in client_for(registry.location).search_registered_models(is_prompt))
+
+
 @pytest.mark.parametrize(
     ("pair", "promotion", "expected"),
     [
@@ -206,21 +211,52 @@ def test_a_promotion_that_was_killed_is_finished(
         patch.setattr(claims, "_process", lambda pid: "999999999 1")  # nor does it live
         with pytest.raises(KeyboardInterrupt):
             promote(registry, draft)
-    assert len(models(registry)) == 2
+    left = prompts(registry)
     champion = promote(registry, draft)
+    assert left == [f"{registry.name}--claim-1"]
     assert (champion.version, champion.change) == ("1", 2)  # number 1 is used up
+    assert [change.why for change in registry.history()] == ["interrupted, nothing changed", ""]
     assert aliases(registry) == {"champion": "1"}
     assert models(registry) == [registry.name]
+    assert prompts(registry) == []
 
 
 def _die(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def _claim(registry: Registry) -> claims.Claim:
-    claim = claims.take(client_for(registry.location), registry.name, 1, {})
+def _claim(registry: Registry, change: int = 1) -> claims.Claim:
+    claim = claims.take(client_for(registry.location), registry.name, change, {})
     assert isinstance(claim, claims.Claim)
     return claim
+
+
+def test_a_claim_is_in_no_list_of_models(registry: Registry, tmp_path: Path) -> None:
+    """A reviewer who lists the registered models while a promotion is under way sees the drafts alone."""
+    promote(registry, make_draft(tmp_path / "draft"))
+    claim = _claim(registry, change=2)
+    during = models(registry)
+    claims.release(client_for(registry.location), claim)
+
+    assert [registry.name] == during == models(registry)
+    assert [] == prompts(registry)
+
+
+@pytest.mark.parametrize("ended", [False, True], ids=["live", "ended"])
+def test_a_claim_of_an_earlier_version_is_respected(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: bool
+) -> None:
+    """It is a registered model. While its process lives it excludes others; then it is taken over and deleted."""
+    monkeypatch.setattr("pipeline.registry.registry._WAIT_SECONDS", 0.3)
+    process = "999999999 1" if ended else claims._process(os.getpid())
+    tags = {"understudy.claim.machine": claims._machine(), "understudy.claim.process": process}
+    client_for(registry.location).create_registered_model(f"{registry.name}--claim-1", tags=tags)
+    if ended:
+        assert promote(registry, make_draft(tmp_path / "draft")).change == 2
+        assert models(registry) == [registry.name]
+    else:
+        with pytest.raises(UnderstudyError, match=f"held as {registry.name}--claim-1"):
+            promote(registry, make_draft(tmp_path / "draft"))
 
 
 def test_live_claim_is_waited_for_and_respected(
@@ -309,10 +345,10 @@ def test_a_draft_that_was_promoted_again_is_not_rolled_back(registry: Registry, 
     digest = model_digest(draft)
     promote(registry, draft)
     registry.rollback()
-    off = registry.rolled_back(digest)
+    off = registry.withdrawn(digest)
     again = promote(registry, draft)
     promote(registry, make_draft(tmp_path / "b", b"b"), again)
-    replaced, back = registry.rolled_back(digest), registry.rollback()
+    replaced, back = registry.withdrawn(digest), registry.rollback()
 
     assert off is not None
     assert replaced is None
@@ -327,7 +363,7 @@ def test_a_champion_set_by_hand_is_not_rolled_back(registry: Registry, tmp_path:
     registry.rollback()
     client_for(registry.location).set_registered_model_alias(registry.name, "champion", "1")
 
-    assert registry.rolled_back(model_digest(draft)) is None
+    assert registry.withdrawn(model_digest(draft)) is None
 
 
 def test_altered_files_are_not_fetched(registry: Registry, tmp_path: Path) -> None:

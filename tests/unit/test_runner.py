@@ -3,8 +3,10 @@
 import json
 import os
 import sys
+import time
 import types
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import pytest
 from pipeline.config.loading import load_config
 from pipeline.errors import Refused, RegistryUnavailable, UnderstudyError, UsageError
 from pipeline.progress import Progress
-from pipeline.registry.registry import RegisteredDraft
+from pipeline.registry.registry import Proposed, RegisteredDraft
 from pipeline.running import inputs as inputs_module
 from pipeline.running import runner as runner_module
 from pipeline.running.context import Outcome, StageContext
@@ -21,7 +23,7 @@ from pipeline.running.runner import Runner, begin
 from pipeline.running.stage_list import STAGE_NAMES
 from pipeline.store.artifacts import Store
 from pipeline.store.files import read_json, write_json
-from pipeline.store.runs import RunRecord, load_run
+from pipeline.store.runs import GC_LOCK, RunRecord, load_run, run_lock
 from tests.unit.test_latency_profile import PROFILE
 
 CONFIG = Path(__file__).parents[2] / "configs" / "smoke.yaml"
@@ -31,11 +33,16 @@ class _Registry:
     """Stands in for MLflow; `answer` is the champion or an error."""
 
     answer: RegisteredDraft | Exception | None = None
+    overdue: Proposed | None = None
+    name = "the-draft"
 
     def champion(self) -> RegisteredDraft | None:
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer
+
+    def drop_overdue(self) -> Proposed | None:
+        return self.overdue
 
     def champion_at(self, version: str) -> RegisteredDraft:
         assert isinstance(self.answer, RegisteredDraft)
@@ -163,6 +170,45 @@ def test_a_refusal_stops_before_promote_and_is_remembered(world: _World) -> None
             world.run()
     assert 0 == world.calls.count("promote")
     assert 1 == world.calls.count("gate")
+
+
+def test_a_run_appears_when_nothing_is_being_deleted(world: _World, capsys: pytest.CaptureFixture[str]) -> None:
+    """`store gc` decides what no run needs: until it is done a run waits, and says so; afterwards it is known to be running."""
+    with ThreadPoolExecutor(1) as pool:
+        with world.store.lock(GC_LOCK):
+            begun = pool.submit(world.begin, run_id="r")
+            for _ in range(1000):
+                if "waiting" in (said := capsys.readouterr().err):
+                    break
+                time.sleep(0.01)
+            unseen = load_run(world.store, "r")
+        record = begun.result(10)
+    world.during["corpus"] = lambda context: held.append(world.store.is_locked(run_lock("r")))
+    held: list[bool] = []
+    Runner(world.store, record, Progress(False)).run()
+
+    assert ("`store gc` is at work; waiting\n", None) == (said, unseen)
+    assert ([True], False) == (held, world.store.is_locked(run_lock("r")))
+
+
+def test_the_next_run_says_that_nobody_approved_the_last_draft(
+    world: _World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also a run whose own draft the gate refuses, and a promote stage alone; not one that ends before the gate."""
+    world.registry.overdue = Proposed(
+        version="4", approve_before="2026-11-01", rolled_back="", challenger="4", champion="1"
+    )
+    world.run(last="evaluate")
+    silent = capsys.readouterr().err
+    world.verdict = "refuse"
+    for first in ("pair", "promote"):
+        with pytest.raises(Refused):
+            world.run(run_id="r", first=first)
+        assert (
+            "the-draft version 4: nobody approved it before 2026-11-01; it is refused and no longer challenger\n"
+            in capsys.readouterr().err
+        )
+    assert "approved" not in silent
 
 
 def test_a_single_promote_stage_after_a_refusal_is_refused(world: _World) -> None:

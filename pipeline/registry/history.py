@@ -1,0 +1,46 @@
+"""The history of a registered model: one line for each change of its aliases. MLflow keeps none, so it is written into tags."""
+
+import re
+from dataclasses import dataclass
+
+NONE = "none"
+REGISTER, APPROVE, PROMOTE, ROLLBACK, EXPIRE = "register", "approve", "promote", "rollback", "expire"
+_LINE = re.compile(
+    r"(?P<time>\S+) (?P<action>\S+) (?P<old>\S+) -> (?P<new>\S+)"
+    r"(?: run (?P<run>\S+))?(?: by (?P<by>\S+))?(?: because (?P<why>.*))?"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """One change. `old` and `new` are versions of the alias that moved: the challenger in `register` and `expire`, else the
+    champion. `run` is the run whose draft it is, `by` the person who made the change; both may be empty."""
+
+    number: int
+    time: str
+    action: str
+    old: str
+    new: str
+    run: str = ""
+    by: str = ""
+    why: str = ""
+
+    @property
+    def moves_challenger(self) -> bool:
+        return self.action in (REGISTER, EXPIRE)
+
+    @property
+    def line(self) -> str:
+        """The text of the tag."""
+        more = {"run": self.run, "by": re.sub(r"\s+", "_", self.by), "because": self.why}
+        return f"{self.time} {self.action} {self.old or NONE} -> {self.new or NONE}" + "".join(
+            f" {key} {value}" for key, value in more.items() if value
+        )
+
+
+def read_change(number: int, line: str) -> Change:
+    """The change that a tag describes; one that was altered by hand is shown as it is."""
+    found = _LINE.fullmatch(line)
+    if found is None:
+        return Change(number=number, time="", action="unknown", old=NONE, new=NONE, why=line)
+    return Change(number=number, **{key: value or "" for key, value in found.groupdict().items()})

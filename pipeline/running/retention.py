@@ -1,0 +1,239 @@
+"""What may be deleted from a store: whatever no registered draft, no kept or running run and no baseline needs.
+
+A run that starts while this decides waits until it is done (the lock `gc`), so an artifact that a run has found is not deleted.
+Everything is renamed into `trash/` first: an artifact is complete or absent.
+"""
+
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pipeline.acceptance.baseline import read_baseline
+from pipeline.config.loading import parse_stored_config
+from pipeline.config.root import Config
+from pipeline.errors import UsageError
+from pipeline.registry.mlflow_client import store_database, tracking_location
+from pipeline.registry.registry import CHALLENGER, CHAMPION, PREVIOUS, Registry, registered_name
+from pipeline.running.needs import needs_of
+from pipeline.store.artifacts import MANIFEST, Store, read_manifest
+from pipeline.store.files import read_user_json
+from pipeline.store.runs import RunRecord, list_runs, load_run, run_directory, run_lock
+
+DAY = 86400.0
+_ENDED = ("finished", "refused")
+_ALIASES = (CHAMPION, PREVIOUS, CHALLENGER)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """What is kept beside registered drafts and running runs."""
+
+    runs: int  # of the latest that finished
+    days: float = 0  # age up to which a run is kept
+    baselines: Sequence[Path] = ()
+    aliased_only: bool = False  # of registered drafts, only those with an alias
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Something in the store that could be deleted. `why` says what it is kept for; empty if for nothing."""
+
+    path: Path
+    kind: str  # a stage, or another part of the store
+    bytes: int
+    why: str
+
+
+def review(store: Store, policy: Policy) -> list[Entry]:
+    """All artifacts, unfinished work and downloaded champions, with why they are kept. RegistryUnavailable where MLflow does
+    not answer: then nobody knows what registered drafts need."""
+    keeper = _Keeper(store)
+    records = [record for run in list_runs(store) if (record := load_run(store, run)) is not None]
+    by_id = {record.id: record for record in records}
+    champions = set()
+    for registry in _registries(store, records):
+        for version in registry.versions():
+            aliases = [alias for alias in _ALIASES if alias in version.aliases]
+            if not aliases and policy.aliased_only:
+                continue
+            why = aliases[0] if aliases else "registered"
+            prefix = "understudy.key."
+            keeper.keep(
+                (
+                    f"{key.removeprefix(prefix)}-{value}"
+                    for key, value in version.tags.items()
+                    if key.startswith(prefix)
+                ),
+                why,
+            )
+            if (record := by_id.get(version.tags.get("understudy.run", ""))) is not None:
+                keeper.keep(needs_of(store, record).artifacts, why)
+            champions |= {version.tags.get("understudy.digest", "")} if aliases else set()
+    for record in records:
+        if _is_running(store, record):
+            needs = needs_of(store, record)
+            keeper.keep(needs.artifacts, "running run")
+            keeper.keep_stages(needs.unknown, "running run")
+            champions |= {record.outside["champion"]["digest"]} if "champion" in record.outside else set()
+    for record in _kept(records, policy):
+        keeper.keep(needs_of(store, record).artifacts, "kept run")
+    for path in policy.baselines:
+        raw = read_user_json(path, "name a baseline that `understudy check --update-baseline` wrote")
+        keeper.keep([f"generate-{read_baseline(raw, str(path)).conditions.completions}"], "baseline")
+    return [*keeper.entries(), *_unfinished(store), *_champions(store, champions)]
+
+
+def delete(store: Store, entries: Iterable[Entry]) -> list[Entry]:
+    """Delete what is kept for nothing; call it within the lock in which `review` decided. Returns what was deleted.
+
+    An artifact that a run is building at this moment is left alone.
+    """
+    trash = store.root / "trash"
+    gone = []
+    for entry in entries:
+        if entry.why:
+            continue
+        with store.try_lock(entry.path.name) as free:
+            if free:
+                trash.mkdir(exist_ok=True)
+                entry.path.rename(trash / f"{entry.path.name}.{secrets.token_hex(4)}")
+                gone.append(entry)
+    return gone
+
+
+def empty_trash(store: Store) -> None:
+    """What `delete` renamed, also before it was killed. Nothing reads it, so no lock is needed."""
+    for path in (store.root / "trash").glob("*"):
+        if path.is_symlink():
+            path.unlink()
+        else:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+class _Keeper:
+    """The artifacts of a store, and why each is kept: the first reason that is given."""
+
+    def __init__(self, store: Store) -> None:
+        self._why: dict[str, str] = {}
+        self._paths = {path.name: path for path in sorted((store.root / "artifacts").glob("*")) if path.is_dir()}
+        self._manifests = {
+            name: read_manifest(path) for name, path in self._paths.items() if (path / MANIFEST).exists()
+        }
+        self._providers: dict[str, set[str]] = {}
+        for name, manifest in self._manifests.items():
+            for digest in (manifest["key"], *manifest["provides"].values()):
+                self._providers.setdefault(digest, set()).add(name)
+
+    def keep(self, names: Iterable[str], why: str) -> None:
+        """Keep the artifacts `names` and what they were made from."""
+        rest = list(names)
+        while rest:
+            name = rest.pop()
+            if name in self._manifests and name not in self._why:
+                self._why[name] = why
+                for digest in self._manifests[name].get("inputs", {}).values():
+                    rest.extend(self._providers.get(str(digest), ()))
+
+    def keep_stages(self, stages: Iterable[str], why: str) -> None:
+        wanted = set(stages)
+        self.keep([name for name, manifest in self._manifests.items() if manifest["stage"] in wanted], why)
+
+    def entries(self) -> list[Entry]:
+        found = []
+        for name, path in self._paths.items():
+            if name in self._manifests:
+                stage, why = str(self._manifests[name]["stage"]), self._why.get(name, "")
+            else:
+                stage, why = name.partition("-")[0], f"no {MANIFEST}"
+            found.append(Entry(path, stage, _size(path), why))
+        return found
+
+
+def _registries(store: Store, records: Sequence[RunRecord]) -> list[Registry]:
+    """Every registry entry that a run of this store may have written to."""
+    found: dict[tuple[str, str], Registry] = {}
+    for record in records:
+        promotion = record.jobs.get("promote", {}).get("notes", {})
+        names, config = {promotion.get("name", "")}, _config(record)
+        if config is not None:
+            names.add(registered_name(config))
+        location = tracking_location(config if config is not None else _bare_config(record), store)
+        uris = {location.uri, store_database(store)}
+        if promotion:  # MLFLOW_TRACKING_URI may have been another one then
+            uris.add(record.mlflow.get("uri") or store_database(store))
+        for uri in uris:
+            where = replace(location, uri=uri)
+            if where.exists:
+                found |= {(uri, name): Registry(name, where) for name in names if name}
+    return list(found.values())
+
+
+def _config(record: RunRecord) -> Config | None:
+    """None if it was written by another version."""
+    try:
+        return parse_stored_config(record.config, f"run {record.id}")
+    except UsageError:
+        return None
+
+
+def _bare_config(record: RunRecord) -> Config:
+    """A config that has nothing of the run's but the tracking server."""
+    pair = {"target": {"source": "reference"}, "draft": {"source": "reference"}}
+    tracking = record.config.get("tracking") or {}
+    kept = {name: tracking[name] for name in ("uri", "experiment") if name in tracking}
+    raw = {"name": record.name, "pair": pair, "corpus": {"sources": [{"path": "reference"}]}, "tracking": kept}
+    return parse_stored_config(raw, f"run {record.id}")
+
+
+def _is_running(store: Store, record: RunRecord) -> bool:
+    """Whether a process has the run's lock, or the run is unfinished and was worked on within a day, such as between two tasks
+    of a scheduler."""
+    if store.is_locked(run_lock(record.id)):
+        return True
+    changed = (run_directory(store, record.id) / "run.json").stat().st_mtime
+    return record.state not in _ENDED and time.time() - changed < DAY
+
+
+def _kept(records: Sequence[RunRecord], policy: Policy) -> list[RunRecord]:
+    """`records` are the oldest first."""
+    ended = [record for record in records if record.state in _ENDED]
+    since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - policy.days * DAY))
+    young = [record for record in records if policy.days and record.created >= since]
+    return [*ended[max(0, len(ended) - policy.runs) :], *young]
+
+
+def _unfinished(store: Store) -> list[Entry]:
+    """Directories of killed runs. One that was written to within a day may be continued."""
+    found = []
+    for path in sorted((store.root / "work").glob("*")):
+        young = time.time() - _last_change(path) < DAY
+        why = "changed within a day" if young else "running run" if store.is_locked(path.name) else ""
+        found.append(Entry(path, "work", _size(path), why))
+    return found
+
+
+def _champions(store: Store, needed: set[str]) -> list[Entry]:
+    """Champions that were downloaded; they can be downloaded again."""
+    found = []
+    for path in sorted((store.root / "champions").glob("*")):
+        partial = re.match(r"\.", path.name) and time.time() - _last_change(path) < DAY
+        why = "champion" if path.name in needed else "changed within a day" if partial else ""
+        found.append(Entry(path, "champions", _size(path), why))
+    return found
+
+
+def _files(path: Path) -> list[os.stat_result]:
+    return [one.lstat() for one in path.rglob("*") if not one.is_dir()]
+
+
+def _size(path: Path) -> int:
+    return sum(stat.st_size for stat in _files(path))
+
+
+def _last_change(path: Path) -> float:
+    return max([path.lstat().st_mtime, *(stat.st_mtime for stat in _files(path))])
