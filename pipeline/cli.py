@@ -12,6 +12,7 @@ import typer
 
 from pipeline.commands.champion import history, promote, rollback
 from pipeline.commands.check import check
+from pipeline.commands.compare import compare
 from pipeline.commands.decode import decode
 from pipeline.commands.doctor import doctor
 from pipeline.commands.init import init
@@ -58,7 +59,7 @@ def _options(
     """Options of no command."""
 
 
-for command in (init, plan, run, stage, show, probe, decode, profile, check, doctor):
+for command in (init, plan, run, stage, show, compare, probe, decode, profile, check, doctor):
     app.command(cls=Command)(command)
 
 

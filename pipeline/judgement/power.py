@@ -71,7 +71,8 @@ def _prompts_needed(found: Interval, margin: float, level: float, confidence: fl
     def enough(prompts: int) -> bool:
         share = prompts / found.prompts
         dof = max(found.dof * share, 1.0)
-        quantile = widening * float(stdtrit(dof, 0.5 + confidence / 2))
+        # The correction for skewness falls with the square root of the number of prompts, as skewness does.
+        quantile = (1 + (widening - 1) / share**0.5) * float(stdtrit(dof, 0.5 + confidence / 2))
         return _passes(dof, margin * share**0.5 / found.error, quantile) >= level
 
     low, high = _LEAST_PROMPTS - 1, _LEAST_PROMPTS

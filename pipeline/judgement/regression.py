@@ -40,14 +40,7 @@ def compare(draft: Examined, baseline: Examined, margin: float) -> Comparison:
 
     UsageError if prompts or their tokens differ, Refused if no prompt is left, ValueError on empty input.
     """
-    _check_rows(draft.counts, baseline.counts)
-    seen = draft.trained_on | baseline.trained_on
-    ours, theirs = ([item for item in one.counts if item.id not in seen] for one in (draft, baseline))
-    if draft.counts and not ours:
-        raise Refused(
-            f"no verdict: the drafts were trained on all {len(draft.counts)} examination prompts, so none is left to compare; "
-            "use completions of other prompts"
-        )
+    ours, theirs = unseen_prompts(draft, baseline)
     difference = acceptance_gain(ours, theirs, baseline.conditions.settings.confidence)
     return Comparison(
         draft=_rate(ours),
@@ -58,6 +51,19 @@ def compare(draft: Examined, baseline: Examined, margin: float) -> Comparison:
         passed=difference.low > -margin,
         left_out=len(draft.counts) - len(ours),
     )
+
+
+def unseen_prompts(draft: Examined, baseline: Examined) -> tuple[list[PromptCounts], list[PromptCounts]]:
+    """The counts of both over the prompts that neither draft was trained on, in one order. Raises as `compare`."""
+    _check_rows(draft.counts, baseline.counts)
+    seen = draft.trained_on | baseline.trained_on
+    ours, theirs = ([item for item in one.counts if item.id not in seen] for one in (draft, baseline))
+    if draft.counts and not ours:
+        raise Refused(
+            f"no verdict: the drafts were trained on all {len(draft.counts)} examination prompts, so none is left to compare; "
+            "use completions of other prompts"
+        )
+    return ours, theirs
 
 
 def _check_rows(draft: Sequence[PromptCounts], baseline: Sequence[PromptCounts]) -> None:
