@@ -30,12 +30,12 @@ TIMES = {"device": "cpu", "context": 128, "target": {"1": 0.002, "6": 0.003}, "d
 
 def make_decision(gain: float = 10.0, domain: str = "code", prompts: int = 50, **changes: Any) -> dict[str, Any]:
     """A candidate that accepts `gain` more of the 100 tokens of each prompt than the base draft; passed if that is positive."""
-    baseline = [counted(f"p{number:02}", 50.0 + number % 5, domain=domain) for number in range(prompts)]
+    baseline = [counted(f"p{number:02}", 50.0 + number % 5, domain=domain, gammas=12) for number in range(prompts)]
     candidate = [
-        counted(item.id, item.accepted + gain + number % 3, domain=domain, calls=40.0)
+        counted(item.id, item.accepted + gain + number % 3, domain=domain, calls=40.0, gammas=12)
         for number, item in enumerate(baseline)
     ]
-    lookup = [counted(item.id, 10.0, domain=domain, calls=95.0) for item in baseline]
+    lookup = [counted(item.id, 10.0, domain=domain, calls=95.0, gammas=12) for item in baseline]
     case = Case(
         candidate=candidate,
         baseline=baseline,

@@ -37,7 +37,8 @@ class Charts:
         figure, axes = self._axes("draft tokens per round (γ)", "tokens per target call")
         for side, found in drafts.items():
             omega = found["tokens_per_target_call"]
-            self._points(axes, side, [int(length) for length in omega], list(omega.values()))
+            lengths = sorted(map(int, omega))  # JSON files sort them as text
+            self._points(axes, side, lengths, [omega[str(length)] for length in lengths])
         axes.axvline(gamma, color=_INK, linestyle=":", linewidth=1)
         axes.annotate(f"γ = {gamma}", (gamma, 1), xycoords=("data", "axes fraction"), xytext=(4, -12), **_POINTS)
         return self._svg(figure, axes)

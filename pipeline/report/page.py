@@ -10,7 +10,7 @@ from markupsafe import Markup, escape
 
 from pipeline.acceptance.outcomes import ACCEPTED, BONUS, CORRECTED
 from pipeline.judgement.headline import baseline_name, benefit_line, headline, interval, mark, points, power_lines
-from pipeline.judgement.schema import BASELINE, CANDIDATE, LOAD, LOOKUP
+from pipeline.judgement.schema import BASELINE, CANDIDATE, LOAD, LOOKUP, PLAIN
 from pipeline.report.charts import Charts
 
 _TEMPLATE = Path(__file__).with_name("page.html")
@@ -58,8 +58,9 @@ def _render(
         CANDIDATE: "Candidate",
         BASELINE: baseline_name(decision).removeprefix("the ").capitalize(),
         LOOKUP: "Prompt-lookup",
-        "plain": "Plain decoding",
+        PLAIN: "Plain decoding",
     }
+    decision = _in_order(decision)
     benefit = decision["benefit"]
     lines = headline(decision)
     return template.render(
@@ -84,6 +85,16 @@ def _render(
         config=yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True) if config else "",
         run=run,
     )
+
+
+def _in_order(decision: Mapping[str, Any]) -> dict[str, Any]:
+    """Sides in the order in which people read them; JSON files sort them by name."""
+
+    def ordered(sides: Mapping[str, Any]) -> dict[str, Any]:
+        return {side: sides[side] for side in (CANDIDATE, BASELINE, LOOKUP, PLAIN) if side in sides}
+
+    benefit = decision["benefit"] and {**decision["benefit"], "sides": ordered(decision["benefit"]["sides"])}
+    return {**decision, "drafts": ordered(decision["drafts"]), "benefit": benefit}
 
 
 def _charts(decision: Mapping[str, Any], charts: Charts) -> list[tuple[str, Markup]]:
@@ -130,11 +141,11 @@ def _painted(tokens: Sequence[str], outcomes: str) -> Markup:
 
 
 def _provenance(found: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Rows of the table, nested names joined."""
+    """Rows of the table by name, nested names joined."""
     rows = []
-    for name, value in found.items():
+    for name, value in sorted(found.items()):
         if isinstance(value, Mapping):
-            shown = ", ".join(f"{key} {item}" for key, item in value.items() if item is not None)
+            shown = ", ".join(f"{key} {item}" for key, item in sorted(value.items()) if item is not None)
         else:
             shown = str(value)
         rows.append((name.replace("_", " "), shown))

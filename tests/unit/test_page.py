@@ -1,5 +1,6 @@
 """The review page: what it says, that nothing in it is markup of others, and its size."""
 
+import json
 import re
 from html.parser import HTMLParser
 from typing import Any
@@ -94,6 +95,12 @@ def test_page_needs_no_network(page: str) -> None:
     ]
     assert [] == loaded
     assert not re.search(r"url\((?!#)|@import|fetch\(|XMLHttpRequest|localStorage", page)
+
+
+def test_page_of_a_stored_decision_is_the_same(page: str) -> None:
+    """JSON files sort their keys as text: 10 before 2, and `baseline` before `candidate`."""
+    stored = json.loads(json.dumps(make_decision(), sort_keys=True))
+    assert page == page_of(stored)
 
 
 def test_ids_are_unique(page: str) -> None:
