@@ -29,7 +29,7 @@ from pipeline.registry.run_content import decision_figures
 from pipeline.running.context import Outcome, StageContext
 from pipeline.running.pair_checks import left_out_variants
 from pipeline.running.tasks import UNQUANTIZED, draft_input, examination_input, profile_input
-from pipeline.store.artifacts import read_manifest
+from pipeline.store.artifacts import age_in_days, read_manifest
 from pipeline.store.files import read_json, write_json
 from pipeline.store.row_files import read_head
 
@@ -47,6 +47,7 @@ def run(context: StageContext) -> Outcome:
     examinations = _examinations(context, chosen, has_champion)
     whole = _case(examinations, has_champion)
     case = _with_latency(context, chosen, without_prompts(whole, _seen(context, chosen, has_champion)))
+    case = replace(case, target=_target(context), examination_days=age_in_days(context.inputs["completions"]))
     conditions: dict[str, Any] = {
         "candidate": digests[draft_input(chosen)],
         "variant": chosen,
@@ -184,6 +185,11 @@ def _evidence(context: StageContext, examinations: Mapping[str, _Examination], c
     return {**compared, "benefit": benefit, "training": _training(context), "provenance": _provenance(context)}
 
 
+def _target(context: StageContext) -> dict[str, Any]:
+    facts = read_pair(context.inputs["pair"], context.config.pair).facts["target"]
+    return {name: facts[name] for name in ("source", "revision", "digest", "dtype")}
+
+
 def _greedy(profile: Mapping[str, Any]) -> dict[str, Any]:
     found = profile.get("greedy")
     return {} if found is None else {"acceptance_rate": found["acceptance_rate"], "loop_share": found["loop_share"]}
@@ -199,9 +205,10 @@ def _provenance(context: StageContext) -> dict[str, Any]:
     pair = read_pair(context.inputs["pair"], context.config.pair)
     completions = read_manifest(context.inputs["completions"])
     return {
-        "target": {name: pair.facts["target"][name] for name in ("source", "revision", "digest", "dtype")},
+        "target": _target(context),
         "base_draft": {name: pair.facts["draft"][name] for name in ("source", "revision", "digest")},
         "completions": completions["key"],
+        "completions_made_at": completions.get("created", "unknown"),
         "corpus": completions["inputs"]["corpus"],
         "sampling": context.config.sampling.model_dump(),
         "seed": context.config.seed,

@@ -7,6 +7,8 @@ from typing import Any
 from pipeline.config.quantize import Variant
 from pipeline.errors import Refused, UnderstudyError
 from pipeline.judgement.headline import baseline_name, gain_in_words, points
+from pipeline.judgement.policy import examination_age
+from pipeline.judgement.schema import PASS
 from pipeline.models.stored_pair import read_pair
 from pipeline.registry.registry import Proposed, RegisteredDraft, Registry, Withdrawn, registry_for
 from pipeline.registry.run_content import model_figures
@@ -14,10 +16,10 @@ from pipeline.report.card import card, examined, version_description
 from pipeline.running.approval import approval_command
 from pipeline.running.context import Outcome, StageContext
 from pipeline.running.tasks import UNQUANTIZED, draft_input, examination_input
-from pipeline.store.artifacts import Store, read_manifest
+from pipeline.store.artifacts import Store, age_in_days, read_manifest
 from pipeline.store.files import read_json, write_json
 from pipeline.store.row_files import read_head
-from pipeline.store.runs import utc_now
+from pipeline.store.times import utc_now
 
 
 def run(context: StageContext) -> Outcome:
@@ -32,6 +34,7 @@ def run(context: StageContext) -> Outcome:
         return _already_champion(context, registry, decision["candidate"])
     if decision["verdict"] != "promote":
         raise Refused("refused: " + "; ".join(decision["reasons"]))
+    _require_recent(context)
     chosen: Variant = decision["variant"]
     facts = _facts(context, registry.name, decision, chosen)
     withdrawn = None if context.force_promote else registry.withdrawn(facts["digest"])
@@ -57,6 +60,15 @@ def run(context: StageContext) -> Outcome:
     if waiting is not None and waiting.champion != waiting.version:
         return _waits(context, draft, waiting)
     return _report(context, draft, "promoted" if draft.run == context.run_id else "already champion")
+
+
+def _require_recent(context: StageContext) -> None:
+    """The gate's decision may be a stored one, made when the completions were younger."""
+    most = context.config.gate.max_examination_days
+    if most is not None:
+        rule = examination_age(age_in_days(context.inputs["completions"]), most)
+        if rule.verdict != PASS:
+            raise Refused(f"refused: {rule.name} ({rule.verdict}): {rule.text}")
 
 
 def _already_champion(context: StageContext, registry: Registry, digest: str) -> Outcome:

@@ -5,6 +5,7 @@ from typing import Any
 from pydantic import Field, field_validator, model_validator
 
 from pipeline.config.base import Section
+from pipeline.config.pair import Dtype
 from pipeline.config.quantize import Variant
 
 
@@ -16,6 +17,16 @@ class LoadConfig(Section):
         default=32, ge=1, le=4096, description="Largest batch: requests that are decoded at once (max_num_seqs)."
     )
     context: int = Field(default=4096, ge=1, description="Tokens of KV cache for each request, for the memory.")
+
+
+class ServedTargetConfig(Section):
+    """The target as the deployment serves it. A run that examined another one is refused."""
+
+    revision: str | None = Field(
+        default=None,
+        description="The hub revision, or for a local directory the content digest that `show --json` prints.",
+    )
+    dtype: Dtype | None = Field(default=None, description="The number format in which it is served.")
 
 
 class GateConfig(Section):
@@ -64,6 +75,14 @@ class GateConfig(Section):
         description="Largest memory of the weights of the pair and the KV caches at `load` (10^6 bytes).",
     )
 
+    served_target: ServedTargetConfig | None = Field(
+        default=None, description="The target that the deployment serves; the examined one must be equal."
+    )
+    max_examination_days: int | None = Field(
+        default=None,
+        ge=1,
+        description="The oldest completions that may decide; older ones refuse the candidate, because traffic changes.",
+    )
     examples: int = Field(
         default=60,
         ge=0,

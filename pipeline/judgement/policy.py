@@ -6,12 +6,12 @@ A rule has three outcomes: pass, fail, and no verdict where the data proves neit
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.acceptance.intervals import Interval
 from pipeline.acceptance.profile import PromptCounts, acceptance_gain, omega_gain
-from pipeline.config.gate import GateConfig
+from pipeline.config.gate import GateConfig, ServedTargetConfig
 from pipeline.errors import UnderstudyError
 from pipeline.judgement.power import Power, power_of
 from pipeline.judgement.schema import FAIL, NO_VERDICT, PASS
@@ -45,6 +45,8 @@ class Case:
     domains: frozenset[str] = frozenset()  # that have a rule even if none of their prompts is left
     served: LatencyAtLoad | None = None  # predicted latency at the stated load; None where no load is stated
     benefit: Mapping[str, Any] | None = None  # of that load, as `judgement/benefit.py` makes it
+    target: Mapping[str, Any] = field(default_factory=dict)  # revision, digest and dtype of the examined target
+    examination_days: float | None = None  # age of the completions
     serving_bytes: float | None = None  # weights and KV cache at the stated batch and context
 
 
@@ -62,6 +64,10 @@ def apply_rules(case: Case, policy: GateConfig, gamma: int, confidence: float) -
         rules.append(_p95(case.served, policy.max_p95_seconds))
     if policy.max_memory_megabytes is not None:
         rules.append(_memory(case.serving_bytes, policy.max_memory_megabytes))
+    if policy.served_target is not None:
+        rules.append(_served_target(case.target, policy.served_target))
+    if policy.max_examination_days is not None:
+        rules.append(examination_age(case.examination_days, policy.max_examination_days))
     rules.append(_crosscheck(case.crosscheck_agrees))
     return rules
 
@@ -220,6 +226,27 @@ def _memory(serving_bytes: float | None, limit_megabytes: float) -> Rule:
         megabytes,
         threshold=limit_megabytes,
     )
+
+
+def _served_target(examined: Mapping[str, Any], served: ServedTargetConfig) -> Rule:
+    """The drafts' figures hold for one target in one number format only."""
+    differing = []
+    if served.revision is not None and served.revision not in (examined.get("revision"), examined.get("digest")):
+        known = examined.get("revision") or examined.get("digest")
+        differing.append(f"revision {known} was examined, and {served.revision} is served")
+    if served.dtype is not None and served.dtype != examined.get("dtype"):
+        differing.append(f"{examined.get('dtype')} was examined, and {served.dtype} is served")
+    text = "; ".join(differing) or "the examined target is the one that is served"
+    return Rule("served_target", FAIL if differing else PASS, text)
+
+
+def examination_age(days: float | None, most: int) -> Rule:
+    """Old completions say little about today's traffic."""
+    name = "max_examination_days"
+    if days is None:
+        return Rule(name, NO_VERDICT, "the age of the completions is not known", threshold=float(most))
+    text = f"the completions are {days:.1f} days old, at most {most} allowed"
+    return Rule(name, PASS if days <= most else FAIL, text, days, threshold=float(most))
 
 
 def _crosscheck(agrees: bool | None) -> Rule:

@@ -20,7 +20,7 @@ from pipeline.registry.history import APPROVE, EXPIRE, NONE, PROMOTE, REGISTER, 
 from pipeline.registry.mlflow_client import MISSING, Location, answering, client_for, error_code, tracking_location
 from pipeline.registry.packaging import Package, files_of, find_version, register
 from pipeline.store.artifacts import Store
-from pipeline.store.runs import utc_now
+from pipeline.store.times import utc_now
 
 CHAMPION, PREVIOUS, CHALLENGER = "champion", "previous", "challenger"
 _HISTORY = "understudy.history."  # tags of the registered model, one per change

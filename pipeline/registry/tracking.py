@@ -5,7 +5,6 @@ MLflow does not answer, the run continues with a warning. `record.mlflow` lists 
 sends only what is new. Jobs are folders of artifacts, not runs of their own: a list of runs shows one line for each run.
 """
 
-import calendar
 import shlex
 import shutil
 import sys
@@ -46,6 +45,7 @@ from pipeline.registry.shared_view import publish_view, view_path
 from pipeline.store.artifacts import Artifact, Store
 from pipeline.store.files import content_key, read_json
 from pipeline.store.runs import RunRecord, run_directory
+from pipeline.store.times import seconds_of
 
 _STATUS = {
     "finished": "FINISHED",
@@ -243,8 +243,8 @@ def _without_header(card: str) -> str:
 
 
 def _milliseconds(at: str) -> int:
-    """A time in UTC, as records have it, as MLflow has it."""
-    return 1000 * calendar.timegm(time.strptime(at, "%Y-%m-%dT%H:%M:%SZ"))
+    """A time of a record as MLflow has it."""
+    return 1000 * seconds_of(at)
 
 
 def _stamp(entry: Mapping[str, Any]) -> str:

@@ -14,7 +14,8 @@ from pipeline.registry.history import NONE
 from pipeline.registry.registry import Proposed, RegisteredDraft, Registry, registry_for
 from pipeline.store.artifacts import Store
 from pipeline.store.files import read_json
-from pipeline.store.runs import RunRecord, find_built, utc_now
+from pipeline.store.runs import RunRecord, find_built
+from pipeline.store.times import utc_now
 
 
 def approve_run(store: Store, record: RunRecord, force_promote: bool) -> RegisteredDraft:

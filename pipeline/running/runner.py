@@ -32,7 +32,8 @@ from pipeline.running.stage_list import STAGE_NAMES, stage_named
 from pipeline.running.tasks import task_json
 from pipeline.store.artifacts import Artifact, Store
 from pipeline.store.files import read_json
-from pipeline.store.runs import GC_LOCK, RunRecord, load_run, new_run_id, run_directory, run_lock, utc_now
+from pipeline.store.runs import GC_LOCK, RunRecord, load_run, new_run_id, run_directory, run_lock
+from pipeline.store.times import utc_now
 
 _RESUMABLE = ("pair", "generate", "distill")  # these continue from the files in their work directory
 _REPORTED_LIBRARIES = ("torch", "transformers", "trl", "bitsandbytes", "mlflow", "numpy")
@@ -206,6 +207,7 @@ class Runner:
                 "version": stage_named(job.stage).version,
                 "settings": job.key_settings,
                 "inputs": dict(digests),
+                "created": utc_now(),
                 "seed": self.config.seed,
                 "seconds": time.monotonic() - began,
                 "peak_memory": peak,

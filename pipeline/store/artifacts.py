@@ -16,6 +16,7 @@ from typing import IO, Any
 
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.store.files import damaged, file_sha256, read_json, write_json
+from pipeline.store.times import days_since
 
 MANIFEST = "manifest.json"
 
@@ -175,6 +176,12 @@ def _taken(stream: IO[str], how: int) -> bool:
             raise
         return False
     return True
+
+
+def age_in_days(directory: Path) -> float | None:
+    """The age of an artifact; None for one of an earlier version, which has no time."""
+    created = read_manifest(directory).get("created")
+    return None if created is None else days_since(str(created))
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:

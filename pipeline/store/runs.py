@@ -45,11 +45,6 @@ class RunRecord:
 _RECORD = TypeAdapter(RunRecord)
 
 
-def utc_now(days: int = 0) -> str:
-    """The time as records have it, or the time in so many days."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 86400 * days))
-
-
 def new_run_id(name: str) -> str:
     """Sorts by time; unique among runs started in the same second."""
     return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{name}-{secrets.token_hex(2)}"

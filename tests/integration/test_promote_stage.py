@@ -170,3 +170,12 @@ def test_champion_that_appeared_meanwhile_stops_it(context: StageContext, store:
     )
     with pytest.raises(UnderstudyError, match=r"was version none, is 1"):
         promote.run(context)
+
+
+def test_completions_that_have_become_too_old_stop_it(context: StageContext) -> None:
+    """The gate's decision may be a stored one, from when the completions were young."""
+    manifest = read_json(context.inputs["completions"] / "manifest.json")
+    write_json(context.inputs["completions"] / "manifest.json", {**manifest, "created": "2020-01-01T00:00:00Z"})
+    other = StageContext(**{**vars(context), "config": config_of(gate={"max_examination_days": 30})})
+    with pytest.raises(Refused, match="max_examination_days"):
+        promote.run(other)

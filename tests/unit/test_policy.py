@@ -285,3 +285,35 @@ def test_bounds_must_exceed_their_thresholds() -> None:
     assert (NO_VERDICT, FAIL) == (speedup.verdict, p95.verdict)
     assert (FAIL, NO_VERDICT) == (below["min_speedup"].verdict, below["max_p95_seconds"].verdict)
     assert (2.5, 2.0, 3.0, 2.0) == (p95.figure, p95.low, p95.high, p95.threshold)
+
+
+EXAMINED = {"source": "org/big", "revision": "abc", "digest": "d1", "dtype": "bfloat16"}
+
+
+@pytest.mark.parametrize(
+    ("served", "verdict"),
+    [
+        ({"revision": "abc", "dtype": "bfloat16"}, PASS),
+        ({"revision": "d1"}, PASS),  # a local directory has no revision, so its digest counts
+        ({"revision": "def"}, FAIL),
+        ({"dtype": "float16"}, FAIL),
+    ],
+)
+def test_the_examined_target_must_be_the_one_that_is_served(served: dict[str, str], verdict: str) -> None:
+    """Another revision or number format gives other figures, so it refuses."""
+    policy = GateConfig.model_validate({"served_target": served, "min_prompts_per_domain": 10})
+    assert verdict == _rules(_case(target=EXAMINED), policy)["served_target"].verdict
+
+
+@pytest.mark.parametrize(("days", "verdict"), [(6.9, PASS), (7.1, FAIL), (None, NO_VERDICT)])
+def test_old_completions_refuse(days: float | None, verdict: str) -> None:
+    """Traffic changes; completions without a time are not known to be recent."""
+    policy = GateConfig(max_examination_days=7, min_prompts_per_domain=10)
+    assert verdict == _rules(_case(examination_days=days), policy)["max_examination_days"].verdict
+
+
+def test_rules_about_gains_state_their_power() -> None:
+    """The gain and each domain; rules about sizes have none."""
+    rules = _rules(_case())
+    stated = {name for name, rule in rules.items() if rule.power is not None}
+    assert {"min_gain", "domain_margin:chat", "domain_margin:code", "beats_prompt_lookup"} == stated
