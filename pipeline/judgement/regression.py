@@ -13,6 +13,16 @@ from pipeline.errors import Refused, UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
+class DomainComparison:
+    """The same figures over the prompts of one domain. For information: the verdict does not depend on them."""
+
+    domain: str
+    draft: float  # acceptance rate
+    baseline: float
+    difference: Interval
+
+
+@dataclass(frozen=True, kw_only=True)
 class Comparison:
     """The outcome of a check."""
 
@@ -21,7 +31,18 @@ class Comparison:
     difference: Interval
     margin: float
     passed: bool
-    left_out: int  # prompts that one of the drafts was trained on
+    left_out_prompts: tuple[str, ...]  # ids of the prompts that one of the drafts was trained on
+    domains: tuple[DomainComparison, ...]  # by name; empty if there is one domain only
+    conditions: Conditions
+    digest: str  # of the draft
+    baseline_digest: str
+    hardware: str  # class of the machine
+    baseline_hardware: str
+
+    @property
+    def left_out(self) -> int:
+        """How many prompts were left out, because one of the drafts was trained on them."""
+        return len(self.left_out_prompts)
 
 
 def differing(draft: Conditions, baseline: Conditions) -> list[str]:
@@ -46,15 +67,36 @@ def compare(draft: Examined, baseline: Examined, margin: float) -> Comparison:
             f"no verdict: the drafts were trained on all {len(draft.counts)} examination prompts, so none is left to compare; "
             "use completions of other prompts"
         )
-    difference = acceptance_gain(ours, theirs, baseline.conditions.settings.confidence)
+    confidence = baseline.conditions.settings.confidence
+    difference = acceptance_gain(ours, theirs, confidence)
     return Comparison(
         draft=_rate(ours),
         baseline=_rate(theirs),
         difference=difference,
         margin=margin,
         passed=difference.low > -margin,
-        left_out=len(draft.counts) - len(ours),
+        left_out_prompts=tuple(item.id for item in draft.counts if item.id in seen),
+        domains=_by_domain(ours, theirs, confidence),
+        conditions=baseline.conditions,
+        digest=draft.digest,
+        baseline_digest=baseline.digest,
+        hardware=draft.hardware,
+        baseline_hardware=baseline.hardware,
     )
+
+
+def _by_domain(
+    draft: Sequence[PromptCounts], baseline: Sequence[PromptCounts], confidence: float
+) -> tuple[DomainComparison, ...]:
+    names = sorted({item.domain for item in draft})
+    if len(names) < 2:
+        return ()
+    found = []
+    for name in names:
+        ours, theirs = ([item for item in one if item.domain == name] for one in (draft, baseline))
+        difference = acceptance_gain(ours, theirs, confidence)
+        found.append(DomainComparison(domain=name, draft=_rate(ours), baseline=_rate(theirs), difference=difference))
+    return tuple(found)
 
 
 def _check_rows(draft: Sequence[PromptCounts], baseline: Sequence[PromptCounts]) -> None:

@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 import shutil
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,18 @@ def test_same_draft_is_no_regression(smoke: Smoke, baseline: tuple[Path, Ended])
     assert f"+0.00 points [+0.00, +0.00] over {prompts} prompts, margin 1" in ended.out
 
 
+def _files(tmp_path: Path) -> list[object]:
+    """Options for all three files."""
+    return ["--junit", tmp_path / "r.xml", "--summary", tmp_path / "r.md", "--json", tmp_path / "r.json"]
+
+
+def _problems(tmp_path: Path) -> list[tuple[str, str | None]]:
+    """Failures and errors of the JUnit file."""
+    return [
+        (one.tag, one.get("message")) for one in ET.parse(tmp_path / "r.xml").iter() if one.tag in ("failure", "error")
+    ]
+
+
 def test_noised_draft_is_a_regression(smoke: Smoke, baseline: tuple[Path, Ended], tmp_path: Path) -> None:
     """Noise on every weight costs acceptance: exit 3, both rates and the interval in one line."""
     shutil.copytree(smoke.place.artifact("distill") / "draft", tmp_path / "noised")
@@ -47,20 +60,27 @@ def test_noised_draft_is_a_regression(smoke: Smoke, baseline: tuple[Path, Ended]
         for name, value in weights.items()
     }
     save_file(noised, tmp_path / "noised" / "model.safetensors", metadata={"format": "pt"})
-    ended = _check(smoke.place, tmp_path / "noised", baseline[0])
+    ended = _check(smoke.place, tmp_path / "noised", baseline[0], *_files(tmp_path))
+    found = json.loads((tmp_path / "r.json").read_text())
     assert 3 == ended.code, ended.err
     assert ended.complaint.startswith("regression: acceptance rate 0.")
     assert re.search(r"baseline 0\.\d{4}: -\d", ended.complaint)
+    assert [("failure", ended.complaint)] == _problems(tmp_path)
+    assert (3, ended.complaint) == (found["exit_code"], found["line"])
+    assert {"modules", "tests"} == {one["domain"] for one in found["domains"]}
+    assert ended.complaint in (tmp_path / "r.md").read_text()
 
 
 def test_damaged_draft_is_a_regression(smoke: Smoke, baseline: tuple[Path, Ended], tmp_path: Path) -> None:
     """A draft of NaN cannot be examined: exit 3 like any draft that is worse."""
     shutil.copytree(smoke.place.artifact("distill") / "draft", tmp_path / "nan")
     replace_bytes(tmp_path / "nan" / "model.safetensors", lambda data: data[:-4096] + b"\xff" * 4096)
-    ended = _check(smoke.place, tmp_path / "nan", baseline[0])
+    ended = _check(smoke.place, tmp_path / "nan", baseline[0], *_files(tmp_path))
 
     assert 3 == ended.code, ended.err
     assert ended.complaint.startswith("regression: the draft returned NaN logits")
+    assert [("error", ended.complaint)] == _problems(tmp_path)
+    assert "refused" == json.loads((tmp_path / "r.json").read_text())["verdict"]
 
 
 def test_baseline_of_other_conditions_is_refused(smoke: Smoke, baseline: tuple[Path, Ended], tmp_path: Path) -> None:
@@ -68,9 +88,10 @@ def test_baseline_of_other_conditions_is_refused(smoke: Smoke, baseline: tuple[P
     content = json.loads(baseline[0].read_text())
     content["conditions"] |= {"target_dtype": "bfloat16", "completions": "0"}
     (tmp_path / "other.json").write_text(json.dumps(content))
-    ended = _check(smoke.place, smoke.place.artifact("distill"), tmp_path / "other.json")
+    ended = _check(smoke.place, smoke.place.artifact("distill"), tmp_path / "other.json", *_files(tmp_path))
 
     assert 2 == ended.code, ended.err
+    assert [("error", ended.complaint)] == _problems(tmp_path)
     assert ended.complaint.startswith(
         f"--baseline {tmp_path}/other.json: made with another completions, target dtype; use the same"
     )
@@ -220,6 +241,32 @@ def test_missing_baseline_is_bad_usage(smoke: Smoke, tmp_path: Path) -> None:
     ended, code, imported = smoke.place.spied("check", "--draft", smoke.place.artifact("distill"), "--baseline", path)
     assert (2, []) == (code, imported), ended.err
     assert f"--baseline {path}: no such file; write it with --update-baseline" == ended.complaint
+
+
+def test_a_file_that_cannot_be_written_is_bad_usage(smoke: Smoke, baseline: tuple[Path, Ended], tmp_path: Path) -> None:
+    """It exits 2 before any model is loaded."""
+    line = [
+        "check",
+        "--draft",
+        smoke.place.artifact("distill"),
+        "--baseline",
+        baseline[0],
+        "--junit",
+        tmp_path / "no" / "r.xml",
+    ]
+    ended, code, imported = smoke.place.spied(*line)
+
+    assert (2, []) == (code, imported), ended.err
+    assert f"--junit {tmp_path}/no/r.xml: {tmp_path}/no is not a directory; make it first" == ended.complaint
+
+
+def test_a_new_baseline_is_no_result(smoke: Smoke, tmp_path: Path) -> None:
+    """Nothing is compared, so there is nothing for a file to say."""
+    line = ["check", "--draft", smoke.place.artifact("distill"), "--baseline", tmp_path / "b.json", "--update-baseline"]
+    ended = smoke.place.understudy(*line, "--json", tmp_path / "r.json")
+
+    assert 2 == ended.code, ended.err
+    assert "--json: --update-baseline compares nothing; leave the option out" == ended.complaint
 
 
 def test_file_that_is_no_baseline_is_named(smoke: Smoke, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from pipeline.acceptance.baseline import Conditions, Examined, baseline_json, re
 from pipeline.acceptance.profile import PromptCounts
 from pipeline.errors import Refused, UsageError
 from pipeline.judgement.regression import compare, differing
+from pipeline.store.files import write_json
 from tests.fakes import counted
 
 CONDITIONS = Conditions(
@@ -90,6 +92,7 @@ def test_prompts_that_a_draft_was_trained_on_do_not_count() -> None:
     for draft, base in ((learnt, []), ([], learnt), (learnt[:4], learnt[4:])):
         found = compare(_examined(counts, draft), _examined(_counts(), base), 0.01)
         assert (False, 10, 10) == (found.passed, found.left_out, found.difference.prompts)
+        assert tuple(learnt) == found.left_out_prompts
         assert -0.05 == pytest.approx(found.difference.value)
 
 
@@ -101,11 +104,59 @@ def test_a_draft_that_learnt_every_prompt_is_refused() -> None:
 
 
 def test_a_baseline_survives_its_file() -> None:
-    """Everything is read back as it was written."""
-    whole = _examined(_counts(), ["p1", "p2"])
+    """What is compared is read back exactly as it was written, and the rest to six digits."""
+    whole = _examined([replace(item, accepted_by_output=[item.accepted]) for item in _counts()], ["p1", "p2"])
     raw = json.loads(json.dumps(baseline_json(whole), allow_nan=False))
+    found = read_baseline(raw, "b.json")
+    lists = {"accepted_drafts", "per_position", "accepted_by_output"}
 
-    assert whole == read_baseline(raw, "b.json")
+    assert replace(whole, counts=[]) == replace(found, counts=[])
+    for before, after in zip(whole.counts, found.counts, strict=True):
+        assert before == replace(after, **{name: getattr(before, name) for name in lists})
+        for name in lists:
+            np.testing.assert_allclose(getattr(after, name), getattr(before, name), rtol=5e-6)
+    assert 0 == compare(whole, found, 0.01).difference.value
+
+
+def test_a_baseline_of_500_prompts_is_below_a_megabyte(tmp_path: Path) -> None:
+    """With figures of full length at 16 draft lengths, completions of 128 tokens and every bin they reach."""
+    chance = np.random.default_rng(0)
+
+    def numbers(count: int = 16) -> list[float]:
+        return list(map(float, chance.uniform(1, 128, count)))
+
+    counts = [
+        replace(
+            counted(f"{chance.integers(2**60):016x}", *numbers(1), tokens=128),
+            rounds=numbers(),
+            calls=numbers(),
+            rounds_variance=numbers(),
+            accepted_drafts=numbers(),
+            per_position=numbers(),
+            accepted_by_output=numbers(4),
+            accepted_by_context=numbers(4),
+        )
+        for _ in range(500)
+    ]
+    write_json(tmp_path / "baseline.json", baseline_json(_examined(counts, [item.id for item in counts])))
+
+    assert 1_000_000 > (tmp_path / "baseline.json").stat().st_size
+
+
+def test_domains_are_compared_for_information() -> None:
+    """Each over its own prompts; a loss in one domain does not decide, and a single domain is not listed."""
+    base = [replace(item, domain="chat" if n < 10 else "code") for n, item in enumerate(_counts())]
+    draft = [replace(item, accepted=item.accepted + (-5 if item.domain == "chat" else 10)) for item in base]
+    found = compare(_examined(draft), _examined(base), 0.5)
+
+    assert found.passed
+    assert [("chat", 10, -0.05), ("code", 10, 0.1)] == [
+        (one.domain, one.difference.prompts, pytest.approx(one.difference.value)) for one in found.domains
+    ]
+    assert [pytest.approx(0.05)] * 2 == [
+        abs(one.draft - one.baseline) / (1 + (one.domain == "code")) for one in found.domains
+    ]
+    assert () == compare(_examined(_counts()), _examined(_counts()), 0.01).domains
 
 
 def test_conditions_that_differ_are_named() -> None:
