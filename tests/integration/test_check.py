@@ -4,6 +4,8 @@ import hashlib
 import json
 import re
 import shutil
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -288,3 +290,30 @@ def test_draft_of_another_family_is_named(smoke: Smoke, baseline: tuple[Path, En
     assert 1 == ended.code, ended.err
     assert ended.complaint.startswith("draft and target have different tokenizers: token ")
     assert "choose a draft with the target's tokenizer" in ended.complaint
+
+
+@pytest.mark.long
+def test_the_pytest_plugin_calls_the_real_command(smoke: Smoke, baseline: tuple[Path, Ended], tmp_path: Path) -> None:
+    """In a project that has a package `pipeline` of its own, which PYTHONPATH puts first: one test passes, and one fails with
+    the command's line."""
+    (tmp_path / "pipeline").mkdir()
+    (tmp_path / "pipeline" / "__init__.py").write_text("raise SystemExit('the foreign pipeline')\n")
+    shutil.copy(baseline[0], tmp_path / "baseline.json")
+    (tmp_path / "test_draft.py").write_text(
+        "def test_good(acceptance):\n    assert acceptance.not_worse_than('baseline.json').figures['difference']['prompts']\n"
+        "def test_gone(acceptance):\n    assert acceptance.not_worse_than('gone.json')\n"
+    )
+    (tmp_path / "pytest.ini").write_text(
+        f"[pytest]\nunderstudy_draft = {smoke.place.artifact('distill')}\n"
+        f"understudy_completions = {smoke.place.artifact('generate')}\n"
+    )
+    environment = smoke.place.environment(PYTEST_DISABLE_PLUGIN_AUTOLOAD="1", PYTHONPATH=".")
+    line = [sys.executable, "-m", "pytest", "-p", "understudy_pytest"]
+    ended = subprocess.run(
+        line, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600, check=False
+    )
+
+    assert 1 == ended.returncode, ended.stdout + ended.stderr
+    assert "1 failed, 1 passed" in ended.stdout
+    gone = f"understudy check: --baseline {tmp_path}/gone.json: no such file; write it with --update-baseline"
+    assert gone in ended.stdout.splitlines()
