@@ -4,6 +4,7 @@ import sys
 
 from tests.benchmarks import (
     architectures,
+    check,
     conformance,
     coverage,
     decoder_batch,
@@ -40,6 +41,7 @@ FIGURES = {
     "conformance": conformance,
     "coverage": coverage,
     "light_paths": light_paths,
+    "check": check,
     "threads": threads,
     "architectures": architectures,
     "distillation": distillation,

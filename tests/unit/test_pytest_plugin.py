@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import understudy_pytest
 
 pytest_plugins = ("pytester",)
 
+ROOT = Path(__file__).parents[2]
 LINE = "regression: acceptance rate 0.5012, baseline 0.7123: -21.11 points [-22.00, -20.00] over 500 prompts, margin 1 points"
 _FAKE = """#!{python}
 import json, pathlib, sys
@@ -201,3 +203,12 @@ def test_the_plugin_imports_the_standard_library_and_pytest() -> None:
     names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
 
     assert {"pytest"} == {name.partition(".")[0] for name in names} - set(sys.stdlib_module_names)
+
+
+@pytest.mark.skipif(not (ROOT / "pyproject.toml").exists(), reason="runs in a checkout")
+def test_pytest_finds_the_plugin_of_an_installed_package() -> None:
+    """By its entry point; the modules beside the packages are listed for the wheel."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+    assert {"understudy": "understudy_pytest"} == project["project"]["entry-points"]["pytest11"]
+    assert {path.stem for path in ROOT.glob("*.py")} == set(project["tool"]["setuptools"]["py-modules"])
