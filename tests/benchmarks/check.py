@@ -57,7 +57,7 @@ def _write_config(place: Path, pair: Any) -> None:
     from tests.benchmarks.refpair import windows
 
     tokenizer = load_tokenizer(pair.tokenizer)
-    texts = (tokenizer.decode(prompt) for prompt in windows(pair, int(PROMPTS * 1.05), _PROMPT_TOKENS, seed=0))
+    texts = (tokenizer.decode(prompt) for prompt in windows(pair, int(PROMPTS * 1.06), _PROMPT_TOKENS, seed=0))
     (place / "prompts.jsonl").write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
     config = {
         "name": "check",

@@ -29,15 +29,18 @@ def _check(place: Place, draft: Path, baseline: Path, *more: object) -> Ended:
     return place.understudy("check", RUN, "--draft", draft, "--baseline", baseline, *more)
 
 
-def test_same_draft_is_no_regression(smoke: Smoke, baseline: tuple[Path, Ended]) -> None:
-    """The draft against its own baseline: no difference at all, exit 0; the baseline says how many prompts it has."""
+def test_same_draft_is_no_regression(smoke: Smoke, baseline: tuple[Path, Ended], tmp_path: Path) -> None:
+    """The draft against its own baseline: no difference at all, exit 0; the baseline says how many prompts it has. In a job of
+    GitHub Actions the summary is written without an option."""
     path, written = baseline
     prompts = len(json.loads(path.read_text())["prompts"])
-    ended = _check(smoke.place, smoke.place.artifact("distill"), path)
+    line = ["check", RUN, "--draft", smoke.place.artifact("distill"), "--baseline", path]
+    ended = smoke.place.understudy(*line, GITHUB_STEP_SUMMARY=str(tmp_path / "summary.md"))
     assert (0, f"baseline of {prompts} prompts written to {path}\n") == (written.code, written.out), written.err
     assert (0, "") == (ended.code, ended.err)
     assert "no regression: acceptance rate 0." in ended.out
     assert f"+0.00 points [+0.00, +0.00] over {prompts} prompts, margin 1" in ended.out
+    assert f"    {ended.out}" in (tmp_path / "summary.md").read_text()
 
 
 def _files(tmp_path: Path) -> list[object]:
