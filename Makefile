@@ -4,6 +4,7 @@ VENV := .venv
 AIRFLOW_VENV := .venv-airflow
 VLLM_VENV := .venv-engines
 OPENVINO_VENV := .venv-openvino
+WORKFLOW_VENV := .venv-workflow
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 # Tests run in WORKERS processes with one computing thread each; a worker that is done takes tests from the other.
@@ -13,7 +14,7 @@ FUZZ_INPUTS ?= 20000
 # Where `make conformance` finds a finished quickstart; built there if it is absent.
 STORE ?= .understudy
 
-.PHONY: help quickstart test test-unit test-long fuzz test-dags sanitize conformance bench bench-distill docs lint types wheel-test clean
+.PHONY: help quickstart test test-unit test-long fuzz test-dags sanitize conformance bench bench-distill docs lint lint-workflow types wheel-test clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -84,6 +85,15 @@ lint: $(VENV)/.installed  ## ruff
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
+$(WORKFLOW_VENV)/.installed: docs/examples/constraints.txt
+	$(PYTHON) -m venv $(WORKFLOW_VENV)
+	$(WORKFLOW_VENV)/bin/pip install --quiet --disable-pip-version-check -c docs/examples/constraints.txt zizmor check-jsonschema
+	touch $@
+
+lint-workflow: $(WORKFLOW_VENV)/.installed  ## the example workflow of docs/ci.md: zizmor (offline) and the schema of GitHub's workflows
+	$(WORKFLOW_VENV)/bin/zizmor --offline --persona auditor docs/examples/draft-regression.yml
+	$(WORKFLOW_VENV)/bin/check-jsonschema --builtin-schema vendor.github-workflows docs/examples/draft-regression.yml
+
 types: $(VENV)/.installed  ## mypy, strict
 	$(BIN)/mypy
 
@@ -91,4 +101,4 @@ wheel-test: $(VENV)/.installed  ## what can differ in the built wheel, from outs
 	.ci/wheel-test
 
 clean:  ## remove environments and build output, keep .understudy
-	rm -rf $(VENV) $(AIRFLOW_VENV) $(VLLM_VENV) $(OPENVINO_VENV) .cache build dist *.egg-info
+	rm -rf $(VENV) $(AIRFLOW_VENV) $(VLLM_VENV) $(OPENVINO_VENV) $(WORKFLOW_VENV) .cache build dist *.egg-info

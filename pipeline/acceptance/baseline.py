@@ -3,7 +3,7 @@
 It holds only what a paired comparison needs, so it is small enough to be committed to a repository. No I/O, no model.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,9 +13,10 @@ from pipeline.acceptance.profile import PromptCounts, counts_from_json, counts_j
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.config.pair import Dtype
 from pipeline.errors import UsageError
+from pipeline.store.files import content_key
 from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Text, parse
 
-SCHEMA = 3
+SCHEMA = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +66,7 @@ class _File:
     conditions: Conditions
     hardware: Text
     draft: _Draft
+    sha256: Text  # of everything else in the file
     prompts: list[Any]
 
 
@@ -73,12 +75,29 @@ _FILE, _SETTINGS = TypeAdapter(_File), TypeAdapter(EvaluateConfig)
 
 def baseline_json(examined: Examined) -> dict[str, Any]:
     """The content of a baseline file."""
-    return {
+    rows = [_short(row) for row in counts_json(examined.counts)]
+    head = {
         "schema": SCHEMA,
         "conditions": asdict(examined.conditions),
         "hardware": examined.hardware,
         "draft": {"digest": examined.digest, "trained_on": sorted(examined.trained_on)},
-        "prompts": counts_json(examined.counts),
+    }
+    return {**head, "sha256": content_key([head, rows]), "prompts": rows}
+
+
+def _check_unaltered(raw: Mapping[str, Any]) -> None:
+    """ValueError for a file that was edited or merged by hand. It stops accidents: whoever forges a file can forge the digest."""
+    head = {name: value for name, value in raw.items() if name not in ("sha256", "prompts")}
+    if raw["sha256"] != content_key([head, raw["prompts"]]):
+        raise ValueError("it was altered after it was written: its SHA-256 differs")
+
+
+def _short(row: dict[str, Any]) -> dict[str, Any]:
+    """Lists by draft length or position bin with six significant digits: they are most of the file, and the check reads none of
+    them. What it compares keeps every digit."""
+    return {
+        name: [float(f"{number:.6g}") for number in value] if isinstance(value, list) else value
+        for name, value in row.items()
     }
 
 
@@ -92,9 +111,14 @@ def read_baseline(raw: Any, where: str) -> Examined:
         )
     try:
         file = parse(_FILE, raw)
-        _ = file.conditions.settings
+        _check_unaltered(raw)
+        counts = counts_from_json(file.prompts)
+        if counts and len(counts[0].rounds) != file.conditions.settings.max_gamma:
+            raise ValueError(
+                f"rows of {len(counts[0].rounds)} draft lengths, and max_gamma {file.conditions.settings.max_gamma}"
+            )
         return Examined(
-            counts=counts_from_json(file.prompts),
+            counts=counts,
             conditions=file.conditions,
             hardware=file.hardware,
             digest=file.draft.digest,

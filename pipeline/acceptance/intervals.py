@@ -95,7 +95,7 @@ def interval(value: float, strata: Sequence[StratumMoments], confidence: float) 
     prompts = sum(stratum.prompts for stratum in strata)
     variance = sum(stratum.variance for stratum in strata)
     dof = _combined(strata, variance)
-    if not np.isfinite(variance) or dof < _LEAST_DOF:
+    if not np.isfinite(variance) or min(dof, _effective(strata) - 1) < _LEAST_DOF:
         return Interval(value, float("-inf"), float("inf"), prompts)
     if variance == 0:
         return Interval(value, value, value, prompts)
@@ -104,6 +104,12 @@ def interval(value: float, strata: Sequence[StratumMoments], confidence: float) 
     below = max(quantile, _without_skewness(quantile, skewness))
     above = max(quantile, -_without_skewness(-quantile, skewness))
     return Interval(value, value - below * error, value + above * error, prompts, error, dof)
+
+
+def _effective(strata: Sequence[StratumMoments]) -> float:
+    """Kish's effective number of all prompts: a stratum that happens not to vary lends no certainty to few heavy prompts."""
+    total, squares = (sum(stratum.weights[power] for stratum in strata) for power in (0, 1))
+    return total**2 / squares if squares > 0 else 0.0
 
 
 def _combined(strata: Sequence[StratumMoments], variance: float) -> float:

@@ -161,6 +161,9 @@ def counts_from_json(rows: Any) -> list[PromptCounts]:
     lists = (item for row in counts for item in (row.rounds, row.calls, row.rounds_variance, row.accepted_drafts))
     if len({len(item) for item in lists} | {len(row.per_position) for row in counts}) > 1:
         raise ValueError("lists of different lengths; each has one entry for each draft length")
+    for row in counts:
+        if not 0 <= row.accepted <= row.examined:
+            raise ValueError(f"prompt {row.id}: {row.accepted} accepted of {row.examined} examined tokens")
     return counts
 
 

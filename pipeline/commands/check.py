@@ -1,5 +1,8 @@
 """`understudy check`: the acceptance regression check of CI."""
 
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,8 +11,10 @@ import typer
 from pipeline.commands.options import DEFAULT_STORE, RunId, StorePath, TrustOption
 
 if TYPE_CHECKING:
-    from pipeline.acceptance.baseline import Conditions, Examined
+    from pipeline.acceptance.baseline import Examined
     from pipeline.examination.on_completions import Settings
+    from pipeline.judgement.regression import Comparison
+    from pipeline.store.artifacts import Artifact
     from pipeline.store.runs import RunRecord
 
 
@@ -33,84 +38,126 @@ def check(
     update_baseline: Annotated[
         bool, typer.Option("--update-baseline", help="Write the draft's figures to --baseline and compare nothing.")
     ] = False,
+    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the result as JUnit XML.")] = None,
+    summary: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write the result as Markdown. By default it is appended to $GITHUB_STEP_SUMMARY, if set.",
+        ),
+    ] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON.")] = None,
     trust_remote_code: TrustOption = False,
 ) -> None:
     """Compare a draft with a baseline file, prompt by prompt. Exit 3 on a regression."""
-    from pipeline.acceptance.baseline import baseline_json, read_baseline
-    from pipeline.errors import BrokenDraft, Refused, UsageError
-    from pipeline.store.artifacts import Store
-    from pipeline.store.files import read_user_json, write_json
-    from pipeline.store.runs import find_built, require_run
-
-    if not update_baseline and not baseline.is_file():
-        raise UsageError(f"--baseline {baseline}: no such file; write it with --update-baseline")
-    before = None
-    if baseline.is_file() and not (update_baseline and (run or completions is None)):
-        before = read_baseline(read_user_json(baseline, "write it anew with --update-baseline"), str(baseline))
-    record, where = None, completions
-    if run is not None or where is None:
-        opened = Store(store)
-        record = require_run(opened, run, needs=("generate",))
-        where = where or find_built(opened, record, "generate").path
-    settings = _settings(before, record, trust_remote_code)
-    from pipeline.examination.on_completions import (
-        conditions_of,
-        examine_on,  # loads torch, so it comes after every check that needs no torch
-        open_completions,
-    )
-
-    stored = open_completions(where)
-    if before is not None and not update_baseline:
-        _check_conditions(conditions_of(stored, settings), before, baseline)
-    try:
-        examined = examine_on(stored, draft, settings)
-    except BrokenDraft as error:
-        raise Refused(f"regression: {error}") from None
+    began = time.perf_counter()
+    inputs = _Inputs(draft, baseline, run, completions, store, trust_remote_code)
     if update_baseline:
-        write_json(baseline, baseline_json(examined))
-        print(f"baseline of {len(examined.counts)} prompts written to {baseline}{_left_out(len(examined.trained_on))}")
+        named = {"--junit": junit, "--summary": summary, "--json": json_file}
+        _update_baseline(inputs, [option for option, path in named.items() if path is not None])
         return
-    assert before is not None
-    _compare(examined, before, margin)
+    from pipeline.errors import Refused, UnderstudyError
+    from pipeline.report.check import compared, not_compared
+    from pipeline.report.check_files import check_files
+
+    files = check_files(junit, summary, json_file)
+    files.prepare(baseline)
+    try:
+        comparison = _compare(inputs, margin)
+    except UnderstudyError as error:
+        files.write(not_compared(error, draft, str(baseline), time.perf_counter() - began))
+        raise
+    result = compared(comparison, draft, str(baseline), time.perf_counter() - began)
+    files.write(result)
+    for remark in (result.note, result.power):
+        if remark:
+            print(remark)
+    if not comparison.passed:
+        raise Refused(result.line)
+    print(result.line)
 
 
-def _check_conditions(conditions: "Conditions", before: "Examined", baseline: Path) -> None:
+@dataclass(frozen=True)
+class _Inputs:
+    """What is examined, and where it is found."""
+
+    draft: str
+    baseline: Path
+    run: str | None
+    completions: Path | None
+    store: Path
+    trust_remote_code: bool
+
+
+def _update_baseline(inputs: _Inputs, outputs: Sequence[str]) -> None:
+    """Examine the draft and write its figures to --baseline. The settings are those of the run; without one, of the old file."""
+    from pipeline.acceptance.baseline import baseline_json
     from pipeline.errors import UsageError
-    from pipeline.judgement.regression import differing
+    from pipeline.report.check import left_out_text
+    from pipeline.store.files import write_json
 
-    if names := differing(conditions, before.conditions):
+    if outputs:
+        raise UsageError(f"{', '.join(outputs)}: --update-baseline compares nothing; leave the option out")
+    path = inputs.baseline
+    of_run = inputs.run is not None or inputs.completions is None
+    before = None if of_run or not path.is_file() else _read(path)
+    stored, settings = _open(inputs, before)
+    examined = _examine(stored, inputs.draft, settings)
+    write_json(path, baseline_json(examined))
+    print(f"baseline of {len(examined.counts)} prompts written to {path}{left_out_text(len(examined.trained_on))}")
+
+
+def _compare(inputs: _Inputs, margin: float) -> "Comparison":
+    """Examine the draft as the baseline was, and compare. UsageError if conditions or rows differ; Refused without figures."""
+    from pipeline.errors import UsageError
+    from pipeline.judgement.regression import compare, differing
+
+    path = inputs.baseline
+    if not path.is_file():
+        raise UsageError(f"--baseline {path}: no such file; write it with --update-baseline")
+    before = _read(path)
+    stored, settings = _open(inputs, before)
+    from pipeline.examination.on_completions import conditions_of
+
+    if names := differing(conditions_of(stored, settings), before.conditions):
         raise UsageError(
-            f"--baseline {baseline}: made with another {', '.join(names)}; use the same, or write it again with "
+            f"--baseline {path}: made with another {', '.join(names)}; use the same, or write it again with "
             "--update-baseline"
         )
+    return compare(_examine(stored, inputs.draft, settings), before, margin)
 
 
-def _compare(examined: "Examined", before: "Examined", margin: float) -> None:
-    """Print the comparison. Refused where a regression is not excluded, UsageError where rows of the baseline were edited."""
-    from pipeline.errors import Refused
-    from pipeline.judgement.regression import compare
+def _read(baseline: Path) -> "Examined":
+    from pipeline.acceptance.baseline import read_baseline
+    from pipeline.store.files import read_user_json
 
-    result = compare(examined, before, margin)
-    change = result.difference
-    line = (
-        f"acceptance rate {result.draft:.4f}, baseline {result.baseline:.4f}: {change.value * 100:+.2f} points "
-        f"[{change.low * 100:+.2f}, {change.high * 100:+.2f}] over {change.prompts} prompts, margin {margin * 100:g} points"
-        f"{_left_out(result.left_out)}"
-    )
-    if examined.hardware != before.hardware:
-        print(f"note: the baseline was measured on {before.hardware}, this machine is {examined.hardware}; {_ROUNDING}")
-    if result.power is not None and result.power.equal_passes is not None:
-        needed = result.power.prompts_needed["0.95"]
-        print(
-            f"power: a draft with equal acceptance passes with {100 * result.power.equal_passes:.0f}% over these prompts; "
-            f"95% needs {'more than ten million' if needed is None else needed} prompts"
-        )
-    if not result.passed:
-        raise Refused(f"regression: {line}")
-    print(f"no regression: {line}")
+    return read_baseline(read_user_json(baseline, "write it anew with --update-baseline"), str(baseline))
 
 
-_ROUNDING = "acceptance differs by rounding between them, most with quantised or 16-bit weights"
+def _open(inputs: _Inputs, before: "Examined | None") -> "tuple[Artifact, Settings]":
+    """The completions, and how a draft is examined on them. No model is loaded."""
+    from pipeline.store.artifacts import Store
+    from pipeline.store.runs import find_built, require_run
+
+    record, where = None, inputs.completions
+    if inputs.run is not None or where is None:
+        opened = Store(inputs.store)
+        record = require_run(opened, inputs.run, needs=("generate",))
+        where = where or find_built(opened, record, "generate").path
+    settings = _settings(before, record, inputs.trust_remote_code)
+    from pipeline.examination.on_completions import open_completions  # loads torch: after every check that needs none
+
+    return open_completions(where), settings
+
+
+def _examine(stored: "Artifact", draft: str, settings: "Settings") -> "Examined":
+    from pipeline.errors import BrokenDraft, Refused
+    from pipeline.examination.on_completions import examine_on
+
+    try:
+        return examine_on(stored, draft, settings)
+    except BrokenDraft as error:
+        raise Refused(f"regression: {error}") from None
 
 
 def _settings(before: "Examined | None", record: "RunRecord | None", trust_remote_code: bool) -> "Settings":
@@ -132,7 +179,3 @@ def _settings(before: "Examined | None", record: "RunRecord | None", trust_remot
             "that exists"
         )
     return Settings(evaluate=settings, dtype=dtype, device=device, trust_remote_code=trusted)
-
-
-def _left_out(count: int) -> str:
-    return f"; {count} prompts left out, because a draft was trained on them" if count else ""

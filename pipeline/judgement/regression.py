@@ -12,6 +12,19 @@ from pipeline.acceptance.profile import PromptCounts, acceptance_gain
 from pipeline.errors import Refused, UsageError
 from pipeline.judgement.power import Power, power_of
 
+# Where prompts are left out, so many or half of them must remain: a draft must not choose the few that it is compared on.
+_LEAST_PROMPTS = 40
+
+
+@dataclass(frozen=True, kw_only=True)
+class DomainComparison:
+    """The same figures over the prompts of one domain. For information: the verdict does not depend on them."""
+
+    domain: str
+    draft: float  # acceptance rate
+    baseline: float
+    difference: Interval
+
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
@@ -23,7 +36,18 @@ class Comparison:
     margin: float
     power: Power | None  # of the check; None where there is no interval, or the drafts do not differ
     passed: bool
-    left_out: int  # prompts that one of the drafts was trained on
+    left_out_prompts: tuple[str, ...]  # ids of the prompts that one of the drafts was trained on
+    domains: tuple[DomainComparison, ...]  # by name; empty if there is one domain only
+    conditions: Conditions
+    digest: str  # of the draft
+    baseline_digest: str
+    hardware: str  # class of the machine
+    baseline_hardware: str
+
+    @property
+    def left_out(self) -> int:
+        """How many prompts were left out, because one of the drafts was trained on them."""
+        return len(self.left_out_prompts)
 
 
 def differing(draft: Conditions, baseline: Conditions) -> list[str]:
@@ -41,15 +65,22 @@ def compare(draft: Examined, baseline: Examined, margin: float) -> Comparison:
     UsageError if prompts or their tokens differ, Refused if no prompt is left, ValueError on empty input.
     """
     ours, theirs = unseen_prompts(draft, baseline)
-    difference = acceptance_gain(ours, theirs, baseline.conditions.settings.confidence)
+    kept, confidence = {item.id for item in ours}, baseline.conditions.settings.confidence
+    difference = acceptance_gain(ours, theirs, confidence)
     return Comparison(
         draft=_rate(ours),
         baseline=_rate(theirs),
         difference=difference,
         margin=margin,
-        power=power_of(difference, -margin, baseline.conditions.settings.confidence),
+        power=power_of(difference, -margin, confidence),
         passed=difference.low > -margin,
-        left_out=len(draft.counts) - len(ours),
+        left_out_prompts=tuple(item.id for item in draft.counts if item.id not in kept),
+        domains=_by_domain(ours, theirs, confidence),
+        conditions=baseline.conditions,
+        digest=draft.digest,
+        baseline_digest=baseline.digest,
+        hardware=draft.hardware,
+        baseline_hardware=baseline.hardware,
     )
 
 
@@ -58,16 +89,31 @@ def unseen_prompts(draft: Examined, baseline: Examined) -> tuple[list[PromptCoun
     _check_rows(draft.counts, baseline.counts)
     seen = draft.trained_on | baseline.trained_on
     ours, theirs = ([item for item in one.counts if item.id not in seen] for one in (draft, baseline))
-    if draft.counts and not ours:
+    count, left = len(draft.counts), len(ours)
+    if left < count and left < min(_LEAST_PROMPTS, count / 2):
         raise Refused(
-            f"no verdict: the drafts were trained on all {len(draft.counts)} examination prompts, so none is left to compare; "
-            "use completions of other prompts"
+            f"no verdict: a draft was trained on {'all' if not left else count - left} of the {count} examination prompts, so "
+            f"{left or 'none'} are left to compare; use completions of other prompts"
         )
     return ours, theirs
 
 
+def _by_domain(
+    draft: Sequence[PromptCounts], baseline: Sequence[PromptCounts], confidence: float
+) -> tuple[DomainComparison, ...]:
+    names = sorted({item.domain for item in draft})
+    if len(names) < 2:
+        return ()
+    found = []
+    for name in names:
+        ours, theirs = ([item for item in one if item.domain == name] for one in (draft, baseline))
+        difference = acceptance_gain(ours, theirs, confidence)
+        found.append(DomainComparison(domain=name, draft=_rate(ours), baseline=_rate(theirs), difference=difference))
+    return tuple(found)
+
+
 def _check_rows(draft: Sequence[PromptCounts], baseline: Sequence[PromptCounts]) -> None:
-    """Equal completions give equal rows; a baseline whose rows were edited does not match."""
+    """Equal completions give equal rows."""
     if len(draft) != len(baseline):
         raise UsageError(f"--baseline: has {len(baseline)} prompts, and the completions have {len(draft)}; {_ANEW}")
     for ours, theirs in zip(draft, baseline, strict=True):

@@ -15,6 +15,7 @@ from pipeline.config.pair import TARGET, ModelSource
 from pipeline.config.quantize import Variant
 from pipeline.config.root import Config
 from pipeline.errors import UsageError
+from pipeline.models.draft_directory import TRAINED_ON
 from pipeline.models.files import model_files
 from pipeline.reference.text import library_stamp, text_digest
 from pipeline.running.tasks import profile_input
@@ -128,7 +129,9 @@ def _model(role: str, source: ModelSource, digests: _Digests) -> OutsideInput:
     path = Path(source.source)
     if not (path / "config.json").is_file():
         raise UsageError(f"pair.{role}.source: {path} is not a model directory (no config.json there)")
-    return OutsideInput(digests.of_files(path, model_files(path)), str(path))
+    digest, seen = digests.of_files(path, model_files(path)), path / TRAINED_ON
+    # Not part of the model, but it decides which prompts its examination leaves out.
+    return OutsideInput(content_key([digest, digests.of(seen)]) if seen.is_file() else digest, str(path))
 
 
 def _prompts(number: int, path: Path, digests: _Digests) -> OutsideInput:

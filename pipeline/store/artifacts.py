@@ -41,11 +41,19 @@ class Artifact:
         """Digests of named parts of the artifact; a later stage may depend on a part instead of the whole artifact."""
         return dict(self.manifest["provides"])
 
+    def _check_listed(self) -> None:
+        """A file that was put there later would be read like the others."""
+        for path in self.path.rglob("*"):
+            name = str(path.relative_to(self.path))
+            if path.is_file() and name != MANIFEST and name not in self.manifest["files"]:
+                raise self._damaged(name, "is not a file of this artifact")
+
     def check_stats(self) -> None:
         """Compare every file's size and mtime with the manifest; a file whose mtime moved is hashed.
 
-        Raises UnderstudyError naming the first file that is missing or was altered.
+        Raises UnderstudyError naming the first file that is missing, was altered or was added.
         """
+        self._check_listed()
         for name, entry in self.manifest["files"].items():
             path = self.path / name
             try:
@@ -58,7 +66,8 @@ class Artifact:
                 self._check_hash(name)
 
     def check_hashes(self) -> None:
-        """Hash every file; raises UnderstudyError naming the first that differs from the manifest."""
+        """Hash every file; raises UnderstudyError naming the first that differs from the manifest or is not in it."""
+        self._check_listed()
         for name in self.manifest["files"]:
             if not (self.path / name).exists():
                 raise self._damaged(name, "is missing")
@@ -105,6 +114,11 @@ class Store:
                 raise UnderstudyError(f"{directory} has no {MANIFEST}, so it was changed; delete it and run again")
             return None
         artifact = Artifact(directory, read_manifest(directory))
+        if (artifact.manifest["stage"], artifact.key) != (stage, key):
+            raise UnderstudyError(
+                f"{directory} holds {artifact.manifest['stage']}-{artifact.key}, so it was copied or renamed; delete it and run "
+                "again"
+            )
         artifact.check_stats()
         return artifact
 

@@ -4,6 +4,7 @@ import sys
 
 from tests.benchmarks import (
     architectures,
+    check,
     conformance,
     coverage,
     decoder_batch,
@@ -42,6 +43,7 @@ FIGURES = {
     "coverage": coverage,
     "power": power,
     "light_paths": light_paths,
+    "check": check,
     "threads": threads,
     "architectures": architectures,
     "distillation": distillation,

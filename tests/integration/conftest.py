@@ -44,7 +44,7 @@ JOBS = (
     "gate",
     "promote",
 )
-_FOREIGN = ("MLFLOW_", "UNDERSTUDY_", "HF_", "XDG_", "COLUMNS", "FORCE_COLOR")
+_FOREIGN = ("MLFLOW_", "UNDERSTUDY_", "HF_", "XDG_", "GITHUB_", "COLUMNS", "FORCE_COLOR")
 _PROXIES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
 _HEAVY = ("torch", "transformers", "trl", "datasets", "bitsandbytes", "mlflow")
 _SPY = f"""

@@ -4,12 +4,17 @@ import hashlib
 import json
 import re
 import shutil
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from pipeline.store.files import content_key
 from tests.integration.conftest import RUN, SMOKE, Ended, Place, Smoke, rename_token, replace_bytes
 
 
@@ -22,19 +27,40 @@ def baseline(smoke: Smoke, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
     )
 
 
+def _write(path: Path, content: dict[str, Any]) -> None:
+    """A baseline file as this version would have written it with this content."""
+    head = {name: value for name, value in content.items() if name not in ("sha256", "prompts")}
+    path.write_text(json.dumps({**content, "sha256": content_key([head, content["prompts"]])}))
+
+
 def _check(place: Place, draft: Path, baseline: Path, *more: object) -> Ended:
     return place.understudy("check", RUN, "--draft", draft, "--baseline", baseline, *more)
 
 
-def test_same_draft_is_no_regression(smoke: Smoke, baseline: tuple[Path, Ended]) -> None:
-    """The draft against its own baseline: no difference at all, exit 0; the baseline says how many prompts it has."""
+def test_same_draft_is_no_regression(smoke: Smoke, baseline: tuple[Path, Ended], tmp_path: Path) -> None:
+    """The draft against its own baseline: no difference at all, exit 0; the baseline says how many prompts it has. In a job of
+    GitHub Actions the summary is written without an option."""
     path, written = baseline
     prompts = len(json.loads(path.read_text())["prompts"])
-    ended = _check(smoke.place, smoke.place.artifact("distill"), path)
+    line = ["check", RUN, "--draft", smoke.place.artifact("distill"), "--baseline", path]
+    ended = smoke.place.understudy(*line, GITHUB_STEP_SUMMARY=str(tmp_path / "summary.md"))
     assert (0, f"baseline of {prompts} prompts written to {path}\n") == (written.code, written.out), written.err
     assert (0, "") == (ended.code, ended.err)
     assert "no regression: acceptance rate 0." in ended.out
     assert f"+0.00 points [+0.00, +0.00] over {prompts} prompts, margin 1" in ended.out
+    assert f"    {ended.out}" in (tmp_path / "summary.md").read_text()
+
+
+def _files(tmp_path: Path) -> list[object]:
+    """Options for all three files."""
+    return ["--junit", tmp_path / "r.xml", "--summary", tmp_path / "r.md", "--json", tmp_path / "r.json"]
+
+
+def _problems(tmp_path: Path) -> list[tuple[str, str | None]]:
+    """Failures and errors of the JUnit file."""
+    return [
+        (one.tag, one.get("message")) for one in ET.parse(tmp_path / "r.xml").iter() if one.tag in ("failure", "error")
+    ]
 
 
 def test_noised_draft_is_a_regression(smoke: Smoke, baseline: tuple[Path, Ended], tmp_path: Path) -> None:
@@ -47,30 +73,38 @@ def test_noised_draft_is_a_regression(smoke: Smoke, baseline: tuple[Path, Ended]
         for name, value in weights.items()
     }
     save_file(noised, tmp_path / "noised" / "model.safetensors", metadata={"format": "pt"})
-    ended = _check(smoke.place, tmp_path / "noised", baseline[0])
+    ended = _check(smoke.place, tmp_path / "noised", baseline[0], *_files(tmp_path))
+    found = json.loads((tmp_path / "r.json").read_text())
     assert 3 == ended.code, ended.err
     assert ended.complaint.startswith("regression: acceptance rate 0.")
     assert re.search(r"baseline 0\.\d{4}: -\d", ended.complaint)
+    assert [("failure", ended.complaint)] == _problems(tmp_path)
+    assert (3, ended.complaint) == (found["exit_code"], found["line"])
+    assert {"modules", "tests"} == {one["domain"] for one in found["domains"]}
+    assert ended.complaint in (tmp_path / "r.md").read_text()
 
 
 def test_damaged_draft_is_a_regression(smoke: Smoke, baseline: tuple[Path, Ended], tmp_path: Path) -> None:
     """A draft of NaN cannot be examined: exit 3 like any draft that is worse."""
     shutil.copytree(smoke.place.artifact("distill") / "draft", tmp_path / "nan")
     replace_bytes(tmp_path / "nan" / "model.safetensors", lambda data: data[:-4096] + b"\xff" * 4096)
-    ended = _check(smoke.place, tmp_path / "nan", baseline[0])
+    ended = _check(smoke.place, tmp_path / "nan", baseline[0], *_files(tmp_path))
 
     assert 3 == ended.code, ended.err
     assert ended.complaint.startswith("regression: the draft returned NaN logits")
+    assert [("error", ended.complaint)] == _problems(tmp_path)
+    assert "refused" == json.loads((tmp_path / "r.json").read_text())["verdict"]
 
 
 def test_baseline_of_other_conditions_is_refused(smoke: Smoke, baseline: tuple[Path, Ended], tmp_path: Path) -> None:
     """Figures of other settings are not compared: exit 2, and the settings that differ are named."""
     content = json.loads(baseline[0].read_text())
     content["conditions"] |= {"target_dtype": "bfloat16", "completions": "0"}
-    (tmp_path / "other.json").write_text(json.dumps(content))
-    ended = _check(smoke.place, smoke.place.artifact("distill"), tmp_path / "other.json")
+    _write(tmp_path / "other.json", content)
+    ended = _check(smoke.place, smoke.place.artifact("distill"), tmp_path / "other.json", *_files(tmp_path))
 
     assert 2 == ended.code, ended.err
+    assert [("error", ended.complaint)] == _problems(tmp_path)
     assert ended.complaint.startswith(
         f"--baseline {tmp_path}/other.json: made with another completions, target dtype; use the same"
     )
@@ -155,7 +189,8 @@ def test_a_baseline_that_is_written_again_keeps_its_settings(
     content = json.loads(baseline[0].read_text())
     settings = {"convention": "transformers", "draft_sampling": "greedy", "max_gamma": 6, "confidence": 0.9}
     content["conditions"] |= {"dtype": "bfloat16", "evaluate": settings | {"batch_tokens": 4096}}
-    (tmp_path / "again.json").write_text(json.dumps(content))
+    content["prompts"] = []  # of 16 draft lengths
+    _write(tmp_path / "again.json", content)
     line = ["--completions", smoke.place.artifact("generate"), "--baseline", tmp_path / "again.json"]
     ended = smoke.place.understudy("check", "--draft", smoke.place.artifact("distill"), *line, "--update-baseline")
 
@@ -186,13 +221,13 @@ def test_a_draft_that_was_trained_on_the_prompts_is_refused(
     assert [0, 3] == [ended.code for ended in ends], ends[0].err + ends[1].err
     assert "; 5 prompts left out, because a draft was trained on them" in ends[0].out
     assert f"over {len(ids) - 5} prompts" in ends[0].out
-    assert f"no verdict: the drafts were trained on all {len(ids)} examination prompts" in ends[1].complaint
+    assert f"no verdict: a draft was trained on all of the {len(ids)} examination prompts" in ends[1].complaint
 
 
 def test_another_class_of_machine_is_said(smoke: Smoke, baseline: tuple[Path, Ended], tmp_path: Path) -> None:
     """The comparison goes on, with a note."""
     content = json.loads(baseline[0].read_text())
-    (tmp_path / "gpu.json").write_text(json.dumps(content | {"hardware": "cuda H200"}))
+    _write(tmp_path / "gpu.json", content | {"hardware": "cuda H200"})
     ended = _check(smoke.place, smoke.place.artifact("distill"), tmp_path / "gpu.json")
 
     assert 0 == ended.code, ended.err
@@ -222,13 +257,39 @@ def test_missing_baseline_is_bad_usage(smoke: Smoke, tmp_path: Path) -> None:
     assert f"--baseline {path}: no such file; write it with --update-baseline" == ended.complaint
 
 
+def test_a_file_that_cannot_be_written_is_bad_usage(smoke: Smoke, baseline: tuple[Path, Ended], tmp_path: Path) -> None:
+    """It exits 2 before any model is loaded."""
+    line = [
+        "check",
+        "--draft",
+        smoke.place.artifact("distill"),
+        "--baseline",
+        baseline[0],
+        "--junit",
+        tmp_path / "no" / "r.xml",
+    ]
+    ended, code, imported = smoke.place.spied(*line)
+
+    assert (2, []) == (code, imported), ended.err
+    assert f"--junit {tmp_path}/no/r.xml: {tmp_path}/no is not a directory; make it first" == ended.complaint
+
+
+def test_a_new_baseline_is_no_result(smoke: Smoke, tmp_path: Path) -> None:
+    """Nothing is compared, so there is nothing for a file to say."""
+    line = ["check", "--draft", smoke.place.artifact("distill"), "--baseline", tmp_path / "b.json", "--update-baseline"]
+    ended = smoke.place.understudy(*line, "--json", tmp_path / "r.json")
+
+    assert 2 == ended.code, ended.err
+    assert "--json: --update-baseline compares nothing; leave the option out" == ended.complaint
+
+
 def test_file_that_is_no_baseline_is_named(smoke: Smoke, tmp_path: Path) -> None:
     """A JSON file of another kind is an error."""
     (tmp_path / "other.json").write_text('{"schema": 99}')
     ended = _check(smoke.place, smoke.place.artifact("distill"), tmp_path / "other.json")
     assert 2 == ended.code, ended.err
     assert (
-        f"{tmp_path}/other.json: a baseline of schema 99, and this version reads schema 3; "
+        f"{tmp_path}/other.json: a baseline of schema 99, and this version reads schema 4; "
         "examine the draft again and write it anew with --update-baseline"
     ) == ended.complaint
 
@@ -241,3 +302,30 @@ def test_draft_of_another_family_is_named(smoke: Smoke, baseline: tuple[Path, En
     assert 1 == ended.code, ended.err
     assert ended.complaint.startswith("draft and target have different tokenizers: token ")
     assert "choose a draft with the target's tokenizer" in ended.complaint
+
+
+@pytest.mark.long
+def test_the_pytest_plugin_calls_the_real_command(smoke: Smoke, baseline: tuple[Path, Ended], tmp_path: Path) -> None:
+    """In a project that has a package `pipeline` of its own, which PYTHONPATH puts first: one test passes, and one fails with
+    the command's line."""
+    (tmp_path / "pipeline").mkdir()
+    (tmp_path / "pipeline" / "__init__.py").write_text("raise SystemExit('the foreign pipeline')\n")
+    shutil.copy(baseline[0], tmp_path / "baseline.json")
+    (tmp_path / "test_draft.py").write_text(
+        "def test_good(acceptance):\n    assert acceptance.not_worse_than('baseline.json').figures['difference']['prompts']\n"
+        "def test_gone(acceptance):\n    assert acceptance.not_worse_than('gone.json')\n"
+    )
+    (tmp_path / "pytest.ini").write_text(
+        f"[pytest]\nunderstudy_draft = {smoke.place.artifact('distill')}\n"
+        f"understudy_completions = {smoke.place.artifact('generate')}\n"
+    )
+    environment = smoke.place.environment(PYTEST_DISABLE_PLUGIN_AUTOLOAD="1", PYTHONPATH=".")
+    line = [sys.executable, "-m", "pytest", "-p", "understudy_pytest"]
+    ended = subprocess.run(
+        line, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600, check=False
+    )
+
+    assert 1 == ended.returncode, ended.stdout + ended.stderr
+    assert "1 failed, 1 passed" in ended.stdout
+    gone = f"understudy check: --baseline {tmp_path}/gone.json: no such file; write it with --update-baseline"
+    assert gone in ended.stdout.splitlines()

@@ -1,9 +1,13 @@
 """The documents keep up with the code."""
 
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
+from typer.main import get_command
 from typer.models import CommandInfo, TyperInfo
 from typer.testing import CliRunner
 
@@ -56,6 +60,34 @@ def test_every_summary_fits_into_a_line(group: str | None) -> None:
     shown = CliRunner().invoke(app, [*([group] if group else []), "--help"], env={"COLUMNS": "80"}).output
     _, commands = shown.split("Commands:")
     assert [] == [line for line in commands.splitlines() if line.endswith(("...", "…"))]
+
+
+def _command(name: str) -> Any:
+    return get_command(app).commands[name]  # type: ignore[attr-defined]
+
+
+def test_every_option_of_the_check_is_documented() -> None:
+    """In docs/ci.md, with those of the pytest plugin."""
+    page = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
+    options = [option for one in _command("check").params for option in one.opts if option.startswith("--")]
+    options += re.findall(r"\"(--understudy-[a-z]+)\"", (ROOT / "understudy_pytest.py").read_text(encoding="utf-8"))
+
+    assert {"--junit", "--understudy-draft"} <= set(options)
+    assert [] == [option for option in options if f"`{option}" not in page and f"[{option}" not in page]
+
+
+def test_the_example_workflow_is_safe_to_copy() -> None:
+    """It is YAML with no permission but to read, actions pinned by commit, and no expression in a script."""
+    text = (ROOT / "docs" / "examples" / "draft-regression.yml").read_text(encoding="utf-8")
+    workflow = yaml.safe_load(text)
+    (job,) = workflow["jobs"].values()
+
+    assert ({}, {"contents": "read"}) == (workflow["permissions"], job["permissions"])
+    assert [] == [step for step in job["steps"] if not re.search("@[0-9a-f]{40}$", step.get("uses", f"@{'0' * 40}"))]
+    assert [] == [step for step in job["steps"] if "${{" in step.get("run", "")]
+    assert [False] == [
+        step["with"]["persist-credentials"] for step in job["steps"] if "checkout" in step.get("uses", "")
+    ]
 
 
 def test_every_make_target_says_what_it_is() -> None:

@@ -313,7 +313,7 @@ def test_old_completions_refuse(days: float | None, verdict: str) -> None:
 
 
 def test_rules_about_gains_state_their_power() -> None:
-    """The gain and each domain; rules about sizes have none, and here all prompts have the same calls, so lookup does not vary."""
+    """The gain and each domain. Here all prompts have the same calls, so the gain over lookup has no standard error."""
     rules = _rules(_case())
     stated = {name for name, rule in rules.items() if rule.power is not None}
     assert {"min_gain", "domain_margin:chat", "domain_margin:code"} == stated

@@ -3,15 +3,17 @@
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from pipeline.acceptance.baseline import Conditions, Examined, baseline_json, read_baseline
-from pipeline.acceptance.profile import PromptCounts
+from pipeline.acceptance.profile import PromptCounts, counts_from_json
 from pipeline.errors import Refused, UsageError
 from pipeline.judgement.regression import compare, differing
+from pipeline.store.files import write_json
 from tests.fakes import counted
 
 CONDITIONS = Conditions(
@@ -20,7 +22,7 @@ CONDITIONS = Conditions(
     target="target",
     target_dtype="float32",
     sampling={"temperature": 1.0},
-    evaluate={"convention": "user", "confidence": 0.95},
+    evaluate={"convention": "user", "confidence": 0.95, "max_gamma": 5},
     dtype="float32",
 )
 
@@ -90,22 +92,71 @@ def test_prompts_that_a_draft_was_trained_on_do_not_count() -> None:
     for draft, base in ((learnt, []), ([], learnt), (learnt[:4], learnt[4:])):
         found = compare(_examined(counts, draft), _examined(_counts(), base), 0.01)
         assert (False, 10, 10) == (found.passed, found.left_out, found.difference.prompts)
+        assert tuple(learnt) == found.left_out_prompts
         assert -0.05 == pytest.approx(found.difference.value)
 
 
 def test_a_draft_that_learnt_every_prompt_is_refused() -> None:
     """Nothing is left to compare, which is no pass."""
     every = [item.id for item in _counts()]
-    with pytest.raises(Refused, match="trained on all 20 examination prompts"):
+    with pytest.raises(Refused, match="trained on all of the 20 examination prompts"):
         compare(_examined(_counts(-5), every), _examined(_counts()), 0.01)
 
 
 def test_a_baseline_survives_its_file() -> None:
-    """Everything is read back as it was written."""
-    whole = _examined(_counts(), ["p1", "p2"])
+    """What is compared is read back exactly as it was written, and the rest to six digits."""
+    whole = _examined([replace(item, accepted_by_output=[item.accepted]) for item in _counts()], ["p1", "p2"])
     raw = json.loads(json.dumps(baseline_json(whole), allow_nan=False))
+    found = read_baseline(raw, "b.json")
+    lists = {"accepted_drafts", "per_position", "accepted_by_output"}
 
-    assert whole == read_baseline(raw, "b.json")
+    assert replace(whole, counts=[]) == replace(found, counts=[])
+    for before, after in zip(whole.counts, found.counts, strict=True):
+        assert before == replace(after, **{name: getattr(before, name) for name in lists})
+        for name in lists:
+            np.testing.assert_allclose(getattr(after, name), getattr(before, name), rtol=5e-6)
+    assert 0 == compare(whole, found, 0.01).difference.value
+
+
+def test_a_baseline_of_500_prompts_is_below_a_megabyte(tmp_path: Path) -> None:
+    """With figures of full length at 16 draft lengths, completions of 128 tokens and every bin they reach."""
+    chance = np.random.default_rng(0)
+
+    def numbers(count: int = 16) -> list[float]:
+        return list(map(float, chance.uniform(1, 128, count)))
+
+    counts = [
+        replace(
+            counted(f"{chance.integers(2**60):016x}", *numbers(1), tokens=128),
+            rounds=numbers(),
+            calls=numbers(),
+            rounds_variance=numbers(),
+            accepted_drafts=numbers(),
+            per_position=numbers(),
+            accepted_by_output=numbers(4),
+            accepted_by_context=numbers(4),
+        )
+        for _ in range(500)
+    ]
+    write_json(tmp_path / "baseline.json", baseline_json(_examined(counts, [item.id for item in counts])))
+
+    assert 1_000_000 > (tmp_path / "baseline.json").stat().st_size
+
+
+def test_domains_are_compared_for_information() -> None:
+    """Each over its own prompts; a loss in one domain does not decide, and a single domain is not listed."""
+    base = [replace(item, domain="chat" if n < 10 else "code") for n, item in enumerate(_counts())]
+    draft = [replace(item, accepted=item.accepted + (-5 if item.domain == "chat" else 10)) for item in base]
+    found = compare(_examined(draft), _examined(base), 0.5)
+
+    assert found.passed
+    assert [("chat", 10, -0.05), ("code", 10, 0.1)] == [
+        (one.domain, one.difference.prompts, pytest.approx(one.difference.value)) for one in found.domains
+    ]
+    assert [pytest.approx(0.05)] * 2 == [
+        abs(one.draft - one.baseline) / (1 + (one.domain == "code")) for one in found.domains
+    ]
+    assert () == compare(_examined(_counts()), _examined(_counts()), 0.01).domains
 
 
 def test_conditions_that_differ_are_named() -> None:
@@ -186,3 +237,31 @@ def test_other_prompts_cannot_be_compared() -> None:
         compare(_examined(_counts()[1:]), _examined(_counts()), 0.01)
     with pytest.raises(ValueError, match="figure"):
         compare(_examined([]), _examined([]), 0.01)
+
+
+def test_an_edited_baseline_is_refused() -> None:
+    """Rows, conditions and the list of training prompts are under one digest; figures must be possible ones too."""
+    raw = json.loads(json.dumps(baseline_json(_examined(_counts()))))
+    assert [item.accepted for item in _counts()] == [item.accepted for item in read_baseline(raw, "b").counts]
+    for edit in (
+        lambda one: one["prompts"][0].update(accepted=1.0),
+        lambda one: one["draft"].update(trained_on=["p0"]),
+        lambda one: one["conditions"]["evaluate"].update(confidence=0.5),
+    ):
+        edited = json.loads(json.dumps(raw))
+        edit(edited)
+        with pytest.raises(UsageError, match="altered after it was written"):
+            read_baseline(edited, "b")
+
+
+def test_counts_must_be_possible() -> None:
+    """No more accepted than examined tokens."""
+    row = baseline_json(_examined(_counts()))["prompts"][0]
+    with pytest.raises(ValueError, match=r"accepted of 100\.0 examined"):
+        counts_from_json([{**row, "accepted": 101.0}])
+
+
+def test_a_draft_cannot_choose_the_few_prompts_it_is_compared_on() -> None:
+    """Prompts that it was trained on are left out, but then enough must be left."""
+    with pytest.raises(Refused, match="trained on 19 of the 20 examination prompts, so 1 are left"):
+        compare(_examined(_counts(50.0), [f"p{n}" for n in range(19)]), _examined(_counts()), 0.01)
