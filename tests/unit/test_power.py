@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from pipeline.acceptance.intervals import Interval, ratio_gain, standard_errors
+from pipeline.judgement.headline import NO_POWER, power_summary
 from pipeline.judgement.power import Power, pass_probability, power_of
+from tests.decisions import make_decision
 
 MARGIN, PROMPTS, SPREAD = 0.01, 100, 0.04
 DRAWS = 2000
@@ -49,8 +51,8 @@ def test_stated_gains_pass_and_fail_as_often_as_stated(power: Power, level: floa
 
 
 def test_stated_prompts_are_enough(power: Power) -> None:
-    """With the stated number of prompts an equal draft passes with at least 95%, and not with much more. It passes with the stated
-    probability now. Chance of a false alarm below 1e-5."""
+    """With the stated number of prompts an equal draft passes with at least 95%, and not with much more. Now it passes with the
+    stated probability. Chance of a false alarm below 1e-5."""
     needed = power.prompts_needed["0.95"]
     assert needed is not None
     assert power.equal_passes is not None
@@ -146,3 +148,19 @@ def test_a_margin_far_away_has_a_probability() -> None:
     found = [_found(MARGIN / shift, dof=136) for shift in np.arange(35, 41, 0.1)]
     assert [1.0] == sorted({pass_probability(one, 0.0, -MARGIN) for one in found})
     assert [0.0] == sorted({pass_probability(one, -2 * MARGIN, -MARGIN) for one in found})
+
+
+def test_a_decision_states_its_power_in_two_lines() -> None:
+    """The gain, and the domain that needs the most prompts; without an interval there is a reason in place of figures."""
+    many, few = make_decision(), make_decision(prompts=3)
+    easy = next(rule for rule in many["rules"] if rule["name"].startswith("domain_margin"))
+    needed = {"prompts_needed": {"0.8": 90, "0.95": 140}}
+    hard = {**easy, "name": "domain_margin:law", "power": {**easy["power"], **needed}}
+    gain, domain = power_summary({**many, "rules": [*many["rules"], hard]})
+
+    assert gain.startswith(
+        "min_gain: over 50 prompts a true gain of +0.33 points passes with 80% probability and +0.43 with 95%"
+    )
+    assert domain.startswith("domain_margin:law: over 50 prompts")
+    assert domain.endswith("passes with 100%; 80% needs 90 prompts and 95% needs 140")
+    assert [f"min_gain: {NO_POWER}", f"domain_margin:code: {NO_POWER}"] == power_summary(few)
