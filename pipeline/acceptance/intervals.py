@@ -32,8 +32,8 @@ _LEAST_DOF = 5  # fewer give no interval
 class Interval:
     """An estimate with its confidence bounds; `prompts` is the number of independent units.
 
-    `error` is the standard error and `dof` its degrees of freedom, from which the power of a test follows; NaN where the interval
-    was not made from them.
+    `error` is the standard error, `dof` its degrees of freedom and `skewness` that of the estimate: the power of a test follows
+    from them. They are NaN where the interval was not made from them, are not compared, and are not in the JSON.
     """
 
     value: float
@@ -42,6 +42,7 @@ class Interval:
     prompts: int
     error: float = field(default=float("nan"), compare=False, repr=False)
     dof: float = field(default=float("nan"), compare=False, repr=False)
+    skewness: float = field(default=float("nan"), compare=False, repr=False)
 
     def json(self) -> dict[str, Any]:
         """As JSON; infinite bounds are null."""
@@ -99,11 +100,18 @@ def interval(value: float, strata: Sequence[StratumMoments], confidence: float) 
         return Interval(value, float("-inf"), float("inf"), prompts)
     if variance == 0:
         return Interval(value, value, value, prompts)
-    error, quantile = variance**0.5, float(stdtrit(dof, 0.5 + confidence / 2))
+    error = variance**0.5
     skewness = sum(stratum.third_moment for stratum in strata) / variance**1.5
+    below, above = standard_errors(dof, skewness, confidence)
+    return Interval(value, value - below * error, value + above * error, prompts, error, dof, skewness)
+
+
+def standard_errors(dof: float, skewness: float, confidence: float) -> tuple[float, float]:
+    """How many standard errors the interval extends below and above an estimate with this skewness."""
+    quantile = float(stdtrit(dof, 0.5 + confidence / 2))
     below = max(quantile, _without_skewness(quantile, skewness))
     above = max(quantile, -_without_skewness(-quantile, skewness))
-    return Interval(value, value - below * error, value + above * error, prompts, error, dof)
+    return below, above
 
 
 def _effective(strata: Sequence[StratumMoments]) -> float:

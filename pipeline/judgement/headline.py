@@ -10,6 +10,7 @@ from pipeline.judgement.schema import ALREADY_CHAMPION, BASELINE, CANDIDATE, LOA
 
 _MARKS = {PROMOTE: "✓", REFUSE: "✗", ALREADY_CHAMPION: "="}
 _WORDS = {PROMOTE: "passed", REFUSE: "refused", ALREADY_CHAMPION: "already champion"}
+NO_POWER = "power not known: too few prompts for an interval, or both drafts accept the same on every prompt"
 _BASELINES = {"base": "the base draft", "champion": "the champion"}
 
 
@@ -69,15 +70,30 @@ def figures(decision: Mapping[str, Any]) -> list[str]:
 
 def power_lines(decision: Mapping[str, Any]) -> list[str]:
     """What this examination could have proved, one line for each rule about acceptance."""
-    return [power_line(rule["name"], rule["power"]) for rule in decision["rules"] if _has_power(rule)]
+    return [power_line(rule["name"], rule.get("power")) for rule in _about_acceptance(decision)]
 
 
-def _has_power(rule: Mapping[str, Any]) -> bool:
-    return rule.get("power") is not None and rule["name"].startswith(("min_gain", "domain_margin"))
+def power_summary(decision: Mapping[str, Any]) -> list[str]:
+    """The line of the gain, and that of the domain that needs the most prompts."""
+    gain = [rule for rule in _about_acceptance(decision) if rule["name"] == "min_gain"]
+    domains = [rule for rule in _about_acceptance(decision) if rule["name"] != "min_gain"]
+    hardest = [max(domains, key=_prompts_for_margin)] if domains else []
+    return [power_line(rule["name"], rule.get("power")) for rule in (*gain, *hardest)]
 
 
-def power_line(name: str, power: Mapping[str, Any]) -> str:
+def _about_acceptance(decision: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [rule for rule in decision["rules"] if rule["name"].startswith(("min_gain", "domain_margin"))]
+
+
+def _prompts_for_margin(rule: Mapping[str, Any]) -> float:
+    needed = (rule.get("power") or {}).get("prompts_needed", {}).get("0.95")
+    return float("inf") if needed is None else float(needed)
+
+
+def power_line(name: str, power: Mapping[str, Any] | None) -> str:
     """In points: the true gains that pass and that are refused with 80% and 95%, and the prompts that a margin needs."""
+    if power is None:
+        return f"{name}: {NO_POWER}"
     passes, refused = power["passes"], power["refused"]
     line = (
         f"{name}: over {power['prompts']} prompts a true gain of {_gain(passes['0.8'])} points passes with 80% probability and "
@@ -87,8 +103,8 @@ def power_line(name: str, power: Mapping[str, Any]) -> str:
         return line
     needed = power["prompts_needed"]
     return (
-        f"{line}. A draft with equal acceptance passes with {100 * power['equal_passes']:.0f}%; that needs "
-        f"{_prompts(needed['0.8'])} prompts for 80% and {_prompts(needed['0.95'])} for 95%"
+        f"{line}. A draft with equal acceptance passes with {100 * power['equal_passes']:.0f}%; "
+        f"80% needs {_prompts(needed['0.8'])} prompts and 95% needs {_prompts(needed['0.95'])}"
     )
 
 

@@ -1,24 +1,33 @@
-"""What an examination could have proved: the power of a rule "lower bound > threshold". Pure.
+"""What an examination could have proved: the power of a rule "lower bound of the gain > threshold". Pure.
 
-The estimate of a gain over its standard error follows Student's t with `dof` degrees of freedom about the true gain, so the rule
-passes with the probability of a noncentral t (Cohen 1988, 2.3; Johnson and Welch 1940):
+The rule passes if (estimate - threshold) / error > c, where c standard errors lie between the estimate and its lower bound. With
+true gain d and T' of the noncentral t distribution (Johnson and Welch 1940),
 
-    P(pass | true gain d) = P( T'(dof, (d - threshold) / error) > q ),   q = (value - low) / error
+    P(pass | d) = P(T'(dof, (d - threshold) / error) > c)
 
-with the quantile q that the interval used, its correction for skewness included. Spread and mix of domains are taken as seen: the
-standard error falls with the square root of the number of prompts, and the degrees of freedom rise with it.
+c is that of the interval, its correction for skewness included. The noncentral t takes the estimate and its standard error as
+independent, but for skewed data their correlation is the skewness A of the estimate. With normal z of the probability above,
+
+    P(pass | d) = Phi(z sqrt(v / (v - c A))),    v = 1 + c^2 / (2 dof)
+
+because v - c A is the variance of (estimate - c error), in units of error^2, to first order in A.
+
+The spread of the prompts and the mix of domains are taken as seen. With N times as many prompts the standard error falls by
+sqrt(N), and so does the skewness of the estimate; the degrees of freedom rise N times.
 """
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from scipy.special import nctdtr, nctdtrinc, stdtrit
+from scipy.special import chdtri, nctdtr, nctdtrinc, ndtr, ndtri
 
-from pipeline.acceptance.intervals import Interval
+from pipeline.acceptance.intervals import Interval, standard_errors
 
 LEVELS = (0.8, 0.95)
 _LEAST_PROMPTS, _MOST_PROMPTS = 40, 10_000_000
+_LEAST_VARIANCE = 0.25  # share of v that v - c A is at least, because it is of first order in A only
+_SPREAD_CONFIDENCE = 0.8  # that the spread of the prompts is not larger than assumed for `prompts_needed`
 
 
 @dataclass(frozen=True)
@@ -28,58 +37,78 @@ class Power:
     prompts: int
     passes: Mapping[str, float]  # the smallest true gain that passes with this probability
     refused: Mapping[str, float]  # the largest true gain (a loss, if negative) that is refused with this probability
-    equal_passes: (
-        float | None
-    )  # the probability that a draft with equal acceptance passes; None for a threshold that is not < 0
+    # the probability that a draft with equal acceptance passes; None for a threshold that is not < 0
+    equal_passes: float | None
     prompts_needed: Mapping[str, int | None]  # for an equal draft to pass; empty for a threshold that is not < 0
 
 
 def power_of(found: Interval, threshold: float, confidence: float) -> Power | None:
     """The power of "lower bound of `found` > `threshold`". None where the examination has no standard error: too few prompts, or
     drafts that do not differ."""
-    if not (math.isfinite(found.low) and math.isfinite(found.error) and found.error > 0):
+    if not has_power(found):
         return None
-    quantile = (found.value - found.low) / found.error
-    passes = {str(level): threshold + found.error * _shift(found.dof, quantile, 1 - level) for level in LEVELS}
-    refused = {str(level): threshold + found.error * _shift(found.dof, quantile, level) for level in LEVELS}
+    gains = {level: _gain_that_passes(found, threshold, level) for level in (*LEVELS, *(1 - level for level in LEVELS))}
+    passes = {str(level): gains[level] for level in LEVELS}
+    refused = {str(level): gains[1 - level] for level in LEVELS}
     if threshold >= 0:
         return Power(found.prompts, passes, refused, None, {})
-    widening = quantile / float(stdtrit(found.dof, 0.5 + confidence / 2))
-    return Power(
-        found.prompts,
-        passes,
-        refused,
-        _passes(found.dof, -threshold / found.error, quantile),
-        {str(level): _prompts_needed(found, -threshold, level, confidence, widening) for level in LEVELS},
-    )
+    needed = {str(level): _prompts_needed(found, -threshold, level, confidence) for level in LEVELS}
+    return Power(found.prompts, passes, refused, pass_probability(found, 0.0, threshold), needed)
 
 
-def _passes(dof: float, shift: float, quantile: float) -> float:
-    """P(T'(dof, shift) > quantile)."""
-    return 1 - float(nctdtr(dof, shift, quantile))
+def has_power(found: Interval) -> bool:
+    """Whether there is a standard error from which the power follows."""
+    return math.isfinite(found.low) and math.isfinite(found.error) and found.error > 0
 
 
-def _shift(dof: float, quantile: float, below: float) -> float:
-    """The noncentrality at which a noncentral t is below `quantile` with probability `below`."""
-    return float(nctdtrinc(dof, below, quantile))
+def pass_probability(found: Interval, gain: float, threshold: float) -> float:
+    """The probability that the rule passes in an examination such as the one of `found`, where `gain` is the true gain."""
+    quantile = (found.value - found.low) / found.error
+    return _probability(found.dof, found.skewness, quantile, (gain - threshold) / found.error)
 
 
-def _prompts_needed(found: Interval, margin: float, level: float, confidence: float, widening: float) -> int | None:
-    """The fewest prompts with which an equal draft passes the margin with probability `level`, by bisection; at least 40, because
-    the standard error of fewer is itself uncertain. `widening`: of the interval over Student's t. None beyond ten million."""
+def _probability(dof: float, skewness: float, quantile: float, shift: float) -> float:
+    """As above, for a true gain of `shift` standard errors above the threshold."""
+    independent = 1 - float(nctdtr(dof, shift, quantile))
+    if math.isnan(independent):  # scipy returns NaN at some points where the probability is within 1e-7 of 0 or 1
+        independent = float(shift > quantile)
+    return float(ndtr(ndtri(independent) / _shrinkage(dof, skewness, quantile)))
+
+
+def _gain_that_passes(found: Interval, threshold: float, level: float) -> float:
+    """The true gain that passes with probability `level`."""
+    quantile = (found.value - found.low) / found.error
+    independent = float(ndtr(ndtri(level) * _shrinkage(found.dof, found.skewness, quantile)))
+    return threshold + found.error * float(nctdtrinc(found.dof, 1 - independent, quantile))
+
+
+def _shrinkage(dof: float, skewness: float, quantile: float) -> float:
+    """sqrt((v - c A) / v)."""
+    variance = 1 + quantile**2 / (2 * dof)
+    return float(max(1 - quantile * skewness / variance, _LEAST_VARIANCE) ** 0.5)
+
+
+def _prompts_needed(found: Interval, margin: float, level: float, confidence: float) -> int | None:
+    """The fewest prompts with which an equal draft passes the margin with probability `level`, by bisection.
+
+    The spread of the prompts is an estimate too. So that the number is rarely too small, its upper confidence limit is used
+    (Browne 1995, 'On the use of a pilot sample for sample size determination'), and at least 40 prompts. An examination that has
+    the power already needs no more prompts than it has. None beyond ten million.
+    """
+    spread = (found.dof / float(chdtri(found.dof, _SPREAD_CONFIDENCE))) ** 0.5
 
     def enough(prompts: int) -> bool:
         share = prompts / found.prompts
-        dof = max(found.dof * share, 1.0)
-        # The correction for skewness falls with the square root of the number of prompts, as skewness does.
-        quantile = (1 + (widening - 1) / share**0.5) * float(stdtrit(dof, 0.5 + confidence / 2))
-        return _passes(dof, margin * share**0.5 / found.error, quantile) >= level
+        dof, skewness = max(found.dof * share, 1.0), found.skewness / share**0.5
+        quantile, _ = standard_errors(dof, skewness, confidence)
+        return _probability(dof, skewness, quantile, margin * share**0.5 / (spread * found.error)) >= level
 
-    low, high = _LEAST_PROMPTS - 1, _LEAST_PROMPTS
-    while not enough(high):
-        low, high = high, high * 2
-        if high > _MOST_PROMPTS:
-            return None
+    most = found.prompts if pass_probability(found, 0.0, -margin) >= level else _MOST_PROMPTS
+    low, high = min(_LEAST_PROMPTS, most) - 1, min(_LEAST_PROMPTS, most)
+    while high < most and not enough(high):
+        low, high = high, min(high * 2, most)
+    if high == _MOST_PROMPTS and not enough(high):
+        return None
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)

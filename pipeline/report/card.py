@@ -10,7 +10,7 @@ from typing import Any
 
 from pipeline.acceptance.schema import checked_profile
 from pipeline.errors import UnderstudyError
-from pipeline.judgement.headline import headline
+from pipeline.judgement.headline import headline, power_summary
 
 
 def examined(profile: Mapping[str, Any], gamma: int) -> dict[str, Any]:
@@ -170,6 +170,7 @@ def _decision(decision: Mapping[str, Any]) -> str:
     lines = ["## Why it passed", ""]
     lines += [f"- {reason}" for reason in decision["reasons"]]
     lines += [f"- {rule['name']}: {rule['verdict']}. {rule['text']}" for rule in decision["rules"]]
+    lines += [f"- power of {line}" for line in power_summary(decision)]
     return "\n".join(lines)
 
 

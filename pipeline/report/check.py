@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from pipeline.acceptance.intervals import Interval
 from pipeline.errors import EXIT_REFUSED, UnderstudyError, printable
+from pipeline.judgement.headline import NO_POWER
 from pipeline.judgement.regression import Comparison
 
 SCHEMA = 1
@@ -47,10 +48,12 @@ class CheckResult:
 
     @property
     def power(self) -> str | None:
-        """How often a draft with equal acceptance would pass, and how many prompts 95% need; None where it is not known."""
-        power = self.comparison.power if self.comparison is not None else None
-        if power is None or power.equal_passes is None:
+        """How often a draft with equal acceptance would pass, and how many prompts 95% need; None without a comparison."""
+        if self.comparison is None:
             return None
+        power = self.comparison.power
+        if power is None or power.equal_passes is None:
+            return NO_POWER
         needed = power.prompts_needed["0.95"]
         return (
             f"power: a draft with equal acceptance passes with {100 * power.equal_passes:.0f}% over these prompts; 95% needs "

@@ -3,7 +3,7 @@
 import shlex
 from typing import Any
 
-from pipeline.judgement.headline import power_lines
+from pipeline.judgement.headline import power_summary
 from pipeline.report.console import NO_BREAK, Report
 from pipeline.report.plan import curve_text
 from pipeline.report.summary import DraftLine, Summary
@@ -125,8 +125,8 @@ def _print_decision(out: Report, decision: dict[str, Any]) -> None:
     ):  # otherwise there was only one variant to choose
         _print_verdicts(out, [(variant["verdict"], variant["text"]) for variant in variants])
     _print_verdicts(out, [(rule["verdict"], f"{rule['name']}: {rule['text']}") for rule in decision["rules"]])
-    if lines := power_lines(decision):
-        out.text(f"power of {lines[0]}")
+    for line in power_summary(decision):
+        out.text(f"power of {line}")
 
 
 def _print_verdicts(out: Report, lines: list[tuple[str, str]]) -> None:

@@ -1,0 +1,74 @@
+"""Drafts of the benchmarks' pair that differ by chance only: trained with other seeds, or on either half of the completions.
+
+Target, prompts and completions stay the same, so that drafts can be paired by prompt. Each draft is trained once and kept in the
+store of the pair.
+"""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.refpair import ReferencePair
+
+TRAININGS: dict[str, tuple[int, int | None]] = {  # seed, half of the completions
+    **{f"seed {seed}": (seed, None) for seed in (1, 2, 3, 4)},
+    "one half": (1, 0),
+    "other half": (2, 1),
+}
+
+
+def drafts(pair: ReferencePair) -> dict[str, Path]:
+    """Model directories by name: the pair's candidate (seed 0), its base draft, and the others."""
+    record, config, models = _run(pair)
+    del record, config
+    found = {"seed 0": pair.draft, "base draft": models.path("draft")}
+    for name, (seed, half) in TRAININGS.items():
+        directory = pair.root / "retrained" / name.replace(" ", "-")
+        if not (directory / "config.json").exists():
+            _train(pair, seed, half).save_pretrained(directory)
+        found[name] = directory
+    return found
+
+
+def load_drafts(pair: ReferencePair) -> dict[str, Any]:
+    """The models, on the CPU."""
+    import torch
+
+    from pipeline.models.loading import load_model
+
+    return {name: load_model(path, "float32", torch.device("cpu")) for name, path in drafts(pair).items()}
+
+
+def _run(pair: ReferencePair) -> tuple[Any, Any, Any]:
+    """The record, the config and the models of the pair's run."""
+    from pipeline.config.loading import parse_stored_config
+    from pipeline.models.stored_pair import read_pair
+    from pipeline.store.artifacts import Store
+    from pipeline.store.runs import find_built, require_run
+
+    record = require_run(store := Store(pair.root), pair.run)
+    config = parse_stored_config(record.config, record.id)
+    return record, config, read_pair(find_built(store, record, "pair").path, config.pair)
+
+
+def _train(pair: ReferencePair, seed: int, half: int | None) -> Any:
+    """A draft trained as `distill` does."""
+    from pipeline.distillation.mixing import mix
+    from pipeline.distillation.training import Training
+    from pipeline.generation.completion_store import read_completions
+    from pipeline.progress import Progress
+    from pipeline.speculation.sampling import Sampling
+
+    _, stored, models = _run(pair)
+    config = stored.model_copy(update={"seed": seed})
+    dev = list(read_completions(pair.completions, {"dev"}, Sampling.from_config(config.sampling)))
+    train = [
+        item
+        for item in read_completions(pair.completions, {"train"})
+        if half is None or int(item.id, 16) % 2 == half  # ids are digests
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        model, _ = Training(config, models, dev, Progress()).run(
+            mix(train, config.distill.domain_shares, seed), Path(folder) / "checkpoints"
+        )
+    return model
