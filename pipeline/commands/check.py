@@ -121,7 +121,7 @@ def _compare(inputs: _Inputs, margin: float) -> "Comparison":
 
     if names := differing(conditions_of(stored, settings), before.conditions):
         raise UsageError(
-            f"--baseline {path}: made with another {', '.join(names)}; use the same, or write it again with "
+            f"--baseline {path}: made under other conditions ({', '.join(names)}); use the same, or write it again with "
             "--update-baseline"
         )
     return compare(_examine(stored, inputs.draft, settings), before, margin)

@@ -83,10 +83,11 @@ def sync(
             progress.line(f"{record.id}: still running, or killed; give its id to upload it anyway")
             continue
         try:
-            tracker = Tracker(parse_stored_config(record.config, f"run {record.id}"), where, progress)
+            config = parse_stored_config(record.config, f"run {record.id}")
         except UsageError as error:  # made by another version; the other runs can be uploaded all the same
             progress.warn(str(error))
             continue
+        tracker = Tracker(config, where, progress)
         if not tracker.sync(record):
             failed.append(record.id)
             break  # the others would wait for the same server

@@ -74,8 +74,17 @@ def load_model(path: Path, dtype: str, device: torch.device, trust_remote_code: 
     return model.eval() if quantised else model.to(device).eval()
 
 
+_TOKENIZER_FILES = (
+    *("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt"),
+    *("spiece.model", "sentencepiece.bpe.model", "tekken.json"),
+)
+
+
 def load_tokenizer(path: Path, trust_remote_code: bool = False) -> Any:
     """The tokenizer of a model directory. UnderstudyError if there is none."""
+    if path.is_dir() and not any((path / name).is_file() for name in _TOKENIZER_FILES):
+        # transformers makes an empty tokenizer of the model's kind instead
+        raise UnderstudyError(f"{path}: no tokenizer files; copy the tokenizer of the model that it belongs to")
     try:
         return AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code, local_files_only=True)
     except Exception as error:  # the tokenizers library raises bare exceptions for damaged files

@@ -143,6 +143,8 @@ def note(record: RunRecord, decision: Mapping[str, Any] | None, page: str | None
     promotion = record.jobs.get("promote", {}).get("notes") or {}
     if promotion.get("version"):
         lines += [f"{promotion['name']} version {promotion['version']}: {promotion['result']}", ""]
+    if record.failure:
+        lines += [escape(record.failure), ""]
     done = sum(entry["state"] == "done" for entry in record.jobs.values())
     lines += [
         f"Run `{record.id}`, started {record.created}: {len(record.jobs)} jobs, {done} done in this run, "

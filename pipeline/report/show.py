@@ -34,6 +34,8 @@ def print_summary(summary: Summary) -> None:
     """Print to stdout."""
     out = Report()
     out.line(f"\nrun {summary.run}: {summary.state}")
+    if summary.failure:
+        out.text(summary.failure, indent=2)
     _print_stages(out, summary)
     if summary.drafts:
         _print_drafts(out, summary)
@@ -48,7 +50,7 @@ def print_summary(summary: Summary) -> None:
         out.line(f"promotion: {promotion['result']}, {promotion['name']} version {promotion['version']}")
         if "approve_with" in promotion:
             out.line(f"to approve it: {promotion['approve_with']}")
-    if summary.directories:
+    if {"target", "draft"} <= set(summary.directories):
         named = (f"--{option} {shlex.quote(value)}" for option, value in summary.directories.items())
         out.line(f"to predict the speedup on this machine: understudy probe {' '.join(named)}")
     if summary.examination:

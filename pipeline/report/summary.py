@@ -57,6 +57,7 @@ class Summary:
     learning_curve: dict[str, Any] | None
     directories: dict[str, str]  # arguments of `probe`, `decode` and `check`: target, draft, completions
     examination: str | None  # argument of `latency`: the candidate's examination
+    failure: str  # the job that failed and why; empty if none did
 
 
 def summarise(store: Store, record: RunRecord) -> Summary:
@@ -100,6 +101,7 @@ def summarise(store: Store, record: RunRecord) -> Summary:
         curve,
         directories,
         examination,
+        record.failure,
     )
 
 

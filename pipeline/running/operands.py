@@ -87,7 +87,7 @@ def _examined(operand: Operand, stored: Artifact, settings: Settings, conditions
         assert known is not None
         names = ", ".join(differing(conditions, known.conditions))
         raise UsageError(
-            f"{operand.label}: made with another {names}; write the baseline anew, or name the draft itself"
+            f"{operand.label}: made under other conditions ({names}); write the baseline anew, or name the draft itself"
         )
     return examine_on(stored, operand.draft, settings)
 

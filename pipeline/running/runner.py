@@ -17,7 +17,7 @@ from typing import Any
 
 from pipeline.config.loading import parse_stored_config
 from pipeline.config.root import Config
-from pipeline.errors import Refused, RegistryUnavailable, UsageError
+from pipeline.errors import Refused, RegistryUnavailable, UnderstudyError, UsageError
 from pipeline.judgement.schema import brief
 from pipeline.models.stored_pair import PAIR_FILE
 from pipeline.progress import Progress
@@ -62,7 +62,7 @@ def begin(config: Config, store: Store, run_id: str | None, progress: Progress, 
         raise UsageError(f"--run {run_id}: exists with another config; leave --run out or name a new one")
     else:
         _check_pinned(record, inputs)
-    record.state, record.ended = "running", ""
+    record.state, record.ended, record.failure = "running", "", ""
     for name in ("registry_down", "champion"):
         record.outside.pop(name, None)
     record.outside |= _champion(config, store, progress)
@@ -130,8 +130,9 @@ class Runner:
                         self._run_job(job, build=position >= begin_at)
                     except (KeyboardInterrupt, Refused):
                         raise
-                    except BaseException:
+                    except BaseException as error:
                         self.progress.line(f"{job.id}: failed")
+                        self.record.failure = f"{job.id}: {_one_line(error)}"
                         raise
             self._close("finished" if last == STAGE_NAMES[-1] else "stopped")
         except Refused:
@@ -333,6 +334,11 @@ class Runner:
         self.record.state, self.record.ended = state, utc_now()
         self.record.save(self.store)
         self.tracker.sync(self.record)
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return text[:500] if isinstance(error, UnderstudyError) and text else f"{type(error).__name__}: {text[:300]}"
 
 
 @functools.cache

@@ -34,6 +34,7 @@ class RunRecord:
     # job id -> {"stage", "part", "task", "key", "state", "seconds"}
     jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
     state: Text = "running"  # running | stopped (by --until) | finished | refused | failed | interrupted
+    failure: str = ""  # the job that failed, and why
     ended: str = ""  # when it took that state; empty while it runs
     decision: dict[str, Any] | None = None  # without its figures, which are in the gate's artifact
     mlflow: dict[str, Any] = field(default_factory=dict)

@@ -67,15 +67,16 @@ class Server:
         model = self.call("registered-models/get?name=reference-draft")["registered_model"]
         return {entry["alias"]: entry["version"] for entry in model.get("aliases", [])}.get("champion")
 
-    def runs(self, run: str) -> dict[str, dict[str, Any]]:
-        """MLflow's runs of one run by job, the parent under the run's id."""
+    def run(self, run: str) -> dict[str, Any]:
+        """The MLflow run of one run: name, status, tags, metrics, artifacts."""
         experiment = self.call("experiments/get-by-name?experiment_name=understudy")["experiment"]["experiment_id"]
         body = {"experiment_ids": [experiment], "filter": f"tags.`understudy.run` = '{run}'", "max_results": 100}
-        found: dict[str, dict[str, Any]] = {}
-        for entry in self.call("runs/search", body).get("runs", []):
-            tags = {tag["key"]: tag["value"] for tag in entry["data"]["tags"]}
-            metrics = {metric["key"]: metric["value"] for metric in entry["data"].get("metrics", [])}
-            name = tags.get("understudy.job", run)
-            assert name not in found, f"{name} was uploaded twice"
-            found[name] = {"status": entry["info"]["status"], "tags": tags, "metrics": metrics}
-        return found
+        (entry,) = self.call("runs/search", body)["runs"]
+        listed = self.call(f"artifacts/list?run_id={entry['info']['run_id']}").get("files", [])
+        return {
+            "name": entry["info"]["run_name"],
+            "status": entry["info"]["status"],
+            "tags": {tag["key"]: tag["value"] for tag in entry["data"]["tags"]},
+            "metrics": {metric["key"]: metric["value"] for metric in entry["data"].get("metrics", [])},
+            "artifacts": sorted(item["path"] for item in listed),
+        }

@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.conftest import beginning_of, start_until, without_registry
 from tests.e2e.mlflow_server import Server
 from tests.integration.basic_auth import LOGIN, SECRETS, guarded
-from tests.integration.conftest import JOBS, SMOKE, Place, Smoke
+from tests.integration.conftest import SMOKE, Place, Smoke
 
 
 @pytest.fixture(scope="module")
@@ -35,13 +35,12 @@ def promoted(server: Server, smoke: Smoke, tmp_path_factory: pytest.TempPathFact
 
 
 def test_loop_is_tracked_and_promoted_on_the_server(server: Server, promoted: Place) -> None:
-    """Every job is a run with figures, the draft is champion there, and the store has no database of its own."""
-    runs = server.runs("served")
-    figures = json.loads((promoted.artifact("evaluate/candidate", "served") / "manifest.json").read_text())["figures"]
-    assert {"served", *JOBS} == set(runs)
-    assert {"FINISHED"} == {run["status"] for run in runs.values()}
-    assert figures == {name: runs["evaluate/candidate"]["metrics"][name] for name in figures}
-    assert "promote" == runs["served"]["tags"]["understudy.decision"]
+    """The run has the decision's figures and files, the draft is champion there, and the store has no database of its own."""
+    run = server.run("served")
+    figures = json.loads((promoted.artifact("gate", "served") / "manifest.json").read_text())["figures"]
+    assert ("✓ promoted served", "FINISHED", "promoted") == (run["name"], run["status"], run["tags"]["verdict"])
+    assert figures == pytest.approx({name: run["metrics"][name] for name in figures})
+    assert {"card.md", "config.yaml", "decision.json", "manifests", "review.html"} <= set(run["artifacts"])
     assert "1" == server.champion()
     assert not (promoted.store / "mlflow").exists()
 
@@ -69,9 +68,9 @@ def test_server_that_dies_within_a_run(server: Server, promoted: Place) -> None:
     record = promoted.record("orphaned")
     still = promoted.process("store", "sync", "orphaned")
     server.start()
-    missing = {"evaluate/candidate"} - set(server.runs("orphaned"))
+    before = server.run("orphaned")
     synced = [promoted.process("store", "sync", "orphaned").code for _ in range(2)]
-    runs = server.runs("orphaned")
+    after = server.run("orphaned")
     finished = promoted.process("run", SMOKE, *change)
     assert (1, 1) == (process.returncode, err.count("understudy: ")), err
     assert "Traceback" not in err
@@ -82,10 +81,11 @@ def test_server_that_dies_within_a_run(server: Server, promoted: Place) -> None:
         still.code,
         still.complaint,
     )
-    assert {"evaluate/candidate"} == missing
     assert [0, 0] == synced
-    assert {"orphaned", "evaluate/champion", *JOBS[:-2]} == set(runs)
-    assert "acceptance_rate" in runs["evaluate/candidate"]["metrics"]
+    assert "examinations" not in before["artifacts"]
+    assert ("FAILED", "failed") == (after["status"], after["tags"]["verdict"])
+    assert "examinations" in after["artifacts"]
+    assert "training/loss" in after["metrics"]
     assert finished.code in (0, 3), finished.err
 
 

@@ -106,7 +106,7 @@ def test_baseline_of_other_conditions_is_refused(smoke: Smoke, baseline: tuple[P
     assert 2 == ended.code, ended.err
     assert [("error", ended.complaint)] == _problems(tmp_path)
     assert ended.complaint.startswith(
-        f"--baseline {tmp_path}/other.json: made with another completions, target dtype; use the same"
+        f"--baseline {tmp_path}/other.json: made under other conditions (completions, target dtype); use the same"
     )
 
 
@@ -142,7 +142,7 @@ def test_completions_of_another_target_are_refused(smoke: Smoke, baseline: tuple
     ended = _check(smoke.place, smoke.place.artifact("distill"), baseline[0], "--completions", other)
 
     assert 2 == ended.code, ended.err
-    assert "made with another completions, completions sha256, target; use the same" in ended.complaint
+    assert "made under other conditions (completions, completions sha256, target); use the same" in ended.complaint
 
 
 def test_altered_completions_are_refused(smoke: Smoke, baseline: tuple[Path, Ended], tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_altered_completions_are_refused(smoke: Smoke, baseline: tuple[Path, End
 
     assert (1, 2) == (first.code, second.code), first.err + second.err
     assert f"{shard} was altered after it was written" in first.complaint
-    assert "made with another completions sha256; use the same" in second.complaint
+    assert "made under other conditions (completions sha256); use the same" in second.complaint
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_the_conditions_of_completions_are_read_from_them(
     ended = _check(smoke.place, smoke.place.artifact("distill"), baseline[0], "--completions", copied)
 
     assert 2 == ended.code, ended.err
-    assert f"made with another {named}; use the same" in ended.complaint
+    assert f"made under other conditions ({named}); use the same" in ended.complaint
 
 
 def test_a_baseline_that_is_written_again_keeps_its_settings(

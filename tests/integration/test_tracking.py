@@ -350,3 +350,24 @@ def test_links(tmp_path: Path) -> None:
     assert "mlflow" == Path(program).name
     assert ["ui", "--backend-store-uri", f"sqlite:///{tmp_path}/a store/mlflow/mlflow.db"] == rest
     assert comment == f"then open http://127.0.0.1:5000{view}"
+
+
+def test_sync_command_refuses_credentials_in_an_address(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As every other command does: one error, not a warning for each run."""
+    record_of(store, corpus="done").save(store)
+    record = load_run(store, "run-1")
+    assert record is not None
+    record.state = "finished"
+    record.save(store)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://user:secret@localhost:1")
+    with pytest.raises(UsageError, match="MLFLOW_TRACKING_URI") as found:
+        sync(None, store.root)
+    assert "secret" not in str(found.value)
+
+
+def test_a_failure_is_said_in_the_record_and_the_description(store: Store) -> None:
+    """The job and its message."""
+    record, tracker = record_of(store), Tracker(config_of(), store, Quiet())
+    record.state, record.failure = "failed", "corpus: no prompt left"
+    assert tracker.sync(record)
+    assert "corpus: no prompt left" in only_run(tracker.location).data.tags["mlflow.note.content"]

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from pipeline.distillation.document_masking import supports_document_masking
+from pipeline.errors import UnderstudyError
 from tests.fakes import family_model
 
 
@@ -50,3 +51,12 @@ def test_a_model_that_takes_no_positions_shares_no_row() -> None:
             return inner(input_ids=input_ids, use_cache=use_cache)
 
     assert not supports_document_masking(NoPositions(), 40)
+
+
+def test_damaged_weights_are_said_before_training() -> None:
+    """NaN logits cannot be compared; the error names what to look at."""
+    model = family_model("Llama", torch.float32)
+    with torch.no_grad():
+        next(model.parameters()).fill_(float("nan"))
+    with pytest.raises(UnderstudyError, match="weights are damaged"):
+        supports_document_masking(model, 40)

@@ -169,7 +169,7 @@ def test_a_model_that_is_not_safetensors_is_not_loaded(directory: Path, tmp_path
 def test_tokenizers_load_or_say_why_not(directory: Path, tmp_path: Path) -> None:
     """From a model's directory; an empty one is an error that names it."""
     assert tiny_tokenizer().get_vocab() == load_tokenizer(directory).get_vocab()
-    with pytest.raises(UnderstudyError, match="no usable tokenizer"):
+    with pytest.raises(UnderstudyError, match="no tokenizer files"):
         load_tokenizer(tmp_path)
 
 
@@ -210,3 +210,10 @@ def test_bf16_is_multiplied_where_there_are_units_for_it(monkeypatch: pytest.Mon
         assert expected == supports_bf16(torch.device("cuda"))
     assert supports_bf16(torch.device("cpu"))
     assert not supports_bf16(torch.device("mps"))
+
+
+def test_a_directory_without_tokenizer_files_is_named(tmp_path: Path) -> None:
+    """transformers would make an empty tokenizer, which then differs from the target's."""
+    (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
+    with pytest.raises(UnderstudyError, match="no tokenizer files"):
+        load_tokenizer(tmp_path)

@@ -255,6 +255,7 @@ def test_a_failed_stage_leaves_no_artifact_and_a_failed_record(world: _World) ->
     record = load_run(world.store, "r")
     assert record is not None
     assert "failed" == record.state
+    assert "corpus: no luck" == record.failure
     world.during.clear()
     assert "finished" == world.run().state
 
