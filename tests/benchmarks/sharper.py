@@ -83,6 +83,11 @@ def _measure(sets: Sequence[_Prompts], one: str, other: str) -> dict[str, Any]:
         rows.append({"examination": name, "cost": _cost(found) / cost, **_apart(found, whole)})
     for name, variates in _VARIATES.items():
         rows.append({"examination": name, **_regressed(sets, whole, variates, rng)})
+    stored = [_sums(each, f"stored {one}", f"stored {other}") for each in sets]
+    both = _regressed(sets, stored, ("entropy", "log_p"), rng)
+    rows.append(
+        {"examination": "stored tokens, entropy and mean log p", **both, "cost": both["cost"] * _cost(stored) / cost}
+    )
     independent = float(np.mean([_token_variance(each, one, other) for each in sets]))
     gain = float(np.mean([each.gain for each in whole]))
     return {"design_effect": cost / independent, "gain": gain, "rows": rows}
