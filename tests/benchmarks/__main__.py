@@ -20,6 +20,7 @@ from tests.benchmarks import (
     light_paths,
     power,
     quickstart,
+    sharper,
     threads,
     trace,
 )
@@ -42,6 +43,7 @@ FIGURES = {
     "conformance": conformance,
     "coverage": coverage,
     "power": power,
+    "sharper": sharper,
     "light_paths": light_paths,
     "check": check,
     "threads": threads,

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from pipeline.acceptance.profile import PromptCounts
 from tests.benchmarks.refpair import ReferencePair
 
 TRAININGS: dict[str, tuple[int, int | None]] = {  # seed, half of the completions
@@ -19,8 +20,7 @@ TRAININGS: dict[str, tuple[int, int | None]] = {  # seed, half of the completion
 
 def drafts(pair: ReferencePair) -> dict[str, Path]:
     """Model directories by name: the pair's candidate (seed 0), its base draft, and the others."""
-    record, config, models = _run(pair)
-    del record, config
+    _, models = _run(pair)
     found = {"seed 0": pair.draft, "base draft": models.path("draft")}
     for name, (seed, half) in TRAININGS.items():
         directory = pair.root / "retrained" / name.replace(" ", "-")
@@ -39,8 +39,21 @@ def load_drafts(pair: ReferencePair) -> dict[str, Any]:
     return {name: load_model(path, "float32", torch.device("cpu")) for name, path in drafts(pair).items()}
 
 
-def _run(pair: ReferencePair) -> tuple[Any, Any, Any]:
-    """The record, the config and the models of the pair's run."""
+def examination_counts(pair: ReferencePair, draft: Any) -> list[PromptCounts]:
+    """Counts of a draft over the examination completions, as `evaluate` makes them."""
+    from pipeline.examination.examiner import Examiner
+    from pipeline.generation.completion_store import read_completions
+    from pipeline.speculation.sampling import Sampling
+
+    config, _ = _run(pair)
+    sampling = Sampling.from_config(config.sampling)
+    stored = read_completions(pair.completions, {"examination"}, sampling)
+    windows = Examiner(sampling, config.evaluate, pair.vocabulary).counts(draft, stored)
+    return [item for window in windows for item in window]
+
+
+def _run(pair: ReferencePair) -> tuple[Any, Any]:
+    """The config and the models of the pair's run."""
     from pipeline.config.loading import parse_stored_config
     from pipeline.models.stored_pair import read_pair
     from pipeline.store.artifacts import Store
@@ -48,7 +61,7 @@ def _run(pair: ReferencePair) -> tuple[Any, Any, Any]:
 
     record = require_run(store := Store(pair.root), pair.run)
     config = parse_stored_config(record.config, record.id)
-    return record, config, read_pair(find_built(store, record, "pair").path, config.pair)
+    return config, read_pair(find_built(store, record, "pair").path, config.pair)
 
 
 def _train(pair: ReferencePair, seed: int, half: int | None) -> Any:
@@ -59,7 +72,7 @@ def _train(pair: ReferencePair, seed: int, half: int | None) -> Any:
     from pipeline.progress import Progress
     from pipeline.speculation.sampling import Sampling
 
-    _, stored, models = _run(pair)
+    stored, models = _run(pair)
     config = stored.model_copy(update={"seed": seed})
     dev = list(read_completions(pair.completions, {"dev"}, Sampling.from_config(config.sampling)))
     train = [
