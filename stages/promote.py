@@ -18,14 +18,13 @@ from pipeline.running.context import Outcome, StageContext
 from pipeline.running.tasks import UNQUANTIZED, draft_input, examination_input
 from pipeline.store.artifacts import Store, age_in_days, read_manifest
 from pipeline.store.files import read_json, write_json
-from pipeline.store.row_files import read_head
 from pipeline.store.times import utc_now
 
 
 def run(context: StageContext) -> Outcome:
     """Register the chosen draft in MLflow and make it champion, or with `promote.by_hand` challenger.
 
-    Inputs: the decision, the draft and its acceptance profile. Refused if the gate refused the draft. A draft that was
+    Inputs: the decision, and the draft. Refused if the gate refused the draft. A draft that was
     rolled back, or that nobody approved in time, is registered only with --force-promote.
     """
     decision = read_json(context.inputs["decision"] / "decision.json")
@@ -124,8 +123,7 @@ def _facts(context: StageContext, name: str, decision: Mapping[str, Any], chosen
     corpus = Store(context.store).find("corpus", provenance["corpus"])
     if corpus is None:
         raise UnderstudyError(f"corpus {provenance['corpus']} is no longer in {context.store}; run again to rebuild it")
-    profile = read_head(context.inputs[examination_input(chosen)] / "acceptance.json", "prompts")
-    figures = examined(profile, context.config.evaluate.gamma)
+    figures = examined(decision)
     return {
         "name": name,
         "digest": context.digests[draft_input(chosen)],

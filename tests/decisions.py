@@ -11,6 +11,12 @@ from pipeline.judgement.schema import BASELINE, CANDIDATE, LOOKUP
 from tests.fakes import counted
 
 FACTS = {"kind": "model", "digest": "d2", "bytes": 2_500_000, "parameters": 640_000}
+CONDITIONS = {
+    "sampling": {"temperature": 1.0},
+    "draft_sampling": "probabilistic",
+    "convention": "user",
+    "confidence": 0.95,
+}
 PROVENANCE = {
     "target": {"source": "org/big", "revision": None, "digest": "d1", "dtype": "float32"},
     "base_draft": {"source": "org/small", "revision": None, "digest": "d0"},
@@ -46,7 +52,7 @@ def make_decision(gain: float = 10.0, domain: str = "code", prompts: int = 50, *
     )
     compared = compare_drafts(
         {CANDIDATE: candidate, BASELINE: baseline, LOOKUP: lookup},
-        {side: {**FACTS, "greedy": {}, "conditions": {}} for side in (CANDIDATE, BASELINE, LOOKUP)},
+        {side: {**FACTS, "greedy": {}, "conditions": CONDITIONS} for side in (CANDIDATE, BASELINE, LOOKUP)},
         5,
         0.95,
     )

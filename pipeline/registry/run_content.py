@@ -84,15 +84,18 @@ def model_figures(decision: Mapping[str, Any]) -> dict[str, float]:
 
 def _decision_points(decision: Mapping[str, Any]) -> list[Point]:
     drafts, gains, gamma = decision["drafts"], decision["gains"], str(decision["gamma"])
-    found: list[Point] = [
-        (f"rules/{rule['name'].replace(':', '/')}", float(rule["verdict"] == PASS), 0) for rule in decision["rules"]
-    ]
+    found: list[Point] = []
+    if gains:
+        found += _bounded("acceptance_gain", gains["acceptance_rate"])
     for side, suffix in ((CANDIDATE, ""), (BASELINE, "_before")):
         if side not in drafts:
             continue
         draft = drafts[side]
-        found += _bounded("acceptance_rate", draft["acceptance_rate"], suffix)
-        found += _bounded("tokens_per_target_call", draft["tokens_per_target_call"][gamma], suffix)
+        for name, figure in (
+            ("acceptance_rate", draft["acceptance_rate"]),
+            ("tokens_per_target_call", draft["tokens_per_target_call"][gamma]),
+        ):
+            found += [(f"{name}{suffix}", figure["value"], 0)] if suffix else _bounded(name, figure)
         found.append((f"draft_megabytes{suffix}", draft["bytes"] / 1e6, 0))
         found += [
             (f"tokens_per_target_call_by_gamma{suffix}", figure["value"], int(length))
@@ -106,11 +109,11 @@ def _decision_points(decision: Mapping[str, Any]) -> list[Point]:
             (f"acceptance_rate{suffix}/{domain}", entry["acceptance_rate"]["value"], 0)
             for domain, entry in draft["domains"].items()
         ]
-    if gains:
-        found += _bounded("acceptance_gain", gains["acceptance_rate"])
-        for domain, gain in gains["domains"].items():
-            found += _bounded("acceptance_gain", gain, f"/{domain}")
-    return found + _benefit(decision)
+    found += [(f"acceptance_gain/{domain}", gain["value"], 0) for domain, gain in gains.get("domains", {}).items()]
+    rules = [
+        (f"rules/{rule['name'].replace(':', '/')}", float(rule["verdict"] == PASS), 0) for rule in decision["rules"]
+    ]
+    return [*found, *_benefit(decision), *rules]
 
 
 def _benefit(decision: Mapping[str, Any]) -> list[Point]:
@@ -126,10 +129,10 @@ def _benefit(decision: Mapping[str, Any]) -> list[Point]:
     return found
 
 
-def _bounded(name: str, figure: Mapping[str, Any], ending: str = "") -> list[Point]:
-    """A figure and its bounds. `ending` comes after `_low` and `_high`."""
+def _bounded(name: str, figure: Mapping[str, Any]) -> list[Point]:
+    """A figure and its bounds."""
     values = ((name, figure["value"]), (f"{name}_low", figure["low"]), (f"{name}_high", figure["high"]))
-    return [(key + ending, float(value), 0) for key, value in values if value is not None]
+    return [(key, float(value), 0) for key, value in values if value is not None]
 
 
 def note(record: RunRecord, decision: Mapping[str, Any] | None, page: str | None) -> str:

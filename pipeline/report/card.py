@@ -8,52 +8,52 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.acceptance.schema import checked_profile
 from pipeline.errors import UnderstudyError
 from pipeline.judgement.headline import headline, power_summary
+from pipeline.judgement.schema import CANDIDATE
 
 
-def examined(profile: Mapping[str, Any], gamma: int) -> dict[str, Any]:
-    """The part of an acceptance profile that cards, tags and metrics use; the only code that knows its layout.
+def examined(decision: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of `decision.json` that cards and tags use: the candidate's figures over the prompts that decided.
 
     Raises UnderstudyError naming what is missing.
     """
-    profile = checked_profile(profile, "acceptance.json")
+    gamma = str(decision["gamma"])
     try:
-        headline, conditions = profile["headline"], profile["conditions"]
-        omega = headline["tokens_per_target_call"]
-        if str(gamma) not in omega:
+        found = decision["drafts"][CANDIDATE]
+        conditions, omega = found["conditions"], found["tokens_per_target_call"]
+        if gamma not in omega:
             raise UnderstudyError(
-                f"acceptance.json: no tokens_per_target_call at gamma {gamma}; it has gamma {', '.join(omega)}"
+                f"decision.json: no tokens_per_target_call at gamma {gamma}; it has gamma {', '.join(omega)}"
             )
         return {
-            "acceptance_rate": _interval(headline["acceptance_rate"], "acceptance_rate"),
-            "tokens_per_target_call": _interval(omega[str(gamma)], f"tokens_per_target_call at gamma {gamma}"),
-            "gamma": gamma,
+            "acceptance_rate": _interval(found["acceptance_rate"], "acceptance_rate"),
+            "tokens_per_target_call": _interval(omega[gamma], f"tokens_per_target_call at gamma {gamma}"),
+            "gamma": int(gamma),
             "domains": {
                 name: {
                     "prompts": int(entry["prompts"]),
                     "acceptance_rate": _interval(entry["acceptance_rate"], f"acceptance_rate of {name}"),
                 }
-                for name, entry in profile["domains"].items()
+                for name, entry in found["domains"].items()
             },
-            "prompts": sum(int(entry["prompts"]) for entry in profile["domains"].values()),
-            "bytes": int(profile["draft"]["bytes"]),
-            "parameters": int(profile["draft"]["parameters"]),
+            "prompts": sum(int(entry["prompts"]) for entry in found["domains"].values()),
+            "bytes": int(found["bytes"]),
+            "parameters": int(found["parameters"]),
             "temperature": float(conditions["sampling"]["temperature"]),
             "draft_sampling": str(conditions["draft_sampling"]),
             "convention": str(conditions["convention"]),
             "confidence": float(conditions["confidence"]),
         }
     except (KeyError, TypeError) as error:
-        raise UnderstudyError(f"acceptance.json: no usable {error}; delete the examination and run again") from None
+        raise UnderstudyError(f"decision.json: no usable {error}; run the gate again") from None
 
 
 def _interval(entry: Mapping[str, Any], name: str) -> dict[str, float | None]:
     """Bounds may be null (too few prompts); the value may not."""
     value = entry["value"]
     if not isinstance(value, int | float) or not math.isfinite(value):
-        raise UnderstudyError(f"acceptance.json: {name} is {value!r}, not a number")
+        raise UnderstudyError(f"decision.json: {name} is {value!r}, not a number")
     return {"value": float(value), "low": entry["low"], "high": entry["high"]}
 
 

@@ -15,7 +15,6 @@ from pipeline.store.files import read_json, write_json
 from stages import promote
 from tests.decisions import make_decision
 from tests.integration.mlflow_fixtures import Quiet, config_of, make_draft, mlflow_template, store
-from tests.unit.test_card import profile
 
 __all__ = ["mlflow_template", "store"]
 
@@ -44,7 +43,7 @@ def context(store: Store, tmp_path: Path) -> StageContext:
         "decision": commit(store, "gate", {}, {}, decision=DECISION),
         "distilled": (distilled := commit(store, "distill", {}, {})),
         "draft_unquantized": distilled,
-        "examination_unquantized": commit(store, "evaluate", {}, {}, acceptance=profile()),
+        "examination_unquantized": commit(store, "evaluate", {}, {}),
         "pair": commit(store, "pair", {}, {}, pair={"target": model, "draft": model}),
         "completions": commit(store, "generate", {"corpus": "corpus0"}, {}),
     }

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from pipeline.acceptance.schema import SCHEMA
 from pipeline.errors import UnderstudyError
 from pipeline.report.card import card, examined
 
@@ -14,22 +13,25 @@ def interval(value: float) -> dict[str, Any]:
     return {"value": value, "low": value - 0.01, "high": value + 0.01}
 
 
-def profile() -> dict[str, Any]:
-    return {
-        "schema": SCHEMA,
-        "draft": {"kind": "model", "bytes": 2_500_000, "parameters": 640_000},
+def decision() -> dict[str, Any]:
+    candidate = {
+        "kind": "model",
+        "bytes": 2_500_000,
+        "parameters": 640_000,
         "conditions": {
             "sampling": {"temperature": 1.0},
             "draft_sampling": "probabilistic",
             "convention": "user",
             "confidence": 0.95,
         },
-        "headline": {"acceptance_rate": interval(0.783), "tokens_per_target_call": {"5": interval(3.21)}},
+        "acceptance_rate": interval(0.783),
+        "tokens_per_target_call": {"5": interval(3.21)},
         "domains": {
             "code": {"prompts": 80, "acceptance_rate": interval(0.8)},
             "a|b": {"prompts": 40, "acceptance_rate": {"value": 0.7, "low": None, "high": None}},
         },
     }
+    return {"gamma": 5, "drafts": {"candidate": candidate}}
 
 
 def facts() -> dict[str, Any]:
@@ -44,7 +46,7 @@ def facts() -> dict[str, Any]:
         "base": {**model, "source": "/models/small", "revision": None},
         "train_prompts": 360.0,
         "serving": {"bytes": 36_500_000, "cache_bytes_per_token": 8_200, "batch": 4, "context": 1024},
-        "examined": examined(profile(), 5),
+        "examined": examined(decision()),
         "decision": {"reasons": ["gain is proved"], "rules": [{"name": "gain", "verdict": "pass", "text": "0.05 > 0"}]},
         "provenance": {"corpus": "c0ffee"},
     }
@@ -96,38 +98,38 @@ def test_unstated_licence_is_said() -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "draft.bytes",
-        "headline.acceptance_rate",
-        "headline.acceptance_rate.low",
+        "bytes",
+        "acceptance_rate",
+        "acceptance_rate.low",
         "conditions.sampling",
         "domains.code.prompts",
         "conditions.confidence",
     ],
 )
 def test_missing_figure_is_an_error(path: str) -> None:
-    """A profile with a hole gives no card."""
-    broken = copy.deepcopy(profile())
+    """A decision with a hole gives no card."""
+    broken = copy.deepcopy(decision())
     *parents, last = path.split(".")
-    node = broken
+    node = broken["drafts"]["candidate"]
     for part in parents:
         node = node[part]
     del node[last]
     with pytest.raises(UnderstudyError, match=last):
-        examined(broken, 5)
+        examined(broken)
 
 
 def test_figure_that_is_no_number_is_an_error() -> None:
     """NaN never reaches a card."""
-    broken = profile()
-    broken["headline"]["acceptance_rate"]["value"] = float("nan")
+    broken = decision()
+    broken["drafts"]["candidate"]["acceptance_rate"]["value"] = float("nan")
     with pytest.raises(UnderstudyError, match="acceptance_rate is nan"):
-        examined(broken, 5)
+        examined(broken)
 
 
 def test_gamma_that_was_not_examined_is_an_error() -> None:
     """The message names what there is."""
     with pytest.raises(UnderstudyError, match="gamma 8; it has gamma 5"):
-        examined(profile(), 8)
+        examined({**decision(), "gamma": 8})
 
 
 def test_missing_fact_is_an_error() -> None:
