@@ -29,7 +29,7 @@ _DRAFTED = 3  # single tokens, of which the last is rejected
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 _LOWER_PRECISION = 0.05
 _NOISE = 3.0
-_SMALL_LEAK = 10.0  # times the tolerance, by the median of positions
+_LEAK = 1e-3  # in float32 and float64, by the median of positions
 _LARGEST_NOISE = 0.2  # above, rounding and faults cannot be told apart
 
 
@@ -69,7 +69,7 @@ def make_case(model: Any, vocabulary: int, past_windows: bool = True) -> Case:
         distances = _distances(own_TV[:cut], plain_pass(model, [row[:cut]], vocabulary)[0])
         noise, later = max(noise, sum(distances) / len(distances)), max(later, median(distances))
     # A flipped expert moves few positions; a model that reads later tokens moves most of them, if only a little.
-    if exact is not None and later > _SMALL_LEAK * exact:
+    if exact is not None and later > _LEAK:
         raise Unproved(f"its logits depend on later tokens: they differ by {later:.2g} where the text ends earlier")
     if noise > largest:
         raise Unproved(f"its logits depend on later tokens: they differ by {noise:.2g} where the text ends earlier")
