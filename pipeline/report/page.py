@@ -50,7 +50,7 @@ def _render(
     environment.filters |= {
         "interval": interval,
         "points": points,
-        "three": lambda value: f"{value:.3g}",
+        "three": lambda value: f"{value:,.0f}" if value >= 1000 else f"{value:.3g}",
         "signed": _signed,
     }
     template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))

@@ -121,3 +121,11 @@ def test_every_token_is_painted() -> None:
     examples = make_example_set("w", "x", "y", "z")
     examples["examples"][0][CANDIDATE]["outcomes"] = "pacb"
     assert "w<b>x</b><i>y</i><u>z</u>" in review_page(make_decision(), examples)
+
+
+def test_large_figures_are_whole_numbers(page: str) -> None:
+    """A throughput of more than 1,000 tokens/s has no exponent."""
+    decision = make_decision()
+    decision["benefit"]["sides"][CANDIDATE]["tokens_per_second"] = 1170.4
+    assert "<td>1,170</td>" in page_of(decision)
+    assert "e+0" not in Outline(page).text
