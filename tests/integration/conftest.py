@@ -6,6 +6,7 @@ run inside the test's own process (`in_process.py`); a process of its own is sta
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import os
 import shutil
@@ -27,6 +28,11 @@ SMOKE = Path(__file__).resolve().parents[2] / "configs" / "smoke.yaml"
 NOBODY = "http://127.0.0.1:1"  # a tracking server that is not there: also saves making a database
 RUN = "first"  # the id of the run that made the smoke store
 _ENDED = "ended.json"
+_TIMED = {
+    "acceptance.json": ("forward_times",),
+    "decision.json": ("benefit",),
+}  # by file: keys that hold measured seconds
+_RENDERINGS = ("review.html", "draft_lengths.png", "latency.png")  # of a decision
 JOBS = (
     "pair",
     "corpus",
@@ -178,9 +184,13 @@ class Place:
         }
 
     def contents(self) -> dict[str, dict[str, str]]:
-        """SHA-256 of every file of every committed artifact, by its directory, as the manifests say."""
+        """SHA-256 of every file of every committed artifact, by its directory. Measured seconds and dates are left
+        out: those in an examination and in a decision, and the renderings of a decision."""
         return {
-            path.parent.name: {name: entry["sha256"] for name, entry in json.loads(path.read_text())["files"].items()}
+            path.parent.name: {
+                name: _timeless_sha256(path.parent / name, entry["sha256"])
+                for name, entry in json.loads(path.read_text())["files"].items()
+            }
             for path in (self.store / "artifacts").glob("*/manifest.json")
         }
 
@@ -207,6 +217,19 @@ class Place:
     def champion(self) -> str | None:
         """The version on stage, of the smoke config's registry entry."""
         return self.registry().get("reference-draft", {"aliases": {}})["aliases"].get("champion")
+
+
+def _timeless_sha256(path: Path, sha256: str) -> str:
+    """`sha256` of an artifact's file, or that of its JSON without what depends on the clock."""
+    if path.name in _RENDERINGS:
+        return ""
+    if path.name not in _TIMED:
+        return sha256
+    found = json.loads(path.read_text())
+    for name in _TIMED[path.name]:
+        found.pop(name, None)
+    found.get("provenance", {}).pop("completions_made_at", None)
+    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
 
 
 def copy_place(source: Place, root: Path) -> Place:
