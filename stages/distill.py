@@ -14,7 +14,7 @@ from pipeline.models.files import model_digest
 from pipeline.models.loading import load_tokenizer
 from pipeline.models.stored_pair import Pair, read_pair
 from pipeline.running.context import Outcome, StageContext
-from pipeline.speculation.sampling import Sampling
+from pipeline.speculation.settings import Sampling
 from pipeline.store.files import write_json
 
 

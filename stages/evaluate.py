@@ -16,6 +16,7 @@ from pipeline.errors import BrokenDraft, UnderstudyError
 from pipeline.examination.cross_check import cross_check
 from pipeline.examination.examiner import Examiner
 from pipeline.examination.prompt_lookup import prompt_lookup_counts
+from pipeline.examination.served_model import served_model
 from pipeline.examination.token_acceptance import FILE as BY_TOKEN
 from pipeline.examination.token_acceptance import TokenAcceptanceFile
 from pipeline.examination.windows import tally_counts
@@ -29,7 +30,8 @@ from pipeline.models.surgery import added_tokens, extend_vocabulary
 from pipeline.models.tokenizers import check_same_family
 from pipeline.running.context import Outcome, StageContext
 from pipeline.running.tasks import EvaluateTask
-from pipeline.speculation.sampling import GREEDY, Sampling
+from pipeline.servers.identity import Identity
+from pipeline.speculation.settings import GREEDY, Sampling
 from pipeline.store.row_files import RowFile
 
 _TIMED_CONTEXT, _TIMED_REPEATS = 128, 5
@@ -160,21 +162,26 @@ def _gained(pair: Pair, path: Path, trusted: bool) -> list[int]:
 def _with_target(context: StageContext, task: EvaluateTask, pair: Pair, draft: Any) -> dict[str, Any]:
     """What needs the target too. `crosscheck`: a real greedy decode of a few prompts, compared round by round with the
     examination's prediction, and the stored log p of their completions, compared with the target's own pass.
-    `forward_times`: seconds of a forward pass of both models on this machine."""
+    `forward_times`: seconds of a forward pass of both models on this machine, unless the target is on servers."""
     settings = context.config.evaluate
     if settings.crosscheck_prompts == 0 or task.split == "dev":
         return {"crosscheck": None}
-    device = choose_device(context.config.device)
-    target = load_model(pair.path(task.target), pair.dtype(task.target), device, context.config.pair.trust_remote_code)
     stored = list(islice(_completions(context, task, GREEDY), settings.crosscheck_prompts))
     deployed = canonical(Sampling.from_config(context.config.sampling))
     sampled = (
         [] if deployed.greedy else list(islice(_completions(context, task, deployed), settings.crosscheck_prompts))
     )
-    return {
-        "crosscheck": cross_check(target, draft, stored, settings, pair.vocabulary, pair.stop_tokens, sampled),
-        "forward_times": _forward_times(target, draft, pair, settings.gamma),
-    }
+
+    def check(target: Any) -> dict[str, Any]:
+        return cross_check(target, draft, stored, settings, pair.vocabulary, pair.stop_tokens, sampled)
+
+    if context.config.generate.is_served and task.target == "target":
+        server, identity = context.config.generate.server, Identity.from_facts(pair.facts["served"])
+        with served_model(server, identity, pair.vocabulary, context.progress) as served:
+            return {"crosscheck": check(served)}
+    device = choose_device(context.config.device)
+    target = load_model(pair.path(task.target), pair.dtype(task.target), device, context.config.pair.trust_remote_code)
+    return {"crosscheck": check(target), "forward_times": _forward_times(target, draft, pair, settings.gamma)}
 
 
 def _forward_times(target: Any, draft: Any, pair: Pair, gamma: int) -> dict[str, Any]:

@@ -223,7 +223,7 @@ def _examples(context: StageContext, examinations: Mapping[str, _Examination], c
     from pipeline.examination.examples import choose_examples, make_examples
     from pipeline.generation.completion_store import canonical, read_completions
     from pipeline.models.loading import load_tokenizer
-    from pipeline.speculation.sampling import Sampling
+    from pipeline.speculation.settings import Sampling
 
     config = context.config
     sides = {side: examinations[side].directory for side in (CANDIDATE, BASELINE)}

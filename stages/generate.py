@@ -1,7 +1,8 @@
 """generate: the target completes the prompts. Stores its tokens and distributions, which the draft is trained on."""
 
+import asyncio
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 
 from pipeline.corpus.prompt_store import read_prompts
@@ -10,11 +11,14 @@ from pipeline.distillation.mixing import check_shares
 from pipeline.generation.completion_store import TOKENIZER, read_completions
 from pipeline.generation.generate import CompletionRequest, GenerationSettings, generate, plan_completions, shard_prefix
 from pipeline.generation.multi_turn import StopReasons, next_turn
+from pipeline.generation.served import Served, generate_by_servers
 from pipeline.models.loading import choose_device, load_model, load_tokenizer
 from pipeline.models.stored_pair import Pair, read_pair
 from pipeline.running.context import Outcome, StageContext
 from pipeline.running.tasks import GenerateTask
-from pipeline.speculation.sampling import Sampling
+from pipeline.servers.connect import connect
+from pipeline.servers.identity import Identity
+from pipeline.speculation.settings import Sampling
 
 
 def run(context: StageContext) -> Outcome:
@@ -44,15 +48,56 @@ def run(context: StageContext) -> Outcome:
         seed=config.seed,
     )
     shutil.copytree(pair.tokenizer, context.out / TOKENIZER, dirs_exist_ok=True)
-    device, trusted = choose_device(config.device), config.pair.trust_remote_code
-    model = load_model(pair.path(task.target), pair.dtype(task.target), device, trusted)
-    stop_reasons, turns = StopReasons(), 0
+    stop_reasons = StopReasons()
+
+    def next_turn_of(requests: Sequence[CompletionRequest], turn: int) -> list[CompletionRequest]:
+        return _next_turn(context, pair, requests, turn, stop_reasons)
+
+    if config.generate.is_served and task.target == "target":
+        turns = asyncio.run(_by_servers(context, pair, requests, settings, next_turn_of))
+    else:
+        turns = _here(context, task, pair, requests, settings, next_turn_of)
+    chats = {"turns": float(turns)} | {f"chats_{name}": float(count) for name, count in asdict(stop_reasons).items()}
+    return Outcome(_counts(context) | (chats if turns > 1 or any(asdict(stop_reasons).values()) else {}))
+
+
+NextTurn = Callable[[Sequence[CompletionRequest], int], list[CompletionRequest]]
+
+
+def _here(
+    context: StageContext,
+    task: GenerateTask,
+    pair: Pair,
+    requests: list[CompletionRequest],
+    settings: GenerationSettings,
+    next_turn_of: NextTurn,
+) -> int:
+    """Generate by the model in this process, and return the number of turns."""
+    device, trusted = choose_device(context.config.device), context.config.pair.trust_remote_code
+    model, turns = load_model(pair.path(task.target), pair.dtype(task.target), device, trusted), 0
     while requests:
         turns += 1
         generate(model, requests, settings, pair.vocabulary, pair.stop_tokens, context.out, context.progress, turns)
-        requests = _next_turn(context, pair, requests, turns, stop_reasons)
-    chats = {"turns": float(turns)} | {f"chats_{name}": float(count) for name, count in asdict(stop_reasons).items()}
-    return Outcome(_counts(context) | (chats if turns > 1 or any(asdict(stop_reasons).values()) else {}))
+        requests = next_turn_of(requests, turns)
+    return turns
+
+
+async def _by_servers(
+    context: StageContext,
+    pair: Pair,
+    requests: list[CompletionRequest],
+    settings: GenerationSettings,
+    next_turn_of: NextTurn,
+) -> int:
+    """Generate by the servers of the target, and return the number of turns."""
+    server, identity, turns = context.config.generate.server, Identity.from_facts(pair.facts["served"]), 0
+    async with connect(server, identity, pair.vocabulary, context.progress) as (target, abilities):
+        served = Served(target, abilities, identity, server.logprobs, pair.vocabulary, pair.stop_tokens)
+        while requests:
+            turns += 1
+            await generate_by_servers(served, requests, settings, context.out, context.progress, turns)
+            requests = next_turn_of(requests, turns)
+    return turns
 
 
 def _next_turn(

@@ -1,13 +1,16 @@
 """pair: resolves target and base draft, checks that they are of one model family, and measures them."""
 
+import asyncio
+import dataclasses
 import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from pipeline.config.pair import ModelSource, PairConfig
+from pipeline.config.pair import ModelSource, PairConfig, TargetSource
 from pipeline.errors import UsageError
+from pipeline.generation.completion_store import canonical
 from pipeline.models.draft_directory import TRAINED_ON
 from pipeline.models.files import model_digest, tokenizer_digest
 from pipeline.models.generation_config import sampling_defaults
@@ -20,7 +23,11 @@ from pipeline.quantization.block_sizes import impossible_variants
 from pipeline.reference.recipe import make_reference_pair
 from pipeline.reference.text import read_text
 from pipeline.running.context import Outcome, StageContext
+from pipeline.servers.abilities import passes, require_defaults
+from pipeline.servers.connect import connect
+from pipeline.servers.identity import Identity
 from pipeline.speculation.choice import proved_way
+from pipeline.speculation.settings import Sampling
 from pipeline.store.files import content_key, file_sha256, write_json
 
 
@@ -38,13 +45,16 @@ def run(context: StageContext) -> Outcome:
     origins, paths = paths, paths | {"draft": draft}
     if "target_before" in paths:
         _check_before(target, load_tokenizer(paths["target_before"], pair.trust_remote_code))
-    described = {role: _describe(context, role, path, origins[role]) for role, path in paths.items()}
+    described = {role: _describe(context, role, path, origins[role], len(target)) for role, path in paths.items()}
     _check_sizes(described)
     _check_width(described, target)
     # Logits may be padded to different widths; what both can express is the vocabulary of the pair.
     vocabulary = min(entry["logits_width"] for entry in described.values())
     for role, path in paths.items():
-        described[role]["forward"] = _prove_forward(context, role, path, vocabulary)
+        if not (role == "target" and pair.target.is_served):
+            described[role]["forward"] = _prove_forward(context, role, path, vocabulary)
+    if pair.target.is_served:
+        described["target"]["log_probabilities"] = asyncio.run(_check_servers(context, vocabulary))
     target.save_pretrained(context.out / "tokenizer")
     facts = {
         **described,
@@ -59,13 +69,17 @@ def run(context: StageContext) -> Outcome:
         "differences": notes,
         "memory": _memory(described),
     }
+    if pair.target.is_served:
+        facts["served"] = dict(context.facts["target"])
     write_json(context.out / PAIR_FILE, facts)
     provides = {role: entry["digest"] for role, entry in described.items()}
     provides["shared"] = content_key([facts["vocabulary"], facts["stop_tokens"], facts["context"]])
     provides["tokenizer"] = tokenizer_digest(context.out / "tokenizer")
     if pair.is_reference:
         provides["prompts"] = content_key(file_sha256(context.out / "prompts.jsonl"))
-    figures |= {f"{role}_parameters": float(entry["parameters"]) for role, entry in described.items()}
+    figures |= {
+        f"{role}_parameters": float(entry["parameters"]) for role, entry in described.items() if entry["parameters"]
+    }
     return Outcome(figures, provides, {"differences": notes, "memory": facts["memory"]})
 
 
@@ -137,9 +151,11 @@ def _reference(context: StageContext) -> dict[str, float]:
     )
 
 
-def _describe(context: StageContext, role: str, path: Path, origin: Path) -> dict[str, Any]:
-    """Facts of a role's model at `path`, whose weights, and so whose licence, come from `origin`."""
-    source: ModelSource = getattr(context.config.pair, role) or context.config.pair.target
+def _describe(context: StageContext, role: str, path: Path, origin: Path, tokens: int) -> dict[str, Any]:
+    """Facts of a role's model at `path`, whose weights, and so whose licence, come from `origin`. `tokens`: of the tokenizer."""
+    if role == "target" and context.config.pair.target.is_served:
+        return _describe_served(context, path, tokens)
+    source: ModelSource | TargetSource = getattr(context.config.pair, role) or context.config.pair.target
     weights, shape = measure_weights(path), read_shape(path, context.config.pair.trust_remote_code)
     return {
         "source": source.source,
@@ -155,11 +171,58 @@ def _describe(context: StageContext, role: str, path: Path, origin: Path) -> dic
     }
 
 
+def _describe_served(context: StageContext, path: Path, tokens: int) -> dict[str, Any]:
+    """Facts of a served target: what the servers say, and what the directory of its tokenizer says if it has a config.json."""
+    source, served = context.config.pair.target, Identity.from_facts(context.facts["target"])
+    shape = read_shape(path, context.config.pair.trust_remote_code) if (path / "config.json").is_file() else None
+    limits = [limit for limit in (served.model.context, shape.context if shape else None) if limit is not None]
+    if not limits:
+        raise UsageError(
+            f"pair.target: {context.config.generate.server.api} does not say how long a sequence may be; put the target's "
+            f"config.json into {path}"
+        )
+    return {
+        "source": served.model.root,
+        "revision": source.revision,
+        "dtype": source.dtype,
+        "digest": served.digest,
+        "parameters": None,
+        "bytes": None,
+        "license": _license(path),
+        "logits_width": shape.logits_width if shape else tokens,
+        "context": min(limits),
+        "cache_bytes_per_token": shape.cache_elements_per_token * 2
+        if shape
+        else None,  # KV caches are of 16 bits by default
+    }
+
+
+async def _check_servers(context: StageContext, vocabulary: int) -> dict[str, Any]:
+    """What the servers' log-probabilities mean. UsageError if they do not suffice for the completions, or if the servers sample
+    by other defaults than `sampling`."""
+    config = context.config
+    settings, identity = config.generate.server, Identity.from_facts(context.facts["target"])
+    samplings = [config.sampling, *config.generate.examination_samplings]
+    samplings += [config.sampling.model_copy(update={"temperature": one}) for one in config.generate.train_temperatures]
+    async with connect(settings, identity, vocabulary, context.progress) as (target, abilities):
+        for sampling in samplings:
+            passes(
+                canonical(Sampling.from_config(sampling)),
+                abilities,
+                settings.logprobs,
+                target.asking.api.processed_flag,
+            )
+        if config.pair.generation_config == "check":
+            endpoint = await target.pool.any_endpoint()
+            await require_defaults(endpoint, target.asking, Sampling.from_config(config.sampling))
+    return dataclasses.asdict(abilities)
+
+
 def _prove_forward(context: StageContext, role: str, path: Path, vocabulary: int) -> str:
     """How the decoder computes this model here. UsageError for an architecture that it cannot compute: found here, not after the
     corpus is read."""
     pair = context.config.pair
-    source: ModelSource = getattr(pair, role) or pair.target
+    source: ModelSource | TargetSource = getattr(pair, role) or pair.target
     model = load_model(path, source.dtype, choose_device(context.config.device), pair.trust_remote_code)
     try:
         return proved_way(model, vocabulary)
@@ -179,7 +242,7 @@ def _license(path: Path) -> str | None:
 
 def _check_sizes(described: dict[str, dict[str, Any]]) -> None:
     target, draft = described["target"]["parameters"], described["draft"]["parameters"]
-    if draft > target:
+    if target is not None and draft > target:
         raise UsageError(
             f"pair.draft: the draft has {draft:,} parameters and the target {target:,}; "
             "a draft larger than its target cannot save time; swap the two if they are in the wrong places"
@@ -197,8 +260,10 @@ def _check_width(described: dict[str, dict[str, Any]], tokenizer: Any) -> None:
             )
 
 
-def _memory(described: dict[str, dict[str, Any]]) -> dict[str, float]:
-    """Memory for serving the pair, in bytes: weights, and the KV cache of one sequence of 4,096 tokens."""
+def _memory(described: dict[str, dict[str, Any]]) -> dict[str, float] | None:
+    """Memory for serving the pair, in bytes: weights, and the KV cache of 4,096 tokens. None for a served target."""
+    if described["target"]["bytes"] is None:
+        return None
     weights = sum(described[role]["bytes"] for role in ("target", "draft"))
     cache = sum(described[role]["cache_bytes_per_token"] for role in ("target", "draft"))
     return {"weights_bytes": weights, "cache_bytes_per_token": cache, "cache_bytes_at_4096": 4096 * cache}

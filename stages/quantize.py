@@ -21,7 +21,7 @@ from pipeline.quantization.recovery import fake_quantization
 from pipeline.quantization.variants import Quantised, quantize
 from pipeline.running.context import Outcome, StageContext
 from pipeline.running.tasks import QuantizeTask
-from pipeline.speculation.sampling import Sampling
+from pipeline.speculation.settings import Sampling
 
 
 def run(context: StageContext) -> Outcome:

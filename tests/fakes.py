@@ -18,7 +18,7 @@ from pipeline.generation.generate import GenerationSettings
 from pipeline.progress import Progress
 from pipeline.speculation.batch import Request
 from pipeline.speculation.forward import CachedModel
-from pipeline.speculation.sampling import GREEDY, Sampling
+from pipeline.speculation.settings import GREEDY, Sampling
 
 torch.set_num_threads(1)  # tensors of a few hundred numbers: threads only wait for each other
 

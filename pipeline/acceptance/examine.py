@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from pipeline.errors import BrokenDraft
-from pipeline.speculation.sampling import GREEDY, Sampling, log_probabilities
+from pipeline.speculation.sampling import log_probabilities
+from pipeline.speculation.settings import GREEDY, Sampling
 
 Floats = NDArray[np.float64]
 _CHUNK_ELEMENTS = 1 << 26  # logits held at once: 256 MiB in fp32

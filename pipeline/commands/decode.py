@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pipeline.models.named_pair import NamedPair
     from pipeline.speculation.batch import Completion
     from pipeline.speculation.draft_length import DraftLength
-    from pipeline.speculation.sampling import Sampling
+    from pipeline.speculation.settings import Sampling
 
 _THRESHOLD = 0.5  # of --fallback, as long as nobody measured the break-even
 
@@ -90,7 +90,7 @@ def decode(
     from pipeline.report.decode import Painter, print_statistics
     from pipeline.speculation.batch import Request
     from pipeline.speculation.decoder import Decoder, Decoding
-    from pipeline.speculation.sampling import GREEDY, Sampling
+    from pipeline.speculation.settings import GREEDY, Sampling
 
     pair = load_named_pair(target, [draft], dtype, device, trust_remote_code)
     request = Request(_tokens(pair, text, chat, max_new_tokens), max_new_tokens, seed)

@@ -85,7 +85,7 @@ def probe(
     from pipeline.models.named_pair import find_model, load_named_pair
     from pipeline.progress import Progress
     from pipeline.report.probe import print_probe
-    from pipeline.speculation.sampling import GREEDY, Sampling
+    from pipeline.speculation.settings import GREEDY, Sampling
 
     sampling = Sampling(temperature, top_k, top_p, min_p) if temperature else GREEDY
     if completions is not None:

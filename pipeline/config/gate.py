@@ -5,7 +5,7 @@ from typing import Any
 from pydantic import Field, field_validator, model_validator
 
 from pipeline.config.base import Section
-from pipeline.config.pair import Dtype
+from pipeline.config.pair import NumberFormat
 from pipeline.config.quantize import Variant
 
 
@@ -26,7 +26,7 @@ class ServedTargetConfig(Section):
         default=None,
         description="The hub revision, or for a local directory the content digest that `show --json` prints.",
     )
-    dtype: Dtype | None = Field(default=None, description="The number format in which it is served.")
+    dtype: NumberFormat | None = Field(default=None, description="The number format in which it is served.")
 
 
 class GateConfig(Section):

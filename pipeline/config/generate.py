@@ -1,10 +1,11 @@
 """Sampling settings of the deployment, and what is stored of the target's output."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from pipeline.config.base import Section
+from pipeline.config.server import ServerConfig
 
 
 class SamplingConfig(Section):
@@ -29,6 +30,13 @@ class SamplingConfig(Section):
 class GenerateConfig(Section):
     """Target completions: their length, and what is stored of the target's distributions."""
 
+    engine: Literal["local", "server"] = Field(
+        default="local",
+        description="local: the target is loaded here. server: `server` names the servers that run it.",
+    )
+    server: ServerConfig = Field(
+        default=ServerConfig(), description="With `engine: server`: the servers of the target."
+    )
     max_new_tokens: int = Field(default=128, ge=2, description="Largest length of a completion, in tokens.")
     distribution_tokens: int = Field(
         default=16,
@@ -58,3 +66,20 @@ class GenerateConfig(Section):
         default=(),
         description="Further sampling settings at which drafts are examined; temperature 0 is always included.",
     )
+
+    @property
+    def is_served(self) -> bool:
+        return self.engine == "server"
+
+    @model_validator(mode="after")
+    def _servers_are_named(self) -> "GenerateConfig":
+        if self.is_served != bool(self.server.endpoints):
+            raise ValueError("`engine: server` and `server.endpoints` belong together: set both, or neither")
+        return self
+
+    def key_settings(self) -> dict[str, Any]:
+        """JSON: what decides the content of the stored completions."""
+        if self.is_served:
+            unused = {"engine", "server", "batch"}  # the server decides what it decodes at once
+            return self.model_dump(mode="json", exclude=unused) | {"server": self.server.key_settings()}
+        return self.model_dump(mode="json", exclude={"engine", "server"})

@@ -281,6 +281,8 @@ def _anchored(config: Config, base: Path, where: str) -> Config:
         source = getattr(config.pair, role)
         if source is not None and source.is_local:
             raw["pair"][role]["source"] = anchor(source.source)
+    if (tokenizer := config.pair.target.tokenizer) is not None and "@" not in tokenizer:
+        raw["pair"]["target"]["tokenizer"] = anchor(tokenizer)
     for source, entry in zip(config.corpus.sources, raw["corpus"]["sources"], strict=True):
         if not source.is_reference:
             entry["path"] = anchor(source.path)

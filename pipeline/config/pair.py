@@ -1,18 +1,21 @@
 """The pair: target, base draft, and the recipe of the reference pair."""
 
+import re
 from typing import Literal
 
 from pydantic import Field, model_validator
 
 from pipeline.config.base import Section
 
-REFERENCE, TARGET = "reference", "target"
+REFERENCE, TARGET, SERVER = "reference", "target", "server"
 
 Dtype = Literal["float32", "bfloat16", "float16"]
+NumberFormat = Literal["float32", "bfloat16", "float16", "fp8", "int8", "int4", "nvfp4", "mxfp4"]
+_LOADED = ("float32", "bfloat16", "float16")
 
 
-class ModelSource(Section):
-    """Where a model comes from."""
+class _Source(Section):
+    """Where a model comes from, and which revision of it."""
 
     source: str = Field(
         min_length=1,
@@ -23,7 +26,6 @@ class ModelSource(Section):
         pattern=r"^[0-9a-f]{40}$",
         description="The commit of a hub model, 40 hex digits. Required for a hub id, because a branch can change.",
     )
-    dtype: Dtype = Field(default="float32", description="The dtype in which the model is loaded.")
 
     @property
     def is_local(self) -> bool:
@@ -31,15 +33,68 @@ class ModelSource(Section):
 
     @property
     def is_hub(self) -> bool:
-        return not self.is_local and self.source not in (REFERENCE, TARGET)
+        return not self.is_local and self.source not in (REFERENCE, TARGET, SERVER)
 
     @model_validator(mode="after")
-    def _hub_needs_revision(self) -> "ModelSource":
+    def _hub_needs_revision(self) -> "_Source":
         if self.is_hub and self.revision is None:
             raise ValueError(
                 f"'{self.source}' is a hub id and needs `revision`, the commit's 40 hex digits "
                 "(a local directory starts with '.', '/' or '~')"
             )
+        return self
+
+
+class ModelSource(_Source):
+    """Where a model comes from that is loaded here."""
+
+    dtype: Dtype = Field(default="float32", description="The dtype in which the model is loaded.")
+
+
+class TargetSource(_Source):
+    """Where the target comes from: a model that is loaded here, or the servers that run it."""
+
+    source: str = Field(
+        min_length=1,
+        description="A hub id (`org/name`), a local directory (starting with `.`, `/` or `~`), `reference`, or `server`: the "
+        "servers in `generate.server` run it, and it is not loaded here.",
+    )
+    tokenizer: str | None = Field(
+        default=None,
+        description="With source `server`: a local directory or `org/name@revision` with the target's tokenizer. If it has the "
+        "target's config.json and generation_config.json, they are used too; weights are not needed.",
+    )
+    revision: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9._/@-]{1,100}$",
+        description="The commit of a hub model, 40 hex digits; required for a hub id, because a branch can change. With source "
+        "`server`: what you call the weights that are served, since no server reports it.",
+    )
+    dtype: NumberFormat = Field(
+        default="float32",
+        description="The dtype in which the model is loaded; with source `server`, the number format in which it is served.",
+    )
+
+    @property
+    def is_served(self) -> bool:
+        return self.source == SERVER
+
+    @model_validator(mode="after")
+    def _is_loaded_or_served(self) -> "TargetSource":
+        if (
+            self.tokenizer is not None
+            and "@" in self.tokenizer
+            and not re.fullmatch(r"[\w.-]+/[\w.-]+@[0-9a-f]{40}", self.tokenizer)
+        ):
+            raise ValueError(
+                f"tokenizer is {self.tokenizer!r}; write org/name@ and the commit's 40 hex digits, or a directory"
+            )
+        if self.is_served != (self.tokenizer is not None):
+            raise ValueError("`source: server` and `tokenizer` belong together: set both, or neither")
+        if not self.is_served and self.dtype not in _LOADED:
+            raise ValueError(f"dtype is {self.dtype}; a model is loaded as {', '.join(_LOADED)}")
+        if not self.is_served and self.revision is not None and not re.fullmatch("[0-9a-f]{40}", self.revision):
+            raise ValueError(f"revision is {self.revision!r}; a hub model needs the commit's 40 hex digits")
         return self
 
 
@@ -136,7 +191,7 @@ class ReferenceRecipe(Section):
 class PairConfig(Section):
     """The speculative-decoding pair."""
 
-    target: ModelSource = Field(description="The large model that decides the output.")
+    target: TargetSource = Field(description="The large model that decides the output.")
     draft: DraftSource = Field(description="The base draft: the draft model before distillation.")
     target_before: ModelSource | None = Field(
         default=None,
@@ -165,6 +220,12 @@ class PairConfig(Section):
             raise ValueError("the reference pair is made in float32; leave dtype out")
         if self.target_before is not None and self.is_reference:
             raise ValueError("the reference pair has its own target_before; remove the key")
+        if self.target.is_served and self.draft.is_of_target:
+            raise ValueError(
+                "draft.source is target, whose layers are not here with `source: server`; give a base draft"
+            )
+        if SERVER in (self.draft.source, self.target_before.source if self.target_before else None):
+            raise ValueError("`server` is a source for the target only")
         for role in ("target", "target_before"):
             if getattr(self, role) is not None and getattr(self, role).source == TARGET:
                 raise ValueError(f"`target` is a source for the draft only; give the path of {role}")

@@ -48,6 +48,20 @@ class Config(Section):
             )
         if any(source.is_reference for source in self.corpus.sources) and not self.pair.is_reference:
             raise ValueError("corpus.sources has `reference`, whose prompts exist only with the reference pair")
+        if self.pair.target.is_served != self.generate.is_served:
+            raise ValueError(
+                "`pair.target.source: server` and `generate.engine: server` belong together: set both, or neither"
+            )
+        if self.generate.is_served and self.distill.on_policy.rounds:
+            raise ValueError(
+                "distill.on_policy.rounds: the target has to be loaded for on-policy rounds, and it is on servers "
+                "(generate.engine: server); set it to 0"
+            )
+        if self.generate.is_served and self.generate.distribution_tokens > self.generate.server.logprobs:
+            raise ValueError(
+                f"generate.distribution_tokens is {self.generate.distribution_tokens}, more than generate.server.logprobs = "
+                f"{self.generate.server.logprobs}"
+            )
         if unmade := [
             variant for variant in self.gate.profile if variant not in ("unquantized", *self.quantize.loadable)
         ]:

@@ -18,7 +18,7 @@ from pipeline.generation.scoring import DraftCompletion, score
 from pipeline.progress import Progress
 from pipeline.speculation.batch import Request
 from pipeline.speculation.decoder import Decoder
-from pipeline.speculation.sampling import Sampling
+from pipeline.speculation.settings import Sampling
 
 TrainFunction = Callable[
     [Sequence[StoredCompletion], DistillConfig, int, Path], list[dict[str, float]]

@@ -16,7 +16,7 @@ from pipeline.generation.completion_store import StoredCompletion
 from pipeline.models.loading import choose_device, load_model, load_tokenizer
 from pipeline.models.stored_pair import Pair
 from pipeline.progress import Progress
-from pipeline.speculation.sampling import Sampling
+from pipeline.speculation.settings import Sampling
 
 DEV_GAMMA = 5  # draft length at which checkpoints are compared
 Log = list[dict[str, float]]  # entries of step with loss, or with dev_acceptance_rate and dev_tokens_per_target_call

@@ -19,7 +19,7 @@ from pipeline.examination.examiner import Examiner
 from pipeline.examination.stored_log_p import CompletionWithLogP, compare_log_p
 from pipeline.speculation.batch import Completion, Request
 from pipeline.speculation.decoder import Decoder
-from pipeline.speculation.sampling import GREEDY
+from pipeline.speculation.settings import GREEDY
 
 NEAR_TIE = 2e-5
 _BATCH_TOKENS = 4096

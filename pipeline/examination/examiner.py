@@ -18,7 +18,7 @@ from pipeline.config.evaluate import EvaluateConfig
 from pipeline.errors import BrokenDraft
 from pipeline.examination.windows import windows
 from pipeline.generation.completion_store import StoredCompletion
-from pipeline.speculation.sampling import Sampling
+from pipeline.speculation.settings import Sampling
 
 OnDone = Callable[[int], None]  # called with the number of completions done since the last call
 # called with a window of completions and the a_t of each, lookahead included

@@ -15,7 +15,7 @@ from pipeline.models.files import model_digest
 from pipeline.models.loading import choose_device, hardware_class, load_model, load_tokenizer
 from pipeline.models.named_pair import find_model
 from pipeline.models.tokenizers import check_same_family
-from pipeline.speculation.sampling import Sampling
+from pipeline.speculation.settings import Sampling
 from pipeline.store.artifacts import MANIFEST, Artifact, read_manifest
 from pipeline.store.files import content_key
 

@@ -33,7 +33,7 @@ from pipeline.latency.costs.speedup import (
 from pipeline.models.files import model_digest
 from pipeline.models.named_pair import NamedPair
 from pipeline.progress import Progress
-from pipeline.speculation.sampling import Sampling
+from pipeline.speculation.settings import Sampling
 from pipeline.store.artifacts import MANIFEST, read_manifest
 
 LOOKUP = "prompt-lookup"

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pipeline.speculation.sampling import Sampling, log_probabilities
+from pipeline.speculation.sampling import log_probabilities
+from pipeline.speculation.settings import Sampling
 
 # Largest mean difference of a completion's tokens, in nats, at temperature 1 or above. In lower precision passes of different
 # shapes round differently; an attention window that is ignored costs some nats.

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from pipeline.errors import UnderstudyError
 from pipeline.generation.distributions import ENTRY_BYTES
-from pipeline.speculation.sampling import GREEDY, Sampling
+from pipeline.speculation.settings import GREEDY, Sampling
 
 TOKENIZER = "tokenizer"  # the directory of the tokenizer, so that an artifact can be examined without its pair
 _TUPLE = ["temperature", "top_k", "top_p", "min_p"]

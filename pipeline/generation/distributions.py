@@ -29,9 +29,16 @@ class SparseDistribution(NamedTuple):
 
 
 def sparsify(
-    log_p_NV: torch.Tensor, count: int, method: Selection, uniform_N: NDArray[np.float64]
+    log_p_NV: torch.Tensor,
+    count: int,
+    method: Selection,
+    uniform_N: NDArray[np.float64],
+    listed_N: torch.Tensor | None = None,
 ) -> SparseDistribution:
     """Keep `count` < V tokens of each distribution. `uniform_N` in [0, 1) decides which are sampled.
+
+    `listed_N`: the mass of the V tokens, if these are only the likeliest of a vocabulary; None if it is 1. The sampled tokens
+    then represent the mass of the tokens that are not listed too.
 
     `top_k` keeps the likeliest. `sampled` keeps every token whose inclusion probability would reach 1, and samples the others
     systematically with probability proportional to p (fixed sample size). arXiv 2503.16870 samples with replacement; without
@@ -39,11 +46,13 @@ def sparsify(
     """
     top = log_p_NV.topk(count, dim=-1)
     p_NK = top.values.double().exp()
-    after_NK = 1 - p_NK.cumsum(-1)  # mass outside the tokens up to this rank
+    cumulative_NK = p_NK.cumsum(-1)
+    after_NK = 1 - cumulative_NK  # mass outside the tokens up to this rank
+    listed_after_NK = after_NK if listed_N is None else listed_N.double().unsqueeze(-1) - cumulative_NK
     if method == "top_k":
         certain_N = torch.full((len(p_NK),), count, device=p_NK.device)
     else:
-        before_NK = after_NK + p_NK
+        before_NK = listed_after_NK + p_NK
         left_K = torch.arange(count, 0, -1, device=p_NK.device)
         certain_N = (p_NK * left_K >= before_NK.clamp(min=_LEAST_REST)).cumprod(-1).sum(-1)
         # Do not sample from a rest whose mass is only rounding error.

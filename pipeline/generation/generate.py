@@ -19,7 +19,8 @@ from pipeline.generation.distributions import ENTRY_BYTES, Selection, pack, spar
 from pipeline.progress import Progress
 from pipeline.speculation.batch import Completion, Request, Round
 from pipeline.speculation.decoder import Decoder
-from pipeline.speculation.sampling import GREEDY, Sampling, log_probabilities
+from pipeline.speculation.sampling import log_probabilities
+from pipeline.speculation.settings import GREEDY, Sampling
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ def generate(
     are sorted by sampling settings: all completions of a shard have the same. `vocabulary`: number of shared tokens.
     `turn`: number of the chat turn, from 1. The progress bar counts `max_new_tokens` tokens per completion.
     """
-    shards = _shards(requests, settings.shard, turn)
+    shards = shards_of(requests, settings.shard, turn)
     most = settings.max_new_tokens
     done = sum(len(shard) for name, shard in shards if shard_exists(out, name)) * most
     with progress.track("generate", len(requests) * most, "tokens", done) as track:
@@ -125,7 +126,8 @@ def shard_prefix(turn: int) -> str:
     return "shard-" if turn == 1 else f"turn-{turn:03d}-shard-"
 
 
-def _shards(requests: Sequence[CompletionRequest], size: int, turn: int) -> list[tuple[str, list[CompletionRequest]]]:
+def shards_of(requests: Sequence[CompletionRequest], size: int, turn: int) -> list[tuple[str, list[CompletionRequest]]]:
+    """Name and requests of each shard of at most `size` completions. All completions of a shard have the same sampling."""
     samplings = dict.fromkeys(item.sampling for item in requests)
     kinds = [[item for item in requests if item.sampling == sampling] for sampling in samplings]
     parts = [kind[begin : begin + size] for kind in kinds for begin in range(0, len(kind), size)]
@@ -139,7 +141,7 @@ def _complete(
         Request(
             item.prompt.tokens,
             settings.max_new_tokens,
-            _seed(settings, item),
+            seed_of(settings, item),
             settings.lookahead if item.prompt.split == "examination" else 0,
         )
         for item in requests
@@ -152,7 +154,7 @@ def _complete(
     ]
 
 
-def _seed(settings: GenerationSettings, item: CompletionRequest) -> int:
+def seed_of(settings: GenerationSettings, item: CompletionRequest) -> int:
     """The seed of a completion, independent of its batch."""
     sampling = item.sampling
     if sampling in (

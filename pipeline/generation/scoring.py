@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from pipeline.acceptance.examine import PaddedBatch, batches
 from pipeline.generation.completion_store import StoredCompletion, canonical
 from pipeline.generation.distributions import Selection, pack, sparsify
-from pipeline.speculation.sampling import Sampling, log_probabilities
+from pipeline.speculation.sampling import log_probabilities
+from pipeline.speculation.settings import Sampling
 
 _CHUNK_ELEMENTS = 1 << 24  # of one distribution a position: 64 MiB of fp32
 

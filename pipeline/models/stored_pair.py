@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config.pair import PairConfig
-from pipeline.models.hub import fetch
+from pipeline.models.hub import fetch, fetch_tokenizer
 from pipeline.store.files import read_json
 
 PAIR_FILE = "pair.json"
@@ -38,13 +38,19 @@ class Pair:
         return self.directory / "tokenizer"
 
     @property
-    def cache_bytes_per_token(self) -> float:
-        """KV-cache bytes of one token of one request, for both models."""
-        return float(sum(self.facts[role]["cache_bytes_per_token"] for role in ("target", "draft")))
+    def cache_bytes_per_token(self) -> float | None:
+        """KV-cache bytes of one token of one request, for both models; None if the target's are not known."""
+        found = [self.facts[role]["cache_bytes_per_token"] for role in ("target", "draft")]
+        return None if None in found else float(sum(found))
 
-    def serving_bytes(self, draft_bytes: float, batch: int, context: int) -> float:
-        """Bytes of the target's and a draft's weights, and of the KV cache of `batch` requests with `context` tokens."""
-        return float(self.facts["target"]["bytes"]) + draft_bytes + self.cache_bytes_per_token * batch * context
+    def serving_bytes(self, draft_bytes: float, batch: int, context: int) -> float | None:
+        """Bytes of the target's and a draft's weights, and of the KV cache of `batch` requests with `context` tokens. None for a
+        served target, whose weights are not known here."""
+        if self.facts["target"]["bytes"] is None:
+            return None
+        return (
+            float(self.facts["target"]["bytes"]) + draft_bytes + (self.cache_bytes_per_token or 0.0) * batch * context
+        )
 
     def path(self, role: str) -> Path:
         """The directory of a role's model: in the artifact if the stage made it, otherwise the source in the current config (a
@@ -57,11 +63,18 @@ class Pair:
 
 
 def source_directory(config: PairConfig, role: str) -> Path:
-    """The directory of a role's model outside the store, downloaded if needed."""
+    """The directory of a role's model outside the store, downloaded if needed; of a served target, that of its tokenizer."""
     source = getattr(config, role)
+    if role == "target" and source.is_served:
+        return tokenizer_directory(source.tokenizer)
     if source.is_local:
         return Path(source.source)
     return fetch(source.source, source.revision)
+
+
+def tokenizer_directory(name: str) -> Path:
+    """The directory that holds a served target's tokenizer, downloaded if needed. `name`: a directory or `org/name@revision`."""
+    return fetch_tokenizer(name) if "@" in name else Path(name)
 
 
 def read_pair(artifact: Path, config: PairConfig) -> Pair:

@@ -202,9 +202,10 @@ def _serving(config: Config, store: Store) -> dict[str, float]:
         and job.id in record.jobs  # a variant may be left out
     }
     return {
-        variant: pair.serving_bytes(artifact.figures["draft_bytes"], *config.gate.served)
+        variant: size
         for variant, artifact in examined.items()
         if artifact.figures
+        if (size := pair.serving_bytes(artifact.figures["draft_bytes"], *config.gate.served)) is not None
     }
 
 

@@ -120,6 +120,8 @@ def _summary(facts: Mapping[str, Any]) -> str:
 
 
 def _memory(serving: Mapping[str, Any]) -> str:
+    if serving["bytes"] is None:
+        return "not known: the target runs on servers"
     requests = f"{serving['batch']} request{'s' if serving['batch'] > 1 else ''}"
     return (
         f"{serving['bytes'] / 1e6:,.1f} MB: weights of both models, and KV caches of {requests} with "
@@ -129,7 +131,8 @@ def _memory(serving: Mapping[str, Any]) -> str:
 
 def _model(entry: Mapping[str, Any]) -> str:
     pinned = f"revision `{entry['revision']}`" if entry["revision"] else f"digest `{entry['digest']}`"
-    return f"{entry['source']}, {pinned}, {int(entry['parameters']):,} parameters"
+    size = "" if entry["parameters"] is None else f", {int(entry['parameters']):,} parameters"
+    return f"{entry['source']}, {pinned}{size}"
 
 
 def _acceptance(found: Mapping[str, Any]) -> str:

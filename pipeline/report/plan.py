@@ -50,6 +50,8 @@ def print_measured(found: "Measured") -> None:
     out.table(
         COLUMNS if gpu else COLUMNS[:-1], [[name, *_cells(cost, gpu)] for name, cost in costs.items()], left=("job",)
     )
+    if not found.serving_bytes:  # the target is on servers, and its size is not known here
+        return
     variants = ", ".join(f"{name} {size / 1e6:,.0f} MB" for name, size in found.serving_bytes.items())
     requests = "request" if found.batch == 1 else "requests"
     out.text(

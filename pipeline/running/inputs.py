@@ -16,7 +16,7 @@ from pipeline.config.quantize import Variant
 from pipeline.config.root import Config
 from pipeline.errors import UsageError
 from pipeline.models.draft_directory import TRAINED_ON
-from pipeline.models.files import model_files
+from pipeline.models.files import model_files, tokenizer_files
 from pipeline.reference.text import library_stamp, text_digest
 from pipeline.running.tasks import profile_input
 from pipeline.store.artifacts import Store
@@ -43,7 +43,22 @@ def resolve_inputs(config: Config, store: Store, verify: bool = False) -> dict[s
     found = _inputs(config, digests)
     if digests.known != known:
         write_json(path, digests.known)
+    if config.generate.is_served:
+        found["target"] = _served(config, store.root / "served_targets.json")
     return found
+
+
+def _served(config: Config, path: Path) -> OutsideInput:
+    """The served target. The store remembers the first answers of each, because later ones differ by rounding."""
+    # Imported here because the HTTP client takes a third of a second, and most runs load their target.
+    from pipeline.running.served_input import identify_target
+
+    known = read_json(path) if path.exists() else []
+    before = len(known)
+    identity = identify_target(config, known)
+    if len(known) > before:
+        write_json(path, known)
+    return OutsideInput(identity.digest, facts=identity.facts())
 
 
 def require_inputs(config: Config) -> None:
@@ -55,15 +70,21 @@ class PinnedInputs:
     """The outside inputs of a run whose digests are in its keys."""
 
     def __init__(self, config: Config, pinned: Mapping[str, OutsideInput]) -> None:
-        self._resolvers, self._pinned = _resolvers(config), pinned
+        self._config, self._resolvers, self._pinned = config, _resolvers(config), pinned
         self._digests = _FileDigests({})  # empty: every file is hashed when this process reads it first
 
     def check(self, name: str) -> None:
         """UsageError unless the input's files still have the pinned digest. Other inputs than files are not checked: a hub
         revision does not change, and the registry checks its own drafts."""
+        pinned = self._pinned.get(name)
+        if name == "target" and self._config.generate.is_served:
+            from pipeline.running.served_input import require_identity
+
+            assert pinned is not None  # resolved at the start of the run
+            require_identity(self._config, pinned.facts)
         if name not in self._resolvers:
             return
-        pinned = self._pinned[name]
+        assert pinned is not None  # as above
         if self._resolvers[name](self._digests).digest != pinned.digest:
             raise UsageError(f"{name} ({pinned.path}) has changed since this run began; start a new run")
 
@@ -88,7 +109,9 @@ def _resolvers(config: Config) -> dict[str, Callable[[_Digests], OutsideInput]]:
     else:
         for role in ("target", "draft", "target_before"):
             source = getattr(config.pair, role)
-            if source is not None and source.source != TARGET:
+            if role == "target" and config.pair.target.is_served:
+                found["tokenizer"] = partial(_tokenizer, str(source.tokenizer))
+            elif source is not None and source.source != TARGET:
                 found[role] = partial(_model, role, source)
     for number, prompts in enumerate(config.corpus.sources):
         if not prompts.is_reference:
@@ -132,6 +155,17 @@ def _model(role: str, source: ModelSource, digests: _Digests) -> OutsideInput:
     digest, seen = digests.of_files(path, model_files(path)), path / TRAINED_ON
     # Not part of the model, but it decides which prompts its examination leaves out.
     return OutsideInput(content_key([digest, digests.of(seen)]) if seen.is_file() else digest, str(path))
+
+
+def _tokenizer(name: str, digests: _Digests) -> OutsideInput:
+    if "@" in name:
+        return OutsideInput(name)
+    path = Path(name)
+    files = tokenizer_files(path)
+    if not files:
+        raise UsageError(f"pair.target.tokenizer: {path} is not a directory with a tokenizer (no tokenizer.json there)")
+    configs = [path / name for name in ("config.json", "generation_config.json") if (path / name).is_file()]
+    return OutsideInput(digests.of_files(path, sorted([*files, *configs])), str(path))
 
 
 def _prompts(number: int, path: Path, digests: _Digests) -> OutsideInput:

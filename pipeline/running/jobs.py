@@ -72,10 +72,15 @@ def _has_before(config: Config) -> bool:
 def _pair(config: Config) -> Job:
     pair = config.pair
     if pair.is_reference:
-        settings = {"reference": pair.reference.model_dump(), "seed": config.seed}
-        return Job(stage="pair", settings=settings, reads={"text": "outside#reference_text"})
+        made = {"reference": pair.reference.model_dump(), "seed": config.seed}
+        return Job(stage="pair", settings=made, reads={"text": "outside#reference_text"})
     roles = ["target", "draft"] + (["target_before"] if pair.target_before else [])
-    settings = {role: {"dtype": getattr(pair, role).dtype} for role in roles} | {"trust": pair.trust_remote_code}
+    settings: dict[str, Any] = {role: {"dtype": getattr(pair, role).dtype} for role in roles}
+    settings |= {"trust": pair.trust_remote_code}
+    if pair.target.is_served:
+        roles.append("tokenizer")
+        # The servers are asked whether they can give what these need.
+        settings["server"] = {"check": pair.generation_config, **_generating(config)}
     if pair.draft.is_of_target:
         settings |= {"layers": pair.draft.layers}
         roles.remove("draft")
@@ -91,12 +96,16 @@ def _corpus(config: Config) -> Job:
     return Job(stage="corpus", settings=settings, reads=reads)
 
 
-def _generations(config: Config) -> list[Job]:
-    settings = {
+def _generating(config: Config) -> dict[str, Any]:
+    return {
         "sampling": config.sampling.model_dump(),
-        "generate": config.generate.model_dump(mode="json"),
+        "generate": config.generate.key_settings(),
         "seed": config.seed,
     }
+
+
+def _generations(config: Config) -> list[Job]:
+    settings = _generating(config)
 
     def by(part: str, dtype: str, task: GenerateTask) -> Job:
         reads = {"target": f"pair#{task.target}", "shared": "pair#shared", "corpus": "corpus"}

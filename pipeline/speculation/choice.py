@@ -45,6 +45,9 @@ _remembered: "WeakKeyDictionary[Any, dict[Any, str]]" = WeakKeyDictionary()
 
 def choose_forward(model: Any, vocabulary: int, llama_forward: bool = True) -> Forward:
     """The forward that `proved_way` names. `llama_forward=False` leaves out our own forwards."""
+    if hasattr(model, "as_forward"):  # a model that is not computed here
+        own: Forward = model.as_forward(vocabulary)
+        return own
     forward = _WAYS[proved_way(model, vocabulary, llama_forward)](model, vocabulary)
     if forward is None:  # the model was changed since, such as placed on several devices
         del _remembered[model]

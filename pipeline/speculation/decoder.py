@@ -17,7 +17,8 @@ from pipeline.speculation.batch import Batch, Completion, Request, Round, Second
 from pipeline.speculation.choice import choose_forward
 from pipeline.speculation.draft_length import DraftLength, Fixed
 from pipeline.speculation.forward import CachedModel
-from pipeline.speculation.sampling import RandomStreams, Sampling, check_weight_sums, draw, finite_or_nan, probabilities
+from pipeline.speculation.sampling import RandomStreams, check_weight_sums, draw, finite_or_nan, probabilities
+from pipeline.speculation.settings import Sampling
 from pipeline.speculation.verification import (
     VerificationResult,
     verify_block,

@@ -4,53 +4,14 @@ Does not depend on models or caches. Shapes: B sequences, T positions, V tokens;
 """
 
 import math
-from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
 
 from pipeline.errors import UnderstudyError
+from pipeline.speculation.settings import Sampling
 
 _STREAM_CHUNK = 4096
-
-
-class SamplingFields(Protocol):
-    """Anything with the settings of an engine, such as the config's section `sampling`."""
-
-    @property
-    def temperature(self) -> float: ...
-
-    @property
-    def top_k(self) -> int: ...
-
-    @property
-    def top_p(self) -> float: ...
-
-    @property
-    def min_p(self) -> float: ...
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """Sampling settings. Temperature 0 is argmax. The filters are off at top_k 0, top_p 1 and min_p 0."""
-
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-
-    @classmethod
-    def from_config(cls, config: SamplingFields) -> "Sampling":
-        """The settings that a config section states."""
-        return cls(config.temperature, config.top_k, config.top_p, config.min_p)
-
-    @property
-    def greedy(self) -> bool:
-        return self.temperature == 0
-
-
-GREEDY = Sampling(temperature=0.0)
 
 
 def log_probabilities(logits_V: torch.Tensor, sampling: Sampling) -> torch.Tensor:

@@ -14,7 +14,7 @@ from pipeline.errors import UsageError
 from pipeline.speculation.batch import Request, Round
 from pipeline.speculation.choice import architecture, proved_way
 from pipeline.speculation.decoder import Decoder
-from pipeline.speculation.sampling import GREEDY
+from pipeline.speculation.settings import GREEDY
 from tests.architectures import FAMILIES, VOCABULARY, tiny_model
 from tests.benchmarks.figures import ROOT, write
 from tests.fakes import full_logits, greedy_text

@@ -24,7 +24,7 @@ def _measure() -> dict[str, Any]:
 
     from pipeline.latency.costs.forward_times import measure_times
     from pipeline.speculation.decoder import Decoder
-    from pipeline.speculation.sampling import Sampling
+    from pipeline.speculation.settings import Sampling
     from tests.benchmarks.realpair import VOCABULARY, real_pair
     from tests.benchmarks.timing import seconds_per_token
 

@@ -36,7 +36,7 @@ def _measure(dtype: str, sample: bool) -> dict[str, Any]:
     from pipeline.latency.costs.speedup import ideal_speedup
     from pipeline.speculation.batch import Request
     from pipeline.speculation.decoder import Decoder
-    from pipeline.speculation.sampling import GREEDY, Sampling
+    from pipeline.speculation.settings import GREEDY, Sampling
     from pipeline.speculation.statistics import count
     from tests.benchmarks import assisted
     from tests.benchmarks.refpair import find_pair, windows

@@ -30,7 +30,7 @@ def _ours() -> list[dict[str, Any]]:
 
     from pipeline.speculation.batch import Request
     from pipeline.speculation.decoder import Decoder
-    from pipeline.speculation.sampling import GREEDY
+    from pipeline.speculation.settings import GREEDY
     from tests.benchmarks.refpair import find_pair
     from tests.conformance.subject import read_subject
 

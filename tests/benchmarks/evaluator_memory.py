@@ -42,7 +42,7 @@ def _build(directory: Path, count: int) -> None:
     """A store of random completions of about TOKENS tokens, shard by shard."""
     from pipeline.generation.completion_store import StoredCompletion, write_shard
     from pipeline.generation.distributions import ENTRY_BYTES
-    from pipeline.speculation.sampling import Sampling
+    from pipeline.speculation.settings import Sampling
 
     generator = np.random.default_rng(0)
     for number, first in enumerate(range(0, count, SHARD)):
@@ -76,7 +76,7 @@ def _examine(directory: Path) -> dict[str, float]:
     from pipeline.examination.examiner import Examiner
     from pipeline.examination.windows import tally_counts
     from pipeline.generation.completion_store import read_completions
-    from pipeline.speculation.sampling import Sampling
+    from pipeline.speculation.settings import Sampling
     from pipeline.store.row_files import RowFile
     from tests.fakes import tiny_llama
 

@@ -22,7 +22,7 @@ def _measure() -> dict[str, Any]:
     from pipeline.config.evaluate import EvaluateConfig
     from pipeline.examination.examiner import Examiner
     from pipeline.generation.completion_store import read_completions
-    from pipeline.speculation.sampling import GREEDY
+    from pipeline.speculation.settings import GREEDY
     from tests.benchmarks import assisted
     from tests.benchmarks.refpair import counted_calls, find_pair
 

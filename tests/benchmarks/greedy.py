@@ -25,7 +25,7 @@ def _compare(dtype: str, batch: int) -> dict[str, Any]:
     from pipeline.examination.cross_check import first_divergence
     from pipeline.speculation.batch import Request
     from pipeline.speculation.decoder import Decoder
-    from pipeline.speculation.sampling import GREEDY
+    from pipeline.speculation.settings import GREEDY
     from tests.benchmarks.refpair import find_pair, windows
 
     pair = find_pair()

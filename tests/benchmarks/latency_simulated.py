@@ -80,7 +80,7 @@ def _workloads(gammas: int) -> dict[str, tuple[Any, Any]]:
     """The quickstart's completions with the acceptance of each token, single and concatenated (1 to 6 of them)."""
     from pipeline.acceptance.examine import acceptance_probabilities
     from pipeline.generation.completion_store import read_completions
-    from pipeline.speculation.sampling import Sampling
+    from pipeline.speculation.settings import Sampling
     from tests.benchmarks.refpair import find_pair
 
     pair = find_pair()

@@ -23,7 +23,7 @@ def _measure() -> dict[str, Any]:
     from pipeline.latency.costs.measure import measure_profile
     from pipeline.progress import Progress
     from pipeline.speculation.decoder import Decoder
-    from pipeline.speculation.sampling import Sampling
+    from pipeline.speculation.settings import Sampling
     from tests.benchmarks.refpair import find_pair, windows
 
     pair = find_pair()

@@ -17,7 +17,7 @@ def real_pair() -> tuple[Any, Any]:
 def decoders_by_gamma(target: Any, draft: Any, gammas: Sequence[int], acceptance: float) -> dict[int, Any]:
     """Decoders that accept each draft token with probability `acceptance`; gamma 0 is plain decoding."""
     from pipeline.speculation.decoder import Decoder
-    from pipeline.speculation.sampling import Sampling
+    from pipeline.speculation.settings import Sampling
 
     return {
         gamma: Decoder(

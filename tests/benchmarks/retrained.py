@@ -43,7 +43,7 @@ def examination_counts(pair: ReferencePair, draft: Any) -> list[PromptCounts]:
     """Counts of a draft over the examination completions, as `evaluate` makes them."""
     from pipeline.examination.examiner import Examiner
     from pipeline.generation.completion_store import read_completions
-    from pipeline.speculation.sampling import Sampling
+    from pipeline.speculation.settings import Sampling
 
     config, _ = _run(pair)
     sampling = Sampling.from_config(config.sampling)
@@ -70,7 +70,7 @@ def _train(pair: ReferencePair, seed: int, half: int | None) -> Any:
     from pipeline.distillation.training import Training
     from pipeline.generation.completion_store import read_completions
     from pipeline.progress import Progress
-    from pipeline.speculation.sampling import Sampling
+    from pipeline.speculation.settings import Sampling
 
     stored, models = _run(pair)
     config = stored.model_copy(update={"seed": seed})

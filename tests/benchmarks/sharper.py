@@ -234,7 +234,7 @@ def _completions(pair: ReferencePair, target: Any) -> list[list[Any]]:
     from pipeline.generation.completion_store import read_completions
     from pipeline.generation.generate import CompletionRequest, GenerationSettings, generate
     from pipeline.progress import Progress
-    from pipeline.speculation.sampling import Sampling
+    from pipeline.speculation.settings import Sampling
 
     stored = list(read_completions(pair.completions, {"examination"}, Sampling()))
     sets = []

@@ -22,7 +22,7 @@ def _greedy() -> list[dict[str, Any]]:
     from pipeline.config.evaluate import EvaluateConfig
     from pipeline.examination.cross_check import cross_check
     from pipeline.generation.completion_store import read_completions
-    from pipeline.speculation.sampling import GREEDY
+    from pipeline.speculation.settings import GREEDY
     from tests.benchmarks.refpair import find_pair
 
     pair = find_pair()

@@ -11,7 +11,7 @@ from pipeline.acceptance.examine import acceptance_probabilities
 from pipeline.acceptance.intervals import ratio_gain
 from pipeline.acceptance.moments import RoundMoments, round_moments
 from pipeline.acceptance.rounds import CONVENTIONS, Convention, expected_rounds
-from pipeline.speculation.sampling import GREEDY, Sampling
+from pipeline.speculation.settings import GREEDY, Sampling
 from tests.conformance.deterministic import TIE, Floats, Unexplained, deterministic_rounds, explain
 from tests.conformance.subject import TOKENS, Subject
 from tests.conformance.texts import (

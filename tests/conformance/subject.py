@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pipeline.generation.completion_store import read_completions
 from pipeline.models.loading import load_model
-from pipeline.speculation.sampling import Sampling
+from pipeline.speculation.settings import Sampling
 from tests.benchmarks.refpair import read_pair_of_run
 
 PROMPTS = 64

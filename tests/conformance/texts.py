@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pipeline.acceptance.examine import batches
 from pipeline.speculation.batch import Request
 from pipeline.speculation.decoder import Decoder
-from pipeline.speculation.sampling import Sampling
+from pipeline.speculation.settings import Sampling
 
 BATCH_TOKENS = 8192
 

@@ -13,7 +13,7 @@ from pipeline.generation.completion_store import StoredCompletion, read_completi
 from pipeline.models.draft_directory import trained_on, trained_on_before
 from pipeline.models.loading import choose_device, load_model
 from pipeline.models.stored_pair import read_pair
-from pipeline.speculation.sampling import Sampling
+from pipeline.speculation.settings import Sampling
 from tests.integration.conftest import JOBS, NOBODY, RUN, SMOKE, Place, Smoke
 from tests.unit.test_glossary import unexplained
 

@@ -10,7 +10,7 @@ from pipeline.acceptance.examine import acceptance_probabilities
 from pipeline.acceptance.rounds import CONVENTIONS, expected_rounds
 from pipeline.speculation.batch import Request
 from pipeline.speculation.decoder import Decoder
-from pipeline.speculation.sampling import GREEDY
+from pipeline.speculation.settings import GREEDY
 from tests.benchmarks import assisted
 from tests.benchmarks.refpair import counted_calls
 from tests.fakes import stored_completion, tiny_llama

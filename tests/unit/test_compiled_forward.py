@@ -20,7 +20,7 @@ from pipeline.speculation.decoder import Decoder
 from pipeline.speculation.forward import CachedModel
 from pipeline.speculation.llama_forward import LlamaForward
 from pipeline.speculation.model_forward import ModelForward
-from pipeline.speculation.sampling import GREEDY
+from pipeline.speculation.settings import GREEDY
 from tests.fakes import family_model, full_logits, greedy_text, largest_gap, ragged_requests
 
 needs_compiler = pytest.mark.skipif(build_module.compiler() is None, reason="no C compiler here")

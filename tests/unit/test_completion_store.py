@@ -16,7 +16,7 @@ from pipeline.generation.completion_store import (
     stored_samplings,
     write_shard,
 )
-from pipeline.speculation.sampling import GREEDY, Sampling
+from pipeline.speculation.settings import GREEDY, Sampling
 from tests.fakes import stored_completion
 
 

@@ -197,7 +197,10 @@ def test_local_paths_start_at_the_config_file(small: Path) -> None:
     ("overrides", "expected"),
     [
         (["pair.target.source=org/model"], "needs `revision`"),
-        (["pair.target={source: org/model, revision: main}"], "pair.target.revision = 'main'"),
+        (
+            ["pair.target={source: org/model, revision: main}"],
+            "revision is 'main'; a hub model needs",
+        ),
         (["pair.target.source=./t"], "`reference` is a pair"),
         (["pair.target.source=./t", "pair.draft.source=./d"], "exist only with the reference pair"),
         (["corpus.splits.train=0.9"], "must sum to 1"),

@@ -12,7 +12,8 @@ from pipeline.examination.cross_check import cross_check, decoded_starts, round_
 from pipeline.examination.examiner import Examiner
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.speculation.decoder import Completion
-from pipeline.speculation.sampling import Sampling, log_probabilities
+from pipeline.speculation.sampling import log_probabilities
+from pipeline.speculation.settings import Sampling
 from tests.fakes import TableModel, full_logits, greedy_text, stored_completion, table_model, tiny_llama
 
 PROMPTS = [[1, 2, 3], [4], [9, 8, 7, 6]]

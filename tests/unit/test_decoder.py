@@ -11,7 +11,7 @@ from pipeline.speculation.batch import Completion, Request
 from pipeline.speculation.decoder import Decoder
 from pipeline.speculation.llama_forward import LlamaForward
 from pipeline.speculation.model_forward import ModelForward
-from pipeline.speculation.sampling import GREEDY, Sampling
+from pipeline.speculation.settings import GREEDY, Sampling
 from tests.fakes import greedy_text, ragged_requests, table_model, tiny_llama
 
 VOCABULARY = 32

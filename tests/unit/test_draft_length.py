@@ -11,7 +11,7 @@ from pipeline.errors import UsageError
 from pipeline.speculation.batch import Request, Round
 from pipeline.speculation.decoder import Decoder, Decoding
 from pipeline.speculation.draft_length import Certain, Confident, DraftLength, Fallback, Fixed, Schedule
-from pipeline.speculation.sampling import GREEDY, Sampling
+from pipeline.speculation.settings import GREEDY, Sampling
 from tests.fakes import TableModel, greedy_text, ragged_requests, table_model, tiny_pair
 
 VOCABULARY = 32

@@ -20,7 +20,7 @@ from pipeline.generation.completion_store import write_shard
 from pipeline.models.shape import Weights
 from pipeline.running.context import Outcome, StageContext
 from pipeline.running.tasks import DraftRole, EvaluateTask
-from pipeline.speculation.sampling import GREEDY, Sampling
+from pipeline.speculation.settings import GREEDY, Sampling
 from tests.fakes import TableModel, quiet, stored_completion, table_model
 
 WARM = Sampling(0.5, 0, 0.9)

@@ -18,7 +18,8 @@ from pipeline.speculation import verification as verification_module
 from pipeline.speculation.batch import Request
 from pipeline.speculation.decoder import Decoder, Decoding
 from pipeline.speculation.draft_length import Certain, Confident, DraftLength, Fallback, Schedule
-from pipeline.speculation.sampling import GREEDY, Sampling, probabilities
+from pipeline.speculation.sampling import probabilities
+from pipeline.speculation.settings import GREEDY, Sampling
 from tests.fakes import TableModel, table_model
 
 Text = tuple[int, ...]

@@ -10,7 +10,8 @@ import torch
 from pipeline.acceptance.examine import acceptance_probabilities, batches, engine_sampling, examine
 from pipeline.errors import BrokenDraft, UnderstudyError
 from pipeline.generation.completion_store import StoredCompletion
-from pipeline.speculation.sampling import GREEDY, Sampling, log_probabilities
+from pipeline.speculation.sampling import log_probabilities
+from pipeline.speculation.settings import GREEDY, Sampling
 from tests.fakes import full_logits, stored_completion, table_model, tiny_llama
 
 VOCABULARY = 32

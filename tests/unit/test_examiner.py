@@ -19,7 +19,7 @@ from pipeline.examination.examiner import Examiner
 from pipeline.examination.prompt_lookup import prompt_lookup_counts
 from pipeline.examination.windows import tally_counts
 from pipeline.generation.completion_store import StoredCompletion
-from pipeline.speculation.sampling import Sampling
+from pipeline.speculation.settings import Sampling
 from pipeline.store.row_files import RowFile
 from tests.fakes import stored_completion, table_model
 

@@ -13,8 +13,9 @@ import torch
 from pipeline.corpus.prompt_store import Prompt
 from pipeline.generation.completion_store import StoredCompletion, read_completions, stored_samplings
 from pipeline.generation.distributions import unpack
-from pipeline.generation.generate import CompletionRequest, GenerationSettings, _seed, generate, plan_completions
-from pipeline.speculation.sampling import GREEDY, Sampling, log_probabilities
+from pipeline.generation.generate import CompletionRequest, GenerationSettings, generate, plan_completions, seed_of
+from pipeline.speculation.sampling import log_probabilities
+from pipeline.speculation.settings import GREEDY, Sampling
 from tests.fakes import full_logits, generation_settings, greedy_text, quiet, tiny_llama
 
 SAMPLED = Sampling(0.9, top_k=20)
@@ -108,7 +109,7 @@ def test_seeds_are_those_of_the_first_version(prompts: list[Prompt]) -> None:
         return int.from_bytes(hashlib.sha256(f"7/{prompts[1].id}/{kind}".encode()).digest()[:8], "big")
 
     samplings = [SAMPLED, GREEDY, Sampling(0.5, 0, 0.9)]
-    found = [_seed(SETTINGS, CompletionRequest(prompts[1], sampling)) for sampling in samplings]
+    found = [seed_of(SETTINGS, CompletionRequest(prompts[1], sampling)) for sampling in samplings]
     assert [digest("False"), digest("True"), digest("0.5/0/0.9/0.0")] == found
 
 

@@ -13,7 +13,7 @@ from pipeline.speculation.choice import choose_forward
 from pipeline.speculation.decoder import Decoder
 from pipeline.speculation.llama_forward import LlamaForward
 from pipeline.speculation.model_forward import ModelForward
-from pipeline.speculation.sampling import GREEDY
+from pipeline.speculation.settings import GREEDY
 from tests.fakes import family_model, full_logits, greedy_text, largest_gap, ragged_requests, tiny_llama
 
 LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16}

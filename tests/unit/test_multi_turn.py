@@ -11,7 +11,7 @@ from pipeline.corpus.row_buffer import token_hash
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.generation.generate import CompletionRequest
 from pipeline.generation.multi_turn import StopReasons, next_turn
-from pipeline.speculation.sampling import GREEDY, Sampling
+from pipeline.speculation.settings import GREEDY, Sampling
 from tests.fakes import stored_completion, tiny_tokenizer
 
 TEMPLATE = "{% for m in messages %}{{ m.content }} {% endfor %}{% if add_generation_prompt %}w9{% endif %}"

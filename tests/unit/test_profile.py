@@ -26,7 +26,7 @@ from pipeline.config.evaluate import EvaluateConfig
 from pipeline.errors import UnderstudyError
 from pipeline.examination.examiner import Examiner
 from pipeline.examination.prompt_lookup import prompt_lookup_counts
-from pipeline.speculation.sampling import Sampling
+from pipeline.speculation.settings import Sampling
 from tests.fakes import counted, stored_completion, table_model
 
 LENGTHS, EXTRA, GAMMAS = [9, 4, 12, 7], 3, 4

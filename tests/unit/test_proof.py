@@ -14,7 +14,7 @@ from pipeline.speculation.decoder import Decoder
 from pipeline.speculation.model_forward import ModelForward
 from pipeline.speculation.proof import Unproved, make_case, prove, short_windows
 from pipeline.speculation.row_forward import RowForward
-from pipeline.speculation.sampling import GREEDY
+from pipeline.speculation.settings import GREEDY
 from tests.architectures import VOCABULARY, tiny_model
 from tests.fakes import family_model, greedy_text, tiny_llama
 

@@ -9,7 +9,7 @@ import pytest
 from pipeline.acceptance.examine import acceptance_probabilities
 from pipeline.acceptance.rounds import CONVENTIONS, Convention, expected_rounds, iid_tokens_per_call
 from pipeline.speculation.decoder import Decoder, Request
-from pipeline.speculation.sampling import GREEDY
+from pipeline.speculation.settings import GREEDY
 from tests.fakes import stored_completion, tiny_llama
 
 EVERY = pytest.mark.parametrize("convention", CONVENTIONS.values(), ids=lambda convention: convention.name)

@@ -11,7 +11,8 @@ from scipy.stats import chi2
 from pipeline.speculation.batch import Request
 from pipeline.speculation.decoder import Decoder, Decoding
 from pipeline.speculation.draft_length import Certain, DraftLength
-from pipeline.speculation.sampling import GREEDY, Sampling, probabilities
+from pipeline.speculation.sampling import probabilities
+from pipeline.speculation.settings import GREEDY, Sampling
 from tests.fakes import TableModel, table_model
 
 V, FALSE_ALARM = 4, 1e-7

@@ -9,15 +9,8 @@ import torch
 
 from pipeline.config.generate import SamplingConfig
 from pipeline.errors import UnderstudyError
-from pipeline.speculation.sampling import (
-    GREEDY,
-    RandomStreams,
-    Sampling,
-    check_weight_sums,
-    draw,
-    log_probabilities,
-    probabilities,
-)
+from pipeline.speculation.sampling import RandomStreams, check_weight_sums, draw, log_probabilities, probabilities
+from pipeline.speculation.settings import GREEDY, Sampling
 
 BELOW_ONE = math.nextafter(1.0, 0.0)
 

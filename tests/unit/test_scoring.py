@@ -10,9 +10,10 @@ import torch
 from pipeline.corpus.prompt_store import Prompt
 from pipeline.generation.completion_store import StoredCompletion, read_completions
 from pipeline.generation.distributions import unpack
-from pipeline.generation.generate import _seed, generate, plan_completions
+from pipeline.generation.generate import generate, plan_completions, seed_of
 from pipeline.generation.scoring import DraftCompletion, score
-from pipeline.speculation.sampling import GREEDY, Sampling, log_probabilities
+from pipeline.speculation.sampling import log_probabilities
+from pipeline.speculation.settings import GREEDY, Sampling
 from tests.fakes import full_logits, generation_settings, quiet, tiny_llama
 
 SAMPLING = Sampling(0.8)
@@ -35,7 +36,7 @@ def generated(
     ]
     wanted = plan_completions(prompts, SAMPLING)
     generate(target, wanted, SETTINGS, 32, range(24, 32), out, quiet())
-    seeds = {item.prompt.id: _seed(SETTINGS, item) for item in wanted}
+    seeds = {item.prompt.id: seed_of(SETTINGS, item) for item in wanted}
     said = list(read_completions(out))
     return said, [
         DraftCompletion(

@@ -10,7 +10,7 @@ from pipeline.errors import UsageError
 from pipeline.speculation.batch import Request, Round, Seconds
 from pipeline.speculation.decoder import Decoder, Decoding
 from pipeline.speculation.draft_length import Confident
-from pipeline.speculation.sampling import GREEDY, Sampling
+from pipeline.speculation.settings import GREEDY, Sampling
 from tests.fakes import ragged_requests, table_model
 
 VOCABULARY = 32

@@ -27,6 +27,7 @@ ORDER: tuple[str, ...] = (
     "models",
     "corpus",
     "speculation",
+    "servers",
     "acceptance",
     "generation",
     "latency",

@@ -57,14 +57,14 @@ class Regime:
 
     def read(self, split: str) -> Sequence[Any]:
         from pipeline.generation.completion_store import read_completions
-        from pipeline.speculation.sampling import Sampling
+        from pipeline.speculation.settings import Sampling
 
         return list(read_completions(self.completions, {split}, Sampling()))
 
     def examine(self, draft: Any) -> list[Any]:
         """Per-prompt counts on the examination split, at temperature 1."""
         from pipeline.examination.examiner import Examiner
-        from pipeline.speculation.sampling import Sampling
+        from pipeline.speculation.settings import Sampling
 
         examiner = Examiner(Sampling(), self.config.evaluate, self.vocabulary)
         found = examiner.counts(draft, self.read("examination"))
@@ -72,7 +72,7 @@ class Regime:
 
     def dev_acceptance(self, draft: Any) -> float:
         from pipeline.examination.examiner import Examiner
-        from pipeline.speculation.sampling import Sampling
+        from pipeline.speculation.settings import Sampling
 
         examiner = Examiner(Sampling(), self.config.evaluate, self.vocabulary, count_as="user")
         return examiner.summary(draft, self.read("dev")).acceptance

@@ -42,7 +42,7 @@ def _ours(target: Any, regime: Any, some: list[Any], batch: int, turn: int) -> f
     from pipeline.corpus.prompt_store import Prompt
     from pipeline.generation.generate import GenerationSettings, generate, plan_completions
     from pipeline.progress import Progress
-    from pipeline.speculation.sampling import Sampling
+    from pipeline.speculation.settings import Sampling
 
     prompts = [Prompt(item.id, "train", item.domain, 0, tuple(item.prompt.tolist())) for item in some]
     config = regime.config.generate

@@ -66,7 +66,7 @@ def ours(
         from pipeline.distillation.trainer import distill
         from pipeline.examination.examiner import Examiner
         from pipeline.progress import Progress
-        from pipeline.speculation.sampling import Sampling
+        from pipeline.speculation.settings import Sampling
 
         completions, dev = [stored(item) for item in regime.read("train")], regime.read("dev")
         examiner = Examiner(Sampling(), regime.config.evaluate, regime.vocabulary, count_as="user")

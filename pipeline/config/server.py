@@ -1,0 +1,104 @@
+"""The servers that run the target, where it is not loaded in this process. Torch-free."""
+
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from pipeline.config.base import Section
+from pipeline.config.credentials import credentials_in, masked
+
+UNIX = "unix://"
+
+Api = Literal["vllm", "sglang", "llama.cpp"]
+
+
+class EndpointConfig(Section):
+    """One server, or a gateway in front of several equal ones."""
+
+    url: str = Field(
+        description="`http://host:port`, `https://host` or `unix:///path/of/socket`, without `/v1`. The token of a gateway comes "
+        "from the environment (`key_variable`)."
+    )
+    weight: float = Field(
+        default=1.0, gt=0, le=1000, description="Share of the requests relative to the other endpoints."
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _is_a_url(cls, url: str) -> str:
+        if "@" in url or "?" in url:
+            raise ValueError(
+                f"{masked(url)} has credentials or a query; leave them out and name the environment variable with the token "
+                "in `key_variable`"
+            )
+        if (wrong := credentials_in(url)) is not None:
+            raise ValueError(wrong)
+        if not url.startswith(("http://", "https://", UNIX + "/")) or url.endswith("://"):
+            raise ValueError(f"{url} is no URL of a server; write http://host:port, https://host or unix:///path")
+        return url.rstrip("/").removesuffix("/v1")
+
+
+class ServerConfig(Section):
+    """How the servers of the target are asked. Where they are, and how fast they are asked, does not change what is stored."""
+
+    api: Api = Field(
+        default="vllm", description="The engine that serves the target; docs/servers.md has what each one lacks."
+    )
+    endpoints: tuple[EndpointConfig, ...] = Field(
+        default=(),
+        description="The servers. All must serve the same weights in the same engine version. An entry may be a URL.",
+    )
+    model: str | None = Field(
+        default=None, description="Name of the served model or adapter; null: the only one that the servers list."
+    )
+    logprobs: int = Field(
+        default=128,
+        ge=1,
+        le=1024,
+        description="Log-probabilities asked for each token. vLLM gives at most 20 unless it is started with --max-logprobs 128.",
+    )
+    concurrency: int = Field(default=32, ge=1, le=4096, description="Requests at a time to an endpoint of weight 1.")
+    timeout_seconds: float = Field(
+        default=600.0, gt=0, le=86_400, description="Seconds after which an answer that is not complete is given up."
+    )
+    patience_seconds: float = Field(
+        default=300.0,
+        gt=0,
+        le=86_400,
+        description="Seconds without any working endpoint after which the run ends. What was received is kept.",
+    )
+    tokens_per_second: float | None = Field(
+        default=None,
+        gt=0,
+        description="Most tokens asked of all endpoints together in a second, prompts included, so that production has the rest.",
+    )
+    token_budget: int | None = Field(
+        default=None,
+        gt=0,
+        description="Most tokens that one call of the stage may ask for, prompts included. Then the run ends and keeps what "
+        "it has received.",
+    )
+    key_variable: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
+        description="Name of the environment variable that holds the bearer token of the gateway. The token is stored nowhere.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _urls_are_endpoints(cls, raw: Any) -> Any:
+        if isinstance(raw, dict) and isinstance(raw.get("endpoints"), list | tuple):
+            return raw | {"endpoints": [{"url": one} if isinstance(one, str) else one for one in raw["endpoints"]]}
+        return raw
+
+    @field_validator("endpoints")
+    @classmethod
+    def _once_each(cls, endpoints: tuple[EndpointConfig, ...]) -> tuple[EndpointConfig, ...]:
+        urls = [endpoint.url for endpoint in endpoints]
+        if twice := [url for url in urls if urls.count(url) > 1]:
+            raise ValueError(f"{twice[0]} stands there twice; set its weight instead")
+        return endpoints
+
+    def key_settings(self) -> dict[str, Any]:
+        """JSON: what decides the content of the stored completions."""
+        return {"api": self.api, "logprobs": self.logprobs}

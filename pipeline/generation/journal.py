@@ -1,0 +1,81 @@
+"""Completions of a shard that is not finished yet, in the order they came in, so that a killed run keeps what it has paid for.
+
+A record is its length, its CRC-32 and an uncompressed `npz`. A record that was not written completely is dropped.
+"""
+
+import io
+import json
+import struct
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_HEADER = struct.Struct("<II")  # bytes of the record, CRC-32
+_FACTS = "facts"
+
+
+@dataclass(frozen=True)
+class Record:
+    """Some facts (JSON) and arrays, under a number."""
+
+    number: int
+    facts: Mapping[str, Any]
+    arrays: Mapping[str, NDArray[Any]]
+
+
+class Journal:
+    """An append-only file of records."""
+
+    def __init__(self, path: Path) -> None:
+        """Open `path` or make it. What follows its last whole record is cut off."""
+        self.path = path
+        self._file = path.open("ab")
+        self._file.truncate(sum(size for _, size in _records(path)))
+
+    def append(self, record: Record) -> None:
+        """The record is in the file when this returns; a killed process does not lose it."""
+        body = io.BytesIO()
+        facts = json.dumps({"number": record.number, **record.facts}).encode()
+        arrays: dict[str, Any] = {_FACTS: np.frombuffer(facts, np.uint8), **record.arrays}
+        np.savez(body, **arrays)
+        raw = body.getvalue()
+        self._file.write(_HEADER.pack(len(raw), zlib.crc32(raw)) + raw)
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read_journal(path: Path) -> list[Record]:
+    """The whole records of a journal, in the order they were written; none without the file."""
+    return [record for record, _ in _records(path)] if path.exists() else []
+
+
+def write_journal(path: Path, records: list[Record]) -> None:
+    """Replace the journal with `records`, at once or not at all."""
+    partial = path.with_suffix(".partial")
+    partial.unlink(missing_ok=True)
+    journal = Journal(partial)
+    for record in records:
+        journal.append(record)
+    journal.close()
+    partial.replace(path)
+
+
+def _records(path: Path) -> Iterator[tuple[Record, int]]:
+    """Each whole record with its bytes in the file."""
+    with path.open("rb") as file:
+        while len(header := file.read(_HEADER.size)) == _HEADER.size:
+            length, checksum = _HEADER.unpack(header)
+            raw = file.read(length)
+            if len(raw) < length or zlib.crc32(raw) != checksum:
+                return
+            with np.load(io.BytesIO(raw)) as arrays:
+                found = dict(arrays)
+            facts = json.loads(found.pop(_FACTS).tobytes())
+            yield Record(facts.pop("number"), facts, found), _HEADER.size + length

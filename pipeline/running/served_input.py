@@ -1,0 +1,33 @@
+"""A served target as an input of a run: pinned by the identity of its weights, which the store remembers. Torch-free."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from pipeline.config.root import Config
+from pipeline.errors import UsageError
+from pipeline.progress import Progress
+from pipeline.servers.connect import identify
+from pipeline.servers.identity import Identity
+
+Known = list[dict[str, Any]]  # facts of the identities seen so far
+
+
+def identify_target(config: Config, known: Known) -> Identity:
+    """The identity of the target that the servers of `config` serve. A new one is added to `known`. Raises as `identify`."""
+    identity = _ask(config, [Identity.from_facts(facts) for facts in known])
+    if identity.facts() not in known:
+        known.append(identity.facts())
+    return identity
+
+
+def require_identity(config: Config, facts: dict[str, Any]) -> None:
+    """UsageError unless the servers still serve the target of `facts`."""
+    pinned = Identity.from_facts(facts)
+    if _ask(config, [pinned]).digest != pinned.digest:
+        raise UsageError("generate.server: the target has changed since this run began; start a new run")
+
+
+def _ask(config: Config, known: Sequence[Identity]) -> Identity:
+    target = config.pair.target
+    return asyncio.run(identify(config.generate.server, target.revision, target.dtype, known, Progress()))

@@ -1,0 +1,122 @@
+"""What a server of the target answers, checked: token ids with log-probabilities. Knows no server and does no I/O. Torch-free.
+
+Shapes: N tokens, K likeliest tokens.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.errors import UnderstudyError
+
+_HIGHEST = 1e-3  # log-probabilities above it are none; the rest is rounding
+
+
+class BadAnswer(UnderstudyError):
+    """An answer that cannot be right: a truncated one, wrong counts, ids beyond the vocabulary. It is asked again."""
+
+
+@dataclass(frozen=True)
+class LikeliestTokens:
+    """The K likeliest tokens of N distributions, the likeliest first. A token that the pair does not share has log p -inf."""
+
+    ids_NK: NDArray[np.int32]
+    log_p_NK: NDArray[np.float32]
+
+    def __getitem__(self, rows: slice) -> "LikeliestTokens":
+        return LikeliestTokens(self.ids_NK[rows], self.log_p_NK[rows])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generated:
+    """A completion. `log_p_N` as the server gives it: of the distribution as sampled from, or at temperature 1."""
+
+    tokens_N: NDArray[np.int32]
+    log_p_N: NDArray[np.float32]
+    likeliest: LikeliestTokens | None  # None where none were asked for
+    stopped: bool  # at a stop token, not at the limit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scored:
+    """Log-probabilities at temperature 1 of given tokens, without sampling."""
+
+    log_p_N: NDArray[np.float32]
+    likeliest: LikeliestTokens
+
+
+Candidates = dict[int, float]  # log p by token id, of one distribution
+
+
+def generated(
+    tokens: Sequence[int],
+    log_p: Sequence[float],
+    candidates: Sequence[Candidates] | None,
+    *,
+    kept: int,
+    stopped: bool,
+    limit: int,
+    vocabulary: int,
+) -> Generated:
+    """A checked completion of at most `limit` tokens; BadAnswer says what is wrong. `kept`: K."""
+    if not tokens or len(tokens) > limit or (len(tokens) < limit and not stopped):
+        raise BadAnswer(f"{len(tokens)} tokens where {limit} were asked for")
+    _check_counts(len(tokens), log_p, candidates)
+    return Generated(
+        tokens_N=_ids(tokens, vocabulary),
+        log_p_N=_log_p(log_p),
+        likeliest=None if candidates is None else _likeliest(candidates, kept, vocabulary),
+        stopped=stopped,
+    )
+
+
+def scored(tokens: Sequence[int], candidates: Sequence[Candidates], *, kept: int, vocabulary: int) -> Scored:
+    """Checked log-probabilities of `tokens`; each of `candidates` holds its token's. BadAnswer says what is wrong."""
+    _check_counts(len(tokens), tokens, candidates)
+    missing = [token for token, found in zip(tokens, candidates, strict=True) if token not in found]
+    if missing:
+        raise BadAnswer(f"no log-probability for token {missing[0]} of the prompt")
+    log_p = _log_p([found[token] for token, found in zip(tokens, candidates, strict=True)])
+    return Scored(log_p_N=log_p, likeliest=_likeliest(candidates, kept, vocabulary))
+
+
+def _check_counts(count: int, log_p: Sequence[float], candidates: Sequence[Candidates] | None) -> None:
+    for name, found in (("log-probabilities", log_p), ("lists of likeliest tokens", candidates)):
+        if found is not None and len(found) != count:
+            raise BadAnswer(f"{len(found)} {name} for {count} tokens")
+
+
+def _likeliest(candidates: Sequence[Candidates], kept: int, vocabulary: int) -> LikeliestTokens:
+    rows = [sorted(found.items(), key=lambda item: (-item[1], item[0]))[:kept] for found in candidates]
+    if short := [len(row) for row in rows if len(row) < kept]:
+        raise BadAnswer(f"{short[0]} likeliest tokens where {kept} were asked for")
+    ids_NK = np.array([token for row in rows for token, _ in row], dtype=np.int64).reshape(-1, kept)
+    log_p_NK = _log_p([log_p for row in rows for _, log_p in row]).reshape(-1, kept)
+    if (ids_NK < 0).any():
+        raise BadAnswer(f"token {ids_NK.min()} among the likeliest, which is none")
+    # The target's logits may be padded to more columns than the pair shares; such a token is not of the pair.
+    beyond_NK = ids_NK >= vocabulary
+    log_p_NK[beyond_NK], ids_NK[beyond_NK] = -np.inf, 0
+    order_NK = np.argsort(-log_p_NK, axis=1, kind="stable")
+    return LikeliestTokens(
+        np.take_along_axis(ids_NK, order_NK, 1).astype(np.int32), np.take_along_axis(log_p_NK, order_NK, 1)
+    )
+
+
+def _ids(tokens: Sequence[int], vocabulary: int) -> NDArray[np.int32]:
+    if not all(type(token) is int for token in tokens):
+        raise BadAnswer("a token id is no integer")
+    if wrong := [token for token in tokens if not 0 <= token < vocabulary]:
+        raise BadAnswer(f"token {wrong[0]} is beyond the vocabulary of {vocabulary} tokens")
+    return np.array(tokens, dtype=np.int32)
+
+
+def _log_p(values: Sequence[float]) -> NDArray[np.float32]:
+    if not all(type(value) in (float, int) for value in values):
+        raise BadAnswer("a log-probability is no number")
+    found = np.array(values, dtype=np.float32)
+    if not np.isfinite(found).all() or (found > _HIGHEST).any():
+        raise BadAnswer(f"log-probability {found[~np.isfinite(found) | (found > _HIGHEST)][0]}, which is none")
+    return np.minimum(found, 0.0)

@@ -1,0 +1,167 @@
+"""One server of the target over HTTP: sends JSON, returns JSON, and says in one line what went wrong. Torch-free.
+
+Does not retry; `pool.py` does. Does not know what is asked.
+"""
+
+import json
+import os
+import ssl
+import time
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import aiohttp
+
+from pipeline.config.server import UNIX, EndpointConfig, ServerConfig
+from pipeline.errors import UnderstudyError, UsageError
+
+_QUOTED = 200  # characters of an answer that is quoted in a message
+_LONGEST_PAUSE = 86_400.0
+
+
+class Unavailable(UnderstudyError):
+    """The endpoint gave no answer, or none that can be read. It may give one later."""
+
+
+class Overloaded(Unavailable):
+    """The endpoint asks for a pause (429, or 503 with Retry-After). `seconds` is None where it does not say how long."""
+
+    def __init__(self, message: str, seconds: float | None) -> None:
+        super().__init__(message)
+        self.seconds = seconds
+
+
+class RequestRefused(UsageError):
+    """The endpoint answers, and refuses this request. Asked again, it would refuse again."""
+
+
+class Endpoint:
+    """A connection to one server. To be used within one event loop: `await open()` first, `await close()` at the end."""
+
+    def __init__(self, config: EndpointConfig, settings: ServerConfig) -> None:
+        self.url, self.weight = config.url, config.weight
+        self.capacity = max(1, round(settings.concurrency * config.weight))
+        self._timeout, self._key_variable = settings.timeout_seconds, settings.key_variable
+        self._session: aiohttp.ClientSession | None = None
+
+    async def open(self) -> None:
+        """UsageError where the environment variable with the token is not set."""
+        is_unix = self.url.startswith(UNIX)
+        connector: aiohttp.BaseConnector = (
+            aiohttp.UnixConnector(self.url.removeprefix(UNIX), limit=0)
+            if is_unix
+            else aiohttp.TCPConnector(limit=0, ttl_dns_cache=60)
+        )
+        self._base = "http://localhost" if is_unix else self.url
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            timeout=aiohttp.ClientTimeout(total=self._timeout, sock_connect=min(30.0, self._timeout)),
+            headers=self._headers(),
+        )
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def get(self, path: str) -> Any:
+        """The JSON at `path`. Raises as `post` does."""
+        return await self._ask("GET", path, None)
+
+    async def post(self, path: str, body: dict[str, Any]) -> Any:
+        """The answer's JSON. Unavailable, Overloaded or RequestRefused."""
+        return await self._ask("POST", path, body)
+
+    async def _ask(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
+        assert self._session is not None  # opened
+        try:
+            async with self._session.request(method, self._base + path, json=body, allow_redirects=False) as answer:
+                raw = await answer.read()
+                status, headers = answer.status, answer.headers
+        except TimeoutError:
+            raise Unavailable(f"{self.url}: no complete answer within {self._timeout:g} s") from None
+        except (aiohttp.ClientConnectorCertificateError, ssl.SSLError) as error:
+            raise UsageError(
+                f"{self.url}: its certificate is not valid here ({_brief(str(error))}); set SSL_CERT_FILE to the file of the "
+                "authority that signed it"
+            ) from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise Unavailable(f"{self.url}: {_brief(str(error)) or type(error).__name__}") from None
+        if status == 200:
+            return self._json(raw)
+        raise self._error(status, headers.get("Retry-After"), path, raw)
+
+    def _json(self, raw: bytes) -> Any:
+        try:
+            return json.loads(raw)
+        except (ValueError, RecursionError):
+            raise Unavailable(f"{self.url}: the answer is no JSON: {_quoted(raw)}") from None
+
+    def _error(self, status: int, retry_after: str | None, path: str, raw: bytes) -> UnderstudyError:
+        said = f"{self.url}: HTTP {status}: {_message(raw)}"
+        if status == 429 or (status == 503 and retry_after is not None):
+            return Overloaded(said, _seconds(retry_after))
+        if status in (401, 403):
+            variable = self._key_variable or "KEY"
+            hint = "its token is not accepted" if self._key_variable else "set generate.server.key_variable to its name"
+            return UsageError(f"{said}; the gateway wants a token, from the environment variable {variable}: {hint}")
+        if status == 404 and path.startswith("/v1/models"):
+            return UsageError(f"{said}; no server of the OpenAI API answers there")
+        if status >= 500 or status in (408, 425):
+            return Unavailable(said)
+        return RequestRefused(said)
+
+    def _headers(self) -> dict[str, str]:
+        if self._key_variable is None:
+            return {}
+        token = os.environ.get(self._key_variable, "").strip()
+        if not token:
+            raise UsageError(
+                f"generate.server.key_variable: the environment variable {self._key_variable} is not set; it holds the token of "
+                "the gateway"
+            )
+        if not token.isascii() or not token.isprintable():
+            raise UsageError(
+                f"generate.server.key_variable: the token in {self._key_variable} has characters that no HTTP header can hold"
+            )
+        return {"Authorization": f"Bearer {token}"}
+
+
+def _seconds(retry_after: str | None) -> float | None:
+    """Retry-After in seconds: a number, or a date (RFC 9110, section 10.2.3). None for neither."""
+    if retry_after is None:
+        return None
+    try:
+        seconds = float(retry_after)
+    except ValueError:
+        try:
+            at = parsedate_to_datetime(retry_after)
+        except ValueError:
+            return None
+        seconds = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() - datetime.now(UTC).timestamp()
+    return min(max(seconds, 0.0), _LONGEST_PAUSE) if seconds == seconds else None
+
+
+def _message(raw: bytes) -> str:
+    """The message in an error as OpenAI's API sends it; else the beginning of the answer."""
+    try:
+        found = json.loads(raw)
+    except (ValueError, RecursionError):
+        return _quoted(raw)
+    inner = found.get("error", found) if isinstance(found, dict) else found
+    message = inner.get("message") if isinstance(inner, dict) else inner
+    return _brief(str(message)) if message else _quoted(raw)
+
+
+def _quoted(raw: bytes) -> str:
+    return repr(_brief(raw[: 4 * _QUOTED].decode("utf-8", errors="replace"))) if raw else "an empty answer"
+
+
+def _brief(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _QUOTED else text[:_QUOTED] + "..."
+
+
+def now() -> float:
+    """Seconds of a clock that only moves forward."""
+    return time.monotonic()

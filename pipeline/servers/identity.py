@@ -1,0 +1,114 @@
+"""Which weights a server serves. No server reports a revision, so it is asked for the log-probabilities of fixed token sequences.
+
+The first answers are remembered. A server whose answers differ by no more than rounding serves the same weights; the digest of
+the first answers is part of the completions' key. Torch-free.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from pipeline.config.pair import NumberFormat
+from pipeline.errors import UnderstudyError
+from pipeline.servers.api import GenerateRequest, ScoreRequest
+from pipeline.servers.endpoint import Endpoint
+from pipeline.servers.target import Asking, ServedModel
+from pipeline.speculation.settings import GREEDY
+from pipeline.store.files import content_key
+
+_PROMPTS, _PROMPT_TOKENS, _NEW_TOKENS = 4, 32, 16
+_LOWEST, _HIGHEST = 10, 500  # ids that every vocabulary has; the first ones are often special
+# Mean difference of log p that rounding explains: of the same weights in bfloat16, 0.005 to 0.01 was measured between batches
+# of different shape; retrained weights differed by about 1, and random changes of 1% of the weights by 0.02.
+_ROUNDING = {"float32": 1e-3}
+_ROUNDING_16_BIT = 0.03
+
+
+class OtherWeights(UnderstudyError):
+    """An endpoint serves other weights than the run began with."""
+
+
+@dataclass(frozen=True)
+class Golden:
+    """Fixed sequences, and their log p when they were first asked for."""
+
+    sequences: list[list[int]]  # prompt and greedy continuation
+    log_p: list[list[float]]  # of all tokens but the first
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """A served target. Equal digests: the same weights in the same engine version, as far as log p can tell."""
+
+    digest: str
+    model: ServedModel
+    revision: str | None  # as the config declares it
+    dtype: NumberFormat  # as the config declares it
+    golden: Golden
+
+    def facts(self) -> dict[str, Any]:
+        """JSON, read by `Identity.from_facts`."""
+        return asdict(self)
+
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, Any]) -> "Identity":
+        """The reverse of `facts`."""
+        model, golden = ServedModel(**facts["model"]), Golden(**facts["golden"])
+        return cls(**(dict(facts) | {"model": model, "golden": golden}))
+
+
+def golden_prompts() -> list[list[int]]:
+    """Token ids that every vocabulary has, in no order that a model knows: its log p of them changes with any weight."""
+
+    def token(prompt: int, place: int) -> int:
+        digest = hashlib.sha256(f"{prompt}/{place}".encode()).digest()
+        return _LOWEST + int.from_bytes(digest[:4], "big") % (_HIGHEST - _LOWEST)
+
+    return [[token(prompt, place) for place in range(_PROMPT_TOKENS)] for prompt in range(_PROMPTS)]
+
+
+async def first_answers(endpoint: Endpoint, asking: Asking) -> Golden:
+    """Greedy continuations of the fixed prompts, with log p of prompts and continuations."""
+    sequences = []
+    for prompt in golden_prompts():
+        request = GenerateRequest(
+            prompt=prompt, sampling=GREEDY, max_tokens=_NEW_TOKENS, stop_tokens=(), ignore_eos=True
+        )
+        found, _ = await asking.generate(endpoint, request)
+        sequences.append([*prompt, *found.tokens_N.tolist()])
+    return Golden(sequences, [await _score(endpoint, asking, one) for one in sequences])
+
+
+async def mean_difference(endpoint: Endpoint, asking: Asking, golden: Golden) -> float:
+    """Mean absolute difference of log p between `golden` and what the endpoint answers now."""
+    now = [await _score(endpoint, asking, sequence) for sequence in golden.sequences]
+    return float(np.mean(np.abs(np.concatenate(now) - np.concatenate(golden.log_p))))
+
+
+async def _score(endpoint: Endpoint, asking: Asking, ids: Sequence[int]) -> list[float]:
+    found, _ = await asking.score(endpoint, ScoreRequest(ids=ids, start=1, kept=1))
+    return [float(value) for value in found.log_p_N]
+
+
+def is_rounding(difference: float, dtype: NumberFormat) -> bool:
+    """Whether the same weights, served in `dtype`, can differ by so much."""
+    return difference <= _ROUNDING.get(dtype, _ROUNDING_16_BIT)
+
+
+def new_identity(model: ServedModel, golden: Golden, revision: str | None, dtype: NumberFormat) -> Identity:
+    """The identity of a target that was not seen before. `revision` and `dtype` as declared in the config."""
+    key = [model.name, model.root, model.context, model.version, revision, dtype, golden.sequences]
+    return Identity(digest=content_key(key), model=model, revision=revision, dtype=dtype, golden=golden)
+
+
+async def require_same(endpoint: Endpoint, asking: Asking, identity: Identity) -> None:
+    """OtherWeights unless the endpoint serves the weights of `identity`; Unavailable if it does not answer."""
+    difference = await mean_difference(endpoint, asking, identity.golden)
+    if not is_rounding(difference, identity.dtype):
+        raise OtherWeights(
+            f"{endpoint.url} serves other weights than at the start of the run: log p of fixed tokens differs by "
+            f"{difference:.2g} on average; completions of two targets are never mixed; start a new run for the new target"
+        )

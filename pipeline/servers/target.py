@@ -1,0 +1,105 @@
+"""The served target: completions and log-probabilities of its tokens, from whichever endpoint is free. Torch-free."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.errors import UsageError
+from pipeline.servers.answers import Generated, Scored
+from pipeline.servers.api import Api, GenerateRequest, ScoreRequest
+from pipeline.servers.endpoint import Endpoint, RequestRefused, Unavailable
+from pipeline.servers.pool import Pool
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """What an endpoint says about the model it serves."""
+
+    name: str
+    root: str  # the path or hub id that it was started with
+    context: int | None  # most tokens of a sequence, where it says so
+    version: str | None  # of the engine, where it says so
+
+
+async def read_model(endpoint: Endpoint, name: str | None) -> ServedModel:
+    """The served model called `name`, or the only one. UsageError for another name, or where there are several to choose from.
+
+    Raises as `Endpoint.get` does.
+    """
+    answer = await endpoint.get("/v1/models")
+    listed = answer.get("data") if isinstance(answer, dict) else None
+    if not isinstance(listed, list) or not all(
+        isinstance(one, dict) and isinstance(one.get("id"), str) for one in listed
+    ):
+        raise UsageError(f"{endpoint.url}/v1/models: no list of models; no server of the OpenAI API answers there")
+    names = [one["id"] for one in listed]
+    if (name is None and len(names) != 1) or (name is not None and name not in names):
+        wrong = "set generate.server.model to one of" if name is None else f"it does not serve {name}, but"
+        raise UsageError(f"{endpoint.url}: {wrong} {', '.join(names) or 'nothing'}")
+    entry: Mapping[str, Any] = listed[0] if name is None else listed[names.index(name)]
+    context = entry.get("max_model_len")
+    return ServedModel(
+        name=entry["id"],
+        root=str(entry.get("root") or entry["id"]),
+        context=context if isinstance(context, int) and context > 0 else None,
+        version=await _version(endpoint),
+    )
+
+
+async def _version(endpoint: Endpoint) -> str | None:
+    try:
+        answer = await endpoint.get("/version")
+    except (RequestRefused, Unavailable):  # engines other than vLLM have none
+        return None
+    version = answer.get("version") if isinstance(answer, dict) else None
+    return version if isinstance(version, str) else None
+
+
+@dataclass(frozen=True)
+class Asking:
+    """How one endpoint is asked: its engine's API, the model's name, and the number of tokens that a token id stays below."""
+
+    api: Api
+    model: str
+    vocabulary: int
+
+    async def generate(
+        self, endpoint: Endpoint, request: GenerateRequest, without: Collection[str] = ()
+    ) -> tuple[Generated, int]:
+        """The completion, and the tokens that it took. BadAnswer, or as `Endpoint.post`. `without`: keys of the body that are
+        left out, so that the server's defaults apply."""
+        path, body = self.api.generate(request, self.model)
+        body = {key: value for key, value in body.items() if key not in without}
+        found = self.api.read_generated(request, await self._post(endpoint, path, body), self.vocabulary)
+        return found, len(request.prompt) + len(found.tokens_N)
+
+    async def score(self, endpoint: Endpoint, request: ScoreRequest) -> tuple[Scored, int]:
+        """The log-probabilities, and the tokens that they took. BadAnswer, or as `Endpoint.post`."""
+        path, body = self.api.score(request, self.model)
+        return self.api.read_scored(request, await self._post(endpoint, path, body), self.vocabulary), request.tokens
+
+    async def _post(self, endpoint: Endpoint, path: str, body: dict[str, Any]) -> Any:
+        try:
+            return await endpoint.post(path, body)
+        except RequestRefused as error:
+            if self.api.too_many_logprobs(str(error)):
+                wanted = body.get("logprobs") or body.get("prompt_logprobs")
+                raise UsageError(
+                    f"{error}; start the server with {self.api.logprobs_flag} {wanted}, or lower generate.server.logprobs"
+                ) from None
+            raise
+
+
+class ServedTarget:
+    """As `Asking`, of a pool: each request goes to the endpoint that is free, and is retried."""
+
+    def __init__(self, pool: Pool, asking: Asking) -> None:
+        self.pool, self.asking = pool, asking
+
+    async def generate(self, request: GenerateRequest) -> tuple[Generated, Endpoint]:
+        """The completion, and the endpoint that made it. Raises as `Pool.ask`."""
+        return await self.pool.ask(request.tokens, lambda endpoint: self.asking.generate(endpoint, request))
+
+    async def score(self, request: ScoreRequest) -> tuple[Scored, Endpoint]:
+        """The log-probabilities, and the endpoint that gave them. Raises as `Pool.ask`."""
+        return await self.pool.ask(request.tokens, lambda endpoint: self.asking.score(endpoint, request))
