@@ -11,7 +11,8 @@ from pipeline.distillation.mixing import check_shares
 from pipeline.generation.completion_store import TOKENIZER, read_completions
 from pipeline.generation.generate import CompletionRequest, GenerationSettings, generate, plan_completions, shard_prefix
 from pipeline.generation.multi_turn import StopReasons, next_turn
-from pipeline.generation.served import Served, generate_by_servers
+from pipeline.generation.served import generate_by_servers
+from pipeline.generation.served_completion import Served
 from pipeline.models.loading import choose_device, load_model, load_tokenizer
 from pipeline.models.stored_pair import Pair, read_pair
 from pipeline.running.context import Outcome, StageContext

@@ -10,7 +10,9 @@ class PromoteConfig(Section):
     """The registry entry of the pair's draft."""
 
     target_name: str | None = Field(
-        default=None, description="Name of the target in the registry; null: the last part of pair.target.source."
+        default=None,
+        description="Name of the target in the registry; null: the last part of pair.target.source, or for source "
+        "`server`, generate.server.model.",
     )
     deployment: str | None = Field(
         default=None,

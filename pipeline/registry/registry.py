@@ -87,8 +87,13 @@ class _State:
 
 def registered_name(config: Config) -> str:
     """`<target>-draft` or `<target>-draft--<deployment>`, without what MLflow forbids in names."""
-    source = config.pair.target.source
-    target = config.promote.target_name or source.rstrip("/").rpartition("/")[2]
+    source = config.generate.server.model if config.pair.target.is_served else config.pair.target.source
+    if source is None and config.promote.target_name is None:
+        raise UsageError(
+            "promote.target_name: set it, or generate.server.model: with `source: server` nothing else names the target in the "
+            "registry"
+        )
+    target = config.promote.target_name or str(source).rstrip("/").rpartition("/")[2]
     target = re.sub(r"[^A-Za-z0-9._-]", "", target)
     if not target.strip("."):
         raise UsageError(f"pair.target.source = {source!r} gives no name for the registry; set promote.target_name")

@@ -6,6 +6,7 @@ from typing import Any
 
 from pipeline.acceptance.schema import checked_profile
 from pipeline.config.loading import parse_stored_config
+from pipeline.config.pair import SERVER
 from pipeline.distillation.learning_curve import CURVE
 from pipeline.registry.tracking import ui_link
 from pipeline.running.jobs import expand
@@ -72,7 +73,10 @@ def summarise(store: Store, record: RunRecord) -> Summary:
         task = _task(entry)
         if entry["stage"] in _DIRECTORIES and task.get("target") != "target_before" and directory.exists():
             directories[_DIRECTORIES[entry["stage"]]] = str(directory)
-            if entry["stage"] == "pair" and not (directory / "target").is_dir():
+            served = record.config["pair"]["target"]["source"] == SERVER  # commands cannot load it
+            if entry["stage"] == "pair" and served:
+                del directories["target"]
+            elif entry["stage"] == "pair" and not (directory / "target").is_dir():
                 directories["target"] = _source(record.config["pair"]["target"])
         artifact = store.find(entry["stage"], entry["key"]) if entry["stage"] in _SHOWN else None
         if artifact is None:

@@ -1,0 +1,145 @@
+"""One completion of a served target: one request, or several where one answer does not hold everything that is stored.
+
+Shapes: N tokens, K likeliest tokens that the server lists.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pipeline.errors import UnderstudyError, UsageError
+from pipeline.generation.distributions import pack, sparsify
+from pipeline.generation.generate import CompletionRequest, GenerationSettings, seed_of
+from pipeline.servers.abilities import Abilities, Passes, passes
+from pipeline.servers.answers import Generated, LikeliestTokens
+from pipeline.servers.api import GenerateRequest, ScoreRequest
+from pipeline.servers.endpoint import Endpoint
+from pipeline.servers.identity import Identity
+from pipeline.servers.target import ServedTarget
+from pipeline.speculation.sampling import log_probabilities
+from pipeline.speculation.settings import Sampling
+
+
+@dataclass(frozen=True)
+class Served:
+    """The served target of a pair."""
+
+    target: ServedTarget
+    abilities: Abilities
+    identity: Identity
+    listed: int  # likeliest tokens asked for (K)
+    vocabulary: int  # tokens that the pair shares
+    stop_tokens: Sequence[int]
+
+
+@dataclass(frozen=True)
+class ReceivedCompletion:
+    """A completion with what is stored of it (see `completion_store`), and the endpoints that made it."""
+
+    endpoints: list[str]
+    length: int  # without the lookahead
+    stopped: bool
+    arrays: dict[str, NDArray[Any]]  # tokens, log_p, entries, certain, rest_log_p
+
+
+async def complete(served: Served, item: CompletionRequest, settings: GenerationSettings) -> ReceivedCompletion:
+    """Ask for one completion. Raises as `ServedTarget.generate`; UsageError for sampling settings for which the server's
+    log-probabilities do not suffice, or a stop token that the pair does not know."""
+    way = passes(item.sampling, served.abilities, served.listed, served.target.asking.api.processed_flag)
+    # Without a seed: vLLM samples slower with seeds of requests, and its CPU build 0.32.0 ends at one whose prefill is split.
+    first = GenerateRequest(
+        prompt=item.prompt.tokens,
+        sampling=item.sampling,
+        max_tokens=settings.max_new_tokens,
+        stop_tokens=served.stop_tokens,
+        kept=served.listed if way.in_generation else 0,
+    )
+    found, endpoint = await served.target.generate(first)
+    _check_end(found, served.stop_tokens, endpoint)
+    answers, endpoints = [found], {endpoint.url}
+    if item.prompt.split == "examination" and settings.lookahead:
+        prompt = [*item.prompt.tokens, *found.tokens_N.tolist()]
+        going_on = replace(first, prompt=prompt, max_tokens=settings.lookahead, ignore_eos=True)
+        later, endpoint = await served.target.generate(going_on)
+        answers.append(later)
+        endpoints.add(endpoint.url)
+    tokens_N = np.concatenate([one.tokens_N for one in answers])
+    log_p_N = np.concatenate([one.log_p_N for one in answers])
+    if way.rescored:
+        ids = [*item.prompt.tokens, *tokens_N.tolist()]
+        scored, endpoint = await served.target.score(
+            ScoreRequest(ids=ids, start=len(item.prompt.tokens), kept=served.listed)
+        )
+        endpoints.add(endpoint.url)
+        likeliest = scored.likeliest
+        log_p_N = scored.log_p_N if way.log_p == "answer" and item.sampling.unchanged else log_p_N
+    else:
+        likeliest = _joined([one.likeliest for one in answers if one.likeliest is not None])
+    log_p_N = _log_p(tokens_N, log_p_N, likeliest, item.sampling, way)
+    arrays = {"tokens": tokens_N, "log_p": log_p_N, **_sparse(served, settings, likeliest, seed_of(settings, item))}
+    return ReceivedCompletion(sorted(endpoints), len(found.tokens_N), found.stopped, arrays)
+
+
+def _sparse(
+    served: Served, settings: GenerationSettings, likeliest: LikeliestTokens, seed: int
+) -> dict[str, NDArray[Any]]:
+    """The stored form of the distributions at temperature 1."""
+    log_p_NK = torch.from_numpy(likeliest.log_p_NK)
+    uniform_N = np.random.default_rng([seed, 1]).random(len(log_p_NK))
+    kept = sparsify(
+        log_p_NK,
+        settings.distribution_tokens,
+        settings.distribution_selection,
+        uniform_N,
+        log_p_NK.double().exp().sum(-1),
+    )
+    kept = kept._replace(ids_NK=np.take_along_axis(likeliest.ids_NK, kept.ids_NK, 1))
+    return {
+        "entries": pack(kept, served.vocabulary),
+        "certain": kept.certain_N,
+        "rest_log_p": kept.rest_log_p_N,
+    }
+
+
+def _check_end(found: Generated, stop_tokens: Sequence[int], endpoint: Endpoint) -> None:
+    *before, last = found.tokens_N.tolist()
+    if found.stopped and last not in stop_tokens:
+        raise UsageError(
+            f"{endpoint.url} ended a completion at token {last}, which is no stop token of the pair; add it to eos_token_id in a "
+            "generation_config.json beside the tokenizer (pair.target.tokenizer)"
+        )
+    if set(before) & set(stop_tokens):
+        raise UnderstudyError(f"{endpoint.url}: a completion goes on after a stop token; its tokenizer is another one")
+
+
+def _joined(parts: Sequence[LikeliestTokens]) -> LikeliestTokens:
+    return LikeliestTokens(
+        np.concatenate([one.ids_NK for one in parts]), np.concatenate([one.log_p_NK for one in parts])
+    )
+
+
+def _log_p(
+    tokens_N: NDArray[np.int32],
+    log_p_N: NDArray[np.float32],
+    likeliest: LikeliestTokens,
+    sampling: Sampling,
+    way: Passes,
+) -> NDArray[np.float32]:
+    """log p of the tokens at the sampling settings."""
+    if way.log_p == "zero":
+        return np.zeros(len(tokens_N), dtype=np.float32)
+    if way.log_p == "answer":
+        return log_p_N
+    # Every token that can be sampled is among the likeliest, so these are the whole vocabulary for this purpose.
+    sampled_NK = log_probabilities(torch.from_numpy(likeliest.log_p_NK), sampling).numpy()
+    is_it_NK = (likeliest.ids_NK == tokens_N[:, None]) & np.isfinite(likeliest.log_p_NK)
+    found_N = np.where(is_it_NK, sampled_NK, -np.inf).max(1)
+    if not np.isfinite(found_N).all():
+        raise UnderstudyError(
+            f"the server sampled token {tokens_N[~np.isfinite(found_N)][0]}, which top_k {sampling.top_k} excludes"
+        )
+    return np.asarray(found_N, dtype=np.float32)
