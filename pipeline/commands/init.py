@@ -5,11 +5,18 @@ from typing import Annotated
 
 import typer
 
-from pipeline.commands.options import DraftName, TargetName
+from pipeline.commands.options import DraftName
 
 
 def init(
-    target: TargetName,
+    target: Annotated[
+        str,
+        typer.Option(
+            "--target",
+            metavar="T",
+            help="The target model: a local directory, org/name@revision, or the URL of a vLLM server that runs it.",
+        ),
+    ],
     draft: DraftName,
     prompts: Annotated[
         Path,
@@ -17,6 +24,14 @@ def init(
             "--prompts", metavar="F", help="Your prompts: a JSONL or Parquet file, or a `datasets` directory."
         ),
     ],
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            "--tokenizer",
+            metavar="K",
+            help="With a URL as --target: its tokenizer, a local directory or org/name@revision.",
+        ),
+    ] = None,
 ) -> None:
     """Print a commented config for your models and prompts.
 
@@ -24,4 +39,4 @@ def init(
     """
     from pipeline.planning.starting_config import starting_config
 
-    print(starting_config(target, draft, prompts), end="")
+    print(starting_config(target, draft, prompts, tokenizer), end="")

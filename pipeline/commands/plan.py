@@ -42,6 +42,6 @@ def plan(
         figures["measured"] = dataclasses.asdict(measured) if measured else None
         print(json.dumps(figures, indent=1, allow_nan=False))
     elif measured:
-        print_measured(measured)
+        print_measured(measured, found.endpoints)
     else:
         print("to estimate the time, disk and memory of each job from two small runs, add --measure")

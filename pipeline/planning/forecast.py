@@ -39,6 +39,7 @@ class Forecast:
     generate: list[GenerationForecast]
     training_steps: int  # optimiser steps of all trainings
     training_rows: int  # sequences that these steps see
+    endpoints: int  # servers that generate; 0 if the target is loaded here
     first_turns_only: bool  # true for chats: the number of later turns depends on the target's answers
 
 
@@ -62,6 +63,7 @@ def forecast(config: Config) -> Forecast:
         generate=generate,
         training_steps=steps,
         training_rows=steps * batch,
+        endpoints=len(config.generate.server.endpoints),
         first_turns_only=_chats(config),
     )
 

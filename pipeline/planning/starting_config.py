@@ -3,6 +3,7 @@
 Nothing is fetched from a hub: what is not on this machine is left to the defaults, and the comment says so.
 """
 
+import asyncio
 import json
 import re
 from collections import Counter
@@ -16,15 +17,20 @@ from pydantic import ValidationError
 from pipeline.config.corpus import PromptSource, Splits
 from pipeline.config.gate import GateConfig
 from pipeline.config.generate import GenerateConfig, SamplingConfig
+from pipeline.config.server import UNIX, EndpointConfig, ServerConfig
 from pipeline.corpus.readers import SourceReader, require_prompts
 from pipeline.corpus.rows import BadRow, parse_row
 from pipeline.errors import UsageError
+from pipeline.models.files import tokenizer_files
 from pipeline.models.generation_config import sampling_defaults
 from pipeline.models.loading import load_tokenizer
 from pipeline.models.named_pair import local_directory, saved_dtype
 from pipeline.models.shape import read_shape
 from pipeline.models.tokenizers import check_same_family
+from pipeline.progress import Progress
+from pipeline.servers.connect import served_model_of
 
+_URLS = ("http://", "https://", UNIX)
 _KINDS = ("prompt", "messages", "turns")
 _BATCH = 16
 _EPOCHS = 3
@@ -40,6 +46,8 @@ class Model:
     directory: Path | None = None
     context: int | None = None
     chat_template: bool | None = None
+    url: str | None = None  # of the server that runs it
+    served_name: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,10 +61,20 @@ class Prompts:
     follow_ups: int  # rows with more than one user message
 
 
-def starting_config(target_name: str, draft_name: str, prompts_path: Path) -> str:
-    """The YAML text. Raises UsageError, UnderstudyError for models that are no pair, prompts that cannot be read."""
+def starting_config(target_name: str, draft_name: str, prompts_path: Path, tokenizer: str | None = None) -> str:
+    """The YAML text. `target_name` may be the URL of a server; then `tokenizer` names the target's tokenizer.
+
+    Raises UsageError, UnderstudyError for models that are no pair, prompts that cannot be read, a server that does not answer.
+    """
     prompts = _read_prompts(prompts_path)
-    target, draft = (_model(name, role) for name, role in ((target_name, "target"), (draft_name, "draft")))
+    is_served = target_name.startswith(_URLS)
+    if is_served != (tokenizer is not None):
+        raise UsageError(
+            "--tokenizer: it names the tokenizer of a target that runs on a server; give it with the server's URL as --target, "
+            "and only then"
+        )
+    target = _served(target_name, tokenizer) if tokenizer is not None else _model(target_name, "target")
+    draft = _model(draft_name, "draft")
     if target.directory and draft.directory:
         check_same_family(load_tokenizer(target.directory), load_tokenizer(draft.directory))
     if target.chat_template is False and (chats := prompts.kinds["messages"] + prompts.kinds["turns"]):
@@ -87,6 +105,32 @@ def _model(name: str, role: str) -> Model:
     )
 
 
+def _served(url: str, tokenizer: str) -> Model:
+    """The target that the server at `url` runs, with the tokenizer in a directory or on the hub."""
+    settings = _server_config(url)
+    model = asyncio.run(served_model_of(settings, Progress()))
+    directory = None if "@" in tokenizer else Path(tokenizer).expanduser()
+    if directory is not None and not tokenizer_files(directory):
+        raise UsageError(f"--tokenizer {tokenizer}: not a directory with a tokenizer (no tokenizer.json there)")
+    return Model(
+        source=str(directory.resolve()) if directory else tokenizer,
+        revision=None,
+        dtype="bfloat16",
+        directory=directory,
+        context=model.context,
+        chat_template=bool(load_tokenizer(directory).chat_template) if directory else None,
+        url=settings.endpoints[0].url,
+        served_name=model.name,
+    )
+
+
+def _server_config(url: str) -> ServerConfig:
+    try:
+        return ServerConfig(endpoints=(EndpointConfig(url=url),))
+    except ValidationError as error:
+        raise UsageError(f"--target: {str(error.errors()[0]['msg']).removeprefix('Value error, ')}") from None
+
+
 def _read_prompts(path: Path) -> Prompts:
     """Every row is parsed as a run would parse it. UsageError where none is a prompt."""
     require_prompts(path)
@@ -109,13 +153,17 @@ def _read_prompts(path: Path) -> Prompts:
 
 
 def _lines(target: Model, draft: Model, prompts: Prompts) -> Iterator[str]:
-    name = re.sub(r"[^A-Za-z0-9._-]", "", Path(target.source).name) or "pair"
+    named_by = target.served_name or target.source
+    name = re.sub(r"[^A-Za-z0-9._-]", "", Path(named_by).name) or "pair"
     yield "# A config to start from. Check it with `understudy run --dry-run`; docs/configuration.md explains every key."
     yield f"name: {_text(name)}"
     yield ""
     yield "pair:"
     for role, model in (("target", target), ("draft", draft)):
         yield f"  {role}:"
+        if model.url is not None:
+            yield from _served_target(model)
+            continue
         yield f"    source: {_text(model.source)}"
         if model.revision:
             yield f"    revision: {_text(model.revision)}"
@@ -132,6 +180,8 @@ def _lines(target: Model, draft: Model, prompts: Prompts) -> Iterator[str]:
         yield f"      every_turn: false  # {prompts.follow_ups:,} chats have several user messages; true uses each of them"
     yield from _domains(prompts)
     yield from _lengths(target, draft)
+    if target.url is not None:
+        yield from _server(target)
     yield ""
     yield from _sampling(target)
     yield ""
@@ -144,6 +194,28 @@ def _lines(target: Model, draft: Model, prompts: Prompts) -> Iterator[str]:
     yield "gate:"
     yield "  min_gain: 0.0  # smallest gain in acceptance rate over the champion or base draft; 0.01 is 1 point"
     yield "  domain_margin: 0.01  # largest loss of acceptance rate in a domain"
+    if target.url is not None:
+        yield ""
+        yield "promote:"
+        yield f"  target_name: {_text(name)}  # the registered model is called NAME-draft"
+
+
+def _served_target(model: Model) -> Iterator[str]:
+    yield "    source: server  # generate.server runs it; it is not loaded here"
+    yield f"    tokenizer: {_text(model.source)}"
+    yield "    revision: null  # what you call the weights that are served, such as a commit or a date; no server reports it"
+    yield f"    dtype: {model.dtype}  # the number format in which it is served; no server reports it"
+
+
+def _server(target: Model) -> Iterator[str]:
+    yield "  engine: server"
+    yield "  server:"
+    yield "    endpoints:"
+    yield f"      - {_text(target.url)}  # more servers of the same weights make generation faster"
+    yield f"    model: {_text(target.served_name)}"
+    yield "    logprobs: 128  # vLLM: --max-logprobs 128; its default allows 20"
+    yield "    concurrency: 32  # requests at a time to each endpoint; tokens_per_second and token_budget limit what is asked"
+    yield "    # With a temperature other than 1, or cut-offs: start vLLM with --logprobs-mode processed_logprobs too."
 
 
 def _domains(prompts: Prompts) -> Iterator[str]:

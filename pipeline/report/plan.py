@@ -27,6 +27,11 @@ def print_forecast(found: "Forecast", curve: Mapping[str, Any] | None, notes: Se
         "completions: one for each train or dev prompt; for each examination prompt one sampled as in `sampling` and one greedy "
         "(more with generate.train_temperatures and generate.examination_samplings)"
     )
+    if found.endpoints:
+        out.text(
+            f"generation runs on {found.endpoints} {_endpoints(found.endpoints)}, which also read the prompts, and the completions "
+            "again if `sampling` is neither greedy nor plain temperature 1"
+        )
     if found.first_turns_only:
         out.text(
             "chats with `every_turn` are counted by their first question; those with more questions need more tokens"
@@ -43,13 +48,23 @@ def _training(found: "Forecast") -> str:
     return f"{found.training_steps:,} steps x batch {batch} = {found.training_rows:,} sequences"
 
 
-def print_measured(found: "Measured") -> None:
-    """To stdout: the costs of the whole run, estimated from two small runs."""
+def _endpoints(count: int) -> str:
+    return "endpoint" if count == 1 else "endpoints"
+
+
+def print_measured(found: "Measured", endpoints: int) -> None:
+    """To stdout: the costs of the whole run, estimated from two small runs. `endpoints`: servers that generate, or 0."""
     out, gpu = Report(), bool(found.total.gpu_bytes)
     costs = {**found.jobs, "all jobs": found.total}
     out.table(
         COLUMNS if gpu else COLUMNS[:-1], [[name, *_cells(cost, gpu)] for name, cost in costs.items()], left=("job",)
     )
+    if endpoints:
+        seconds = found.jobs["generate"].seconds
+        out.text(
+            f"generate: {_time(seconds)} with {endpoints} {_endpoints(endpoints)}; one more as fast as these would save about "
+            f"{_time(seconds / (endpoints + 1))}"
+        )
     if not found.serving_bytes:  # the target is on servers, and its size is not known here
         return
     variants = ", ".join(f"{name} {size / 1e6:,.0f} MB" for name, size in found.serving_bytes.items())
@@ -61,12 +76,15 @@ def print_measured(found: "Measured") -> None:
 
 
 def _cells(cost: "Cost", gpu: bool) -> list[str]:
-    whole = round(cost.seconds)
-    time = (
+    sizes = [cost.stored_bytes, cost.memory_bytes, *([cost.gpu_bytes] if gpu else [])]
+    return [_time(cost.seconds), *(f"{size / 1e6:,.1f} MB" for size in sizes)]
+
+
+def _time(seconds: float) -> str:
+    whole = round(seconds)
+    return (
         f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}" if whole >= 3600 else f"{whole // 60}:{whole % 60:02}"
     )
-    sizes = [cost.stored_bytes, cost.memory_bytes, *([cost.gpu_bytes] if gpu else [])]
-    return [time, *(f"{size / 1e6:,.1f} MB" for size in sizes)]
 
 
 def curve_text(curve: Mapping[str, Any]) -> str:

@@ -34,6 +34,12 @@ async def _opened(settings: ServerConfig) -> AsyncIterator[list[Endpoint]]:
         yield endpoints
 
 
+async def served_model_of(settings: ServerConfig, progress: Progress) -> ServedModel:
+    """What the first endpoint that answers says of its model. Raises as `identify`."""
+    async with _opened(settings) as endpoints:
+        return next(iter((await _models(endpoints, settings.model, progress)).values()))
+
+
 async def identify(
     settings: ServerConfig, revision: str | None, dtype: NumberFormat, known: Sequence[Identity], progress: Progress
 ) -> Identity:

@@ -121,7 +121,7 @@ def test_a_measured_plan_in_words(gpu: int, capsys: pytest.CaptureFixture[str]) 
     """One row per job and one for all; GPU memory where there is a GPU; serving memory by variant."""
     jobs = {"pair": replace(_OF_A_RUN, seconds=65.4), "generate": replace(_OF_A_RUN, gpu_bytes=gpu)}
     serving = {"unquantized": 2.5e9, "int4": 2.1e9}
-    print_measured(Measured(jobs=jobs, total=jobs["generate"], serving_bytes=serving, batch=32, context=4096))
+    print_measured(Measured(jobs=jobs, total=jobs["generate"], serving_bytes=serving, batch=32, context=4096), 0)
     said = capsys.readouterr().out
 
     assert ["pair", "1:05", "2.5 MB", "1,200.0 MB"] == _row(said, "pair")[:4]
