@@ -29,8 +29,8 @@ def print_forecast(found: "Forecast", curve: Mapping[str, Any] | None, notes: Se
     )
     if found.endpoints:
         out.text(
-            f"generation runs on {found.endpoints} {_endpoints(found.endpoints)}, which also read the prompts, and the completions "
-            "again if `sampling` is neither greedy nor plain temperature 1"
+            f"generation runs on {found.endpoints} {_endpoints(found.endpoints)}, which also read the prompts, and read the "
+            "completions again if `sampling` is neither greedy nor plain temperature 1"
         )
     if found.first_turns_only:
         out.text(
