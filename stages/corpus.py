@@ -4,6 +4,7 @@ This file holds the order of the steps; the steps are in `pipeline.corpus`.
 """
 
 import shutil
+from datetime import date
 from typing import Any
 
 from pipeline.corpus.first_pass import RowCounts, read_sources
@@ -32,7 +33,9 @@ def run(context: StageContext) -> Outcome:
     scratch.mkdir()
     try:
         with RowBuffer(scratch) as buffer:
-            counts = read_sources(config, paths, renderer, buffer, context.out / REJECTS, context.progress)
+            today = context.facts.get("today", {}).get("date")
+            day = date.fromisoformat(today) if today else None
+            counts = read_sources(config, paths, renderer, buffer, context.out / REJECTS, context.progress, day)
         hashes = buffer.hashes()
         clusters = find_clusters(hashes, buffer.signatures(), config.near_duplicate_threshold, scratch)
         splits = assign_splits(hashes, clusters, config.splits)
@@ -51,11 +54,15 @@ def _report(context: StageContext, counts: RowCounts, clusters: Clusters, writte
         f"shorter than {config.min_prompt_tokens:,} tokens (corpus.min_prompt_tokens)": counts.too_short,
         "exact duplicates": clusters.exact_duplicates,
         "near-duplicates": clusters.near_duplicates,
+        "older than the window (corpus.sources.N.since)": counts.older,
+        "not in the sample (corpus.sources.N.sample)": counts.not_sampled,
     } | {f"rejected ({reason})": count for reason, count in sorted(counts.reasons.items())}
     found = "".join(f", {count:,} {reason}" for reason, count in left_out.items() if count)
     progress.line(f"corpus: {sum(map(written.in_split, SPLITS)):,} prompts of {counts.rows:,} rows{found}")
     for reason, count in left_out.items():
-        if count > _WARN_SHARE * counts.rows:
+        if count > _WARN_SHARE * counts.rows and not reason.startswith(
+            ("older", "not in the sample")
+        ):  # these are asked for
             progress.warn(
                 f"corpus: {count:,} of {counts.rows:,} rows ({count / counts.rows:.0%}) are not used: {reason}"
             )
@@ -93,4 +100,5 @@ def _notes(counts: RowCounts, written: CorpusCounts) -> dict[str, Any]:
         "rejected": dict(sorted(counts.reasons.items())),
         "dropped_turns": counts.dropped_turns,
         "dropped_answers": counts.dropped_answers,
+        "redacted": dict(sorted(counts.redacted.items())),
     }

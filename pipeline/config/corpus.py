@@ -40,6 +40,39 @@ class PromptSource(Section):
         "the first tool call. If false, one per chat: the last of `messages` after the recorded answers, the first of `turns`.",
     )
     limit: int | None = Field(default=None, gt=0, description="Largest number of rows to read.")
+    time_field: str = Field(
+        default="created", description="The column of a row's time, for a log: seconds since 1970, or ISO 8601."
+    )
+    since: str | None = Field(
+        default=None,
+        pattern=r"^[1-9][0-9]{0,4}[dh]$",
+        description="Use only rows of this long before the day on which the run begins (UTC), such as 14d or 48h.",
+    )
+    sample: int | None = Field(
+        default=None,
+        gt=0,
+        description="Use so many rows: equally many of each domain as far as they go, chosen by a hash of the row.",
+    )
+    half_life: str | None = Field(
+        default=None,
+        pattern=r"^[1-9][0-9]{0,4}[dh]$",
+        description="With `sample`: a row that is older by this long is chosen with half the weight; null: age does not matter.",
+    )
+    redact: bool = Field(
+        default=False,
+        description="Replace keys, tokens, passwords, e-mail addresses, IP addresses and long numbers in the row's texts before "
+        "anything is stored (docs/servers.md lists the rules).",
+    )
+
+    @model_validator(mode="after")
+    def _half_life_is_of_a_sample(self) -> "PromptSource":
+        if self.half_life is not None and self.sample is None:
+            raise ValueError("half_life weighs the rows of a sample: set `sample` too, or remove it")
+        return self
+
+    @property
+    def needs_time(self) -> bool:
+        return self.since is not None or self.half_life is not None
 
     @property
     def is_reference(self) -> bool:

@@ -6,7 +6,8 @@ Holds one batch of texts in memory. Does not depend on duplicates or splits.
 import json
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TextIO
 
@@ -15,6 +16,7 @@ from pipeline.corpus.readers import Row, SourceReader
 from pipeline.corpus.rendering import Renderer
 from pipeline.corpus.row_buffer import RowBuffer
 from pipeline.corpus.rows import BadRow, ParsedPrompt, parse_row
+from pipeline.corpus.traffic import Traffic
 from pipeline.errors import UsageError
 from pipeline.progress import Progress, Track
 
@@ -34,22 +36,32 @@ class RowCounts:
     too_short: int = 0
     dropped_turns: int = 0
     dropped_answers: int = 0
+    older: int = 0  # than the window of the source; not in `rows`
+    not_sampled: int = 0  # not in `rows`
     reasons: Counter[str] = field(default_factory=Counter)
+    redacted: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: "RowCounts") -> None:
-        for name in ("rows", "accepted", "rejected", "too_long", "too_short", "dropped_turns", "dropped_answers"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.reasons.update(other.reasons)
+        for one in fields(self):
+            mine, theirs = getattr(self, one.name), getattr(other, one.name)
+            setattr(self, one.name, mine + theirs)
 
 
 def read_sources(
-    config: CorpusConfig, paths: list[Path], renderer: Renderer, buffer: RowBuffer, rejects: Path, progress: Progress
+    config: CorpusConfig,
+    paths: list[Path],
+    renderer: Renderer,
+    buffer: RowBuffer,
+    rejects: Path,
+    progress: Progress,
+    today: date | None = None,
 ) -> RowCounts:
     """Read the rows of every source, render and tokenise them, and add the usable prompts to `buffer`.
 
     `paths` are the files of `config.sources`, in their order. Rows that are malformed, too long or too short are written to the
-    file `rejects`, one JSON object per line. Returns the counts of all sources together. UsageError for a source that is empty,
-    has a larger share of malformed rows than `config.max_rejected_share`, or contains no prompt.
+    file `rejects`, one JSON object per line. `today`: the day on which the run began, for sources with a window. Returns the
+    counts of all sources together. UsageError for a source that is empty, has a larger share of malformed rows than
+    `config.max_rejected_share`, or contains no prompt.
     """
     readers = [
         SourceReader(number, source, path)
@@ -61,7 +73,8 @@ def read_sources(
         progress.track("corpus", sum(reader.total() for reader in readers), "rows") as track,
     ):
         for number, (reader, source) in enumerate(zip(readers, config.sources, strict=True)):
-            source_pass = _SourcePass(number, reader, source, config, renderer, buffer, stream)
+            traffic = Traffic(reader, source, today or datetime.now(UTC).date())
+            source_pass = _SourcePass(number, reader, traffic, source, config, renderer, buffer, stream)
             source_pass.run(track)
             source_pass.check()
             source_pass.warn(progress)
@@ -76,6 +89,7 @@ class _SourcePass:
         self,
         number: int,
         reader: SourceReader,
+        traffic: Traffic,
         source: PromptSource,
         config: CorpusConfig,
         renderer: Renderer,
@@ -83,6 +97,7 @@ class _SourcePass:
         rejects: TextIO,
     ) -> None:
         self.number, self.reader, self.source, self.config = number, reader, source, config
+        self.traffic = traffic
         self.renderer, self.buffer, self.rejects = renderer, buffer, rejects
         self.counts = RowCounts()
         self.first_rejects: list[str] = []
@@ -91,12 +106,19 @@ class _SourcePass:
     def run(self, track: Track) -> None:
         for batch in self._batches(track):
             self._add_batch(batch)
+        self.counts.older, self.counts.not_sampled = self.traffic.older, self.traffic.not_sampled
+        self.counts.redacted = self.traffic.redacted
 
     def check(self) -> None:
         """Raise UsageError unless enough of the source was usable. Checked for each source, so that a malformed small file is
         noticed beside a large one."""
         counts, path = self.counts, self.reader.path
         if not counts.rows:
+            if counts.older:
+                raise UsageError(
+                    f"{path}: no prompts: all {counts.older:,} rows are older than corpus.sources.{self.number}.since = "
+                    f"{self.source.since}"
+                )
             raise UsageError(f"{path}: no prompts: the file is empty")
         share = counts.rejected / counts.rows
         if share > self.config.max_rejected_share:
@@ -124,7 +146,7 @@ class _SourcePass:
     def _batches(self, track: Track) -> Iterator[list[tuple[Row, ParsedPrompt, tuple[str, bool]]]]:
         batch: list[tuple[Row, ParsedPrompt, tuple[str, bool]]] = []
         characters = 0
-        for row in self.reader:
+        for row in self.traffic:
             self.counts.rows += 1
             track.advance(1)
             try:

@@ -70,7 +70,8 @@ class SourceReader:
 
 def _columns(source: PromptSource) -> list[str]:
     names = (source.prompt_field, source.messages_field, source.turns_field, source.domain_field, source.group_field)
-    return list(dict.fromkeys([*names, *([source.tools_field] if source.tools_field else [])]))
+    further = (source.tools_field, source.time_field if source.needs_time else None)
+    return list(dict.fromkeys([*names, *(name for name in further if name)]))
 
 
 def _detect_format(number: int, source: PromptSource, path: Path) -> str:

@@ -1,5 +1,6 @@
 """How many tokens a run will generate and store, computed before anything runs. Torch-free; reads only row counts."""
 
+import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,7 +78,7 @@ def source_rows(config: Config) -> Sequence[int]:
     return [
         config.pair.reference.prompts
         if source.is_reference
-        else SourceReader(number, source, Path(source.path)).total()
+        else min(SourceReader(number, source, Path(source.path)).total(), source.sample or sys.maxsize)
         for number, source in enumerate(config.corpus.sources)
     ]
 

@@ -113,7 +113,7 @@ def scaled(config: Config, share: float, pair_share: float) -> Config:
     raw = config.model_dump()
     for source, rows, given in zip(raw["corpus"]["sources"], source_rows(config), config.corpus.sources, strict=True):
         if not given.is_reference:
-            source["limit"] = _part(rows, share)
+            source["sample" if given.sample else "limit"] = _part(rows, share)
     raw["corpus"]["max_rejected_share"] = 1.0  # the first rows may have more bad ones
     reference = raw["pair"]["reference"]
     reference["prompts"] = max(8, _part(reference["prompts"], share))

@@ -7,6 +7,7 @@ the same. No program can set ctime: a file that was replaced, or written and giv
 import sysconfig
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -43,6 +44,9 @@ def resolve_inputs(config: Config, store: Store, verify: bool = False) -> dict[s
     found = _inputs(config, digests)
     if digests.known != known:
         write_json(path, digests.known)
+    if any(source.needs_time for source in config.corpus.sources):
+        today = datetime.now(UTC).date().isoformat()
+        found["today"] = OutsideInput(today, facts={"date": today})
     if config.generate.is_served:
         found["target"] = _served(config, store.root / "served_targets.json")
     return found

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pipeline.config.corpus import PromptSource
 from pipeline.config.quantize import Variant
 from pipeline.config.root import Config
 from pipeline.running.stage_list import stage_named
@@ -23,6 +24,10 @@ from pipeline.running.tasks import (
     profile_input,
 )
 from pipeline.store.files import content_key
+
+_TRAFFIC = {
+    name: PromptSource.model_fields[name].default for name in ("time_field", "since", "sample", "half_life", "redact")
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +97,14 @@ def _corpus(config: Config) -> Job:
     reads = {"tokenizer": "pair#tokenizer"}
     for number, source in enumerate(settings["sources"]):
         reads[f"prompts_{number}"] = "pair#prompts" if source["path"] == "reference" else f"outside#prompts_{number}"
+        if config.corpus.sources[number].needs_time:
+            reads["today"] = "outside#today"
+        for (
+            name,
+            default,
+        ) in _TRAFFIC.items():  # unset, they are not part of the key: corpora from before they existed stay
+            if source[name] == default or (name == "time_field" and not config.corpus.sources[number].needs_time):
+                del source[name]
         del source["path"]  # its digest is an input instead: a file that was moved is still the same file
     return Job(stage="corpus", settings=settings, reads=reads)
 

@@ -75,6 +75,8 @@ def begin(config: Config, store: Store, run_id: str | None, progress: Progress, 
 def _check_pinned(record: RunRecord, inputs: Mapping[str, OutsideInput]) -> None:
     """All stages of a run must read the same files."""
     for name, item in inputs.items():
+        if name == "today":  # the run keeps the day on which it began
+            continue
         if record.outside[name]["digest"] != item.digest:
             raise UsageError(
                 f"--run {record.id}: {name} ({item.path or item.digest}) has changed since this run began; start a new run"

@@ -1,0 +1,74 @@
+"""Replaces personal data and secrets in the texts of a row by plain rules, before anything of it is stored.
+
+Rules find what has a form of its own: keys, tokens, e-mail addresses, long numbers, IP addresses. They do not find names or
+addresses. docs/servers.md lists them.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+_Replace = Callable[[re.Match[str]], str]
+
+
+def _zeros(match: re.Match[str]) -> str:
+    """The same text with each digit as 0: it keeps its length, so a draft sees text of the same shape."""
+    return re.sub(r"\d", "0", match[0])
+
+
+def _value(match: re.Match[str]) -> str:
+    return f"{match[1]}<SECRET>"
+
+
+# In this order: a key may look like a number, and an assignment may hold a key.
+_RULES: tuple[tuple[str, re.Pattern[str], str | _Replace], ...] = (
+    (
+        "key",
+        re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.S),
+        "<PRIVATE KEY>",
+    ),
+    ("token", re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"), "<TOKEN>"),
+    (
+        "key",
+        re.compile(
+            r"\b(?:(?:sk|pk|rk)[-_][\w-]{16,}|gh[opsu]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|hf_\w{20,}|xox[abeprs]-[\w-]{10,}"
+            r"|A[KS]IA[0-9A-Z]{16}|AIza[\w-]{30,})"
+        ),
+        "<KEY>",
+    ),
+    ("token", re.compile(r"\b(Bearer\s+)[\w.~+/=-]{16,}", re.I), lambda match: f"{match[1]}<TOKEN>"),
+    (
+        "secret",
+        re.compile(
+            r"\b((?:password|passwd|pwd|secret|api[_-]?key|access[_-]?key|auth[_-]?token)[\"']?\s*[:=]\s*[\"']?)"
+            r"[^\s\"',;<]{4,}",
+            re.I,
+        ),
+        _value,
+    ),
+    ("secret", re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s:/@]+:)[^\s/@]+(?=@)", re.I), _value),  # a password in a URL
+    ("e-mail", re.compile(r"\b[\w.+%-]+@[\w-]+(?:\.[\w-]+)*\.[^\W\d_]{2,}\b"), "<EMAIL>"),
+    ("address", re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}\b"), _zeros),
+    ("number", re.compile(r"\b[A-Z]{2}\d{2}(?:[ ]?[A-Z0-9]{4}){3,7}(?:[ ]?[A-Z0-9]{1,3})?\b"), _zeros),  # IBAN
+    # Telephone, card and account numbers: from 7 digits; no dates.
+    ("number", re.compile(r"(?<![\w.])(?!\d{4}-\d\d-\d\d(?!\d))\+?\(?\d(?:[ ().-]{0,2}\d){6,}(?!\w)"), _zeros),
+)
+
+
+def redact(value: Any, found: Counter[str]) -> Any:
+    """`value` (JSON) with every text in it redacted; `found` counts what was replaced, by kind. Keys of mappings stay."""
+    if isinstance(value, str):
+        return redact_text(value, found)
+    if isinstance(value, Mapping):
+        return {key: redact(item, found) for key, item in value.items()}
+    return [redact(item, found) for item in value] if isinstance(value, list) else value
+
+
+def redact_text(text: str, found: Counter[str]) -> str:
+    """`text` with what the rules find replaced; `found` counts it, by kind."""
+    for kind, pattern, by in _RULES:
+        text, count = pattern.subn(by, text)
+        if count:
+            found[kind] += count
+    return text

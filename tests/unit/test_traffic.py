@@ -1,0 +1,163 @@
+"""Which rows of a log are used: the window, the sample, and what is redacted."""
+
+from collections import Counter
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.config.corpus import PromptSource
+from pipeline.corpus.readers import Row
+from pipeline.corpus.redaction import redact, redact_text
+from pipeline.corpus.rows import BadRow
+from pipeline.corpus.traffic import Traffic
+
+TODAY = date(2026, 11, 20)
+
+
+def _rows(*values: Any) -> list[Row]:
+    return [Row("log.jsonl", number, value) for number, value in enumerate(values, 1)]
+
+
+def _traffic(rows: list[Row], **settings: Any) -> Traffic:
+    return Traffic(rows, PromptSource(path="log.jsonl", **settings), TODAY)
+
+
+def _used(rows: list[Row], **settings: Any) -> list[int]:
+    return [row.number for row in _traffic(rows, **settings)]
+
+
+@pytest.mark.parametrize(
+    ("created", "used"),
+    [
+        ("2026-11-20T23:00:00Z", True),
+        ("2026-11-13T00:00:00Z", True),
+        ("2026-11-12T23:59:59Z", False),
+        ("2026-11-13", True),
+        (datetime(2026, 11, 14, tzinfo=UTC).timestamp(), True),
+        (datetime(2026, 11, 1, tzinfo=UTC).timestamp() * 1000, False),
+        (datetime(2026, 11, 14), True),  # as Parquet stores it
+        ("2026-11-25T00:00:00Z", True),  # a clock that is ahead
+    ],
+)
+def test_rows_outside_the_window_are_left_out(created: Any, used: bool) -> None:
+    """The window begins 7 days before the day of the run; a time is a number, an ISO text or a timestamp."""
+    traffic = _traffic(_rows({"prompt": "a", "created": created}), since="7d")
+    assert ([1] if used else []) == [row.number for row in traffic]
+    assert traffic.older == (0 if used else 1)
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"prompt": "a"}, "'created' is missing"),
+        ({"prompt": "a", "created": "soon"}, "neither seconds since 1970 nor ISO 8601"),
+        ({"prompt": "a", "created": True}, "neither"),
+        ({"prompt": "a", "created": float("nan")}, "neither"),
+    ],
+)
+def test_a_row_without_a_time_is_a_bad_row(row: Any, said: str) -> None:
+    """It is rejected like other malformed rows, not guessed at."""
+    (found,) = _traffic(_rows(row), since="7d")
+    assert isinstance(found.value, BadRow)
+    assert said in str(found.value)
+
+
+def test_without_a_window_no_time_is_read() -> None:
+    """Prompt files without times stay as they are."""
+    assert [1, 2] == _used(_rows({"prompt": "a"}, {"prompt": "b"}))
+
+
+def test_a_sample_takes_equally_many_of_each_domain() -> None:
+    """What a small domain lacks goes to the others."""
+    rows = _rows(*({"prompt": str(n), "domain": "chat" if n % 10 else "code"} for n in range(100)))
+    used = _used(rows, sample=40)
+    domains = Counter(rows[number - 1].value["domain"] for number in used)
+    assert {"chat": 30, "code": 10} == domains
+    assert sorted(used) == used
+
+
+def test_a_sample_does_not_depend_on_the_order_of_the_file() -> None:
+    """The same rows are sampled from a file that was sorted in another way."""
+    values = [{"prompt": str(n)} for n in range(50)]
+    forward = {rows["prompt"] for rows in (row.value for row in _traffic(_rows(*values), sample=10))}
+    backward = {rows["prompt"] for rows in (row.value for row in _traffic(_rows(*values[::-1]), sample=10))}
+    assert forward == backward
+    assert 10 == len(forward)
+
+
+def test_newer_rows_are_sampled_more_often() -> None:
+    """With a half-life of 1 day, of equally many rows of today and of 3 days ago the newer ones are about 8 times as many."""
+    end = datetime(2026, 11, 20, 12, tzinfo=UTC)
+    rows = _rows(*({"prompt": f"{n}", "created": (end - timedelta(days=3 * (n % 2))).timestamp()} for n in range(4000)))
+    ages = Counter(number % 2 for number in _used(rows, sample=400, half_life="1d"))  # number 1 is the newest
+    assert 5 < ages[1] / ages[0] < 13  # 8 is expected; at 400 rows the standard error is about 1.3
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "kind"),
+    [
+        ("write to jane.doe+x@mail.example.co.uk now", "write to <EMAIL> now", "e-mail"),
+        ("key sk-proj-AbCdEf0123456789abcdef", "key <KEY>", "key"),
+        ("ghp_0123456789abcdefABCDEF0123456789abcd", "<KEY>", "key"),
+        ("AKIAIOSFODNN7EXAMPLE", "<KEY>", "key"),
+        ("Authorization: Bearer abcdef0123456789ABCDEF", "Authorization: Bearer <TOKEN>", "token"),
+        ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJl", "<TOKEN>", "token"),
+        ("password = hunter22", "password = <SECRET>", "secret"),
+        ("postgres://app:s3cr3t@db/x", "postgres://app:<SECRET>@db/x", "secret"),
+        ("call +49 (0)30 1234567", "call +00 (0)00 0000000", "number"),
+        ("card 4111 1111 1111 1111.", "card 0000 0000 0000 0000.", "number"),
+        ("DE89 3704 0044 0532 0130 00", "DE00 0000 0000 0000 0000 00", "number"),
+        ("from 192.168.10.7", "from 000.000.00.0", "address"),
+        ("-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----", "<PRIVATE KEY>", "key"),
+    ],
+)
+def test_secrets_and_personal_data_are_replaced(text: str, expected: str, kind: str) -> None:
+    """Each rule, with what it leaves."""
+    found = Counter[str]()
+    assert expected == redact_text(text, found)
+    assert kind in found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "for i in range(100000):",
+        "3.14159 and 2026-11-20",
+        "a @ b",
+        "see section 1.2.3",
+        "token = next(it)",
+        "x = 12345",
+    ],
+)
+def test_ordinary_text_is_not_changed(text: str) -> None:
+    """Short numbers, dates and code are training data."""
+    assert text == redact_text(text, Counter())
+
+
+def test_every_text_of_a_row_is_redacted() -> None:
+    """Messages, tool calls and answers; labels and times stay."""
+    row = {
+        "messages": [
+            {"role": "user", "content": "I am a@b.io", "tool_calls": [{"function": {"arguments": '{"to": "c@d.io"}'}}]}
+        ],
+        "domain": "x@y.io",
+        "created": 1763600000,
+    }
+    (found,) = _traffic(_rows(row), redact=True)
+    assert "I am <EMAIL>" == found.value["messages"][0]["content"]
+    assert '{"to": "<EMAIL>"}' == found.value["messages"][0]["tool_calls"][0]["function"]["arguments"]
+    assert ("x@y.io", 1763600000) == (found.value["domain"], found.value["created"])
+
+
+@given(
+    st.recursive(
+        st.text() | st.integers() | st.none(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+    )
+)
+def test_redaction_is_done_once(value: Any) -> None:
+    """What was redacted is not changed by doing it again."""
+    once = redact(value, Counter())
+    assert once == redact(once, Counter())
