@@ -20,8 +20,7 @@ from pipeline.generation.generate import CompletionRequest, GenerationSettings, 
 from pipeline.generation.journal import Journal, Record, read_journal, write_journal
 from pipeline.generation.served_completion import Served, complete
 from pipeline.progress import Progress, Track
-from pipeline.servers.answers import BadAnswer
-from pipeline.servers.endpoint import Unavailable
+from pipeline.servers.endpoint import Endpoint
 from pipeline.servers.identity import OtherWeights, require_same
 
 _ARRAYS = ("tokens", "log_p", "entries", "certain", "rest_log_p")
@@ -165,16 +164,16 @@ class _Run:
 
     async def _check(self, url: str) -> None:
         """OtherWeights if the endpoint now serves another model; what it has made is dropped then, as nobody knows since when."""
-        endpoint = next((one for one in self._served.target.pool.endpoints if one.url == url), None)
-        if endpoint is None:
-            return  # an earlier run used it
+        served = self._served
+
+        async def require(endpoint: Endpoint) -> None:
+            await require_same(endpoint, served.target.asking, served.identity)
+
         try:
-            await require_same(endpoint, self._served.target.asking, self._served.identity)
+            await served.target.pool.check(url, require)
         except OtherWeights as error:
             dropped = sum(shard.drop(url) for shard in self._open.values())
             raise OtherWeights(f"{error}; {dropped} completions that it made are dropped") from None
-        except (Unavailable, BadAnswer):
-            pass  # it is down. A server that was restarted is checked before it is asked again
 
 
 def _stored(item: CompletionRequest, record: Record, vocabulary: int) -> StoredCompletion:

@@ -29,6 +29,7 @@ _REOPEN_SECONDS, _LONGEST_REOPEN = 0.5, 30.0
 _PAUSE_SECONDS = 1.0  # where a server asks for a pause and does not say how long
 # A request that takes so many times the usual time is given to another endpoint, if there is one.
 _SLOW, _SLOW_AT_LEAST, _DURATIONS = 10.0, 20.0, 64
+_CHECK_REQUESTS = 4  # of a check, one after another
 _TRANSIENT = (Unavailable, BadAnswer)
 
 T = TypeVar("T")
@@ -70,6 +71,7 @@ class Pool:
         self._durations: deque[float] = deque(maxlen=_DURATIONS)
         self._reopening: set[asyncio.Task[None]] = set()
         self._fatal: UnderstudyError | None = None
+        self._one_check = asyncio.Lock()  # so that checks add one request to `concurrency` at most
 
     async def __aenter__(self) -> "Pool":
         self._changed, self._worked_at = asyncio.Condition(), now()
@@ -113,6 +115,20 @@ class Pool:
             if not state.closed:
                 return state.endpoint
         raise self._down()
+
+    async def check(self, url: str, work: Callable[[Endpoint], Awaitable[None]]) -> None:
+        """Do `work`, a few requests, on the endpoint at `url`, and close it if it does not answer. An endpoint that is closed
+        already, or is not of this pool, is left alone. Raises what `work` raises beside transient failures."""
+        for state in self._states:
+            if state.endpoint.url != url or state.closed:
+                continue
+            deadline = self._deadline()
+            try:
+                async with self._one_check, asyncio.timeout(deadline and _CHECK_REQUESTS * deadline):
+                    await work(state.endpoint)
+            except (*_TRANSIENT, TimeoutError) as error:
+                if not state.closed:
+                    self._close(state, error if isinstance(error, UnderstudyError) else self._slow(state))
 
     @property
     def capacity(self) -> int:
@@ -159,10 +175,13 @@ class Pool:
                 state.last_error = str(error)
                 continue
             except TimeoutError:
-                slow = Unavailable(f"{state.endpoint.url}: no answer within {now() - began:.0f} s, while others answer")
-                self._failed(state, slow)
+                self._failed(state, slow := self._slow(state))
                 raise slow from None
-            except _TRANSIENT as error:
+            except BadAnswer as error:
+                bad = BadAnswer(f"{state.endpoint.url}: {error}")
+                self._failed(state, bad)
+                raise bad from None
+            except Unavailable as error:
                 self._failed(state, error)
                 raise
             finally:
@@ -170,6 +189,9 @@ class Pool:
             state.failures, state.served, self._worked_at = 0, state.served + 1, now()
             self._durations.append(now() - began)
             return result, taken, state.endpoint
+
+    def _slow(self, state: _State) -> Unavailable:
+        return Unavailable(f"{state.endpoint.url}: answers take {_SLOW:g} times the usual time")
 
     def _deadline(self) -> float | None:
         if len(self._durations) < _DURATIONS // 4 or sum(state.is_usable() for state in self._states) < 2:

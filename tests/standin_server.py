@@ -1,0 +1,329 @@
+"""A server that speaks vLLM's HTTP protocol, with a pure function in the place of a model, and faults on demand.
+
+The distribution over tokens is a softmax of logits that a hash of the last tokens gives, so that completions and scorings agree
+and log p can be checked exactly. It runs in a thread of the test's process, on a real socket.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from aiohttp import web
+from numpy.typing import NDArray
+
+VOCABULARY = 600
+EOS = 7
+_ORDER = 3  # tokens that the next distribution depends on
+
+
+def log_p_of(prefix: Sequence[int], weights: int = 0) -> NDArray[np.float64]:
+    """(V,): log p of the next token at temperature 1, for a model called `weights`."""
+    name = f"{weights}/{list(prefix[-_ORDER:])}".encode()
+    rng = np.random.default_rng(int.from_bytes(hashlib.sha256(name).digest()[:8], "big"))
+    logits = 3.0 * rng.standard_normal(VOCABULARY)
+    logits[EOS] += 6.0  # so that some completions end
+    return np.asarray(logits - np.logaddexp.reduce(logits))
+
+
+def sampled_from(log_p: NDArray[np.float64], body: dict[str, Any]) -> NDArray[np.float64]:
+    """log p as sampled from: temperature, then top_k, then top_p, then min_p, as vLLM applies them."""
+    temperature = body["temperature"] or 1.0
+    found = log_p / temperature
+    found -= np.logaddexp.reduce(found)
+    if body["temperature"] == 0:
+        return found
+    order = np.argsort(-found, kind="stable")
+    keep = np.ones(len(found), dtype=bool)
+    if body["top_k"] > 0:
+        keep[order[body["top_k"] :]] = False
+    if body["top_p"] < 1:
+        p = np.where(keep, np.exp(found), 0)[order]
+        p /= p.sum()
+        keep[order[np.cumsum(p) - p > body["top_p"]]] = False
+    if body["min_p"] > 0:
+        keep &= found >= found[order[0]] + np.log(body["min_p"])
+    found = np.where(keep, found, -np.inf)
+    return np.asarray(found - np.logaddexp.reduce(found))
+
+
+Fault = Callable[
+    [web.Request, bytes], Any
+]  # given the request and the right answer, a coroutine that answers otherwise
+
+
+@dataclass
+class StandIn:
+    """Options as the flags of vLLM; `faults` is asked with the number of each completion request (from 0) for a fault."""
+
+    processed: bool = False
+    max_logprobs: int = 128
+    weights: int = 0
+    latency: float = 0.0
+    defaults: dict[str, float] = field(default_factory=dict)  # of the generation config
+    speculates: bool = False  # then log p of completions is wrong (vLLM 34497)
+    token: str | None = None  # bearer token that is required
+    context: int = 4096
+    model: str = "target"
+    version: str = "0.32.0"
+    faults: Callable[[int], Fault | None] = lambda number: None
+    requests: list[dict[str, Any]] = field(default_factory=list)  # bodies of all completion requests
+    served: list[tuple[list[int], list[int]]] = field(
+        default_factory=list
+    )  # prompt and tokens of right answers that were sent
+    most_at_once: int = 0
+    url: str = ""
+    _at_once: int = 0
+
+    def application(self) -> web.Application:
+        app = web.Application(client_max_size=1 << 26)
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/version", self._version)
+        app.router.add_post("/v1/completions", self._completions)
+        return app
+
+    async def _models(self, request: web.Request) -> web.StreamResponse:
+        if (refused := self._unauthorised(request)) is not None:
+            return refused
+        entry = {"id": self.model, "object": "model", "root": f"/models/{self.model}", "max_model_len": self.context}
+        return web.json_response({"object": "list", "data": [entry]})
+
+    async def _version(self, request: web.Request) -> web.StreamResponse:
+        return web.json_response({"version": self.version})
+
+    def _unauthorised(self, request: web.Request) -> web.Response | None:
+        if self.token is None or request.headers.get("Authorization") == f"Bearer {self.token}":
+            return None
+        return web.json_response({"error": "Unauthorized"}, status=401)
+
+    async def _completions(self, request: web.Request) -> web.StreamResponse:
+        if (refused := self._unauthorised(request)) is not None:
+            return refused
+        body = await request.json()
+        number = len(self.requests)
+        self.requests.append(body)
+        self._at_once += 1
+        self.most_at_once = max(self.most_at_once, self._at_once)
+        try:
+            if self.latency:
+                await asyncio.sleep(self.latency)
+            if (error := self._refusal(body)) is not None:
+                return web.json_response({"error": {"message": error, "code": 400}}, status=400)
+            raw = json.dumps(self._answer(body)).encode()
+            if (fault := self.faults(number)) is not None:
+                answer: web.StreamResponse = await fault(request, raw)
+                return answer
+            choice = json.loads(raw)["choices"][0]
+            if body.get("prompt_logprobs") is None:
+                self.served.append((body["prompt"], choice["token_ids"]))
+            return web.Response(body=raw, content_type="application/json")
+        finally:
+            self._at_once -= 1
+
+    def _refusal(self, body: dict[str, Any]) -> str | None:
+        if body["model"] != self.model:
+            return f"The model `{body['model']}` does not exist."
+        for name, what in (("logprobs", "sample"), ("prompt_logprobs", "prompt")):
+            if (body.get(name) or 0) > self.max_logprobs:
+                return (
+                    f"Requested {what} logprobs of {body[name]}, which is greater than max allowed: {self.max_logprobs}"
+                )
+        if len(body["prompt"]) + body["max_tokens"] > self.context:
+            return f"This model's maximum context length is {self.context} tokens."
+        return None
+
+    def _answer(self, body: dict[str, Any]) -> dict[str, Any]:
+        neutral = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+        body = neutral | self.defaults | {key: value for key, value in body.items() if value is not None}
+        rng = np.random.default_rng(body.get("seed"))
+        ids, tokens, log_p, top, reason = list(body["prompt"]), [], [], [], "length"
+        while len(tokens) < body["max_tokens"]:
+            plain = log_p_of(ids, self.weights)
+            by = sampled_from(plain, body)
+            token = int(plain.argmax()) if body["temperature"] == 0 else int(rng.choice(VOCABULARY, p=np.exp(by)))
+            given = by if self.processed else plain
+            given = given - 0.5 if self.speculates else given
+            tokens.append(token)
+            log_p.append(float(max(given[token], -9999.0)))
+            top.append(_listed(given, token, body.get("logprobs") or 0))
+            ids.append(token)
+            if not body.get("ignore_eos") and token in (EOS, *body.get("stop_token_ids", [])):
+                reason = "stop"
+                break
+        choice = {
+            "index": 0,
+            "text": "",
+            "finish_reason": reason,
+            "token_ids": tokens,
+            "prompt_token_ids": body["prompt"],
+            "prompt_logprobs": self._prompt_logprobs(body),
+            "logprobs": {
+                "tokens": [f"token_id:{token}" for token in tokens],
+                "token_logprobs": log_p,
+                "top_logprobs": [{f"token_id:{token}": value for token, value in one.items()} for one in top],
+            },
+        }
+        return {"object": "text_completion", "model": self.model, "choices": [choice]}
+
+    def _prompt_logprobs(self, body: dict[str, Any]) -> list[Any] | None:
+        if body.get("prompt_logprobs") is None:
+            return None
+        found: list[Any] = [None]
+        for place in range(1, len(body["prompt"])):
+            listed = _listed(
+                log_p_of(body["prompt"][:place], self.weights), body["prompt"][place], body["prompt_logprobs"]
+            )
+            found.append({str(token): {"logprob": value, "rank": 1} for token, value in listed.items()})
+        return found
+
+
+def _listed(log_p: NDArray[np.float64], token: int, count: int) -> dict[int, float]:
+    """The token and the `count` likeliest ones, with log p as vLLM prints it."""
+    best = np.argsort(-log_p, kind="stable")[:count].tolist()
+    return {one: float(max(log_p[one], -9999.0)) for one in dict.fromkeys([token, *best])}
+
+
+@contextlib.contextmanager
+def running(server: StandIn, port: int = 0, unix: str | None = None, ssl: Any = None) -> Iterator[StandIn]:
+    """The server on a port of loopback, or on a Unix socket; `server.url` says where."""
+    ready, stop = threading.Event(), threading.Event()
+    loop = asyncio.new_event_loop()
+
+    async def serve() -> None:
+        runner = web.AppRunner(server.application(), handler_cancellation=True, shutdown_timeout=0.1)
+        await runner.setup()
+        site: web.BaseSite = (
+            web.UnixSite(runner, unix) if unix else web.TCPSite(runner, "127.0.0.1", port, ssl_context=ssl)
+        )
+        await site.start()
+        server.url = f"unix://{unix}" if unix else f"http{'s' if ssl else ''}://127.0.0.1:{runner.addresses[0][1]}"
+        ready.set()
+        while not stop.is_set():
+            await asyncio.sleep(0.005)
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:  # handlers that are silent, too
+            task.cancel()
+        await runner.cleanup()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),), daemon=True)
+    thread.start()
+    assert ready.wait(10)
+    try:
+        yield server
+    finally:
+        stop.set()
+        thread.join(10)
+        loop.close()
+
+
+async def _cut(request: web.Request, raw: bytes, at: int) -> web.StreamResponse:
+    """The first `at` bytes of the answer, then the connection is closed."""
+    answer = web.StreamResponse(headers={"Content-Type": "application/json", "Content-Length": str(len(raw))})
+    await answer.prepare(request)
+    await answer.write(raw[:at])
+    assert request.transport is not None
+    request.transport.abort()
+    return answer
+
+
+async def _slowly(request: web.Request, raw: bytes, seconds: float) -> web.StreamResponse:
+    answer = web.StreamResponse(headers={"Content-Length": str(len(raw))})
+    await answer.prepare(request)
+    for byte in raw:
+        await answer.write(bytes([byte]))
+        await asyncio.sleep(seconds)
+    return answer
+
+
+def _changed(raw: bytes, change: Callable[[dict[str, Any]], None]) -> web.Response:
+    answer = json.loads(raw)
+    change(answer["choices"][0])
+    return web.Response(body=json.dumps(answer).encode(), content_type="application/json")
+
+
+def _of(make: Callable[[bytes], web.Response]) -> Fault:
+    async def fault(request: web.Request, raw: bytes) -> web.StreamResponse:
+        return make(raw)
+
+    return fault
+
+
+def cut_at(share: float) -> Fault:
+    """The connection ends after a share of the body."""
+    return lambda request, raw: _cut(request, raw, int(share * len(raw)))
+
+
+def overloaded(after: str | None) -> Fault:
+    """429, with `after` in Retry-After."""
+    headers = {} if after is None else {"Retry-After": after}
+    return _of(lambda raw: web.json_response({"error": {"message": "busy"}}, status=429, headers=headers))
+
+
+def silence(seconds: float) -> Fault:
+    """Nothing for so long."""
+
+    async def fault(request: web.Request, raw: bytes) -> web.StreamResponse:
+        await asyncio.sleep(seconds)
+        return web.Response(body=raw)
+
+    return fault
+
+
+def _drop_last(name: str) -> Callable[[dict[str, Any]], None]:
+    def change(choice: dict[str, Any]) -> None:
+        where = choice if name in choice else choice["logprobs"]
+        where[name] = (where[name] or [None])[:-1]
+
+    return change
+
+
+def _set_token(choice: dict[str, Any]) -> None:
+    choice["token_ids"][-1] = 10**7
+    choice["logprobs"]["tokens"][-1] = f"token_id:{10**7}"
+
+
+def _set_log_p(value: float) -> Callable[[dict[str, Any]], None]:
+    def change(choice: dict[str, Any]) -> None:
+        choice["logprobs"]["token_logprobs"][-1] = value
+        for row in choice["prompt_logprobs"] or []:
+            for one in (row or {}).values():
+                one["logprob"] = value
+
+    return change
+
+
+def _other_prompt(choice: dict[str, Any]) -> None:
+    choice["prompt_token_ids"] = [1]
+
+
+def _other_tokens(choice: dict[str, Any]) -> None:
+    choice["token_ids"] = [token + 1 for token in choice["token_ids"]]
+
+
+FAULTS: dict[str, Fault] = {
+    "truncated JSON": _of(lambda raw: web.Response(body=raw[: len(raw) // 2], content_type="application/json")),
+    "empty": _of(lambda raw: web.Response(body=b"")),
+    "HTML": _of(lambda raw: web.Response(text="<html>Bad gateway</html>", content_type="text/html")),
+    "HTML error": _of(lambda raw: web.Response(text="<html>Bad gateway</html>", status=502, content_type="text/html")),
+    "500": _of(lambda raw: web.json_response({"error": {"message": "EngineCore died"}}, status=500)),
+    "503": _of(lambda raw: web.json_response({"error": "loading"}, status=503)),
+    "429": overloaded("0.02"),
+    "connection cut in the headers": cut_at(0.0),
+    "connection cut in the body": cut_at(0.5),
+    "connection cut at the last byte": cut_at(0.999),
+    "too few tokens": _of(lambda raw: _changed(raw, _drop_last("token_ids"))),
+    "too few log-probabilities": _of(lambda raw: _changed(raw, _drop_last("token_logprobs"))),
+    "id beyond the vocabulary": _of(lambda raw: _changed(raw, _set_token)),
+    "NaN": _of(lambda raw: _changed(raw, _set_log_p(float("nan")))),
+    "positive log p": _of(lambda raw: _changed(raw, _set_log_p(0.5))),
+    "answer to another prompt": _of(lambda raw: _changed(raw, _other_prompt)),
+    "other tokens than the log-probabilities": _of(lambda raw: _changed(raw, _other_tokens)),
+    "no choices": _of(lambda raw: web.json_response({"choices": []})),
+    "a list": _of(lambda raw: web.json_response([1, 2])),
+    "one byte at a time": lambda request, raw: _slowly(request, raw, 1.0),
+    "silence": silence(30.0),
+}

@@ -1,0 +1,400 @@
+"""Completions by servers, against stand-ins that speak vLLM's protocol on real sockets: what is stored, whatever fails."""
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.config.server import ServerConfig
+from pipeline.corpus.prompt_store import Prompt
+from pipeline.errors import UnderstudyError, UsageError
+from pipeline.generation.completion_store import StoredCompletion, read_completions
+from pipeline.generation.distributions import unpack
+from pipeline.generation.generate import GenerationSettings, plan_completions
+from pipeline.generation.journal import read_journal
+from pipeline.generation.served import generate_by_servers
+from pipeline.generation.served_completion import Served
+from pipeline.servers.connect import connect, identify
+from pipeline.servers.identity import Identity, OtherWeights
+from pipeline.servers.limits import BudgetSpent
+from pipeline.servers.pool import EndpointsDown
+from pipeline.speculation.settings import GREEDY, Sampling
+from tests.fakes import quiet
+from tests.standin_server import EOS, FAULTS, VOCABULARY, Fault, StandIn, log_p_of, running, sampled_from
+
+NEW, AHEAD, KEPT = 6, 3, 4
+
+
+def _prompts(count: int, split: str = "train") -> list[Prompt]:
+    return [Prompt(f"{n:016x}", split, "d", n, (*range(20 + n % 5, 30 + n % 7), n % 500)) for n in range(count)]
+
+
+def _settings(sampling: Sampling, **changes: Any) -> GenerationSettings:
+    known: dict[str, Any] = {
+        "sampling": sampling,
+        "max_new_tokens": NEW,
+        "lookahead": AHEAD,
+        "distribution_tokens": KEPT,
+        "distribution_selection": "top_k",
+        "batch": 4,
+        "shard": 8,
+        "seed": 0,
+    }
+    return GenerationSettings(**(known | changes))
+
+
+def _config(*servers: StandIn, **changes: Any) -> ServerConfig:
+    known: dict[str, Any] = {"concurrency": 4, "logprobs": 20, "timeout_seconds": 20.0, "patience_seconds": 20.0}
+    return ServerConfig.model_validate(known | changes | {"endpoints": [{"url": server.url} for server in servers]})
+
+
+def _identity(config: ServerConfig) -> Identity:
+    return asyncio.run(identify(config, "v1", "float32", [], quiet()))
+
+
+def _generate(
+    config: ServerConfig,
+    prompts: Sequence[Prompt],
+    out: Path,
+    sampling: Sampling = GREEDY,
+    identity: Identity | None = None,
+    **settings: Any,
+) -> list[StoredCompletion]:
+    """Run a generation, and return what it stored."""
+    known = identity or _identity(config)
+    out.mkdir(exist_ok=True)
+
+    async def run() -> None:
+        async with connect(config, known, VOCABULARY, quiet()) as (target, abilities):
+            served = Served(target, abilities, known, config.logprobs, VOCABULARY, [EOS])
+            requests = plan_completions(prompts, sampling)
+            await generate_by_servers(served, requests, _settings(sampling, **settings), out, quiet())
+
+    asyncio.run(run())
+    return list(read_completions(out))
+
+
+def _greedy(prompt: Sequence[int], count: int, past_eos: int = 0, weights: int = 0) -> list[int]:
+    ids = list(prompt)
+    while len(ids) - len(prompt) < count:
+        ids.append(int(log_p_of(ids, weights).argmax()))
+        if ids[-1] == EOS:
+            break
+    for _ in range(past_eos):
+        ids.append(int(log_p_of(ids, weights).argmax()))
+    return ids[len(prompt) :]
+
+
+def test_greedy_completions_are_the_models(tmp_path: Path) -> None:
+    """Ids, the length at EOS, the tokens past the end of examination prompts, log p 0, the likeliest tokens."""
+    with running(StandIn()) as server:
+        found = _generate(_config(server), _prompts(12, "examination"), tmp_path / "out")
+    assert 12 == len(found)
+    for item in found:
+        assert _greedy(item.prompt.tolist(), NEW, AHEAD) == item.tokens.tolist()
+        assert len(item.tokens) - AHEAD == item.length
+        assert item.stopped == (item.tokens[item.length - 1] == EOS)
+        assert not item.log_p.any()
+        ids_NK, log_p_NK = unpack(item.entries, item.certain, item.rest_log_p, VOCABULARY)
+        for place in range(len(item.tokens)):
+            exact = log_p_of([*item.prompt.tolist(), *item.tokens[:place].tolist()])
+            assert np.argsort(-exact, kind="stable")[:KEPT].tolist() == ids_NK[place].tolist()
+            assert exact[ids_NK[place]] == pytest.approx(log_p_NK[place], abs=0.02)  # as rounded for storage
+    assert any(item.stopped for item in found), "the stand-in ends some completions"
+
+
+@pytest.mark.parametrize(
+    ("sampling", "processed", "speculates"),
+    [
+        (Sampling(), False, False),
+        (Sampling(), True, False),
+        (Sampling(), False, True),
+        (Sampling(0.7), True, False),
+        (Sampling(0.7, top_p=0.9), True, False),
+        (Sampling(1.3, min_p=0.05), True, False),
+        (Sampling(0.7, top_k=10), False, False),
+        (Sampling(0.7, top_k=10, top_p=0.8), False, False),
+        (Sampling(0.7, top_k=10), True, False),
+        (Sampling(0.7, top_k=10), False, True),
+        (GREEDY, True, False),
+    ],
+)
+def test_log_p_is_exact_at_the_deployments_sampling(
+    tmp_path: Path, sampling: Sampling, processed: bool, speculates: bool
+) -> None:
+    """Whatever the server's log-probabilities mean, log p is that of the distribution as sampled from, and the stored
+    distributions are those at temperature 1."""
+    with running(StandIn(processed=processed, speculates=speculates)) as server:
+        found = _generate(_config(server), _prompts(6, "dev"), tmp_path / "out", sampling)
+    body = {
+        "temperature": sampling.temperature,
+        "top_k": sampling.top_k,
+        "top_p": sampling.top_p,
+        "min_p": sampling.min_p,
+    }
+    for item in found:
+        ids_NK, log_p_NK = unpack(item.entries, item.certain, item.rest_log_p, VOCABULARY)
+        for place, token in enumerate(item.tokens.tolist()):
+            plain = log_p_of([*item.prompt.tolist(), *item.tokens[:place].tolist()])
+            expected = 0.0 if sampling.greedy else sampled_from(plain, body)[token]
+            assert expected == pytest.approx(item.log_p[place], abs=1e-5)
+            assert plain[ids_NK[place]] == pytest.approx(log_p_NK[place], abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "options", "said"),
+    [
+        (Sampling(0.7), {}, "--logprobs-mode processed_logprobs"),
+        (Sampling(1.0, top_p=0.9), {}, "--logprobs-mode processed_logprobs"),
+        (Sampling(1.0, top_k=50), {}, "--logprobs-mode processed_logprobs"),
+        (Sampling(0.7), {"processed": True, "speculates": True}, "give an endpoint without speculation"),
+        (Sampling(), {"max_logprobs": 10}, "start the server with --max-logprobs 20"),
+    ],
+)
+def test_what_the_server_cannot_give_is_refused(
+    tmp_path: Path, sampling: Sampling, options: dict[str, Any], said: str
+) -> None:
+    """In one line that names the flag, before anything is generated."""
+    with running(StandIn(**options)) as server, pytest.raises(UsageError, match=said):
+        _generate(_config(server), _prompts(2), tmp_path / "out", sampling)
+
+
+def _seldom(name: str, every: int) -> Any:
+    return lambda number: FAULTS[name] if number % every == every - 1 else None
+
+
+@pytest.mark.parametrize("name", sorted(FAULTS))
+def test_a_fault_loses_and_doubles_nothing(tmp_path: Path, name: str) -> None:
+    """Every third answer of one of two endpoints is damaged; each prompt has its one completion, the right one."""
+    with running(StandIn()) as good, running(StandIn()) as bad:
+        config = _config(good, bad, timeout_seconds=0.4)
+        identity = _identity(config)
+        bad.faults = _seldom(name, 3)
+        found = _generate(config, _prompts(30), tmp_path / "out", identity=identity)
+    assert [item.id for item in plan(_prompts(30))] == [item.id for item in found]
+    assert all(_greedy(item.prompt.tolist(), NEW) == item.tokens.tolist() for item in found)
+
+
+def plan(prompts: Sequence[Prompt]) -> list[Prompt]:
+    """Prompts in the order in which they are stored."""
+    return [request.prompt for request in plan_completions(prompts, GREEDY)]
+
+
+def test_a_run_that_ends_asks_only_for_what_is_missing(tmp_path: Path) -> None:
+    """The second run asks for no completion that the first one received, and stores the same as an undisturbed run."""
+    out = tmp_path / "out"
+    with running(StandIn()) as server:
+        config = _config(server, patience_seconds=0.3, timeout_seconds=1.0, concurrency=2)
+        identity = _identity(config)
+        after = len(server.requests) + 9 + 14  # what `connect` asks, then some completions
+        server.faults = lambda number: FAULTS["500"] if number >= after else None
+        with pytest.raises(EndpointsDown, match=r"the endpoint is down for 0.3 s .*EngineCore died"):
+            _generate(config, _prompts(24), out, identity=identity)
+        received = {tuple(prompt) for prompt, _ in server.served}
+        kept = len(read_journal(out / "shard-00001.journal")) + 8
+        server.faults = lambda number: None
+        server.served.clear()
+        found = _generate(config, _prompts(24), out, identity=identity)
+        asked_again = [prompt for prompt, _ in server.served if tuple(prompt) in received and len(prompt) < 32]
+    assert 24 == len(found)
+    assert 8 < kept < 24
+    assert [] == asked_again
+    assert all(_greedy(item.prompt.tolist(), NEW) == item.tokens.tolist() for item in found)
+    assert [] == list(out.glob("*.journal"))
+
+
+def test_other_weights_in_between_are_found_and_dropped(tmp_path: Path) -> None:
+    """A server that serves another model from some request on, without a failed request: the run ends, and nothing that the
+    other model made is stored."""
+    out = tmp_path / "out"
+    with running(StandIn()) as good, running(StandIn(latency=0.01)) as bad:
+        config = _config(good, bad)
+        identity = _identity(config)
+        start = len(bad.requests)
+
+        def swap(number: int) -> Fault | None:
+            bad.weights = 1 if number >= start + 9 + 5 else 0
+            return None
+
+        bad.faults = swap
+        with pytest.raises(OtherWeights, match=r"serves other weights .*; \d+ completions that it made are dropped"):
+            _generate(config, _prompts(40), out, identity=identity)
+    stored = list(read_completions(out))
+    assert all(_greedy(item.prompt.tolist(), NEW) == item.tokens.tolist() for item in stored)
+    for journal in out.glob("*.journal"):
+        assert all(record.facts["endpoints"] == [good.url] for record in read_journal(journal))
+
+
+def test_a_restarted_server_with_other_weights_is_not_asked_again(tmp_path: Path) -> None:
+    """After failures an endpoint must show its weights before it gets requests."""
+    with running(StandIn()) as good, running(StandIn()) as bad:
+        config = _config(good, bad)
+        identity = _identity(config)
+        start = len(bad.requests) + 9
+
+        def restart(number: int) -> Fault | None:
+            if start <= number < start + 5:
+                return FAULTS["500"]
+            bad.weights = 1 if number >= start + 5 else 0
+            return None
+
+        bad.faults = restart
+        good.latency = 0.1
+        with pytest.raises(OtherWeights, match="serves other weights than at the start of the run"):
+            _generate(config, _prompts(120), tmp_path / "out", identity=identity)
+
+
+def test_two_endpoints_with_different_weights_are_refused() -> None:
+    """Nothing is generated by two models."""
+    with (
+        running(StandIn()) as one,
+        running(StandIn(weights=1)) as other,
+        pytest.raises(UsageError, match="serve different weights"),
+    ):
+        _identity(_config(one, other))
+
+
+def test_the_same_weights_are_recognised() -> None:
+    """A known identity is found again by its log p, and another revision, dtype or version is another identity."""
+    with running(StandIn()) as server:
+        config = _config(server)
+        first = _identity(config)
+        again = asyncio.run(identify(config, "v1", "float32", [first], quiet()))
+        declared = asyncio.run(identify(config, "v2", "float32", [first], quiet()))
+        server.version = "0.33.0"
+        upgraded = asyncio.run(identify(config, "v1", "float32", [first], quiet()))
+    assert first == again
+    assert 3 == len({first.digest, declared.digest, upgraded.digest})
+    assert first == Identity.from_facts(first.facts())
+
+
+def test_requests_follow_the_weights_and_stay_within_the_limit(tmp_path: Path) -> None:
+    """An endpoint of weight 3 takes about three times the requests of one of weight 1, and neither more at once than it may."""
+    with running(StandIn(latency=0.02)) as one, running(StandIn(latency=0.02)) as three:
+        endpoints = [{"url": one.url}, {"url": three.url, "weight": 3}]
+        config = ServerConfig.model_validate({"endpoints": endpoints, "concurrency": 2, "logprobs": 20})
+        identity = _identity(config)
+        before = len(one.served), len(three.served)
+        _generate(config, _prompts(120), tmp_path / "out", identity=identity)
+        counts = len(one.served) - before[0], len(three.served) - before[1]
+    assert one.most_at_once <= 2 + 1  # the check of the weights comes on top
+    assert three.most_at_once <= 6 + 1
+    assert 2 < counts[1] / counts[0] < 4
+
+
+def test_a_pause_that_a_server_asks_for_is_obeyed(tmp_path: Path) -> None:
+    """After 429 with Retry-After nothing is asked before that time."""
+    times: list[float] = []
+    with running(StandIn()) as server:
+        config = _config(server, concurrency=1)
+        identity = _identity(config)
+        start = len(server.requests) + 9
+
+        def pause(number: int) -> Fault | None:
+            times.append(time.monotonic())
+            return _overloaded if number == start + 3 else None
+
+        from tests.standin_server import overloaded
+
+        _overloaded = overloaded("0.4")
+        server.faults = pause
+        _generate(config, _prompts(8), tmp_path / "out", identity=identity)
+    refused = 9 + 3
+    assert times[refused + 1] - times[refused] >= 0.4
+
+
+def test_a_slow_endpoint_loses_its_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one endpoint does not answer in ten times the usual time is asked of another one."""
+    monkeypatch.setattr("pipeline.servers.pool._SLOW_AT_LEAST", 0.2)
+    with running(StandIn()) as good, running(StandIn()) as slow:
+        config = _config(good, slow)
+        identity = _identity(config)
+        start = len(slow.requests) + 9 + 60
+        slow.faults = lambda number: FAULTS["silence"] if number >= start else None
+        found = _generate(config, _prompts(240), tmp_path / "out", identity=identity)
+    assert 240 == len(found)
+
+
+def test_the_budget_is_never_exceeded(tmp_path: Path) -> None:
+    """The run ends before a request that could exceed it, and keeps what it has."""
+    out = tmp_path / "out"
+    with running(StandIn()) as server:
+        config = _config(server, token_budget=300)
+        identity = _identity(config)
+        server.served.clear()
+        with pytest.raises(BudgetSpent, match=r"generate\.server\.token_budget = 300"):
+            _generate(config, _prompts(60), out, identity=identity)
+        completions = [one for one in server.served if len(one[0]) < 32]  # not those of `connect`
+    asked = sum(len(prompt) + len(tokens) for prompt, tokens in completions)
+    assert 200 < asked <= 300
+    assert len(completions) == len(list(read_completions(out))) + sum(
+        len(read_journal(path)) for path in out.glob("*.journal")
+    )
+
+
+def test_no_more_tokens_a_second_than_allowed(tmp_path: Path) -> None:
+    """40 requests of about 17 tokens at 2,000 tokens a second take at least a third of a second."""
+    with running(StandIn()) as server:
+        config = _config(server, tokens_per_second=2000, concurrency=16)
+        identity = _identity(config)
+        began = time.monotonic()
+        _generate(config, _prompts(40), tmp_path / "out", identity=identity)
+    assert time.monotonic() - began > 39 * 16 / 2000
+
+
+def test_a_request_that_fails_everywhere_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prompt whose answer is bad each time is not asked for ever; the message names an endpoint."""
+    monkeypatch.setattr("pipeline.servers.pool._ATTEMPTS", 4)
+    with running(StandIn()) as server:
+        config = _config(server)
+        identity = _identity(config)
+
+        def one_prompt(number: int) -> Fault | None:
+            return FAULTS["too few tokens"] if server.requests[number]["prompt"][-1] == 3 else None
+
+        server.faults = one_prompt
+        with pytest.raises(UnderstudyError, match=r"http://.*: the token ids .* differ; tried 4 times"):
+            _generate(config, _prompts(8), tmp_path / "out", identity=identity)
+
+
+def test_a_stop_token_that_the_pair_does_not_know_is_named(tmp_path: Path) -> None:
+    """The server's generation config ends completions at a token that the tokenizer's directory does not list."""
+    with running(StandIn()) as server:
+        config = _config(server)
+        identity = _identity(config)
+
+        async def run() -> None:
+            async with connect(config, identity, VOCABULARY, quiet()) as (target, abilities):
+                served = Served(target, abilities, identity, 20, VOCABULARY, [5])
+                requests = plan_completions(_prompts(60), GREEDY)
+                await generate_by_servers(served, requests, _settings(GREEDY), tmp_path, quiet())
+
+        with pytest.raises(UsageError, match="ended a completion at token 7, which is no stop token of the pair"):
+            asyncio.run(run())
+
+
+def test_random_faults_of_all_kinds(tmp_path: Path) -> None:
+    """Faults of all quick kinds on three endpoints, seeded: each prompt has its one completion, the right one."""
+    quick = sorted(set(FAULTS) - {"silence", "one byte at a time"})
+    rng, injected = random.Random(0), Counter[str]()
+
+    def faults(number: int) -> Fault | None:
+        if rng.random() > 0.3:
+            return None
+        injected[name := rng.choice(quick)] += 1
+        return FAULTS[name]
+
+    with running(StandIn(latency=0.02)) as one, running(StandIn()) as two, running(StandIn()) as three:
+        config = _config(one, two, three, concurrency=8)
+        identity = _identity(config)
+        two.faults = three.faults = faults
+        found = _generate(config, _prompts(500), tmp_path / "out", identity=identity, shard=64)
+    assert [item.id for item in plan(_prompts(500))] == [item.id for item in found]
+    assert all(_greedy(item.prompt.tolist(), NEW) == item.tokens.tolist() for item in found)
+    assert sum(injected.values()) > 30
