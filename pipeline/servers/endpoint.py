@@ -51,7 +51,7 @@ class Endpoint:
         connector: aiohttp.BaseConnector = (
             aiohttp.UnixConnector(self.url.removeprefix(UNIX), limit=0)
             if is_unix
-            else aiohttp.TCPConnector(limit=0, ttl_dns_cache=60)
+            else aiohttp.TCPConnector(limit=0, ttl_dns_cache=60, ssl=ssl.create_default_context())
         )
         self._base = "http://localhost" if is_unix else self.url
         self._session = aiohttp.ClientSession(

@@ -1,0 +1,215 @@
+"""One server over HTTP: what is said when something is wrong, tokens of gateways, Unix sockets and TLS."""
+
+import asyncio
+import ssl
+import subprocess
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from pipeline.config.server import EndpointConfig, ServerConfig
+from pipeline.errors import EXIT_FAILURE, EXIT_USAGE, UnderstudyError, UsageError
+from pipeline.servers.endpoint import Endpoint, Overloaded, RequestRefused, Unavailable
+from pipeline.servers.target import read_model
+from tests.standin_server import FAULTS, StandIn, overloaded, running
+
+CANARY = "sk-canary-0123456789"
+BODY = {"model": "target", "prompt": [20, 21], "max_tokens": 1, "temperature": 0, "return_token_ids": True}
+
+
+def _ask(url: str, path: str = "/v1/completions", body: dict[str, Any] | None = None, **settings: Any) -> Any:
+    async def ask() -> Any:
+        endpoint = Endpoint(EndpointConfig(url=url), ServerConfig.model_validate({"timeout_seconds": 5.0} | settings))
+        await endpoint.open()
+        try:
+            return await (
+                endpoint.post(path, BODY if body is None else body) if path != "/v1/models" else endpoint.get(path)
+            )
+        finally:
+            await endpoint.close()
+
+    return asyncio.run(ask())
+
+
+def _faulty(fault: Any) -> StandIn:
+    return StandIn(faults=lambda number: fault)
+
+
+async def _redirect(request: web.Request, raw: bytes) -> web.StreamResponse:
+    return web.Response(status=307, headers={"Location": "http://elsewhere/"})
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "said"),
+    [
+        (FAULTS["500"], Unavailable, "HTTP 500: EngineCore died"),
+        (FAULTS["HTML error"], Unavailable, "HTTP 502: '<html>Bad gateway</html>'"),
+        (FAULTS["HTML"], Unavailable, "the answer is no JSON: '<html>Bad gateway</html>'"),
+        (FAULTS["empty"], Unavailable, "the answer is no JSON: an empty answer"),
+        (FAULTS["truncated JSON"], Unavailable, "the answer is no JSON"),
+        (FAULTS["connection cut in the body"], Unavailable, "http://127.0.0.1"),
+        (_redirect, RequestRefused, "HTTP 307"),
+    ],
+)
+def test_bad_answers_are_said_in_one_line(fault: Any, kind: type[UnderstudyError], said: str) -> None:
+    """With the endpoint's URL, and what it answered; answers that may be better next time are Unavailable."""
+    with running(_faulty(fault)) as server, pytest.raises(kind) as error:
+        _ask(server.url)
+    assert said in str(error.value)
+    assert str(error.value).startswith("http://127.0.0.1:")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("after", "seconds"),
+    [("2", 2.0), ("0.5", 0.5), ("-3", 0.0), ("1e12", 86_400.0), (None, None), ("soon", None), ("nan", None)],
+)
+def test_retry_after_is_read(after: str | None, seconds: float | None) -> None:
+    """Seconds, within a day; what is no number is as if it was missing."""
+    with running(_faulty(overloaded(after))) as server, pytest.raises(Overloaded) as error:
+        _ask(server.url)
+    assert seconds == error.value.seconds
+
+
+def test_retry_after_may_be_a_date() -> None:
+    """As HTTP allows it."""
+    later = format_datetime(datetime.now(UTC) + timedelta(seconds=60), usegmt=True)
+    with running(_faulty(overloaded(later))) as server, pytest.raises(Overloaded) as error:
+        _ask(server.url)
+    assert error.value.seconds is not None
+    assert 50 < error.value.seconds <= 60
+
+
+def test_nobody_there_is_unavailable() -> None:
+    """A refused connection names the address."""
+    with pytest.raises(Unavailable, match=r"http://127.0.0.1:9: .*127\.0\.0\.1"):
+        _ask("http://127.0.0.1:9")
+
+
+def test_no_answer_in_time_is_unavailable() -> None:
+    """The time counts to the end of the answer."""
+    with (
+        running(_faulty(FAULTS["one byte at a time"])) as server,
+        pytest.raises(Unavailable, match="no complete answer"),
+    ):
+        _ask(server.url, timeout_seconds=0.3)
+
+
+def test_a_refused_request_is_not_asked_again() -> None:
+    """A 4xx is the request's fault: exit 2, with the server's words."""
+    with running(StandIn()) as server, pytest.raises(RequestRefused, match="maximum context length is 4096") as error:
+        _ask(server.url, body=BODY | {"max_tokens": 5000})
+    assert EXIT_USAGE == error.value.exit_code
+    assert EXIT_FAILURE == Unavailable("x").exit_code
+
+
+def test_the_token_of_a_gateway_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is sent as a bearer token; without it the message says what to set."""
+    monkeypatch.setenv("GATEWAY_TOKEN", CANARY)
+    with running(StandIn(token=CANARY)) as server:
+        assert "choices" in _ask(server.url, key_variable="GATEWAY_TOKEN")
+        with pytest.raises(UsageError, match=r"HTTP 401: Unauthorized; .* set generate\.server\.key_variable"):
+            _ask(server.url)
+        monkeypatch.setenv("GATEWAY_TOKEN", CANARY + "-old")
+        with pytest.raises(UsageError, match="GATEWAY_TOKEN: its token is not accepted") as error:
+            _ask(server.url, key_variable="GATEWAY_TOKEN")
+    assert CANARY not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [("", "is not set"), ("a\nb", "no HTTP header can hold"), ("ключ", "no HTTP header")]
+)
+def test_an_unusable_token_is_said(monkeypatch: pytest.MonkeyPatch, value: str, said: str) -> None:
+    """By the name of the variable, never by its value."""
+    monkeypatch.setenv("GATEWAY_TOKEN", value)
+    with pytest.raises(UsageError, match=said) as error:
+        _ask("http://127.0.0.1:9", key_variable="GATEWAY_TOKEN")
+    assert not value or value not in str(error.value)
+
+
+def test_unix_sockets(tmp_path: Path) -> None:
+    """A server on a socket of this machine."""
+    with running(StandIn(), unix=str(tmp_path / "vllm.sock")) as server:
+        assert f"unix://{tmp_path}/vllm.sock" == server.url
+        assert "choices" in _ask(server.url)
+
+
+def test_certificates_are_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A certificate of an unknown authority is refused with what to set; with the authority's file it is accepted."""
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    subprocess.run(
+        [
+            *(
+                "openssl",
+                "req",
+                "-x509",
+                "-newkey",
+                "rsa:2048",
+                "-nodes",
+                "-keyout",
+                key,
+                "-out",
+                certificate,
+                "-days",
+                "2",
+            ),
+            *("-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    with running(StandIn(), ssl=context) as server:
+        with pytest.raises(UsageError, match=r"its certificate is not valid here .*; set SSL_CERT_FILE"):
+            _ask(server.url)
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        assert "choices" in _ask(server.url)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("10.0.0.1:8000", "is no URL of a server"),
+        ("ftp://host", "is no URL of a server"),
+        ("http://user:pass@host", "has credentials"),
+        ("http://host?api_key=x", "has credentials"),
+        ("unix://", "is no URL"),
+    ],
+)
+def test_urls_are_checked(url: str, said: str) -> None:
+    """Before anything is asked; a password is not printed."""
+    with pytest.raises(ValueError, match=said) as error:
+        EndpointConfig(url=url)
+    assert "pass" not in str(error.value.errors()[0]["msg"])  # type: ignore[attr-defined]
+
+
+def test_a_url_may_end_with_v1() -> None:
+    """As people copy it from clients of OpenAI's API."""
+    assert "http://host:8000" == EndpointConfig(url="http://host:8000/v1/").url
+
+
+def test_the_model_is_chosen_by_name() -> None:
+    """The only one, or the one that is named; else the names are listed."""
+
+    def read(name: str | None, server: StandIn) -> Any:
+        async def run() -> Any:
+            endpoint = Endpoint(EndpointConfig(url=server.url), ServerConfig())
+            await endpoint.open()
+            try:
+                return await read_model(endpoint, name)
+            finally:
+                await endpoint.close()
+
+        return asyncio.run(run())
+
+    with running(StandIn(model="big")) as server:
+        found = read(None, server)
+        assert ("big", "/models/big", 4096, "0.32.0") == (found.name, found.root, found.context, found.version)
+        assert found == read("big", server)
+        with pytest.raises(UsageError, match="it does not serve small, but big"):
+            read("small", server)
