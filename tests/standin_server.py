@@ -17,7 +17,7 @@ import numpy as np
 from aiohttp import web
 from numpy.typing import NDArray
 
-VOCABULARY = 600
+VOCABULARY = 512
 EOS = 7
 _ORDER = 3  # tokens that the next distribution depends on
 
@@ -71,6 +71,7 @@ class StandIn:
     context: int = 4096
     model: str = "target"
     version: str = "0.32.0"
+    eos: int = EOS  # ends a completion; the distribution does not depend on it
     faults: Callable[[int], Fault | None] = lambda number: None
     requests: list[dict[str, Any]] = field(default_factory=list)  # bodies of all completion requests
     served: list[tuple[list[int], list[int]]] = field(
@@ -152,7 +153,7 @@ class StandIn:
             log_p.append(float(max(given[token], -9999.0)))
             top.append(_listed(given, token, body.get("logprobs") or 0))
             ids.append(token)
-            if not body.get("ignore_eos") and token in (EOS, *body.get("stop_token_ids", [])):
+            if not body.get("ignore_eos") and token in (self.eos, *body.get("stop_token_ids", [])):
                 reason = "stop"
                 break
         choice = {

@@ -1,0 +1,145 @@
+"""A target on servers, through the command line. The server is a stand-in that speaks vLLM's protocol."""
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pipeline.generation.completion_store import read_completions
+from pipeline.generation.journal import read_journal
+from tests.integration.conftest import Place, Smoke
+from tests.standin_server import StandIn, running
+
+CANARY = "canary-token-0123456789"
+
+
+@pytest.fixture
+def server(smoke: Smoke) -> Iterator[StandIn]:
+    """A server whose stop token is the smoke pair's."""
+    facts = json.loads((smoke.place.artifact("pair", "first") / "pair.json").read_text())
+    with running(StandIn(eos=facts["stop_tokens"][0], model="big-model")) as found:
+        yield found
+
+
+def _write(place: Place, smoke: Smoke, servers: list[StandIn], **server: Any) -> Path:
+    pair = smoke.place.artifact("pair", "first")
+    endpoints = [one.url for one in servers]
+    config = {
+        "name": "served",
+        "pair": {
+            "target": {"source": "server", "tokenizer": str(pair / "tokenizer"), "revision": "v1"},
+            "draft": {"source": str(pair / "draft")},
+        },
+        "corpus": {"sources": [{"path": str(pair / "prompts.jsonl"), "limit": 40}], "chat_template": False},
+        "generate": {
+            "engine": "server",
+            "server": {"endpoints": endpoints, "logprobs": 20, "patience_seconds": 1.0, **server},
+            "max_new_tokens": 8,
+            "lookahead": 4,
+            "shard": 16,
+        },
+        "promote": {"target_name": "big"},
+    }
+    path = place.root / "served.yaml"
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+def test_generation_by_a_server(smoke: Smoke, place: Place, server: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`run --until generate`: completions of every prompt; a second run asks only what tells the weights; the gateway's token is
+    in no file."""
+    server.token = CANARY
+    config = _write(place, smoke, [server], key_variable="GATEWAY")
+    ended = place.understudy("run", config, "--until", "generate", "--run", "last", GATEWAY=CANARY)
+    assert 0 == ended.code, ended.err
+    found = list(read_completions(place.artifact("generate", "last")))
+    assert len({item.id for item in found}) > 30
+    asked = len(server.requests)
+    again = place.understudy("run", config, "--until", "generate", GATEWAY=CANARY)
+    assert "skipped" == again.states["generate"]
+    assert len(server.requests) - asked == 4  # the known sequences are scored
+    texts = [path for path in place.root.rglob("*") if path.is_file() and CANARY.encode() in path.read_bytes()]
+    assert ([], False, False) == (texts, CANARY in ended.err, CANARY in ended.out)
+    without = place.understudy("run", config, "--until", "generate")
+    assert (2, True) == (without.code, "the environment variable GATEWAY is not set" in without.complaint)
+
+
+@pytest.mark.long
+def test_a_killed_run_goes_on(smoke: Smoke, place: Place, server: StandIn) -> None:
+    """What was received before SIGKILL is not asked for again."""
+    server.latency = 0.02
+    config = _write(place, smoke, [server], concurrency=2)
+    process = place.start("run", config, "--until", "generate")
+    until = time.monotonic() + 120
+    while sum(len(read_journal(path)) for path in place.store.glob("work/generate-*/*.journal")) < 5:
+        assert (None, True) == (process.poll(), time.monotonic() < until)
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    kept = {
+        path.name.partition(".")[0]: len(read_journal(path)) for path in place.store.glob("work/generate-*/*.journal")
+    }
+    server.latency, before = 0.0, len(server.served)
+    ended = place.process("run", config, "--until", "generate", "--run", "last")
+    assert 0 == ended.code, ended.err
+    items = list(read_completions(place.artifact("generate", "last")))
+    requests = sum(2 if item.split == "examination" else 1 for item in items)
+    asked = len(server.served) - before - 2  # two are asked of the server's abilities
+    assert asked <= requests - sum(kept.values())
+    assert len({(item.id, item.sampling) for item in items}) == len(items)
+
+
+def test_nobody_answers(smoke: Smoke, place: Place) -> None:
+    """Exit 1 in one line; nothing has been made."""
+    config = _write(place, smoke, [StandIn(url="http://127.0.0.1:9")])
+    ended = place.understudy("run", config)
+    assert (1, True) == (
+        ended.code,
+        ended.complaint.startswith("generate.server: no endpoint answers: http://127.0.0.1:9: "),
+    )
+
+
+def test_retrained_weights_are_another_target(smoke: Smoke, place: Place, server: StandIn) -> None:
+    """The completions of the old weights stay, and the new ones get their own."""
+    config = _write(place, smoke, [server])
+    for weights in (0, 1, 0):
+        server.weights = weights
+        ended = place.understudy("run", config, "--until", "generate")
+        assert 0 == ended.code, ended.err
+    assert "skipped" == ended.states["generate"]
+    assert 2 == len(list((place.store / "artifacts").glob("generate-*")))
+
+
+def test_a_deployment_that_samples_otherwise_is_refused(smoke: Smoke, place: Place, server: StandIn) -> None:
+    """The server's sampling defaults are not `sampling`: exit 2, with the key to set."""
+    server.defaults = {"temperature": 0.3}
+    config = _write(place, smoke, [server])
+    ended = place.understudy("run", config, "--until", "generate")
+    assert 2 == ended.code
+    assert "a request without sampling settings is not sampled with temperature 1" in ended.complaint
+    ignored = place.understudy("run", config, "--until", "generate", "--set", "pair.generation_config=ignore")
+    assert 0 == ignored.code, ignored.err
+
+
+def test_init_from_a_url(smoke: Smoke, place: Place, server: StandIn) -> None:
+    """A server's URL, a tokenizer directory, a draft and prompts are enough for a config that runs."""
+    pair = smoke.place.artifact("pair", "first")
+    arguments = ("--target", server.url, "--tokenizer", pair / "tokenizer", "--draft", pair / "draft")
+    made = place.understudy("init", *arguments, "--prompts", pair / "prompts.jsonl", store=False)
+    assert 0 == made.code, made.err
+    config = yaml.safe_load(made.out)
+    assert ("server", "big-model") == (config["pair"]["target"]["source"], config["generate"]["server"]["model"])
+    assert "big-model" == config["promote"]["target_name"]
+    path = place.root / "made.yaml"
+    path.write_text(made.out)
+    planned = place.understudy("plan", path, "--set", "generate.server.logprobs=20")
+    assert (0, True) == (planned.code, "generation runs on 1 endpoint" in planned.out), planned.err
+    ended = place.understudy("run", path, "--until", "pair", "--set", "pair.target.dtype=float32")
+    assert 0 == ended.code, ended.err
+    wrong = place.understudy("init", *arguments[:2], *arguments[4:], "--prompts", pair / "prompts.jsonl", store=False)
+    assert (2, True) == (wrong.code, "--tokenizer" in wrong.complaint)

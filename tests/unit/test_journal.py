@@ -1,0 +1,69 @@
+"""The journal of a shard: whole records are kept, whatever happened to the file."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.generation.journal import Journal, Record, read_journal, write_journal
+
+
+def _record(number: int) -> Record:
+    return Record(number, {"endpoints": ["http://a"], "length": number}, {"tokens": np.arange(number, dtype=np.int32)})
+
+
+def _numbers(path: Path) -> list[int]:
+    return [record.number for record in read_journal(path)]
+
+
+def test_records_are_read_as_they_were_written(tmp_path: Path) -> None:
+    """Facts and arrays, in order; none without a file."""
+    path = tmp_path / "j"
+    assert [] == read_journal(path)
+    journal = Journal(path)
+    for number in (3, 1):
+        journal.append(_record(number))
+    journal.close()
+    first, second = read_journal(path)
+    assert (3, {"endpoints": ["http://a"], "length": 3}) == (first.number, first.facts)
+    assert [0] == second.arrays["tokens"].tolist()
+    assert np.int32 == second.arrays["tokens"].dtype
+
+
+def test_a_file_cut_at_any_byte_keeps_its_whole_records(tmp_path: Path) -> None:
+    """A killed process leaves the beginning of a record; what is appended later is read."""
+    path = tmp_path / "j"
+    sizes = [0]
+    for number in (1, 2, 3):
+        journal = Journal(path)
+        journal.append(_record(number))
+        journal.close()
+        sizes.append(path.stat().st_size)
+    whole = path.read_bytes()
+    for cut in range(0, len(whole), 7):
+        path.write_bytes(whole[:cut])
+        kept = [number for number, size in zip((1, 2, 3), sizes[1:], strict=True) if size <= cut]
+        journal = Journal(path)
+        journal.append(_record(9))
+        journal.close()
+        assert [*kept, 9] == _numbers(path)
+
+
+@pytest.mark.parametrize("place", [0, 4, 8, 100])
+def test_a_changed_byte_ends_the_journal(tmp_path: Path, place: int) -> None:
+    """A record whose checksum is wrong is not used, nor what follows it."""
+    path = tmp_path / "j"
+    write_journal(path, [_record(1), _record(2)])
+    raw = bytearray(path.read_bytes())
+    raw[place] ^= 0xFF
+    path.write_bytes(raw)
+    assert [] == _numbers(path)
+
+
+def test_a_journal_is_replaced_at_once(tmp_path: Path) -> None:
+    """Nothing but the new records is left, and no other file."""
+    path = tmp_path / "j"
+    write_journal(path, [_record(1), _record(2), _record(3)])
+    write_journal(path, [_record(2)])
+    assert [2] == _numbers(path)
+    assert ["j"] == [one.name for one in tmp_path.iterdir()]
