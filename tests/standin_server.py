@@ -66,6 +66,7 @@ class StandIn:
     weights: int = 0
     latency: float = 0.0
     defaults: dict[str, float] = field(default_factory=dict)  # of the generation config
+    sampler_temperature: float | None = None  # a broken sampler: it uses this one, whatever is asked
     speculates: bool = False  # then log p of completions is wrong (vLLM 34497)
     token: str | None = None  # bearer token that is required
     context: int = 4096
@@ -145,7 +146,8 @@ class StandIn:
         ids, tokens, log_p, top, reason = list(body["prompt"]), [], [], [], "length"
         while len(tokens) < body["max_tokens"]:
             plain = log_p_of(ids, self.weights)
-            by = sampled_from(plain, body)
+            broken = {} if self.sampler_temperature is None else {"temperature": self.sampler_temperature}
+            by = sampled_from(plain, body | broken)
             token = int(plain.argmax()) if body["temperature"] == 0 else int(rng.choice(VOCABULARY, p=np.exp(by)))
             given = by if self.processed else plain
             given = given - 0.5 if self.speculates else given

@@ -19,6 +19,7 @@ from pipeline.generation.completion_store import StoredCompletion, shard_exists,
 from pipeline.generation.generate import CompletionRequest, GenerationSettings, shards_of
 from pipeline.generation.journal import Journal, Record, read_journal, write_journal
 from pipeline.generation.served_completion import Served, complete
+from pipeline.generation.surprise import require_samples
 from pipeline.progress import Progress, Track
 from pipeline.servers.endpoint import Endpoint
 from pipeline.servers.identity import OtherWeights, require_same
@@ -138,7 +139,12 @@ class _Run:
 
     async def _one(self, shard: _Shard, number: int) -> None:
         found = await complete(self._served, shard.requests[number], self._settings)
-        facts = {"endpoints": found.endpoints, "length": found.length, "stopped": found.stopped}
+        facts = {
+            "endpoints": found.endpoints,
+            "length": found.length,
+            "stopped": found.stopped,
+            "surprise": found.surprise,
+        }
         shard.add(Record(number, facts, found.arrays))
         pool = self._served.target.pool
         note = f"{pool.budget.spent:,} tokens paid, {pool.working} of {len(pool.endpoints)} endpoints"
@@ -156,6 +162,9 @@ class _Run:
         try:
             for url in sorted({url for record in shard.records.values() for url in record.facts["endpoints"]}):
                 await self._check(url)
+            known = [record for record in shard.records.values() if record.facts["surprise"] is not None]
+            tokens = sum(len(record.arrays["tokens"]) for record in known)
+            require_samples([record.facts["surprise"] for record in known], tokens)
         except UnderstudyError as error:
             self._error = self._error or error
             return

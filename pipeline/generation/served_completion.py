@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.generation.distributions import pack, sparsify
 from pipeline.generation.generate import CompletionRequest, GenerationSettings, seed_of
-from pipeline.servers.abilities import Abilities, Passes, passes
+from pipeline.generation.surprise import surprise
+from pipeline.servers.abilities import Abilities, passes
 from pipeline.servers.answers import Generated, LikeliestTokens
 from pipeline.servers.api import GenerateRequest, ScoreRequest
 from pipeline.servers.endpoint import Endpoint
@@ -43,6 +44,7 @@ class ReceivedCompletion:
     endpoints: list[str]
     length: int  # without the lookahead
     stopped: bool
+    surprise: float | None  # see `surprise.py`; None where the distribution as sampled from is not listed
     arrays: dict[str, NDArray[Any]]  # tokens, log_p, entries, certain, rest_log_p
 
 
@@ -79,9 +81,18 @@ async def complete(served: Served, item: CompletionRequest, settings: Generation
         log_p_N = scored.log_p_N if way.log_p == "answer" and item.sampling.unchanged else log_p_N
     else:
         likeliest = _joined([one.likeliest for one in answers if one.likeliest is not None])
-    log_p_N = _log_p(tokens_N, log_p_N, likeliest, item.sampling, way)
+    surprised = None
+    if item.sampling.unchanged:
+        surprised = surprise(tokens_N, likeliest.ids_NK, likeliest.log_p_NK)
+    if way.log_p == "likeliest":
+        # Every token that can be sampled is listed, so the listed tokens are the whole vocabulary for this purpose.
+        sampled_NK = log_probabilities(torch.from_numpy(likeliest.log_p_NK), item.sampling).numpy()
+        surprised = surprise(tokens_N, likeliest.ids_NK, sampled_NK)
+        log_p_N = _listed_log_p(tokens_N, sampled_NK, likeliest, item.sampling)
+    elif way.log_p == "zero":
+        log_p_N = np.zeros(len(tokens_N), dtype=np.float32)
     arrays = {"tokens": tokens_N, "log_p": log_p_N, **_sparse(served, settings, likeliest, seed_of(settings, item))}
-    return ReceivedCompletion(sorted(endpoints), len(found.tokens_N), found.stopped, arrays)
+    return ReceivedCompletion(sorted(endpoints), len(found.tokens_N), found.stopped, surprised, arrays)
 
 
 def _sparse(
@@ -122,20 +133,10 @@ def _joined(parts: Sequence[LikeliestTokens]) -> LikeliestTokens:
     )
 
 
-def _log_p(
-    tokens_N: NDArray[np.int32],
-    log_p_N: NDArray[np.float32],
-    likeliest: LikeliestTokens,
-    sampling: Sampling,
-    way: Passes,
+def _listed_log_p(
+    tokens_N: NDArray[np.int32], sampled_NK: NDArray[np.float32], likeliest: LikeliestTokens, sampling: Sampling
 ) -> NDArray[np.float32]:
-    """log p of the tokens at the sampling settings."""
-    if way.log_p == "zero":
-        return np.zeros(len(tokens_N), dtype=np.float32)
-    if way.log_p == "answer":
-        return log_p_N
-    # Every token that can be sampled is among the likeliest, so these are the whole vocabulary for this purpose.
-    sampled_NK = log_probabilities(torch.from_numpy(likeliest.log_p_NK), sampling).numpy()
+    """log p of the tokens, each of which must be among the listed ones."""
     is_it_NK = (likeliest.ids_NK == tokens_N[:, None]) & np.isfinite(likeliest.log_p_NK)
     found_N = np.where(is_it_NK, sampled_NK, -np.inf).max(1)
     if not np.isfinite(found_N).all():

@@ -130,14 +130,14 @@ def test_greedy_completions_are_the_same(subject: Subject, both: None, place: Pa
 def test_log_p_is_that_of_the_process(subject: Subject, both: None, place: Path) -> None:
     """log p of sampled completions is within 1e-4 of the target's own pass, and the completions are samples of the target.
 
-    The mean of log p + entropy over completions is 0 for samples of the target; it is compared at 4 standard errors.
+    The total of log p + entropy over a completion has mean 0 for samples of the target; it is compared at 4 standard errors.
     """
     largest, surprises = 0.0, []
     for item in _completions(place, "by-server", Sampling()).values():
         log_p_NV = _logits(subject, item.prompt, item.tokens).log_softmax(-1)
         log_p_N = log_p_NV.gather(1, torch.from_numpy(item.tokens.astype(np.int64)).unsqueeze(1)).squeeze(1)
         largest = max(largest, float((log_p_N - torch.from_numpy(item.log_p.copy())).abs().max()))
-        surprises.append(float((log_p_N - (log_p_NV.exp() * log_p_NV).sum(-1)).mean()))
+        surprises.append(float((log_p_N - (log_p_NV.exp() * log_p_NV).sum(-1)).sum()))
     error = float(np.std(surprises) / len(surprises) ** 0.5)
     print(
         f"{len(surprises)} completions, largest difference of log p {largest:.1e}, log p + entropy {np.mean(surprises):+.4f}"

@@ -398,3 +398,22 @@ def test_random_faults_of_all_kinds(tmp_path: Path) -> None:
     assert [item.id for item in plan(_prompts(500))] == [item.id for item in found]
     assert all(_greedy(item.prompt.tolist(), NEW) == item.tokens.tolist() for item in found)
     assert sum(injected.values()) > 30
+
+
+def test_completions_that_are_no_samples_are_found(tmp_path: Path) -> None:
+    """A sampler that uses another temperature than the one it was asked for, with honest log-probabilities: the run ends, and
+    the shard is not stored. Chance of missing it: the difference is more than 12 standard errors."""
+    with running(StandIn()) as server:
+        config = _config(server)
+        identity = _identity(config)
+        server.sampler_temperature = 0.3
+        with pytest.raises(UnderstudyError, match="the completions are not samples of the log-probabilities"):
+            _generate(config, _prompts(160), tmp_path / "out", Sampling(), identity, shard=160)
+    assert [] == list(read_completions(tmp_path / "out"))
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.8, top_k=20)])
+def test_samples_are_taken_for_samples(tmp_path: Path, sampling: Sampling) -> None:
+    """300 completions of an honest server. Chance of a false alarm: below 1 in 100,000."""
+    with running(StandIn()) as server:
+        assert 300 == len(_generate(_config(server), _prompts(300), tmp_path / "out", sampling, shard=100))
