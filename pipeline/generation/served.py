@@ -61,6 +61,10 @@ class _Shard:
         self.journal = Journal(self.path)
         return dropped
 
+    def close(self) -> None:
+        if self.journal is not None:
+            self.journal.close()
+
     def commit(self, vocabulary: int) -> None:
         assert self.journal is not None  # opened
         rows = [self.records[number] for number in range(len(self.requests))]
@@ -110,6 +114,8 @@ class _Run:
         finally:
             for task in (*workers, *self._commits):
                 task.cancel()
+            for shard in self._open.values():
+                shard.close()
         if self._error is not None:
             raise self._error
 
