@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipeline.config.loading import parse_stored_config
-from pipeline.judgement.headline import headline, interval, mark, points
+from pipeline.judgement.headline import headline, interval, mark, points, power_summary
 from pipeline.judgement.schema import BASELINE, CANDIDATE, PASS
 from pipeline.store.runs import RunRecord
 
@@ -86,7 +86,7 @@ def _decision_points(decision: Mapping[str, Any]) -> list[Point]:
     drafts, gains, gamma = decision["drafts"], decision["gains"], str(decision["gamma"])
     found: list[Point] = []
     if gains:
-        found += _bounded("acceptance_gain", gains["acceptance_rate"])
+        found += _bounded("gain", gains["acceptance_rate"])
     for side, suffix in ((CANDIDATE, ""), (BASELINE, "_before")):
         if side not in drafts:
             continue
@@ -109,7 +109,7 @@ def _decision_points(decision: Mapping[str, Any]) -> list[Point]:
             (f"acceptance_rate{suffix}/{domain}", entry["acceptance_rate"]["value"], 0)
             for domain, entry in draft["domains"].items()
         ]
-    found += [(f"acceptance_gain/{domain}", gain["value"], 0) for domain, gain in gains.get("domains", {}).items()]
+    found += [(f"gain/{domain}", gain["value"], 0) for domain, gain in gains.get("domains", {}).items()]
     rules = [
         (f"rules/{rule['name'].replace(':', '/')}", float(rule["verdict"] == PASS), 0) for rule in decision["rules"]
     ]
@@ -143,6 +143,7 @@ def note(record: RunRecord, decision: Mapping[str, Any] | None, page: str | None
         lines += [f"**{first}**", "", *(f"- {escape(line)}" for line in rest), ""]
         lines += [f"[Review page]({page})", ""] if page else []
         lines += [*_drafts(decision), "", *_rules(decision), ""]
+        lines += [f"- {escape(line)}" for line in power_summary(decision)] + [""]
     promotion = record.jobs.get("promote", {}).get("notes") or {}
     if promotion.get("version"):
         lines += [f"{promotion['name']} version {promotion['version']}: {promotion['result']}", ""]

@@ -8,8 +8,8 @@ _TAG = f"mlflow.sharedViewState.{VIEW}"
 _COLUMNS = (
     "tags.`verdict`",
     "metrics.`acceptance_rate`",
-    "metrics.`acceptance_gain`",
-    "metrics.`acceptance_gain_low`",
+    "metrics.`gain`",
+    "metrics.`gain_low`",
     "metrics.`tokens_per_target_call`",
     "metrics.`draft_megabytes`",
     "attributes.`Duration`",

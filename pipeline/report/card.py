@@ -83,9 +83,12 @@ def version_description(decision: Mapping[str, Any], run: str, at: str, text: st
     """The description of a registered version in Markdown: the decision, and how to serve the draft, from its card `text`."""
     first, *rest = headline(decision)
     serving = text[text.index("## Serving") : text.index("## Limits")].strip()
-    return "\n".join(
-        [f"**{first}**", "", *(f"- {line}" for line in rest), f"- registered by run `{run}` at {at}", "", serving]
-    )
+    facts = [
+        *rest,
+        *power_summary(decision),
+        f"registered by run `{run}` at {at}; its artifact `review.html` has the rest",
+    ]
+    return "\n".join([f"**{first}**", "", *(f"- {line}" for line in facts), "", serving])
 
 
 def _header(facts: Mapping[str, Any]) -> str:
