@@ -18,10 +18,21 @@ def launch_script(comment: str, target: str, words: Sequence[str]) -> str:
         'here=$(cd "$(dirname "$0")" && pwd) || exit 1',
         f"TARGET=${{TARGET:-{shlex.quote(target)}}}" if target else ': "${TARGET:?set TARGET to the target}"',
         "exec \\",
-        *(f"  {_quoted(word)} \\" for word in words),
+        *(f"  {' '.join(_quoted(word) for word in line)} \\" for line in _lines(words)),
         '  "$@"',
     ]
     return "\n".join(lines) + "\n"
+
+
+def _lines(words: Sequence[str]) -> list[list[str]]:
+    """An option with its value on each line."""
+    lines: list[list[str]] = []
+    for word in words:
+        if lines and lines[-1][0].startswith("-") and len(lines[-1]) == 1 and not word.startswith("-"):
+            lines[-1].append(word)
+        else:
+            lines.append([word])
+    return lines
 
 
 def _quoted(word: str) -> str:
