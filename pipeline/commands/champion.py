@@ -105,8 +105,9 @@ def export(
     ] = None,
     store: StorePath = DEFAULT_STORE,
 ) -> None:
-    """Write a draft with the files that serve it: weights, start command, and what the engine's counters should show.
+    """Write a draft in the form of an engine, with what serves it.
 
+    The directory has the weights, a start command, and what the engine's counters should show.
     What the engine cannot load or shard is an error before a file is written. The exported weights are examined on the stored
     completions of the run.
     """
