@@ -81,17 +81,18 @@ def history(config: ConfigPath, overrides: Overrides = None, store: StorePath = 
 
 
 def export(
-    draft: Annotated[
-        str,
-        typer.Argument(
-            metavar="CONFIG|VERSION", help="A config, whose champion is exported; NAME@ALIAS or NAME/VERSION."
-        ),
-    ],
     engine: Annotated[
         Literal["vllm", "sglang", "tensorrt-llm", "llama.cpp", "transformers", "openvino", "tgi", "specinfer"],
         typer.Option(help="The engine that will serve the pair."),
     ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="The directory to write. It must not exist, or be empty.")],
+    draft: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="CONFIG|VERSION",
+            help="A config, whose champion is exported; NAME@ALIAS or NAME/VERSION; by default the champion of the latest run.",
+        ),
+    ] = None,
     variant: Annotated[
         Literal["unquantized", "int8", "int4", "fp8"] | None,
         typer.Option(help="Another variant of the draft that the same run made; by default the promoted one."),

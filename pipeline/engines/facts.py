@@ -49,7 +49,7 @@ class EngineFacts:
     widths: str = ""
     parallel: str = ""  # tensor parallelism of the draft
     convention: str = "user"  # by which its counters count (docs/examination.md)
-    proven: bool = False  # whether `make conformance` compares counters of this engine with the examination
+    proven: bool = False  # whether a test compares target calls or counters of this engine with the examination
     counters: Counters = Counters()
     issues: tuple[Issue, ...] = ()
     notes: tuple[str, ...] = ()

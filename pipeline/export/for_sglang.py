@@ -15,6 +15,8 @@ def files(plan: ExportPlan, expected: Mapping[str, Any]) -> dict[str, str]:
     words = ["${PYTHON:-python3}", "-m", "sglang.launch_server", "--model-path", "$TARGET"]
     if source.is_hub and not source.is_served and source.revision:
         words += ["--revision", source.revision]
+    if plan.subject.needs_code:
+        words.append("--trust-remote-code")
     words += [
         *("--speculative-algorithm", "STANDALONE"),
         *("--speculative-draft-model-path", f"{HERE}/draft"),

@@ -16,6 +16,8 @@ def files(plan: ExportPlan, expected: Mapping[str, Any]) -> dict[str, str]:
     """By name: the launch script, and the YAML file that it passes."""
     words = ["trtllm-serve", "$TARGET", "--extra_llm_api_options", f"{HERE}/{CONFIG}"]
     words += ["--tp_size", str(plan.tensor_parallel)]
+    if plan.subject.needs_code:
+        words.append("--trust_remote_code")
     if plan.subject.config.gate.load is not None:
         words += ["--max_batch_size", str(plan.subject.config.gate.load.max_batch)]
     comment = f"Serves the target with this draft. Read in TensorRT-LLM's documentation ({plan.facts.checked})."

@@ -34,6 +34,8 @@ def arguments(plan: ExportPlan) -> list[str]:
         words += ["--revision", source.revision]
     if (dtype := plan.subject.pair.dtype("target")) in _DTYPES:
         words += ["--dtype", dtype]
+    if plan.subject.needs_code:
+        words.append("--trust-remote-code")
     if plan.tensor_parallel > 1:
         words += ["--tensor-parallel-size", str(plan.tensor_parallel)]
     if load is not None:

@@ -57,7 +57,7 @@ def plan_export(
         tensor_parallel=tensor_parallel,
         lengths=lengths,
         drafting=drafting,
-        notes=(*lengths.notes, *notes, *_layout_notes(subject.variant, facts)),
+        notes=(*lengths.notes, *notes, *_dtype_notes(subject, engine), *_layout_notes(subject.variant, facts)),
         converter=find_converter(converter) if engine == "llama.cpp" else None,
     )
 
@@ -71,6 +71,13 @@ def _drafting(subject: Subject, facts: EngineFacts) -> tuple[str, list[str]]:
         f"the draft was examined with sampled draft tokens, and {facts.title} drafts greedily: expected.json is for "
         "greedy drafting, which has a lower acceptance at this temperature"
     ]
+
+
+def _dtype_notes(subject: Subject, engine: ExportEngine) -> list[str]:
+    served, examined = subject.pair.dtype("target"), subject.config.pair.draft.dtype
+    if engine != "vllm" or served == examined or subject.variant != "unquantized":
+        return []
+    return [f"vLLM runs the draft in the target's dtype, {served}, and it was examined in {examined}"]
 
 
 def _layout_notes(variant: Variant, facts: EngineFacts) -> list[str]:

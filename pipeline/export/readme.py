@@ -86,7 +86,11 @@ def _counters(plan: ExportPlan, expected: Mapping[str, Any]) -> list[str]:
         "Take differences of counters over a period of time: they count from the start of the engine. `expected.json` has more "
         "digits, and the figures at temperature 0.",
     ]
-    return [*found, *(["", f"Counters: {names.note}."] if names.note else []), *expected["notes"]]
+    return [
+        *found,
+        *(["", f"Counters: {names.note}."] if names.note else []),
+        *(["", *expected["notes"]] if expected["notes"] else []),
+    ]
 
 
 def _ratio(before: str, above: str, below: str) -> str:

@@ -45,6 +45,11 @@ class Subject:
         return read_model_config(path) if (path / "config.json").is_file() else None
 
     @property
+    def needs_code(self) -> bool:
+        """Whether target or draft is computed by code that ships with it."""
+        return self.config.pair.trust_remote_code
+
+    @property
     def target_width(self) -> int | None:
         """Columns of the target's logits; None if they are not known."""
         facts = self.pair.facts["target"]

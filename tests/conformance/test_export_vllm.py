@@ -2,9 +2,10 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from pipeline.acceptance.examine import acceptance_probabilities
 from pipeline.config.loading import parse_stored_config
 from pipeline.engines.facts import FACTS
 from pipeline.export.expected import examine_as_served
+from pipeline.export.widths import resize_rows
 from pipeline.generation.completion_store import StoredCompletion, read_completions
 from pipeline.models.loading import load_model
 from pipeline.progress import Progress
@@ -81,11 +83,20 @@ def test_a_schedule_is_what_vllm_parses(exported: Exported, vllm: Engine, schedu
     assert [0] + [length for first, last, length in schedule for _ in range(first, last + 1)] == parsed["lookup"]
 
 
+@pytest.mark.parametrize("padding", [0, 64])
 def test_counters_of_the_served_export_are_those_of_the_examination(
-    exported: Exported, vllm: Engine, tmp_path: Path, rows: list[dict[str, Any]]
+    exported: Exported,
+    vllm: Engine,
+    tmp_path: Path,
+    rows: list[dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    padding: int,
 ) -> None:
     """At temperature 0: completions equal the stored ones, and drafts, accepted and per-position counts equal the prediction, up
-    to near-ties, which are listed."""
+    to near-ties, which are listed. Rows that export adds up to a wider target's width change nothing."""
+    if padding:
+        exported = _widened(exported, tmp_path, padding)
+        monkeypatch.setenv("TARGET", str(exported.target))
     limit = exported.config.generate.max_new_tokens
     prompts = [item.prompt.tolist() for item in exported.completions]
     with served(exported.directory, vllm.interpreter, tmp_path / "log", "--no-enable-prefix-caching") as server:
@@ -104,6 +115,7 @@ def test_counters_of_the_served_export_are_those_of_the_examination(
         "temperature": 0.0,
         "draft_sampling": exported.expected["draft_sampling"],
         "gamma": exported.gamma,
+        "added_rows": padding,
         "prompts": len(prompts),
         "tokens": sum(len(one) for one in tokens),
         "predicted": predicted,
@@ -116,6 +128,16 @@ def test_counters_of_the_served_export_are_those_of_the_examination(
     print(json.dumps({name: row[name] for name in ("predicted", "counted", "identical")}))
     assert all(tie["gap"] < TIE for tie in ties_of_the_target)
     assert row["identical"] or ties_of_the_target or ties_of_the_draft
+
+
+def _widened(exported: Exported, into: Path, padding: int) -> Exported:
+    """The pair with `padding` more columns of logits in both models, as export adds them to a draft."""
+    shutil.copytree(exported.directory, into / "export")
+    shutil.copytree(exported.target, into / "target")
+    tokens = exported.completions[0].vocabulary
+    for model in (into / "export" / "draft", into / "target"):
+        assert resize_rows(model, tokens, tokens + padding)
+    return replace(exported, directory=into / "export", target=into / "target")
 
 
 def _parsed_by_vllm(exported: Exported, vllm: Engine, settings: dict[str, Any]) -> dict[str, Any]:

@@ -13,12 +13,14 @@ CHAMPION = "reference-draft@champion"
 
 
 def _export(smoke: Smoke, out: Path, engine: str, *more: object, draft: object = CHAMPION) -> Any:
-    return smoke.place.understudy("champion", "export", draft, "--engine", engine, "--out", out, *more)
+    named = [] if draft is None else [draft]
+    return smoke.place.understudy("champion", "export", *named, "--engine", engine, "--out", out, *more)
 
 
-@pytest.mark.parametrize("draft", [CHAMPION, "reference-draft/1", SMOKE])
+@pytest.mark.parametrize("draft", [CHAMPION, "reference-draft/1", SMOKE, None])
 def test_the_champion_is_exported_for_vllm(smoke: Smoke, tmp_path: Path, draft: object) -> None:
-    """Named by alias, version or config: its files as they were promoted, a start command, and what the counters should show."""
+    """Named by alias, version or config, or of the latest run: the files as they were promoted, a start command, and what the
+    counters should show."""
     out = tmp_path / "served"
     ended = _export(smoke, out, "vllm", draft=draft)
     assert 0 == ended.code, ended.err
@@ -122,6 +124,21 @@ def test_promote_exports_and_tags_the_version(loop: Place, tmp_path: Path) -> No
     assert f"vllm: {out}" == loop.registry()["reference-draft"]["versions"]["1"]["export"]
     assert str(out) == loop.record("and-again")["jobs"]["promote"]["notes"]["export"]
     assert RUN == loop.registry()["reference-draft"]["versions"]["1"]["understudy.run"]
+
+
+def test_an_approved_draft_is_exported(loop: Place, tmp_path: Path) -> None:
+    """With promote.by_hand, when a person makes it champion and not before."""
+    given = (
+        f"promote.export={{engine: sglang, out: {tmp_path / 'served'}}}",
+        "promote.by_hand=true",
+        "promote.target_name=other",
+    )
+    ended = loop.understudy("run", SMOKE, *(part for one in given for part in ("--set", one)), "--run", "waits")
+    assert 0 == ended.code, ended.err
+    assert not (tmp_path / "served").exists()
+    approved = loop.understudy("champion", "promote", "waits")
+    assert 0 == approved.code, approved.err
+    assert (tmp_path / "served" / "champion" / "launch.sh").is_file()
 
 
 def test_a_draft_that_cannot_be_exported_is_not_promoted(loop: Place, tmp_path: Path) -> None:

@@ -112,6 +112,7 @@ def _subject(tmp_path: Path, draft: Mapping[str, Any] = {}, **more: Any) -> Any:
         "target_width": 64,
         "target_config": config,
         "target_name": "org/it's",
+        "needs_code": False,
     }
     return SimpleNamespace(**(found | more))
 
