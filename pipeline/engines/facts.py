@@ -88,7 +88,7 @@ FACTS: Mapping[str, EngineFacts] = {
             Issue(number=42744, effect="`min_p` and `logit_bias` have no effect or are refused while speculating"),
             Issue(number=49548, effect="throughput falls at the boundaries of a draft-length schedule"),
             Issue(number=51510, effect="the newer model runner ignores a draft-length schedule"),
-            Issue(number=47014, effect="a change of the draft length ended the CPU build"),
+            Issue(number=47014, effect="a change of the draft length ended the CPU build; not so in 0.32.0"),
             Issue(
                 number=55005,
                 effect="the CPU build does not sample from the target while it speculates at a temperature above 0",
@@ -98,7 +98,8 @@ FACTS: Mapping[str, EngineFacts] = {
         notes=(
             "The draft runs in the target's dtype.",
             "top-k and top-p are applied to the target only; the draft is sampled at the temperature alone.",
-            "`rejection_sample_method: synthetic` accepts draft tokens at given rates, for load tests.",
+            "`rejection_sample_method: synthetic` accepts draft tokens at given rates, for load tests; the CPU build refuses it.",
+            "A path of the draft with `[`, `*` or `?` is not found: it is searched as a pattern.",
             "A draft-length schedule is ignored with data parallelism.",
             "Speculation with a draft model, and an unquantised draft, were run on the CPU build; the rest was read.",
         ),

@@ -12,7 +12,7 @@ from pipeline.latency.load.workload import read_workload
 
 ZERO_WARNING = (
     "the schedule has batch sizes with 0 draft tokens. An engine's 0 is not plain decoding: vLLM's throughput falls at the "
-    "boundaries (vLLM issue 49548), its newer runner ignores the schedule (51510), and a change of the length ended its CPU "
+    "boundaries (vLLM issue 49548), its newer runner ignores the schedule (51510), and a change of the length ended an older CPU "
     "build (47014). Measure it under your load before you rely on it"
 )
 

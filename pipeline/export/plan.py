@@ -11,6 +11,7 @@ from pipeline.export.gguf import find_converter
 from pipeline.export.lengths import DraftLengths, choose_lengths
 from pipeline.export.subject import Subject
 
+_IMPOSSIBLE = "\"'\\$`\n*?[]"  # in a path
 _SCHEDULED = ("vllm", "tensorrt-llm")
 
 
@@ -34,9 +35,10 @@ class ExportPlan:
 
 def require_free(out: Path) -> None:
     """UsageError unless `out` is absent or an empty directory."""
-    if any(one in str(out) for one in "\"'\\$`\n"):
+    if found := [one for one in _IMPOSSIBLE if one in str(out.absolute())]:
         raise UsageError(
-            f"--out {out}: quotes, backslashes, $ and line breaks are not possible in the launch command; choose another"
+            f"--out {out}: {' '.join(map(repr, found))} is not possible in the path (vLLM searches it as a pattern, and a shell "
+            "starts from it); choose another directory"
         )
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         raise UsageError(f"--out {out}: it is not empty; name a new directory")

@@ -130,6 +130,24 @@ def test_counters_of_the_served_export_are_those_of_the_examination(
     assert row["identical"] or ties_of_the_target or ties_of_the_draft
 
 
+def test_a_schedule_with_zero_loses_no_token_at_its_boundaries(
+    exported: Exported, vllm: Engine, tmp_path: Path
+) -> None:
+    """The CPU build crosses batch sizes with 0, 1 and gamma draft tokens while requests come and go: completions equal the
+    stored ones up to near-ties, and fewer tokens are drafted than gamma for each draft."""
+    settings = json.loads((exported.directory / "speculative-config.json").read_text())
+    settings["num_speculative_tokens_per_batch_size"] = [[1, 2, exported.gamma], [3, 5, 1], [6, 8, 0]]
+    prompts = [item.prompt.tolist() for item in exported.completions]
+    limit = exported.config.generate.max_new_tokens
+    more = ("--no-enable-prefix-caching", "--speculative-config", json.dumps(settings))  # the last one counts
+    with served(exported.directory, vllm.interpreter, tmp_path / "log", *more) as server:
+        tokens = [*server.complete(prompts, limit, at_once=8), *server.complete(prompts[:4], limit, at_once=4)]
+        counted = server.counters(exported.expected["counters"])
+    assert all(tie["gap"] < TIE for tie in _divergences(exported, tokens[: len(prompts)]))
+    assert tokens[:4] == tokens[-4:]
+    assert 0 < counted["draft_tokens"] < exported.gamma * counted["drafts"]
+
+
 def _widened(exported: Exported, into: Path, padding: int) -> Exported:
     """The pair with `padding` more columns of logits in both models, as export adds them to a draft."""
     shutil.copytree(exported.directory, into / "export")
