@@ -78,8 +78,9 @@ bench: $(VENV)/.installed  ## figures of BENCHMARKS.md; run it with nothing else
 bench-distill: $(VENV)/.installed  ## distillation against what people use today (hours; an interrupted bench goes on)
 	$(BIN)/python -m tests.benchmarks distillation
 
-docs: $(VENV)/.installed  ## docs/configuration.md from the config models
+docs: $(VENV)/.installed  ## docs/configuration.md from the config models, docs/engines.md from the table of engine facts
 	$(BIN)/python -m pipeline.report.configuration > docs/configuration.md
+	$(BIN)/python -m pipeline.report.engines > docs/engines.md
 
 lint: $(VENV)/.installed  ## ruff
 	$(BIN)/ruff check .

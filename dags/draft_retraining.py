@@ -1,4 +1,4 @@
-"""The retraining loop as an Airflow 3 DAG: one task per stage, and a report at the end.
+"""The retraining loop as an Airflow 3 DAG: one task per stage, then a reload of the servers, and a report at the end.
 
 Imports Airflow and the standard library only: the heavy libraries are in another environment, behind the `understudy`
 command. The only state in the DAG is the run id. Everything else is in the store, so a task that is cleared or retried reuses
@@ -32,6 +32,20 @@ printf 'calling:'; printf ' %q' "${call[@]}"; printf '\\n'
 exec "${call[@]}"
 """
 
+# The Airflow Variable `understudy_reload` is a webhook (http:// or https://) or the absolute path of a program. It is no
+# parameter of a run: a user who may start a run must not choose what is called.
+EXIT_SKIPPED = 99
+RELOAD_COMMAND = """
+case "$RETRAIN_RELOAD" in
+    "") echo "nothing to reload: the Variable understudy_reload is not set"; exit 99 ;;
+    http://*|https://*)
+        exec curl --fail --silent --show-error --max-time 60 --data-urlencode "run=$RETRAIN_RUN" \\
+            --data-urlencode "store=$RETRAIN_STORE" -- "$RETRAIN_RELOAD" ;;
+    /*) exec "$RETRAIN_RELOAD" "$RETRAIN_RUN" "$RETRAIN_STORE" ;;
+    *) echo "understudy_reload: give a URL or an absolute path"; exit 1 ;;
+esac
+"""
+
 REPORT_COMMAND = 'exec "$RETRAIN_EXECUTABLE" show "--store=$RETRAIN_STORE" -- "$RETRAIN_RUN"'
 
 # Airflow renders these once; the values of parameters are not rendered again.
@@ -46,7 +60,7 @@ ENVIRONMENT = {
 DOC = """
 ### Retrains a draft model and promotes it only if it is better
 
-`pair → corpus → generate → distill → quantize → evaluate → gate → promote`, then `report`.
+`pair → corpus → generate → distill → quantize → evaluate → gate → promote`, then `reload` and `report`.
 Each task calls `understudy stage NAME`; no code of the pipeline runs in Airflow's own environment.
 
 | you see | it means |
@@ -54,6 +68,7 @@ Each task calls `understudy stage NAME`; no code of the pipeline runs in Airflow
 | all green | the new draft is the champion, or the champion already *is* this draft |
 | `gate` and `promote` skipped, the run green | **refused**: not proved better. Nothing failed, nothing changed |
 | only `promote` skipped | refused by `promote`, such as a draft that was rolled back: its log says why |
+| only `reload` skipped | no reload is set up (see below) |
 | a red task, the run red | a failure; the last line of its log says what to do. Clear the task to continue the run |
 
 The reasons for a refusal are in the logs of `gate` and `report`. `report` always prints the figures of the run; it is a
@@ -62,6 +77,11 @@ teardown, so it runs after a failure and does not hide it.
 **Parameters.** `config` and `store` are absolute paths on the *worker*; all workers must see the same store.
 `overrides` are `key=value`, as for `--set`. `run_id` is the run in the store; if it is empty, the id of the DAG run is used,
 so clearing a task continues the same run. `executable` is the `understudy` command of the environment that has it.
+
+**Reload.** After `promote`, `reload` calls what the Airflow Variable `understudy_reload` names, and is skipped without it: a
+webhook (`https://...`, called with POST and the fields `run` and `store`), or a program on the worker (an absolute path, called
+with the run and the store). It is called after every run that was not refused, also if the champion stayed; with
+`promote.export` the servers find the champion's files behind one link.
 
 **Defaults of scheduled runs** come from the environment of the DAG processor:
 
@@ -132,6 +152,19 @@ def _stage_task(stage: str) -> BashOperator:
     )
 
 
+def _reload_task() -> BashOperator:
+    """Tells the servers that there may be another champion."""
+    return BashOperator(
+        task_id="reload",
+        bash_command=RELOAD_COMMAND,
+        env=ENVIRONMENT | {"RETRAIN_RELOAD": "{{ var.value.get('understudy_reload', '') }}"},
+        append_env=True,
+        skip_on_exit_code=EXIT_SKIPPED,
+        execution_timeout=timedelta(minutes=30),
+        do_xcom_push=False,
+    )
+
+
 def _report_task() -> BashOperator:
     """A teardown task always runs and does not change the state of the DAG run."""
     report = BashOperator(
@@ -165,4 +198,4 @@ with DAG(
     },
     tags=["understudy", "speculative-decoding"],
 ):
-    chain(*(_stage_task(stage) for stage in STAGES), _report_task())
+    chain(*(_stage_task(stage) for stage in STAGES), _reload_task(), _report_task())

@@ -42,6 +42,7 @@ def run(context: StageContext) -> Outcome:
     text = card(facts)
     (context.out / "card.md").write_text(text, encoding="utf-8")
     by_hand = context.config.promote.by_hand
+    _check_export(context, chosen)
     draft = registry.promote(
         model_dir=context.inputs[draft_input(chosen)] / "draft",
         digest=facts["digest"],
@@ -59,6 +60,27 @@ def run(context: StageContext) -> Outcome:
     if waiting is not None and waiting.champion != waiting.version:
         return _waits(context, draft, waiting)
     return _report(context, draft, "promoted" if draft.run == context.run_id else "already champion")
+
+
+def _check_export(context: StageContext, chosen: Variant) -> None:
+    """What the engine cannot load is found before the draft is registered."""
+    settings = context.config.promote.export
+    if settings is not None:
+        from pipeline.export.promoted import check_export
+        from pipeline.export.subject import run_subject
+        from pipeline.store.runs import require_run
+
+        store = Store(context.store)
+        check_export(settings, run_subject(store, require_run(store, context.run_id), chosen, "the candidate"))
+
+
+def _export(context: StageContext, champion: RegisteredDraft) -> dict[str, str]:
+    """With `promote.export`, where the champion is exported to."""
+    if context.config.promote.export is None:
+        return {}
+    from pipeline.export.promoted import export_champion
+
+    return {"export": str(export_champion(context.config, Store(context.store), champion, context.progress))}
 
 
 def _require_recent(context: StageContext) -> None:
@@ -106,6 +128,7 @@ def _report(context: StageContext, champion: RegisteredDraft, result: str) -> Ou
     write_json(context.out / "promotion.json", {"result": result, **asdict(champion)})
     context.progress.line(f"{champion.name} version {champion.version}: {result}")
     notes: dict[str, Any] = {"result": result, "name": champion.name, "version": champion.version}
+    notes |= _export(context, champion)
     return Outcome({"change": float(champion.change)}, notes=notes)
 
 

@@ -1,14 +1,13 @@
 """`understudy champion`: the registered draft that is in use, and the ones before it."""
 
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from pipeline.commands.options import DEFAULT_STORE, ConfigPath, Overrides, StorePath
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pipeline.config.root import Config
     from pipeline.registry.registry import Registry
     from pipeline.store.artifacts import Store
@@ -40,6 +39,10 @@ def promote(
     champion = approve_run(where, record, force_promote)
     Tracker(config, where, Progress()).sync(record)  # the run's verdict is another now
     typer.echo(f"{champion.name}: version {champion.version} is champion (draft {champion.digest})")
+    if config.promote.export is not None:
+        from pipeline.export.promoted import export_champion
+
+        typer.echo(f"exported to {export_champion(config, where, champion, Progress())}")
 
 
 def rollback(config: ConfigPath, overrides: Overrides = None, store: StorePath = DEFAULT_STORE) -> None:
@@ -75,6 +78,58 @@ def history(config: ConfigPath, overrides: Overrides = None, store: StorePath = 
         typer.echo(f"{registry.name}: nothing was promoted yet")
     else:
         print_history(changes)
+
+
+def export(
+    engine: Annotated[
+        Literal["vllm", "sglang", "tensorrt-llm", "llama.cpp", "transformers", "openvino", "tgi", "specinfer"],
+        typer.Option(help="The engine that will serve the pair."),
+    ],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The directory to write. It must not exist, or be empty.")],
+    draft: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="CONFIG|VERSION",
+            help="A config, whose champion is exported; NAME@ALIAS or NAME/VERSION; by default the champion of the latest run.",
+        ),
+    ] = None,
+    variant: Annotated[
+        Literal["unquantized", "int8", "int4", "fp8"] | None,
+        typer.Option(help="Another variant of the draft that the same run made; by default the promoted one."),
+    ] = None,
+    tensor_parallel: Annotated[
+        int, typer.Option(metavar="N", min=1, max=1024, help="The tensor parallel size of the target.")
+    ] = 1,
+    converter: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", help="For llama.cpp: its convert_hf_to_gguf.py; by default LLAMA_CPP_CONVERTER."),
+    ] = None,
+    store: StorePath = DEFAULT_STORE,
+) -> None:
+    """Write a draft in the form of an engine, with what serves it.
+
+    The directory has the weights, a start command, and what the engine's counters should show.
+    What the engine cannot load or shard is an error before a file is written. The exported weights are examined on the stored
+    completions of the run.
+    """
+    from typing import cast
+
+    from pipeline.engines.facts import ExportEngine
+    from pipeline.export.checks import require_engine
+    from pipeline.export.operand import find_subject
+    from pipeline.export.plan import plan_export, require_free
+    from pipeline.export.write import write_export
+    from pipeline.progress import Progress
+    from pipeline.store.artifacts import Store
+
+    require_engine(engine)
+    require_free(out)
+    subject = find_subject(draft, Store(store), variant, _require_registry)
+    plan = plan_export(subject, cast(ExportEngine, engine), out, tensor_parallel, converter)
+    progress = Progress()
+    for note in plan.notes:
+        progress.warn(note)
+    typer.echo(f"{subject.label}: exported for {plan.facts.title} to {write_export(plan, progress)}")
 
 
 def _registry(config: "Path", overrides: list[str] | None, store: "Path") -> "Registry":

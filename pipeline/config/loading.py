@@ -286,5 +286,9 @@ def _anchored(config: Config, base: Path, where: str) -> Config:
     for source, entry in zip(config.corpus.sources, raw["corpus"]["sources"], strict=True):
         if not source.is_reference:
             entry["path"] = anchor(source.path)
+    if config.promote.export is not None:
+        raw["promote"]["export"]["out"] = anchor(config.promote.export.out)
+        if config.promote.export.converter is not None:
+            raw["promote"]["export"]["converter"] = anchor(config.promote.export.converter)
     raw["gate"]["profile"] = {variant: anchor(path) for variant, path in config.gate.profile.items()}
     return Config.model_validate(raw)

@@ -4,6 +4,22 @@ from pydantic import Field, field_validator
 
 from pipeline.config.base import Section
 from pipeline.config.credentials import credentials_in
+from pipeline.engines.facts import ExportEngine
+
+
+class ExportConfig(Section):
+    """Where the promoted draft is exported, in the form of which engine."""
+
+    engine: ExportEngine = Field(description="The engine that serves the pair (docs/engines.md).")
+    out: str = Field(
+        min_length=1,
+        description="A directory. Each version is exported to `version-N` in it, and the link `champion` points to the latest.",
+    )
+    tensor_parallel: int = Field(default=1, ge=1, le=1024, description="Tensor parallel size of the target.")
+    converter: str | None = Field(
+        default=None,
+        description="With engine llama.cpp: the path of its convert_hf_to_gguf.py; null: LLAMA_CPP_CONVERTER.",
+    )
 
 
 class PromoteConfig(Section):
@@ -28,6 +44,9 @@ class PromoteConfig(Section):
         ge=1,
         le=3650,
         description="With by_hand: days after which a draft that nobody approved is refused and is no longer `challenger`.",
+    )
+    export: ExportConfig | None = Field(
+        default=None, description="Export the champion after each promotion; see `understudy champion export`."
     )
     license: str | None = Field(default=None, description="Licence of the draft; null: the licence of the base draft.")
 

@@ -5,16 +5,12 @@ from typing import Literal
 from pydantic import Field
 
 from pipeline.config.base import Section
+from pipeline.engines.facts import FACTS, Engine, loads
 
 QuantizedVariant = Literal["int8", "int4", "fp8"]
 Variant = Literal["unquantized", "int8", "int4", "fp8"]  # of a draft: as it was trained, or quantised
-Engine = Literal["transformers", "vllm", "sglang", "tensorrt-llm", "llama.cpp", "openvino"]
 
 DEFAULT_VARIANTS: tuple[QuantizedVariant, ...] = ("int8", "int4")
-
-# Engines that load these variants, and engines that also load a quantised output head (checked 2026-11).
-_LOADS = ("transformers", "vllm", "sglang")
-_LOADS_HEAD = ("transformers",)
 
 
 class RecoveryConfig(Section):
@@ -56,9 +52,9 @@ class QuantizeConfig(Section):
     def loadable(self) -> tuple[QuantizedVariant, ...]:
         """The variants that the engine loads."""
         wanted = DEFAULT_VARIANTS if self.variants is None else self.variants
-        return wanted if self.engine in _LOADS else ()
+        return tuple(variant for variant in wanted if loads(self.engine, variant))
 
     @property
     def quantised_head(self) -> bool:
         """Whether the output head is quantised for this engine."""
-        return self.output_head and self.engine in _LOADS_HEAD
+        return self.output_head and FACTS[self.engine].loads_quantised_head

@@ -62,6 +62,11 @@ class Config(Section):
                 f"generate.distribution_tokens is {self.generate.distribution_tokens}, more than generate.server.logprobs = "
                 f"{self.generate.server.logprobs}"
             )
+        if self.promote.export is not None and self.promote.export.engine == "vllm" and self.sampling.min_p:
+            raise ValueError(
+                f"sampling.min_p is {self.sampling.min_p:g}, and promote.export.engine is vllm, which does not apply min_p while "
+                "it speculates (vLLM issue 42744); set sampling.min_p to 0"
+            )
         if unmade := [
             variant for variant in self.gate.profile if variant not in ("unquantized", *self.quantize.loadable)
         ]:

@@ -99,7 +99,7 @@ class Examiner:
                 first_number=seen,
             )
             seen += len(window)
-            facts = _draft_independent(window)
+            facts = draft_independent(window)
             found: dict[str, list[PromptCounts] | BrokenDraft] = {}
             for name, values in a.items():
                 if isinstance(values, BrokenDraft):
@@ -132,7 +132,8 @@ class Examiner:
         ]
 
 
-def _draft_independent(window: Sequence[StoredCompletion]) -> Completions:
+def draft_independent(window: Sequence[StoredCompletion]) -> Completions:
+    """The facts that counts need of completions, whatever the draft."""
     return Completions(
         [item.id for item in window],
         [item.domain for item in window],

@@ -334,6 +334,11 @@ class Registry:
                 self._set_alias(client, CHALLENGER, "")
             return self._draft(client, target) if target else None
 
+    def note_export(self, version: str, where: str) -> None:
+        """Write into the version's tags where it was exported to."""
+        with self._client() as client:
+            client.set_model_version_tag(self.name, version, "export", where)
+
     def history(self) -> list[Change]:
         """Every change of the aliases, the oldest first."""
         from mlflow.exceptions import MlflowException

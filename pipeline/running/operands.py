@@ -16,7 +16,7 @@ from pipeline.errors import UsageError
 from pipeline.examination.on_completions import Settings, conditions_of, examine_on, open_completions
 from pipeline.judgement.regression import differing
 from pipeline.models.draft_directory import trained_on_before
-from pipeline.registry.registry import CHALLENGER, CHAMPION, PREVIOUS, Registry, registry_for
+from pipeline.registry.registry import CHALLENGER, CHAMPION, PREVIOUS, RegisteredDraft, Registry, registry_for
 from pipeline.store.artifacts import Artifact, Store
 from pipeline.store.files import read_json, read_user_json
 from pipeline.store.runs import RunRecord, find_built, list_runs, require_run
@@ -120,7 +120,13 @@ def _of_run(store: Store, record: RunRecord) -> Operand:
 
 
 def _registered(name: str, which: str, store: Store) -> Path:
-    """The files of a registered draft. The registry is the one that the store's latest run uses."""
+    """The files of a registered draft."""
+    registry, draft = registered_draft(name, which, store)
+    return registry.fetch(draft, store.root / "champions" / draft.digest)
+
+
+def registered_draft(name: str, which: str, store: Store) -> tuple[Registry, RegisteredDraft]:
+    """The version or alias `which` of a registry entry. The registry is the one that the store's latest run uses."""
     runs = list_runs(store)
     if not runs:
         raise UsageError(
@@ -134,5 +140,4 @@ def _registered(name: str, which: str, store: Store) -> Path:
         raise UsageError(
             f"{name}@{which}: no such version or alias in {location.uri}; it has {', '.join(held) or 'none'}"
         )
-    draft = registry.champion_at(held[which])
-    return registry.fetch(draft, store.root / "champions" / draft.digest)
+    return registry, registry.champion_at(held[which])

@@ -2,14 +2,18 @@
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import pytest
 from airflow.dag_processing.dagbag import DagBag
+from airflow.models.variable import Variable
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import ParamValidationError
 
@@ -94,7 +98,7 @@ def test_passing_run_calls_every_stage_in_order_with_the_id_of_the_dag_run(start
     assert ran.calls == [["stage", stage, *options, "--", "/c.yaml"] for stage in STAGES] + [
         ["show", "--store=/s", "--", ran.id]
     ]
-    assert ran.tasks == dict.fromkeys([*STAGES, "report"], "success")
+    assert ran.tasks == dict.fromkeys([*STAGES, "report"], "success") | {"reload": "skipped"}
     assert ran.state == "success"
 
 
@@ -104,6 +108,7 @@ def test_refusal_by_the_gate_is_a_skip_and_not_a_failure(start: Start) -> None:
     assert ran.tasks == dict.fromkeys(STAGES[:6], "success") | {
         "gate": "skipped",
         "promote": "skipped",
+        "reload": "skipped",
         "report": "success",
     }
     assert ran.called == [*STAGES[:7], "show"]
@@ -131,6 +136,62 @@ def test_no_other_exit_code_is_taken_for_a_refusal(start: Start, stage: str, cod
     """Exit code 3 means refused from the gate only, and 99, Airflow's own skip, means nothing here."""
     ran = start({stage: [code]})
     assert (ran.tasks[stage], ran.state) == ("failed", "failed")
+
+
+@pytest.fixture
+def set_reload() -> Iterator[Callable[[str], None]]:
+    """Sets the Variable that names what reloads the servers; deleted afterwards."""
+    yield lambda value: Variable.set("understudy_reload", value)
+    Variable.delete("understudy_reload")
+
+
+def test_the_servers_are_reloaded_after_a_promotion(
+    start: Start, set_reload: Callable[[str], None], tmp_path: Path
+) -> None:
+    """A program on the worker is called with the run and the store, each one argument."""
+    program, seen = tmp_path / "reload it", tmp_path / "seen"
+    program.write_text(f"#!/bin/sh\nprintf '%s\\n' \"$@\" > '{seen}'\n")
+    program.chmod(0o755)
+    set_reload(str(program))
+    ran = start(store="/s $(id)")
+    assert (ran.tasks["reload"], ran.state) == ("success", "success")
+    assert seen.read_text().splitlines() == [ran.id, "/s $(id)"]
+
+
+def test_a_webhook_gets_run_and_store(start: Start, set_reload: Callable[[str], None]) -> None:
+    """POST, form fields."""
+    asked: list[bytes] = []
+
+    class Hook(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(200)
+            self.end_headers()
+
+    server = HTTPServer(("127.0.0.1", 0), Hook)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    set_reload(f"http://127.0.0.1:{server.server_port}/reload")
+    ran = start()
+    server.shutdown()
+    assert (ran.tasks["reload"], ran.state) == ("success", "success")
+    assert [parse_qs(body.decode()) for body in asked] == [{"run": [ran.id], "store": ["/s"]}]
+
+
+@pytest.mark.parametrize(("stage", "code"), [("gate", 3), ("promote", 3), ("distill", 1)])
+def test_nothing_is_reloaded_without_a_promotion(
+    start: Start, set_reload: Callable[[str], None], tmp_path: Path, stage: str, code: int
+) -> None:
+    """A refusal or a failure leaves the servers alone."""
+    set_reload(f"{tmp_path}/not-called")
+    ran = start({stage: [code]})
+    assert ran.tasks["reload"] in ("skipped", "upstream_failed")
+
+
+def test_failing_reload_fails_the_run(start: Start, set_reload: Callable[[str], None]) -> None:
+    """The servers still have the draft from before: somebody has to look."""
+    set_reload("relative/path")
+    ran = start()
+    assert (ran.tasks["promote"], ran.tasks["reload"], ran.state) == ("success", "failed", "failed")
 
 
 def test_failing_report_does_not_undo_a_promotion(start: Start) -> None:
@@ -248,7 +309,7 @@ def test_real_run_promotes(promoted: tuple[Path, Any]) -> None:
     """The smoke config, from nothing to a champion."""
     state, tasks, record = promoted[1]
     assert state == "success"
-    assert tasks == dict.fromkeys([*STAGES, "report"], "success")
+    assert tasks == dict.fromkeys([*STAGES, "report"], "success") | {"reload": "skipped"}
     assert record["state"] == "finished"
     assert record["decision"]["verdict"] != "refuse"
 

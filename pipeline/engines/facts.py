@@ -1,0 +1,239 @@
+"""What each engine takes, counts and cannot do: one table for export, configs and docs/engines.md. Standard library only.
+
+`checked` is the version whose source or behaviour was read. A fact of another version is a guess: read the source again before
+you change an entry.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Engine = Literal["transformers", "vllm", "sglang", "tensorrt-llm", "llama.cpp", "openvino"]
+ExportEngine = Literal["vllm", "sglang", "tensorrt-llm", "llama.cpp", "transformers"]
+
+BITSANDBYTES = "bitsandbytes"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counters:
+    """Names of the counters, as a scrape of `/metrics` shows them; empty where the engine has none."""
+
+    drafts: str = ""
+    draft_tokens: str = ""
+    accepted: str = ""
+    per_position: str = ""  # one series for each draft position
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Issue:
+    """A known problem. `number` is its issue or pull request in the engine's repository."""
+
+    number: int
+    effect: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineFacts:
+    """One engine."""
+
+    title: str
+    checked: str  # the version that these facts were read in
+    repository: str  # on GitHub, for the links to issues
+    serving: str = ""  # how a plain draft model is served
+    loads: Mapping[str, str]  # by variant that is loaded: in which layout
+    loads_quantised_head: bool = False
+    # By way of drafting (greedy, probabilistic): the setting. The first one is the engine's default.
+    drafting: Mapping[str, str]
+    equal_widths: bool = False  # the engine refuses a draft whose logits have another width than the target's
+    widths: str = ""
+    parallel: str = ""  # tensor parallelism of the draft
+    convention: str = "user"  # by which its counters count (docs/examination.md)
+    proven: bool = False  # whether a test compares target calls or counters of this engine with the examination
+    counters: Counters = Counters()
+    issues: tuple[Issue, ...] = ()
+    notes: tuple[str, ...] = ()
+    instead: str = ""  # why there is no export; two lines
+
+
+_HF = "Hugging Face checkpoint (safetensors)"
+_FP8 = "`quant_method: fp8`, e4m3 with a scale for each 128 x 128 block"
+
+FACTS: Mapping[str, EngineFacts] = {
+    "vllm": EngineFacts(
+        title="vLLM",
+        checked="0.32.0",
+        repository="vllm-project/vllm",
+        serving="`--speculative-config` with `method: draft_model`, `model`, `num_speculative_tokens`",
+        loads={
+            "unquantized": _HF,
+            "int8": "bitsandbytes, with the package vllm-bnb-plugin (in vLLM itself until 0.27), on CUDA GPUs",
+            "int4": "bitsandbytes, with the package vllm-bnb-plugin (in vLLM itself until 0.27), on CUDA GPUs",
+            "fp8": f"{_FP8}, on GPUs",
+        },
+        drafting={"greedy": "`draft_sample_method: greedy`", "probabilistic": "`draft_sample_method: probabilistic`"},
+        equal_widths=True,
+        widths="`vocab_size` of both configs must be equal",
+        parallel="the target's size (`draft_tensor_parallel_size` 1 passes the config and is refused when the draft is loaded); "
+        "attention heads must divide by it",
+        convention="vllm",
+        proven=True,
+        counters=Counters(
+            drafts="vllm:spec_decode_num_drafts_total",
+            draft_tokens="vllm:spec_decode_num_draft_tokens_total",
+            accepted="vllm:spec_decode_num_accepted_tokens_total",
+            per_position="vllm:spec_decode_num_accepted_tokens_per_pos_total{position}",
+        ),
+        issues=(
+            Issue(number=42744, effect="`min_p` and `logit_bias` have no effect or are refused while speculating"),
+            Issue(number=49548, effect="throughput falls at the boundaries of a draft-length schedule"),
+            Issue(number=51510, effect="the newer model runner ignores a draft-length schedule"),
+            Issue(number=47014, effect="a change of the draft length ended the CPU build; not so in 0.32.0"),
+            Issue(
+                number=55005,
+                effect="the CPU build does not sample from the target while it speculates at a temperature above 0",
+            ),
+            Issue(number=34497, effect="log-probabilities are wrong while speculating"),
+        ),
+        notes=(
+            "The draft runs in the target's dtype.",
+            "top-k and top-p are applied to the target only; the draft is sampled at the temperature alone.",
+            "`rejection_sample_method: synthetic` accepts draft tokens at given rates, for load tests; the CPU build refuses it.",
+            "A path of the draft with `[`, `*` or `?` is not found: it is searched as a pattern.",
+            "A draft-length schedule is ignored with data parallelism.",
+            "Speculation with a draft model, and an unquantised draft, were run on the CPU build; the rest was read.",
+        ),
+    ),
+    "sglang": EngineFacts(
+        title="SGLang",
+        checked="main of 2026-11",
+        repository="sgl-project/sglang",
+        serving="`--speculative-algorithm STANDALONE`, `--speculative-draft-model-path`, "
+        "`--speculative-num-steps` (draft tokens), `--speculative-num-draft-tokens` (steps + 1), `--speculative-eagle-topk 1`",
+        loads={
+            "unquantized": f"{_HF}; `--speculative-draft-model-quantization unquant`, else the target's is inherited",
+            "int8": BITSANDBYTES,
+            "int4": BITSANDBYTES,
+            "fp8": f"{_FP8}, on GPUs",
+        },
+        drafting={"greedy": "`--speculative-eagle-topk 1`; there is no sampled drafting"},
+        equal_widths=True,
+        widths="`vocab_size` of both configs, and the tokens of both tokenizers, must be equal (pull request 23838)",
+        parallel="the target's size; attention heads must divide by it",
+        counters=Counters(
+            drafts="sglang:spec_verify_calls_total",
+            note="no counter of accepted tokens: generated tokens over verify calls give tokens per call; the gauges "
+            "`sglang:spec_accept_length` and `sglang:spec_accept_rate` cannot be added up",
+        ),
+        issues=(
+            Issue(number=24215, effect="a target and a draft of different hidden sizes ended the server"),
+            Issue(number=24051, effect="before the check of pull request 23838, other vocabularies gave wrong text"),
+        ),
+        notes=("Read in the source and its issues, not run.",),
+    ),
+    "tensorrt-llm": EngineFacts(
+        title="TensorRT-LLM",
+        checked="1.3.0rc29",
+        repository="NVIDIA/TensorRT-LLM",
+        serving="`speculative_config` with `decoding_type: Draft_Target`, `max_draft_len`, `speculative_model`; "
+        "`disable_overlap_scheduler: true`",
+        loads={"unquantized": _HF},
+        drafting={"greedy": "default (`use_rejection_sampling: false`)"},
+        widths="the same tokenizer; widths are not documented, so the draft is padded as for vLLM",
+        equal_widths=True,
+        parallel="the target's size; attention heads must divide by it",
+        counters=Counters(
+            draft_tokens="trtllm_spec_decode_num_draft_tokens_total",
+            accepted="trtllm_spec_decode_num_accepted_tokens_total",
+        ),
+        notes=(
+            "`draft_len_schedule`: releases differ in whether a key is the first or the last batch size of its range.",
+            "`acceptance_rate_threshold` turns speculation off for good.",
+            "Read in the documentation and the source, not run.",
+        ),
+    ),
+    "llama.cpp": EngineFacts(
+        title="llama.cpp",
+        checked="b11434",
+        repository="ggml-org/llama.cpp",
+        serving="`-md draft.gguf --spec-type draft-simple --spec-draft-n-max N --spec-draft-n-min 0 --spec-draft-p-min 0`",
+        loads={"unquantized": "GGUF, made by `convert_hf_to_gguf.py` of llama.cpp"},
+        drafting={
+            "greedy": "`--spec-draft-sampling greedy`",
+            "probabilistic": "`--spec-draft-sampling probabilistic`; it samples from the draft's 10 likeliest tokens",
+        },
+        widths="vocabularies may differ by at most 128 tokens",
+        parallel="layers or rows are split by llama.cpp; no limit by heads",
+        counters=Counters(
+            drafts="llamacpp:spec_decode_num_drafts_total",
+            draft_tokens="llamacpp:spec_decode_num_draft_tokens_total",
+            accepted="llamacpp:spec_decode_num_accepted_tokens_total",
+            per_position="llamacpp:spec_decode_num_accepted_tokens_per_pos_total{position}",
+            note="`/metrics` needs `--metrics`; answers have `timings.draft_n` and `timings.draft_n_accepted`",
+        ),
+        notes=(
+            "The target must be a GGUF file too.",
+            "The converter knows a BPE tokenizer by a hash of its output; one of your own needs an entry in the converter.",
+            "The converter was run; the server was read.",
+        ),
+    ),
+    "transformers": EngineFacts(
+        title="transformers",
+        checked="5.23.0",
+        repository="huggingface/transformers",
+        serving="`generate(assistant_model=...)`; the draft length is read from the assistant's `generation_config.json`",
+        loads={"unquantized": _HF, "int8": BITSANDBYTES, "int4": BITSANDBYTES, "fp8": f"{_FP8}, on GPUs"},
+        loads_quantised_head=True,
+        drafting={
+            "probabilistic": "with `do_sample=True`",
+            "greedy": "with `do_sample=False`",
+        },
+        widths="may differ",
+        parallel="`device_map`; no limit by heads",
+        convention="transformers",
+        proven=True,
+        counters=Counters(note="none"),
+        notes=("Batch size 1 only.",),
+    ),
+    "openvino": EngineFacts(
+        title="openvino-genai",
+        checked="2026.4",
+        repository="openvinotoolkit/openvino.genai",
+        serving="`LLMPipeline(target, device, draft_model=...)`",
+        loads={"unquantized": "OpenVINO IR, made by `optimum-cli export openvino`"},
+        drafting={"greedy": "default"},
+        widths="may differ",
+        convention="openvino",
+        proven=True,
+        counters=Counters(note="`extended_perf_metrics` of a result; add up the counters, not the means"),
+        notes=("Sampling while speculating ended the process; temperature 0 is exact.",),
+        instead="openvino-genai loads OpenVINO IR, which optimum-intel makes of a Hugging Face checkpoint.\n"
+        "Use --engine transformers, then `optimum-cli export openvino --model DIR/draft OUT`.",
+    ),
+    "tgi": EngineFacts(
+        title="TGI",
+        checked="3.3",
+        repository="huggingface/text-generation-inference",
+        loads={},
+        drafting={},
+        counters=Counters(accepted="tgi_request_skipped_tokens"),
+        notes=("No draft model can be served.",),
+        instead="TGI speculates with n-grams (--speculate N) or with Medusa heads that were trained for the target.\n"
+        "It serves no draft model; serve the target with vLLM or SGLang to use this draft.",
+    ),
+    "specinfer": EngineFacts(
+        title="SpecInfer (FlexFlow Serve)",
+        checked="repository of 2026-11",
+        repository="flexflow/flexflow-serve",
+        loads={},
+        drafting={},
+        notes=("It converts weights into its own format when it loads a model of its own list.",),
+        instead="SpecInfer converts weights into a format of its own when it loads a model, for a list of architectures.\n"
+        "There is no stable format to export to; load the output of --engine transformers with `ff.SSM(DIR/draft)`.",
+    ),
+}
+
+
+def loads(engine: str, variant: str) -> bool:
+    """Whether the engine loads a draft of this variant."""
+    return variant in FACTS[engine].loads

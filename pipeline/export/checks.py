@@ -1,0 +1,86 @@
+"""What an engine cannot load or shard, found before a file is written. Reads configs, loads no weights."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pipeline.engines.facts import FACTS, EngineFacts, loads
+from pipeline.errors import UsageError
+from pipeline.export.subject import Subject
+from pipeline.models.loading import read_model_config
+
+_STATE_SPACE = ("mamba", "rwkv", "xlstm")  # model types whose state cannot be taken back after a rejection
+_FP8_BLOCK = 128
+
+
+def require_engine(engine: str) -> EngineFacts:
+    """The facts of an engine that export writes for. UsageError for one that takes no such draft, in two lines."""
+    facts = FACTS[engine]
+    if facts.instead:
+        raise UsageError(facts.instead)
+    return facts
+
+
+def require_loadable(subject: Subject, engine: str, tensor_parallel: int) -> None:
+    """UsageError for a draft, a sampling or a parallelism that the engine refuses."""
+    facts = require_engine(engine)
+    if not loads(engine, subject.variant):
+        raise UsageError(
+            f"--engine {engine}: {facts.title} does not load a draft in {subject.variant} (it loads "
+            f"{', '.join(facts.loads)}); choose another --variant"
+        )
+    if engine == "vllm" and subject.config.sampling.min_p:
+        raise UsageError(
+            f"sampling.min_p = {subject.config.sampling.min_p:g}: vLLM does not apply min_p while it speculates "
+            "(vLLM issue 42744); serve without min_p, and examine again with sampling.min_p 0"
+        )
+    draft = read_model_config(subject.draft)
+    _check_architecture(draft, facts.title)
+    if facts.equal_widths and subject.target_width is None:
+        raise UsageError(
+            f"--engine {engine}: it compares the logits' widths of target and draft, and the target's is not known; put its "
+            f"config.json into {subject.pair.path('target')} and run again"
+        )
+    if engine != "llama.cpp" and tensor_parallel > 1:
+        if engine == "transformers":
+            raise UsageError("--tensor-parallel: transformers places models with device_map; leave the option out")
+        for role, config in (("target", subject.target_config), ("draft", draft)):
+            for problem in (
+                [] if config is None else _indivisible(text_config(config), tensor_parallel, subject.variant, role)
+            ):
+                raise UsageError(f"--tensor-parallel {tensor_parallel}: {problem}")
+
+
+def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The part of a config.json that describes the decoder; a multimodal model nests it."""
+    nested = config.get("text_config")
+    return nested if isinstance(nested, Mapping) else config
+
+
+def _check_architecture(config: Mapping[str, Any], title: str) -> None:
+    names = config.get("architectures")
+    if not isinstance(names, list) or not names:
+        raise UsageError(
+            f"the draft's config.json names no architecture, and {title} chooses the model by it; add `architectures`"
+        )
+    kind = str(text_config(config).get("model_type", ""))
+    if kind.startswith(_STATE_SPACE):
+        raise UsageError(
+            f"the draft is a {names[0]}: {title} cannot take back its state after a rejected token; "
+            "use a draft with attention only"
+        )
+
+
+def _indivisible(config: Mapping[str, Any], ranks: int, variant: str, role: str) -> Iterator[str]:
+    """What of the model cannot be divided among the ranks."""
+    advice = "choose a size that divides it, or a draft of another shape"
+    heads = int(config.get("num_attention_heads") or 0)
+    groups = int(config.get("num_key_value_heads") or heads)
+    if heads % ranks:
+        yield f"the {role} has {heads} attention heads; {advice}"
+    if groups % ranks and ranks % groups:
+        yield f"the {role} has {groups} key-value heads; {advice}"
+    width = int(config.get("intermediate_size") or 0)
+    if width % ranks:
+        yield f"the {role}'s MLP is {width} wide; {advice}"
+    if role == "draft" and variant == "fp8" and width // ranks % _FP8_BLOCK:
+        yield f"a rank would get {width // ranks} of the draft's MLP, which is no whole FP8 block of {_FP8_BLOCK}; {advice}"

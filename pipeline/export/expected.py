@@ -1,0 +1,146 @@
+"""What the engine's counters should show: the exported weights, examined on the run's stored completions as the engine counts."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline.acceptance.intervals import ratio_gain
+from pipeline.acceptance.profile import PromptCounts, count_completions
+from pipeline.acceptance.rounds import Convention, Floats
+from pipeline.config.evaluate import EvaluateConfig
+from pipeline.engines.facts import EngineFacts
+from pipeline.errors import UnderstudyError
+from pipeline.examination.examiner import Examiner, draft_independent
+from pipeline.export.subject import Subject
+from pipeline.generation.completion_store import StoredCompletion, canonical, read_completions
+from pipeline.models.loading import choose_device, load_model
+from pipeline.progress import Progress
+from pipeline.speculation.settings import GREEDY, Sampling
+
+_MOST_DIFFERENCE = 0.01  # of the acceptance rate: rounding on another machine changes less
+
+
+def expected_counters(
+    subject: Subject, weights: Path, facts: EngineFacts, drafting: str, gammas: Sequence[int], progress: Progress
+) -> dict[str, Any]:
+    """The content of `expected.json`, without what the engine is called. `gammas`: draft lengths, the longest last.
+
+    Raises UnderstudyError if the weights do not have the acceptance rate of the stored examination.
+    """
+    config = subject.config
+    settings, note = _as_the_engine(config.evaluate, facts, drafting, gammas[-1], config.generate.lookahead)
+    device = choose_device(config.device)
+    model = load_model(weights, config.pair.draft.dtype, device, config.pair.trust_remote_code)
+    deployed = canonical(Sampling.from_config(config.sampling))
+    found = {}
+    for name, sampling in {"deployed": deployed, "temperature_0": GREEDY}.items():
+        stored = list(read_completions(subject.completions, {"examination"}, sampling))
+        if stored and not (name == "temperature_0" and deployed.greedy):
+            found[name] = examine_as_served(
+                model, stored, sampling, settings, subject.pair.vocabulary, gammas, progress
+            )
+    _check_unchanged(subject, found, drafting)
+    return {
+        "convention": settings.convention,
+        "sampling": config.sampling.model_dump(),
+        "draft_sampling": drafting,
+        "gamma": gammas[-1],
+        "notes": note,
+        **found,
+    }
+
+
+def examine_as_served(
+    model: Any,
+    completions: Sequence[StoredCompletion],
+    sampling: Sampling,
+    settings: EvaluateConfig,
+    vocabulary: int,
+    gammas: Sequence[int],
+    progress: Progress,
+) -> dict[str, Any]:
+    """Figures by draft length, of completions generated at `sampling`."""
+    examiner = Examiner(sampling, settings, vocabulary)
+    counts: dict[int, list[PromptCounts]] = {gamma: [] for gamma in gammas}
+
+    def add(window: Sequence[StoredCompletion], a: Sequence[Floats]) -> None:
+        facts = draft_independent(window)
+        for gamma in gammas:
+            counts[gamma] += count_completions(facts, a, gamma, examiner.counting)
+
+    with progress.track("export: examine", len(completions), "completions") as track:
+        for _ in examiner.counts(model, completions, track.advance, add):
+            pass
+    longest = counts[gammas[-1]]
+    return {
+        "prompts": len(longest),
+        "tokens": sum(item.tokens for item in longest),
+        "acceptance_rate": sum(item.accepted for item in longest) / sum(item.examined for item in longest),
+        "by_draft_length": {
+            str(gamma): counter_figures(rows, gamma, examiner.counting, settings.confidence)
+            for gamma, rows in counts.items()
+        },
+    }
+
+
+def counter_figures(
+    counts: Sequence[PromptCounts], gamma: int, convention: Convention, confidence: float
+) -> dict[str, Any]:
+    """Counts over all prompts at draft length `gamma`, and the ratios that a dashboard shows. `counts` reach up to `gamma`."""
+    rounds_N = np.array([item.rounds[gamma - 1] for item in counts])
+    accepted_N = np.array([item.accepted_drafts[gamma - 1] for item in counts])
+    positions_G = np.sum([item.per_position for item in counts], axis=0)
+    drafts, accepted = float(rounds_N.sum()), float(accepted_N.sum())
+    if not drafts:
+        raise UnderstudyError(
+            "every stored completion has one token, so no draft is counted; raise generate.max_new_tokens"
+        )
+    nothing_N = np.zeros_like(rounds_N)
+    length = ratio_gain(accepted_N, rounds_N, nothing_N, rounds_N, [item.domain for item in counts], confidence)
+    found: dict[str, Any] = {
+        "drafts": drafts,
+        "accepted": accepted,
+        "accepted_per_position": (positions_G / drafts).tolist(),
+        "mean_acceptance_length": {"value": 1 + length.value, "low": 1 + length.low, "high": 1 + length.high},
+    }
+    if not convention.clipped:  # every draft has gamma tokens
+        found |= {"draft_tokens": gamma * drafts, "draft_acceptance_rate": accepted / (gamma * drafts)}
+    return found
+
+
+def _as_the_engine(
+    settings: EvaluateConfig, facts: EngineFacts, drafting: str, gamma: int, lookahead: int
+) -> tuple[EvaluateConfig, list[str]]:
+    """The examination's settings with the engine's convention and its way of drafting, and what is not exact about it."""
+    notes = []
+    convention = facts.convention
+    if not facts.proven:
+        notes.append(
+            f"No test compares counters of {facts.title} with the examination: take the ratios, not the counts."
+        )
+    if convention == "vllm" and lookahead < gamma - 1:
+        convention = "user"
+        notes.append(
+            f"generate.lookahead is {lookahead}: drafts past the end of a completion are not counted here, but vLLM counts them."
+        )
+    changes = {"convention": convention, "draft_sampling": drafting, "gamma": gamma, "max_gamma": gamma}
+    return EvaluateConfig.model_validate(settings.model_dump() | changes), notes
+
+
+def _check_unchanged(subject: Subject, found: dict[str, Any], drafting: str) -> None:
+    """The weights as exported must be those that were promoted."""
+    profile, config = subject.profile, subject.config
+    alike = config.sampling.top_k == 0 and config.sampling.top_p == 1 and config.sampling.min_p == 0
+    if (
+        "deployed" in found
+        and alike
+        and (drafting == config.evaluate.draft_sampling or config.sampling.temperature == 0)
+    ):
+        before, now = profile["headline"]["acceptance_rate"]["value"], found["deployed"]["acceptance_rate"]
+        if abs(now - before) > _MOST_DIFFERENCE:
+            raise UnderstudyError(
+                f"{subject.label}: the exported weights have the acceptance rate {now:.4f}, and {before:.4f} was examined; "
+                "the files were changed, or this machine computes otherwise; examine the draft again (`understudy run`)"
+            )

@@ -1,0 +1,25 @@
+"""Files with which llama.cpp serves the target with the draft."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pipeline.export.plan import ExportPlan
+from pipeline.export.shell import HERE, launch_script
+
+DRAFT = "draft.gguf"
+
+
+def files(plan: ExportPlan, expected: Mapping[str, Any]) -> dict[str, str]:
+    """By name: the launch script. The target must be a GGUF file, so TARGET has no default."""
+    words = [
+        *("llama-server", "-m", "$TARGET"),
+        *("-md", f"{HERE}/{DRAFT}"),
+        *("--spec-type", "draft-simple"),
+        *("--spec-draft-n-max", str(plan.lengths.gamma)),
+        *("--spec-draft-n-min", "0"),
+        *("--spec-draft-p-min", "0"),
+        *("--spec-draft-sampling", plan.drafting),
+        "--metrics",
+    ]
+    comment = f"Serves the target, a GGUF file, with this draft. Read in llama.cpp's source ({plan.facts.checked})."
+    return {"launch.sh": launch_script(comment, "", words)}

@@ -1,0 +1,31 @@
+"""Files with which SGLang serves the target with the draft."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pipeline.export.plan import ExportPlan
+from pipeline.export.shell import HERE, launch_script
+
+_QUANTIZATION = {"unquantized": "unquant", "int8": "bitsandbytes", "int4": "bitsandbytes", "fp8": "fp8"}
+
+
+def files(plan: ExportPlan, expected: Mapping[str, Any]) -> dict[str, str]:
+    """By name: the launch script."""
+    gamma, source = plan.lengths.gamma, plan.subject.config.pair.target
+    words = ["${PYTHON:-python3}", "-m", "sglang.launch_server", "--model-path", "$TARGET"]
+    if source.is_hub and not source.is_served and source.revision:
+        words += ["--revision", source.revision]
+    if plan.subject.needs_code:
+        words.append("--trust-remote-code")
+    words += [
+        *("--speculative-algorithm", "STANDALONE"),
+        *("--speculative-draft-model-path", f"{HERE}/draft"),
+        *("--speculative-draft-model-quantization", _QUANTIZATION[plan.subject.variant]),
+        *("--speculative-num-steps", str(gamma)),
+        *("--speculative-eagle-topk", "1"),
+        *("--speculative-num-draft-tokens", str(gamma + 1)),
+        *("--tp-size", str(plan.tensor_parallel)),
+        "--enable-metrics",
+    ]
+    comment = f"Serves the target with this draft. Read in SGLang's source ({plan.facts.checked})."
+    return {"launch.sh": launch_script(comment, plan.subject.target_name, words)}

@@ -1,0 +1,70 @@
+"""Files with which vLLM serves the target with the draft."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pipeline.export.plan import ExportPlan
+from pipeline.export.shell import HERE, launch_script
+from pipeline.latency.load.schedule import for_vllm
+
+CONFIG, SYNTHETIC = "speculative-config.json", "speculative-config-synthetic.json"
+_DTYPES = ("float32", "bfloat16", "float16")
+
+
+def files(plan: ExportPlan, expected: Mapping[str, Any]) -> dict[str, str]:
+    """By name: the launch script, the speculative config, and one with imposed acceptance for load tests."""
+    draft = f"{HERE}/draft"
+    return {
+        "launch.sh": launch_script(
+            f"Serves the target with this draft. Checked with vLLM {plan.facts.checked}.",
+            plan.subject.target_name,
+            [*arguments(plan), "--speculative-config", json.dumps(speculative_config(plan, draft))],
+        ),
+        CONFIG: json.dumps(speculative_config(plan, str(plan.out / "draft")), indent=1) + "\n",
+        SYNTHETIC: json.dumps(synthetic_config(plan, expected), indent=1) + "\n",
+    }
+
+
+def arguments(plan: ExportPlan) -> list[str]:
+    """The command without the speculative config."""
+    words = ["${PYTHON:-python3}", "-m", "vllm.entrypoints.openai.api_server", "--model", "$TARGET"]
+    source, load = plan.subject.config.pair.target, plan.subject.config.gate.load
+    if source.is_hub and not source.is_served and source.revision:
+        words += ["--revision", source.revision]
+    if (dtype := plan.subject.pair.dtype("target")) in _DTYPES:
+        words += ["--dtype", dtype]
+    if plan.subject.needs_code:
+        words.append("--trust-remote-code")
+    if plan.tensor_parallel > 1:
+        words += ["--tensor-parallel-size", str(plan.tensor_parallel)]
+    if load is not None:
+        words += ["--max-num-seqs", str(load.max_batch)]
+    return words
+
+
+def speculative_config(plan: ExportPlan, model: str) -> dict[str, Any]:
+    """The value of `--speculative-config`. What the examination assumed is stated, because defaults differ between versions."""
+    lengths = plan.lengths
+    return {
+        "method": "draft_model",
+        "model": model,
+        **(for_vllm(lengths.by_batch) if lengths.by_batch else {"num_speculative_tokens": lengths.gamma}),
+        "draft_sample_method": plan.drafting,
+        "rejection_sample_method": "standard",
+        "draft_tensor_parallel_size": plan.tensor_parallel,
+    }
+
+
+def synthetic_config(plan: ExportPlan, expected: Mapping[str, Any]) -> dict[str, Any]:
+    """A speculative config that accepts draft tokens at the expected rates, whatever the text is."""
+    gamma = plan.lengths.gamma
+    rates = expected["deployed"]["by_draft_length"][str(gamma)]["accepted_per_position"]
+    return {
+        "method": "draft_model",
+        "model": str(plan.out / "draft"),
+        "num_speculative_tokens": gamma,
+        "rejection_sample_method": "synthetic",
+        "synthetic_acceptance_rates": [round(min(rates[: position + 1]), 6) for position in range(gamma)],
+        "draft_tensor_parallel_size": plan.tensor_parallel,
+    }

@@ -1,0 +1,66 @@
+"""The draft length that the engine is started with, or the schedule by batch size for the load that the run states."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.errors import UsageError
+from pipeline.export.subject import Subject
+from pipeline.latency.costs.step_costs import read_step_costs
+from pipeline.latency.load.schedule import DraftOption, make_schedule
+from pipeline.latency.load.workload import read_workload
+
+ZERO_WARNING = (
+    "the schedule has batch sizes with 0 draft tokens. An engine's 0 is not plain decoding: vLLM's throughput falls at the "
+    "boundaries (vLLM issue 49548), its newer runner ignores the schedule (51510), and a change of the length ended an older CPU "
+    "build (47014). Measure it under your load before you rely on it"
+)
+
+
+@dataclass(frozen=True)
+class DraftLengths:
+    """`by_batch`: entry n - 1 is the draft length at batch size n; empty for one length at every batch size."""
+
+    gamma: int  # the longest
+    by_batch: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def used(self) -> list[int]:
+        """The draft lengths above 0 that occur, ascending."""
+        return sorted({self.gamma, *self.by_batch} - {0})
+
+
+def choose_lengths(subject: Subject, schedules: bool) -> DraftLengths:
+    """`evaluate.gamma`, or with `gate.load` and step times of the variant the schedule, if the engine has `schedules`."""
+    config = subject.config
+    plain = config.evaluate.gamma
+    given = config.gate.profile.get(subject.variant)
+    if config.gate.load is None or given is None:
+        return DraftLengths(plain)
+    if not Path(given).is_file():
+        raise UsageError(
+            f"gate.profile.{subject.variant}: {given}: not there, and the draft lengths for gate.load need it; restore it"
+        )
+    costs, workload = read_step_costs(Path(given)), read_workload(subject.examination)
+    if not costs.plain:
+        return DraftLengths(plain, notes=(f"{given} has no measurement of plain decoding, so there is no schedule",))
+    cap = config.gate.load.max_batch
+    workload = workload.up_to(min(costs.max_gamma, workload.max_gamma))
+    steps_GN = costs.steps(cap, round(workload.context), workload.max_gamma)
+    lengths_N = make_schedule([DraftOption(subject.variant, workload.rounds_G, steps_GN)]).lengths_N.tolist()
+    return _from_schedule(lengths_N, plain, schedules)
+
+
+def _from_schedule(lengths_N: Sequence[int], plain: int, schedules: bool) -> DraftLengths:
+    cap = len(lengths_N)
+    if not any(lengths_N):
+        return DraftLengths(
+            plain,
+            notes=(
+                f"by gate.profile, speculation is not faster at any batch size up to {cap}; measure before you serve this",
+            ),
+        )
+    if not schedules or len(set(lengths_N)) == 1:
+        return DraftLengths(max(lengths_N))
+    return DraftLengths(max(lengths_N), tuple(lengths_N), (ZERO_WARNING,) if 0 in lengths_N else ())

@@ -1,0 +1,87 @@
+"""Everything that is decided before a file is written."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.config.quantize import Variant
+from pipeline.engines.facts import FACTS, EngineFacts, ExportEngine
+from pipeline.errors import UsageError
+from pipeline.export.checks import require_engine, require_loadable
+from pipeline.export.gguf import find_converter
+from pipeline.export.lengths import DraftLengths, choose_lengths
+from pipeline.export.subject import Subject
+
+_IMPOSSIBLE = "\"'\\$`\n*?[]"  # in a path
+_SCHEDULED = ("vllm", "tensorrt-llm")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportPlan:
+    """One export."""
+
+    subject: Subject
+    engine: ExportEngine
+    out: Path
+    tensor_parallel: int
+    lengths: DraftLengths
+    drafting: str  # greedy or probabilistic
+    notes: tuple[str, ...]
+    converter: Path | None = None  # of llama.cpp
+
+    @property
+    def facts(self) -> EngineFacts:
+        return FACTS[self.engine]
+
+
+def require_free(out: Path) -> None:
+    """UsageError unless `out` is absent or an empty directory."""
+    if found := [one for one in _IMPOSSIBLE if one in str(out.absolute())]:
+        raise UsageError(
+            f"--out {out}: {' '.join(map(repr, found))} is not possible in the path (vLLM searches it as a pattern, and a shell "
+            "starts from it); choose another directory"
+        )
+    if out.is_file() or (out.is_dir() and any(out.iterdir())):
+        raise UsageError(f"--out {out}: it is not empty; name a new directory")
+
+
+def plan_export(
+    subject: Subject, engine: ExportEngine, out: Path, tensor_parallel: int = 1, converter: str | None = None
+) -> ExportPlan:
+    """Check the draft against the engine, and choose its settings. UsageError says what the engine does not take."""
+    facts = require_engine(engine)
+    require_loadable(subject, engine, tensor_parallel)
+    lengths = choose_lengths(subject, engine in _SCHEDULED)
+    drafting, notes = _drafting(subject, facts)
+    return ExportPlan(
+        subject=subject,
+        engine=engine,
+        out=out.absolute(),
+        tensor_parallel=tensor_parallel,
+        lengths=lengths,
+        drafting=drafting,
+        notes=(*lengths.notes, *notes, *_dtype_notes(subject, engine), *_layout_notes(subject.variant, facts)),
+        converter=find_converter(converter) if engine == "llama.cpp" else None,
+    )
+
+
+def _drafting(subject: Subject, facts: EngineFacts) -> tuple[str, list[str]]:
+    """How draft tokens are chosen: as examined, if the engine can."""
+    wanted = subject.config.evaluate.draft_sampling
+    if wanted in facts.drafting or subject.config.sampling.temperature == 0:
+        return (wanted if wanted in facts.drafting else "greedy"), []
+    return "greedy", [
+        f"the draft was examined with sampled draft tokens, and {facts.title} drafts greedily: expected.json is for "
+        "greedy drafting, which has a lower acceptance at this temperature"
+    ]
+
+
+def _dtype_notes(subject: Subject, engine: ExportEngine) -> list[str]:
+    served, examined = subject.pair.dtype("target"), subject.config.pair.draft.dtype
+    if engine != "vllm" or served == examined or subject.variant != "unquantized":
+        return []
+    return [f"vLLM runs the draft in the target's dtype, {served}, and it was examined in {examined}"]
+
+
+def _layout_notes(variant: Variant, facts: EngineFacts) -> list[str]:
+    layout = facts.loads[variant]
+    return [] if variant == "unquantized" else [f"{facts.title} loads {variant} as {layout}"]

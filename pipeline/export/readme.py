@@ -1,0 +1,97 @@
+"""README.md of an exported directory."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pipeline.export.plan import ExportPlan
+
+_WHAT = {
+    "draft": "the draft: weights, config, tokenizer",
+    "draft.gguf": "the draft with its tokenizer, converted by llama.cpp's converter",
+    "launch.sh": "starts the engine with the target and this draft; arguments are added to the command",
+    "launch.txt": "how to use the draft in Python",
+    "speculative-config.json": "the value of `--speculative-config`, for a start command of your own",
+    "speculative-config-synthetic.json": "the same with imposed acceptance (`synthetic`), for load tests",
+    "config.yaml": "the options that launch.sh passes to `trtllm-serve`",
+    "expected.json": "what the engine's counters should show",
+    "README.md": "this file",
+}
+
+
+def readme(plan: ExportPlan, expected: Mapping[str, Any], names: Sequence[str]) -> str:
+    """The page. `names`: the files and directories beside it."""
+    subject, facts = plan.subject, plan.facts
+    target = subject.pair.facts["target"]
+    pinned = f"revision `{target['revision']}`" if target["revision"] else f"digest `{target['digest']}`"
+    lines = [
+        f"# {subject.label}, for {facts.title}",
+        "",
+        f"A draft model for speculative decoding with `{target['source']}` ({pinned}). The facts about {facts.title} are "
+        f"those of version {facts.checked}.",
+        "",
+        "| file | what it is |",
+        "|---|---|",
+        *(f"| `{name}` | {_WHAT[name]} |" for name in sorted({*names, "README.md"})),
+        "",
+        "## Serve",
+        "",
+        *_serving(plan),
+        "",
+        "## Check the counters",
+        "",
+        *_counters(plan, expected),
+    ]
+    if plan.notes:
+        lines += ["", "## Warnings", "", *(f"- {note[0].upper()}{note[1:]}." for note in plan.notes)]
+    return "\n".join(lines) + "\n"
+
+
+def _serving(plan: ExportPlan) -> list[str]:
+    lengths = plan.lengths
+    drafting = f"Draft tokens are chosen {'by sampling' if plan.drafting == 'probabilistic' else 'greedily'}"
+    drafting += (
+        f", {lengths.gamma} at a time"
+        if not lengths.by_batch
+        else f", at most {lengths.gamma} at a time, by batch size"
+    )
+    found = [
+        "`launch.txt` has the lines." if plan.engine == "transformers" else "    ./launch.sh --port 8000",
+        "",
+        f"{drafting}. The expected figures hold for this setting only.",
+    ]
+    if plan.engine == "vllm":
+        found += [
+            "",
+            "For load tests of the engine, pass `speculative-config-synthetic.json` instead: tokens are accepted at the "
+            "expected rates, so throughput is as in production even with random weights (`--load-format dummy`). "
+            "The text is wrong.",
+        ]
+    return found
+
+
+def _counters(plan: ExportPlan, expected: Mapping[str, Any]) -> list[str]:
+    names = plan.facts.counters
+    figures = expected["deployed"]["by_draft_length"][str(plan.lengths.gamma)]
+    length = figures["mean_acceptance_length"]
+    rates = ", ".join(f"{rate:.3f}" for rate in figures["accepted_per_position"])
+    found = [
+        f"At the deployment's sampling, over prompts like the {expected['deployed']['prompts']:,} examined ones:",
+        "",
+        "| figure | expected | from |",
+        "|---|---|---|",
+        f"| mean acceptance length | {length['value']:.3f} [{length['low']:.3f}, {length['high']:.3f}] | "
+        f"{_ratio('1 + ', names.accepted, names.drafts)} |",
+        f"| accepted by position | {rates} | {_ratio('', names.per_position, names.drafts)} |",
+        "",
+        "Take differences of counters over a period of time: they count from the start of the engine. `expected.json` has more "
+        "digits, and the figures at temperature 0.",
+    ]
+    return [
+        *found,
+        *(["", f"Counters: {names.note}."] if names.note else []),
+        *(["", *expected["notes"]] if expected["notes"] else []),
+    ]
+
+
+def _ratio(before: str, above: str, below: str) -> str:
+    return f"{before}`{above}` / `{below}`" if above and below else "no counter"

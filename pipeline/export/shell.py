@@ -1,0 +1,42 @@
+"""`launch.sh`: a start command that works wherever the directory is moved to."""
+
+import shlex
+from collections.abc import Sequence
+
+HERE = "@HERE@"  # stands for the directory of the script inside a word
+
+
+def launch_script(comment: str, target: str, words: Sequence[str]) -> str:
+    """A script that runs `words`. `$TARGET` in a word is the target, by default `target`; HERE is the script's directory.
+
+    Further arguments of the script are added to the command.
+    """
+    lines = [
+        "#!/bin/sh",
+        *(f"# {line}" for line in comment.splitlines()),
+        "# TARGET names another target; arguments of this script are added to the command.",
+        'here=$(cd "$(dirname "$0")" && pwd) || exit 1',
+        f"TARGET=${{TARGET:-{shlex.quote(target)}}}" if target else ': "${TARGET:?set TARGET to the target}"',
+        "exec \\",
+        *(f"  {' '.join(_quoted(word) for word in line)} \\" for line in _lines(words)),
+        '  "$@"',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _lines(words: Sequence[str]) -> list[list[str]]:
+    """An option with its value on each line."""
+    lines: list[list[str]] = []
+    for word in words:
+        if lines and lines[-1][0].startswith("-") and len(lines[-1]) == 1 and not word.startswith("-"):
+            lines[-1].append(word)
+        else:
+            lines.append([word])
+    return lines
+
+
+def _quoted(word: str) -> str:
+    if word in ("$TARGET", "${PYTHON:-python3}"):
+        return f'"{word}"'
+    parts = [shlex.quote(part) if part else "" for part in word.split(HERE)]
+    return '"$here"'.join(parts)

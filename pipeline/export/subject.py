@@ -1,0 +1,121 @@
+"""What is exported: a draft, the pair that it belongs to, and the examination that speaks for it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.acceptance.schema import checked_profile
+from pipeline.config.loading import parse_stored_config
+from pipeline.config.quantize import Variant
+from pipeline.config.root import Config
+from pipeline.errors import UnderstudyError, UsageError
+from pipeline.models.loading import read_model_config
+from pipeline.models.stored_pair import Pair, read_pair
+from pipeline.registry.registry import RegisteredDraft, Registry
+from pipeline.running.tasks import UNQUANTIZED
+from pipeline.store.artifacts import Store
+from pipeline.store.files import read_json
+from pipeline.store.runs import RunRecord, find_built, require_run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A draft and where it comes from."""
+
+    label: str  # for messages and the README
+    version: str  # in the registry; empty before it is registered
+    draft: Path
+    digest: str
+    variant: Variant
+    pair: Pair
+    config: Config  # of the run that trained the draft
+    examination: Path  # an artifact with acceptance.json
+    completions: Path  # that it was examined on
+
+    @property
+    def profile(self) -> dict[str, Any]:
+        """The stored examination."""
+        path = self.examination / "acceptance.json"
+        return checked_profile(read_json(path), str(path))
+
+    @property
+    def target_config(self) -> dict[str, Any] | None:
+        """config.json of the target; None for a served target without one."""
+        path = self.pair.path("target")
+        return read_model_config(path) if (path / "config.json").is_file() else None
+
+    @property
+    def needs_code(self) -> bool:
+        """Whether target or draft is computed by code that ships with it."""
+        return self.config.pair.trust_remote_code
+
+    @property
+    def target_width(self) -> int | None:
+        """Columns of the target's logits; None if they are not known."""
+        facts = self.pair.facts["target"]
+        served = self.config.pair.target.is_served
+        return None if served and self.target_config is None else int(facts["logits_width"])
+
+    @property
+    def target_name(self) -> str:
+        """As a server takes it: a directory, a hub id, or the name under which it is served."""
+        source = self.config.pair.target
+        if source.is_hub and not source.is_served:
+            return source.source
+        if source.is_served:
+            return str(self.pair.facts["target"]["source"])
+        return str(self.pair.path("target").absolute())
+
+
+def registered_subject(
+    store: Store, registry: Registry, draft: RegisteredDraft, variant: Variant | None = None
+) -> Subject:
+    """A registered draft, or another variant of the run that trained it. UnderstudyError if the store lacks that run."""
+    label = f"{draft.name} version {draft.version}"
+    if not draft.run:
+        raise UnderstudyError(f"{label}: nothing says which run trained it; promote it again")
+    try:
+        record = require_run(store, draft.run)
+    except UsageError:
+        raise UsageError(
+            f"{label}: run {draft.run}, which trained it, is not in {store.root}; name the --store that holds it"
+        ) from None
+    promoted = _promoted_variant(record, label)
+    if variant is not None and variant != promoted:
+        return run_subject(store, record, variant, f"{label}, {variant}")
+    files = registry.fetch(draft, store.root / "champions" / draft.digest)
+    return run_subject(store, record, promoted, label, files=files, version=draft.version)
+
+
+def run_subject(
+    store: Store, record: RunRecord, variant: Variant, label: str, files: Path | None = None, version: str = ""
+) -> Subject:
+    """The draft of a run in one variant. `files`: where its files are, if not in the store."""
+    config = parse_stored_config(record.config, f"run {record.id}")
+    jobs = (
+        ("distill", "evaluate/candidate") if variant == UNQUANTIZED else (f"quantize/{variant}", f"evaluate/{variant}")
+    )
+    if jobs[0] not in record.jobs:
+        made = [name.partition("/")[2] for name in record.jobs if name.startswith("quantize/")]
+        raise UsageError(
+            f"--variant {variant}: run {record.id} has not made it; it has {', '.join([UNQUANTIZED, *sorted(made)])}"
+        )
+    draft, examined = (find_built(store, record, job) for job in jobs)
+    return Subject(
+        label=label,
+        version=version,
+        draft=files or draft.path / "draft",
+        digest=draft.provides["draft"],
+        variant=variant,
+        pair=read_pair(find_built(store, record, "pair").path, config.pair),
+        config=config,
+        examination=examined.path,
+        completions=find_built(store, record, "generate").path,
+    )
+
+
+def _promoted_variant(record: RunRecord, label: str) -> Variant:
+    found: Variant | None = (record.decision or {}).get("variant")
+    if found is None:
+        raise UnderstudyError(f"{label}: run {record.id} has no decision; finish it with `understudy run`")
+    return found

@@ -1,0 +1,88 @@
+"""Gives a checkpoint's embedding and head as many rows as the target has logits.
+
+Some engines refuse a draft whose vocabulary size differs from the target's, although the columns behind the tokenizer's last
+token are padding in both. A row of padding must never be drafted. A row of zeros gives the logit 0, which is the largest where
+all others are negative. The mean of the tokens' rows gives the mean of their logits: never above the largest, so it is never
+the argmax (of equal logits, the first is chosen), and its probability is at most 1 / tokens, in practice far less.
+A head with a bias gets a bias that makes the probability 0.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from pipeline.errors import UsageError
+from pipeline.models.files import INDEX, weight_files
+from pipeline.store.files import read_json, write_json
+
+_NEVER = -1e4  # a bias; float16 holds it
+
+
+def resize_rows(directory: Path, tokens: int, width: int, trust_remote_code: bool = False) -> bool:
+    """Give the model in `directory` logits of `width` columns, in place; whether something was changed.
+
+    `tokens`: how many of its first rows belong to tokens of the pair. UsageError for a head whose rows are quantised.
+    """
+    config: dict[str, Any] = read_json(directory / "config.json")
+    text = config["text_config"] if isinstance(config.get("text_config"), dict) else config
+    if text["vocab_size"] == width:
+        return False
+    known = int(text["vocab_size"])
+    names = _vocabulary_tensors(directory, trust_remote_code)
+    for path in weight_files(directory):
+        _resize_file(path, names, known, tokens, width)
+    text["vocab_size"] = width
+    if "vocab_size" in config:
+        config["vocab_size"] = width
+    write_json(directory / "config.json", config)
+    if (directory / INDEX).is_file():
+        index = read_json(directory / INDEX)
+        index.setdefault("metadata", {})["total_size"] = sum(path.stat().st_size for path in weight_files(directory))
+        write_json(directory / INDEX, index)
+    return True
+
+
+def padding_rows(rows_VH: torch.Tensor, tokens: int, count: int) -> torch.Tensor:
+    """(count, H): rows that no hidden state prefers to every row of a token."""
+    mean_H = rows_VH[:tokens].double().mean(0).to(rows_VH.dtype)
+    return mean_H.repeat(count, 1)
+
+
+def _vocabulary_tensors(directory: Path, trust_remote_code: bool) -> frozenset[str]:
+    """Names of the tensors that have a row for each token: embedding, head and the head's bias."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    options = {"trust_remote_code": trust_remote_code}
+    config = AutoConfig.from_pretrained(directory, local_files_only=True, **options)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, **options)
+    parts = {id(model.get_input_embeddings()), id(model.get_output_embeddings())}
+    names = [name for name, module in model.named_modules() if id(module) in parts]
+    return frozenset(f"{name}.{tensor}" for name in names for tensor in ("weight", "bias"))
+
+
+def _resize_file(path: Path, names: frozenset[str], known: int, tokens: int, width: int) -> None:
+    with safe_open(path, framework="pt") as file:
+        present = set(file.keys())
+        if not present & names:
+            return
+        tensors = {name: file.get_tensor(name) for name in present}
+        metadata = file.metadata()
+    for name in sorted(present & names):
+        tensor = tensors[name]
+        if not tensor.is_floating_point() or tensor.shape[0] != known or tensor.element_size() < 2:
+            raise UsageError(
+                f"{name} is quantised, so it cannot get {width} rows; quantise again with quantize.output_head false"
+            )
+        tensors[name] = _resized(tensor, tokens, width)
+    save_file(tensors, path, metadata)
+
+
+def _resized(tensor: torch.Tensor, tokens: int, width: int) -> torch.Tensor:
+    kept, missing = tensor[:width], max(0, width - len(tensor))
+    if tensor.ndim == 1:  # a bias
+        return torch.cat([kept, torch.full((missing,), _NEVER, dtype=tensor.dtype)]).contiguous()
+    return torch.cat([kept, padding_rows(tensor, tokens, missing)]).contiguous()

