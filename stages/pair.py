@@ -30,6 +30,8 @@ from pipeline.speculation.choice import proved_way
 from pipeline.speculation.settings import Sampling
 from pipeline.store.files import content_key, file_sha256, write_json
 
+_SCORING_TOKENS = 2  # a scoring of a whole sequence generates one token, and the cross-check appends one
+
 
 def run(context: StageContext) -> Outcome:
     """Check that the models are a pair, and write `pair.json` and the tokenizer; for the reference pair, train its models first.
@@ -190,7 +192,7 @@ def _describe_served(context: StageContext, path: Path, tokens: int) -> dict[str
         "bytes": None,
         "license": _license(path),
         "logits_width": shape.logits_width if shape else tokens,
-        "context": min(limits),
+        "context": min(limits) - _SCORING_TOKENS,
         "cache_bytes_per_token": shape.cache_elements_per_token * 2
         if shape
         else None,  # KV caches are of 16 bits by default

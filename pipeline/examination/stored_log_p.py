@@ -64,9 +64,10 @@ def compare_log_p(
 @torch.inference_mode()
 def _differences(target: Any, item: CompletionWithLogP, vocabulary: int) -> NDArray[np.float64]:
     count, ids = len(item.tokens), [*item.prompt.tolist(), *item.tokens.tolist()]
-    ids_1S = torch.tensor([ids[:-1]], device=target.device)
-    output = target(input_ids=ids_1S, use_cache=False, logits_to_keep=count)
-    logits_TV = output.logits[0, -count:, :vocabulary]
+    # With the last token, whose own logits are not used: a served target gives log p of the tokens that it reads.
+    ids_1S = torch.tensor([ids], device=target.device)
+    output = target(input_ids=ids_1S, use_cache=False, logits_to_keep=count + 1)
+    logits_TV = output.logits[0, -count - 1 : -1, :vocabulary]
     logits_TV = logits_TV if logits_TV.dtype == torch.float64 else logits_TV.float()
     tokens_T1 = torch.tensor(ids[-count:], device=target.device).unsqueeze(1)
     if item.sampling.greedy:
