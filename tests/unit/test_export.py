@@ -1,5 +1,6 @@
 """Exporting a draft: rows up to the target's width, what an engine refuses, launch commands, expected counters."""
 
+import dataclasses
 import itertools
 import json
 import shlex
@@ -181,6 +182,15 @@ def test_vllm_gets_every_setting_that_was_assumed(tmp_path: Path) -> None:
     } == fixed
     scheduled = for_vllm.speculative_config(_plan(tmp_path, DraftLengths(3, (3, 3, 1))), "draft")
     assert [[1, 2, 3], [3, 3, 1]] == scheduled["num_speculative_tokens_per_batch_size"]
+
+
+def test_the_start_command_states_what_the_pair_needs(tmp_path: Path) -> None:
+    """Revision, dtype, parallelism, the batch of the load, and code that ships with a model."""
+    plan = _plan(tmp_path, DraftLengths(3))
+    words = for_vllm.arguments(dataclasses.replace(plan, subject=cast(Any, _subject(tmp_path, needs_code=True))))
+    options = ["--revision", "c" * 40, "--dtype", "bfloat16", "--trust-remote-code"]
+    assert [*options, "--tensor-parallel-size", "2", "--max-num-seqs", "8"] == words[5:]
+    assert "--trust-remote-code" not in for_vllm.arguments(plan)
 
 
 def test_imposed_rates_do_not_increase(tmp_path: Path) -> None:
