@@ -67,7 +67,7 @@ $(OPENVINO_VENV)/.installed: tests/conformance/constraints-openvino.txt
 	$(OPENVINO_VENV)/bin/pip uninstall --quiet --yes torchvision
 	touch $@
 
-conformance: $(VENV)/.installed $(VLLM_VENV)/.installed $(OPENVINO_VENV)/.installed  ## the examination against vLLM's and OpenVINO's own counters (about 15 minutes, 5 GB)
+conformance: $(VENV)/.installed $(VLLM_VENV)/.installed $(OPENVINO_VENV)/.installed  ## the examination against vLLM's and OpenVINO's own counters (about 20 minutes, 5 GB)
 	[ -d "$(STORE)/runs" ] || $(BIN)/understudy run configs/quickstart.yaml --store "$(STORE)"
 	CONFORMANCE_STORE="$(STORE)" VLLM_PYTHON="$(abspath $(VLLM_VENV)/bin/python)" \
 	  OPENVINO_PYTHON="$(abspath $(OPENVINO_VENV)/bin/python)" $(BIN)/python -m pytest tests/conformance

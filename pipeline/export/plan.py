@@ -77,7 +77,7 @@ def _drafting(subject: Subject, facts: EngineFacts) -> tuple[str, list[str]]:
 
 def _dtype_notes(subject: Subject, engine: ExportEngine) -> list[str]:
     served, examined = subject.pair.dtype("target"), subject.config.pair.draft.dtype
-    if engine != "vllm" or served == examined or subject.variant != "unquantized":
+    if engine != "vllm" or served not in ("float32", "bfloat16", "float16") or served == examined:
         return []
     return [f"vLLM runs the draft in the target's dtype, {served}, and it was examined in {examined}"]
 

@@ -86,6 +86,12 @@ def _counters(plan: ExportPlan, expected: Mapping[str, Any]) -> list[str]:
         "Take differences of counters over a period of time: they count from the start of the engine. `expected.json` has more "
         "digits, and the figures at temperature 0.",
     ]
+    if plan.lengths.by_batch:
+        found += [
+            "",
+            f"These figures are for {plan.lengths.gamma} draft tokens. With the schedule they are a mixture over batch sizes; "
+            "`expected.json` has the figures of each length.",
+        ]
     return [
         *found,
         *(["", f"Counters: {names.note}."] if names.note else []),

@@ -118,6 +118,14 @@ def test_a_mistyped_store_has_no_registry(place: Place, command: str) -> None:
     assert not place.store.exists()
 
 
+def test_an_export_from_a_mistyped_store_is_refused(place: Place, tmp_path: Path) -> None:
+    """No store and no directory are made."""
+    ended = place.understudy("champion", "export", SMOKE, "--engine", "vllm", "--out", tmp_path / "out")
+    assert (2, True) == (ended.code, "there is no registry here" in ended.complaint), ended.err
+    assert not place.store.exists()
+    assert not (tmp_path / "out").exists()
+
+
 def test_run_of_another_config_is_refused(loop: Place) -> None:
     """A run's id stands for one config: another one under it exits 2, and the record stays what it was."""
     before = loop.record(RUN)

@@ -1,5 +1,6 @@
 """Exporting a draft: rows up to the target's width, what an engine refuses, launch commands, expected counters."""
 
+import dataclasses
 import itertools
 import json
 import shlex
@@ -26,6 +27,7 @@ from pipeline.export.gguf import convert, find_converter
 from pipeline.export.lengths import ZERO_WARNING, DraftLengths, _from_schedule
 from pipeline.export.plan import ExportPlan, require_free
 from pipeline.export.promoted import _point
+from pipeline.export.readme import readme
 from pipeline.export.shell import HERE, launch_script
 from pipeline.export.widths import padding_rows, resize_rows
 from tests.fakes import tiny_llama
@@ -181,6 +183,29 @@ def test_vllm_gets_every_setting_that_was_assumed(tmp_path: Path) -> None:
     } == fixed
     scheduled = for_vllm.speculative_config(_plan(tmp_path, DraftLengths(3, (3, 3, 1))), "draft")
     assert [[1, 2, 3], [3, 3, 1]] == scheduled["num_speculative_tokens_per_batch_size"]
+
+
+def test_the_start_command_states_what_the_pair_needs(tmp_path: Path) -> None:
+    """Revision, dtype, parallelism, the batch of the load, and code that ships with a model."""
+    plan = _plan(tmp_path, DraftLengths(3))
+    words = for_vllm.arguments(dataclasses.replace(plan, subject=cast(Any, _subject(tmp_path, needs_code=True))))
+    options = ["--revision", "c" * 40, "--dtype", "bfloat16", "--trust-remote-code"]
+    assert [*options, "--tensor-parallel-size", "2", "--max-num-seqs", "8"] == words[5:]
+    assert "--trust-remote-code" not in for_vllm.arguments(plan)
+
+
+def test_the_readme_names_counters_and_warnings(tmp_path: Path) -> None:
+    """Every file is explained; a schedule's figures are said to be a mixture."""
+    figures = {"mean_acceptance_length": {"value": 2.5, "low": 2.4, "high": 2.6}, "accepted_per_position": [0.8, 0.7]}
+    expected = {"deployed": {"prompts": 3, "by_draft_length": {"2": figures}}, "notes": ["Not exact."]}
+    subject = _subject(tmp_path, label="d version 1")
+    subject.pair.facts = {"target": {"source": "org/t", "revision": "c" * 40, "digest": "d"}}
+    plan = _plan(tmp_path, DraftLengths(2, (2, 0)))
+    plan = dataclasses.replace(plan, subject=cast(Any, subject), notes=(ZERO_WARNING,))
+    text = readme(plan, expected, ["draft", "launch.sh", "expected.json"])
+    counter = "vllm:spec_decode_num_drafts_total"
+    for part in ("2.500 [2.400, 2.600]", "0.800, 0.700", counter, "mixture", "49548", "Not exact.", "`launch.sh` |"):
+        assert part in text
 
 
 def test_imposed_rates_do_not_increase(tmp_path: Path) -> None:
