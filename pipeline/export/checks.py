@@ -37,8 +37,8 @@ def require_loadable(subject: Subject, engine: str, tensor_parallel: int) -> Non
     _check_architecture(draft, facts.title)
     if facts.equal_widths and subject.target_width is None:
         raise UsageError(
-            f"--engine {engine}: it compares the logits' widths of target and draft, and the target's is not known; put its "
-            f"config.json into {subject.pair.path('target')} and run again"
+            f"--engine {engine}: it compares the logits' widths of target and draft, and the target's is not known; put the "
+            f"target's config.json into {subject.pair.path('target')}"
         )
     if engine != "llama.cpp" and tensor_parallel > 1:
         if engine == "transformers":

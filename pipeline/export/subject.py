@@ -10,6 +10,7 @@ from pipeline.config.quantize import Variant
 from pipeline.config.root import Config
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.models.loading import read_model_config
+from pipeline.models.shape import read_shape
 from pipeline.models.stored_pair import Pair, read_pair
 from pipeline.registry.registry import RegisteredDraft, Registry
 from pipeline.running.tasks import UNQUANTIZED
@@ -52,9 +53,12 @@ class Subject:
     @property
     def target_width(self) -> int | None:
         """Columns of the target's logits; None if they are not known."""
-        facts = self.pair.facts["target"]
-        served = self.config.pair.target.is_served
-        return None if served and self.target_config is None else int(facts["logits_width"])
+        if not self.config.pair.target.is_served:
+            return int(self.pair.facts["target"]["logits_width"])
+        # A served target's config.json may have been put beside its tokenizer after the run.
+        path = self.pair.path("target")
+        known = (path / "config.json").is_file()
+        return read_shape(path, self.config.pair.trust_remote_code).logits_width if known else None
 
     @property
     def target_name(self) -> str:
