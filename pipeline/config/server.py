@@ -9,7 +9,7 @@ from pipeline.config.credentials import credentials_in, masked
 
 UNIX = "unix://"
 
-Api = Literal["vllm", "sglang", "llama.cpp"]
+Api = Literal["vllm"]
 
 
 class EndpointConfig(Section):
@@ -42,7 +42,7 @@ class ServerConfig(Section):
     """How the servers of the target are asked. Where they are, and how fast they are asked, does not change what is stored."""
 
     api: Api = Field(
-        default="vllm", description="The engine that serves the target; docs/servers.md has what each one lacks."
+        default="vllm", description="The engine that serves the target."
     )
     endpoints: tuple[EndpointConfig, ...] = Field(
         default=(),
