@@ -41,9 +41,7 @@ class EndpointConfig(Section):
 class ServerConfig(Section):
     """How the servers of the target are asked. Where they are, and how fast they are asked, does not change what is stored."""
 
-    api: Api = Field(
-        default="vllm", description="The engine that serves the target."
-    )
+    api: Api = Field(default="vllm", description="The engine that serves the target.")
     endpoints: tuple[EndpointConfig, ...] = Field(
         default=(),
         description="The servers. All must serve the same weights in the same engine version. An entry may be a URL.",

@@ -66,8 +66,13 @@ def _served(config: Config, path: Path) -> OutsideInput:
 
 
 def require_inputs(config: Config) -> None:
-    """Check that prompt files and models exist; UsageError names the one that does not. Hashes nothing and writes nothing."""
+    """Check that prompt files and models exist, and that a server answers; UsageError names what does not. Hashes nothing and
+    writes nothing."""
     _inputs(config, _NoDigests())
+    if config.generate.is_served:
+        from pipeline.running.served_input import require_answer
+
+        require_answer(config)
 
 
 class PinnedInputs:

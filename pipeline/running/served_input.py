@@ -7,7 +7,7 @@ from typing import Any
 from pipeline.config.root import Config
 from pipeline.errors import UsageError
 from pipeline.progress import Progress
-from pipeline.servers.connect import identify
+from pipeline.servers.connect import identify, served_model_of
 from pipeline.servers.identity import Identity
 
 Known = list[dict[str, Any]]  # facts of the identities seen so far
@@ -26,6 +26,11 @@ def require_identity(config: Config, facts: dict[str, Any]) -> None:
     pinned = Identity.from_facts(facts)
     if _ask(config, [pinned]).digest != pinned.digest:
         raise UsageError("generate.server: the target has changed since this run began; start a new run")
+
+
+def require_answer(config: Config) -> None:
+    """UnderstudyError unless a server answers and serves the model of `config`."""
+    asyncio.run(served_model_of(config.generate.server, Progress()))
 
 
 def _ask(config: Config, known: Sequence[Identity]) -> Identity:

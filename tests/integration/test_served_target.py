@@ -102,6 +102,8 @@ def test_nobody_answers(smoke: Smoke, place: Place) -> None:
         ended.code,
         ended.complaint.startswith("generate.server: no endpoint answers: http://127.0.0.1:9: "),
     )
+    dry = place.understudy("run", config, "--dry-run")
+    assert (1, True) == (dry.code, dry.complaint.startswith("generate.server: no endpoint answers"))
 
 
 def test_retrained_weights_are_another_target(smoke: Smoke, place: Place, server: StandIn) -> None:
