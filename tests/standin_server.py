@@ -6,6 +6,7 @@ and log p can be checked exactly. It runs in a thread of the test's process, on 
 
 import asyncio
 import contextlib
+import functools
 import hashlib
 import json
 import threading
@@ -23,19 +24,25 @@ _ORDER = 3  # tokens that the next distribution depends on
 
 
 def log_p_of(prefix: Sequence[int], weights: int = 0) -> NDArray[np.float64]:
-    """(V,): log p of the next token at temperature 1, for a model called `weights`."""
-    name = f"{weights}/{list(prefix[-_ORDER:])}".encode()
-    rng = np.random.default_rng(int.from_bytes(hashlib.sha256(name).digest()[:8], "big"))
-    logits = 3.0 * rng.standard_normal(VOCABULARY)
+    """(V,), read-only: log p of the next token at temperature 1, for a model called `weights`."""
+    return _log_p_of(tuple(prefix[-_ORDER:]), weights)
+
+
+@functools.lru_cache(maxsize=8192)
+def _log_p_of(last: tuple[int, ...], weights: int) -> NDArray[np.float64]:
+    digest = hashlib.sha256(f"{weights}/{list(last)}".encode()).digest()
+    logits = 3.0 * np.random.Generator(np.random.SFC64(list(digest[:8]))).standard_normal(VOCABULARY)
     logits[EOS] += 6.0  # so that some completions end
-    return np.asarray(logits - np.logaddexp.reduce(logits))
+    log_p = np.asarray(logits - np.log(np.exp(logits).sum()))
+    log_p.setflags(write=False)
+    return log_p
 
 
 def sampled_from(log_p: NDArray[np.float64], body: dict[str, Any]) -> NDArray[np.float64]:
     """log p as sampled from: temperature, then top_k, then top_p, then min_p, as vLLM applies them."""
     temperature = body["temperature"] or 1.0
     found = log_p / temperature
-    found -= np.logaddexp.reduce(found)
+    found = found - np.log(np.exp(found).sum())
     if body["temperature"] == 0:
         return found
     order = np.argsort(-found, kind="stable")
@@ -49,7 +56,7 @@ def sampled_from(log_p: NDArray[np.float64], body: dict[str, Any]) -> NDArray[np
     if body["min_p"] > 0:
         keep &= found >= found[order[0]] + np.log(body["min_p"])
     found = np.where(keep, found, -np.inf)
-    return np.asarray(found - np.logaddexp.reduce(found))
+    return np.asarray(found - np.log(np.exp(found).sum()))
 
 
 Fault = Callable[
@@ -116,7 +123,7 @@ class StandIn:
                 await asyncio.sleep(self.latency)
             if (error := self._refusal(body)) is not None:
                 return web.json_response({"error": {"message": error, "code": 400}}, status=400)
-            raw = json.dumps(self._answer(body)).encode()
+            raw = json.dumps(self.answer(body)).encode()
             if (fault := self.faults(number)) is not None:
                 answer: web.StreamResponse = await fault(request, raw)
                 return answer
@@ -139,7 +146,8 @@ class StandIn:
             return f"This model's maximum context length is {self.context} tokens."
         return None
 
-    def _answer(self, body: dict[str, Any]) -> dict[str, Any]:
+    def answer(self, body: dict[str, Any]) -> dict[str, Any]:
+        """The right answer to a request."""
         neutral = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
         body = neutral | self.defaults | {key: value for key, value in body.items() if value is not None}
         rng = np.random.default_rng(body.get("seed"))
@@ -148,7 +156,7 @@ class StandIn:
             plain = log_p_of(ids, self.weights)
             broken = {} if self.sampler_temperature is None else {"temperature": self.sampler_temperature}
             by = sampled_from(plain, body | broken)
-            token = int(plain.argmax()) if body["temperature"] == 0 else int(rng.choice(VOCABULARY, p=np.exp(by)))
+            token = int(plain.argmax()) if body["temperature"] == 0 else _drawn(by, rng)
             given = by if self.processed else plain
             given = given - 0.5 if self.speculates else given
             tokens.append(token)
@@ -185,9 +193,15 @@ class StandIn:
         return found
 
 
+def _drawn(log_p: NDArray[np.float64], rng: np.random.Generator) -> int:
+    cumulative = np.exp(log_p).cumsum()
+    return int(np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right"))
+
+
 def _listed(log_p: NDArray[np.float64], token: int, count: int) -> dict[int, float]:
     """The token and the `count` likeliest ones, with log p as vLLM prints it."""
-    best = np.argsort(-log_p, kind="stable")[:count].tolist()
+    likeliest = np.argpartition(-log_p, count)[:count] if count else np.zeros(0, int)
+    best = likeliest[np.lexsort((likeliest, -log_p[likeliest]))].tolist()
     return {one: float(max(log_p[one], -9999.0)) for one in dict.fromkeys([token, *best])}
 
 
