@@ -76,6 +76,7 @@ class StandIn:
     sampler_temperature: float | None = None  # a broken sampler: it uses this one, whatever is asked
     speculates: bool = False  # then log p of completions is wrong (vLLM 34497)
     token: str | None = None  # bearer token that is required
+    silent: bool = False  # it accepts connections and answers nothing
     context: int = 4096
     model: str = "target"
     version: str = "0.32.0"
@@ -91,10 +92,18 @@ class StandIn:
 
     def application(self) -> web.Application:
         app = web.Application(client_max_size=1 << 26)
+        app.middlewares.append(self._or_silence)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/version", self._version)
         app.router.add_post("/v1/completions", self._completions)
         return app
+
+    @web.middleware
+    async def _or_silence(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        while self.silent:
+            await asyncio.sleep(0.02)
+        answer: web.StreamResponse = await handler(request)
+        return answer
 
     async def _models(self, request: web.Request) -> web.StreamResponse:
         if (refused := self._unauthorised(request)) is not None:
