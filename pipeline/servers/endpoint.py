@@ -26,6 +26,10 @@ class Unavailable(UnderstudyError):
     """The endpoint gave no answer, or none that can be read. It may give one later."""
 
 
+class AnswerLost(Unavailable):
+    """The request was sent, but no whole answer came: the server may have computed it."""
+
+
 class Overloaded(Unavailable):
     """The endpoint asks for a pause (429, or 503 with Retry-After). `seconds` is None where it does not say how long."""
 
@@ -75,7 +79,7 @@ class Endpoint:
         return await self._ask("GET", path, None, min(_GET_SECONDS, self._timeout))
 
     async def post(self, path: str, body: dict[str, Any]) -> Any:
-        """The answer's JSON. Unavailable, Overloaded or RequestRefused."""
+        """The answer's JSON. Unavailable, AnswerLost, Overloaded or RequestRefused."""
         return await self._ask("POST", path, body, self._timeout)
 
     async def _ask(self, method: str, path: str, body: dict[str, Any] | None, seconds: float) -> Any:
@@ -88,14 +92,15 @@ class Endpoint:
                 raw = await answer.read()
                 status, headers = answer.status, answer.headers
         except TimeoutError:
-            raise Unavailable(f"{self.url}: no complete answer within {seconds:g} s") from None
+            raise AnswerLost(f"{self.url}: no complete answer within {seconds:g} s") from None
         except (aiohttp.ClientConnectorCertificateError, ssl.SSLError) as error:
             raise UsageError(
                 f"{self.url}: its certificate is not valid here ({self._brief(str(error))}); set SSL_CERT_FILE to the file of "
                 "the authority that signed it"
             ) from None
         except (aiohttp.ClientError, OSError, ValueError) as error:  # ValueError: headers that aiohttp cannot decode
-            raise Unavailable(f"{self.url}: {self._brief(str(error)) or type(error).__name__}") from None
+            kind = Unavailable if isinstance(error, aiohttp.ClientConnectorError) else AnswerLost
+            raise kind(f"{self.url}: {self._brief(str(error)) or type(error).__name__}") from None
         if status == 200:
             return self._json(raw)
         if 300 <= status < 400:
@@ -109,7 +114,7 @@ class Endpoint:
         try:
             return json.loads(raw)
         except (ValueError, RecursionError):
-            raise Unavailable(f"{self.url}: the answer is no JSON: {self._quoted(raw)}") from None
+            raise AnswerLost(f"{self.url}: the answer is no JSON: {self._quoted(raw)}") from None
 
     def _error(self, status: int, retry_after: str | None, path: str, raw: bytes) -> UnderstudyError:
         said = f"{self.url}: HTTP {status}: {self._message(raw)}"

@@ -5,6 +5,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +15,24 @@ import pytest
 from pipeline.config.server import ServerConfig
 from pipeline.corpus.prompt_store import Prompt
 from pipeline.errors import UnderstudyError, UsageError
-from pipeline.generation.completion_store import StoredCompletion, read_completions
+from pipeline.generation.completion_store import StoredCompletion, read_completions, write_shard
 from pipeline.generation.distributions import unpack
 from pipeline.generation.generate import GenerationSettings, plan_completions
 from pipeline.generation.journal import read_journal
 from pipeline.generation.served import generate_by_servers
 from pipeline.generation.served_completion import Served
+from pipeline.progress import Progress
 from pipeline.servers.connect import connect, identify
 from pipeline.servers.identity import Identity, OtherWeights
 from pipeline.servers.limits import BudgetSpent
 from pipeline.servers.pool import EndpointsDown
+from pipeline.servers.retries import Timing
 from pipeline.speculation.settings import GREEDY, Sampling
 from tests.fakes import quiet
-from tests.standin_server import EOS, FAULTS, VOCABULARY, Fault, StandIn, log_p_of, running, sampled_from
+from tests.standin_server import EOS, FAULTS, VOCABULARY, Fault, StandIn, log_p_of, overloaded, running, sampled_from
 
 NEW, AHEAD, KEPT = 6, 3, 4
+QUICK = Timing(retry=0.01, longest_retry=0.2, reopen=0.02, longest_reopen=0.2, pause=0.05)
 
 
 def _prompts(count: int, split: str = "train") -> list[Prompt]:
@@ -64,20 +68,28 @@ def _generate(
     out: Path,
     sampling: Sampling = GREEDY,
     identity: Identity | None = None,
+    timing: Timing = QUICK,
     **settings: Any,
 ) -> list[StoredCompletion]:
     """Run a generation, and return what it stored."""
-    known = identity or _identity(config)
-    out.mkdir(exist_ok=True)
-
-    async def run() -> None:
-        async with connect(config, known, VOCABULARY, quiet()) as (target, abilities):
-            served = Served(target, abilities, known, config.logprobs, VOCABULARY, [EOS])
-            requests = plan_completions(prompts, sampling)
-            await generate_by_servers(served, requests, _settings(sampling, **settings), out, quiet())
-
-    asyncio.run(run())
+    asyncio.run(_generation(config, identity or _identity(config), prompts, out, sampling, timing, settings))
     return list(read_completions(out))
+
+
+async def _generation(
+    config: ServerConfig,
+    identity: Identity,
+    prompts: Sequence[Prompt],
+    out: Path,
+    sampling: Sampling,
+    timing: Timing,
+    settings: dict[str, Any],
+) -> None:
+    out.mkdir(exist_ok=True)
+    async with connect(config, identity, VOCABULARY, quiet(), timing) as (target, abilities):
+        served = Served(target, abilities, identity, config.logprobs, VOCABULARY, [EOS])
+        requests = plan_completions(prompts, sampling)
+        await generate_by_servers(served, requests, _settings(sampling, **settings), out, quiet())
 
 
 def _greedy(prompt: Sequence[int], count: int, past_eos: int = 0, weights: int = 0) -> list[int]:
@@ -190,11 +202,13 @@ def test_a_run_that_ends_asks_only_for_what_is_missing(tmp_path: Path) -> None:
     """The second run asks for no completion that the first one received, and stores the same as an undisturbed run."""
     out = tmp_path / "out"
     with running(StandIn()) as server:
-        config = _config(server, patience_seconds=0.3, timeout_seconds=1.0, concurrency=2)
+        config = _config(server, patience_seconds=1.0, timeout_seconds=1.0, concurrency=2)
         identity = _identity(config)
         after = len(server.requests) + 9 + 14  # what `connect` asks, then some completions
         server.faults = lambda number: FAULTS["500"] if number >= after else None
-        with pytest.raises(EndpointsDown, match=r"the endpoint is down for 0.3 s .*EngineCore died"):
+        with pytest.raises(
+            EndpointsDown, match=r"the endpoint is down for 1 s .*EngineCore died.*; \d+ of 24 completions are"
+        ):
             _generate(config, _prompts(24), out, identity=identity)
         received = {tuple(prompt) for prompt, _ in server.served}
         kept = len(read_journal(out / "shard-00001.journal")) + 8
@@ -250,6 +264,140 @@ def test_a_restarted_server_with_other_weights_is_not_asked_again(tmp_path: Path
             _generate(config, _prompts(120), tmp_path / "out", identity=identity)
 
 
+def _made_by(out: Path, prompts: Sequence[Prompt], shard: int, weights: int = 0) -> list[bool]:
+    """Of every greedy completion on disk, stored or in a journal, whether these weights made it."""
+    pairs = [(item.prompt.tolist(), item.tokens.tolist()) for item in read_completions(out)]
+    for path in out.glob("*.journal"):
+        first = shard * int(path.stem.removeprefix("shard-"))
+        for record in read_journal(path):
+            pairs.append((list(plan(prompts)[first + record.number].tokens), record.arrays["tokens"].tolist()))
+    return [_greedy(prompt, NEW, weights=weights) == tokens for prompt, tokens in pairs]
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_an_endpoint_that_changes_its_weights_and_fails_leaves_nothing(tmp_path: Path, closed: bool) -> None:
+    """It makes some completions of another model before it fails. It comes back with that model, or never: what it made is
+    dropped; with the old weights the next run ends well."""
+    out = tmp_path / "out"
+    with running(StandIn(latency=0.02)) as good, running(StandIn()) as bad:
+        config = _config(good, bad, timeout_seconds=2.0)
+        identity = _identity(config)
+        start = len(bad.requests) + 9
+
+        def restart(number: int) -> Fault | None:
+            bad.weights = 1 if number >= start + 6 else 0
+            return FAULTS["500"] if number >= start + 16 and (closed or number < start + 22) else None
+
+        bad.faults = restart
+        with pytest.raises(OtherWeights, match=r"; \d+ completions that it made are dropped; \d+ of 60 .* are kept"):
+            _generate(config, _prompts(60), out, identity=identity, shard=30)
+        kept = _made_by(out, _prompts(60), 30)
+        bad.weights, bad.faults = 0, lambda number: None
+        bad.served.clear()
+        good.served.clear()
+        found = _generate(config, _prompts(60), out, identity=identity, shard=30)
+    assert (True, True) == (len(kept) > 5, all(kept))
+    assert 60 == len(found) == sum(_made_by(out, _prompts(60), 30))
+
+
+@pytest.mark.parametrize(
+    ("sampling", "processed"), [(GREEDY, False), (Sampling(), False), (Sampling(0.7), True), (Sampling(0.7, 10), False)]
+)
+@pytest.mark.parametrize("weights", [0, 1])
+def test_a_journal_of_another_model_is_not_continued(
+    tmp_path: Path, sampling: Sampling, processed: bool, weights: int
+) -> None:
+    """A run is killed; some of its completions were made by weights that the server no longer has. Those of the target's weights
+    are not asked for again."""
+    out = tmp_path / "out"
+    with running(StandIn(processed=processed)) as server:
+        config = _config(server, logprobs=128, patience_seconds=1.0)
+        identity = _identity(config)
+        after = len(server.requests) + 6
+
+        def swap(number: int) -> Fault | None:
+            server.weights = weights if number >= after else 0
+            return FAULTS["500"] if number >= after + 16 else None
+
+        server.faults = swap
+        with pytest.raises(EndpointsDown):
+            _generate(config, _prompts(40), out, sampling, identity, shard=40)
+        kept = len(read_journal(out / "shard-00000.journal"))
+        server.weights, server.faults = 0, lambda number: None
+        server.served.clear()
+        found = _generate(config, _prompts(40), out, sampling, identity, shard=40)
+        asked = sum(len(prompt) < 32 for prompt, _ in server.served)
+    assert 40 == len({item.id for item in found}) == len(found)
+    assert 4 < kept < 20
+    assert asked == (40 if weights else 40 - kept)
+
+
+def test_a_shard_that_cannot_be_written_is_not_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk while a shard is stored ends the run, even if the disk is free again a moment later."""
+    failed: list[str] = []
+
+    def write(directory: Path, name: str, rows: Any) -> None:
+        if not failed:
+            failed.append(name)
+            raise OSError(28, "No space left on device")
+        write_shard(directory, name, rows)
+
+    monkeypatch.setattr("pipeline.generation.served.write_shard", write)
+    with running(StandIn()) as server, pytest.raises(OSError, match="No space left"):
+        _generate(_config(server), _prompts(40), tmp_path / "out")
+
+
+def test_an_interrupted_run_keeps_what_it_has(tmp_path: Path) -> None:
+    """Ctrl-C cancels the requests in flight; the journals have all the others."""
+    out = tmp_path / "out"
+    with running(StandIn(latency=0.01)) as server:
+        config = _config(server)
+        identity = _identity(config)
+        before = len(server.served)
+
+        async def interrupt(run: Any) -> None:
+            task = asyncio.create_task(run)
+            while len(server.served) < before + 2 + 12:
+                await asyncio.sleep(0.005)
+            task.cancel()
+            await task
+
+        with pytest.raises(asyncio.CancelledError):
+            asyncio.run(interrupt(_generation(config, identity, _prompts(60), out, GREEDY, QUICK, {"shard": 32})))
+        kept = len(_made_by(out, _prompts(60), 32))
+        received = len(server.served) - before - 2
+        server.served.clear()
+        found = _generate(config, _prompts(60), out, identity=identity, shard=32)
+        asked = sum(len(prompt) < 32 for prompt, _ in server.served)
+    assert 12 - 4 <= kept <= received
+    assert (60, 60 - kept) == (len(found), asked)
+
+
+def test_an_endpoint_that_fails_is_left_out_of_the_identity(capsys: pytest.CaptureFixture[str]) -> None:
+    """It lists its model, but computes nothing: the others identify the target, and a warning names it. A server that is busy for
+    a moment is asked again."""
+    busy = overloaded("0.01")
+    with running(StandIn()) as bad, running(StandIn()) as good, running(StandIn()) as late:
+        bad.faults = lambda number: FAULTS["500"]
+        good.faults = lambda number: busy if number == 2 else None
+        late.faults = lambda number: FAULTS["too few tokens"] if number == 0 else None
+        config = _config(bad, good, late)
+        found = asyncio.run(identify(config, "v1", "float32", [], Progress(terminal=False)))
+        good.faults = lambda number: None
+        assert found.digest == _identity(_config(good)).digest
+    said = capsys.readouterr().err
+    assert (True, 1) == (f"warning: {bad.url}: HTTP 500: EngineCore died; continuing without" in said, said.count("\n"))
+
+
+def test_servers_with_other_flags_are_refused(tmp_path: Path) -> None:
+    """What their log-probabilities mean is said in words."""
+    with running(StandIn()) as one, running(StandIn(processed=True)) as other:
+        config = _config(one, other)
+        said = r"its log-probabilities are (raw|processed); those of the other endpoints are (raw|processed); start all"
+        with pytest.raises(UsageError, match=said):
+            _generate(config, _prompts(2), tmp_path / "out")
+
+
 def test_two_endpoints_with_different_weights_are_refused() -> None:
     """Nothing is generated by two models."""
     with (
@@ -300,8 +448,6 @@ def test_a_pause_that_a_server_asks_for_is_obeyed(tmp_path: Path) -> None:
             times.append(time.monotonic())
             return _overloaded if number == start + 3 else None
 
-        from tests.standin_server import overloaded
-
         _overloaded = overloaded("0.4")
         server.faults = pause
         _generate(config, _prompts(8), tmp_path / "out", identity=identity)
@@ -309,15 +455,15 @@ def test_a_pause_that_a_server_asks_for_is_obeyed(tmp_path: Path) -> None:
     assert times[refused + 1] - times[refused] >= 0.4
 
 
-def test_a_slow_endpoint_loses_its_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_endpoint_loses_its_requests(tmp_path: Path) -> None:
     """What one endpoint does not answer in ten times the usual time is asked of another one."""
-    monkeypatch.setattr("pipeline.servers.pool._SLOW_AT_LEAST", 0.2)
+    timing = replace(QUICK, slow_at_least=0.2)
     with running(StandIn()) as good, running(StandIn()) as slow:
         config = _config(good, slow)
         identity = _identity(config)
         start = len(slow.requests) + 9 + 60
         slow.faults = lambda number: FAULTS["silence"] if number >= start else None
-        found = _generate(config, _prompts(240), tmp_path / "out", identity=identity)
+        found = _generate(config, _prompts(240), tmp_path / "out", identity=identity, timing=timing)
     assert 240 == len(found)
 
 
@@ -348,9 +494,9 @@ def test_no_more_tokens_a_second_than_allowed(tmp_path: Path) -> None:
     assert time.monotonic() - began > 39 * 16 / 2000
 
 
-def test_a_request_that_fails_everywhere_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_fails_everywhere_ends_the_run(tmp_path: Path) -> None:
     """A prompt whose answer is bad each time is not asked for ever; the message names an endpoint."""
-    monkeypatch.setattr("pipeline.servers.pool._ATTEMPTS", 4)
+    timing = replace(QUICK, attempts=4)
     with running(StandIn()) as server:
         config = _config(server)
         identity = _identity(config)
@@ -359,8 +505,10 @@ def test_a_request_that_fails_everywhere_ends_the_run(tmp_path: Path, monkeypatc
             return FAULTS["too few tokens"] if server.requests[number]["prompt"][-1] == 3 else None
 
         server.faults = one_prompt
-        with pytest.raises(UnderstudyError, match=r"http://.*: the token ids .* differ; tried 4 times"):
-            _generate(config, _prompts(8), tmp_path / "out", identity=identity)
+        with pytest.raises(
+            UnderstudyError, match=r"http://.*: the token ids .* differ; the request failed 4 times; run again"
+        ):
+            _generate(config, _prompts(8), tmp_path / "out", identity=identity, timing=timing)
 
 
 def test_a_stop_token_that_the_pair_does_not_know_is_named(tmp_path: Path) -> None:
