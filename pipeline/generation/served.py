@@ -212,8 +212,7 @@ class _Run:
     async def _commit(self, shard: _Shard) -> None:
         """Write the shard, once every endpoint that took part has shown that it still serves the same weights."""
         try:
-            for url in shard.urls:
-                await self._require_target(shard, url)
+            await asyncio.gather(*(self._require_target(shard, url) for url in shard.urls))
             known = [record for record in shard.records.values() if record.facts["surprise"] is not None]
             tokens = sum(len(record.arrays["tokens"]) for record in known)
             require_samples([record.facts["surprise"] for record in known], tokens)

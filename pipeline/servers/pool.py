@@ -44,6 +44,7 @@ class _State:
     closed: bool = False
     admitted: bool = False  # once
     paused_until: float = 0.0
+    one_check: asyncio.Lock = field(default_factory=asyncio.Lock)  # so that checks add one request to `concurrency`
     checked_at: float = 0.0  # when the last check that it passed began
     last_error: str = ""
 
@@ -71,7 +72,6 @@ class Pool:
         self._fatal: Exception | None = None
         self._failing_since: float | None = None  # nothing has worked since then
         self._running: dict[object, float] = {}  # when each request in flight began
-        self._one_check = asyncio.Lock()  # so that checks add one request to `concurrency` at most
 
     async def __aenter__(self) -> "Pool":
         self._changed, self._failing_since = asyncio.Condition(), now()
@@ -140,8 +140,10 @@ class Pool:
         be done: the endpoint is closed, or not of this pool."""
         state = next((state for state in self._states if state.endpoint.url == url), None)
         asked_at = now()
-        async with self._one_check:
-            if state is None or state.closed:
+        if state is None:
+            return False
+        async with state.one_check:
+            if state.closed:
                 return False
             if state.checked_at > asked_at:
                 return True

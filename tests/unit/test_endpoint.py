@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from pipeline.config.server import EndpointConfig, ServerConfig
 from pipeline.errors import EXIT_FAILURE, EXIT_USAGE, UnderstudyError, UsageError
-from pipeline.servers.endpoint import Endpoint, Overloaded, RequestRefused, Unavailable
+from pipeline.servers.endpoint import AnswerLost, Endpoint, Overloaded, RequestRefused, Unavailable
 from pipeline.servers.target import read_model
 from tests.standin_server import FAULTS, StandIn, overloaded, running
 
@@ -201,10 +201,10 @@ def _all_of(url: str, reply: list[bytes], sent: Iterable[bytes]) -> list[Any]:
     return asyncio.run(ask())
 
 
-def test_a_connection_that_ends_at_any_byte_is_unavailable(raw_server: tuple[str, list[bytes]]) -> None:
+def test_a_connection_that_ends_at_any_byte_is_a_lost_answer(raw_server: tuple[str, list[bytes]]) -> None:
     """Before the headers, within them, and at each byte of the body; the whole answer is read."""
     *cut, whole = _all_of(*raw_server, (ANSWER[:size] for size in range(len(ANSWER) + 1)))
-    assert {Unavailable} == {type(error) for error in cut}
+    assert {AnswerLost} == {type(error) for error in cut}
     assert {"choices": [{"index": 0}]} == whole
 
 
