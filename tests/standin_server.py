@@ -4,38 +4,51 @@ The distribution over tokens is a softmax of logits that a hash of the last toke
 and log p can be checked exactly. It runs in a thread of the test's process, on a real socket.
 """
 
+import argparse
 import asyncio
 import contextlib
+import functools
 import hashlib
 import json
+import logging
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from aiohttp import web
 from numpy.typing import NDArray
 
+ROOT = Path(__file__).parents[1]
 VOCABULARY = 512
 EOS = 7
 _ORDER = 3  # tokens that the next distribution depends on
 
 
 def log_p_of(prefix: Sequence[int], weights: int = 0) -> NDArray[np.float64]:
-    """(V,): log p of the next token at temperature 1, for a model called `weights`."""
-    name = f"{weights}/{list(prefix[-_ORDER:])}".encode()
-    rng = np.random.default_rng(int.from_bytes(hashlib.sha256(name).digest()[:8], "big"))
-    logits = 3.0 * rng.standard_normal(VOCABULARY)
+    """(V,), read-only: log p of the next token at temperature 1, for a model called `weights`."""
+    return _log_p_of(tuple(prefix[-_ORDER:]), weights)
+
+
+@functools.lru_cache(maxsize=8192)
+def _log_p_of(last: tuple[int, ...], weights: int) -> NDArray[np.float64]:
+    digest = hashlib.sha256(f"{weights}/{list(last)}".encode()).digest()
+    logits = 3.0 * np.random.Generator(np.random.SFC64(list(digest[:8]))).standard_normal(VOCABULARY)
     logits[EOS] += 6.0  # so that some completions end
-    return np.asarray(logits - np.logaddexp.reduce(logits))
+    log_p = np.asarray(logits - np.log(np.exp(logits).sum()))
+    log_p.setflags(write=False)
+    return log_p
 
 
 def sampled_from(log_p: NDArray[np.float64], body: dict[str, Any]) -> NDArray[np.float64]:
     """log p as sampled from: temperature, then top_k, then top_p, then min_p, as vLLM applies them."""
     temperature = body["temperature"] or 1.0
     found = log_p / temperature
-    found -= np.logaddexp.reduce(found)
+    found = found - np.log(np.exp(found).sum())
     if body["temperature"] == 0:
         return found
     order = np.argsort(-found, kind="stable")
@@ -49,7 +62,7 @@ def sampled_from(log_p: NDArray[np.float64], body: dict[str, Any]) -> NDArray[np
     if body["min_p"] > 0:
         keep &= found >= found[order[0]] + np.log(body["min_p"])
     found = np.where(keep, found, -np.inf)
-    return np.asarray(found - np.logaddexp.reduce(found))
+    return np.asarray(found - np.log(np.exp(found).sum()))
 
 
 Fault = Callable[
@@ -69,25 +82,38 @@ class StandIn:
     sampler_temperature: float | None = None  # a broken sampler: it uses this one, whatever is asked
     speculates: bool = False  # then log p of completions is wrong (vLLM 34497)
     token: str | None = None  # bearer token that is required
+    silent: bool = False  # it accepts connections and answers nothing
     context: int = 4096
     model: str = "target"
     version: str = "0.32.0"
     eos: int = EOS  # ends a completion; the distribution does not depend on it
     faults: Callable[[int], Fault | None] = lambda number: None
+    log: bool = True  # whether `requests` and `served` are kept
     requests: list[dict[str, Any]] = field(default_factory=list)  # bodies of all completion requests
     served: list[tuple[list[int], list[int]]] = field(
         default_factory=list
     )  # prompt and tokens of right answers that were sent
+    served_by: list[int] = field(default_factory=list)  # the weights that made each of them
     most_at_once: int = 0
     url: str = ""
+    restart: Callable[[float], Any] = lambda seconds: None  # a coroutine: no connections for so long; set by `running`
     _at_once: int = 0
+    _number: int = 0
 
     def application(self) -> web.Application:
         app = web.Application(client_max_size=1 << 26)
+        app.middlewares.append(self._or_silence)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/version", self._version)
         app.router.add_post("/v1/completions", self._completions)
         return app
+
+    @web.middleware
+    async def _or_silence(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        while self.silent:
+            await asyncio.sleep(0.02)
+        answer: web.StreamResponse = await handler(request)
+        return answer
 
     async def _models(self, request: web.Request) -> web.StreamResponse:
         if (refused := self._unauthorised(request)) is not None:
@@ -107,8 +133,10 @@ class StandIn:
         if (refused := self._unauthorised(request)) is not None:
             return refused
         body = await request.json()
-        number = len(self.requests)
-        self.requests.append(body)
+        number = self._number
+        self._number += 1
+        if self.log:
+            self.requests.append(body)
         self._at_once += 1
         self.most_at_once = max(self.most_at_once, self._at_once)
         try:
@@ -116,13 +144,14 @@ class StandIn:
                 await asyncio.sleep(self.latency)
             if (error := self._refusal(body)) is not None:
                 return web.json_response({"error": {"message": error, "code": 400}}, status=400)
-            raw = json.dumps(self._answer(body)).encode()
+            raw = json.dumps(self.answer(body)).encode()
             if (fault := self.faults(number)) is not None:
                 answer: web.StreamResponse = await fault(request, raw)
                 return answer
-            choice = json.loads(raw)["choices"][0]
-            if body.get("prompt_logprobs") is None:
+            if self.log and body.get("prompt_logprobs") is None:
+                choice = json.loads(raw)["choices"][0]
                 self.served.append((body["prompt"], choice["token_ids"]))
+                self.served_by.append(self.weights)
             return web.Response(body=raw, content_type="application/json")
         finally:
             self._at_once -= 1
@@ -139,7 +168,8 @@ class StandIn:
             return f"This model's maximum context length is {self.context} tokens."
         return None
 
-    def _answer(self, body: dict[str, Any]) -> dict[str, Any]:
+    def answer(self, body: dict[str, Any]) -> dict[str, Any]:
+        """The right answer to a request."""
         neutral = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
         body = neutral | self.defaults | {key: value for key, value in body.items() if value is not None}
         rng = np.random.default_rng(body.get("seed"))
@@ -148,7 +178,7 @@ class StandIn:
             plain = log_p_of(ids, self.weights)
             broken = {} if self.sampler_temperature is None else {"temperature": self.sampler_temperature}
             by = sampled_from(plain, body | broken)
-            token = int(plain.argmax()) if body["temperature"] == 0 else int(rng.choice(VOCABULARY, p=np.exp(by)))
+            token = int(plain.argmax()) if body["temperature"] == 0 else _drawn(by, rng)
             given = by if self.processed else plain
             given = given - 0.5 if self.speculates else given
             tokens.append(token)
@@ -185,9 +215,15 @@ class StandIn:
         return found
 
 
+def _drawn(log_p: NDArray[np.float64], rng: np.random.Generator) -> int:
+    cumulative = np.exp(log_p).cumsum()
+    return int(np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right"))
+
+
 def _listed(log_p: NDArray[np.float64], token: int, count: int) -> dict[int, float]:
     """The token and the `count` likeliest ones, with log p as vLLM prints it."""
-    best = np.argsort(-log_p, kind="stable")[:count].tolist()
+    likeliest = np.argpartition(-log_p, count)[:count] if count else np.zeros(0, int)
+    best = likeliest[np.lexsort((likeliest, -log_p[likeliest]))].tolist()
     return {one: float(max(log_p[one], -9999.0)) for one in dict.fromkeys([token, *best])}
 
 
@@ -198,13 +234,30 @@ def running(server: StandIn, port: int = 0, unix: str | None = None, ssl: Any = 
     loop = asyncio.new_event_loop()
 
     async def serve() -> None:
-        runner = web.AppRunner(server.application(), handler_cancellation=True, shutdown_timeout=0.1)
+        silent = logging.getLogger("tests.standin_server")  # a connection that is cut is no error here
+        silent.setLevel(logging.CRITICAL + 1)
+        runner = web.AppRunner(
+            server.application(), handler_cancellation=True, shutdown_timeout=0.1, access_log=None, logger=silent
+        )
         await runner.setup()
         site: web.BaseSite = (
             web.UnixSite(runner, unix) if unix else web.TCPSite(runner, "127.0.0.1", port, ssl_context=ssl)
         )
         await site.start()
         server.url = f"unix://{unix}" if unix else f"http{'s' if ssl else ''}://127.0.0.1:{runner.addresses[0][1]}"
+
+        async def restart(seconds: float) -> None:
+            nonlocal site
+            await site.stop()
+            for connection in runner.server.connections if runner.server else ():
+                if connection.transport is not None:
+                    connection.transport.abort()
+            await asyncio.sleep(seconds)
+            site = web.TCPSite(runner, "127.0.0.1", runner_port, ssl_context=ssl)
+            await site.start()
+
+        runner_port = 0 if unix else runner.addresses[0][1]
+        server.restart = restart
         ready.set()
         while not stop.is_set():
             await asyncio.sleep(0.005)
@@ -260,10 +313,10 @@ def cut_at(share: float) -> Fault:
     return lambda request, raw: _cut(request, raw, int(share * len(raw)))
 
 
-def overloaded(after: str | None) -> Fault:
-    """429, with `after` in Retry-After."""
+def overloaded(after: str | None, status: int = 429) -> Fault:
+    """A request for a pause, with `after` in Retry-After."""
     headers = {} if after is None else {"Retry-After": after}
-    return _of(lambda raw: web.json_response({"error": {"message": "busy"}}, status=429, headers=headers))
+    return _of(lambda raw: web.json_response({"error": {"message": "busy"}}, status=status, headers=headers))
 
 
 def silence(seconds: float) -> Fault:
@@ -315,6 +368,9 @@ FAULTS: dict[str, Fault] = {
     "500": _of(lambda raw: web.json_response({"error": {"message": "EngineCore died"}}, status=500)),
     "503": _of(lambda raw: web.json_response({"error": "loading"}, status=503)),
     "429": overloaded("0.02"),
+    "429 without Retry-After": overloaded(None),
+    "429 until a date that is over": overloaded("Mon, 23 Nov 2020 12:00:00 GMT"),
+    "503 with Retry-After": overloaded("0.02", 503),
     "connection cut in the headers": cut_at(0.0),
     "connection cut in the body": cut_at(0.5),
     "connection cut at the last byte": cut_at(0.999),
@@ -330,3 +386,37 @@ FAULTS: dict[str, Fault] = {
     "one byte at a time": lambda request, raw: _slowly(request, raw, 1.0),
     "silence": silence(30.0),
 }
+
+
+def main() -> None:
+    """`python -m tests.standin_server`: a server in a process of its own. It prints its URL, and ends with its input."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--latency", type=float, default=0.0)
+    parser.add_argument("--weights", type=int, default=0)
+    parser.add_argument("--processed", action="store_true")
+    parser.add_argument("--eos", type=int, default=EOS)
+    asked = parser.parse_args()
+    server = StandIn(latency=asked.latency, weights=asked.weights, processed=asked.processed, eos=asked.eos, log=False)
+    with running(server, asked.port):
+        print(server.url, flush=True)
+        sys.stdin.read()
+
+
+@contextlib.contextmanager
+def in_processes(count: int, *arguments: str) -> Iterator[list[StandIn]]:
+    """So many servers in processes of their own; of each only `url` is known here."""
+    command = [sys.executable, "-m", "tests.standin_server", *arguments]
+    started = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        for _ in range(count)
+    ]
+    try:
+        yield [StandIn(url=process.stdout.readline().strip()) for process in started if process.stdout]
+    finally:
+        for process in started:
+            process.communicate()
+
+
+if __name__ == "__main__":
+    main()

@@ -45,6 +45,7 @@ class ReceivedCompletion:
     length: int  # without the lookahead
     stopped: bool
     surprise: float | None  # see `surprise.py`; None where the distribution as sampled from is not listed
+    answered_N: NDArray[np.float32]  # log p as the endpoints that made the tokens gave it
     arrays: dict[str, NDArray[Any]]  # tokens, log_p, entries, certain, rest_log_p
 
 
@@ -70,7 +71,7 @@ async def complete(served: Served, item: CompletionRequest, settings: Generation
         answers.append(later)
         endpoints.add(endpoint.url)
     tokens_N = np.concatenate([one.tokens_N for one in answers])
-    log_p_N = np.concatenate([one.log_p_N for one in answers])
+    answered_N = log_p_N = np.concatenate([one.log_p_N for one in answers])
     if way.rescored:
         ids = [*item.prompt.tokens, *tokens_N.tolist()]
         scored, endpoint = await served.target.score(
@@ -92,7 +93,27 @@ async def complete(served: Served, item: CompletionRequest, settings: Generation
     elif way.log_p == "zero":
         log_p_N = np.zeros(len(tokens_N), dtype=np.float32)
     arrays = {"tokens": tokens_N, "log_p": log_p_N, **_sparse(served, settings, likeliest, seed_of(settings, item))}
-    return ReceivedCompletion(sorted(endpoints), len(found.tokens_N), found.stopped, surprised, arrays)
+    return ReceivedCompletion(sorted(endpoints), len(found.tokens_N), found.stopped, surprised, answered_N, arrays)
+
+
+async def differs(
+    served: Served, item: CompletionRequest, tokens_N: NDArray[np.int32], answered_N: NDArray[np.float32]
+) -> NDArray[np.float64]:
+    """(N,): by how much `answered_N` (see `ReceivedCompletion`) differs from what the servers say of the same tokens now; nan
+    where they do not say enough. Tells later whether the weights that made a completion were those of the target.
+
+    Raises as `ServedTarget.score`.
+    """
+    ids = [*item.prompt.tokens, *tokens_N.tolist()]
+    request = ScoreRequest(ids=ids, start=len(item.prompt.tokens), kept=served.listed)
+    scored, _ = await served.target.score(request)
+    abilities, sampling = served.abilities, item.sampling
+    log_p_N = scored.log_p_N
+    if abilities.processed and not (sampling.greedy or sampling.unchanged):
+        sampled_NK = log_probabilities(torch.from_numpy(scored.likeliest.log_p_NK), sampling).numpy()
+        is_it_NK = (scored.likeliest.ids_NK == tokens_N[:, None]) & np.isfinite(sampled_NK)
+        log_p_N = np.where(is_it_NK.any(1), np.where(is_it_NK, sampled_NK, 0.0).sum(1), np.nan)
+    return np.abs(answered_N.astype(np.float64) - log_p_N)
 
 
 def _sparse(

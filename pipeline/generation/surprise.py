@@ -38,6 +38,6 @@ def require_samples(totals: Sequence[float], tokens: int) -> None:
     if abs(mean) > max(_NATS, _STANDARD_ERRORS * error):
         raise UnderstudyError(
             f"the completions are not samples of the log-probabilities that came with them: log p is {mean:+.3f} nats per token "
-            f"from what samples have, {abs(mean) / error:.0f} standard errors; does the sampler work (vLLM issue 55005: not "
-            "while speculating on a CPU), and do its log-probabilities belong to `sampling`?"
+            f"from what samples have, {abs(mean) / error:.0f} standard errors; does the server's sampler work (vLLM issue 55005: "
+            "not while speculating on a CPU), and do its log-probabilities belong to `sampling`?"
         )

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from pipeline.errors import UsageError
 from pipeline.servers.api import GenerateRequest, ScoreRequest
 from pipeline.servers.endpoint import Endpoint
 from pipeline.servers.identity import golden_prompts, is_rounding
+from pipeline.servers.retries import retried
 from pipeline.servers.target import Asking
 from pipeline.speculation.settings import Sampling
 
@@ -26,6 +28,12 @@ class Abilities:
     processed: bool  # of the distribution as sampled from; else at temperature 1 without cut-offs
     trusted: bool  # they agree with a scoring of the same tokens; a server that speculates may report wrong ones
     scores: bool  # the server gives the log-probabilities of a prompt
+
+    @property
+    def text(self) -> str:
+        """In words, for messages."""
+        mode = "processed" if self.processed else "raw"
+        return mode if self.trusted else f"{mode} and differ from a scoring (the server speculates)"
 
 
 @dataclass(frozen=True)
@@ -98,8 +106,8 @@ async def require_defaults(endpoint: Endpoint, asking: Asking, sampling: Samplin
         request = GenerateRequest(
             prompt=prompt, sampling=sampling, max_tokens=_TOKENS, seed=seed, stop_tokens=(), ignore_eos=True
         )
-        stated, _ = await asking.generate(endpoint, request)
-        by_default, _ = await asking.generate(endpoint, request, without=_DEFAULTS)
+        stated, _ = await retried(endpoint, partial(asking.generate, endpoint, request))
+        by_default, _ = await retried(endpoint, partial(asking.generate, endpoint, request, without=_DEFAULTS))
         different += stated.tokens_N.tolist() != by_default.tokens_N.tolist()
     if different > 1:
         raise UsageError(

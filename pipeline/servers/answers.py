@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from pipeline.errors import UnderstudyError
 
 _HIGHEST = 1e-3  # log-probabilities above it are none; the rest is rounding
+_LOWEST = -1e30  # lower ones do not fit float32
+_LARGEST_ID = 2**31 - 1
 
 
 class BadAnswer(UnderstudyError):
@@ -57,12 +59,15 @@ def generated(
     *,
     kept: int,
     stopped: bool,
+    may_stop: bool,
     limit: int,
     vocabulary: int,
 ) -> Generated:
-    """A checked completion of at most `limit` tokens; BadAnswer says what is wrong. `kept`: K."""
-    if not tokens or len(tokens) > limit or (len(tokens) < limit and not stopped):
+    """A checked completion of at most `limit` tokens; BadAnswer says what is wrong. `kept`: K. `may_stop`: before the limit."""
+    if not tokens or len(tokens) > limit or (len(tokens) < limit and not (stopped and may_stop)):
         raise BadAnswer(f"{len(tokens)} tokens where {limit} were asked for")
+    if log_p is None:
+        raise BadAnswer("no log-probabilities")
     _check_counts(len(tokens), log_p, candidates)
     return Generated(
         tokens_N=_ids(tokens, vocabulary),
@@ -74,7 +79,7 @@ def generated(
 
 def scored(tokens: Sequence[int], candidates: Sequence[Candidates], *, kept: int, vocabulary: int) -> Scored:
     """Checked log-probabilities of `tokens`; each of `candidates` holds its token's. BadAnswer says what is wrong."""
-    _check_counts(len(tokens), tokens, candidates)
+    _check_counts(len(tokens), None, candidates)
     missing = [token for token, found in zip(tokens, candidates, strict=True) if token not in found]
     if missing:
         raise BadAnswer(f"no log-probability for token {missing[0]} of the prompt")
@@ -82,20 +87,30 @@ def scored(tokens: Sequence[int], candidates: Sequence[Candidates], *, kept: int
     return Scored(log_p_N=log_p, likeliest=_likeliest(candidates, kept, vocabulary))
 
 
-def _check_counts(count: int, log_p: Sequence[float], candidates: Sequence[Candidates] | None) -> None:
+def _check_counts(count: int, log_p: Sequence[float] | None, candidates: Sequence[Candidates] | None) -> None:
     for name, found in (("log-probabilities", log_p), ("lists of likeliest tokens", candidates)):
+        if found is not None and not isinstance(found, list):
+            raise BadAnswer(f"the {name} are no list")
         if found is not None and len(found) != count:
             raise BadAnswer(f"{len(found)} {name} for {count} tokens")
 
 
 def _likeliest(candidates: Sequence[Candidates], kept: int, vocabulary: int) -> LikeliestTokens:
-    rows = [sorted(found.items(), key=lambda item: (-item[1], item[0]))[:kept] for found in candidates]
-    if short := [len(row) for row in rows if len(row) < kept]:
-        raise BadAnswer(f"{short[0]} likeliest tokens where {kept} were asked for")
-    ids_NK = np.array([token for row in rows for token, _ in row], dtype=np.int64).reshape(-1, kept)
-    log_p_NK = _log_p([log_p for row in rows for _, log_p in row]).reshape(-1, kept)
-    if (ids_NK < 0).any():
-        raise BadAnswer(f"token {ids_NK.min()} among the likeliest, which is none")
+    counts = [len(found) for found in candidates]
+    if min(counts) < kept:
+        raise BadAnswer(f"{min(counts)} likeliest tokens where {kept} were asked for")
+    ids, log_p = (
+        [token for found in candidates for token in found],
+        [one for found in candidates for one in found.values()],
+    )
+    if wrong := [token for token in ids if not 0 <= token <= _LARGEST_ID]:
+        raise BadAnswer(f"token {wrong[0]} among the likeliest, which is none")
+    # The server adds the token itself, so that rows differ in length: pad them at the end.
+    is_there_NM = np.arange(max(counts)) < np.array(counts)[:, None]
+    ids_NM, log_p_NM = np.zeros(is_there_NM.shape, np.int64), np.full(is_there_NM.shape, -np.inf, np.float32)
+    ids_NM[is_there_NM], log_p_NM[is_there_NM] = ids, _log_p(log_p)
+    order_NK = np.lexsort((ids_NM, -log_p_NM), axis=-1)[:, :kept]
+    ids_NK, log_p_NK = np.take_along_axis(ids_NM, order_NK, 1), np.take_along_axis(log_p_NM, order_NK, 1)
     # The target's logits may be padded to more columns than the pair shares; such a token is not of the pair.
     beyond_NK = ids_NK >= vocabulary
     log_p_NK[beyond_NK], ids_NK[beyond_NK] = -np.inf, 0
@@ -114,9 +129,8 @@ def _ids(tokens: Sequence[int], vocabulary: int) -> NDArray[np.int32]:
 
 
 def _log_p(values: Sequence[float]) -> NDArray[np.float32]:
-    if not all(type(value) in (float, int) for value in values):
+    if not set(map(type, values)) <= {float, int}:
         raise BadAnswer("a log-probability is no number")
-    found = np.array(values, dtype=np.float32)
-    if not np.isfinite(found).all() or (found > _HIGHEST).any():
-        raise BadAnswer(f"log-probability {found[~np.isfinite(found) | (found > _HIGHEST)][0]}, which is none")
-    return np.minimum(found, 0.0)
+    if wrong := [value for value in values if not _LOWEST < value <= _HIGHEST]:  # NaN is in no interval
+        raise BadAnswer(f"log-probability {str(wrong[0])[:20]}, which is none")
+    return np.minimum(np.array(values, dtype=np.float32), 0.0)

@@ -1,14 +1,16 @@
 """Opens the endpoints of a target and makes sure that all serve what the run expects. Torch-free."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 
 from pipeline.config.pair import NumberFormat
 from pipeline.config.server import ServerConfig
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.progress import Progress
 from pipeline.servers.abilities import Abilities, find_abilities
-from pipeline.servers.endpoint import Endpoint, Unavailable
+from pipeline.servers.endpoint import Endpoint
 from pipeline.servers.engines import APIS
 from pipeline.servers.identity import (
     Identity,
@@ -19,6 +21,7 @@ from pipeline.servers.identity import (
     require_same,
 )
 from pipeline.servers.pool import Pool
+from pipeline.servers.retries import TIMING, TRANSIENT, Timing, retried
 from pipeline.servers.target import Asking, ServedModel, ServedTarget, read_model
 
 _ANY_TOKEN = 2**31  # before the pair is known
@@ -56,33 +59,54 @@ async def identify(
                 raise UsageError(f"generate.server.endpoints: {first.url} and {endpoint.url} differ: {differs}")
         asking = Asking(APIS[settings.api], models[first].name, _ANY_TOKEN)
         declared = [one for one in known if (one.revision, one.dtype) == (revision, dtype)]
-        identity = await _known(first, asking, models[first], declared)
-        if identity is None:
-            identity = new_identity(models[first], await first_answers(first, asking), revision, dtype)
-        for endpoint in list(models)[1:]:
-            difference = await mean_difference(endpoint, asking, identity.golden)
+        identity, by, errors = None, first, list[str]()
+        for endpoint, model in models.items():
+            try:
+                if identity is None:
+                    found = await retried(endpoint, partial(_known, endpoint, asking, model, declared))
+                    if found is None:
+                        golden = await retried(endpoint, partial(first_answers, endpoint, asking))
+                        found = new_identity(model, golden, revision, dtype)
+                    identity, by = found, endpoint
+                    continue
+                difference = await retried(endpoint, partial(mean_difference, endpoint, asking, identity.golden))
+            except TRANSIENT as error:
+                errors.append(str(error))
+                continue
             if not is_rounding(difference, dtype):
                 raise UsageError(
-                    f"generate.server.endpoints: {first.url} and {endpoint.url} serve different weights: log p of fixed tokens "
+                    f"generate.server.endpoints: {by.url} and {endpoint.url} serve different weights: log p of fixed tokens "
                     f"differs by {difference:.2g} on average; leave one of them out"
                 )
+        _warn(errors, identity is not None, progress)
+        assert identity is not None  # else `_warn` raised
         return identity
 
 
 async def _models(endpoints: Sequence[Endpoint], name: str | None, progress: Progress) -> dict[Endpoint, ServedModel]:
+    found = await asyncio.gather(
+        *(retried(endpoint, partial(read_model, endpoint, name)) for endpoint in endpoints), return_exceptions=True
+    )
     models, errors = dict[Endpoint, ServedModel](), list[str]()
-    for endpoint in endpoints:
-        try:
-            models[endpoint] = await read_model(endpoint, name)
-        except Unavailable as error:
-            errors.append(str(error))
-    if not models:
+    for endpoint, model in zip(endpoints, found, strict=True):
+        if isinstance(model, ServedModel):
+            models[endpoint] = model
+        elif isinstance(model, TRANSIENT):
+            errors.append(str(model))
+        else:
+            raise model
+    _warn(errors, bool(models), progress)
+    return models
+
+
+def _warn(errors: Sequence[str], any_answers: bool, progress: Progress) -> None:
+    """Warn about endpoints that do not answer; UnderstudyError if none does."""
+    if not any_answers:
         raise UnderstudyError(
             f"generate.server: no endpoint answers: {'; '.join(errors[:3])}; start a server and run again"
         )
     for text in errors:
         progress.warn(f"{text}; continuing without this endpoint until it answers")
-    return models
 
 
 def _differs(one: ServedModel, other: ServedModel) -> str:
@@ -108,6 +132,7 @@ async def connect(
     identity: Identity,
     vocabulary: int,
     progress: Progress,
+    timing: Timing = TIMING,
 ) -> AsyncIterator[tuple[ServedTarget, Abilities]]:
     """A pool of the endpoints, each of which serves the weights of `identity`, and what their log-probabilities mean.
 
@@ -122,10 +147,11 @@ async def connect(
         abilities = await find_abilities(endpoint, asking, settings.logprobs, identity.dtype)
         if found and abilities != found[0]:
             raise UsageError(
-                f"{endpoint.url}: its log-probabilities mean something else than those of the other endpoints ({abilities}, "
-                f"{found[0]}); start all servers with the same flags"
+                f"{endpoint.url}: its log-probabilities are {abilities.text}; those of the other endpoints are {found[0].text}; "
+                "start all servers with the same flags"
             )
         found.append(abilities)
 
-    async with Pool([Endpoint(one, settings) for one in settings.endpoints], settings, readmit, progress) as pool:
+    endpoints = [Endpoint(one, settings) for one in settings.endpoints]
+    async with Pool(endpoints, settings, readmit, progress, timing) as pool:
         yield ServedTarget(pool, asking), found[0]

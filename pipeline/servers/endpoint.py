@@ -17,11 +17,17 @@ from pipeline.config.server import UNIX, EndpointConfig, ServerConfig
 from pipeline.errors import UnderstudyError, UsageError
 
 _QUOTED = 200  # characters of an answer that is quoted in a message
+_READ = 1 << 16  # bytes of an answer that is no JSON
 _LONGEST_PAUSE = 86_400.0
+_GET_SECONDS = 30.0  # for what needs no computation
 
 
 class Unavailable(UnderstudyError):
     """The endpoint gave no answer, or none that can be read. It may give one later."""
+
+
+class AnswerLost(Unavailable):
+    """The request was sent, but no whole answer came: the server may have computed it."""
 
 
 class Overloaded(Unavailable):
@@ -44,6 +50,7 @@ class Endpoint:
         self.capacity = max(1, round(settings.concurrency * config.weight))
         self._timeout, self._key_variable = settings.timeout_seconds, settings.key_variable
         self._session: aiohttp.ClientSession | None = None
+        self._token = ""
 
     async def open(self) -> None:
         """UsageError where the environment variable with the token is not set."""
@@ -51,54 +58,66 @@ class Endpoint:
         connector: aiohttp.BaseConnector = (
             aiohttp.UnixConnector(self.url.removeprefix(UNIX), limit=0)
             if is_unix
-            else aiohttp.TCPConnector(limit=0, ttl_dns_cache=60, ssl=ssl.create_default_context())
+            else aiohttp.TCPConnector(limit=0, ttl_dns_cache=60, ssl=self._tls())
         )
         self._base = "http://localhost" if is_unix else self.url
         self._session = aiohttp.ClientSession(
             connector=connector,
-            timeout=aiohttp.ClientTimeout(total=self._timeout, sock_connect=min(30.0, self._timeout)),
             headers=self._headers(),
         )
+
+    def _tls(self) -> ssl.SSLContext | bool:
+        """Made when it is needed: SSL_CERT_FILE is read then, and reading the authorities takes a while."""
+        return ssl.create_default_context() if self.url.startswith("https:") else True
 
     async def close(self) -> None:
         if self._session is not None:
             await self._session.close()
 
     async def get(self, path: str) -> Any:
-        """The JSON at `path`. Raises as `post` does."""
-        return await self._ask("GET", path, None)
+        """The JSON at `path`, which a server has at hand. Raises as `post` does."""
+        return await self._ask("GET", path, None, min(_GET_SECONDS, self._timeout))
 
     async def post(self, path: str, body: dict[str, Any]) -> Any:
-        """The answer's JSON. Unavailable, Overloaded or RequestRefused."""
-        return await self._ask("POST", path, body)
+        """The answer's JSON. Unavailable, AnswerLost, Overloaded or RequestRefused."""
+        return await self._ask("POST", path, body, self._timeout)
 
-    async def _ask(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
+    async def _ask(self, method: str, path: str, body: dict[str, Any] | None, seconds: float) -> Any:
         assert self._session is not None  # opened
+        timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=min(_GET_SECONDS, seconds))
         try:
-            async with self._session.request(method, self._base + path, json=body, allow_redirects=False) as answer:
+            async with self._session.request(
+                method, self._base + path, json=body, allow_redirects=False, timeout=timeout
+            ) as answer:
                 raw = await answer.read()
                 status, headers = answer.status, answer.headers
         except TimeoutError:
-            raise Unavailable(f"{self.url}: no complete answer within {self._timeout:g} s") from None
+            raise AnswerLost(f"{self.url}: no complete answer within {seconds:g} s") from None
         except (aiohttp.ClientConnectorCertificateError, ssl.SSLError) as error:
             raise UsageError(
-                f"{self.url}: its certificate is not valid here ({_brief(str(error))}); set SSL_CERT_FILE to the file of the "
-                "authority that signed it"
+                f"{self.url}: its certificate is not valid here ({self._brief(str(error))}); set SSL_CERT_FILE to the file of "
+                "the authority that signed it"
             ) from None
-        except (aiohttp.ClientError, OSError) as error:
-            raise Unavailable(f"{self.url}: {_brief(str(error)) or type(error).__name__}") from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:  # ValueError: headers that aiohttp cannot decode
+            kind = Unavailable if isinstance(error, aiohttp.ClientConnectorError) else AnswerLost
+            raise kind(f"{self.url}: {self._brief(str(error)) or type(error).__name__}") from None
         if status == 200:
             return self._json(raw)
+        if 300 <= status < 400:
+            elsewhere = self._brief(headers.get("Location", "nowhere"))
+            raise UsageError(
+                f"{self.url}: HTTP {status}: it redirects {path} to {elsewhere}; write the URL of the server itself"
+            )
         raise self._error(status, headers.get("Retry-After"), path, raw)
 
     def _json(self, raw: bytes) -> Any:
         try:
             return json.loads(raw)
         except (ValueError, RecursionError):
-            raise Unavailable(f"{self.url}: the answer is no JSON: {_quoted(raw)}") from None
+            raise AnswerLost(f"{self.url}: the answer is no JSON: {self._quoted(raw)}") from None
 
     def _error(self, status: int, retry_after: str | None, path: str, raw: bytes) -> UnderstudyError:
-        said = f"{self.url}: HTTP {status}: {_message(raw)}"
+        said = f"{self.url}: HTTP {status}: {self._message(raw)}"
         if status == 429 or (status == 503 and retry_after is not None):
             return Overloaded(said, _seconds(retry_after))
         if status in (401, 403):
@@ -124,7 +143,26 @@ class Endpoint:
             raise UsageError(
                 f"generate.server.key_variable: the token in {self._key_variable} has characters that no HTTP header can hold"
             )
+        self._token = token
         return {"Authorization": f"Bearer {token}"}
+
+    def _message(self, raw: bytes) -> str:
+        """The message in an error as OpenAI's API sends it; else the beginning of the answer."""
+        try:
+            found = json.loads(raw)
+        except (ValueError, RecursionError):
+            return self._quoted(raw)
+        inner = found.get("error", found) if isinstance(found, dict) else found
+        message = inner.get("message") if isinstance(inner, dict) else inner
+        return self._brief(str(message)) if message else self._quoted(raw)
+
+    def _quoted(self, raw: bytes) -> str:
+        return repr(self._brief(raw[:_READ].decode("utf-8", errors="replace"))) if raw else "an empty answer"
+
+    def _brief(self, text: str) -> str:
+        """The beginning of what a server said, in one line. A gateway may repeat the token that it was sent."""
+        text = " ".join((text.replace(self._token, "[token]") if self._token else text).split())
+        return text if len(text) <= _QUOTED else text[:_QUOTED] + "..."
 
 
 def _seconds(retry_after: str | None) -> float | None:
@@ -140,26 +178,6 @@ def _seconds(retry_after: str | None) -> float | None:
             return None
         seconds = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() - datetime.now(UTC).timestamp()
     return min(max(seconds, 0.0), _LONGEST_PAUSE) if seconds == seconds else None
-
-
-def _message(raw: bytes) -> str:
-    """The message in an error as OpenAI's API sends it; else the beginning of the answer."""
-    try:
-        found = json.loads(raw)
-    except (ValueError, RecursionError):
-        return _quoted(raw)
-    inner = found.get("error", found) if isinstance(found, dict) else found
-    message = inner.get("message") if isinstance(inner, dict) else inner
-    return _brief(str(message)) if message else _quoted(raw)
-
-
-def _quoted(raw: bytes) -> str:
-    return repr(_brief(raw[: 4 * _QUOTED].decode("utf-8", errors="replace"))) if raw else "an empty answer"
-
-
-def _brief(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= _QUOTED else text[:_QUOTED] + "..."
 
 
 def now() -> float:

@@ -28,7 +28,11 @@ _ROUNDING_16_BIT = 0.03
 
 
 class OtherWeights(UnderstudyError):
-    """An endpoint serves other weights than the run began with."""
+    """The endpoint at `url` serves other weights than the run began with."""
+
+    def __init__(self, message: str, url: str) -> None:
+        super().__init__(message)
+        self.url = url
 
 
 @dataclass(frozen=True)
@@ -110,5 +114,6 @@ async def require_same(endpoint: Endpoint, asking: Asking, identity: Identity) -
     if not is_rounding(difference, identity.dtype):
         raise OtherWeights(
             f"{endpoint.url} serves other weights than at the start of the run: log p of fixed tokens differs by "
-            f"{difference:.2g} on average; completions of two targets are never mixed; start a new run for the new target"
+            f"{difference:.2g} on average; completions of two targets are never mixed; start a new run for the new target",
+            endpoint.url,
         )

@@ -63,6 +63,7 @@ class Vllm:
             candidates,
             kept=request.kept,
             stopped=reason == "stop",
+            may_stop=not request.ignore_eos,
             limit=request.max_tokens,
             vocabulary=vocabulary,
         )

@@ -20,6 +20,7 @@ from tests.benchmarks import (
     light_paths,
     power,
     quickstart,
+    servers,
     sharper,
     threads,
     trace,
@@ -48,6 +49,7 @@ FIGURES = {
     "check": check,
     "threads": threads,
     "architectures": architectures,
+    "servers": servers,
     "distillation": distillation,
 }
 

@@ -1,8 +1,12 @@
 """One server over HTTP: what is said when something is wrong, tokens of gateways, Unix sockets and TLS."""
 
 import asyncio
+import contextlib
+import socket
 import ssl
 import subprocess
+import threading
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
@@ -10,10 +14,12 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from pipeline.config.server import EndpointConfig, ServerConfig
 from pipeline.errors import EXIT_FAILURE, EXIT_USAGE, UnderstudyError, UsageError
-from pipeline.servers.endpoint import Endpoint, Overloaded, RequestRefused, Unavailable
+from pipeline.servers.endpoint import AnswerLost, Endpoint, Overloaded, RequestRefused, Unavailable
 from pipeline.servers.target import read_model
 from tests.standin_server import FAULTS, StandIn, overloaded, running
 
@@ -52,7 +58,7 @@ async def _redirect(request: web.Request, raw: bytes) -> web.StreamResponse:
         (FAULTS["empty"], Unavailable, "the answer is no JSON: an empty answer"),
         (FAULTS["truncated JSON"], Unavailable, "the answer is no JSON"),
         (FAULTS["connection cut in the body"], Unavailable, "http://127.0.0.1"),
-        (_redirect, RequestRefused, "HTTP 307"),
+        (_redirect, UsageError, "redirects /v1/completions to http://elsewhere/; write the URL of the server itself"),
     ],
 )
 def test_bad_answers_are_said_in_one_line(fault: Any, kind: type[UnderstudyError], said: str) -> None:
@@ -90,6 +96,16 @@ def test_nobody_there_is_unavailable() -> None:
         _ask("http://127.0.0.1:9")
 
 
+def test_what_needs_no_computation_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that accepts connections and answers nothing is found out long before `timeout_seconds`."""
+    monkeypatch.setattr("pipeline.servers.endpoint._GET_SECONDS", 0.1)
+    with (
+        running(StandIn(silent=True)) as server,
+        pytest.raises(Unavailable, match=r"no complete answer within 0\.1 s"),
+    ):
+        _ask(server.url, "/v1/models", timeout_seconds=600.0)
+
+
 def test_no_answer_in_time_is_unavailable() -> None:
     """The time counts to the end of the answer."""
     with (
@@ -118,6 +134,88 @@ def test_the_token_of_a_gateway_comes_from_the_environment(monkeypatch: pytest.M
         with pytest.raises(UsageError, match="GATEWAY_TOKEN: its token is not accepted") as error:
             _ask(server.url, key_variable="GATEWAY_TOKEN")
     assert CANARY not in str(error.value)
+
+
+async def _repeats_the_token(request: web.Request, raw: bytes) -> web.StreamResponse:
+    said = f"x{request.headers['Authorization']} is not a key"
+    return web.json_response({"error": {"message": said}}, status=400)
+
+
+async def _page_with_the_token(request: web.Request, raw: bytes) -> web.StreamResponse:
+    return web.Response(text=" " * 190 + request.headers["Authorization"], headers={"Location": CANARY})
+
+
+@pytest.mark.parametrize("fault", [_repeats_the_token, _page_with_the_token])
+def test_a_token_that_a_gateway_repeats_is_not_printed(fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even its beginning, where the quoted answer is cut."""
+    monkeypatch.setenv("GATEWAY_TOKEN", CANARY)
+    with running(_faulty(fault)) as server, pytest.raises(UnderstudyError) as error:
+        _ask(server.url, key_variable="GATEWAY_TOKEN")
+    assert (False, True) == (CANARY[:4] in str(error.value), "[token]" in str(error.value))
+
+
+def _whole(body: bytes) -> bytes:
+    return b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+
+
+ANSWER = _whole(b'{"choices": [{"index": 0}]}')
+
+
+@pytest.fixture(scope="module")
+def raw_server() -> Iterator[tuple[str, list[bytes]]]:
+    """A URL, and the bytes that are sent to each request there before the connection is closed."""
+    reply = [b""]
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = listening.accept()
+                with contextlib.suppress(OSError), connection:
+                    connection.recv(1 << 16)
+                    connection.sendall(reply[0])
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{listening.getsockname()[1]}", reply
+    listening.shutdown(socket.SHUT_RDWR)
+    listening.close()
+    thread.join(5)
+
+
+def _all_of(url: str, reply: list[bytes], sent: Iterable[bytes]) -> list[Any]:
+    """What is made of each of the answers, within one event loop."""
+
+    async def ask() -> list[Any]:
+        endpoint, found = Endpoint(EndpointConfig(url=url), ServerConfig(timeout_seconds=5.0)), list[Any]()
+        await endpoint.open()
+        for one in sent:
+            reply[0] = one
+            try:
+                found.append(await endpoint.post("/v1/completions", BODY))
+            except UnderstudyError as error:
+                found.append(error)
+        await endpoint.close()
+        return found
+
+    return asyncio.run(ask())
+
+
+def test_a_connection_that_ends_at_any_byte_is_a_lost_answer(raw_server: tuple[str, list[bytes]]) -> None:
+    """Before the headers, within them, and at each byte of the body; the whole answer is read."""
+    *cut, whole = _all_of(*raw_server, (ANSWER[:size] for size in range(len(ANSWER) + 1)))
+    assert {AnswerLost} == {type(error) for error in cut}
+    assert {"choices": [{"index": 0}]} == whole
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(max_size=40), st.integers(0, len(ANSWER)), st.integers(0, 40))
+def test_any_bytes_are_an_answer_or_an_error(
+    raw_server: tuple[str, list[bytes]], raw: bytes, place: int, over: int
+) -> None:
+    """Bytes anywhere in an answer: JSON, or one of our errors in one line; never another exception."""
+    (found,) = _all_of(*raw_server, [ANSWER[:place] + raw + ANSWER[place + over :]])
+    assert not isinstance(found, UnderstudyError) or "\n" not in str(found)
 
 
 @pytest.mark.parametrize(

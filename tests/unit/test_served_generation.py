@@ -5,6 +5,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,90 +15,42 @@ import pytest
 from pipeline.config.server import ServerConfig
 from pipeline.corpus.prompt_store import Prompt
 from pipeline.errors import UnderstudyError, UsageError
-from pipeline.generation.completion_store import StoredCompletion, read_completions
+from pipeline.generation.completion_store import read_completions, write_shard
 from pipeline.generation.distributions import unpack
-from pipeline.generation.generate import GenerationSettings, plan_completions
+from pipeline.generation.generate import plan_completions
 from pipeline.generation.journal import read_journal
 from pipeline.generation.served import generate_by_servers
 from pipeline.generation.served_completion import Served
+from pipeline.progress import Progress
 from pipeline.servers.connect import connect, identify
 from pipeline.servers.identity import Identity, OtherWeights
 from pipeline.servers.limits import BudgetSpent
 from pipeline.servers.pool import EndpointsDown
 from pipeline.speculation.settings import GREEDY, Sampling
 from tests.fakes import quiet
-from tests.standin_server import EOS, FAULTS, VOCABULARY, Fault, StandIn, log_p_of, running, sampled_from
-
-NEW, AHEAD, KEPT = 6, 3, 4
-
-
-def _prompts(count: int, split: str = "train") -> list[Prompt]:
-    return [Prompt(f"{n:016x}", split, "d", n, (*range(20 + n % 5, 30 + n % 7), n % 500)) for n in range(count)]
-
-
-def _settings(sampling: Sampling, **changes: Any) -> GenerationSettings:
-    known: dict[str, Any] = {
-        "sampling": sampling,
-        "max_new_tokens": NEW,
-        "lookahead": AHEAD,
-        "distribution_tokens": KEPT,
-        "distribution_selection": "top_k",
-        "batch": 4,
-        "shard": 8,
-        "seed": 0,
-    }
-    return GenerationSettings(**(known | changes))
-
-
-def _config(*servers: StandIn, **changes: Any) -> ServerConfig:
-    known: dict[str, Any] = {"concurrency": 4, "logprobs": 20, "timeout_seconds": 20.0, "patience_seconds": 20.0}
-    return ServerConfig.model_validate(known | changes | {"endpoints": [{"url": server.url} for server in servers]})
-
-
-def _identity(config: ServerConfig) -> Identity:
-    return asyncio.run(identify(config, "v1", "float32", [], quiet()))
-
-
-def _generate(
-    config: ServerConfig,
-    prompts: Sequence[Prompt],
-    out: Path,
-    sampling: Sampling = GREEDY,
-    identity: Identity | None = None,
-    **settings: Any,
-) -> list[StoredCompletion]:
-    """Run a generation, and return what it stored."""
-    known = identity or _identity(config)
-    out.mkdir(exist_ok=True)
-
-    async def run() -> None:
-        async with connect(config, known, VOCABULARY, quiet()) as (target, abilities):
-            served = Served(target, abilities, known, config.logprobs, VOCABULARY, [EOS])
-            requests = plan_completions(prompts, sampling)
-            await generate_by_servers(served, requests, _settings(sampling, **settings), out, quiet())
-
-    asyncio.run(run())
-    return list(read_completions(out))
-
-
-def _greedy(prompt: Sequence[int], count: int, past_eos: int = 0, weights: int = 0) -> list[int]:
-    ids = list(prompt)
-    while len(ids) - len(prompt) < count:
-        ids.append(int(log_p_of(ids, weights).argmax()))
-        if ids[-1] == EOS:
-            break
-    for _ in range(past_eos):
-        ids.append(int(log_p_of(ids, weights).argmax()))
-    return ids[len(prompt) :]
+from tests.served import (
+    AHEAD,
+    KEPT,
+    NEW,
+    QUICK,
+    config_of,
+    generate,
+    generation,
+    greedy,
+    identity_of,
+    settings_of,
+    some_prompts,
+)
+from tests.standin_server import EOS, FAULTS, VOCABULARY, Fault, StandIn, log_p_of, overloaded, running, sampled_from
 
 
 def test_greedy_completions_are_the_models(tmp_path: Path) -> None:
     """Ids, the length at EOS, the tokens past the end of examination prompts, log p 0, the likeliest tokens."""
     with running(StandIn()) as server:
-        found = _generate(_config(server), _prompts(12, "examination"), tmp_path / "out")
+        found = generate(config_of(server), some_prompts(12, "examination"), tmp_path / "out")
     assert 12 == len(found)
     for item in found:
-        assert _greedy(item.prompt.tolist(), NEW, AHEAD) == item.tokens.tolist()
+        assert greedy(item.prompt.tolist(), NEW, AHEAD) == item.tokens.tolist()
         assert len(item.tokens) - AHEAD == item.length
         assert item.stopped == (item.tokens[item.length - 1] == EOS)
         assert not item.log_p.any()
@@ -131,7 +84,7 @@ def test_log_p_is_exact_at_the_deployments_sampling(
     """Whatever the server's log-probabilities mean, log p is that of the distribution as sampled from, and the stored
     distributions are those at temperature 1."""
     with running(StandIn(processed=processed, speculates=speculates)) as server:
-        found = _generate(_config(server), _prompts(6, "dev"), tmp_path / "out", sampling)
+        found = generate(config_of(server), some_prompts(6, "dev"), tmp_path / "out", sampling)
     body = {
         "temperature": sampling.temperature,
         "top_k": sampling.top_k,
@@ -162,7 +115,7 @@ def test_what_the_server_cannot_give_is_refused(
 ) -> None:
     """In one line that names the flag, before anything is generated."""
     with running(StandIn(**options)) as server, pytest.raises(UsageError, match=said):
-        _generate(_config(server), _prompts(2), tmp_path / "out", sampling)
+        generate(config_of(server), some_prompts(2), tmp_path / "out", sampling)
 
 
 def _seldom(name: str, every: int) -> Any:
@@ -174,12 +127,12 @@ def test_a_fault_loses_and_doubles_nothing(tmp_path: Path, name: str) -> None:
     """Every third answer of one of two endpoints is damaged; each prompt has its one completion, the right one."""
     with running(StandIn()) as good, running(StandIn()) as bad:
         slow = name in ("silence", "one byte at a time")
-        config = _config(good, bad, timeout_seconds=0.5 if slow else 20.0)
-        identity = _identity(config)
+        config = config_of(good, bad, timeout_seconds=0.5 if slow else 20.0)
+        identity = identity_of(config)
         bad.faults = _seldom(name, 3)
-        found = _generate(config, _prompts(30), tmp_path / "out", identity=identity)
-    assert [item.id for item in plan(_prompts(30))] == [item.id for item in found]
-    assert all(_greedy(item.prompt.tolist(), NEW) == item.tokens.tolist() for item in found)
+        found = generate(config, some_prompts(30), tmp_path / "out", identity=identity)
+    assert [item.id for item in plan(some_prompts(30))] == [item.id for item in found]
+    assert all(greedy(item.prompt.tolist(), NEW) == item.tokens.tolist() for item in found)
 
 
 def plan(prompts: Sequence[Prompt]) -> list[Prompt]:
@@ -191,22 +144,24 @@ def test_a_run_that_ends_asks_only_for_what_is_missing(tmp_path: Path) -> None:
     """The second run asks for no completion that the first one received, and stores the same as an undisturbed run."""
     out = tmp_path / "out"
     with running(StandIn()) as server:
-        config = _config(server, patience_seconds=0.3, timeout_seconds=1.0, concurrency=2)
-        identity = _identity(config)
+        config = config_of(server, patience_seconds=1.0, timeout_seconds=1.0, concurrency=2)
+        identity = identity_of(config)
         after = len(server.requests) + 9 + 14  # what `connect` asks, then some completions
         server.faults = lambda number: FAULTS["500"] if number >= after else None
-        with pytest.raises(EndpointsDown, match=r"the endpoint is down for 0.3 s .*EngineCore died"):
-            _generate(config, _prompts(24), out, identity=identity)
+        with pytest.raises(
+            EndpointsDown, match=r"the endpoint is down for 1 s .*EngineCore died.*; \d+ of 24 completions are"
+        ):
+            generate(config, some_prompts(24), out, identity=identity)
         received = {tuple(prompt) for prompt, _ in server.served}
         kept = len(read_journal(out / "shard-00001.journal")) + 8
         server.faults = lambda number: None
         server.served.clear()
-        found = _generate(config, _prompts(24), out, identity=identity)
+        found = generate(config, some_prompts(24), out, identity=identity)
         asked_again = [prompt for prompt, _ in server.served if tuple(prompt) in received and len(prompt) < 32]
     assert 24 == len(found)
     assert 8 < kept < 24
     assert [] == asked_again
-    assert all(_greedy(item.prompt.tolist(), NEW) == item.tokens.tolist() for item in found)
+    assert all(greedy(item.prompt.tolist(), NEW) == item.tokens.tolist() for item in found)
     assert [] == list(out.glob("*.journal"))
 
 
@@ -215,8 +170,8 @@ def test_other_weights_in_between_are_found_and_dropped(tmp_path: Path) -> None:
     other model made is stored."""
     out = tmp_path / "out"
     with running(StandIn()) as good, running(StandIn(latency=0.01)) as bad:
-        config = _config(good, bad)
-        identity = _identity(config)
+        config = config_of(good, bad)
+        identity = identity_of(config)
         start = len(bad.requests)
 
         def swap(number: int) -> Fault | None:
@@ -225,9 +180,9 @@ def test_other_weights_in_between_are_found_and_dropped(tmp_path: Path) -> None:
 
         bad.faults = swap
         with pytest.raises(OtherWeights, match=r"serves other weights .*; \d+ completions that it made are dropped"):
-            _generate(config, _prompts(40), out, identity=identity)
+            generate(config, some_prompts(40), out, identity=identity)
     stored = list(read_completions(out))
-    assert all(_greedy(item.prompt.tolist(), NEW) == item.tokens.tolist() for item in stored)
+    assert all(greedy(item.prompt.tolist(), NEW) == item.tokens.tolist() for item in stored)
     for journal in out.glob("*.journal"):
         assert all(record.facts["endpoints"] == [good.url] for record in read_journal(journal))
 
@@ -235,8 +190,8 @@ def test_other_weights_in_between_are_found_and_dropped(tmp_path: Path) -> None:
 def test_a_restarted_server_with_other_weights_is_not_asked_again(tmp_path: Path) -> None:
     """After failures an endpoint must show its weights before it gets requests."""
     with running(StandIn()) as good, running(StandIn()) as bad:
-        config = _config(good, bad)
-        identity = _identity(config)
+        config = config_of(good, bad)
+        identity = identity_of(config)
         start = len(bad.requests) + 9
 
         def restart(number: int) -> Fault | None:
@@ -248,7 +203,141 @@ def test_a_restarted_server_with_other_weights_is_not_asked_again(tmp_path: Path
         bad.faults = restart
         good.latency = 0.1
         with pytest.raises(OtherWeights, match="serves other weights than at the start of the run"):
-            _generate(config, _prompts(120), tmp_path / "out", identity=identity)
+            generate(config, some_prompts(120), tmp_path / "out", identity=identity)
+
+
+def _made_by(out: Path, prompts: Sequence[Prompt], shard: int, weights: int = 0) -> list[bool]:
+    """Of every greedy completion on disk, stored or in a journal, whether these weights made it."""
+    pairs = [(item.prompt.tolist(), item.tokens.tolist()) for item in read_completions(out)]
+    for path in out.glob("*.journal"):
+        first = shard * int(path.stem.removeprefix("shard-"))
+        for record in read_journal(path):
+            pairs.append((list(plan(prompts)[first + record.number].tokens), record.arrays["tokens"].tolist()))
+    return [greedy(prompt, NEW, weights=weights) == tokens for prompt, tokens in pairs]
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_an_endpoint_that_changes_its_weights_and_fails_leaves_nothing(tmp_path: Path, closed: bool) -> None:
+    """It makes some completions of another model before it fails. It comes back with that model, or never: what it made is
+    dropped; with the old weights the next run ends well."""
+    out = tmp_path / "out"
+    with running(StandIn(latency=0.02)) as good, running(StandIn()) as bad:
+        config = config_of(good, bad, timeout_seconds=2.0)
+        identity = identity_of(config)
+        start = len(bad.requests) + 9
+
+        def restart(number: int) -> Fault | None:
+            bad.weights = 1 if number >= start + 6 else 0
+            return FAULTS["500"] if number >= start + 16 and (closed or number < start + 22) else None
+
+        bad.faults = restart
+        with pytest.raises(OtherWeights, match=r"; \d+ completions that it made are dropped; \d+ of 60 .* are kept"):
+            generate(config, some_prompts(60), out, identity=identity, shard=30)
+        kept = _made_by(out, some_prompts(60), 30)
+        bad.weights, bad.faults = 0, lambda number: None
+        bad.served.clear()
+        good.served.clear()
+        found = generate(config, some_prompts(60), out, identity=identity, shard=30)
+    assert (True, True) == (len(kept) > 5, all(kept))
+    assert 60 == len(found) == sum(_made_by(out, some_prompts(60), 30))
+
+
+@pytest.mark.parametrize(
+    ("sampling", "processed"), [(GREEDY, False), (Sampling(), False), (Sampling(0.7), True), (Sampling(0.7, 10), False)]
+)
+@pytest.mark.parametrize("weights", [0, 1])
+def test_a_journal_of_another_model_is_not_continued(
+    tmp_path: Path, sampling: Sampling, processed: bool, weights: int
+) -> None:
+    """A run is killed; some of its completions were made by weights that the server no longer has. Those of the target's weights
+    are not asked for again."""
+    out = tmp_path / "out"
+    with running(StandIn(processed=processed)) as server:
+        config = config_of(server, logprobs=128, patience_seconds=1.0)
+        identity = identity_of(config)
+        after = len(server.requests) + 6
+
+        def swap(number: int) -> Fault | None:
+            server.weights = weights if number >= after else 0
+            return FAULTS["500"] if number >= after + 16 else None
+
+        server.faults = swap
+        with pytest.raises(EndpointsDown):
+            generate(config, some_prompts(40), out, sampling, identity, shard=40)
+        kept = len(read_journal(out / "shard-00000.journal"))
+        server.weights, server.faults = 0, lambda number: None
+        server.served.clear()
+        found = generate(config, some_prompts(40), out, sampling, identity, shard=40)
+        asked = sum(len(prompt) < 32 for prompt, _ in server.served)
+    assert 40 == len({item.id for item in found}) == len(found)
+    assert 4 < kept < 20
+    assert asked == (40 if weights else 40 - kept)
+
+
+def test_a_shard_that_cannot_be_written_is_not_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk while a shard is stored ends the run, even if the disk is free again a moment later."""
+    failed: list[str] = []
+
+    def write(directory: Path, name: str, rows: Any) -> None:
+        if not failed:
+            failed.append(name)
+            raise OSError(28, "No space left on device")
+        write_shard(directory, name, rows)
+
+    monkeypatch.setattr("pipeline.generation.served.write_shard", write)
+    with running(StandIn()) as server, pytest.raises(OSError, match="No space left"):
+        generate(config_of(server), some_prompts(40), tmp_path / "out")
+
+
+def test_an_interrupted_run_keeps_what_it_has(tmp_path: Path) -> None:
+    """Ctrl-C cancels the requests in flight; the journals have all the others."""
+    out = tmp_path / "out"
+    with running(StandIn(latency=0.01)) as server:
+        config = config_of(server)
+        identity = identity_of(config)
+        before = len(server.served)
+
+        async def interrupt(run: Any) -> None:
+            task = asyncio.create_task(run)
+            while len(server.served) < before + 2 + 12:
+                await asyncio.sleep(0.005)
+            task.cancel()
+            await task
+
+        with pytest.raises(asyncio.CancelledError):
+            asyncio.run(interrupt(generation(config, identity, some_prompts(60), out, GREEDY, QUICK, {"shard": 32})))
+        kept = len(_made_by(out, some_prompts(60), 32))
+        received = len(server.served) - before - 2
+        server.served.clear()
+        found = generate(config, some_prompts(60), out, identity=identity, shard=32)
+        asked = sum(len(prompt) < 32 for prompt, _ in server.served)
+    assert 12 - 4 <= kept <= received
+    assert (60, 60 - kept) == (len(found), asked)
+
+
+def test_an_endpoint_that_fails_is_left_out_of_the_identity(capsys: pytest.CaptureFixture[str]) -> None:
+    """It lists its model, but computes nothing: the others identify the target, and a warning names it. A server that is busy for
+    a moment is asked again."""
+    busy = overloaded("0.01")
+    with running(StandIn()) as bad, running(StandIn()) as good, running(StandIn()) as late:
+        bad.faults = lambda number: FAULTS["500"]
+        good.faults = lambda number: busy if number == 2 else None
+        late.faults = lambda number: FAULTS["too few tokens"] if number == 0 else None
+        config = config_of(bad, good, late)
+        found = asyncio.run(identify(config, "v1", "float32", [], Progress(terminal=False)))
+        good.faults = lambda number: None
+        assert found.digest == identity_of(config_of(good)).digest
+    said = capsys.readouterr().err
+    assert (True, 1) == (f"warning: {bad.url}: HTTP 500: EngineCore died; continuing without" in said, said.count("\n"))
+
+
+def test_servers_with_other_flags_are_refused(tmp_path: Path) -> None:
+    """What their log-probabilities mean is said in words."""
+    with running(StandIn()) as one, running(StandIn(processed=True)) as other:
+        config = config_of(one, other)
+        said = r"its log-probabilities are (raw|processed); those of the other endpoints are (raw|processed); start all"
+        with pytest.raises(UsageError, match=said):
+            generate(config, some_prompts(2), tmp_path / "out")
 
 
 def test_two_endpoints_with_different_weights_are_refused() -> None:
@@ -258,14 +347,14 @@ def test_two_endpoints_with_different_weights_are_refused() -> None:
         running(StandIn(weights=1)) as other,
         pytest.raises(UsageError, match="serve different weights"),
     ):
-        _identity(_config(one, other))
+        identity_of(config_of(one, other))
 
 
 def test_the_same_weights_are_recognised() -> None:
     """A known identity is found again by its log p, and another revision, dtype or version is another identity."""
     with running(StandIn()) as server:
-        config = _config(server)
-        first = _identity(config)
+        config = config_of(server)
+        first = identity_of(config)
         again = asyncio.run(identify(config, "v1", "float32", [first], quiet()))
         declared = asyncio.run(identify(config, "v2", "float32", [first], quiet()))
         server.version = "0.33.0"
@@ -280,9 +369,9 @@ def test_requests_follow_the_weights_and_stay_within_the_limit(tmp_path: Path) -
     with running(StandIn(latency=0.02)) as one, running(StandIn(latency=0.02)) as three:
         endpoints = [{"url": one.url}, {"url": three.url, "weight": 3}]
         config = ServerConfig.model_validate({"endpoints": endpoints, "concurrency": 2, "logprobs": 20})
-        identity = _identity(config)
+        identity = identity_of(config)
         before = len(one.served), len(three.served)
-        _generate(config, _prompts(120), tmp_path / "out", identity=identity)
+        generate(config, some_prompts(120), tmp_path / "out", identity=identity)
         counts = len(one.served) - before[0], len(three.served) - before[1]
     assert one.most_at_once <= 2 + 1  # the check of the weights comes on top
     assert three.most_at_once <= 6 + 1
@@ -294,32 +383,30 @@ def test_a_pause_that_a_server_asks_for_is_obeyed(tmp_path: Path) -> None:
     """After 429 with Retry-After nothing is asked before that time."""
     times: list[float] = []
     with running(StandIn()) as server:
-        config = _config(server, concurrency=1)
-        identity = _identity(config)
+        config = config_of(server, concurrency=1)
+        identity = identity_of(config)
         start = len(server.requests) + 9
 
         def pause(number: int) -> Fault | None:
             times.append(time.monotonic())
             return _overloaded if number == start + 3 else None
 
-        from tests.standin_server import overloaded
-
         _overloaded = overloaded("0.4")
         server.faults = pause
-        _generate(config, _prompts(8), tmp_path / "out", identity=identity)
+        generate(config, some_prompts(8), tmp_path / "out", identity=identity)
     refused = 9 + 3
     assert times[refused + 1] - times[refused] >= 0.4
 
 
-def test_a_slow_endpoint_loses_its_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_endpoint_loses_its_requests(tmp_path: Path) -> None:
     """What one endpoint does not answer in ten times the usual time is asked of another one."""
-    monkeypatch.setattr("pipeline.servers.pool._SLOW_AT_LEAST", 0.2)
+    timing = replace(QUICK, slow_at_least=0.2)
     with running(StandIn()) as good, running(StandIn()) as slow:
-        config = _config(good, slow)
-        identity = _identity(config)
+        config = config_of(good, slow)
+        identity = identity_of(config)
         start = len(slow.requests) + 9 + 60
         slow.faults = lambda number: FAULTS["silence"] if number >= start else None
-        found = _generate(config, _prompts(240), tmp_path / "out", identity=identity)
+        found = generate(config, some_prompts(240), tmp_path / "out", identity=identity, timing=timing)
     assert 240 == len(found)
 
 
@@ -327,11 +414,11 @@ def test_the_budget_is_never_exceeded(tmp_path: Path) -> None:
     """The run ends before a request that could exceed it, and keeps what it has."""
     out = tmp_path / "out"
     with running(StandIn()) as server:
-        config = _config(server, token_budget=300)
-        identity = _identity(config)
+        config = config_of(server, token_budget=300)
+        identity = identity_of(config)
         server.served.clear()
         with pytest.raises(BudgetSpent, match=r"generate\.server\.token_budget = 300"):
-            _generate(config, _prompts(60), out, identity=identity)
+            generate(config, some_prompts(60), out, identity=identity)
         completions = [one for one in server.served if len(one[0]) < 32]  # not those of `connect`
     asked = sum(len(prompt) + len(tokens) for prompt, tokens in completions)
     assert 200 < asked <= 300
@@ -343,39 +430,41 @@ def test_the_budget_is_never_exceeded(tmp_path: Path) -> None:
 def test_no_more_tokens_a_second_than_allowed(tmp_path: Path) -> None:
     """40 requests of about 17 tokens at 2,000 tokens a second take at least a third of a second."""
     with running(StandIn()) as server:
-        config = _config(server, tokens_per_second=2000, concurrency=16)
-        identity = _identity(config)
+        config = config_of(server, tokens_per_second=2000, concurrency=16)
+        identity = identity_of(config)
         began = time.monotonic()
-        _generate(config, _prompts(40), tmp_path / "out", identity=identity)
+        generate(config, some_prompts(40), tmp_path / "out", identity=identity)
     assert time.monotonic() - began > 39 * 16 / 2000
 
 
-def test_a_request_that_fails_everywhere_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_fails_everywhere_ends_the_run(tmp_path: Path) -> None:
     """A prompt whose answer is bad each time is not asked for ever; the message names an endpoint."""
-    monkeypatch.setattr("pipeline.servers.pool._ATTEMPTS", 4)
+    timing = replace(QUICK, attempts=4)
     with running(StandIn()) as server:
-        config = _config(server)
-        identity = _identity(config)
+        config = config_of(server)
+        identity = identity_of(config)
 
         def one_prompt(number: int) -> Fault | None:
             return FAULTS["too few tokens"] if server.requests[number]["prompt"][-1] == 3 else None
 
         server.faults = one_prompt
-        with pytest.raises(UnderstudyError, match=r"http://.*: the token ids .* differ; tried 4 times"):
-            _generate(config, _prompts(8), tmp_path / "out", identity=identity)
+        with pytest.raises(
+            UnderstudyError, match=r"http://.*: the token ids .* differ; the request failed 4 times; run again"
+        ):
+            generate(config, some_prompts(8), tmp_path / "out", identity=identity, timing=timing)
 
 
 def test_a_stop_token_that_the_pair_does_not_know_is_named(tmp_path: Path) -> None:
     """The server's generation config ends completions at a token that the tokenizer's directory does not list."""
     with running(StandIn()) as server:
-        config = _config(server)
-        identity = _identity(config)
+        config = config_of(server)
+        identity = identity_of(config)
 
         async def run() -> None:
             async with connect(config, identity, VOCABULARY, quiet()) as (target, abilities):
                 served = Served(target, abilities, identity, 20, VOCABULARY, [5])
-                requests = plan_completions(_prompts(60), GREEDY)
-                await generate_by_servers(served, requests, _settings(GREEDY), tmp_path, quiet())
+                requests = plan_completions(some_prompts(60), GREEDY)
+                await generate_by_servers(served, requests, settings_of(GREEDY), tmp_path, quiet())
 
         with pytest.raises(UsageError, match="ended a completion at token 7, which is no stop token of the pair"):
             asyncio.run(run())
@@ -393,12 +482,12 @@ def test_random_faults_of_all_kinds(tmp_path: Path) -> None:
         return FAULTS[name]
 
     with running(StandIn(latency=0.02)) as one, running(StandIn()) as two, running(StandIn()) as three:
-        config = _config(one, two, three, concurrency=8)
-        identity = _identity(config)
+        config = config_of(one, two, three, concurrency=8)
+        identity = identity_of(config)
         two.faults = three.faults = faults
-        found = _generate(config, _prompts(500), tmp_path / "out", identity=identity, shard=64)
-    assert [item.id for item in plan(_prompts(500))] == [item.id for item in found]
-    assert all(_greedy(item.prompt.tolist(), NEW) == item.tokens.tolist() for item in found)
+        found = generate(config, some_prompts(500), tmp_path / "out", identity=identity, shard=64)
+    assert [item.id for item in plan(some_prompts(500))] == [item.id for item in found]
+    assert all(greedy(item.prompt.tolist(), NEW) == item.tokens.tolist() for item in found)
     assert sum(injected.values()) > 10
 
 
@@ -406,11 +495,11 @@ def test_completions_that_are_no_samples_are_found(tmp_path: Path) -> None:
     """A sampler that uses another temperature than the one it was asked for, with honest log-probabilities: the run ends, and
     the shard is not stored. Chance of missing it: the difference is more than 12 standard errors."""
     with running(StandIn()) as server:
-        config = _config(server)
-        identity = _identity(config)
+        config = config_of(server)
+        identity = identity_of(config)
         server.sampler_temperature = 0.3
         with pytest.raises(UnderstudyError, match="the completions are not samples of the log-probabilities"):
-            _generate(config, _prompts(160), tmp_path / "out", Sampling(), identity, shard=160)
+            generate(config, some_prompts(160), tmp_path / "out", Sampling(), identity, shard=160)
     assert [] == list(read_completions(tmp_path / "out"))
 
 
@@ -418,4 +507,4 @@ def test_completions_that_are_no_samples_are_found(tmp_path: Path) -> None:
 def test_samples_are_taken_for_samples(tmp_path: Path, sampling: Sampling) -> None:
     """300 completions of an honest server. Chance of a false alarm: below 1 in 100,000."""
     with running(StandIn()) as server:
-        assert 300 == len(_generate(_config(server), _prompts(300), tmp_path / "out", sampling, shard=100))
+        assert 300 == len(generate(config_of(server), some_prompts(300), tmp_path / "out", sampling, shard=100))
