@@ -247,6 +247,12 @@ def running(server: StandIn, port: int = 0, unix: str | None = None, ssl: Any = 
         server.url = f"unix://{unix}" if unix else f"http{'s' if ssl else ''}://127.0.0.1:{runner.addresses[0][1]}"
 
         async def restart(seconds: float) -> None:
+            """In a task of its own: the request that asks for it is cancelled with its connection."""
+            restarts.add(asyncio.create_task(away(seconds)))
+
+        restarts: set[asyncio.Task[None]] = set()
+
+        async def away(seconds: float) -> None:
             nonlocal site
             await site.stop()
             for connection in runner.server.connections if runner.server else ():
