@@ -98,8 +98,6 @@ def _round(servers: Sequence[StandIn], rng: random.Random, counts: Counter[str],
             if rng.random() > 0.25:
                 return None
             kind = rng.choice(kinds)
-            if kind == "restart with other weights" and rng.random() > 0.5:
-                return None
             counts[kind] += 1
             return FAULTS.get(kind) or _made(kind, server, rng)
 
