@@ -6,6 +6,7 @@ import logging
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -88,8 +89,16 @@ def main() -> None:
     # It warns at import about kernels that it cannot load, and at every int8 product about a cast.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     # A scheduler ends a task with SIGTERM: the run record should say "interrupted", as after Ctrl-C.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, _terminate)
     sys.exit(_main())
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    """As Ctrl-C: by the handler of the moment, because an event loop has one of its own, which ends its tasks in order."""
+    handler = signal.getsignal(signal.SIGINT)
+    if not callable(handler):  # SIGINT is ignored in the background of some shells
+        raise KeyboardInterrupt
+    handler(signal.SIGINT, frame)
 
 
 def _main() -> int:

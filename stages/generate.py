@@ -5,11 +5,12 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 
-from pipeline.corpus.prompt_store import read_prompts
+from pipeline.corpus.prompt_store import open_prompts
 from pipeline.corpus.rendering import Renderer
 from pipeline.distillation.mixing import check_shares
+from pipeline.generation.completion_plan import CompletionRequest, plan_completions, shard_prefix
 from pipeline.generation.completion_store import TOKENIZER, read_completions
-from pipeline.generation.generate import CompletionRequest, GenerationSettings, generate, plan_completions, shard_prefix
+from pipeline.generation.generate import GenerationSettings, generate
 from pipeline.generation.multi_turn import StopReasons, next_turn
 from pipeline.generation.served import generate_by_servers
 from pipeline.generation.served_completion import Served
@@ -34,9 +35,9 @@ def run(context: StageContext) -> Outcome:
     sampling = Sampling.from_config(config.sampling)
     examination_samplings = [Sampling.from_config(further) for further in config.generate.examination_samplings]
     train_at = [replace(sampling, temperature=temperature) for temperature in config.generate.train_temperatures]
-    prompts = read_prompts(context.inputs["corpus"], task.splits)
+    prompts = open_prompts(context.inputs["corpus"], task.splits)
     if "train" in task.splits:  # known here, so not an error after hours of generation
-        check_shares({prompt.domain for prompt in prompts if prompt.split == "train"}, config.distill.domain_shares)
+        check_shares(prompts.domains("train"), config.distill.domain_shares)
     requests = plan_completions(prompts, sampling, examination_samplings, train_at)
     settings = GenerationSettings(
         sampling=sampling,
@@ -52,7 +53,7 @@ def run(context: StageContext) -> Outcome:
     stop_reasons = StopReasons()
 
     def next_turn_of(requests: Sequence[CompletionRequest], turn: int) -> list[CompletionRequest]:
-        return _next_turn(context, pair, requests, turn, stop_reasons)
+        return _next_turn(context, pair, requests, turn, stop_reasons) if prompts.has_chats else []
 
     if config.generate.is_served and task.target == "target":
         turns = asyncio.run(_by_servers(context, pair, requests, settings, next_turn_of))
@@ -69,7 +70,7 @@ def _here(
     context: StageContext,
     task: GenerateTask,
     pair: Pair,
-    requests: list[CompletionRequest],
+    requests: Sequence[CompletionRequest],
     settings: GenerationSettings,
     next_turn_of: NextTurn,
 ) -> int:
@@ -86,7 +87,7 @@ def _here(
 async def _by_servers(
     context: StageContext,
     pair: Pair,
-    requests: list[CompletionRequest],
+    requests: Sequence[CompletionRequest],
     settings: GenerationSettings,
     next_turn_of: NextTurn,
 ) -> int:

@@ -7,8 +7,9 @@ from typing import Any
 
 from pipeline.config.server import ServerConfig
 from pipeline.corpus.prompt_store import Prompt
+from pipeline.generation.completion_plan import plan_completions
 from pipeline.generation.completion_store import StoredCompletion, read_completions
-from pipeline.generation.generate import GenerationSettings, plan_completions
+from pipeline.generation.generate import GenerationSettings
 from pipeline.generation.served import generate_by_servers
 from pipeline.generation.served_completion import Served
 from pipeline.servers.connect import connect, identify

@@ -77,6 +77,7 @@ class StandIn:
     processed: bool = False
     max_logprobs: int = 128
     weights: int = 0
+    rounding: float = 0.0  # standard deviation of an error of each log p, as of another batch in a coarse number format
     latency: float = 0.0
     defaults: dict[str, float] = field(default_factory=dict)  # of the generation config
     sampler_temperature: float | None = None  # a broken sampler: it uses this one, whatever is asked
@@ -181,6 +182,7 @@ class StandIn:
             token = int(plain.argmax()) if body["temperature"] == 0 else _drawn(by, rng)
             given = by if self.processed else plain
             given = given - 0.5 if self.speculates else given
+            given = self._rounded(given)
             tokens.append(token)
             log_p.append(float(max(given[token], -9999.0)))
             top.append(_listed(given, token, body.get("logprobs") or 0))
@@ -203,14 +205,18 @@ class StandIn:
         }
         return {"object": "text_completion", "model": self.model, "choices": [choice]}
 
+    def _rounded(self, log_p: NDArray[np.float64]) -> NDArray[np.float64]:
+        if not self.rounding:
+            return log_p
+        return np.minimum(log_p + np.random.default_rng().normal(0, self.rounding, VOCABULARY), 0.0)
+
     def _prompt_logprobs(self, body: dict[str, Any]) -> list[Any] | None:
         if body.get("prompt_logprobs") is None:
             return None
         found: list[Any] = [None]
         for place in range(1, len(body["prompt"])):
-            listed = _listed(
-                log_p_of(body["prompt"][:place], self.weights), body["prompt"][place], body["prompt_logprobs"]
-            )
+            log_p = self._rounded(log_p_of(body["prompt"][:place], self.weights))
+            listed = _listed(log_p, body["prompt"][place], body["prompt_logprobs"])
             found.append({str(token): {"logprob": value, "rank": 1} for token, value in listed.items()})
         return found
 
@@ -247,6 +253,12 @@ def running(server: StandIn, port: int = 0, unix: str | None = None, ssl: Any = 
         server.url = f"unix://{unix}" if unix else f"http{'s' if ssl else ''}://127.0.0.1:{runner.addresses[0][1]}"
 
         async def restart(seconds: float) -> None:
+            """In a task of its own: the request that asks for it is cancelled with its connection."""
+            restarts.add(asyncio.create_task(away(seconds)))
+
+        restarts: set[asyncio.Task[None]] = set()
+
+        async def away(seconds: float) -> None:
             nonlocal site
             await site.stop()
             for connection in runner.server.connections if runner.server else ():

@@ -4,11 +4,12 @@ An uncompressed Arrow IPC file, so that it can be memory-mapped.
 """
 
 import json
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import pyarrow as pa
@@ -121,8 +122,78 @@ def write_prompts(
     return written
 
 
-def read_prompts(artifact_dir: Path, splits: Collection[str] | None = None) -> list[Prompt]:
-    """The prompts of a corpus artifact, in file order, optionally of some `splits` (ValueError for an unknown name).
+@dataclass(frozen=True)
+class PromptColumns:
+    """What prompts are sorted and chosen by, N each."""
+
+    id: NDArray[Any]  # strings
+    split: NDArray[np.uint8]  # index in SPLITS
+    length: NDArray[np.int64]  # tokens
+
+    @classmethod
+    def of(cls, prompts: Sequence[Prompt]) -> "PromptColumns":
+        """Read from the file, if the prompts are in one."""
+        if isinstance(prompts, StoredPrompts):
+            return prompts.columns
+        return cls(
+            np.array([prompt.id for prompt in prompts], dtype=str),
+            np.array([SPLITS.index(prompt.split) for prompt in prompts], dtype=np.uint8),
+            np.array([len(prompt.tokens) for prompt in prompts], dtype=np.int64),
+        )
+
+
+class StoredPrompts(Sequence[Prompt]):
+    """The prompts of a corpus artifact in file order. Each is read when it is asked for, so the memory hardly grows with their
+    number."""
+
+    def __init__(self, path: Path, splits: Collection[str] | None) -> None:
+        """Only those of `splits` (None: all). FileNotFoundError, or ArrowInvalid for a damaged file."""
+        self._reader = pa.ipc.open_file(pa.memory_map(str(path)))
+        chosen = range(len(SPLITS)) if splits is None else [SPLITS.index(split) for split in splits]
+        ids, codes, lengths, rows, self.has_chats, self._first = [], [], [], [], False, [0]
+        for batch in _batches(self._reader):
+            code_B = np.array([SPLITS.index(split) for split in batch["split"].to_pylist()], dtype=np.uint8)
+            row_B = np.flatnonzero(np.isin(code_B, chosen))
+            ids.append(np.array(batch["id"].to_pylist(), dtype="S16")[row_B])
+            codes.append(code_B[row_B])
+            lengths.append(batch["tokens"].value_lengths().to_numpy(zero_copy_only=False).astype(np.int64)[row_B])
+            rows.append(self._first[-1] + row_B)
+            self.has_chats |= len(row_B) > 0 and batch["chat"].take(pa.array(row_B)).null_count < len(row_B)
+            self._first.append(self._first[-1] + batch.num_rows)
+        self._rows = np.concatenate(rows) if rows else np.zeros(0, np.int64)
+        self.columns = PromptColumns(
+            np.concatenate(ids) if ids else np.zeros(0, "S16"),
+            np.concatenate(codes) if codes else np.zeros(0, np.uint8),
+            np.concatenate(lengths) if lengths else np.zeros(0, np.int64),
+        )
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, place: int) -> Prompt: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Prompt]: ...
+    def __getitem__(self, place: int | slice) -> Prompt | Sequence[Prompt]:
+        if isinstance(place, slice):
+            return [self[number] for number in range(*place.indices(len(self)))]
+        row = int(self._rows[place])
+        batch = bisect_right(self._first, row) - 1
+        (found,) = _prompts(self._reader.get_batch(batch).slice(row - self._first[batch], 1))
+        return found
+
+    def domains(self, split: str) -> set[str]:
+        """The domains of the prompts of a split."""
+        return {
+            domain
+            for batch in _batches(self._reader)
+            for domain, found in zip(batch["domain"].to_pylist(), batch["split"].to_pylist(), strict=True)
+            if found == split
+        }
+
+
+def open_prompts(artifact_dir: Path, splits: Collection[str] | None = None) -> StoredPrompts:
+    """The prompts of a corpus artifact, optionally of some `splits` (ValueError for an unknown name).
 
     UnderstudyError if the file is missing or damaged.
     """
@@ -130,8 +201,7 @@ def read_prompts(artifact_dir: Path, splits: Collection[str] | None = None) -> l
         raise ValueError(f"no such split: {', '.join(sorted(set(splits) - set(SPLITS)))}")
     path = artifact_dir / PROMPTS
     try:
-        with pa.memory_map(str(path)) as source:
-            return [prompt for batch in _batches(pa.ipc.open_file(source)) for prompt in _prompts(batch, splits)]
+        return StoredPrompts(path, splits)
     except FileNotFoundError:
         raise UnderstudyError(f"{path}: no such file; run the corpus stage first") from None
     except pa.ArrowInvalid as error:
@@ -140,11 +210,15 @@ def read_prompts(artifact_dir: Path, splits: Collection[str] | None = None) -> l
         ) from None
 
 
-def _prompts(batch: Any, splits: Collection[str] | None) -> Iterator[Prompt]:
+def read_prompts(artifact_dir: Path, splits: Collection[str] | None = None) -> list[Prompt]:
+    """As `open_prompts`, all in memory."""
+    return list(open_prompts(artifact_dir, splits))
+
+
+def _prompts(batch: Any) -> Iterator[Prompt]:
     for row in batch.to_pylist():
-        if splits is None or row["split"] in splits:
-            chat = None if row["chat"] is None else _chat(json.loads(row["chat"]))
-            yield Prompt(row["id"], row["split"], row["domain"], row["cluster"], tuple(row["tokens"]), chat)
+        chat = None if row["chat"] is None else _chat(json.loads(row["chat"]))
+        yield Prompt(row["id"], row["split"], row["domain"], row["cluster"], tuple(row["tokens"]), chat)
 
 
 def _chat(raw: Mapping[str, Any]) -> Chat:

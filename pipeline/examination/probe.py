@@ -19,8 +19,9 @@ from pipeline.corpus.rows import BadRow, parse_row
 from pipeline.errors import BrokenDraft, UsageError
 from pipeline.examination.examiner import Examiner
 from pipeline.examination.prompt_lookup import prompt_lookup_counts
+from pipeline.generation.completion_plan import plan_completions
 from pipeline.generation.completion_store import StoredCompletion, read_completions, stored_samplings
-from pipeline.generation.generate import GenerationSettings, generate, plan_completions
+from pipeline.generation.generate import GenerationSettings, generate
 from pipeline.latency.costs.flops import macs_per_token, operations_factor
 from pipeline.latency.costs.forward_times import measure_times, pooled
 from pipeline.latency.costs.speedup import (

@@ -56,7 +56,7 @@ class ServedModel:
         tokens_k1, log_p_k1 = torch.tensor(tokens).unsqueeze(1), torch.from_numpy(scored.log_p_N).double().unsqueeze(1)
         rest_k1 = (1 - log_p_kK.exp().sum(-1, keepdim=True)).clamp(min=1e-12)
         dense_kV = (rest_k1 / max(1, self.vocabulary - self._listed)).log().expand(-1, self.vocabulary).clone()
-        # A token that the pair does not share has id 0 and log p -inf, and must not hide token 0.
+        # In the place of a token that the pair does not share is one with log p -inf, which has its share of the rest.
         ids_kK = torch.where(log_p_kK.isfinite(), ids_kK, ids_kK[:, :1])
         log_p_kK = torch.where(log_p_kK.isfinite(), log_p_kK, log_p_kK[:, :1])
         return dense_kV.scatter_(1, ids_kK, log_p_kK).scatter_(1, tokens_k1, log_p_k1).float()

@@ -5,7 +5,7 @@ same bytes as an uninterrupted one.
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,23 +13,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from pipeline.corpus.prompt_store import Prompt
-from pipeline.generation.completion_store import StoredCompletion, canonical, shard_exists, write_shard
+from pipeline.generation.completion_plan import CompletionRequest, shards_of
+from pipeline.generation.completion_store import StoredCompletion, shard_exists, write_shard
 from pipeline.generation.distributions import ENTRY_BYTES, Selection, pack, sparsify
 from pipeline.progress import Progress
 from pipeline.speculation.batch import Completion, Request, Round
 from pipeline.speculation.decoder import Decoder
 from pipeline.speculation.sampling import log_probabilities
 from pipeline.speculation.settings import GREEDY, Sampling
-
-
-@dataclass(frozen=True)
-class CompletionRequest:
-    """One completion to generate: which prompt, and with which sampling settings. A prompt may have several."""
-
-    prompt: Prompt
-    sampling: Sampling
-    number: int = 0  # index among the prompt's completions with this sampling
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,49 +35,6 @@ class GenerationSettings:
     batch: int  # decoded at once
     shard: int  # in one file
     seed: int
-
-
-def plan_completions(
-    prompts: Sequence[Prompt],
-    deployed: Sampling,
-    examination_samplings: Sequence[Sampling] = (),
-    train_at: Sequence[Sampling] = (),
-) -> list[CompletionRequest]:
-    """The completions to generate for `prompts`, sorted as by `sort_requests`.
-
-    - A train prompt has one for each entry of `train_at`; if `train_at` is empty, one with the settings `deployed`.
-    - A dev prompt has one with the settings `deployed`.
-    - An examination prompt has one with the settings `deployed`, a greedy one, and one for each entry of
-      `examination_samplings`. Settings that occur twice are used once.
-    """
-    deployed, train_at = canonical(deployed), [canonical(sampling) for sampling in train_at or (deployed,)]
-    examined = list(dict.fromkeys(map(canonical, (deployed, GREEDY, *examination_samplings))))
-    kinds = list(dict.fromkeys([*examined, *train_at]))
-    asked = {"train": train_at, "examination": examined}
-    requests = []
-    for prompt in prompts:
-        samplings = asked.get(prompt.split, [deployed])
-        requests += [
-            CompletionRequest(prompt, one, samplings[:place].count(one)) for place, one in enumerate(samplings)
-        ]
-    return sort_requests(requests, kinds)
-
-
-def sort_requests(requests: Iterable[CompletionRequest], kinds: Sequence[Sampling]) -> list[CompletionRequest]:
-    """Sort by sampling settings (in the order of `kinds`); then examination prompts before others; then by prompt length.
-
-    The prompts of a batch then have similar lengths and need little padding. ValueError for settings that are not in `kinds`.
-    """
-    return sorted(
-        requests,
-        key=lambda item: (
-            kinds.index(item.sampling),
-            item.prompt.split != "examination",
-            len(item.prompt.tokens),
-            item.prompt.id,
-            item.number,
-        ),
-    )
 
 
 def generate(
@@ -109,9 +57,10 @@ def generate(
     most = settings.max_new_tokens
     done = sum(len(shard) for name, shard in shards if shard_exists(out, name)) * most
     with progress.track("generate", len(requests) * most, "tokens", done) as track:
-        for name, shard in shards:
+        for name, part in shards:
             if shard_exists(out, name):
                 continue
+            shard = list(part)
             # Created once per shard, because it packs the model's small weights.
             decoder = Decoder(model, None, sampling=shard[0].sampling, vocabulary=vocabulary, stop_tokens=stop_tokens)
             completions: list[StoredCompletion] = []
@@ -119,19 +68,6 @@ def generate(
                 completions += _complete(decoder, shard[begin : begin + settings.batch], settings)
                 track.advance(len(shard[begin : begin + settings.batch]) * most)
             write_shard(out, name, completions)
-
-
-def shard_prefix(turn: int) -> str:
-    """The prefix of the names of a turn's shards."""
-    return "shard-" if turn == 1 else f"turn-{turn:03d}-shard-"
-
-
-def shards_of(requests: Sequence[CompletionRequest], size: int, turn: int) -> list[tuple[str, list[CompletionRequest]]]:
-    """Name and requests of each shard of at most `size` completions. All completions of a shard have the same sampling."""
-    samplings = dict.fromkeys(item.sampling for item in requests)
-    kinds = [[item for item in requests if item.sampling == sampling] for sampling in samplings]
-    parts = [kind[begin : begin + size] for kind in kinds for begin in range(0, len(kind), size)]
-    return [(f"{shard_prefix(turn)}{number:05d}", part) for number, part in enumerate(parts)]
 
 
 def _complete(

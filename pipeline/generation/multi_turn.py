@@ -8,8 +8,8 @@ from pipeline.corpus.prompt_store import Chat, Prompt
 from pipeline.corpus.rendering import Renderer
 from pipeline.corpus.row_buffer import token_hash
 from pipeline.corpus.rows import BadRow, ParsedPrompt
+from pipeline.generation.completion_plan import CompletionRequest, sort_requests
 from pipeline.generation.completion_store import StoredCompletion
-from pipeline.generation.generate import CompletionRequest, sort_requests
 
 
 @dataclass

@@ -16,8 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.errors import UnderstudyError
+from pipeline.generation.completion_plan import CompletionRequest, shards_of
 from pipeline.generation.completion_store import StoredCompletion, shard_exists, write_shard
-from pipeline.generation.generate import CompletionRequest, GenerationSettings, shards_of
+from pipeline.generation.generate import GenerationSettings
 from pipeline.generation.journal import Journal, Record, read_journal, write_journal
 from pipeline.generation.served_completion import Served, complete, differs
 from pipeline.generation.surprise import require_samples
@@ -162,7 +163,7 @@ class _Run:
                     )
 
     def _opened(self, name: str, requests: Sequence[CompletionRequest]) -> _Shard:
-        shard = self._open[name] = _Shard(name, requests, self._out)
+        shard = self._open[name] = _Shard(name, list(requests), self._out)
         shard.open()
         return shard
 

@@ -12,8 +12,9 @@ import torch
 from numpy.typing import NDArray
 
 from pipeline.errors import UnderstudyError, UsageError
+from pipeline.generation.completion_plan import CompletionRequest
 from pipeline.generation.distributions import pack, sparsify
-from pipeline.generation.generate import CompletionRequest, GenerationSettings, seed_of
+from pipeline.generation.generate import GenerationSettings, seed_of
 from pipeline.generation.surprise import surprise
 from pipeline.servers.abilities import Abilities, passes
 from pipeline.servers.answers import Generated, LikeliestTokens

@@ -22,7 +22,8 @@ class BadAnswer(UnderstudyError):
 
 @dataclass(frozen=True)
 class LikeliestTokens:
-    """The K likeliest tokens of N distributions, the likeliest first. A token that the pair does not share has log p -inf."""
+    """The K likeliest tokens of N distributions, the likeliest first. In the place of a token that the pair does not share is one
+    that is not listed, with log p -inf."""
 
     ids_NK: NDArray[np.int32]
     log_p_NK: NDArray[np.float32]
@@ -113,7 +114,10 @@ def _likeliest(candidates: Sequence[Candidates], kept: int, vocabulary: int) -> 
     ids_NK, log_p_NK = np.take_along_axis(ids_NM, order_NK, 1), np.take_along_axis(log_p_NM, order_NK, 1)
     # The target's logits may be padded to more columns than the pair shares; such a token is not of the pair.
     beyond_NK = ids_NK >= vocabulary
-    log_p_NK[beyond_NK], ids_NK[beyond_NK] = -np.inf, 0
+    log_p_NK[beyond_NK] = -np.inf
+    for row in np.flatnonzero(beyond_NK.any(1)):  # ids of other tokens, so that no token is there twice
+        free = np.setdiff1d(np.arange(min(2 * kept, vocabulary)), ids_NK[row])
+        ids_NK[row, beyond_NK[row]] = free[: beyond_NK[row].sum()]
     order_NK = np.argsort(-log_p_NK, axis=1, kind="stable")
     return LikeliestTokens(
         np.take_along_axis(ids_NK, order_NK, 1).astype(np.int32), np.take_along_axis(log_p_NK, order_NK, 1)

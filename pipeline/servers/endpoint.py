@@ -99,8 +99,9 @@ class Endpoint:
                 "the authority that signed it"
             ) from None
         except (aiohttp.ClientError, OSError, ValueError) as error:  # ValueError: headers that aiohttp cannot decode
-            kind = Unavailable if isinstance(error, aiohttp.ClientConnectorError) else AnswerLost
-            raise kind(f"{self.url}: {self._brief(str(error)) or type(error).__name__}") from None
+            if isinstance(error, aiohttp.ClientConnectorError):
+                raise Unavailable(f"{self.url}: cannot connect: {_why(error.os_error)}") from None
+            raise AnswerLost(f"{self.url}: {self._brief(str(error)) or type(error).__name__}") from None
         if status == 200:
             return self._json(raw)
         if 300 <= status < 400:
@@ -163,6 +164,13 @@ class Endpoint:
         """The beginning of what a server said, in one line. A gateway may repeat the token that it was sent."""
         text = " ".join((text.replace(self._token, "[token]") if self._token else text).split())
         return text if len(text) <= _QUOTED else text[:_QUOTED] + "..."
+
+
+def _why(error: OSError) -> str:
+    """In the words of the operating system."""
+    if error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
+    return error.strerror or type(error).__name__
 
 
 def _seconds(retry_after: str | None) -> float | None:

@@ -21,6 +21,7 @@ from tests.benchmarks import (
     power,
     quickstart,
     servers,
+    servers_memory,
     sharper,
     threads,
     trace,
@@ -50,6 +51,7 @@ FIGURES = {
     "threads": threads,
     "architectures": architectures,
     "servers": servers,
+    "servers_memory": servers_memory,
     "distillation": distillation,
 }
 

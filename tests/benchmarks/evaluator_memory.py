@@ -82,7 +82,7 @@ def _examine(directory: Path) -> dict[str, float]:
 
     settings = EvaluateConfig()
     model = tiny_llama(0, vocabulary=VOCABULARY, layers=1).float()
-    before, began, anonymous = _mib("status", "VmRSS"), time.perf_counter(), 0.0
+    before, began, anonymous = mib("status", "VmRSS"), time.perf_counter(), 0.0
     completions = read_completions(directory, {"examination"}, Sampling())
     with RowFile(directory / "acceptance.json", ["deployed"]) as spools:
 
@@ -90,7 +90,7 @@ def _examine(directory: Path) -> dict[str, float]:
             nonlocal anonymous
             for counts in Examiner(Sampling(), settings, VOCABULARY).counts(model, completions):
                 yield counts
-                anonymous = max(anonymous, _mib("smaps_rollup", "Anonymous"))
+                anonymous = max(anonymous, mib("smaps_rollup", "Anonymous"))
 
         tally = tally_counts(counted(), settings.max_gamma, spools, "deployed")
         figures = tally.figures(settings.confidence)
@@ -98,14 +98,14 @@ def _examine(directory: Path) -> dict[str, float]:
     seconds = time.perf_counter() - began
     return {
         "before_mib": before,
-        "peak_mib": _mib("status", "VmHWM"),
+        "peak_mib": mib("status", "VmHWM"),
         "anonymous_mib": anonymous,
         "seconds": seconds,
         "tokens_per_second": figures["tokens"] / seconds,
     }
 
 
-def _mib(file: str, name: str) -> float:
+def mib(file: str, name: str) -> float:
     """A line of /proc/self/<file>, which is in kB; 0 where there is no such thing."""
     path = Path("/proc/self") / file
     lines = path.read_text().splitlines() if path.exists() else []

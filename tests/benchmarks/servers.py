@@ -22,7 +22,7 @@ from tests.benchmarks.figures import write
 from tests.served import NEW, QUICK, config_of, greedy, identity_of, settings_of, some_prompts
 from tests.standin_server import EOS, FAULTS, VOCABULARY, Fault, StandIn, cut_at, in_processes, log_p_of, running
 
-LATENCY, CONCURRENCY, PROMPTS, PAIRS = 0.25, 8, 1200, 3
+LATENCY, CONCURRENCY, PROMPTS, PAIRS = 0.5, 8, 1400, 3
 INJECTED, ROUND = 1000, 500
 
 
@@ -49,7 +49,7 @@ def throughput(pairs: int = PAIRS, count: int = PROMPTS) -> dict[str, Any]:
 
 async def _seconds(servers: Sequence[StandIn], count: int) -> float:
     """Of a generation, without the questions before it."""
-    from pipeline.generation.generate import plan_completions
+    from pipeline.generation.completion_plan import plan_completions
     from pipeline.generation.served import generate_by_servers
     from pipeline.generation.served_completion import Served
     from pipeline.servers.connect import connect, identify
@@ -98,8 +98,6 @@ def _round(servers: Sequence[StandIn], rng: random.Random, counts: Counter[str],
             if rng.random() > 0.25:
                 return None
             kind = rng.choice(kinds)
-            if kind == "restart with other weights" and rng.random() > 0.5:
-                return None
             counts[kind] += 1
             return FAULTS.get(kind) or _made(kind, server, rng)
 
@@ -155,7 +153,7 @@ def _made(kind: str, server: StandIn, rng: random.Random) -> Fault:
         if kind == "restart with other weights":
             server.weights = 1
         await server.restart(0.05)
-        return None
+        await asyncio.sleep(10)
 
     return restart
 

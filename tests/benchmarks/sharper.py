@@ -231,8 +231,9 @@ def _log_probabilities(model: Any, ids: Any, prompt: int, vocabulary: int) -> An
 def _completions(pair: ReferencePair, target: Any) -> list[list[Any]]:
     """Four sets of completions of the examination prompts at temperature 1, in one order; generated once."""
     from pipeline.corpus.prompt_store import Prompt
+    from pipeline.generation.completion_plan import CompletionRequest
     from pipeline.generation.completion_store import read_completions
-    from pipeline.generation.generate import CompletionRequest, GenerationSettings, generate
+    from pipeline.generation.generate import GenerationSettings, generate
     from pipeline.progress import Progress
     from pipeline.speculation.settings import Sampling
 

@@ -1,6 +1,8 @@
 """A target on servers, through the command line. The server is a stand-in that speaks vLLM's protocol."""
 
 import json
+import re
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -13,7 +15,7 @@ import yaml
 from pipeline.generation.completion_store import read_completions
 from pipeline.generation.journal import read_journal
 from tests.integration.conftest import Place, Smoke
-from tests.standin_server import StandIn, running
+from tests.standin_server import FAULTS, Fault, StandIn, running
 
 CANARY = "canary-token-0123456789"
 
@@ -70,8 +72,11 @@ def test_generation_by_a_server(smoke: Smoke, place: Place, server: StandIn, mon
 
 
 @pytest.mark.long
-def test_a_killed_run_goes_on(smoke: Smoke, place: Place, server: StandIn) -> None:
-    """What was received before SIGKILL is not asked for again."""
+@pytest.mark.parametrize(
+    ("sent", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130), (signal.SIGTERM, 130)]
+)
+def test_a_killed_run_goes_on(smoke: Smoke, place: Place, server: StandIn, sent: signal.Signals, code: int) -> None:
+    """What was received before SIGKILL, Ctrl-C or a scheduler's SIGTERM is not asked for again."""
     server.latency = 0.02
     config = _write(place, smoke, [server], concurrency=2)
     process = place.start("run", config, "--until", "generate")
@@ -79,8 +84,9 @@ def test_a_killed_run_goes_on(smoke: Smoke, place: Place, server: StandIn) -> No
     while sum(len(read_journal(path)) for path in place.store.glob("work/generate-*/*.journal")) < 5:
         assert (None, True) == (process.poll(), time.monotonic() < until)
         time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    process.send_signal(sent)
+    _, said = process.communicate()
+    assert (code, False) == (process.returncode, "Traceback" in said), said
     kept = {
         path.name.partition(".")[0]: len(read_journal(path)) for path in place.store.glob("work/generate-*/*.journal")
     }
@@ -92,6 +98,46 @@ def test_a_killed_run_goes_on(smoke: Smoke, place: Place, server: StandIn) -> No
     asked = len(server.served) - before - 2  # two are asked of the server's abilities
     assert asked <= requests - sum(kept.values())
     assert len({(item.id, item.sampling) for item in items}) == len(items)
+
+
+def test_servers_that_fail_in_mid_run(smoke: Smoke, place: Place, server: StandIn) -> None:
+    """Exit 1 in one line that says what is kept; when a server answers again, only the rest is asked for."""
+    completions: list[int] = []
+
+    def fail_after_20(number: int) -> Fault | None:
+        if server.requests[number]["max_tokens"] == 8:  # not those that ask for the weights and abilities
+            completions.append(number)
+        return FAULTS["500"] if len(completions) > 20 else None
+
+    server.faults = fail_after_20
+    config = _write(place, smoke, [server])
+    ended = place.understudy("run", config, "--until", "generate")
+    assert (1, True) == (ended.code, ended.complaint.startswith("generate.server: the endpoint is down for 1 s"))
+    kept = re.search(r"start a server and run again; (\d+) of \d+ completions are kept$", ended.complaint)
+    assert kept is not None, ended.complaint
+    server.faults = lambda number: None
+    asked = len(server.requests)
+    again = place.understudy("run", config, "--until", "generate", "--run", "last")
+    assert 0 == again.code, again.err
+    items = list(read_completions(place.artifact("generate", "last")))
+    assert len(items) - int(kept[1]) == sum(body["max_tokens"] == 8 for body in server.requests[asked:])
+
+
+def test_faults_change_nothing(smoke: Smoke, place: Place, server: StandIn) -> None:
+    """Greedy completions through a second server that fails in many ways are those of one sound server, byte for byte."""
+    stored, kinds = [], sorted(set(FAULTS) - {"silence", "one byte at a time"})
+    for faulty in (False, True):
+        with running(StandIn(eos=server.eos, model="big-model")) as bad:
+            config = _write(place, smoke, [server, bad] if faulty else [server])
+            bad.faults = lambda number: FAULTS[kinds[number // 2 % len(kinds)]] if number > 40 and number % 2 else None
+            arguments = ("--set", "sampling.temperature=0", "--set", "pair.generation_config=ignore")
+            ended = place.understudy("run", config, "--until", "generate", "--run", f"run-{faulty}", *arguments)
+            assert 0 == ended.code, ended.err
+            out = place.artifact("generate", f"run-{faulty}")
+            stored.append({path.name: path.read_bytes() for path in out.glob("*.arrow")})
+            if not faulty:
+                shutil.rmtree(out)
+    assert stored[0] == stored[1]
 
 
 def test_nobody_answers(smoke: Smoke, place: Place) -> None:

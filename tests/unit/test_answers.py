@@ -62,13 +62,13 @@ def test_a_scoring_is_read_from_the_asked_token_on() -> None:
 
 
 def test_tokens_that_the_pair_does_not_share_have_no_mass() -> None:
-    """The target's logits may have more columns than the pair: such a token is listed last, with log p -inf."""
-    rows = generated(
-        [1], [-1.0], [{1: -1.0, 40: -0.5, 2: -2.0}], kept=3, stopped=False, may_stop=True, limit=1, vocabulary=32
-    ).likeliest
+    """The target's logits may have more columns than the pair: in the place of such a token is another one, with log p -inf,
+    last; no token is there twice."""
+    top = [{1: -1.0, 40: -0.5, 2: -2.0}, {0: -1.0, 40: -0.5, 50: -2.0}]
+    rows = generated([1, 0], [-1.0, -1.0], top, kept=3, stopped=False, may_stop=True, limit=2, vocabulary=32).likeliest
     assert rows is not None
-    assert [[1, 2, 0]] == rows.ids_NK.tolist()
-    assert [[-1.0, -2.0, -np.inf]] == rows.log_p_NK.tolist()
+    assert [[1, 2, 0], [0, 1, 2]] == rows.ids_NK.tolist()
+    assert [[-1.0, -2.0, -np.inf], [-1.0, -np.inf, -np.inf]] == rows.log_p_NK.tolist()
 
 
 def _choice(**changes: Any) -> dict[str, Any]:

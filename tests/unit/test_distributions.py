@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pipeline.generation.distributions import SparseDistribution, pack, sparsify, unpack
 
@@ -52,6 +54,33 @@ def test_no_token_is_kept_twice(law: str) -> None:
     kept = sparsify(LAWS[law].expand(len(U), -1), 4, "sampled", U)
 
     assert {4} == {len(set(row)) for row in kept.ids_NK.tolist()}
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.floats(0.001, 1.0), min_size=6, max_size=12),
+    st.integers(1, 5),
+    st.floats(0.0, 0.5),
+    st.integers(0, 2),
+)
+def test_of_listed_tokens_nothing_is_biased_or_kept_twice(
+    weights: list[float], count: int, unlisted: float, foreign: int
+) -> None:
+    """A server lists only the likeliest tokens, some of which the pair may not share (log p -inf): no token is kept twice, and
+    the mass of what is not listed goes to the sampled ones in proportion to p."""
+    p = np.array(weights) / sum(weights) * (1 - unlisted)
+    log_p_V = torch.cat([torch.from_numpy(p).log(), torch.full((foreign,), -torch.inf, dtype=torch.float64)])
+    kept = sparsify(log_p_V.expand(len(U), -1), count, "sampled", U, log_p_V.exp().sum().expand(len(U)))
+    estimates = np.stack([_estimates(kept, row, len(log_p_V)) for row in range(len(U))])
+    certain = int(kept.certain_N[0])
+
+    assert {count} == {len(set(row)) for row in kept.ids_NK.tolist()}
+    assert not np.isin(kept.ids_NK, np.arange(len(p), len(log_p_V))).any()
+    rest = np.setdiff1d(np.arange(len(p)), kept.ids_NK[0, :certain])
+    if certain < count:  # the mass that is not listed is shared in proportion to p
+        expected = p[rest] * (1 - p[kept.ids_NK[0, :certain]].sum()) / p[rest].sum()
+        np.testing.assert_allclose(estimates.mean(0)[rest], expected, atol=2e-3)
+    np.testing.assert_allclose(estimates.mean(0)[kept.ids_NK[0, :certain]], p[kept.ids_NK[0, :certain]], atol=1e-6)
 
 
 def test_tokens_heavier_than_their_share_are_top_tokens() -> None:

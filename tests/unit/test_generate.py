@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pipeline.corpus.prompt_store import Prompt
+from pipeline.generation.completion_plan import CompletionRequest, plan_completions, shards_of, sort_requests
 from pipeline.generation.completion_store import StoredCompletion, read_completions, stored_samplings
 from pipeline.generation.distributions import unpack
-from pipeline.generation.generate import CompletionRequest, GenerationSettings, generate, plan_completions, seed_of
+from pipeline.generation.generate import GenerationSettings, generate, seed_of
 from pipeline.speculation.sampling import log_probabilities
 from pipeline.speculation.settings import GREEDY, Sampling
 from tests.fakes import full_logits, generation_settings, greedy_text, quiet, tiny_llama
@@ -115,7 +118,28 @@ def test_seeds_are_those_of_the_first_version(prompts: list[Prompt]) -> None:
 
 def test_the_plan_does_not_depend_on_the_order_of_prompts(prompts: list[Prompt]) -> None:
     """Sorted by sampling, split, length and id: shards do not depend on the order of the corpus."""
-    assert plan_completions(prompts, SAMPLED) == plan_completions(prompts[::-1], SAMPLED)
+    assert list(plan_completions(prompts, SAMPLED)) == list(plan_completions(prompts[::-1], SAMPLED))
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(["train", "dev", "examination"]), st.integers(1, 4)), min_size=1, max_size=12),
+    st.lists(st.sampled_from([SAMPLED, GREEDY, Sampling(0.5)]), max_size=3),
+    st.lists(st.sampled_from([SAMPLED, Sampling(0.5)]), max_size=3),
+    st.integers(1, 5),
+)
+def test_a_plan_is_sorted_as_its_requests_are(
+    shapes: list[tuple[str, int]], examined: list[Sampling], train_at: list[Sampling], size: int
+) -> None:
+    """Indices are sorted as the requests themselves would be, and shards are cut in the same places."""
+    made = [
+        Prompt(hashlib.sha256(bytes([n])).hexdigest()[:16], split, "d", n, (5,) * length)
+        for n, (split, length) in enumerate(shapes)
+    ]
+    plan = plan_completions(made, SAMPLED, examined, train_at)
+    assert sort_requests(reversed(plan), plan.kinds) == list(plan)
+    shards = [(name, list(part)) for name, part in shards_of(plan, size, 1)]
+    assert shards_of(list(plan), size, 1) == shards
 
 
 def test_completions_have_their_length_and_lookahead(stored: tuple[Path, list[StoredCompletion]]) -> None:
@@ -206,10 +230,10 @@ def test_a_completion_does_not_depend_on_what_else_is_asked_for(
 
     expected = said(stored[1])
     variants = [replace(SETTINGS, batch=1), replace(SETTINGS, shard=100, batch=11)]
-    for number, settings in enumerate(variants):
+    for number, variant in enumerate(variants):
         out = tmp_path / str(number)
         out.mkdir()
-        _generate(model, prompts[: len(prompts) - number], out, settings)
+        _generate(model, prompts[: len(prompts) - number], out, variant)
         found = said(read_completions(out))
         assert {key: expected[key] for key in found} == found
 

@@ -8,8 +8,8 @@ import pytest
 from pipeline.corpus.prompt_store import Chat, Prompt
 from pipeline.corpus.rendering import Renderer
 from pipeline.corpus.row_buffer import token_hash
+from pipeline.generation.completion_plan import CompletionRequest
 from pipeline.generation.completion_store import StoredCompletion
-from pipeline.generation.generate import CompletionRequest
 from pipeline.generation.multi_turn import StopReasons, next_turn
 from pipeline.speculation.settings import GREEDY, Sampling
 from tests.fakes import stored_completion, tiny_tokenizer

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from pipeline.corpus.prompt_store import Prompt
+from pipeline.generation.completion_plan import plan_completions
 from pipeline.generation.completion_store import StoredCompletion, read_completions
 from pipeline.generation.distributions import unpack
-from pipeline.generation.generate import generate, plan_completions, seed_of
+from pipeline.generation.generate import generate, seed_of
 from pipeline.generation.scoring import DraftCompletion, score
 from pipeline.speculation.sampling import log_probabilities
 from pipeline.speculation.settings import GREEDY, Sampling

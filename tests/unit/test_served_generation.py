@@ -15,9 +15,9 @@ import pytest
 from pipeline.config.server import ServerConfig
 from pipeline.corpus.prompt_store import Prompt
 from pipeline.errors import UnderstudyError, UsageError
+from pipeline.generation.completion_plan import plan_completions
 from pipeline.generation.completion_store import read_completions, write_shard
 from pipeline.generation.distributions import unpack
-from pipeline.generation.generate import plan_completions
 from pipeline.generation.journal import read_journal
 from pipeline.generation.served import generate_by_servers
 from pipeline.generation.served_completion import Served

@@ -40,7 +40,8 @@ def _prompts(regime: Any) -> list[Any]:
 def _ours(target: Any, regime: Any, some: list[Any], batch: int, turn: int) -> float:
     """Up to the last shard on disk. No stop tokens, so that both write as many tokens."""
     from pipeline.corpus.prompt_store import Prompt
-    from pipeline.generation.generate import GenerationSettings, generate, plan_completions
+    from pipeline.generation.completion_plan import plan_completions
+    from pipeline.generation.generate import GenerationSettings, generate
     from pipeline.progress import Progress
     from pipeline.speculation.settings import Sampling
 
