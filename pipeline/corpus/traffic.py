@@ -44,7 +44,8 @@ class Traffic:
             elif chosen is not None and place not in chosen:
                 self.not_sampled += 1
             elif self._source.redact and isinstance(row.value, Mapping):
-                yield Row(row.file, row.number, self._redacted(row.value))
+                value = self._redacted(row.value)
+                yield Row(row.file, row.number, value, redacted=value != row.value)
             else:
                 yield row
 
