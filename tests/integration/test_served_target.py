@@ -213,12 +213,19 @@ def test_a_deployment_that_samples_otherwise_is_refused(smoke: Smoke, place: Pla
 
 
 def test_init_from_a_url(smoke: Smoke, place: Place, server: StandIn) -> None:
-    """A server's URL, a tokenizer directory, a draft and prompts are enough for a config that runs."""
+    """A server's URL, a tokenizer directory, a draft and a log are enough for a config that runs; comments name what can be used
+    of the log."""
     pair = smoke.place.artifact("pair", "first")
+    rows = [json.loads(line) for line in (pair / "prompts.jsonl").read_text().splitlines()]
+    log = place.root / "log.jsonl"
+    log.write_text("".join(json.dumps(row | {"response": "x = 1", "created_at": 1.7e9}) + "\n" for row in rows))
     arguments = ("--target", server.url, "--tokenizer", pair / "tokenizer", "--draft", pair / "draft")
-    made = place.understudy("init", *arguments, "--prompts", pair / "prompts.jsonl", store=False)
+    made = place.understudy("init", *arguments, "--prompts", log, store=False)
     assert 0 == made.code, made.err
     config = yaml.safe_load(made.out)
+    (source,) = config["corpus"]["sources"]
+    assert (False, "response", False) == (source["use_answers"], source["answer_field"], source["redact"])
+    assert "by time_field: created_at" in made.out
     assert ("server", "big-model") == (config["pair"]["target"]["source"], config["generate"]["server"]["model"])
     assert "big-model" == config["promote"]["target_name"]
     path = place.root / "made.yaml"
