@@ -37,7 +37,8 @@ async def read_model(endpoint: Endpoint, name: str | None) -> ServedModel:
         wrong = "set generate.server.model to one of" if name is None else f"it does not serve {name}, but"
         raise UsageError(f"{endpoint.url}: {wrong} {', '.join(names) or 'nothing'}")
     entry: Mapping[str, Any] = listed[0] if name is None else listed[names.index(name)]
-    context = entry.get("max_model_len")
+    parent = next((one for one in listed if one["id"] == entry.get("parent")), {})
+    context = entry.get("max_model_len") or parent.get("max_model_len")  # vLLM says none for an adapter
     return ServedModel(
         name=entry["id"],
         root=str(entry.get("root") or entry["id"]),
