@@ -16,9 +16,9 @@ from tests.conformance.subject import Subject, read_subject
 _ROWS = pytest.StashKey[list[dict[str, Any]]]()
 
 
-def _interpreter(variable: str) -> Path:
+def _named_by(variable: str, what: str) -> Path:
     if variable not in os.environ:
-        pytest.skip(f"{variable} is not set: it names the engine's Python; `make conformance` sets it")
+        pytest.skip(f"{variable} is not set: it names {what}; `make conformance` sets it")
     return Path(os.environ[variable])
 
 
@@ -31,13 +31,19 @@ def subject() -> Subject:
 @pytest.fixture(scope="session")
 def vllm() -> Engine:
     """vLLM in its own environment."""
-    return Engine("engine_vllm.py", _interpreter("VLLM_PYTHON"))
+    return Engine("engine_vllm.py", _named_by("VLLM_PYTHON", "the engine's Python"))
 
 
 @pytest.fixture(scope="session")
 def openvino() -> Engine:
     """openvino-genai in its own environment."""
-    return Engine("engine_openvino.py", _interpreter("OPENVINO_PYTHON"))
+    return Engine("engine_openvino.py", _named_by("OPENVINO_PYTHON", "the engine's Python"))
+
+
+@pytest.fixture(scope="session")
+def llama_cpp() -> Path:
+    """The directory that `make llama-server` builds in."""
+    return _named_by("LLAMA_CPP", "the directory of `make llama-server`")
 
 
 @pytest.fixture(scope="session")
