@@ -154,12 +154,31 @@ def _read(answer: Mapping[str, Any], limit: int) -> tuple[list[int], list[Row | 
         raise UsageError(
             "generate.server: a completion does not fit the context of llama-server; start it with more --ctx-size"
         )
-    rows: list[Row | None] = []
-    for token in reversed(tokens):  # of a character in several tokens, the last one has log-probabilities
-        rows.insert(0, found.pop()[1] if found and found[-1][0] == token else None)
-    if found:
-        raise BadAnswer("the token ids of the completion and of its log-probabilities differ")
-    return tokens, rows, reason == "eos"
+    return tokens, _aligned(tokens, found), reason == "eos"
+
+
+def _aligned(tokens: Sequence[int], found: Sequence[tuple[int, Row]]) -> list[Row | None]:
+    """The row of each token. The answer leaves out rows without saying which; a row that could be of two tokens is not used."""
+    ids = [token for token, _ in found]
+    first = _places(tokens, ids)
+    last = [len(tokens) - 1 - place for place in reversed(_places(tokens[::-1], ids[::-1]))]
+    rows: list[Row | None] = [None] * len(tokens)
+    for (_, row), one, other in zip(found, first, last, strict=True):
+        if one == other:
+            rows[one] = row
+    return rows
+
+
+def _places(tokens: Sequence[int], ids: Sequence[int]) -> list[int]:
+    """The first places at which `ids` stand in `tokens` in their order."""
+    places, place = [], -1
+    for token in ids:
+        try:
+            place = tokens.index(token, place + 1)
+        except ValueError:
+            raise BadAnswer("the token ids of the completion and of its log-probabilities differ") from None
+        places.append(place)
+    return places
 
 
 def _row(one: Mapping[str, Any]) -> Row:

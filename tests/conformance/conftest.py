@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from pipeline.export.gguf import convert
 from tests.benchmarks.figures import write
 from tests.conformance.engines import Engine
+from tests.conformance.exported import CONVERTER
 from tests.conformance.subject import Subject, read_subject
 
 _ROWS = pytest.StashKey[list[dict[str, Any]]]()
@@ -44,6 +46,14 @@ def openvino() -> Engine:
 def llama_cpp() -> Path:
     """The directory that `make llama-server` builds in."""
     return _named_by("LLAMA_CPP", "the directory of `make llama-server`")
+
+
+@pytest.fixture(scope="session")
+def gguf_target(llama_cpp: Path, subject: Subject, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The pair's target as GGUF in fp32."""
+    out = tmp_path_factory.mktemp("target") / "target.gguf"
+    convert(CONVERTER, subject.target, out)
+    return out
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,7 @@ from tests.conformance.deterministic import TIE
 from tests.conformance.texts import text, token_statistics
 
 PROMPTS = 32
+CONVERTER = Path(__file__).with_name("convert_reference.py")  # to GGUF
 
 
 @dataclass(frozen=True)

@@ -16,15 +16,12 @@ import torch
 
 from pipeline.acceptance.examine import acceptance_probabilities
 from pipeline.engines.facts import FACTS
-from pipeline.export.gguf import convert
 from pipeline.models.loading import load_model
 from pipeline.speculation.settings import GREEDY
 from tests.conformance.deterministic import TIE, Floats
-from tests.conformance.exported import Exported, divergences, export_champion, near_ties
+from tests.conformance.exported import CONVERTER, Exported, divergences, export_champion, near_ties
 from tests.conformance.served_llama_cpp import FP32, FP32_DRAFT, served
 from tests.conformance.texts import BATCH_TOKENS
-
-CONVERTER = Path(__file__).with_name("convert_reference.py")
 
 
 @pytest.fixture(scope="session")
@@ -41,18 +38,10 @@ def draft(exported: Exported, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return load_model(export_champion("transformers", out).directory / "draft", "float32", torch.device("cpu"))
 
 
-@pytest.fixture(scope="session")
-def target(exported: Exported, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The target as GGUF."""
-    out = tmp_path_factory.mktemp("target") / "target.gguf"
-    convert(CONVERTER, exported.target, out)
-    return out
-
-
 @pytest.mark.parametrize("gamma", [5, 2])
 def test_counters_of_the_served_export_are_those_of_the_examination(
     exported: Exported,
-    target: Path,
+    gguf_target: Path,
     draft: Any,
     llama_cpp: Path,
     tmp_path: Path,
@@ -66,7 +55,7 @@ def test_counters_of_the_served_export_are_those_of_the_examination(
     command = [exported.directory / "launch.sh", *FP32, *FP32_DRAFT, "--spec-draft-n-max", str(gamma)]
     context = ("--ctx-size", str(4 * (max(map(len, prompts)) + limit + gamma + 2)))
     path = f"{llama_cpp / 'build' / 'bin'}:/usr/bin:/bin"
-    with served([*command, *context], tmp_path / "log", TARGET=str(target), PATH=path) as server:
+    with served([*command, *context], tmp_path / "log", TARGET=str(gguf_target), PATH=path) as server:
         answers = server.complete(prompts, limit)
         metrics = server.counters(exported.expected["counters"])
     tokens = [answer["tokens"] for answer in answers]

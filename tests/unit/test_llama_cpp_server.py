@@ -11,11 +11,13 @@ from pipeline.config.server import ServerConfig
 from pipeline.errors import UsageError
 from pipeline.examination.served_model import served_model
 from pipeline.generation.distributions import unpack
+from pipeline.servers.answers import BadAnswer
 from pipeline.servers.api import GenerateRequest, ScoreRequest
 from pipeline.servers.connect import connect
 from pipeline.servers.endpoint import Endpoint
 from pipeline.servers.engines import asking_of
 from pipeline.servers.identity import OtherWeights
+from pipeline.servers.llama_cpp import Incomplete, LlamaCpp
 from pipeline.servers.target import read_model
 from pipeline.speculation.settings import GREEDY, Sampling
 from tests.fakes import quiet
@@ -180,3 +182,38 @@ def test_what_the_server_cannot_give_is_refused(
     with running(server), pytest.raises(UsageError, match=message) as refused:
         generate(_config(server), some_prompts(2), tmp_path / "out", sampling)
     assert 1 == len(str(refused.value).splitlines())
+
+
+@pytest.mark.parametrize(
+    ("tokens", "with_rows", "known"),
+    [
+        ([1, 2, 3], [0, 1, 2], [0, 1, 2]),
+        ([1, 9, 2, 3], [0, 2, 3], [0, 2, 3]),
+        ([1, 9, 1], [0], []),  # the row could be of either
+        ([4, 9, 1, 1, 5], [0, 3, 4], [0, 4]),
+    ],
+)
+def test_rows_are_given_to_the_tokens_that_they_are_of(
+    tokens: list[int], with_rows: list[int], known: list[int]
+) -> None:
+    """llama-server leaves out rows without saying which; a row that could be of two tokens is asked for again."""
+    rows = [{"id": tokens[place], "logprob": -float(place), "top_logprobs": []} for place in with_rows]
+    answer = {"tokens": tokens, "stop_type": "limit", "truncated": False, "completion_probabilities": rows}
+    request = GenerateRequest(prompt=[1], sampling=Sampling(), max_tokens=len(tokens), stop_tokens=())
+    api = LlamaCpp()
+    if len(known) == len(tokens):
+        assert [0.0, -1.0, -2.0] == api.read_generated(request, answer, VOCABULARY).log_p_N.tolist()
+        return
+    with pytest.raises(Incomplete) as found:
+        api.read_generated(request, answer, VOCABULARY)
+    assert known == [place for place, row in enumerate(found.value.rows) if row is not None]
+    assert [-float(place) for place in known] == [row.log_p for row in found.value.rows if row is not None]
+
+
+def test_an_answer_with_other_tokens_is_bad() -> None:
+    """Log-probabilities of tokens that the completion does not have."""
+    answer = {"tokens": [1], "stop_type": "limit", "truncated": False}
+    answer |= {"completion_probabilities": [{"id": 2, "logprob": -1.0, "top_logprobs": []}]}
+    request = GenerateRequest(prompt=[1], sampling=Sampling(), max_tokens=1, stop_tokens=())
+    with pytest.raises(BadAnswer, match="the token ids of the completion and of its log-probabilities differ"):
+        LlamaCpp().read_generated(request, answer, VOCABULARY)
