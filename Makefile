@@ -17,7 +17,7 @@ FUZZ_INPUTS ?= 20000
 # Where `make conformance` finds a finished quickstart; built there if it is absent.
 STORE ?= .understudy
 
-.PHONY: help quickstart test test-unit test-long fuzz test-dags sanitize llama-server conformance bench bench-distill docs lint lint-workflow types wheel-test clean
+.PHONY: help quickstart test test-unit test-long fuzz test-dags sanitize llama-server conformance bench bench-distill bench-served docs lint lint-workflow types wheel-test clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -99,6 +99,9 @@ bench: $(VENV)/.installed  ## figures of BENCHMARKS.md; run it with nothing else
 
 bench-distill: $(VENV)/.installed  ## distillation against what people use today (hours; an interrupted bench goes on)
 	$(BIN)/python -m tests.benchmarks distillation
+
+bench-served: $(VENV)/.installed $(VLLM_VENV)/.installed  ## generation by vLLM's servers, and drafts distilled by them (half an hour)
+	VLLM_PYTHON="$(abspath $(VLLM_VENV)/bin/python)" $(BIN)/python -m tests.benchmarks servers_overhead served_distillation
 
 docs: $(VENV)/.installed  ## docs/configuration.md from the config models, docs/engines.md from the table of engine facts
 	$(BIN)/python -m pipeline.report.configuration > docs/configuration.md

@@ -7,6 +7,7 @@ import shutil
 from datetime import date
 from typing import Any
 
+from pipeline.corpus.answer_store import ANSWERS, write_answers
 from pipeline.corpus.first_pass import RowCounts, read_sources
 from pipeline.corpus.near_duplicates import Clusters, find_clusters
 from pipeline.corpus.prompt_store import PROMPTS, CorpusCounts, write_prompts
@@ -40,9 +41,11 @@ def run(context: StageContext) -> Outcome:
         clusters = find_clusters(hashes, buffer.signatures(), config.near_duplicate_threshold, scratch)
         splits = assign_splits(hashes, clusters, config.splits)
         written = write_prompts(context.out / PROMPTS, buffer.accepted, hashes["id"], clusters, splits)
+        answers = write_answers(context.out / ANSWERS, buffer.accepted, hashes["id"], clusters.kept)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     _report(context, counts, clusters, written)
+    _report_answers(context, counts, answers)
     return Outcome(figures=_figures(counts, clusters, written), notes=_notes(counts, written))
 
 
@@ -75,6 +78,24 @@ def _report(context: StageContext, counts: RowCounts, clusters: Clusters, writte
             )
 
 
+def _report_answers(context: StageContext, counts: RowCounts, answers: int) -> None:
+    if not any(source.use_answers for source in context.config.corpus.sources):
+        return
+    reasons = "".join(f", {count:,} {reason}" for reason, count in counts.unused_answers.most_common())
+    text = (
+        f"corpus: {answers:,} prompts with a recorded answer; not used{reasons}"
+        if reasons
+        else (f"corpus: {answers:,} prompts with a recorded answer")
+    )
+    context.progress.line(text)
+    unused = sum(counts.unused_answers.values())
+    if unused > counts.answers:
+        context.progress.warn(
+            f"corpus: {unused:,} of {unused + counts.answers:,} recorded answers are not used, most often: "
+            f"{counts.unused_answers.most_common(1)[0][0]}; the target answers these prompts again"
+        )
+
+
 def _figures(counts: RowCounts, clusters: Clusters, written: CorpusCounts) -> dict[str, float]:
     by_split = {split: written.in_split(split) for split in SPLITS}
     figures = {
@@ -101,4 +122,6 @@ def _notes(counts: RowCounts, written: CorpusCounts) -> dict[str, Any]:
         "dropped_turns": counts.dropped_turns,
         "dropped_answers": counts.dropped_answers,
         "redacted": dict(sorted(counts.redacted.items())),
+        "answers": counts.answers,
+        "unused_answers": dict(sorted(counts.unused_answers.items())),
     }

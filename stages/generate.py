@@ -5,12 +5,16 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 
+import numpy as np
+
+from pipeline.corpus.answer_store import StoredAnswers
 from pipeline.corpus.prompt_store import open_prompts
 from pipeline.corpus.rendering import Renderer
 from pipeline.distillation.mixing import check_shares
 from pipeline.generation.completion_plan import CompletionRequest, plan_completions, shard_prefix
 from pipeline.generation.completion_store import TOKENIZER, read_completions
 from pipeline.generation.generate import GenerationSettings, generate
+from pipeline.generation.logged import LoggedAnswers
 from pipeline.generation.multi_turn import StopReasons, next_turn
 from pipeline.generation.served import generate_by_servers
 from pipeline.generation.served_completion import Served
@@ -38,7 +42,7 @@ def run(context: StageContext) -> Outcome:
     prompts = open_prompts(context.inputs["corpus"], task.splits)
     if "train" in task.splits:  # known here, so not an error after hours of generation
         check_shares(prompts.domains("train"), config.distill.domain_shares)
-    requests = plan_completions(prompts, sampling, examination_samplings, train_at)
+    requests, logged = plan_completions(prompts, sampling, examination_samplings, train_at), None
     settings = GenerationSettings(
         sampling=sampling,
         max_new_tokens=config.generate.max_new_tokens,
@@ -56,11 +60,12 @@ def run(context: StageContext) -> Outcome:
         return _next_turn(context, pair, requests, turn, stop_reasons) if prompts.has_chats else []
 
     if config.generate.is_served and task.target == "target":
-        turns = asyncio.run(_by_servers(context, pair, requests, settings, next_turn_of))
+        logged = _logged(context, pair, settings)
+        turns = asyncio.run(_by_servers(context, pair, requests, settings, next_turn_of, logged))
     else:
         turns = _here(context, task, pair, requests, settings, next_turn_of)
     chats = {"turns": float(turns)} | {f"chats_{name}": float(count) for name, count in asdict(stop_reasons).items()}
-    return Outcome(_counts(context) | (chats if turns > 1 or any(asdict(stop_reasons).values()) else {}))
+    return Outcome(_counts(context, logged) | (chats if turns > 1 or any(asdict(stop_reasons).values()) else {}))
 
 
 NextTurn = Callable[[Sequence[CompletionRequest], int], list[CompletionRequest]]
@@ -90,6 +95,7 @@ async def _by_servers(
     requests: Sequence[CompletionRequest],
     settings: GenerationSettings,
     next_turn_of: NextTurn,
+    logged: LoggedAnswers | None,
 ) -> int:
     """Generate by the servers of the target, and return the number of turns."""
     server, identity, turns = context.config.generate.server, Identity.from_facts(pair.facts["served"]), 0
@@ -97,9 +103,16 @@ async def _by_servers(
         served = Served(target, abilities, identity, server.logprobs, pair.vocabulary, pair.stop_tokens)
         while requests:
             turns += 1
-            await generate_by_servers(served, requests, settings, context.out, context.progress, turns)
+            await generate_by_servers(served, requests, settings, context.out, context.progress, turns, logged)
             requests = next_turn_of(requests, turns)
     return turns
+
+
+def _logged(context: StageContext, pair: Pair, settings: GenerationSettings) -> LoggedAnswers | None:
+    stored = StoredAnswers(context.inputs["corpus"])
+    if not len(stored):
+        return None
+    return LoggedAnswers(stored, settings.sampling, settings.max_new_tokens, pair.stop_tokens, pair.vocabulary)
 
 
 def _next_turn(
@@ -121,16 +134,19 @@ def _next_turn(
     )
 
 
-def _counts(context: StageContext) -> dict[str, float]:
+def _counts(context: StageContext, logged: LoggedAnswers | None) -> dict[str, float]:
     """Counted from the stored files, so that a resumed run reports the same figures as an uninterrupted one."""
-    completions = tokens = stopped = stored = size = 0
+    completions = tokens = stopped = stored = size = recorded = 0
     for item in read_completions(context.out):
         completions, tokens, stopped = completions + 1, tokens + item.length, stopped + item.stopped
         stored += len(item.tokens)  # the tokens past the end of examination completions included
         size += sum(array.nbytes for array in (item.tokens, item.log_p, item.entries, item.certain, item.rest_log_p))
+        if logged is not None and (answer := logged.get(item.id, item.sampling)) is not None:
+            recorded += np.array_equal(answer.tokens_N, item.tokens[: item.length])
     return {
         "completions": completions,
         "tokens": tokens,
         "stopped_share": stopped / completions,
         "stored_bytes_per_token": size / stored,
+        **({} if logged is None else {"recorded_answers": float(recorded)}),
     }

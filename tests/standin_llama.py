@@ -61,8 +61,10 @@ class StandInLlama(StandIn):
             biased = plain.copy()
             for token, bias in body["logit_bias"]:
                 biased[LETTER if token == "a" else token] += bias
-            by = sampled_from(biased, body)
-            token = int(biased.argmax()) if body["temperature"] == 0 else int(rng.choice(len(by), p=np.exp(by)))
+            if body["temperature"] == 0:
+                token = int(biased.argmax())
+            else:
+                token = int(rng.choice(len(plain), p=np.exp(sampled_from(biased, body))))
             tokens.append(token)
             ids.append(token)
             if not (is_incomplete(token) or (self.speculates and len(tokens) > 1)):

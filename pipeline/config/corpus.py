@@ -34,6 +34,15 @@ class PromptSource(Section):
         description="The column of a row's tools: a list of function schemas, or its JSON text; the chat template gets them. "
         "null reads no tools.",
     )
+    use_answers: bool = Field(
+        default=False,
+        description="For a log of the deployment: the recorded answers are completions of the target, whose servers then only "
+        "score them. They are read from `answer_field`, else from the last of `messages`.",
+    )
+    answer_field: str = Field(
+        default="answer",
+        description="With `use_answers`: the column of the answer: a text, a message, or the answer of an OpenAI API.",
+    )
     every_turn: bool = Field(
         default=False,
         description="Multi-turn: use every user message of a chat, each after the target's own answers to the ones before, up to "
@@ -68,6 +77,14 @@ class PromptSource(Section):
     def _half_life_is_of_a_sample(self) -> "PromptSource":
         if self.half_life is not None and self.sample is None:
             raise ValueError("half_life weighs the rows of a sample: set `sample` too, or remove it")
+        return self
+
+    @model_validator(mode="after")
+    def _answers_are_of_one_turn(self) -> "PromptSource":
+        if self.use_answers and self.every_turn:
+            raise ValueError(
+                "use_answers and every_turn exclude each other: later turns follow on the target's own answers"
+            )
         return self
 
     @property

@@ -62,6 +62,8 @@ class Config(Section):
                 f"generate.distribution_tokens is {self.generate.distribution_tokens}, more than generate.server.logprobs = "
                 f"{self.generate.server.logprobs}"
             )
+        if any(source.use_answers for source in self.corpus.sources):
+            self._require_known_log_p()
         if self.promote.export is not None and self.promote.export.engine == "vllm" and self.sampling.min_p:
             raise ValueError(
                 f"sampling.min_p is {self.sampling.min_p:g}, and promote.export.engine is vllm, which does not apply min_p while "
@@ -74,3 +76,18 @@ class Config(Section):
                 f"gate.profile.{unmade[0]}: no such variant is made (quantize.variants, and what {self.quantize.engine} loads)"
             )
         return self
+
+    def _require_known_log_p(self) -> None:
+        """Recorded answers have no log p; a scoring gives that of the likeliest tokens at temperature 1."""
+        wrong = "corpus.sources.N.use_answers"
+        if not self.generate.is_served:
+            raise ValueError(
+                f"{wrong} is for a target on servers (generate.engine: server); a target that is loaded generates"
+            )
+        sampling, listed = self.sampling, self.generate.server.logprobs
+        plain = sampling.temperature == 0 or sampling == SamplingConfig()
+        if not plain and not 0 < sampling.top_k <= listed:
+            raise ValueError(
+                f"{wrong} needs `sampling` at temperature 0, at temperature 1 without cut-offs, or with a top_k up to "
+                f"generate.server.logprobs = {listed}: log p at other settings needs the whole vocabulary"
+            )

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TextIO
 
 from pipeline.config.corpus import CorpusConfig, PromptSource
+from pipeline.corpus.answer_store import StoredAnswer
+from pipeline.corpus.answers import UnusableAnswer, parse_answer
 from pipeline.corpus.readers import Row, SourceReader
 from pipeline.corpus.rendering import Renderer
 from pipeline.corpus.row_buffer import RowBuffer
@@ -38,8 +40,10 @@ class RowCounts:
     dropped_answers: int = 0
     older: int = 0  # than the window of the source; not in `rows`
     not_sampled: int = 0  # not in `rows`
+    answers: int = 0  # recorded ones that are used
     reasons: Counter[str] = field(default_factory=Counter)
     redacted: Counter[str] = field(default_factory=Counter)
+    unused_answers: Counter[str] = field(default_factory=Counter)  # by reason
 
     def add(self, other: "RowCounts") -> None:
         for one in fields(self):
@@ -172,7 +176,7 @@ class _SourcePass:
         """Tokenise a batch and add it to the buffer; prompts that are too long or too short are rejected."""
         tokens = self.renderer.token_ids([text for _, _, text in batch])
         least, most = self.config.min_prompt_tokens, self.config.prompt_limit
-        prompts, kept = [], []
+        prompts, kept, answers = [], [], []
         for (row, prompt, _), ids in zip(batch, tokens, strict=True):
             if len(ids) > most:
                 self.counts.too_long += 1
@@ -183,13 +187,27 @@ class _SourcePass:
             else:
                 prompts.append(prompt)
                 kept.append(ids)
+                answers.append(self._answer(row, prompt, ids))
                 self.counts.dropped_turns += prompt.dropped_turns
                 self.counts.dropped_answers += prompt.dropped_answers
-        self.buffer.add(
-            self.number, prompts, kept, self.renderer.bare_ids([prompt.comparison_text for prompt in prompts])
-        )
+        bare = self.renderer.bare_ids([prompt.comparison_text for prompt in prompts])
+        self.buffer.add(self.number, prompts, kept, bare, answers)
         self.counts.accepted += len(kept)
         self._write_rejects()
+
+    def _answer(self, row: Row, prompt: ParsedPrompt, ids: list[int]) -> StoredAnswer | None:
+        """The recorded answer; None where the target has to answer again, which is counted by its reason."""
+        if not self.source.use_answers:
+            return None
+        try:
+            if row.redacted:  # the target has seen another prompt, or has given another answer
+                raise UnusableAnswer("redacted")
+            answer = self.renderer.answer_ids(prompt, ids, parse_answer(row.value, self.source))
+        except UnusableAnswer as reason:
+            self.counts.unused_answers[str(reason)] += 1
+            return None
+        self.counts.answers += 1
+        return answer
 
     def _reject(self, row: Row, bad: BadRow) -> None:
         self.counts.rejected += 1

@@ -12,6 +12,7 @@ from typing import Any
 
 from pipeline.config.corpus import PromptSource
 from pipeline.corpus import tables
+from pipeline.corpus.answers import ANSWER_COLUMNS
 from pipeline.corpus.rows import BadRow
 from pipeline.errors import UsageError
 
@@ -27,6 +28,7 @@ class Row:
     file: str
     number: int
     value: Any
+    redacted: bool = False  # something in it has been replaced
 
 
 class SourceReader:
@@ -70,7 +72,9 @@ class SourceReader:
 
 def _columns(source: PromptSource) -> list[str]:
     names = (source.prompt_field, source.messages_field, source.turns_field, source.domain_field, source.group_field)
-    further = (source.tools_field, source.time_field if source.needs_time else None)
+    further = [source.tools_field, source.time_field if source.needs_time else None]
+    if source.use_answers:
+        further += [source.answer_field, *ANSWER_COLUMNS]
     return list(dict.fromkeys([*names, *(name for name in further if name)]))
 
 

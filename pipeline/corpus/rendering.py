@@ -1,8 +1,11 @@
 """Renders prompts to the target's token ids with its chat template. Uses few tokenizer methods; opens no files."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
+from pipeline.corpus.answer_store import StoredAnswer
+from pipeline.corpus.answers import LoggedAnswer, UnusableAnswer
 from pipeline.corpus.rows import BadRow, ParsedPrompt
 from pipeline.errors import UsageError
 
@@ -13,6 +16,7 @@ class Tokenizer(Protocol):
     """The methods of a Hugging Face tokenizer that are used."""
 
     chat_template: Any
+    eos_token_id: int | None
 
     def __call__(self, text: list[str], *, add_special_tokens: bool, verbose: bool) -> Mapping[str, Any]: ...
 
@@ -66,14 +70,55 @@ class Renderer:
             )
         return text, False
 
-    def _rendered(self, prompt: ParsedPrompt, arguments: Mapping[str, Any]) -> str:
+    def answer_ids(self, prompt: ParsedPrompt, ids: Sequence[int], answer: LoggedAnswer) -> StoredAnswer:
+        """The token ids of the recorded answer to `prompt`, whose own are `ids`. UnusableAnswer where they are not known exactly.
+
+        Prompt and answer are tokenised together: alone, an answer may begin with another token.
+        """
+        if answer.prompt_tokens is not None and answer.prompt_tokens != tuple(ids):
+            raise UnusableAnswer("another chat template")
+        if answer.tokens is not None:
+            return StoredAnswer(answer.tokens, answer.cut, answer.stated)
+        text, special = self.text(prompt)
+        whole = text + answer.text
+        if not answer.cut and not special:
+            whole = self._with_end(prompt, text, answer.text)
+        (found,) = self._encode([whole], special)
+        if special and not answer.cut:
+            if self._tokenizer.eos_token_id is None:
+                raise UnusableAnswer("a tokenizer without an end-of-sequence token")
+            if found[-1] != self._tokenizer.eos_token_id:
+                found = [*found, self._tokenizer.eos_token_id]
+        if found[: len(ids)] != list(ids):
+            raise UnusableAnswer("a token of both prompt and answer")
+        # Where a text was cut, its last token may be another one than the target's.
+        tokens = found[len(ids) : -1] if answer.cut else found[len(ids) :]
+        if not tokens:
+            raise UnusableAnswer("no text")
+        return StoredAnswer(tuple(tokens), answer.cut, answer.stated)
+
+    def _with_end(self, prompt: ParsedPrompt, text: str, answer: str) -> str:
+        """The rendered prompt `text` with its answer and what the template writes at the end of one."""
+        answered = replace(prompt, messages=(*prompt.messages, {"role": "assistant", "content": answer}))
+        arguments = dict(self._arguments)
+        if prompt.tools:
+            arguments["tools"] = [dict(tool) for tool in prompt.tools]
+        try:
+            whole = self._rendered(answered, arguments, open_answer=False)
+        except BadRow:
+            whole = ""
+        if not whole.startswith(text + answer):  # the template strips answers, or adds to them, such as empty reasoning
+            raise UnusableAnswer("another chat template")
+        return whole
+
+    def _rendered(self, prompt: ParsedPrompt, arguments: Mapping[str, Any], open_answer: bool = True) -> str:
         from jinja2.exceptions import TemplateError
 
         try:
             return self._tokenizer.apply_chat_template(
                 [dict(message) for message in prompt.messages],
                 tokenize=False,
-                add_generation_prompt=True,
+                add_generation_prompt=open_answer,
                 **arguments,
             )
         except (TemplateError, TypeError, ValueError, KeyError) as error:

@@ -7,12 +7,13 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from pipeline.corpus.answer_store import ANSWER, StoredAnswer
 from pipeline.corpus.minhash import PERMUTATIONS, signatures
 from pipeline.corpus.rows import ParsedPrompt
 from pipeline.store.files import canonical_json
@@ -20,7 +21,9 @@ from pipeline.store.files import canonical_json
 # 64-bit hashes: `id` of the token ids, `content` of the messages, `group` of source and group, `group_name` of the group
 # alone (independent of the order of the sources); `grouped`: whether the row has a group.
 ROW_HASHES = np.dtype([("id", "<u8"), ("content", "<u8"), ("group", "<u8"), ("group_name", "<u8"), ("grouped", "?")])
-ACCEPTED = pa.schema([("domain", pa.string()), ("tokens", pa.list_(pa.int32())), ("chat", pa.string())])
+ACCEPTED = pa.schema(
+    [("domain", pa.string()), ("tokens", pa.list_(pa.int32())), ("chat", pa.string()), ("answer", ANSWER)]
+)
 
 
 def token_hash(tokens: Sequence[int]) -> int:
@@ -47,6 +50,12 @@ def _chat(prompt: ParsedPrompt) -> str | None:
     return canonical_json({"messages": prompt.messages, "follow_ups": prompt.follow_ups, "tools": prompt.tools})
 
 
+def _answer(answer: StoredAnswer | None) -> dict[str, Any] | None:
+    if answer is None:
+        return None
+    return {"tokens": answer.tokens, "cut": answer.cut, "stated": canonical_json(dict(answer.stated))}
+
+
 class RowBuffer:
     """Writes while open; afterwards reads are memory-mapped. `folder` must exist; the caller removes it."""
 
@@ -71,8 +80,16 @@ class RowBuffer:
         self._signatures.close()
         self._tokens.close()
 
-    def add(self, source: int, prompts: list[ParsedPrompt], tokens: list[list[int]], bare: list[list[int]]) -> None:
-        """Append rows: prompts, their token ids for the target, and their bare ids for near-duplicate detection."""
+    def add(
+        self,
+        source: int,
+        prompts: list[ParsedPrompt],
+        tokens: list[list[int]],
+        bare: list[list[int]],
+        answers: Sequence[StoredAnswer | None],
+    ) -> None:
+        """Append rows: prompts, their token ids for the target, their bare ids for near-duplicate detection, and the recorded
+        answers that are used."""
         if not prompts:
             return
         hashes = [_hashes(prompt, ids, source) for prompt, ids in zip(prompts, tokens, strict=True)]
@@ -82,6 +99,7 @@ class RowBuffer:
             pa.array([prompt.domain for prompt in prompts], pa.string()),
             pa.array(tokens, ACCEPTED.field("tokens").type),
             pa.array([_chat(prompt) for prompt in prompts], pa.string()),
+            pa.array([_answer(answer) for answer in answers], ANSWER),
         ]
         self._tokens.write_batch(pa.record_batch(columns, schema=ACCEPTED))
         self.rows += len(prompts)

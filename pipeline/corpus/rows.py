@@ -47,7 +47,7 @@ class ParsedPrompt:
     def comparison_text(self) -> str:
         """The text for near-duplicate detection: all messages but system messages, which a deployment shares."""
         messages = (*self.messages, *(message for part in self.follow_ups for message in part))
-        return "\n".join(message["content"] for message in messages if message["role"] != "system")
+        return "\n".join(message.get("content", "") for message in messages if message["role"] != "system")
 
 
 def parse_row(value: Any, source: PromptSource) -> ParsedPrompt:
@@ -118,7 +118,7 @@ def _messages(value: Any, what: str) -> tuple[tuple[Mapping[str, Any], ...], int
     if not isinstance(value, list) or not value:
         raise BadRow("bad messages", f"'{what}' is not a list of messages")
     messages = [_message(entry, f"{what}[{number}]") for number, entry in enumerate(value, start=1)]
-    if sum(len(message["content"]) for message in messages) > MAX_CHARACTERS:
+    if sum(len(message.get("content", "")) for message in messages) > MAX_CHARACTERS:
         raise BadRow("too many characters", f"'{what}' has more than {MAX_CHARACTERS:,}")
     kept = len(messages)
     while kept and messages[kept - 1]["role"] == "assistant":
@@ -151,23 +151,56 @@ def _every_turn(
 def _message(entry: Any, what: str) -> Mapping[str, Any]:
     if not isinstance(entry, Mapping):
         raise BadRow("bad messages", f"'{what}' is {type(entry).__name__}, not {{role, content}}")
-    role, content = entry.get("role"), entry.get("content")
+    role, content = entry.get("role"), _content(entry.get("content"), what)
     if not isinstance(role, str) or not role:
         raise BadRow("bad messages", f"'{what}' has no role")
-    if not isinstance(content, str):
+    calls = _calls(entry.get("tool_calls"), what)
+    if not isinstance(content, str) and not (content is None and role == "assistant" and calls):
         raise BadRow("bad messages", f"the content of '{what}' is {type(content).__name__}, not text")
     if role == "user":
         _text(content, what)
-    elif "\0" in content:
+    elif "\0" in (content or ""):
         raise BadRow("NUL character", f"'{what}'")
     # Columnar files fill absent keys of a message with null, and templates treat null and absent keys differently.
-    message = {key: item for key, item in entry.items() if item is not None}
+    known = {"content": content, "tool_calls": calls}
+    message = {key: known.get(key, item) for key, item in entry.items() if known.get(key, item) is not None}
     try:
         spelled = canonical_json(message)
     except (TypeError, ValueError):
         raise BadRow("bad messages", f"'{what}' holds a value that JSON does not support") from None
     _check_unicode(spelled, what)
     return message
+
+
+def _content(content: Any, what: str) -> Any:
+    """The text of OpenAI's content parts, joined as vLLM joins them; other values as they are."""
+    if not isinstance(content, list) or not content:
+        return content
+    for part in content:
+        if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+            raise BadRow("content is no text", f"'{what}' has a part of type {printable(str(kind)[:40])}")
+    return "\n".join(part["text"] for part in content)
+
+
+def _calls(calls: Any, what: str) -> list[Any] | None:
+    """An assistant's tool calls for a chat template: servers give the arguments as JSON text, and templates expect an object."""
+    if calls is None or calls == []:
+        return None
+    if not isinstance(calls, list) or not all(isinstance(call, Mapping) for call in calls):
+        raise BadRow("bad messages", f"the tool_calls of '{what}' are no list of calls")
+    return [_with_arguments(call) for call in calls]
+
+
+def _with_arguments(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call.get("function")
+    if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
+        return dict(call)
+    try:
+        arguments = json.loads(function["arguments"])
+    except (ValueError, RecursionError):
+        return dict(call)
+    return {**call, "function": {**function, "arguments": arguments}}
 
 
 def _tools(row: Mapping[str, Any], field: str | None) -> tuple[Mapping[str, Any], ...]:

@@ -44,7 +44,8 @@ class Traffic:
             elif chosen is not None and place not in chosen:
                 self.not_sampled += 1
             elif self._source.redact and isinstance(row.value, Mapping):
-                yield Row(row.file, row.number, self._redacted(row.value))
+                value = self._redacted(row.value)
+                yield Row(row.file, row.number, value, redacted=value != row.value)
             else:
                 yield row
 
@@ -91,7 +92,7 @@ class Traffic:
         if not self._source.needs_time or isinstance(row.value, BadRow):
             return 0.0
         given = row.value.get(self._source.time_field) if isinstance(row.value, Mapping) else None
-        time = _timestamp(given)
+        time = timestamp(given)
         if time is None:
             what = "is missing" if given is None else f"is {str(given)[:40]!r}: neither seconds since 1970 nor ISO 8601"
             return BadRow("no time", f"'{self._source.time_field}' {what}")
@@ -123,7 +124,8 @@ def _uniform(value: Any) -> float:
     return (int.from_bytes(digest[:8], "big") + 0.5) / 2**64
 
 
-def _timestamp(value: Any) -> float | None:
+def timestamp(value: Any) -> float | None:
+    """Seconds since 1970, of such a number (or milliseconds), an ISO 8601 text or a datetime; None for anything else."""
     if isinstance(value, datetime):
         return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0:

@@ -20,6 +20,7 @@ from pipeline.generation.completion_plan import CompletionRequest, shards_of
 from pipeline.generation.completion_store import StoredCompletion, shard_exists, write_shard
 from pipeline.generation.generate import GenerationSettings
 from pipeline.generation.journal import Journal, Record, read_journal, write_journal
+from pipeline.generation.logged import LoggedAnswers, LoggedCounts, NotOfTarget
 from pipeline.generation.served_completion import Served, complete, differs
 from pipeline.generation.surprise import require_samples
 from pipeline.progress import Progress, Track
@@ -95,8 +96,10 @@ async def generate_by_servers(
     out: Path,
     progress: Progress,
     turn: int = 1,
+    logged: LoggedAnswers | None = None,
 ) -> None:
-    """As `generate.generate`, by servers. What has been received when an error ends it is kept in `out`.
+    """As `generate.generate`, by servers. What has been received when an error ends it is kept in `out`. A completion that is
+    recorded in `logged` is scored only.
 
     Raises as `ServedTarget.generate` does; OtherWeights if an endpoint serves another model in between: what it made of shards
     that are not committed is dropped. UsageError for sampling settings for which the server's log-probabilities do not suffice.
@@ -105,7 +108,7 @@ async def generate_by_servers(
     most = settings.max_new_tokens
     done = sum(len(shard) for name, shard in shards if shard_exists(out, name)) * most
     with progress.track("generate", len(requests) * most, "tokens", done) as track:
-        run = _Run(served, settings, out, track, progress)
+        run = _Run(served, settings, out, track, progress, logged)
         try:
             await run.all_of(shards)
         except UnderstudyError as error:
@@ -116,9 +119,16 @@ async def generate_by_servers(
 
 class _Run:
     def __init__(
-        self, served: Served, settings: GenerationSettings, out: Path, track: Track, progress: Progress
+        self,
+        served: Served,
+        settings: GenerationSettings,
+        out: Path,
+        track: Track,
+        progress: Progress,
+        logged: LoggedAnswers | None,
     ) -> None:
         self._served, self._settings, self._out, self._track, self._progress = served, settings, out, track, progress
+        self._logged, self._logged_counts = logged, LoggedCounts()
         self._open: dict[str, _Shard] = {}
         self._commits: set[asyncio.Task[None]] = set()
         self._error: Exception | None = None
@@ -191,8 +201,20 @@ class _Run:
                 return
 
     async def _one(self, shard: _Shard, number: int) -> None:
-        found = await complete(self._served, shard.requests[number], self._settings)
+        item = shard.requests[number]
+        logged = None
+        if self._logged is not None:
+            logged = self._logged.get(item.prompt.id, item.sampling, item.number)
+        try:
+            found = await complete(self._served, item, self._settings, logged)
+            self._logged_counts.used += logged is not None
+        except NotOfTarget:
+            self._logged_counts.not_of_target += 1
+            self._logged_counts.check()
+            logged = None
+            found = await complete(self._served, item, self._settings)
         facts = {
+            "recorded": logged is not None,
             "endpoints": found.endpoints,
             "length": found.length,
             "stopped": found.stopped,
@@ -214,9 +236,7 @@ class _Run:
         """Write the shard, once every endpoint that took part has shown that it still serves the same weights."""
         try:
             await asyncio.gather(*(self._require_target(shard, url) for url in shard.urls))
-            known = [record for record in shard.records.values() if record.facts["surprise"] is not None]
-            tokens = sum(len(record.arrays["tokens"]) for record in known)
-            require_samples([record.facts["surprise"] for record in known], tokens)
+            _require_samples(list(shard.records.values()))
             shard.commit(self._served.vocabulary)
             del self._open[shard.name]
         except Exception as error:  # also a full disk: no shard is left out unnoticed
@@ -255,6 +275,13 @@ class _Run:
         exact = all(_is_exact(served, shard.requests[record.number].sampling) for record in last)
         same = is_rounding(difference, served.identity.dtype) if exact else difference < _APPROXIMATE
         return "" if same else f"are not of the target's weights: their log p differs by {difference:.2g} on average"
+
+
+def _require_samples(records: Sequence[Record]) -> None:
+    for recorded in (False, True):
+        chosen = [one for one in records if one.facts["surprise"] is not None and one.facts["recorded"] is recorded]
+        tokens = sum(len(record.arrays["tokens"]) for record in chosen)
+        require_samples([record.facts["surprise"] for record in chosen], tokens, recorded)
 
 
 def _is_exact(served: Served, sampling: Sampling) -> bool:

@@ -15,15 +15,18 @@ from pipeline.errors import UnderstudyError, UsageError
 from pipeline.generation.completion_plan import CompletionRequest
 from pipeline.generation.distributions import pack, sparsify
 from pipeline.generation.generate import GenerationSettings, seed_of
+from pipeline.generation.logged import LoggedCompletion, NotOfTarget
 from pipeline.generation.surprise import surprise
-from pipeline.servers.abilities import Abilities, passes
-from pipeline.servers.answers import Generated, LikeliestTokens
+from pipeline.servers.abilities import Abilities, passes, passes_of_recorded
+from pipeline.servers.answers import Generated, LikeliestTokens, Scored
 from pipeline.servers.api import GenerateRequest, ScoreRequest
 from pipeline.servers.endpoint import Endpoint
 from pipeline.servers.identity import Identity
 from pipeline.servers.target import ServedTarget
 from pipeline.speculation.sampling import log_probabilities
 from pipeline.speculation.settings import Sampling
+
+_NEAR_TIE = 0.25  # nats; two batches in bfloat16 differ by less
 
 
 @dataclass(frozen=True)
@@ -50,10 +53,17 @@ class ReceivedCompletion:
     arrays: dict[str, NDArray[Any]]  # tokens, log_p, entries, certain, rest_log_p
 
 
-async def complete(served: Served, item: CompletionRequest, settings: GenerationSettings) -> ReceivedCompletion:
-    """Ask for one completion. Raises as `ServedTarget.generate`; UsageError for sampling settings for which the server's
-    log-probabilities do not suffice, or a stop token that the pair does not know."""
-    way = passes(item.sampling, served.abilities, served.listed, served.target.asking.api.processed_flag)
+async def complete(
+    served: Served, item: CompletionRequest, settings: GenerationSettings, logged: LoggedCompletion | None = None
+) -> ReceivedCompletion:
+    """Ask for one completion, or for the log-probabilities of a recorded one (`logged`).
+
+    Raises as `ServedTarget.generate`; UsageError for sampling settings for which the server's log-probabilities do not suffice,
+    or a stop token that the pair does not know; NotOfTarget for a recorded completion that the target cannot have given."""
+    if logged is None:
+        way = passes(item.sampling, served.abilities, served.listed, served.target.asking.api.processed_flag)
+    else:
+        way = passes_of_recorded(item.sampling)
     # Without a seed: vLLM samples slower with seeds of requests, and its CPU build 0.32.0 ends at one whose prefill is split.
     first = GenerateRequest(
         prompt=item.prompt.tokens,
@@ -62,9 +72,15 @@ async def complete(served: Served, item: CompletionRequest, settings: Generation
         stop_tokens=served.stop_tokens,
         kept=served.listed if way.in_generation else 0,
     )
-    found, endpoint = await served.target.generate(first)
-    _check_end(found, served.stop_tokens, endpoint)
-    answers, endpoints = [found], {endpoint.url}
+    endpoints = set()
+    if logged is None:
+        found, endpoint = await served.target.generate(first)
+        _check_end(found, served.stop_tokens, endpoint)
+        endpoints.add(endpoint.url)
+    else:
+        unknown_N = np.zeros(len(logged.tokens_N), dtype=np.float32)  # until it is scored
+        found = Generated(tokens_N=logged.tokens_N, log_p_N=unknown_N, likeliest=None, stopped=logged.stopped)
+    answers = [found]
     if item.prompt.split == "examination" and settings.lookahead:
         prompt = [*item.prompt.tokens, *found.tokens_N.tolist()]
         going_on = replace(first, prompt=prompt, max_tokens=settings.lookahead, ignore_eos=True)
@@ -81,6 +97,9 @@ async def complete(served: Served, item: CompletionRequest, settings: Generation
         endpoints.add(endpoint.url)
         likeliest = scored.likeliest
         log_p_N = scored.log_p_N if way.log_p == "answer" and item.sampling.unchanged else log_p_N
+        if logged is not None:
+            answered_N = scored.log_p_N
+            _require_possible(found.tokens_N, scored, item.sampling)
     else:
         likeliest = _joined([one.likeliest for one in answers if one.likeliest is not None])
     surprised = None
@@ -90,7 +109,12 @@ async def complete(served: Served, item: CompletionRequest, settings: Generation
         # Every token that can be sampled is listed, so the listed tokens are the whole vocabulary for this purpose.
         sampled_NK = log_probabilities(torch.from_numpy(likeliest.log_p_NK), item.sampling).numpy()
         surprised = surprise(tokens_N, likeliest.ids_NK, sampled_NK)
-        log_p_N = _listed_log_p(tokens_N, sampled_NK, likeliest, item.sampling)
+        log_p_N = _listed_log_p(tokens_N, sampled_NK, likeliest)
+        if not np.isfinite(log_p_N).all():
+            if logged is not None:
+                raise NotOfTarget
+            excluded = tokens_N[~np.isfinite(log_p_N)][0]
+            raise UnderstudyError(f"the server sampled token {excluded}, which `sampling` excludes")
     elif way.log_p == "zero":
         log_p_N = np.zeros(len(tokens_N), dtype=np.float32)
     arrays = {"tokens": tokens_N, "log_p": log_p_N, **_sparse(served, settings, likeliest, seed_of(settings, item))}
@@ -138,6 +162,14 @@ def _sparse(
     }
 
 
+def _require_possible(tokens_N: NDArray[np.int32], scored: Scored, sampling: Sampling) -> None:
+    """NotOfTarget if a recorded token is not the likeliest one, or nearly so, at temperature 0. `scored` begins with these
+    tokens."""
+    count = len(tokens_N)
+    if sampling.greedy and (scored.log_p_N[:count] < scored.likeliest.log_p_NK[:count, 0] - _NEAR_TIE).any():
+        raise NotOfTarget
+
+
 def _check_end(found: Generated, stop_tokens: Sequence[int], endpoint: Endpoint) -> None:
     *before, last = found.tokens_N.tolist()
     if found.stopped and last not in stop_tokens:
@@ -156,13 +188,8 @@ def _joined(parts: Sequence[LikeliestTokens]) -> LikeliestTokens:
 
 
 def _listed_log_p(
-    tokens_N: NDArray[np.int32], sampled_NK: NDArray[np.float32], likeliest: LikeliestTokens, sampling: Sampling
+    tokens_N: NDArray[np.int32], sampled_NK: NDArray[np.float32], likeliest: LikeliestTokens
 ) -> NDArray[np.float32]:
-    """log p of the tokens, each of which must be among the listed ones."""
+    """log p of the tokens; -inf for one that is not listed."""
     is_it_NK = (likeliest.ids_NK == tokens_N[:, None]) & np.isfinite(likeliest.log_p_NK)
-    found_N = np.where(is_it_NK, sampled_NK, -np.inf).max(1)
-    if not np.isfinite(found_N).all():
-        raise UnderstudyError(
-            f"the server sampled token {tokens_N[~np.isfinite(found_N)][0]}, which top_k {sampling.top_k} excludes"
-        )
-    return np.asarray(found_N, dtype=np.float32)
+    return np.asarray(np.where(is_it_NK, sampled_NK, -np.inf).max(1), dtype=np.float32)

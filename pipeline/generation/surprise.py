@@ -29,15 +29,21 @@ def surprise(tokens_N: NDArray[np.int32], ids_NK: NDArray[np.int32], log_p_NK: N
     return float(((is_it_NK - p_NK) * log_p_NK).sum())
 
 
-def require_samples(totals: Sequence[float], tokens: int) -> None:
+def require_samples(totals: Sequence[float], tokens: int, recorded: bool = False) -> None:
     """UnderstudyError if completions with these totals, of `tokens` tokens together, are not samples of the distributions that
-    were reported with them."""
+    were reported with them. `recorded`: they come from a log."""
     if len(totals) < _FEWEST:
         return
     mean, error = float(np.sum(totals)) / tokens, float(np.sqrt(np.sum(np.square(totals)))) / tokens
     if abs(mean) > max(_NATS, _STANDARD_ERRORS * error):
+        found = f"log p is {mean:+.3f} nats per token from what samples have, {abs(mean) / error:.0f} standard errors"
+        if recorded:
+            raise UnderstudyError(
+                f"the recorded answers are not samples of the target at `sampling`: {found}; the log is of other weights, "
+                "settings or another chat template: shorten the window (corpus.sources.N.since), or set use_answers to false"
+            )
         raise UnderstudyError(
-            f"the completions are not samples of the log-probabilities that came with them: log p is {mean:+.3f} nats per token "
-            f"from what samples have, {abs(mean) / error:.0f} standard errors; does the server's sampler work (vLLM issue 55005: "
+            f"the completions are not samples of the log-probabilities that came with them: {found}; does the server's sampler "
+            "work (vLLM issue 55005: "
             "not while speculating on a CPU), and do its log-probabilities belong to `sampling`?"
         )

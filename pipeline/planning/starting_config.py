@@ -27,6 +27,7 @@ from pipeline.models.loading import load_tokenizer
 from pipeline.models.named_pair import local_directory, saved_dtype
 from pipeline.models.shape import read_shape
 from pipeline.models.tokenizers import check_same_family
+from pipeline.planning.log_columns import LogColumns
 from pipeline.progress import Progress
 from pipeline.servers.connect import served_model_of
 
@@ -59,6 +60,7 @@ class Prompts:
     kinds: Counter[str]  # by column: prompt, messages, turns
     domains: Counter[str]
     follow_ups: int  # rows with more than one user message
+    log: LogColumns
 
 
 def starting_config(target_name: str, draft_name: str, prompts_path: Path, tokenizer: str | None = None) -> str:
@@ -135,7 +137,7 @@ def _read_prompts(path: Path) -> Prompts:
     """Every row is parsed as a run would parse it. UsageError where none is a prompt."""
     require_prompts(path)
     source = PromptSource(path=str(path), every_turn=True)
-    kinds, domains, bad = Counter[str](), Counter[str](), list[str]()
+    kinds, domains, log, bad = Counter[str](), Counter[str](), LogColumns(), list[str]()
     follow_ups = 0
     for row in SourceReader(0, source, path):
         try:
@@ -146,10 +148,11 @@ def _read_prompts(path: Path) -> Prompts:
         kinds[next(kind for kind in _KINDS if row.value.get(kind) is not None)] += 1
         domains[request.domain] += 1
         follow_ups += bool(request.follow_ups)
+        log.add(row.value)
     rows = sum(kinds.values())
     if not rows:
         raise UsageError(f"--prompts {path}: no row contains a prompt{'; ' + bad[0] if bad else ''}")
-    return Prompts(path=path.resolve(), rows=rows, kinds=kinds, domains=domains, follow_ups=follow_ups)
+    return Prompts(path=path.resolve(), rows=rows, kinds=kinds, domains=domains, follow_ups=follow_ups, log=log)
 
 
 def _lines(target: Model, draft: Model, prompts: Prompts) -> Iterator[str]:
@@ -178,6 +181,8 @@ def _lines(target: Model, draft: Model, prompts: Prompts) -> Iterator[str]:
     yield f"    - path: {_text(str(prompts.path))}  # {prompts.rows:,} rows: {kinds}"
     if prompts.follow_ups:
         yield f"      every_turn: false  # {prompts.follow_ups:,} chats have several user messages; true uses each of them"
+    if target.url is not None:
+        yield from prompts.log.lines()
     yield from _domains(prompts)
     yield from _lengths(target, draft)
     if target.url is not None:

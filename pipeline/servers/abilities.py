@@ -105,6 +105,13 @@ def passes(sampling: Sampling, abilities: Abilities, kept: int, flag: str) -> Pa
     return Passes(in_generation=False, rescored=True, log_p="answer")
 
 
+def passes_of_recorded(sampling: Sampling) -> Passes:
+    """How to get them for tokens that are there already, of a server that scores. The config allows no sampling settings at
+    which the listed tokens do not suffice."""
+    log_p = "zero" if sampling.greedy else "answer" if sampling.unchanged else "likeliest"
+    return Passes(in_generation=False, rescored=True, log_p=log_p)
+
+
 async def require_defaults(endpoint: Endpoint, asking: Asking, sampling: Sampling) -> None:
     """UsageError if the server does not sample with `sampling` where a request states nothing: then the config does not describe
     the deployment.

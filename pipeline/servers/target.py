@@ -37,9 +37,11 @@ async def read_model(endpoint: Endpoint, name: str | None) -> ServedModel:
         wrong = "set generate.server.model to one of" if name is None else f"it does not serve {name}, but"
         raise UsageError(f"{endpoint.url}: {wrong} {', '.join(names) or 'nothing'}")
     entry: Mapping[str, Any] = listed[0] if name is None else listed[names.index(name)]
+    parent: Mapping[str, Any] = next((one for one in listed if one["id"] == entry.get("parent")), {})
     props = await _at(endpoint, "/props") if entry.get("owned_by") == "llamacpp" else {}
     settings = props.get("default_generation_settings")
-    context = settings.get("n_ctx") if isinstance(settings, dict) else entry.get("max_model_len")
+    slot = settings.get("n_ctx") if isinstance(settings, dict) else None
+    context = slot or entry.get("max_model_len") or parent.get("max_model_len")  # vLLM says none for an adapter
     version = props.get("build_info") or (await _at(endpoint, "/version")).get("version")
     return ServedModel(
         name=entry["id"],

@@ -20,8 +20,10 @@ from tests.benchmarks import (
     light_paths,
     power,
     quickstart,
+    served_distillation,
     servers,
     servers_memory,
+    servers_overhead,
     sharper,
     threads,
     trace,
@@ -52,12 +54,15 @@ FIGURES = {
     "architectures": architectures,
     "servers": servers,
     "servers_memory": servers_memory,
+    "servers_overhead": servers_overhead,
+    "served_distillation": served_distillation,
     "distillation": distillation,
 }
 
-_HOURS = ("distillation",)  # only when named: `make bench-distill`
+# Only when named: `make bench-distill`, `make bench-served`.
+_LONG = ("distillation", "servers_overhead", "served_distillation")
 
-for name in sys.argv[1:] or [name for name in FIGURES if name not in _HOURS]:
+for name in sys.argv[1:] or [name for name in FIGURES if name not in _LONG]:
     if name != "render":
         FIGURES[name].main()
 render(FIGURES)

@@ -1,5 +1,9 @@
 """The examination against openvino-genai at temperature 0: equal target calls and tokens per call."""
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -38,3 +42,19 @@ def test_target_calls_are_predicted_exactly(
     assert [] == row["unexplained"]
     assert row["near_ties_of_the_draft"] or row["identical"]
     assert [] == row["not_the_target"]
+
+
+def test_the_exported_draft_is_the_examined_one(openvino: Engine, subject: Subject, work: Path, tmp_path: Path) -> None:
+    """The champion exported for transformers, converted for openvino-genai: calls at its gamma are those of the examination."""
+    out = tmp_path / "exported"
+    command = [sys.executable, "-m", "understudy_cli", "champion", "export", "quickstart-draft@champion"]
+    command += ["--engine", "transformers", "--out", str(out)]
+    command += ["--store", os.environ.get("CONFORMANCE_STORE", ".understudy")]
+    subprocess.run(command, check=True)
+    gamma, stop = int(json.loads((out / "expected.json").read_text())["gamma"]), subject.stop_tokens[0]
+    result = openvino.run(
+        openvino_job(subject.target, out / "draft", subject.prompts, TOKENS, work, stop_token=stop, gamma=gamma)
+    )
+    row = openvino_row(subject, result["calls"][0], gamma)
+    assert ([], []) == (row["unexplained"], row["not_the_target"])
+    assert row["near_ties_of_the_draft"] or row["identical"]

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.generation.completion_store import read_completions
+from pipeline.corpus.prompt_store import read_prompts
+from pipeline.generation.completion_store import StoredCompletion, read_completions
 from pipeline.generation.journal import read_journal
+from pipeline.models.loading import load_tokenizer
 from tests.integration.conftest import Place, Smoke
 from tests.standin_server import FAULTS, Fault, StandIn, running
 
@@ -69,6 +71,42 @@ def test_generation_by_a_server(smoke: Smoke, place: Place, server: StandIn, mon
     assert ([], False, False) == (texts, CANARY in ended.err, CANARY in ended.out)
     without = place.understudy("run", config, "--until", "generate")
     assert (2, True) == (without.code, "the environment variable GATEWAY is not set" in without.complaint)
+
+
+def test_a_log_of_the_deployment(smoke: Smoke, place: Place, server: StandIn) -> None:
+    """Recorded answers with their token ids are scored, not generated again, and a log of another target is refused. A row with
+    an e-mail address is redacted, so the target answers it."""
+    config = _write(place, smoke, [server])
+    assert 0 == place.understudy("run", config, "--until", "generate", "--run", "first").code
+    first = {item.id: item for item in read_completions(place.artifact("generate", "first")) if not item.greedy}
+    prompts = {prompt.id: prompt for prompt in read_prompts(place.artifact("corpus", "first"))}
+    tokenizer = load_tokenizer(smoke.place.artifact("pair", "first") / "tokenizer")
+
+    def row(item: StoredCompletion) -> dict[str, Any]:
+        choice = {"text": "", "token_ids": item.tokens[: item.length].tolist()}
+        finished = {"finish_reason": "stop" if item.stopped else "length"}
+        return {"prompt": tokenizer.decode(prompts[item.id].tokens), "response": {"choices": [choice | finished]}}
+
+    rows = [row(item) for item in first.values()]
+    rows[0]["prompt"] += " ask a@example.com"
+    log = place.root / "log.jsonl"
+    log.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    source = {"path": str(log), "use_answers": True, "answer_field": "response", "redact": True}
+    raw = yaml.safe_load(config.read_text())
+    config.write_text(yaml.safe_dump(raw | {"corpus": {"sources": [source], "chat_template": False}}))
+    asked = len(server.requests)
+    ended = place.understudy("run", config, "--until", "generate", "--run", "second")
+    assert 0 == ended.code, ended.err
+    assert f"{len(rows) - 1} prompts with a recorded answer; not used, 1 redacted" in ended.err
+    generated = sum(body["max_tokens"] == 8 and body["temperature"] == 1 for body in server.requests[asked:])
+    assert 1 == generated
+    second = {item.id: item for item in read_completions(place.artifact("generate", "second")) if not item.greedy}
+    same = [name for name in first if name in second]
+    assert len(rows) - 1 == len(same)
+    kept = [{name: found[name].tokens[: found[name].length].tolist() for name in same} for found in (first, second)]
+    assert kept[0] == kept[1]
+    manifest = json.loads((place.artifact("generate", "second") / "manifest.json").read_text())
+    assert len(rows) - 1 == manifest["figures"]["recorded_answers"]
 
 
 @pytest.mark.long
@@ -175,12 +213,19 @@ def test_a_deployment_that_samples_otherwise_is_refused(smoke: Smoke, place: Pla
 
 
 def test_init_from_a_url(smoke: Smoke, place: Place, server: StandIn) -> None:
-    """A server's URL, a tokenizer directory, a draft and prompts are enough for a config that runs."""
+    """A server's URL, a tokenizer directory, a draft and a log are enough for a config that runs; comments name what can be used
+    of the log."""
     pair = smoke.place.artifact("pair", "first")
+    rows = [json.loads(line) for line in (pair / "prompts.jsonl").read_text().splitlines()]
+    log = place.root / "log.jsonl"
+    log.write_text("".join(json.dumps(row | {"response": "x = 1", "created_at": 1.7e9}) + "\n" for row in rows))
     arguments = ("--target", server.url, "--tokenizer", pair / "tokenizer", "--draft", pair / "draft")
-    made = place.understudy("init", *arguments, "--prompts", pair / "prompts.jsonl", store=False)
+    made = place.understudy("init", *arguments, "--prompts", log, store=False)
     assert 0 == made.code, made.err
     config = yaml.safe_load(made.out)
+    (source,) = config["corpus"]["sources"]
+    assert (False, "response", False) == (source["use_answers"], source["answer_field"], source["redact"])
+    assert "by time_field: created_at" in made.out
     assert ("server", "big-model") == (config["pair"]["target"]["source"], config["generate"]["server"]["model"])
     assert "big-model" == config["promote"]["target_name"]
     path = place.root / "made.yaml"

@@ -255,3 +255,37 @@ def test_a_stored_config_gets_the_new_names() -> None:
 
     assert (7, {"unquantized": "costs.json"}) == (config.pair.reference.fine_tune_steps, config.gate.profile)
     assert "move_steps" in raw["pair"]["reference"]
+
+
+@pytest.mark.parametrize(
+    ("sampling", "engine", "said"),
+    [
+        ("{temperature: 0}", "server", None),
+        ("{temperature: 0, top_p: 0.9}", "server", None),
+        ("{}", "server", None),
+        ("{temperature: 0.7, top_k: 20}", "server", None),
+        ("{temperature: 0.7}", "server", "use_answers needs `sampling` at temperature 0"),
+        ("{top_p: 0.9}", "server", "use_answers needs `sampling` at temperature 0"),
+        ("{top_k: 200}", "server", "use_answers needs `sampling` at temperature 0"),
+        ("{}", "local", "use_answers is for a target on servers"),
+    ],
+)
+def test_recorded_answers_need_known_log_p(small: Path, sampling: str, engine: str, said: str | None) -> None:
+    """A scoring gives log p of the likeliest tokens at temperature 1: enough for some sampling settings only."""
+    target = "{source: server, tokenizer: ./t, revision: v1}" if engine == "server" else "{source: ./t}"
+    servers = "{engine: server, server: {endpoints: ['http://a']}}" if engine == "server" else "{}"
+    small.write_text(
+        f"name: x\npair:\n  target: {target}\n  draft: {{source: ./d}}\nsampling: {sampling}\ngenerate: {servers}\n"
+        "corpus:\n  sources: [{path: log.jsonl, use_answers: true}]\n"
+    )
+    assert said is None or said in _error(small)
+    if said is None:
+        assert load_config(small).corpus.sources[0].use_answers
+
+
+def test_recorded_answers_are_of_one_turn(small: Path) -> None:
+    """Later turns follow on the target's own answers."""
+    small.write_text(SMALL)
+    assert "use_answers and every_turn exclude each other" in _error(
+        small, "corpus.sources.0.use_answers=true", "corpus.sources.0.every_turn=true"
+    )

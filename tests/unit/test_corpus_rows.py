@@ -180,7 +180,7 @@ def test_damaged_parquet_and_missing_columns_name_the_file(tmp_path: Path) -> No
         ({"messages": [{"content": "x"}]}, "bad messages: 'messages[1]' has no role"),
         (
             {"messages": [{"role": "user", "content": ["x"]}]},
-            "bad messages: the content of 'messages[1]' is list, not text",
+            "content is no text: 'messages[1]' has a part of type str",
         ),
         ({"messages": [{"role": "user", "content": ""}]}, "empty prompt: 'messages[1]' is empty"),
         (
@@ -212,6 +212,26 @@ def test_bad_row_has_one_reason(value: Any, reason: str) -> None:
         parse_row(value, SOURCE)
 
     assert reason == str(caught.value)
+
+
+def test_messages_of_an_api_are_read() -> None:
+    """Content parts are joined by newlines; an assistant's message may have tool calls only, whose arguments become an object."""
+    call = {"id": "1", "function": {"name": "weather", "arguments": '{"city": "Rome"}'}}
+    parts = [{"type": "text", "text": "What is"}, {"type": "text", "text": "the weather?"}]
+    messages = [
+        {"role": "user", "content": parts},
+        {"role": "assistant", "content": None, "tool_calls": [call], "refusal": None},
+        {"role": "tool", "content": "sunny", "tool_call_id": "1"},
+    ]
+    found = parse_row({"messages": messages}, SOURCE)
+
+    parsed = {"id": "1", "function": {"name": "weather", "arguments": {"city": "Rome"}}}
+    assert "What is\nthe weather?" == found.messages[0]["content"]
+    assert {"role": "assistant", "tool_calls": [parsed]} == found.messages[1]
+    assert "What is\nthe weather?\n\nsunny" == found.comparison_text
+    image = [{"type": "image_url", "image_url": {"url": "x"}}]
+    with pytest.raises(BadRow, match="'messages\\[1\\]' has a part of type image_url"):
+        parse_row({"messages": [{"role": "user", "content": image}]}, SOURCE)
 
 
 def test_prompt_keeps_text_domain_and_group() -> None:

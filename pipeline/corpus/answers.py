@@ -1,0 +1,98 @@
+"""The recorded answer of a row of a log. Knows the forms that logs have; has no tokenizer.
+
+An answer that cannot be used exactly as the target gave it is not used: the target then answers the prompt again.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipeline.config.corpus import PromptSource
+
+_STATED = ("temperature", "top_k", "top_p", "min_p")
+ANSWER_COLUMNS = ("finish_reason", *_STATED)
+"""Columns that are read beside the answer."""
+
+
+class UnusableAnswer(Exception):
+    """An answer that is not used; the text is the reason, by which they are counted."""
+
+
+@dataclass(frozen=True)
+class LoggedAnswer:
+    """What a row holds of the target's answer."""
+
+    text: str
+    cut: bool = False  # at a length limit, not at its end
+    tokens: tuple[int, ...] | None = None  # where the log has token ids
+    prompt_tokens: tuple[int, ...] | None = None  # those of the prompt, where the log has them
+    stated: Mapping[str, float] = field(default_factory=dict)  # sampling settings that the row states
+
+
+def parse_answer(row: Mapping[str, Any], source: PromptSource) -> LoggedAnswer:
+    """The answer in `source.answer_field`, else the last of the row's messages. UnusableAnswer says why there is none.
+
+    The answer is a text, a message, or the answer of an OpenAI API (`choices`), also within a `body`.
+    """
+    found = row.get(source.answer_field)
+    if found is None:
+        found = _last_message(row.get(source.messages_field))
+    reason, answer = row.get("finish_reason"), dict[str, Any]()
+    if isinstance(found, Mapping) and isinstance(found.get("body"), Mapping):
+        found = found["body"]
+    if isinstance(found, Mapping) and "choices" in found:
+        choice = _only_choice(found["choices"])
+        reason, answer = choice.get("finish_reason") or reason, {**found, **choice}
+        found = choice.get("message", choice.get("text"))
+    return LoggedAnswer(
+        text=_text(found),
+        cut=_is_cut(reason),
+        tokens=_ids(answer.get("token_ids")),
+        prompt_tokens=_ids(answer.get("prompt_token_ids")),
+        stated={name: max(0.0, float(row[name])) for name in _STATED if isinstance(row.get(name), int | float)},
+    )
+
+
+def _last_message(messages: Any) -> Any:
+    if not isinstance(messages, list) or not messages or not isinstance(messages[-1], Mapping):
+        raise UnusableAnswer("no answer")
+    if messages[-1].get("role") != "assistant":
+        raise UnusableAnswer("no answer")
+    if len(messages) > 1 and isinstance(messages[-2], Mapping) and messages[-2].get("role") == "assistant":
+        raise UnusableAnswer("several answers")
+    return messages[-1]
+
+
+def _only_choice(choices: Any) -> Mapping[str, Any]:
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0], Mapping):
+        raise UnusableAnswer("no answer")
+    first: Mapping[str, Any] = choices[0]
+    return first  # of several that were sampled, any one is a sample
+
+
+def _text(found: Any) -> str:
+    if isinstance(found, Mapping):
+        if found.get("tool_calls") or found.get("function_call"):
+            raise UnusableAnswer("tool calls")  # their text was parsed, and is not in the log
+        if found.get("reasoning_content") or found.get("reasoning"):
+            raise UnusableAnswer("reasoning apart from the answer")
+        found = found.get("content")
+    if isinstance(found, list) and all(isinstance(part, Mapping) and part.get("type") == "text" for part in found):
+        found = "".join(str(part.get("text", "")) for part in found)
+    if not isinstance(found, str):
+        raise UnusableAnswer("no text")
+    if "\ufffd" in found:
+        raise UnusableAnswer("characters that were cut")
+    return found
+
+
+def _is_cut(reason: Any) -> bool:
+    if reason not in (None, "stop", "length"):
+        raise UnusableAnswer(f"finish_reason {str(reason)[:20]}")
+    return bool(reason == "length")
+
+
+def _ids(value: Any) -> tuple[int, ...] | None:
+    if not isinstance(value, list) or not value or not all(type(one) is int and one >= 0 for one in value):
+        return None
+    return tuple(value)
