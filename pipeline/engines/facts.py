@@ -164,6 +164,7 @@ FACTS: Mapping[str, EngineFacts] = {
         },
         widths="vocabularies may differ by at most 128 tokens",
         parallel="layers or rows are split by llama.cpp; no limit by heads",
+        proven=True,
         counters=Counters(
             drafts="llamacpp:spec_decode_num_drafts_total",
             draft_tokens="llamacpp:spec_decode_num_draft_tokens_total",
@@ -174,7 +175,12 @@ FACTS: Mapping[str, EngineFacts] = {
         notes=(
             "The target must be a GGUF file too.",
             "The converter knows a BPE tokenizer by a hash of its output; one of your own needs an entry in the converter.",
-            "The converter was run; the server was read.",
+            "A round drafts at most one token less than the request has left; an end of sequence limits nothing. "
+            "A round without draft tokens is not counted.",
+            "Keys and values are cached in float16 by default (`--cache-type-k`, `--cache-type-v`; of the draft "
+            "`--spec-draft-type-k`, `--spec-draft-type-v`).",
+            "With a draft model, answers have no log-probabilities of accepted tokens.",
+            "Greedy drafting was run with the CPU build of llama-server; probabilistic drafting was read.",
         ),
     ),
     "transformers": EngineFacts(

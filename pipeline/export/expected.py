@@ -120,6 +120,11 @@ def _as_the_engine(
         notes.append(
             f"No test compares counters of {facts.title} with the examination: take the ratios, not the counts."
         )
+    elif convention == "user":
+        notes.append(
+            f"{facts.title} counts rounds at the end of a completion in its own way (docs/engines.md): take the ratios, not the "
+            "counts."
+        )
     if convention == "vllm" and lookahead < gamma - 1:
         convention = "user"
         notes.append(

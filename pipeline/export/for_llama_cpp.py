@@ -21,5 +21,5 @@ def files(plan: ExportPlan, expected: Mapping[str, Any]) -> dict[str, str]:
         *("--spec-draft-sampling", plan.drafting),
         "--metrics",
     ]
-    comment = f"Serves the target, a GGUF file, with this draft. Read in llama.cpp's source ({plan.facts.checked})."
+    comment = f"Serves the target, a GGUF file, with this draft. Checked with llama.cpp {plan.facts.checked}."
     return {"launch.sh": launch_script(comment, "", words)}

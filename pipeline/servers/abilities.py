@@ -18,7 +18,16 @@ from pipeline.speculation.settings import Sampling
 
 _CERTAIN = -1e-4  # log p of a token that was the only one to choose from
 _TOKENS = 16
-_DEFAULTS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+_DEFAULTS = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "samplers",
+)
 
 
 @dataclass(frozen=True)
@@ -71,7 +80,7 @@ async def find_abilities(endpoint: Endpoint, asking: Asking, kept: int, dtype: N
 def passes(sampling: Sampling, abilities: Abilities, kept: int, flag: str) -> Passes:
     """How to get log p at `sampling` and the distributions at temperature 1. UsageError where the server cannot give both.
 
-    `flag`: what makes the server give log p of the distribution as sampled from.
+    `flag`: what makes the server give log p of the distribution as sampled from; empty where nothing does.
     """
     plain = sampling.greedy or sampling.unchanged
     in_generation = abilities.trusted and (plain or not abilities.processed)
@@ -89,8 +98,9 @@ def passes(sampling: Sampling, abilities: Abilities, kept: int, flag: str) -> Pa
             f"that speculate (vLLM issue 34497); {_text(sampling)} needs them: give an endpoint without speculation"
         )
     if not abilities.processed:
+        remedy = f"start it with {flag}" if flag else f"use temperature 0 or 1 without cut-offs, or top_k up to {kept}"
         raise UsageError(
-            f"generate.server: {_text(sampling)}: the server gives log-probabilities at temperature 1 only; start it with {flag}"
+            f"generate.server: {_text(sampling)}: the server gives log-probabilities at temperature 1 only; {remedy}"
         )
     return Passes(in_generation=False, rescored=True, log_p="answer")
 

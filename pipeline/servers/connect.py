@@ -11,7 +11,7 @@ from pipeline.errors import UnderstudyError, UsageError
 from pipeline.progress import Progress
 from pipeline.servers.abilities import Abilities, find_abilities
 from pipeline.servers.endpoint import Endpoint
-from pipeline.servers.engines import APIS
+from pipeline.servers.engines import asking_of
 from pipeline.servers.identity import (
     Identity,
     first_answers,
@@ -57,7 +57,7 @@ async def identify(
         for endpoint, model in models.items():
             if differs := _differs(models[first], model):
                 raise UsageError(f"generate.server.endpoints: {first.url} and {endpoint.url} differ: {differs}")
-        asking = Asking(APIS[settings.api], models[first].name, _ANY_TOKEN)
+        asking = asking_of(settings.api, models[first].name, _ANY_TOKEN)
         declared = [one for one in known if (one.revision, one.dtype) == (revision, dtype)]
         identity, by, errors = None, first, list[str]()
         for endpoint, model in models.items():
@@ -139,7 +139,7 @@ async def connect(
     An endpoint that does not answer is asked again later. OtherWeights for other weights; UsageError for endpoints that were
     started with different flags.
     """
-    asking = Asking(APIS[settings.api], identity.model.name, vocabulary)
+    asking = asking_of(settings.api, identity.model.name, vocabulary)
     found: list[Abilities] = []
 
     async def readmit(endpoint: Endpoint) -> None:

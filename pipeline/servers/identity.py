@@ -40,7 +40,7 @@ class Golden:
     """Fixed sequences, and their log p when they were first asked for."""
 
     sequences: list[list[int]]  # prompt and greedy continuation
-    log_p: list[list[float]]  # of all tokens but the first
+    log_p: list[list[float]]  # of all tokens but the first; of the continuation where each token takes a request
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +93,8 @@ async def mean_difference(endpoint: Endpoint, asking: Asking, golden: Golden) ->
 
 
 async def _score(endpoint: Endpoint, asking: Asking, ids: Sequence[int]) -> list[float]:
-    found, _ = await asking.score(endpoint, ScoreRequest(ids=ids, start=1, kept=1))
+    start = 1 if asking.scores_prompts else _PROMPT_TOKENS
+    found, _ = await asking.score(endpoint, ScoreRequest(ids=ids, start=start, kept=1))
     return [float(value) for value in found.log_p_N]
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from pipeline.errors import UsageError
 from pipeline.servers.answers import Generated, Scored
@@ -37,23 +37,27 @@ async def read_model(endpoint: Endpoint, name: str | None) -> ServedModel:
         wrong = "set generate.server.model to one of" if name is None else f"it does not serve {name}, but"
         raise UsageError(f"{endpoint.url}: {wrong} {', '.join(names) or 'nothing'}")
     entry: Mapping[str, Any] = listed[0] if name is None else listed[names.index(name)]
-    parent = next((one for one in listed if one["id"] == entry.get("parent")), {})
-    context = entry.get("max_model_len") or parent.get("max_model_len")  # vLLM says none for an adapter
+    parent: Mapping[str, Any] = next((one for one in listed if one["id"] == entry.get("parent")), {})
+    props = await _at(endpoint, "/props") if entry.get("owned_by") == "llamacpp" else {}
+    settings = props.get("default_generation_settings")
+    slot = settings.get("n_ctx") if isinstance(settings, dict) else None
+    context = slot or entry.get("max_model_len") or parent.get("max_model_len")  # vLLM says none for an adapter
+    version = props.get("build_info") or (await _at(endpoint, "/version")).get("version")
     return ServedModel(
         name=entry["id"],
-        root=str(entry.get("root") or entry["id"]),
+        root=str(props.get("model_path") or entry.get("root") or entry["id"]),
         context=context if isinstance(context, int) and context > 0 else None,
-        version=await _version(endpoint),
+        version=version if isinstance(version, str) else None,
     )
 
 
-async def _version(endpoint: Endpoint) -> str | None:
+async def _at(endpoint: Endpoint, path: str) -> dict[str, Any]:
+    """What the server says of itself; empty where it says nothing there."""
     try:
-        answer = await endpoint.get("/version")
-    except (RequestRefused, Unavailable):  # engines other than vLLM have none
-        return None
-    version = answer.get("version") if isinstance(answer, dict) else None
-    return version if isinstance(version, str) else None
+        answer = await endpoint.get(path)
+    except (RequestRefused, Unavailable):
+        return {}
+    return answer if isinstance(answer, dict) else {}
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,7 @@ class Asking:
     api: Api
     model: str
     vocabulary: int
+    scores_prompts: ClassVar[bool] = True  # in one request
 
     async def generate(
         self, endpoint: Endpoint, request: GenerateRequest, without: Collection[str] = ()

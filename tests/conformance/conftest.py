@@ -9,16 +9,18 @@ from typing import Any
 
 import pytest
 
+from pipeline.export.gguf import convert
 from tests.benchmarks.figures import write
 from tests.conformance.engines import Engine
+from tests.conformance.exported import CONVERTER
 from tests.conformance.subject import Subject, read_subject
 
 _ROWS = pytest.StashKey[list[dict[str, Any]]]()
 
 
-def _interpreter(variable: str) -> Path:
+def _named_by(variable: str, what: str) -> Path:
     if variable not in os.environ:
-        pytest.skip(f"{variable} is not set: it names the engine's Python; `make conformance` sets it")
+        pytest.skip(f"{variable} is not set: it names {what}; `make conformance` sets it")
     return Path(os.environ[variable])
 
 
@@ -31,13 +33,27 @@ def subject() -> Subject:
 @pytest.fixture(scope="session")
 def vllm() -> Engine:
     """vLLM in its own environment."""
-    return Engine("engine_vllm.py", _interpreter("VLLM_PYTHON"))
+    return Engine("engine_vllm.py", _named_by("VLLM_PYTHON", "the engine's Python"))
 
 
 @pytest.fixture(scope="session")
 def openvino() -> Engine:
     """openvino-genai in its own environment."""
-    return Engine("engine_openvino.py", _interpreter("OPENVINO_PYTHON"))
+    return Engine("engine_openvino.py", _named_by("OPENVINO_PYTHON", "the engine's Python"))
+
+
+@pytest.fixture(scope="session")
+def llama_cpp() -> Path:
+    """The directory that `make llama-server` builds in."""
+    return _named_by("LLAMA_CPP", "the directory of `make llama-server`")
+
+
+@pytest.fixture(scope="session")
+def gguf_target(llama_cpp: Path, subject: Subject, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The pair's target as GGUF in fp32."""
+    out = tmp_path_factory.mktemp("target") / "target.gguf"
+    convert(CONVERTER, subject.target, out)
+    return out
 
 
 @pytest.fixture(scope="session")

