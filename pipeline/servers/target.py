@@ -47,12 +47,15 @@ async def read_model(endpoint: Endpoint, name: str | None) -> ServedModel:
 
 
 async def _version(endpoint: Endpoint) -> str | None:
-    try:
-        answer = await endpoint.get("/version")
-    except (RequestRefused, Unavailable):  # engines other than vLLM have none
-        return None
-    version = answer.get("version") if isinstance(answer, dict) else None
-    return version if isinstance(version, str) else None
+    for path in ("/version", "/server_info"):  # of vLLM, of SGLang
+        try:
+            answer = await endpoint.get(path)
+        except (RequestRefused, Unavailable):  # an engine that has none
+            continue
+        version = answer.get("version") if isinstance(answer, dict) else None
+        if isinstance(version, str):
+            return version
+    return None
 
 
 @dataclass(frozen=True)

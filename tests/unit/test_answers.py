@@ -25,7 +25,7 @@ SCORE = ScoreRequest(ids=[20, 30, 40, 50], start=1, kept=KEPT)
 def _answer(request: GenerateRequest | ScoreRequest) -> dict[str, Any]:
     api, server = Vllm(), StandIn()
     _, body = api.generate(request, "target") if isinstance(request, GenerateRequest) else api.score(request, "target")
-    return dict(json.loads(json.dumps(server.answer(body))))
+    return dict(json.loads(json.dumps(server.right_answer(body))))
 
 
 GENERATED, SCORED = _answer(REQUEST), _answer(SCORE)
