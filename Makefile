@@ -5,6 +5,9 @@ AIRFLOW_VENV := .venv-airflow
 VLLM_VENV := .venv-engines
 OPENVINO_VENV := .venv-openvino
 WORKFLOW_VENV := .venv-workflow
+# Packages whose source is read, and which are never installed.
+SOURCES := .engine-sources
+SGLANG_VERSION := 0.5.23
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 # Tests run in WORKERS processes with one computing thread each; a worker that is done takes tests from the other.
@@ -14,7 +17,7 @@ FUZZ_INPUTS ?= 20000
 # Where `make conformance` finds a finished quickstart; built there if it is absent.
 STORE ?= .understudy
 
-.PHONY: help quickstart test test-unit test-long fuzz test-dags sanitize conformance bench bench-distill bench-served docs lint lint-workflow types wheel-test clean
+.PHONY: help quickstart test test-unit test-long fuzz test-dags sanitize conformance conformance-sources bench bench-distill bench-served docs lint lint-workflow types wheel-test clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -67,9 +70,19 @@ $(OPENVINO_VENV)/.installed: tests/conformance/constraints-openvino.txt
 	$(OPENVINO_VENV)/bin/pip uninstall --quiet --yes torchvision
 	touch $@
 
-conformance: $(VENV)/.installed $(VLLM_VENV)/.installed $(OPENVINO_VENV)/.installed  ## the examination against vLLM's and OpenVINO's own counters (about 20 minutes, 5 GB)
+$(SOURCES)/sglang-$(SGLANG_VERSION)/.unpacked: $(VENV)/.installed
+	$(BIN)/pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: --dest $(SOURCES) sglang==$(SGLANG_VERSION)
+	$(BIN)/python -m zipfile -e $(SOURCES)/sglang-$(SGLANG_VERSION)-*.whl $(@D)
+	touch $@
+
+conformance-sources: $(VENV)/.installed $(SOURCES)/sglang-$(SGLANG_VERSION)/.unpacked  ## requests and exports against the source of SGLang (a minute, 40 MB)
+	SGLANG_SOURCE="$(abspath $(SOURCES))/sglang-$(SGLANG_VERSION)/sglang" $(BIN)/python -m pytest \
+	  tests/conformance/test_sglang_source.py tests/conformance/test_tensorrt_source.py
+
+conformance: $(VENV)/.installed $(VLLM_VENV)/.installed $(OPENVINO_VENV)/.installed $(SOURCES)/sglang-$(SGLANG_VERSION)/.unpacked  ## the examination against vLLM's and OpenVINO's own counters (about 20 minutes, 5 GB)
 	[ -d "$(STORE)/runs" ] || $(BIN)/understudy run configs/quickstart.yaml --store "$(STORE)"
-	CONFORMANCE_STORE="$(STORE)" VLLM_PYTHON="$(abspath $(VLLM_VENV)/bin/python)" \
+	SGLANG_SOURCE="$(abspath $(SOURCES))/sglang-$(SGLANG_VERSION)/sglang" \
+	  CONFORMANCE_STORE="$(STORE)" VLLM_PYTHON="$(abspath $(VLLM_VENV)/bin/python)" \
 	  OPENVINO_PYTHON="$(abspath $(OPENVINO_VENV)/bin/python)" $(BIN)/python -m pytest tests/conformance
 
 bench: $(VENV)/.installed  ## figures of BENCHMARKS.md; run it with nothing else on the machine
@@ -105,4 +118,4 @@ wheel-test: $(VENV)/.installed  ## what can differ in the built wheel, from outs
 	.ci/wheel-test
 
 clean:  ## remove environments and build output, keep .understudy
-	rm -rf $(VENV) $(AIRFLOW_VENV) $(VLLM_VENV) $(OPENVINO_VENV) $(WORKFLOW_VENV) .cache build dist *.egg-info
+	rm -rf $(VENV) $(AIRFLOW_VENV) $(VLLM_VENV) $(OPENVINO_VENV) $(WORKFLOW_VENV) $(SOURCES) .cache build dist *.egg-info
