@@ -100,6 +100,7 @@ class StandIn:
     context: int = 4096
     model: str = "target"
     version: str = "0.32.0"
+    owner: str = "vllm"
     eos: int = EOS  # ends a completion; the distribution does not depend on it
     faults: Callable[[int], Fault | None] = lambda number: None
     log: bool = True  # whether `requests` and `served` are kept
@@ -137,6 +138,7 @@ class StandIn:
         if (refused := self._unauthorised(request)) is not None:
             return refused
         entry = {"id": self.model, "object": "model", "root": f"/models/{self.model}", "max_model_len": self.context}
+        entry["owned_by"] = self.owner
         return web.json_response({"object": "list", "data": [entry]})
 
     async def say_version(self, request: web.Request) -> web.StreamResponse:

@@ -14,6 +14,7 @@ class SglangStandIn(StandIn):
 
     scaled: bool = True
     version: str = "0.5.23"
+    owner: str = "sglang"
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
         router.add_get("/server_info", self.say_version)

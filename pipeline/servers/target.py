@@ -19,6 +19,7 @@ class ServedModel:
     root: str  # the path or hub id that it was started with
     context: int | None  # most tokens of a sequence, where it says so
     version: str | None  # of the engine, where it says so
+    owner: str | None = None  # the engine's name, unless a gateway says something else
 
 
 async def read_model(endpoint: Endpoint, name: str | None) -> ServedModel:
@@ -43,6 +44,7 @@ async def read_model(endpoint: Endpoint, name: str | None) -> ServedModel:
         root=str(entry.get("root") or entry["id"]),
         context=context if isinstance(context, int) and context > 0 else None,
         version=await _version(endpoint),
+        owner=owner if isinstance(owner := entry.get("owned_by"), str) else None,
     )
 
 

@@ -102,7 +102,9 @@ def _choice(answer: Mapping[str, Any], prompt: Sequence[int]) -> Mapping[str, An
         raise BadAnswer("no completion in the answer")
     echoed = choices[0].get("prompt_token_ids")
     if echoed is None:
-        raise BadAnswer("no token ids in the answer; the server is older than vLLM 0.11, or no vLLM")
+        raise BadAnswer(
+            "no token ids in the answer; the server is older than vLLM 0.11, or no vLLM (generate.server.api)"
+        )
     if echoed != list(prompt):
         raise BadAnswer("the answer is to another prompt")
     return choices[0]

@@ -241,9 +241,14 @@ def test_init_from_a_url(smoke: Smoke, place: Place, server: StandIn) -> None:
 
 def test_a_target_on_sglang(smoke: Smoke, place: Place) -> None:
     """`api: sglang` at temperature 0.7 with a top_p: log p is that after the cut-off, which the server does not give. A
-    second run asks only what tells the weights."""
+    second run asks only what tells the weights. `init` writes the engine that answers."""
     facts = json.loads((smoke.place.artifact("pair", "first") / "pair.json").read_text())
+    pair = smoke.place.artifact("pair", "first")
     with running(SglangStandIn(eos=facts["stop_tokens"][0])) as server:
+        models = ("--target", server.url, "--tokenizer", pair / "tokenizer", "--draft", pair / "draft")
+        made = place.understudy("init", *models, "--prompts", pair / "prompts.jsonl", store=False)
+        written = yaml.safe_load(made.out)["generate"]["server"]
+        assert ("sglang", False) == (written["api"], "model" in written)
         config = _write(place, smoke, [server], api="sglang", logprobs=128)
         raw = yaml.safe_load(config.read_text())
         config.write_text(yaml.safe_dump(raw | {"sampling": {"temperature": 0.7, "top_p": 0.9}}))
