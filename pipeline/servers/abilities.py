@@ -117,9 +117,10 @@ def passes(sampling: Sampling, abilities: Abilities, kept: int, vocabulary: int,
             f"that speculate (vLLM issue 34497); {_text(sampling)} needs them: give an endpoint without speculation"
         )
     if abilities.mode == "raw":
+        flag = api.processed_flag
+        remedy = f"start it {flag}" if flag else f"use temperature 0 or 1 without cut-offs, or top_k up to {kept}"
         raise UsageError(
-            f"generate.server: {_text(sampling)}: the server gives log-probabilities at temperature 1 only; start it "
-            f"{api.processed_flag}"
+            f"generate.server: {_text(sampling)}: the server gives log-probabilities at temperature 1 only; {remedy}"
         )
     return Passes(in_generation=False, rescored=True, log_p="answer")
 

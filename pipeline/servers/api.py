@@ -66,4 +66,4 @@ class Api(Protocol):
         ...
 
     logprobs_flag: str  # what raises that limit
-    processed_flag: str  # "start it ...", so that log p of a completion follows from what it gives
+    processed_flag: str  # "start it ...", so that log p of a completion follows from what it gives; empty: no way

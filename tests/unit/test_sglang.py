@@ -9,12 +9,14 @@ from pydantic import ValidationError
 
 from pipeline.errors import UsageError
 from pipeline.generation.distributions import unpack
+from pipeline.generation.journal import read_journal
 from pipeline.servers.answers import BadAnswer
 from pipeline.servers.api import GenerateRequest, ScoreRequest
+from pipeline.servers.pool import EndpointsDown
 from pipeline.servers.sglang import Sglang
 from pipeline.speculation.settings import GREEDY, Sampling
-from tests.served import config_of, generate, greedy, some_prompts
-from tests.standin_server import VOCABULARY, StandIn, log_p_of, running, sampled_from
+from tests.served import config_of, generate, greedy, identity_of, some_prompts
+from tests.standin_server import FAULTS, VOCABULARY, Fault, StandIn, log_p_of, running, sampled_from
 from tests.standin_sglang import SglangStandIn
 
 REQUEST = GenerateRequest(prompt=[20, 30, 40], sampling=Sampling(), max_tokens=4, stop_tokens=[7], kept=3)
@@ -83,6 +85,32 @@ def test_every_setting_is_exact_where_the_whole_vocabulary_is_listed(tmp_path: P
     for item in found:
         plain = log_p_of(item.prompt.tolist())
         assert sampled_from(plain, vars(sampling))[item.tokens[0]] == pytest.approx(item.log_p[0], abs=1e-5)
+
+
+@pytest.mark.parametrize("weights", [0, 1])
+def test_a_journal_of_another_model_is_not_continued(tmp_path: Path, weights: int) -> None:
+    """A run ends in the middle. What the target's weights made is kept; log p that is scaled tells what other weights made."""
+    sampling, out = Sampling(0.7, top_p=0.9), tmp_path / "out"
+    with running(SglangStandIn()) as server:
+        config = config_of(server, api="sglang", logprobs=128, patience_seconds=0.5)
+        identity = identity_of(config)
+        before = len(server.requests)
+
+        def end(number: int) -> Fault | None:
+            server.weights = weights if number >= before + 8 else 0  # its check is over
+            return FAULTS["500"] if number >= before + 30 else None
+
+        server.faults = end
+        with pytest.raises(EndpointsDown):
+            generate(config, some_prompts(40), out, sampling, identity, shard=40)
+        kept = len(read_journal(out / "shard-00000.journal"))
+        server.weights, server.faults = 0, lambda number: None
+        server.served.clear()
+        found = generate(config, some_prompts(40), out, sampling, identity, shard=40)
+        asked = sum(len(prompt) < 32 for prompt, _ in server.served)
+    assert 40 == len(found)
+    assert 4 < kept < 40
+    assert asked == (40 if weights else 40 - kept)
 
 
 def test_the_engine_version_is_known(tmp_path: Path) -> None:
