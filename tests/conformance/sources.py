@@ -2,7 +2,6 @@
 
 import ast
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,13 +50,6 @@ def lists_of(path: Path) -> dict[str, list[str]]:
         if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name) and isinstance(one.value, ast.List):
             found[one.targets[0].id] = [each.value for each in one.value.elts if isinstance(each, ast.Constant)]
     return found
-
-
-def calls_of(path: Path, name: str) -> Iterator[ast.Call]:
-    """The calls of a file of something called `name`, such as `click.option`."""
-    for one in ast.walk(ast.parse(path.read_text())):
-        if isinstance(one, ast.Call) and ast.unparse(one.func) == name:
-            yield one
 
 
 def _is_string(one: ast.AST) -> bool:
