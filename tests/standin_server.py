@@ -27,6 +27,7 @@ ROOT = Path(__file__).parents[1]
 VOCABULARY = 512
 EOS = 7
 _ORDER = 3  # tokens that the next distribution depends on
+_NO_CUT_OFFS = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
 
 
 def log_p_of(prefix: Sequence[int], weights: int = 0) -> NDArray[np.float64]:
@@ -65,6 +66,17 @@ def sampled_from(log_p: NDArray[np.float64], body: dict[str, Any]) -> NDArray[np
     return np.asarray(found - np.log(np.exp(found).sum()))
 
 
+@dataclass(frozen=True)
+class Computed:
+    """A completion, and log p of the prompt where they are asked for."""
+
+    tokens: list[int]
+    log_p: list[float]
+    top: list[dict[int, float]]
+    reason: str
+    of_prompt: list[dict[int, float]] | None  # of all tokens but the first
+
+
 Fault = Callable[
     [web.Request, bytes], Any
 ]  # given the request and the right answer, a coroutine that answers otherwise
@@ -75,6 +87,7 @@ class StandIn:
     """Options as the flags of vLLM; `faults` is asked with the number of each completion request (from 0) for a fault."""
 
     processed: bool = False
+    scaled: bool = False  # log p of completions is at the temperature, before cut-offs
     max_logprobs: int = 128
     weights: int = 0
     rounding: float = 0.0  # standard deviation of an error of each log p, as of another batch in a coarse number format
@@ -87,6 +100,7 @@ class StandIn:
     context: int = 4096
     model: str = "target"
     version: str = "0.32.0"
+    owner: str = "vllm"
     eos: int = EOS  # ends a completion; the distribution does not depend on it
     faults: Callable[[int], Fault | None] = lambda number: None
     log: bool = True  # whether `requests` and `served` are kept
@@ -105,9 +119,13 @@ class StandIn:
         app = web.Application(client_max_size=1 << 26)
         app.middlewares.append(self._or_silence)
         app.router.add_get("/v1/models", self._models)
-        app.router.add_get("/version", self._version)
-        app.router.add_post("/v1/completions", self._completions)
+        self.add_routes(app.router)
         return app
+
+    def add_routes(self, router: web.UrlDispatcher) -> None:
+        """What other engines have elsewhere."""
+        router.add_get("/version", self.say_version)
+        router.add_post("/v1/completions", self.complete)
 
     @web.middleware
     async def _or_silence(self, request: web.Request, handler: Any) -> web.StreamResponse:
@@ -120,9 +138,10 @@ class StandIn:
         if (refused := self._unauthorised(request)) is not None:
             return refused
         entry = {"id": self.model, "object": "model", "root": f"/models/{self.model}", "max_model_len": self.context}
+        entry["owned_by"] = self.owner
         return web.json_response({"object": "list", "data": [entry]})
 
-    async def _version(self, request: web.Request) -> web.StreamResponse:
+    async def say_version(self, request: web.Request) -> web.StreamResponse:
         return web.json_response({"version": self.version})
 
     def _unauthorised(self, request: web.Request) -> web.Response | None:
@@ -130,14 +149,19 @@ class StandIn:
             return None
         return web.json_response({"error": "Unauthorized"}, status=401)
 
-    async def _completions(self, request: web.Request) -> web.StreamResponse:
+    def read(self, body: dict[str, Any]) -> dict[str, Any]:
+        """The body of a request in vLLM's form."""
+        return body
+
+    async def complete(self, request: web.Request) -> web.StreamResponse:
         if (refused := self._unauthorised(request)) is not None:
             return refused
-        body = await request.json()
+        received = await request.json()
+        body = self.read(received)
         number = self._number
         self._number += 1
         if self.log:
-            self.requests.append(body)
+            self.requests.append(received)
         self._at_once += 1
         self.most_at_once = max(self.most_at_once, self._at_once)
         try:
@@ -145,13 +169,13 @@ class StandIn:
                 await asyncio.sleep(self.latency)
             if (error := self._refusal(body)) is not None:
                 return web.json_response({"error": {"message": error, "code": 400}}, status=400)
-            raw = json.dumps(self.answer(body)).encode()
+            computed = self.compute(body)
+            raw = json.dumps(self.answer(body, computed)).encode()
             if (fault := self.faults(number)) is not None:
                 answer: web.StreamResponse = await fault(request, raw)
                 return answer
             if self.log and body.get("prompt_logprobs") is None:
-                choice = json.loads(raw)["choices"][0]
-                self.served.append((body["prompt"], choice["token_ids"]))
+                self.served.append((body["prompt"], computed.tokens))
                 self.served_by.append(self.weights)
             return web.Response(body=raw, content_type="application/json")
         finally:
@@ -169,10 +193,18 @@ class StandIn:
             return f"This model's maximum context length is {self.context} tokens."
         return None
 
-    def answer(self, body: dict[str, Any]) -> dict[str, Any]:
-        """The right answer to a request."""
-        neutral = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
-        body = neutral | self.defaults | {key: value for key, value in body.items() if value is not None}
+    def right_answer(self, received: dict[str, Any]) -> dict[str, Any]:
+        """To the body of a request."""
+        body = self.read(received)
+        return self.answer(body, self.compute(body))
+
+    def compute(self, body: dict[str, Any]) -> Computed:
+        """What a request asks for."""
+        body = (
+            {"temperature": 1.0, **_NO_CUT_OFFS}
+            | self.defaults
+            | {key: value for key, value in body.items() if value is not None}
+        )
         rng = np.random.default_rng(body.get("seed"))
         ids, tokens, log_p, top, reason = list(body["prompt"]), [], [], [], "length"
         while len(tokens) < body["max_tokens"]:
@@ -180,7 +212,7 @@ class StandIn:
             broken = {} if self.sampler_temperature is None else {"temperature": self.sampler_temperature}
             by = sampled_from(plain, body | broken)
             token = int(plain.argmax()) if body["temperature"] == 0 else _drawn(by, rng)
-            given = by if self.processed else plain
+            given = by if self.processed else self._scaled(plain, body) if self.scaled else plain
             given = given - 0.5 if self.speculates else given
             given = self._rounded(given)
             tokens.append(token)
@@ -190,34 +222,47 @@ class StandIn:
             if not body.get("ignore_eos") and token in (self.eos, *body.get("stop_token_ids", [])):
                 reason = "stop"
                 break
+        return Computed(tokens, log_p, top, reason, self._prompt_logprobs(body))
+
+    def answer(self, body: dict[str, Any], found: Computed) -> dict[str, Any]:
+        """The right answer to a request, as vLLM writes it."""
+        of_prompt = [
+            {str(token): {"logprob": value, "rank": 1} for token, value in listed.items()}
+            for listed in found.of_prompt or []
+        ]
         choice = {
             "index": 0,
             "text": "",
-            "finish_reason": reason,
-            "token_ids": tokens,
+            "finish_reason": found.reason,
+            "token_ids": found.tokens,
             "prompt_token_ids": body["prompt"],
-            "prompt_logprobs": self._prompt_logprobs(body),
+            "prompt_logprobs": None if found.of_prompt is None else [None, *of_prompt],
             "logprobs": {
-                "tokens": [f"token_id:{token}" for token in tokens],
-                "token_logprobs": log_p,
-                "top_logprobs": [{f"token_id:{token}": value for token, value in one.items()} for one in top],
+                "tokens": [f"token_id:{token}" for token in found.tokens],
+                "token_logprobs": found.log_p,
+                "top_logprobs": [{f"token_id:{token}": value for token, value in one.items()} for one in found.top],
             },
         }
         return {"object": "text_completion", "model": self.model, "choices": [choice]}
+
+    def _scaled(self, plain: NDArray[np.float64], body: dict[str, Any]) -> NDArray[np.float64]:
+        """As SGLang: a request with top_k 1 is greedy, at temperature 1."""
+        return (
+            plain if body["top_k"] == 1 else sampled_from(plain, {**_NO_CUT_OFFS, "temperature": body["temperature"]})
+        )
 
     def _rounded(self, log_p: NDArray[np.float64]) -> NDArray[np.float64]:
         if not self.rounding:
             return log_p
         return np.minimum(log_p + np.random.default_rng().normal(0, self.rounding, VOCABULARY), 0.0)
 
-    def _prompt_logprobs(self, body: dict[str, Any]) -> list[Any] | None:
+    def _prompt_logprobs(self, body: dict[str, Any]) -> list[dict[int, float]] | None:
         if body.get("prompt_logprobs") is None:
             return None
-        found: list[Any] = [None]
+        found = []
         for place in range(1, len(body["prompt"])):
             log_p = self._rounded(log_p_of(body["prompt"][:place], self.weights))
-            listed = _listed(log_p, body["prompt"][place], body["prompt_logprobs"])
-            found.append({str(token): {"logprob": value, "rank": 1} for token, value in listed.items()})
+            found.append(_listed(log_p, body["prompt"][place], body["prompt_logprobs"]))
         return found
 
 
@@ -228,7 +273,7 @@ def _drawn(log_p: NDArray[np.float64], rng: np.random.Generator) -> int:
 
 def _listed(log_p: NDArray[np.float64], token: int, count: int) -> dict[int, float]:
     """The token and the `count` likeliest ones, with log p as vLLM prints it."""
-    likeliest = np.argpartition(-log_p, count)[:count] if count else np.zeros(0, int)
+    likeliest = np.argpartition(-log_p, count - 1)[:count] if count else np.zeros(0, int)
     best = likeliest[np.lexsort((likeliest, -log_p[likeliest]))].tolist()
     return {one: float(max(log_p[one], -9999.0)) for one in dict.fromkeys([token, *best])}
 

@@ -9,7 +9,7 @@ from pipeline.config.credentials import credentials_in, masked
 
 UNIX = "unix://"
 
-Api = Literal["vllm", "llama.cpp"]
+Api = Literal["vllm", "sglang", "llama.cpp"]
 
 
 class EndpointConfig(Section):
@@ -54,7 +54,7 @@ class ServerConfig(Section):
         ge=1,
         le=1024,
         description="Log-probabilities asked for each token. vLLM gives at most 20 unless it is started with --max-logprobs 128; "
-        "llama.cpp has no limit.",
+        "SGLang and llama.cpp have no limit.",
     )
     concurrency: int = Field(default=32, ge=1, le=4096, description="Requests at a time to an endpoint of weight 1.")
     timeout_seconds: float = Field(
@@ -97,6 +97,14 @@ class ServerConfig(Section):
         if twice := [url for url in urls if urls.count(url) > 1]:
             raise ValueError(f"{twice[0]} stands there twice; set its weight instead")
         return endpoints
+
+    @model_validator(mode="after")
+    def _model_can_be_named(self) -> "ServerConfig":
+        if self.api == "sglang" and self.model is not None:
+            raise ValueError(
+                f"model is {self.model}, and SGLang's /generate takes no model's name; leave it out (adapters cannot be asked)"
+            )
+        return self
 
     def key_settings(self) -> dict[str, Any]:
         """JSON: what decides the content of the stored completions."""

@@ -106,7 +106,7 @@ FACTS: Mapping[str, EngineFacts] = {
     ),
     "sglang": EngineFacts(
         title="SGLang",
-        checked="main of 2026-11",
+        checked="0.5.23",
         repository="sgl-project/sglang",
         serving="`--speculative-algorithm STANDALONE`, `--speculative-draft-model-path`, "
         "`--speculative-num-steps` (draft tokens), `--speculative-num-draft-tokens` (steps + 1), `--speculative-eagle-topk 1`",
@@ -116,7 +116,9 @@ FACTS: Mapping[str, EngineFacts] = {
             "int4": BITSANDBYTES,
             "fp8": f"{_FP8}, on GPUs",
         },
-        drafting={"greedy": "`--speculative-eagle-topk 1`; there is no sampled drafting"},
+        drafting={
+            "greedy": "`--speculative-eagle-topk 1`; `--speculative-use-rejection-sampling` is refused with `STANDALONE`"
+        },
         equal_widths=True,
         widths="`vocab_size` of both configs, and the tokens of both tokenizers, must be equal (pull request 23838)",
         parallel="the target's size; attention heads must divide by it",
@@ -129,7 +131,11 @@ FACTS: Mapping[str, EngineFacts] = {
             Issue(number=24215, effect="a target and a draft of different hidden sizes ended the server"),
             Issue(number=24051, effect="before the check of pull request 23838, other vocabularies gave wrong text"),
         ),
-        notes=("Read in the source and its issues, not run.",),
+        notes=(
+            "While it speculates, at most 48 requests run at a time unless `--max-running-requests` says otherwise.",
+            "`STANDALONE` is refused with data-parallel attention.",
+            "Options and requests are compared with its source by `make conformance`; it was not run.",
+        ),
     ),
     "tensorrt-llm": EngineFacts(
         title="TensorRT-LLM",
@@ -149,7 +155,8 @@ FACTS: Mapping[str, EngineFacts] = {
         notes=(
             "`draft_len_schedule`: releases differ in whether a key is the first or the last batch size of its range.",
             "`acceptance_rate_threshold` turns speculation off for good.",
-            "Read in the documentation and the source, not run.",
+            "The package index has no source of it. Keys were read in the source, and `make conformance` compares them if "
+            "`TENSORRT_LLM_SOURCE` names a checkout's `tensorrt_llm`; it was not run.",
         ),
     ),
     "llama.cpp": EngineFacts(

@@ -286,7 +286,7 @@ def _require_samples(records: Sequence[Record]) -> None:
 
 def _is_exact(served: Served, sampling: Sampling) -> bool:
     """Whether log p that came with a completion can be compared with that of a scoring to the last digit."""
-    return sampling.greedy or sampling.unchanged or not served.abilities.processed
+    return sampling.greedy or sampling.unchanged or served.abilities.mode == "raw"
 
 
 def _stored(item: CompletionRequest, record: Record, vocabulary: int) -> StoredCompletion:

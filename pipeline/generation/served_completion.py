@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.generation.completion_plan import CompletionRequest
+from pipeline.generation.cut_offs import cut_off
 from pipeline.generation.distributions import pack, sparsify
 from pipeline.generation.generate import GenerationSettings, seed_of
 from pipeline.generation.logged import LoggedCompletion, NotOfTarget
@@ -60,17 +61,18 @@ async def complete(
 
     Raises as `ServedTarget.generate`; UsageError for sampling settings for which the server's log-probabilities do not suffice,
     or a stop token that the pair does not know; NotOfTarget for a recorded completion that the target cannot have given."""
+    api = served.target.asking.api
     if logged is None:
-        way = passes(item.sampling, served.abilities, served.listed, served.target.asking.api.processed_flag)
+        way = passes(item.sampling, served.abilities, served.listed, served.vocabulary, api)
     else:
-        way = passes_of_recorded(item.sampling)
+        way = passes_of_recorded(item.sampling, api)
     # Without a seed: vLLM samples slower with seeds of requests, and its CPU build 0.32.0 ends at one whose prefill is split.
     first = GenerateRequest(
         prompt=item.prompt.tokens,
         sampling=item.sampling,
         max_tokens=settings.max_new_tokens,
         stop_tokens=served.stop_tokens,
-        kept=served.listed if way.in_generation else 0,
+        kept=served.listed if way.listed else 0,
     )
     endpoints = set()
     if logged is None:
@@ -89,6 +91,7 @@ async def complete(
         endpoints.add(endpoint.url)
     tokens_N = np.concatenate([one.tokens_N for one in answers])
     answered_N = log_p_N = np.concatenate([one.log_p_N for one in answers])
+    lists = [one.likeliest for one in answers if one.likeliest is not None]
     if way.rescored:
         ids = [*item.prompt.tokens, *tokens_N.tolist()]
         scored, endpoint = await served.target.score(
@@ -101,7 +104,7 @@ async def complete(
             answered_N = scored.log_p_N
             _require_possible(found.tokens_N, scored, item.sampling)
     else:
-        likeliest = _joined([one.likeliest for one in answers if one.likeliest is not None])
+        likeliest = _joined(lists)
     surprised = None
     if item.sampling.unchanged:
         surprised = surprise(tokens_N, likeliest.ids_NK, likeliest.log_p_NK)
@@ -115,6 +118,10 @@ async def complete(
                 raise NotOfTarget
             excluded = tokens_N[~np.isfinite(log_p_N)][0]
             raise UnderstudyError(f"the server sampled token {excluded}, which `sampling` excludes")
+    elif way.log_p == "cut_off":
+        listed = _joined(lists)
+        log_p_N, sampled_NK = cut_off(tokens_N, answered_N, listed, item.sampling)
+        surprised = surprise(tokens_N, listed.ids_NK, sampled_NK)
     elif way.log_p == "zero":
         log_p_N = np.zeros(len(tokens_N), dtype=np.float32)
     arrays = {"tokens": tokens_N, "log_p": log_p_N, **_sparse(served, settings, likeliest, seed_of(settings, item))}
@@ -134,7 +141,9 @@ async def differs(
     scored, _ = await served.target.score(request)
     abilities, sampling = served.abilities, item.sampling
     log_p_N = scored.log_p_N
-    if abilities.processed and not (sampling.greedy or sampling.unchanged):
+    if abilities.mode != "raw" and not (sampling.greedy or sampling.unchanged):
+        if abilities.mode == "scaled":
+            sampling = Sampling(temperature=sampling.temperature)
         sampled_NK = log_probabilities(torch.from_numpy(scored.likeliest.log_p_NK), sampling).numpy()
         is_it_NK = (scored.likeliest.ids_NK == tokens_N[:, None]) & np.isfinite(sampled_NK)
         log_p_N = np.where(is_it_NK.any(1), np.where(is_it_NK, sampled_NK, 0.0).sum(1), np.nan)

@@ -49,6 +49,7 @@ class Model:
     chat_template: bool | None = None
     url: str | None = None  # of the server that runs it
     served_name: str | None = None
+    api: str = "vllm"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +124,7 @@ def _served(url: str, tokenizer: str) -> Model:
         chat_template=bool(load_tokenizer(directory).chat_template) if directory else None,
         url=settings.endpoints[0].url,
         served_name=model.name,
+        api="sglang" if model.owner == "sglang" else "vllm",
     )
 
 
@@ -215,12 +217,15 @@ def _served_target(model: Model) -> Iterator[str]:
 def _server(target: Model) -> Iterator[str]:
     yield "  engine: server"
     yield "  server:"
+    yield f"    api: {target.api}"
     yield "    endpoints:"
     yield f"      - {_text(target.url)}  # more servers of the same weights make generation faster"
-    yield f"    model: {_text(target.served_name)}"
-    yield "    logprobs: 128  # vLLM: --max-logprobs 128; its default allows 20"
+    if target.api == "vllm":
+        yield f"    model: {_text(target.served_name)}"
+    yield "    logprobs: 128" + ("  # vLLM: --max-logprobs 128; its default allows 20" if target.api == "vllm" else "")
     yield "    concurrency: 32  # requests at a time to each endpoint; tokens_per_second and token_budget limit what is asked"
-    yield "    # With a temperature other than 1, or cut-offs: start vLLM with --logprobs-mode processed_logprobs too."
+    if target.api == "vllm":
+        yield "    # With a temperature other than 1, or cut-offs: start vLLM with --logprobs-mode processed_logprobs too."
 
 
 def _domains(prompts: Prompts) -> Iterator[str]:

@@ -17,7 +17,7 @@ class Stage(NamedTuple):
 
 
 STAGES: tuple[Stage, ...] = (
-    Stage("pair", 3, "resolve and check the models"),
+    Stage("pair", 4, "resolve and check the models"),
     Stage("corpus", 4, "read, clean and split the prompts"),
     Stage("generate", 5, "target completions and distributions"),
     Stage("distill", 4, "train the draft"),

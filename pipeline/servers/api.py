@@ -48,6 +48,10 @@ class Api(Protocol):
 
     name: str
     scores: bool  # whether it gives the log-probabilities of a prompt
+    applies_in_order: bool  # top_p cuts what top_k has left, as here; else both cut the same distribution
+    states_defaults: (
+        bool  # a request without sampling settings is sampled with those of the deployment, and seeds have an effect
+    )
 
     def generate(self, request: GenerateRequest, model: str) -> tuple[str, Body]: ...
 
@@ -62,4 +66,4 @@ class Api(Protocol):
         ...
 
     logprobs_flag: str  # what raises that limit
-    processed_flag: str  # what makes it give log p of the distribution as sampled from
+    processed_flag: str  # "start it ...", so that log p of a completion follows from what it gives; empty: no way

@@ -4,10 +4,11 @@ from pipeline.config.server import Api as Name
 from pipeline.servers.api import Api
 from pipeline.servers.by_token import AskingByToken
 from pipeline.servers.llama_cpp import LlamaCpp
+from pipeline.servers.sglang import Sglang
 from pipeline.servers.target import Asking
 from pipeline.servers.vllm import Vllm
 
-APIS: dict[Name, Api] = {"vllm": Vllm(), "llama.cpp": LlamaCpp()}
+APIS: dict[Name, Api] = {"vllm": Vllm(), "sglang": Sglang(), "llama.cpp": LlamaCpp()}
 
 
 def asking_of(name: Name, model: str, vocabulary: int) -> Asking:

@@ -48,6 +48,8 @@ class LlamaCpp:
 
     name = "llama.cpp"
     scores = True
+    applies_in_order = True  # requests state the order
+    states_defaults = True
     logprobs_flag = ""  # there is no limit
     processed_flag = ""  # it gives no log p of cut-offs that it could be compared with
 

@@ -19,6 +19,7 @@ class ServedModel:
     root: str  # the path or hub id that it was started with
     context: int | None  # most tokens of a sequence, where it says so
     version: str | None  # of the engine, where it says so
+    owner: str | None = None  # the engine's name, unless a gateway says something else
 
 
 async def read_model(endpoint: Endpoint, name: str | None) -> ServedModel:
@@ -42,13 +43,21 @@ async def read_model(endpoint: Endpoint, name: str | None) -> ServedModel:
     settings = props.get("default_generation_settings")
     slot = settings.get("n_ctx") if isinstance(settings, dict) else None
     context = slot or entry.get("max_model_len") or parent.get("max_model_len")  # vLLM says none for an adapter
-    version = props.get("build_info") or (await _at(endpoint, "/version")).get("version")
+    version = props.get("build_info") or await _version(endpoint)
     return ServedModel(
         name=entry["id"],
         root=str(props.get("model_path") or entry.get("root") or entry["id"]),
         context=context if isinstance(context, int) and context > 0 else None,
         version=version if isinstance(version, str) else None,
+        owner=owner if isinstance(owner := entry.get("owned_by"), str) else None,
     )
+
+
+async def _version(endpoint: Endpoint) -> Any:
+    for path in ("/version", "/server_info"):  # of vLLM, of SGLang
+        if version := (await _at(endpoint, path)).get("version"):
+            return version
+    return None
 
 
 async def _at(endpoint: Endpoint, path: str) -> dict[str, Any]:

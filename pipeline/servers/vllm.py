@@ -20,8 +20,10 @@ class Vllm:
 
     name = "vllm"
     scores = True
+    applies_in_order = True
+    states_defaults = True
     logprobs_flag = "--max-logprobs"
-    processed_flag = "--logprobs-mode processed_logprobs"
+    processed_flag = "with --logprobs-mode processed_logprobs"
 
     def generate(self, request: GenerateRequest, model: str) -> tuple[str, Body]:
         sampling = request.sampling
@@ -47,8 +49,7 @@ class Vllm:
         choice = _choice(answer, request.prompt)
         try:
             found = choice["logprobs"]
-            top = found["top_logprobs"] if request.kept else None
-            candidates = None if top is None else [_by_id(one) for one in top]
+            candidates = [_by_id(one) for one in found["top_logprobs"]] if request.kept else None
             tokens, log_p, reason = choice["token_ids"], found["token_logprobs"], choice["finish_reason"]
             repeated = [int(one.removeprefix(_TOKEN)) for one in found["tokens"]]
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -101,7 +102,9 @@ def _choice(answer: Mapping[str, Any], prompt: Sequence[int]) -> Mapping[str, An
         raise BadAnswer("no completion in the answer")
     echoed = choices[0].get("prompt_token_ids")
     if echoed is None:
-        raise BadAnswer("no token ids in the answer; the server is older than vLLM 0.11, or no vLLM")
+        raise BadAnswer(
+            "no token ids in the answer; the server is older than vLLM 0.11, or no vLLM (generate.server.api)"
+        )
     if echoed != list(prompt):
         raise BadAnswer("the answer is to another prompt")
     return choices[0]

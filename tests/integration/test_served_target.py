@@ -17,7 +17,8 @@ from pipeline.generation.completion_store import StoredCompletion, read_completi
 from pipeline.generation.journal import read_journal
 from pipeline.models.loading import load_tokenizer
 from tests.integration.conftest import Place, Smoke
-from tests.standin_server import FAULTS, Fault, StandIn, running
+from tests.standin_server import FAULTS, Fault, StandIn, log_p_of, running, sampled_from
+from tests.standin_sglang import SglangStandIn
 
 CANARY = "canary-token-0123456789"
 
@@ -236,3 +237,32 @@ def test_init_from_a_url(smoke: Smoke, place: Place, server: StandIn) -> None:
     assert 0 == ended.code, ended.err
     wrong = place.understudy("init", *arguments[:2], *arguments[4:], "--prompts", pair / "prompts.jsonl", store=False)
     assert (2, True) == (wrong.code, "--tokenizer" in wrong.complaint)
+
+
+def test_a_target_on_sglang(smoke: Smoke, place: Place) -> None:
+    """`api: sglang` at temperature 0.7 with a top_p: log p is that after the cut-off, which the server does not give. A
+    second run asks only what tells the weights. `init` writes the engine that answers."""
+    facts = json.loads((smoke.place.artifact("pair", "first") / "pair.json").read_text())
+    pair = smoke.place.artifact("pair", "first")
+    with running(SglangStandIn(eos=facts["stop_tokens"][0])) as server:
+        models = ("--target", server.url, "--tokenizer", pair / "tokenizer", "--draft", pair / "draft")
+        made = place.understudy("init", *models, "--prompts", pair / "prompts.jsonl", store=False)
+        written = yaml.safe_load(made.out)["generate"]["server"]
+        assert ("sglang", False) == (written["api"], "model" in written)
+        config = _write(place, smoke, [server], api="sglang", logprobs=128)
+        raw = yaml.safe_load(config.read_text())
+        config.write_text(yaml.safe_dump(raw | {"sampling": {"temperature": 0.7, "top_p": 0.9}}))
+        ended = place.understudy("run", config, "--until", "generate", "--run", "first")
+        assert 0 == ended.code, ended.err
+        asked = len(server.requests)
+        again = place.understudy("run", config, "--until", "generate")
+        assert ("skipped", 4) == (again.states["generate"], len(server.requests) - asked)
+    described = json.loads((place.artifact("pair", "first") / "pair.json").read_text())
+    assert "scaled" == described["target"]["log_probabilities"]["mode"]
+    found = [item for item in read_completions(place.artifact("generate", "first")) if not item.greedy]
+    assert len(found) > 30
+    for item in found[:8]:
+        for at, token in enumerate(item.tokens.tolist()):
+            plain = log_p_of([*item.prompt.tolist(), *item.tokens[:at].tolist()])
+            expected = sampled_from(plain, {"temperature": 0.7, "top_k": 0, "top_p": 0.9, "min_p": 0.0})[token]
+            assert expected == pytest.approx(item.log_p[at], abs=0.01)

@@ -25,7 +25,7 @@ SCORE = ScoreRequest(ids=[20, 30, 40, 50], start=1, kept=KEPT)
 def _answer(request: GenerateRequest | ScoreRequest) -> dict[str, Any]:
     api, server = Vllm(), StandIn()
     _, body = api.generate(request, "target") if isinstance(request, GenerateRequest) else api.score(request, "target")
-    return dict(json.loads(json.dumps(server.answer(body))))
+    return dict(json.loads(json.dumps(server.right_answer(body))))
 
 
 GENERATED, SCORED = _answer(REQUEST), _answer(SCORE)
@@ -100,6 +100,7 @@ def _tokens(*tokens: Any) -> dict[str, Any]:
         (_choice(prompt_token_ids=None), "no token ids in the answer; the server is older than vLLM 0.11, or no vLLM"),
         (_choice(prompt_token_ids=[1]), "the answer is to another prompt"),
         (_choice(logprobs=None), r"no completion with token ids and log-probabilities \(TypeError\)"),
+        (_logprobs(top_logprobs=None), r"no completion with token ids and log-probabilities \(TypeError\)"),
         (_choice(finish_reason="abort"), "finish_reason is 'abort'"),
         (_choice(finish_reason="error"), "finish_reason is 'error'"),
         (_choice(token_ids=[1, 2, 3, 4]), "the token ids of the completion and of its log-probabilities differ"),

@@ -158,10 +158,13 @@ def test_an_engine_without_an_export_says_what_it_takes(engine: str) -> None:
     assert [2, 2] == [len(str(raised.value).splitlines()), raised.value.exit_code]
 
 
-def _plan(tmp_path: Path, lengths: DraftLengths, drafting: str = "probabilistic", **more: Any) -> ExportPlan:
+def example_plan(
+    tmp_path: Path, lengths: DraftLengths, drafting: str = "probabilistic", engine: Any = "vllm", **subject: Any
+) -> ExportPlan:
+    """An export of a draft of a hub's target, on two GPUs. `subject`: what differs of the draft."""
     return ExportPlan(
-        subject=cast(Any, _subject(tmp_path)),
-        engine=more.get("engine", "vllm"),
+        subject=cast(Any, _subject(tmp_path, **subject)),
+        engine=engine,
         out=tmp_path / "out",
         tensor_parallel=2,
         lengths=lengths,
@@ -172,7 +175,7 @@ def _plan(tmp_path: Path, lengths: DraftLengths, drafting: str = "probabilistic"
 
 def test_vllm_gets_every_setting_that_was_assumed(tmp_path: Path) -> None:
     """The way of drafting and the draft's parallelism are stated; a schedule is that of `latency schedule`."""
-    fixed = for_vllm.speculative_config(_plan(tmp_path, DraftLengths(3)), "draft")
+    fixed = for_vllm.speculative_config(example_plan(tmp_path, DraftLengths(3)), "draft")
     assert {
         "method": "draft_model",
         "model": "draft",
@@ -181,13 +184,13 @@ def test_vllm_gets_every_setting_that_was_assumed(tmp_path: Path) -> None:
         "rejection_sample_method": "standard",
         "draft_tensor_parallel_size": 2,
     } == fixed
-    scheduled = for_vllm.speculative_config(_plan(tmp_path, DraftLengths(3, (3, 3, 1))), "draft")
+    scheduled = for_vllm.speculative_config(example_plan(tmp_path, DraftLengths(3, (3, 3, 1))), "draft")
     assert [[1, 2, 3], [3, 3, 1]] == scheduled["num_speculative_tokens_per_batch_size"]
 
 
 def test_the_start_command_states_what_the_pair_needs(tmp_path: Path) -> None:
     """Revision, dtype, parallelism, the batch of the load, and code that ships with a model."""
-    plan = _plan(tmp_path, DraftLengths(3))
+    plan = example_plan(tmp_path, DraftLengths(3))
     words = for_vllm.arguments(dataclasses.replace(plan, subject=cast(Any, _subject(tmp_path, needs_code=True))))
     options = ["--revision", "c" * 40, "--dtype", "bfloat16", "--trust-remote-code"]
     assert [*options, "--tensor-parallel-size", "2", "--max-num-seqs", "8"] == words[5:]
@@ -200,7 +203,7 @@ def test_the_readme_names_counters_and_warnings(tmp_path: Path) -> None:
     expected = {"deployed": {"prompts": 3, "by_draft_length": {"2": figures}}, "notes": ["Not exact."]}
     subject = _subject(tmp_path, label="d version 1")
     subject.pair.facts = {"target": {"source": "org/t", "revision": "c" * 40, "digest": "d"}}
-    plan = _plan(tmp_path, DraftLengths(2, (2, 0)))
+    plan = example_plan(tmp_path, DraftLengths(2, (2, 0)))
     plan = dataclasses.replace(plan, subject=cast(Any, subject), notes=(ZERO_WARNING,))
     text = readme(plan, expected, ["draft", "launch.sh", "expected.json"])
     counter = "vllm:spec_decode_num_drafts_total"
@@ -211,13 +214,13 @@ def test_the_readme_names_counters_and_warnings(tmp_path: Path) -> None:
 def test_imposed_rates_do_not_increase(tmp_path: Path) -> None:
     """vLLM takes the share of drafts in which all tokens up to a position were accepted."""
     expected = {"deployed": {"by_draft_length": {"3": {"accepted_per_position": [0.8, 0.5, 0.5000001]}}}}
-    found = for_vllm.synthetic_config(_plan(tmp_path, DraftLengths(3)), expected)
+    found = for_vllm.synthetic_config(example_plan(tmp_path, DraftLengths(3)), expected)
     assert ("synthetic", [0.8, 0.5, 0.5]) == (found["rejection_sample_method"], found["synthetic_acceptance_rates"])
 
 
 def test_sglang_counts_the_bonus_token(tmp_path: Path) -> None:
     """Draft tokens are steps + 1; the draft's quantisation is stated, or the target's would be taken."""
-    text = for_sglang.files(_plan(tmp_path, DraftLengths(4)), {})["launch.sh"]
+    text = for_sglang.files(example_plan(tmp_path, DraftLengths(4)), {})["launch.sh"]
     words = shlex.split(text[text.index("exec") :].replace("\\\n", " "))
     options = dict(itertools.pairwise(words))
     assert ("4", "5", "unquant") == tuple(
@@ -227,7 +230,7 @@ def test_sglang_counts_the_bonus_token(tmp_path: Path) -> None:
 
 def test_tensorrt_gets_a_schedule_for_every_batch_size(tmp_path: Path) -> None:
     """And no overlap scheduler, which it does not combine with a draft model."""
-    found = for_tensorrt.llm_options(_plan(tmp_path, DraftLengths(3, (3, 2))))
+    found = for_tensorrt.llm_options(example_plan(tmp_path, DraftLengths(3, (3, 2))))
     assert (True, {1: 3, 2: 2}) == (
         found["disable_overlap_scheduler"],
         found["speculative_config"]["draft_len_schedule"],

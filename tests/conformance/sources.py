@@ -1,0 +1,56 @@
+"""What the Python sources of an engine declare, read without importing them: they need GPUs and packages that are not here."""
+
+import ast
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+
+def source(variable: str) -> Path:
+    """The directory of a package that an environment variable names; skips where it is not set."""
+    if variable not in os.environ:
+        pytest.skip(f"{variable} is not set: it names the directory of the engine's package (docs/conformance.md)")
+    return Path(os.environ[variable])
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A field of a class: `name: annotation = default`, as source code."""
+
+    annotation: str
+    default: str | None
+    node: ast.AnnAssign
+
+
+def fields_of(path: Path, *classes: str) -> dict[str, Declared]:
+    """The fields of the named classes of a file, or of all; later classes win."""
+    found = {}
+    for one in ast.parse(path.read_text()).body:
+        if isinstance(one, ast.ClassDef) and (one.name in classes or not classes):
+            for field in one.body:
+                if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+                    default = None if field.value is None else ast.unparse(field.value)
+                    found[field.target.id] = Declared(ast.unparse(field.annotation), default, field)
+    missing = [name for name in classes if f"class {name}" not in path.read_text()]
+    assert not missing, f"{path} has no class {missing[0]}"
+    return found
+
+
+def strings_of(path: Path) -> set[str]:
+    """All string constants of a file."""
+    return {one.value for one in ast.walk(ast.parse(path.read_text())) if _is_string(one)}  # type: ignore[attr-defined]
+
+
+def lists_of(path: Path) -> dict[str, list[str]]:
+    """The lists of strings that a file assigns to names."""
+    found = {}
+    for one in ast.parse(path.read_text()).body:
+        if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name) and isinstance(one.value, ast.List):
+            found[one.targets[0].id] = [each.value for each in one.value.elts if isinstance(each, ast.Constant)]
+    return found
+
+
+def _is_string(one: ast.AST) -> bool:
+    return isinstance(one, ast.Constant) and isinstance(one.value, str)

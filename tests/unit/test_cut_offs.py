@@ -1,0 +1,82 @@
+"""log p after cut-offs from log p before them and a list of the likeliest tokens."""
+
+import numpy as np
+import pytest
+
+from pipeline.errors import UnderstudyError, UsageError
+from pipeline.generation.cut_offs import cut_off
+from pipeline.servers.answers import LikeliestTokens
+from pipeline.speculation.settings import Sampling
+from tests.standin_server import sampled_from
+
+_TOKENS = 400
+
+
+def _distributions(seed: int, spread: float) -> np.ndarray:
+    logits_NV = spread * np.random.default_rng(seed).standard_normal((20, _TOKENS))
+    return np.asarray(logits_NV - np.log(np.exp(logits_NV).sum(1, keepdims=True)))
+
+
+def _listed(log_p_NV: np.ndarray, count: int) -> LikeliestTokens:
+    ids_NK = np.argsort(-log_p_NV, axis=1)[:, :count]
+    return LikeliestTokens(ids_NK.astype(np.int32), np.take_along_axis(log_p_NV, ids_NK, 1).astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(0.7, top_k=10),
+        Sampling(0.7, top_k=1),
+        Sampling(0.7, top_p=0.9),
+        Sampling(1.4, min_p=0.1),
+        Sampling(0.7, top_k=30, min_p=0.1),
+        Sampling(1.0, top_p=0.9, min_p=0.02),
+    ],
+)
+def test_log_p_is_exact_where_the_cut_offs_end_within_the_list(sampling: Sampling) -> None:
+    """Of every token that can be sampled; the others are excluded."""
+    log_p_NV, body = _distributions(0, 3.0), vars(sampling) | {"temperature": 1.0}
+    listed = _listed(log_p_NV, 128)
+    expected_NV = np.stack([sampled_from(row, body) for row in log_p_NV])
+    tokens_N = log_p_NV.argmax(1).astype(np.int32)
+    log_p_N, sampled_NK = cut_off(tokens_N, log_p_NV.max(1).astype(np.float32), listed, sampling)
+    assert expected_NV.max(1) == pytest.approx(log_p_N, abs=1e-5)
+    np.testing.assert_allclose(sampled_NK, np.take_along_axis(expected_NV, listed.ids_NK, 1), atol=1e-5)
+
+
+def test_a_nucleus_that_goes_on_beyond_the_list_is_known_within_the_last_token() -> None:
+    """Its mass is at least top_p, and at most one more token: the error is below half of p of the last one that is listed. A
+    sampled token that is not listed has a log p, too."""
+    sampling, log_p_NV = Sampling(0.7, top_p=0.9), _distributions(1, 0.3)
+    listed = _listed(log_p_NV, 128)
+    assert (np.exp(listed.log_p_NK).sum(1) < 0.9).all()
+    tokens_N = np.argsort(-log_p_NV, axis=1)[:, 200].astype(np.int32)
+    own_N = np.take_along_axis(log_p_NV, tokens_N[:, None], 1)[:, 0]
+    log_p_N, _ = cut_off(tokens_N, own_N.astype(np.float32), listed, sampling)
+    body = vars(sampling) | {"temperature": 1.0}
+    expected_N = np.array([sampled_from(row, body)[token] for row, token in zip(log_p_NV, tokens_N, strict=True)])
+    assert np.abs(expected_N - log_p_N).max() < 0.5 * np.exp(listed.log_p_NK[:, -1]).max() / 0.9
+
+
+@pytest.mark.parametrize("sampling", [Sampling(0.7, min_p=0.01), Sampling(0.7, top_k=200)])
+def test_too_few_listed_tokens_are_refused(sampling: Sampling) -> None:
+    """In one line that names the setting."""
+    log_p_NV = _distributions(2, 0.3)
+    best_N = log_p_NV.argmax(1).astype(np.int32)
+    with pytest.raises(UsageError, match=r"generate.server.logprobs is 20: more tokens can be sampled than are listed"):
+        cut_off(best_N, log_p_NV.max(1).astype(np.float32), _listed(log_p_NV, 20), sampling)
+
+
+def test_a_token_that_cannot_be_sampled_is_an_error_unless_it_is_at_the_limit() -> None:
+    """The likeliest tokens reach 0.6 and 0.90001; which tokens a top_p of 0.9 keeps is then a matter of rounding."""
+    log_p_NV = np.log(np.array([[0.6, 0.30001, 0.05999, 0.04]]))
+    listed = _listed(log_p_NV, 4)
+
+    def at(token: int, top_p: float) -> float:
+        own = log_p_NV[0, token : token + 1].astype(np.float32)
+        return float(cut_off(np.array([token], np.int32), own, listed, Sampling(0.7, top_p=top_p))[0][0])
+
+    assert np.log(0.30001 / 0.90001) == pytest.approx(at(1, 0.9), abs=1e-5)
+    assert np.log(0.05999 / 0.90001) == pytest.approx(at(2, 0.9), abs=1e-5)
+    with pytest.raises(UnderstudyError, match="the server sampled token 3, which `sampling` excludes"):
+        at(3, 0.9)
