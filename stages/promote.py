@@ -47,7 +47,7 @@ def run(context: StageContext) -> Outcome:
         model_dir=context.inputs[draft_input(chosen)] / "draft",
         digest=facts["digest"],
         card=text,
-        description=version_description(decision, context.run_id, utc_now(), text),
+        description=version_description(decision, registry.name, context.run_id, utc_now()),
         tags=_tags(facts, context.config.promote.deployment),
         metrics=model_figures(decision),
         dataset=(f"{context.config.name}-corpus", facts["provenance"]["corpus"]),

@@ -26,7 +26,7 @@ def already_champion(conditions: dict[str, Any]) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "verdict": ALREADY_CHAMPION,
-        "reasons": ["the candidate is already the champion"],
+        "reasons": ["training gave the draft that is already the champion; what is served does not change"],
         "rules": [],
         **conditions,
     }

@@ -11,6 +11,9 @@ from pipeline.judgement.schema import ALREADY_CHAMPION, BASELINE, CANDIDATE, LOA
 _MARKS = {PROMOTE: "✓", REFUSE: "✗", ALREADY_CHAMPION: "="}
 _WORDS = {PROMOTE: "passed", REFUSE: "refused", ALREADY_CHAMPION: "already champion"}
 NO_POWER = "power not known: too few prompts for an interval, or both drafts accept the same on every prompt"
+UNDO = (
+    "To make the previous champion champion again: `understudy champion rollback config.yaml`, with the run's config."
+)
 _BASELINES = {"base": "the base draft", "champion": "the champion"}
 
 
@@ -32,8 +35,9 @@ def baseline_name(decision: Mapping[str, Any]) -> str:
 
 def headline(decision: Mapping[str, Any]) -> list[str]:
     """The verdict, the figures and the reasons, one line each."""
+    compared = baseline_name(decision) + ("; there is no champion yet" if decision["baseline"] == "base" else "")
     return [
-        f"{verdict_word(decision).capitalize()}: candidate ({decision['variant']}) compared with {baseline_name(decision)}",
+        f"{verdict_word(decision).capitalize()}: candidate ({decision['variant']}) compared with {compared}",
         *figures(decision),
         *decision["reasons"],
     ]
@@ -50,6 +54,7 @@ def gain_in_words(decision: Mapping[str, Any]) -> str:
 def figures(decision: Mapping[str, Any]) -> list[str]:
     """Acceptance, tokens per target call, size, and what they buy."""
     drafts, gains, gamma = decision["drafts"], decision["gains"], str(decision["gamma"])
+    compared = baseline_name(decision).removeprefix("the ")
     if CANDIDATE not in drafts:
         return []
     ours, theirs = drafts[CANDIDATE], drafts.get(BASELINE)
@@ -57,14 +62,14 @@ def figures(decision: Mapping[str, Any]) -> list[str]:
     if theirs and gains:
         gain = gains["acceptance_rate"]
         lines = [
-            f"acceptance rate {ours['acceptance_rate']['value']:.3f}, before {theirs['acceptance_rate']['value']:.3f}: "
+            f"acceptance rate {ours['acceptance_rate']['value']:.3f}, {compared} {theirs['acceptance_rate']['value']:.3f}: "
             f"{points(gain)} over {gain['prompts']} prompts"
         ]
     omega = ours["tokens_per_target_call"][gamma]
-    before = f", before {theirs['tokens_per_target_call'][gamma]['value']:.2f}" if theirs and gains else ""
-    lines.append(f"tokens per target call {interval(omega, 2)} with {gamma} draft tokens{before}")
-    if benefit := decision.get("benefit"):
-        lines.append(benefit_line(benefit))
+    other = f"; {compared} {theirs['tokens_per_target_call'][gamma]['value']:.2f}" if theirs and gains else ""
+    lines.append(f"tokens per target call {interval(omega, 2)} with {gamma} draft tokens{other}")
+    if decision.get("benefit"):
+        lines.append(benefit_line(decision))
     return lines
 
 
@@ -103,8 +108,8 @@ def power_line(name: str, power: Mapping[str, Any] | None) -> str:
         return line
     needed = power["prompts_needed"]
     return (
-        f"{line}. A draft with equal acceptance passes with {100 * power['equal_passes']:.0f}%; "
-        f"80% needs {_prompts(needed['0.8'])} prompts and 95% needs {_prompts(needed['0.95'])}"
+        f"{line}. A draft as good as the compared one passes with {100 * power['equal_passes']:.0f}% probability; "
+        f"it would take {_prompts(needed['0.8'])} prompts to pass with 80%, and {_prompts(needed['0.95'])} with 95%"
     )
 
 
@@ -116,14 +121,15 @@ def _prompts(count: int | None) -> str:
     return "more than ten million" if count is None else f"{count:,}"
 
 
-def benefit_line(benefit: Mapping[str, Any]) -> str:
-    """Milliseconds per token, without speculation and with it, and where that holds."""
+def benefit_line(decision: Mapping[str, Any]) -> str:
+    """Milliseconds per token of a decision with a benefit, without speculation and with it, and where that holds."""
+    benefit = decision["benefit"]
     where = (
         f"predicted at {benefit['requests_per_second']:g} requests/s"
         if benefit["basis"] == LOAD
         else f"one request at a time, forward passes alone, on {benefit['device']}"
     )
-    names = {PLAIN: "plain decoding", BASELINE: "before", CANDIDATE: "candidate"}
+    names = {PLAIN: "plain decoding", BASELINE: baseline_name(decision).removeprefix("the "), CANDIDATE: "candidate"}
     sides = benefit["sides"]
     shown = (f"{sides[side]['ms_per_token']:.3g} ms ({name})" for side, name in names.items() if side in sides)
     return f"time per token {', '.join(shown)}; {where}" if sides else f"the load exceeds capacity; {where}"

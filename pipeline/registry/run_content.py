@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipeline.config.loading import parse_stored_config
-from pipeline.judgement.headline import headline, interval, mark, points, power_summary
+from pipeline.judgement.headline import UNDO, baseline_name, headline, interval, mark, points, power_summary
 from pipeline.judgement.schema import BASELINE, CANDIDATE, PASS
 from pipeline.store.runs import RunRecord
 
@@ -147,6 +147,7 @@ def note(record: RunRecord, decision: Mapping[str, Any] | None, page: str | None
     promotion = record.jobs.get("promote", {}).get("notes") or {}
     if promotion.get("version"):
         lines += [f"{promotion['name']} version {promotion['version']}: {promotion['result']}", ""]
+        lines += [UNDO, ""] if promotion["result"] == "promoted" else []
     if record.failure:
         lines += [escape(record.failure), ""]
     done = sum(entry["state"] == "done" for entry in record.jobs.values())
@@ -160,14 +161,15 @@ def note(record: RunRecord, decision: Mapping[str, Any] | None, page: str | None
 
 def _drafts(decision: Mapping[str, Any]) -> list[str]:
     gamma = str(decision["gamma"])
-    lines = [f"| draft | acceptance rate | tokens per target call, γ={gamma} | MB |", "|---|---|---|---|"]
+    lines = [f"| draft | acceptance rate | tokens per target call, {gamma} draft tokens | MB |", "|---|---|---|---|"]
     for side, draft in decision["drafts"].items():
         cells = [
             interval(draft["acceptance_rate"], 3),
             interval(draft["tokens_per_target_call"][gamma], 2),
             f"{draft['bytes'] / 1e6:.2f}" if draft["bytes"] else "-",
         ]
-        lines.append(f"| {side.replace('_', '-')} | {' | '.join(cells)} |")
+        name = baseline_name(decision).removeprefix("the ") if side == BASELINE else side.replace("_", "-")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
     if decision["gains"]:
         lines.append(f"| gain, paired by prompt | {points(decision['gains']['acceptance_rate'])} | | |")
     return lines if decision["drafts"] else []
@@ -175,7 +177,7 @@ def _drafts(decision: Mapping[str, Any]) -> list[str]:
 
 def _rules(decision: Mapping[str, Any]) -> list[str]:
     rows = [f"| {escape(rule['name'])} | {rule['verdict']} | {escape(rule['text'])} |" for rule in decision["rules"]]
-    return ["| rule | verdict | what was found |", "|---|---|---|", *rows] if rows else []
+    return ["Rules:", "", "| rule | verdict | what was found |", "|---|---|---|", *rows] if rows else []
 
 
 def escape(text: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipeline.errors import UnderstudyError
-from pipeline.judgement.headline import headline, power_summary
+from pipeline.judgement.headline import UNDO, headline, power_summary
 from pipeline.judgement.schema import CANDIDATE
 
 
@@ -79,16 +79,25 @@ def card(facts: Mapping[str, Any]) -> str:
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
-def version_description(decision: Mapping[str, Any], run: str, at: str, text: str) -> str:
-    """The description of a registered version in Markdown: the decision, and how to serve the draft, from its card `text`."""
+def version_description(decision: Mapping[str, Any], name: str, run: str, at: str) -> str:
+    """The description of a registered version of model `name` in Markdown: the decision, how to serve it, how to undo."""
     first, *rest = headline(decision)
-    serving = text[text.index("## Serving") : text.index("## Limits")].strip()
     facts = [
         *rest,
         *power_summary(decision),
         f"registered by run `{run}` at {at}; its artifact `review.html` has the rest",
     ]
-    return "\n".join([f"**{first}**", "", *(f"- {line}" for line in facts), "", serving])
+    commands = [
+        "Serve the champion (`--engine` names the engine):",
+        "",
+        "```",
+        f"understudy champion export {name}@champion --engine vllm --out served-draft",
+        "./served-draft/launch.sh",
+        "```",
+        "",
+        UNDO,
+    ]
+    return "\n".join([f"**{first}**", "", *(f"- {line}" for line in facts), "", *commands])
 
 
 def _header(facts: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
 from pipeline.acceptance.outcomes import ACCEPTED, BONUS, CORRECTED
-from pipeline.judgement.headline import baseline_name, benefit_line, headline, interval, mark, points, power_lines
+from pipeline.judgement.headline import UNDO, baseline_name, benefit_line, headline, interval, mark, points, power_lines
 from pipeline.judgement.schema import BASELINE, CANDIDATE, LOAD, LOOKUP, PLAIN
 from pipeline.report.charts import Charts
 
@@ -72,7 +72,7 @@ def _render(
         gamma=str(decision["gamma"]),
         rule_class=_RULE_CLASSES,
         power=power_lines(decision),
-        benefit_text=_sentence(benefit_line(benefit)) if benefit else "",
+        benefit_text=_sentence(benefit_line(decision)) if benefit else "",
         at_load=bool(benefit) and benefit["basis"] == LOAD,
         charts=_charts(decision, Charts(names)),
         examples=examples,
@@ -84,6 +84,7 @@ def _render(
         provenance=_provenance(decision["provenance"]),
         config=yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True) if config else "",
         run=run,
+        undo=UNDO.replace("`", ""),
     )
 
 

@@ -83,8 +83,11 @@ def test_promotes_with_card_tags_and_figures(context: StageContext, store: Store
     assert {"understudy.target_digest", "base_draft", "licence", "understudy.key.generate"} <= set(tags)
     assert tags["quantisation"] == "unquantized"
     assert tags["acceptance_gain"].startswith("+10.98 points")
-    assert version.description.startswith("**Passed: candidate (unquantized) compared with the base draft**")
-    assert "vllm serve" in version.description
+    assert version.description.startswith(
+        "**Passed: candidate (unquantized) compared with the base draft; there is no champion yet**"
+    )
+    assert f"champion export {champion.name}@champion --engine vllm" in version.description
+    assert "champion rollback config.yaml" in version.description
     assert tags["understudy.key.corpus"] == "corpus0"
 
 

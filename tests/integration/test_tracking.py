@@ -106,8 +106,8 @@ def test_description_opens_with_the_decision(store: Store) -> None:
     assert tracker.sync(record)
     run = only_run(tracker.location)
     note = run.data.tags["mlflow.note.content"].splitlines()
-    assert "**Refused: candidate (unquantized) compared with the base draft**" == note[0]
-    assert note[2].startswith("- acceptance rate 0.480, before 0.520: -4.0")
+    assert "**Refused: candidate (unquantized) compared with the base draft; there is no champion yet**" == note[0]
+    assert note[2].startswith("- acceptance rate 0.480, base draft 0.520: -4.0")
     assert f"runs/{run.info.run_id}/artifacts/review.html)" in "".join(note)
     assert "a\\|b&lt;i>" in "".join(note)
 

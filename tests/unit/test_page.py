@@ -43,7 +43,7 @@ def page() -> str:
     "text",
     [
         "✓ Passed: candidate (unquantized) compared with the base draft",
-        "acceptance rate 0.630, before 0.520: +10.98 points",
+        "acceptance rate 0.630, base draft 0.520: +10.98 points",
         "tokens per target call 2.50",
         "gain in acceptance rate in 'code' over the base draft",
         "time per token 2 ms (plain decoding)",

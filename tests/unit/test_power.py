@@ -162,5 +162,5 @@ def test_a_decision_states_its_power_in_two_lines() -> None:
         "min_gain: over 50 prompts a true gain of +0.33 points passes with 80% probability and +0.43 with 95%"
     )
     assert domain.startswith("domain_margin:law: over 50 prompts")
-    assert domain.endswith("passes with 100%; 80% needs 90 prompts and 95% needs 140")
+    assert domain.endswith("passes with 100% probability; it would take 90 prompts to pass with 80%, and 140 with 95%")
     assert [f"min_gain: {NO_POWER}", f"domain_margin:code: {NO_POWER}"] == power_summary(few)
