@@ -11,9 +11,10 @@ from pipeline.corpus.answer_store import ANSWERS, write_answers
 from pipeline.corpus.first_pass import RowCounts, read_sources
 from pipeline.corpus.near_duplicates import Clusters, find_clusters
 from pipeline.corpus.prompt_store import PROMPTS, CorpusCounts, write_prompts
-from pipeline.corpus.rendering import Renderer
+from pipeline.corpus.rendering import COMPLETES, OTHER_PROMPT, Renderer
 from pipeline.corpus.row_buffer import RowBuffer
 from pipeline.corpus.splits import SPLITS, assign_splits
+from pipeline.errors import UsageError
 from pipeline.models.loading import load_tokenizer
 from pipeline.running.context import Outcome, StageContext
 
@@ -62,6 +63,9 @@ def _report(context: StageContext, counts: RowCounts, clusters: Clusters, writte
     } | {f"rejected ({reason})": count for reason, count in sorted(counts.reasons.items())}
     found = "".join(f", {count:,} {reason}" for reason, count in left_out.items() if count)
     progress.line(f"corpus: {sum(map(written.in_split, SPLITS)):,} prompts of {counts.rows:,} rows{found}")
+    if counts.redacted:
+        replaced = ", ".join(f"{count:,} {kind}" for kind, count in counts.redacted.most_common())
+        progress.line(f"corpus: replaced by `redact`: {replaced}")
     for reason, count in left_out.items():
         if count > _WARN_SHARE * counts.rows and not reason.startswith(
             ("older", "not in the sample")
@@ -82,13 +86,19 @@ def _report_answers(context: StageContext, counts: RowCounts, answers: int) -> N
     if not any(source.use_answers for source in context.config.corpus.sources):
         return
     reasons = "".join(f", {count:,} {reason}" for reason, count in counts.unused_answers.most_common())
-    text = (
-        f"corpus: {answers:,} prompts with a recorded answer; not used{reasons}"
-        if reasons
-        else (f"corpus: {answers:,} prompts with a recorded answer")
+    context.progress.line(
+        f"corpus: {answers:,} prompts with a recorded answer{'; not used' if reasons else ''}{reasons}"
     )
-    context.progress.line(text)
-    unused = sum(counts.unused_answers.values())
+    unused, rendered_otherwise = (
+        sum(counts.unused_answers.values()),
+        counts.unused_answers[OTHER_PROMPT] + counts.unused_answers[COMPLETES],
+    )
+    if rendered_otherwise > counts.answers:
+        raise UsageError(
+            f"corpus: {rendered_otherwise:,} of {unused + counts.answers:,} recorded answers have prompts that were rendered "
+            "otherwise than here; set corpus.chat_template (false: prompts are plain text) and corpus.chat_template_arguments to "
+            "what the deployment does, or use_answers to false"
+        )
     if unused > counts.answers:
         context.progress.warn(
             f"corpus: {unused:,} of {unused + counts.answers:,} recorded answers are not used, most often: "

@@ -64,8 +64,14 @@ def run(context: StageContext) -> Outcome:
         turns = asyncio.run(_by_servers(context, pair, requests, settings, next_turn_of, logged))
     else:
         turns = _here(context, task, pair, requests, settings, next_turn_of)
+    counts = _counts(context, logged)
+    if logged is not None:
+        context.progress.line(
+            f"generate: {counts['recorded_answers']:,.0f} of {counts['completions']:,.0f} completions are recorded answers, "
+            "which the servers have scored"
+        )
     chats = {"turns": float(turns)} | {f"chats_{name}": float(count) for name, count in asdict(stop_reasons).items()}
-    return Outcome(_counts(context, logged) | (chats if turns > 1 or any(asdict(stop_reasons).values()) else {}))
+    return Outcome(counts | (chats if turns > 1 or any(asdict(stop_reasons).values()) else {}))
 
 
 NextTurn = Callable[[Sequence[CompletionRequest], int], list[CompletionRequest]]

@@ -26,11 +26,10 @@ from pipeline.running.context import Outcome, StageContext
 from pipeline.servers.abilities import passes, require_defaults
 from pipeline.servers.connect import connect
 from pipeline.servers.identity import Identity
+from pipeline.servers.target import SCORING_TOKENS
 from pipeline.speculation.choice import proved_way
 from pipeline.speculation.settings import Sampling
 from pipeline.store.files import content_key, file_sha256, write_json
-
-_SCORING_TOKENS = 2  # a scoring of a whole sequence generates one token, and the cross-check appends one
 
 
 def run(context: StageContext) -> Outcome:
@@ -178,6 +177,11 @@ def _describe_served(context: StageContext, path: Path, tokens: int) -> dict[str
     source, served = context.config.pair.target, Identity.from_facts(context.facts["target"])
     shape = read_shape(path, context.config.pair.trust_remote_code) if (path / "config.json").is_file() else None
     limits = [limit for limit in (served.model.context, shape.context if shape else None) if limit is not None]
+    if shape is not None and shape.logits_width < tokens:
+        raise UsageError(
+            f"{path}: its config.json is of another model: its vocab_size is {shape.logits_width:,}, and the tokenizer has "
+            f"{tokens:,} tokens"
+        )
     if not limits:
         raise UsageError(
             f"pair.target: {context.config.generate.server.api} does not say how long a sequence may be; put the target's "
@@ -192,7 +196,7 @@ def _describe_served(context: StageContext, path: Path, tokens: int) -> dict[str
         "bytes": None,
         "license": _license(path),
         "logits_width": shape.logits_width if shape else tokens,
-        "context": min(limits) - _SCORING_TOKENS,
+        "context": min(limits) - SCORING_TOKENS,
         "cache_bytes_per_token": shape.cache_elements_per_token * 2
         if shape
         else None,  # KV caches are of 16 bits by default

@@ -14,7 +14,8 @@ def init(
         typer.Option(
             "--target",
             metavar="T",
-            help="The target model: a local directory, org/name@revision, or the URL of a vLLM server that runs it.",
+            help="The target model: a local directory, org/name@revision, or the URL of a server that runs it (vLLM, SGLang, "
+            "llama.cpp).",
         ),
     ],
     draft: DraftName,

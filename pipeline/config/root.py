@@ -89,5 +89,6 @@ class Config(Section):
         if not plain and not 0 < sampling.top_k <= listed:
             raise ValueError(
                 f"{wrong} needs `sampling` at temperature 0, at temperature 1 without cut-offs, or with a top_k up to "
-                f"generate.server.logprobs = {listed}: log p at other settings needs the whole vocabulary"
+                f"generate.server.logprobs = {listed}: log p at other settings needs the whole vocabulary; "
+                "or set use_answers to false"
             )

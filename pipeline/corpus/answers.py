@@ -22,11 +22,12 @@ class UnusableAnswer(Exception):
 class LoggedAnswer:
     """What a row holds of the target's answer."""
 
-    text: str
+    text: str  # empty where there are token ids
     cut: bool = False  # at a length limit, not at its end
     tokens: tuple[int, ...] | None = None  # where the log has token ids
     prompt_tokens: tuple[int, ...] | None = None  # those of the prompt, where the log has them
     stated: Mapping[str, float] = field(default_factory=dict)  # sampling settings that the row states
+    completes: bool = False  # of the completions API, which applies no chat template
 
 
 def parse_answer(row: Mapping[str, Any], source: PromptSource) -> LoggedAnswer:
@@ -37,19 +38,22 @@ def parse_answer(row: Mapping[str, Any], source: PromptSource) -> LoggedAnswer:
     found = row.get(source.answer_field)
     if found is None:
         found = _last_message(row.get(source.messages_field))
-    reason, answer = row.get("finish_reason"), dict[str, Any]()
+    reason, answer, completes = row.get("finish_reason"), dict[str, Any](), False
     if isinstance(found, Mapping) and isinstance(found.get("body"), Mapping):
         found = found["body"]
     if isinstance(found, Mapping) and "choices" in found:
         choice = _only_choice(found["choices"])
         reason, answer = choice.get("finish_reason") or reason, {**found, **choice}
+        completes = "message" not in choice and "text" in choice
         found = choice.get("message", choice.get("text"))
+    tokens = _ids(answer.get("token_ids"))
     return LoggedAnswer(
-        text=_text(found),
+        text=_text(found) if tokens is None else "",
         cut=_is_cut(reason),
-        tokens=_ids(answer.get("token_ids")),
+        tokens=tokens,
         prompt_tokens=_ids(answer.get("prompt_token_ids")),
         stated={name: max(0.0, float(row[name])) for name in _STATED if isinstance(row.get(name), int | float)},
+        completes=completes,
     )
 
 

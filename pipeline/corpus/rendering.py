@@ -9,6 +9,10 @@ from pipeline.corpus.answers import LoggedAnswer, UnusableAnswer
 from pipeline.corpus.rows import BadRow, ParsedPrompt
 from pipeline.errors import UsageError
 
+# Reasons for which an answer is not used: the deployment renders prompts otherwise than the config says.
+OTHER_PROMPT = "other prompt_token_ids"
+COMPLETES = "of the completions API, which applies no chat template"
+
 _OURS = ("conversation", "messages", "tokenize", "add_generation_prompt", "return_dict", "return_tensors")
 
 
@@ -75,11 +79,13 @@ class Renderer:
 
         Prompt and answer are tokenised together: alone, an answer may begin with another token.
         """
+        text, special = self.text(prompt)
         if answer.prompt_tokens is not None and answer.prompt_tokens != tuple(ids):
-            raise UnusableAnswer("another chat template")
+            raise UnusableAnswer(OTHER_PROMPT)
+        if answer.prompt_tokens is None and answer.completes and not special:
+            raise UnusableAnswer(COMPLETES)
         if answer.tokens is not None:
             return StoredAnswer(answer.tokens, answer.cut, answer.stated)
-        text, special = self.text(prompt)
         whole = text + answer.text
         if not answer.cut and not special:
             whole = self._with_end(prompt, text, answer.text)

@@ -59,6 +59,12 @@ def _serving(plan: ExportPlan) -> list[str]:
         "",
         f"{drafting}. The expected figures hold for this setting only.",
     ]
+    if plan.subject.config.pair.target.is_served and plan.engine != "transformers":
+        found += [
+            "",
+            f"The target is loaded from `{plan.subject.target_name}`, as by the server that was asked for its completions. Set "
+            "`TARGET` where it is in another place. Later runs ask a server that does not speculate: keep one.",
+        ]
     if plan.engine == "vllm":
         found += [
             "",

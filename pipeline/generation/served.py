@@ -22,7 +22,7 @@ from pipeline.generation.generate import GenerationSettings
 from pipeline.generation.journal import Journal, Record, read_journal, write_journal
 from pipeline.generation.logged import LoggedAnswers, LoggedCounts, NotOfTarget
 from pipeline.generation.served_completion import Served, complete, differs
-from pipeline.generation.surprise import require_samples
+from pipeline.generation.surprise import Surprise, require_samples
 from pipeline.progress import Progress, Track
 from pipeline.servers.endpoint import Endpoint
 from pipeline.servers.identity import OtherWeights, is_rounding, require_same
@@ -218,11 +218,12 @@ class _Run:
             "endpoints": found.endpoints,
             "length": found.length,
             "stopped": found.stopped,
-            "surprise": found.surprise,
+            "surprises": found.surprise,
         }
         shard.add(Record(number, facts, {**found.arrays, _ANSWERED: found.answered_N}))
         pool = self._served.target.pool
-        note = f"{pool.budget.spent:,} tokens paid, {pool.working} of {len(pool.endpoints)} endpoints"
+        recorded = f"{self._logged_counts.used:,} recorded answers, " if self._logged is not None else ""
+        note = f"{recorded}{pool.budget.spent:,} tokens paid, {pool.working} of {len(pool.endpoints)} endpoints"
         self._track.advance(self._settings.max_new_tokens, note)
         if len(shard.records) == len(shard.requests):
             self._commit_later(shard)
@@ -279,9 +280,10 @@ class _Run:
 
 def _require_samples(records: Sequence[Record]) -> None:
     for recorded in (False, True):
-        chosen = [one for one in records if one.facts["surprise"] is not None and one.facts["recorded"] is recorded]
-        tokens = sum(len(record.arrays["tokens"]) for record in chosen)
-        require_samples([record.facts["surprise"] for record in chosen], tokens, recorded)
+        chosen = [
+            one for one in records if one.facts.get("surprises") is not None and one.facts["recorded"] is recorded
+        ]
+        require_samples([Surprise(*record.facts["surprises"]) for record in chosen], recorded)
 
 
 def _is_exact(served: Served, sampling: Sampling) -> bool:

@@ -17,7 +17,7 @@ from pipeline.generation.cut_offs import cut_off
 from pipeline.generation.distributions import pack, sparsify
 from pipeline.generation.generate import GenerationSettings, seed_of
 from pipeline.generation.logged import LoggedCompletion, NotOfTarget
-from pipeline.generation.surprise import surprise
+from pipeline.generation.surprise import Surprise, surprise
 from pipeline.servers.abilities import Abilities, passes, passes_of_recorded
 from pipeline.servers.answers import Generated, LikeliestTokens, Scored
 from pipeline.servers.api import GenerateRequest, ScoreRequest
@@ -49,7 +49,7 @@ class ReceivedCompletion:
     endpoints: list[str]
     length: int  # without the lookahead
     stopped: bool
-    surprise: float | None  # see `surprise.py`; None where the distribution as sampled from is not listed
+    surprise: Surprise | None  # see `surprise.py`; None where the distribution as sampled from is not listed
     answered_N: NDArray[np.float32]  # log p as the endpoints that made the tokens gave it
     arrays: dict[str, NDArray[Any]]  # tokens, log_p, entries, certain, rest_log_p
 

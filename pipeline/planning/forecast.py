@@ -3,12 +3,15 @@
 import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from pipeline.config.corpus import PromptSource
 from pipeline.config.generate import SamplingConfig
 from pipeline.config.root import Config
 from pipeline.corpus.readers import SourceReader
+from pipeline.corpus.traffic import Traffic
 from pipeline.distillation.learning_curve import CURVE
 from pipeline.running.jobs import expand
 from pipeline.running.tasks import GenerateTask
@@ -41,6 +44,7 @@ class Forecast:
     training_steps: int  # optimiser steps of all trainings
     training_rows: int  # sequences that these steps see
     endpoints: int  # servers that generate; 0 if the target is loaded here
+    recorded_answers: bool  # some completions are scored only
     first_turns_only: bool  # true for chats: the number of later turns depends on the target's answers
 
 
@@ -65,6 +69,7 @@ def forecast(config: Config) -> Forecast:
         training_steps=steps,
         training_rows=steps * batch,
         endpoints=len(config.generate.server.endpoints),
+        recorded_answers=any(source.use_answers for source in config.corpus.sources),
         first_turns_only=_chats(config),
     )
 
@@ -78,9 +83,16 @@ def source_rows(config: Config) -> Sequence[int]:
     return [
         config.pair.reference.prompts
         if source.is_reference
-        else min(SourceReader(number, source, Path(source.path)).total(), source.sample or sys.maxsize)
+        else _rows(SourceReader(number, source, Path(source.path)), source)
         for number, source in enumerate(config.corpus.sources)
     ]
+
+
+def _rows(reader: SourceReader, source: PromptSource) -> int:
+    """Of the window and the sample. The rows are read where only some times are in the window."""
+    if source.since is not None:
+        return sum(1 for _ in Traffic(reader, source, datetime.now(UTC).date()))
+    return min(reader.total(), source.sample or sys.maxsize)
 
 
 def _generation(

@@ -1,4 +1,4 @@
-"""Which columns of a file of prompts are those of a deployment's log: recorded answers, and times."""
+"""What a file of prompts shows of the deployment whose log it is: recorded answers, times, and how prompts are rendered."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -6,10 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.config.corpus import PromptSource
-from pipeline.corpus.answers import UnusableAnswer, parse_answer
+from pipeline.corpus.answers import LoggedAnswer, UnusableAnswer, parse_answer
+from pipeline.corpus.rendering import Renderer, Tokenizer
+from pipeline.corpus.rows import ParsedPrompt
 from pipeline.corpus.traffic import timestamp
 
 _ANSWERS = ("answer", "response", "completion", "output")
+_EXAMPLES = 64  # plain prompts with an answer, by which the rendering is told
 _TIMES = ("created", "created_at", "timestamp", "time", "date")
 
 
@@ -19,11 +22,26 @@ class LogColumns:
 
     answers: Counter[str] = field(default_factory=Counter)
     times: Counter[str] = field(default_factory=Counter)
+    _examples: list[tuple[ParsedPrompt, LoggedAnswer]] = field(default_factory=list)
 
-    def add(self, row: Mapping[str, Any]) -> None:
-        """Count one row."""
-        self.answers.update(column for column in (*_ANSWERS, "") if _has_answer(row, column))
+    def add(self, row: Mapping[str, Any], prompt: ParsedPrompt) -> None:
+        """Count one row, whose prompt is `prompt`."""
+        found = {column: answer for column in (*_ANSWERS, "") if (answer := _answer(row, column)) is not None}
+        self.answers.update(found.keys())
+        if prompt.plain and len(self._examples) < _EXAMPLES:
+            self._examples += [(prompt, answer) for answer in list(found.values())[:1]]
         self.times.update(column for column in _TIMES if timestamp(row.get(column)) is not None)
+
+    def has_template(self, tokenizer: Tokenizer) -> bool | None:
+        """Whether the deployment applies the chat template of the target's `tokenizer` to prompts that are plain text; None where
+        the log does not say."""
+        by_ids = [(prompt, answer.prompt_tokens) for prompt, answer in self._examples if answer.prompt_tokens]
+        for wanted in (True, False) if tokenizer.chat_template else (False,):
+            renderer = Renderer(tokenizer, wanted, {})
+            found = renderer.token_ids([renderer.text(prompt) for prompt, _ in by_ids])
+            if 2 * sum(tuple(ids) == given for ids, (_, given) in zip(found, by_ids, strict=True)) > len(by_ids):
+                return wanted
+        return False if any(answer.completes for _, answer in self._examples) else None
 
     def lines(self) -> Iterator[str]:
         """The keys of a source that use them, as comments or off, because they change what is examined."""
@@ -40,11 +58,10 @@ class LogColumns:
             yield "      redact: false  # true: replace keys, e-mail addresses and long numbers before anything is stored"
 
 
-def _has_answer(row: Mapping[str, Any], column: str) -> bool:
+def _answer(row: Mapping[str, Any], column: str) -> LoggedAnswer | None:
     if column and row.get(column) is None:
-        return False
+        return None
     try:
-        parse_answer(row, PromptSource(path="log", answer_field=column))
+        return parse_answer(row, PromptSource(path="log", answer_field=column))
     except UnusableAnswer:
-        return False
-    return True
+        return None

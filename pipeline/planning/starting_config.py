@@ -25,14 +25,17 @@ from pipeline.models.files import tokenizer_files
 from pipeline.models.generation_config import sampling_defaults
 from pipeline.models.loading import load_tokenizer
 from pipeline.models.named_pair import local_directory, saved_dtype
-from pipeline.models.shape import read_shape
+from pipeline.models.shape import measure_weights, read_shape
 from pipeline.models.tokenizers import check_same_family
 from pipeline.planning.log_columns import LogColumns
 from pipeline.progress import Progress
 from pipeline.servers.connect import served_model_of
+from pipeline.servers.target import SCORING_TOKENS
 
 _URLS = ("http://", "https://", UNIX)
 _KINDS = ("prompt", "messages", "turns")
+_APIS = {"sglang": "sglang", "llamacpp": "llama.cpp"}  # by what the server says of itself
+_SMALL = 50_000_000  # parameters of a draft that needs a higher learning rate
 _BATCH = 16
 _EPOCHS = 3
 
@@ -118,13 +121,13 @@ def _served(url: str, tokenizer: str) -> Model:
     return Model(
         source=str(directory.resolve()) if directory else tokenizer,
         revision=None,
-        dtype="bfloat16",
+        dtype=saved_dtype(directory) if directory and (directory / "config.json").is_file() else "bfloat16",
         directory=directory,
-        context=model.context,
+        context=None if model.context is None else model.context - SCORING_TOKENS,
         chat_template=bool(load_tokenizer(directory).chat_template) if directory else None,
         url=settings.endpoints[0].url,
         served_name=model.name,
-        api="sglang" if model.owner == "sglang" else "vllm",
+        api=_APIS.get(model.owner or "", "vllm"),
     )
 
 
@@ -150,7 +153,7 @@ def _read_prompts(path: Path) -> Prompts:
         kinds[next(kind for kind in _KINDS if row.value.get(kind) is not None)] += 1
         domains[request.domain] += 1
         follow_ups += bool(request.follow_ups)
-        log.add(row.value)
+        log.add(row.value, request)
     rows = sum(kinds.values())
     if not rows:
         raise UsageError(f"--prompts {path}: no row contains a prompt{'; ' + bad[0] if bad else ''}")
@@ -186,13 +189,13 @@ def _lines(target: Model, draft: Model, prompts: Prompts) -> Iterator[str]:
     if target.url is not None:
         yield from prompts.log.lines()
     yield from _domains(prompts)
-    yield from _lengths(target, draft)
+    yield from _lengths(target, draft, prompts)
     if target.url is not None:
         yield from _server(target)
     yield ""
     yield from _sampling(target)
     yield ""
-    yield from _training(prompts)
+    yield from _training(prompts, draft)
     yield ""
     yield "evaluate:"
     yield "  convention: user  # how target calls are counted: user, transformers, vllm or openvino"
@@ -212,6 +215,8 @@ def _served_target(model: Model) -> Iterator[str]:
     yield f"    tokenizer: {_text(model.source)}"
     yield "    revision: null  # what you call the weights that are served, such as a commit or a date; no server reports it"
     yield f"    dtype: {model.dtype}  # the number format in which it is served; no server reports it"
+    if model.directory and not (model.directory / "config.json").is_file():
+        yield "    # To export a draft, put the target's config.json beside the tokenizer."
 
 
 def _server(target: Model) -> Iterator[str]:
@@ -239,7 +244,7 @@ def _domains(prompts: Prompts) -> Iterator[str]:
         yield "  # add prompts, or lower gate.min_prompts_per_domain."
 
 
-def _lengths(target: Model, draft: Model) -> Iterator[str]:
+def _lengths(target: Model, draft: Model, prompts: Prompts) -> Iterator[str]:
     """Prompt, completion and lookahead fill the context at most."""
     contexts = [model.context for model in (target, draft) if model.context]
     lookahead = GenerateConfig().lookahead
@@ -255,8 +260,12 @@ def _lengths(target: Model, draft: Model) -> Iterator[str]:
         else "a model is not on this machine: check its context"
     )
     yield f"  max_prompt_tokens: {prompt}  # longer prompts are rejected; {known}"
+    rendered = prompts.log.has_template(load_tokenizer(target.directory)) if target.directory else None
     if target.chat_template is None:
         yield "  chat_template: null  # apply the chat template if the target's tokenizer has one"
+    elif rendered is not None:
+        how = "applies it" if rendered else "applies none"
+        yield f"  chat_template: {_text(rendered)}  # as its log says, the deployment {how} to plain prompts"
     else:
         has = "has a" if target.chat_template else "has no"
         yield f"  chat_template: {_text(target.chat_template)}  # the target's tokenizer {has} chat template"
@@ -287,14 +296,20 @@ def _server_defaults(target: Model) -> dict[str, Any]:
     return sampling_defaults(target.directory) if target.directory else {}
 
 
-def _training(prompts: Prompts) -> Iterator[str]:
+def _training(prompts: Prompts, draft: Model) -> Iterator[str]:
     train = prompts.rows * Splits().train
     steps = int(min(3000, max(100, _EPOCHS * train // _BATCH)))
     every = max(20, steps // 10)
     yield "distill:"
     yield f"  max_steps: {steps}  # about {_EPOCHS} epochs of {train:,.0f} train prompts, within 100 to 3,000 steps"
     yield f"  batch: {_BATCH}  # sequences; with less memory use `accumulation` and a smaller batch"
-    yield "  learning_rate: 2.0e-5  # for a pre-trained draft; a draft of a few million parameters needs about 1.0e-3"
+    small = draft.directory is not None and measure_weights(draft.directory).parameters < _SMALL
+    rate, size = (
+        ("1.0e-3", "few million parameters; a larger one needs about 2.0e-5")
+        if small
+        else ("2.0e-5", "hundred million parameters or more; a draft of a few million needs about 1.0e-3")
+    )
+    yield f"  learning_rate: {rate}  # for a draft of a {size}"
     yield f"  evaluate_every: {every}"
     yield f"  save_every: {every}"
 

@@ -32,6 +32,8 @@ def print_forecast(found: "Forecast", curve: Mapping[str, Any] | None, notes: Se
             f"generation runs on {found.endpoints} {_endpoints(found.endpoints)}, which also read the prompts, and read the "
             "completions again if `sampling` is neither greedy nor plain temperature 1"
         )
+    if found.recorded_answers:
+        out.text("recorded answers are among these completions; the endpoints score them and generate only the others")
     if found.first_turns_only:
         out.text(
             "chats with `every_turn` are counted by their first question; those with more questions need more tokens"

@@ -5,11 +5,13 @@ The facts are those in `pair.json`. Torch-free: a run whose artifacts are all in
 
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from pipeline.config.corpus import DEFAULT_PROMPT_TOKENS
 from pipeline.config.quantize import DEFAULT_VARIANTS, QuantizedVariant
 from pipeline.config.root import Config
+from pipeline.engines.facts import FACTS
 from pipeline.errors import UsageError
 
 Facts = Mapping[str, Any]
@@ -38,7 +40,7 @@ def apply_pair(config: Config, facts: Facts) -> tuple[Config, list[str]]:
         "corpus": config.corpus.model_copy(update={"max_prompt_tokens": limit}),
         "quantize": config.quantize.model_copy(update={"variants": variants}),
     }
-    return config.model_copy(update=filled), [*notes, *left_out, *_certain_refusals(config)]
+    return config.model_copy(update=filled), [*notes, *left_out, *_certain_refusals(config), *_lacks_for_export(config)]
 
 
 def _certain_refusals(config: Config) -> list[str]:
@@ -47,6 +49,21 @@ def _certain_refusals(config: Config) -> list[str]:
     return [
         "gate: it will refuse, because evaluate.crosscheck_prompts = 0 leaves its rule crosscheck without a verdict"
     ]
+
+
+def _lacks_for_export(config: Config) -> list[str]:
+    """What export would miss is said before anything is paid for."""
+    target, export = config.pair.target, config.promote.export
+    if not target.is_served or target.tokenizer is None or (Path(target.tokenizer) / "config.json").is_file():
+        return []
+    if not Path(target.tokenizer).is_dir():  # on the hub, which has it
+        return []
+    missing = f"{target.tokenizer} has no config.json of the target"
+    if export is not None and FACTS[export.engine].equal_widths:
+        raise UsageError(
+            f"promote.export.engine is {export.engine}, and {missing}, which this export needs; put it there"
+        )
+    return [f"pair.target.tokenizer: {missing}; exports to vLLM, SGLang and others need it there"]
 
 
 def left_out_variants(facts: Facts) -> dict[QuantizedVariant, str]:

@@ -14,6 +14,7 @@ from pipeline.servers.endpoint import Endpoint
 from pipeline.servers.engines import asking_of
 from pipeline.servers.identity import (
     Identity,
+    difference,
     first_answers,
     is_rounding,
     mean_difference,
@@ -67,16 +68,17 @@ async def identify(
                     if found is None:
                         golden = await retried(endpoint, partial(first_answers, endpoint, asking))
                         found = new_identity(model, golden, revision, dtype)
+                        _warn_of_equal(found, known, progress)
                     identity, by = found, endpoint
                     continue
-                difference = await retried(endpoint, partial(mean_difference, endpoint, asking, identity.golden))
+                differs_by = await retried(endpoint, partial(mean_difference, endpoint, asking, identity.golden))
             except TRANSIENT as error:
                 errors.append(str(error))
                 continue
-            if not is_rounding(difference, dtype):
+            if not is_rounding(differs_by, dtype):
                 raise UsageError(
                     f"generate.server.endpoints: {by.url} and {endpoint.url} serve different weights: log p of fixed tokens "
-                    f"differs by {difference:.2g} on average; leave one of them out"
+                    f"differs by {differs_by:.2g} on average; leave one of them out"
                 )
         _warn(errors, identity is not None, progress)
         assert identity is not None  # else `_warn` raised
@@ -99,11 +101,24 @@ async def _models(endpoints: Sequence[Endpoint], name: str | None, progress: Pro
     return models
 
 
+def _warn_of_equal(new: Identity, known: Sequence[Identity], progress: Progress) -> None:
+    """Warn where the same weights are known under another name: one of the two declarations is wrong."""
+    others = [one for one in known if (one.revision, one.dtype) != (new.revision, new.dtype)]
+    for one in others:
+        if one.golden.sequences == new.golden.sequences and is_rounding(difference(one.golden, new.golden), "float32"):
+            progress.warn(
+                f"pair.target: the servers answer as the target of an earlier run did, which was declared with revision "
+                f"{one.revision} and dtype {one.dtype}, and now with revision {new.revision} and dtype {new.dtype}; check which "
+                "is right"
+            )
+            return
+
+
 def _warn(errors: Sequence[str], any_answers: bool, progress: Progress) -> None:
     """Warn about endpoints that do not answer; UnderstudyError if none does."""
     if not any_answers:
         raise UnderstudyError(
-            f"generate.server: no endpoint answers: {'; '.join(errors[:3])}; start a server and run again"
+            f"generate.server: no endpoint answers: {'; '.join(errors[:3])}; start a server, or correct the URL, and run again"
         )
     for text in errors:
         progress.warn(f"{text}; continuing without this endpoint until it answers")
@@ -119,10 +134,10 @@ def _differs(one: ServedModel, other: ServedModel) -> str:
 
 async def _known(endpoint: Endpoint, asking: Asking, model: ServedModel, known: Sequence[Identity]) -> Identity | None:
     for identity in known:
-        if not _differs(identity.model, model):
-            difference = await mean_difference(endpoint, asking, identity.golden)
-            if is_rounding(difference, identity.dtype):
-                return identity
+        if _differs(identity.model, model):
+            continue
+        if is_rounding(await mean_difference(endpoint, asking, identity.golden), identity.dtype):
+            return identity
     return None
 
 

@@ -89,7 +89,12 @@ async def first_answers(endpoint: Endpoint, asking: Asking) -> Golden:
 async def mean_difference(endpoint: Endpoint, asking: Asking, golden: Golden) -> float:
     """Mean absolute difference of log p between `golden` and what the endpoint answers now."""
     now = [await _score(endpoint, asking, sequence) for sequence in golden.sequences]
-    return float(np.mean(np.abs(np.concatenate(now) - np.concatenate(golden.log_p))))
+    return difference(golden, Golden(golden.sequences, now))
+
+
+def difference(one: Golden, other: Golden) -> float:
+    """Mean absolute difference of log p of the same sequences."""
+    return float(np.mean(np.abs(np.concatenate(one.log_p) - np.concatenate(other.log_p))))
 
 
 async def _score(endpoint: Endpoint, asking: Asking, ids: Sequence[int]) -> list[float]:
@@ -111,10 +116,10 @@ def new_identity(model: ServedModel, golden: Golden, revision: str | None, dtype
 
 async def require_same(endpoint: Endpoint, asking: Asking, identity: Identity) -> None:
     """OtherWeights unless the endpoint serves the weights of `identity`; Unavailable if it does not answer."""
-    difference = await mean_difference(endpoint, asking, identity.golden)
-    if not is_rounding(difference, identity.dtype):
+    differs_by = await mean_difference(endpoint, asking, identity.golden)
+    if not is_rounding(differs_by, identity.dtype):
         raise OtherWeights(
             f"{endpoint.url} serves other weights than at the start of the run: log p of fixed tokens differs by "
-            f"{difference:.2g} on average; completions of two targets are never mixed; start a new run for the new target",
+            f"{differs_by:.2g} on average; completions of two targets are never mixed; start a new run for the new target",
             endpoint.url,
         )

@@ -10,6 +10,8 @@ from pipeline.servers.api import Api, GenerateRequest, ScoreRequest
 from pipeline.servers.endpoint import Endpoint, RequestRefused, Unavailable
 from pipeline.servers.pool import Pool
 
+SCORING_TOKENS = 2  # a scoring of a whole sequence generates one token, and the cross-check appends one
+
 
 @dataclass(frozen=True)
 class ServedModel:

@@ -220,6 +220,7 @@ def test_init_from_a_url(smoke: Smoke, place: Place, server: StandIn) -> None:
     rows = [json.loads(line) for line in (pair / "prompts.jsonl").read_text().splitlines()]
     log = place.root / "log.jsonl"
     log.write_text("".join(json.dumps(row | {"response": "x = 1", "created_at": 1.7e9}) + "\n" for row in rows))
+    server.context = 200  # less than the draft's
     arguments = ("--target", server.url, "--tokenizer", pair / "tokenizer", "--draft", pair / "draft")
     made = place.understudy("init", *arguments, "--prompts", log, store=False)
     assert 0 == made.code, made.err
@@ -235,6 +236,11 @@ def test_init_from_a_url(smoke: Smoke, place: Place, server: StandIn) -> None:
     assert (0, True) == (planned.code, "generation runs on 1 endpoint" in planned.out), planned.err
     ended = place.understudy("run", path, "--until", "pair", "--set", "pair.target.dtype=float32")
     assert 0 == ended.code, ended.err
+    assert "has no config.json of the target; exports to vLLM, SGLang and others need it" in ended.err
+    again = place.understudy("run", path, "--until", "pair")
+    assert "declared with revision None and dtype float32, and now with revision None and dtype bfloat16" in again.err
+    exported = place.understudy("run", path, "--until", "pair", "--set", "promote.export={engine: vllm, out: exported}")
+    assert (2, True) == (exported.code, "promote.export.engine is vllm, and " in exported.complaint)
     wrong = place.understudy("init", *arguments[:2], *arguments[4:], "--prompts", pair / "prompts.jsonl", store=False)
     assert (2, True) == (wrong.code, "--tokenizer" in wrong.complaint)
 

@@ -1,6 +1,7 @@
 """Recorded answers of a log: how a row's answer is read, which tokens it has, and what the target's servers say of them."""
 
 import asyncio
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from pipeline.generation.completion_store import StoredCompletion, read_completi
 from pipeline.generation.logged import LoggedAnswers
 from pipeline.generation.served import generate_by_servers
 from pipeline.generation.served_completion import Served
+from pipeline.planning.log_columns import LogColumns
 from pipeline.servers.connect import connect
 from pipeline.speculation.settings import GREEDY, Sampling
 from tests.fakes import quiet
@@ -50,11 +52,15 @@ TEMPLATE = (
         ),
         (
             {"answer": {"body": {"choices": [{"text": "Use", "token_ids": [3, 4], "prompt_token_ids": [1, 2]}]}}},
-            LoggedAnswer("Use", tokens=(3, 4), prompt_tokens=(1, 2)),
+            LoggedAnswer("", tokens=(3, 4), prompt_tokens=(1, 2), completes=True),
+        ),
+        (
+            {"answer": {"choices": [{"text": "caf\ufffd", "token_ids": [3]}]}},
+            LoggedAnswer("", tokens=(3,), completes=True),
         ),
         (
             {"answer": {"prompt_token_ids": [1], "choices": [{"message": {"content": "Use"}, "token_ids": [3]}]}},
-            LoggedAnswer("Use", tokens=(3,), prompt_tokens=(1,)),
+            LoggedAnswer("", tokens=(3,), prompt_tokens=(1,)),
         ),
         (
             {"answer": "Use", "temperature": 0.7, "top_k": -1, "top_p": None},
@@ -130,8 +136,40 @@ def test_token_ids_of_the_log_are_taken_as_they_are(tokenizer: Any) -> None:
     row = {"messages": [ASKED]}
     stored = _stored(tokenizer, row, LoggedAnswer("Use", tokens=(5, 6, 2)), TEMPLATE)
     assert StoredAnswer((5, 6, 2), cut=False) == stored
-    with pytest.raises(UnusableAnswer, match="another chat template"):
-        _stored(tokenizer, row, LoggedAnswer("Use", tokens=(5, 6, 2), prompt_tokens=(1,)), TEMPLATE)
+    with pytest.raises(UnusableAnswer, match="other prompt_token_ids"):
+        _stored(tokenizer, row, LoggedAnswer("", tokens=(5, 6, 2), prompt_tokens=(1,)), TEMPLATE)
+
+
+def test_the_completions_api_applies_no_template(tokenizer: Any) -> None:
+    """Its answer is not to the prompt that the template makes of the text; without the template it is."""
+    row, answer = {"prompt": "sort a"}, LoggedAnswer(" Use sorted.", completes=True)
+    with pytest.raises(UnusableAnswer, match="completions API"):
+        _stored(tokenizer, row, answer, TEMPLATE)
+    assert " Use sorted.<|end|>" == tokenizer.decode(_stored(tokenizer, row, answer, None).tokens)
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ({"choices": [{"text": "Use"}]}, False),
+        ({"choices": [{"message": {"content": "Use"}}]}, None),
+        ({"choices": [{"message": {"content": "Use"}, "token_ids": [1]}], "prompt_token_ids": "with"}, True),
+        ({"choices": [{"text": "Use", "token_ids": [1], "prompt_token_ids": "without"}]}, False),
+        ({"choices": [{"message": {"content": "Use"}, "token_ids": [1]}], "prompt_token_ids": [1]}, None),
+    ],
+)
+def test_a_log_tells_how_prompts_are_rendered(tokenizer: Any, answer: dict[str, Any], expected: bool | None) -> None:
+    """By its prompt_token_ids, with the chat template or without, else by the API that gave the answer."""
+    tokenizer.chat_template = TEMPLATE
+    row = {"prompt": "sort a", "response": json.loads(json.dumps(answer))}
+    prompt = parse_row(row, SOURCE)
+    for place in (row["response"], row["response"]["choices"][0]):
+        if isinstance(how := place.get("prompt_token_ids"), str):
+            renderer = Renderer(tokenizer, how == "with", {})
+            (place["prompt_token_ids"],) = renderer.token_ids([renderer.text(prompt)])
+    log = LogColumns()
+    log.add(row, prompt)
+    assert expected is log.has_template(tokenizer)
 
 
 @pytest.mark.parametrize(
@@ -274,3 +312,16 @@ def test_a_log_of_other_weights_is_refused(tmp_path: Path, sampling: Sampling, s
     with running(StandIn()) as server, pytest.raises(UnderstudyError) as caught:
         _rescored(server, prompts, _as_log(old), tmp_path, sampling)
     assert [True, True] == [part in str(caught.value) for part in (said, "corpus.sources.N.since")]
+
+
+def test_answers_that_stand_beside_other_prompts_are_refused(tmp_path: Path) -> None:
+    """A log whose columns were joined wrongly; the message says so."""
+    prompts = some_prompts(200)
+    with running(StandIn()) as server:
+        first = _as_log(generate(config_of(server), prompts, tmp_path / "a", Sampling()))
+        names = list(first)
+        shifted = dict(zip(names, [first[name] for name in (*names[1:], names[0])], strict=True))
+        with pytest.raises(
+            UnderstudyError, match=r"recorded answers (are not|do not begin like) samples of the target"
+        ):
+            _rescored(server, prompts, shifted, tmp_path, Sampling())
