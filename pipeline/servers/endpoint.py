@@ -20,6 +20,9 @@ _QUOTED = 200  # characters of an answer that is quoted in a message
 _READ = 1 << 16  # bytes of an answer that is no JSON
 _LONGEST_PAUSE = 86_400.0
 _GET_SECONDS = 30.0  # for what needs no computation
+# Idle connections are closed before the server does it (uvicorn: after 5 s): a request on a connection that the server is just
+# closing is lost.
+_IDLE_SECONDS = 3.0
 
 
 class Unavailable(UnderstudyError):
@@ -56,9 +59,9 @@ class Endpoint:
         """UsageError where the environment variable with the token is not set."""
         is_unix = self.url.startswith(UNIX)
         connector: aiohttp.BaseConnector = (
-            aiohttp.UnixConnector(self.url.removeprefix(UNIX), limit=0)
+            aiohttp.UnixConnector(self.url.removeprefix(UNIX), limit=0, keepalive_timeout=_IDLE_SECONDS)
             if is_unix
-            else aiohttp.TCPConnector(limit=0, ttl_dns_cache=60, ssl=self._tls())
+            else aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_SECONDS, ttl_dns_cache=60, ssl=self._tls())
         )
         self._base = "http://localhost" if is_unix else self.url
         self._session = aiohttp.ClientSession(

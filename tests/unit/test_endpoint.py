@@ -17,6 +17,7 @@ from aiohttp import web
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import pipeline.servers.endpoint as endpoint_module
 from pipeline.config.server import EndpointConfig, ServerConfig
 from pipeline.errors import EXIT_FAILURE, EXIT_USAGE, UnderstudyError, UsageError
 from pipeline.servers.endpoint import AnswerLost, Endpoint, Overloaded, RequestRefused, Unavailable
@@ -222,6 +223,35 @@ def test_any_bytes_are_an_answer_or_an_error(
     """Bytes anywhere in an answer: JSON, or one of our errors in one line; never another exception."""
     (found,) = _all_of(*raw_server, [ANSWER[:place] + raw + ANSWER[place + over :]])
     assert not isinstance(found, UnderstudyError) or "\n" not in str(found)
+
+
+def test_an_idle_connection_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server may be closing it at that moment: uvicorn, and so vLLM, after 5 s without saying so."""
+    assert endpoint_module._IDLE_SECONDS < 5
+    monkeypatch.setattr(endpoint_module, "_IDLE_SECONDS", 0.1)
+    answered: list[int] = []  # by connection
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answered.append(0)
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            while await reader.readuntil(b"\r\n\r\n"):
+                answered[-1] += 1
+                writer.write(_whole(b"{}"))
+        writer.close()
+
+    async def ask() -> None:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        endpoint = Endpoint(EndpointConfig(url=url), ServerConfig())
+        await endpoint.open()
+        for pause in (0.0, 0.5, 0.0):
+            await endpoint.get("/")
+            await asyncio.sleep(pause)
+        await endpoint.close()
+        server.close()
+
+    asyncio.run(ask())
+    assert [2, 1] == answered
 
 
 @pytest.mark.parametrize(
