@@ -1,10 +1,11 @@
 """Are completions samples of the distributions that the server reports? Finds a broken sampler, a log of another target, and
 answers that belong to other prompts.
 
-If a token x is sampled from p, the sum over listed tokens j of (1[x = j] - p_j) log p_j has mean 0, whatever came before. So its
-total over a completion has mean 0 too, wherever the completion ends (a stopped martingale; the mean over its tokens has not). The
-totals of many completions are compared with their standard error. So are the totals of the first tokens alone: an answer to
-another prompt is unlikely in its first tokens, and soon explains the rest of itself. Torch-free.
+If a token x is sampled from p, the sum over tokens j of (1[x = j] - p_j) f_j has mean 0 for any f, whatever came before. So its
+total over a completion has mean 0 too, wherever the completion ends (a stopped martingale; the mean over its tokens has not). f
+is log p, and for tokens that are not listed the smallest listed log p, so that it is known for every token. The totals of many
+completions are compared with their standard error. So are the totals of the first tokens alone: an answer to another prompt is
+unlikely in its first tokens, and soon explains the rest of itself. Torch-free.
 
 Shapes: N tokens, K listed tokens.
 """
@@ -19,7 +20,7 @@ from pipeline.errors import UnderstudyError
 
 # Both must be exceeded: 5 standard errors, which chance does once in a million shards (about normal totals), and a difference per
 # token that rounding does not explain.
-_STANDARD_ERRORS, _NATS, _FEWEST = 5.0, 0.02, 64
+_STANDARD_ERRORS, _NATS, _FEWEST = 5.0, 0.05, 64
 _OPENING = 4  # first tokens of a completion
 
 
@@ -38,7 +39,8 @@ def surprise(tokens_N: NDArray[np.int32], ids_NK: NDArray[np.int32], log_p_NK: N
     log_p_NK = np.where(finite_NK, log_p_NK, 0.0).astype(np.float64)
     p_NK = np.where(finite_NK, np.exp(log_p_NK), 0.0)
     is_it_NK = (ids_NK == tokens_N[:, None]) & finite_NK
-    by_token_N = ((is_it_NK - p_NK) * log_p_NK).sum(1)
+    rest_N, is_rest_N = 1.0 - p_NK.sum(1), ~is_it_NK.any(1)
+    by_token_N = ((is_it_NK - p_NK) * log_p_NK).sum(1) + (is_rest_N - rest_N) * log_p_NK.min(1)
     opening_N = by_token_N[:_OPENING]
     return Surprise(float(by_token_N.sum()), float(opening_N.sum()), len(by_token_N), len(opening_N))
 

@@ -58,6 +58,13 @@ def rows(subject: Subject, server: Server) -> list[dict[str, Any]]:
 
 def _generated(subject: Subject, server: Server, rows: list[dict[str, Any]], place: Path) -> tuple[str, Path]:
     """Standard error of the run and its completions."""
+    ended = _run(subject, server, rows, place)
+    assert 0 == ended.returncode, ended.stderr
+    (artifact,) = (place / "store" / "artifacts").glob("generate-*")
+    return ended.stderr, artifact
+
+
+def _run(subject: Subject, server: Server, rows: list[dict[str, Any]], place: Path) -> subprocess.CompletedProcess[str]:
     (place / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     source = {"path": "log.jsonl", "use_answers": True, "answer_field": "response"}
     target = {"source": "server", "tokenizer": str(subject.tokenizer), "revision": "v1", "dtype": "float32"}
@@ -71,10 +78,7 @@ def _generated(subject: Subject, server: Server, rows: list[dict[str, Any]], pla
     }
     (place / "logged.yaml").write_text(yaml.safe_dump(config))
     command = [str(UNDERSTUDY), "run", "logged.yaml", "--store", "store", "--until", "generate"]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd=place)
-    assert 0 == ended.returncode, ended.stderr
-    (artifact,) = (place / "store" / "artifacts").glob("generate-*")
-    return ended.stderr, artifact
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=place)
 
 
 def _recorded(artifact: Path) -> float:
@@ -116,3 +120,18 @@ def test_texts_of_a_log_are_nearly_its_completions(
     print(said, f"{same} of {len(rows)} texts have the tokens that the target wrote")
     assert _recorded(artifact) > 0.9 * len(list(read_completions(artifact, sampling=Sampling())))
     assert same > 0.5 * len(rows)
+
+
+def test_answers_that_stand_beside_other_prompts_are_refused(
+    subject: Subject, server: Server, rows: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    """A log whose columns were joined wrongly: each answer has moved on by one row. Without the prompts' token ids only the
+    statistics can tell."""
+    answers = [
+        {"choices": [{key: value for key, value in row["response"]["choices"][0].items() if key != "prompt_token_ids"}]}
+        for row in rows
+    ]
+    moved = [row | {"response": answer} for row, answer in zip(rows, answers[1:] + answers[:1], strict=True)]
+    ended = _run(subject, server, moved, tmp_path)
+    print(ended.stderr.splitlines()[-1])
+    assert (1, True) == (ended.returncode, "the recorded answers" in ended.stderr.splitlines()[-1])
