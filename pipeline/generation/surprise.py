@@ -64,7 +64,8 @@ def require_samples(found: Sequence[Surprise], recorded: bool = False) -> None:
         if recorded:
             raise UnderstudyError(
                 f"the recorded answers are not samples of the target at `sampling`: {wrong}; the log is of other weights, "
-                "settings or another chat template: shorten the window (corpus.sources.N.since), or set use_answers to false"
+                "settings or another chat template, or its answers belong to other prompts: shorten the window "
+                "(corpus.sources.N.since), or set use_answers to false"
             )
         raise UnderstudyError(
             f"the completions are not samples of the log-probabilities that came with them: {wrong}; does the server's sampler "
