@@ -8,7 +8,7 @@ from typing import Any
 from pipeline.config.corpus import PromptSource
 from pipeline.corpus.answers import LoggedAnswer, UnusableAnswer, parse_answer
 from pipeline.corpus.rendering import Renderer, Tokenizer
-from pipeline.corpus.rows import ParsedPrompt
+from pipeline.corpus.rows import BadRow, ParsedPrompt
 from pipeline.corpus.traffic import timestamp
 
 _ANSWERS = ("answer", "response", "completion", "output")
@@ -38,8 +38,7 @@ class LogColumns:
         by_ids = [(prompt, answer.prompt_tokens) for prompt, answer in self._examples if answer.prompt_tokens]
         for wanted in (True, False) if tokenizer.chat_template else (False,):
             renderer = Renderer(tokenizer, wanted, {})
-            found = renderer.token_ids([renderer.text(prompt) for prompt, _ in by_ids])
-            if 2 * sum(tuple(ids) == given for ids, (_, given) in zip(found, by_ids, strict=True)) > len(by_ids):
+            if 2 * sum(_token_ids(renderer, prompt) == given for prompt, given in by_ids) > len(by_ids):
                 return wanted
         return False if any(answer.completes for _, answer in self._examples) else None
 
@@ -56,6 +55,14 @@ class LogColumns:
                 yield f"      answer_field: {column}"
         if self.times or self.answers:
             yield "      redact: false  # true: replace keys, e-mail addresses and long numbers before anything is stored"
+
+
+def _token_ids(renderer: Renderer, prompt: ParsedPrompt) -> tuple[int, ...] | None:
+    try:
+        (found,) = renderer.token_ids([renderer.text(prompt)])
+    except BadRow:  # the template refuses it
+        return None
+    return tuple(found)
 
 
 def _answer(row: Mapping[str, Any], column: str) -> LoggedAnswer | None:

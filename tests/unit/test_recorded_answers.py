@@ -172,6 +172,17 @@ def test_a_log_tells_how_prompts_are_rendered(tokenizer: Any, answer: dict[str, 
     assert expected is log.has_template(tokenizer)
 
 
+def test_a_template_that_refuses_plain_prompts_is_not_the_deployments(tokenizer: Any) -> None:
+    """It is tried on a prompt of the log, and fails; the prompt's token ids are those without it."""
+    tokenizer.chat_template = "{{ messages.missing.attribute }}"
+    row: dict[str, Any] = {"prompt": "sort a"}
+    ids = tokenizer("sort a")["input_ids"]
+    row["response"] = {"choices": [{"text": "b", "token_ids": [1], "prompt_token_ids": ids}]}
+    log = LogColumns()
+    log.add(row, parse_row(row, SOURCE))
+    assert log.has_template(tokenizer) is False
+
+
 @pytest.mark.parametrize(
     ("answer", "template", "reason"),
     [
