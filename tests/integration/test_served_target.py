@@ -98,6 +98,8 @@ def test_a_log_of_the_deployment(smoke: Smoke, place: Place, server: StandIn) ->
     asked = len(server.requests)
     ended = place.understudy("run", config, "--until", "generate", "--run", "second")
     assert 0 == ended.code, ended.err
+    assert "replaced by `redact`: 1 e-mail" in ended.err
+    assert f"{len(rows) - 1} of" in ended.err
     assert f"{len(rows) - 1} prompts with a recorded answer; not used, 1 redacted" in ended.err
     generated = sum(body["max_tokens"] == 8 and body["temperature"] == 1 for body in server.requests[asked:])
     assert 1 == generated
@@ -108,6 +110,10 @@ def test_a_log_of_the_deployment(smoke: Smoke, place: Place, server: StandIn) ->
     assert kept[0] == kept[1]
     manifest = json.loads((place.artifact("generate", "second") / "manifest.json").read_text())
     assert len(rows) - 1 == manifest["figures"]["recorded_answers"]
+    choice = {"text": "x", "prompt_token_ids": [1, 2]}
+    log.write_text("".join(json.dumps(one | {"response": {"choices": [choice]}}) + "\n" for one in rows))
+    otherwise = place.understudy("run", config, "--until", "generate")
+    assert (2, True) == (otherwise.code, "prompts that were rendered otherwise than here" in otherwise.complaint)
 
 
 @pytest.mark.long
@@ -241,6 +247,11 @@ def test_init_from_a_url(smoke: Smoke, place: Place, server: StandIn) -> None:
     assert "declared with revision None and dtype float32, and now with revision None and dtype bfloat16" in again.err
     exported = place.understudy("run", path, "--until", "pair", "--set", "promote.export={engine: vllm, out: exported}")
     assert (2, True) == (exported.code, "promote.export.engine is vllm, and " in exported.complaint)
+    elsewhere = shutil.copytree(pair / "tokenizer", place.root / "tokenizer")
+    small = json.loads((pair / "draft" / "config.json").read_text()) | {"vocab_size": 100}
+    (elsewhere / "config.json").write_text(json.dumps(small))
+    other = place.understudy("run", path, "--until", "pair", "--set", f"pair.target.tokenizer={elsewhere}")
+    assert (2, True) == (other.code, "its config.json is of another model" in other.complaint)
     wrong = place.understudy("init", *arguments[:2], *arguments[4:], "--prompts", pair / "prompts.jsonl", store=False)
     assert (2, True) == (wrong.code, "--tokenizer" in wrong.complaint)
 

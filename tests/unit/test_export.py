@@ -207,6 +207,9 @@ def test_the_readme_names_counters_and_warnings(tmp_path: Path) -> None:
     plan = dataclasses.replace(plan, subject=cast(Any, subject), notes=(ZERO_WARNING,))
     text = readme(plan, expected, ["draft", "launch.sh", "expected.json"])
     counter = "vllm:spec_decode_num_drafts_total"
+    assert "Set `TARGET`" not in text
+    subject.config.pair.target.is_served = True
+    assert "from `org/it's`, as by the server that was asked" in " ".join(readme(plan, expected, []).split())
     for part in ("2.500 [2.400, 2.600]", "0.800, 0.700", counter, "mixture", "49548", "Not exact.", "`launch.sh` |"):
         assert part in text
 
