@@ -24,6 +24,7 @@ class SglangStandIn(StandIn):
         assert body["return_logprob"]
         sampling, start, kept = body["sampling_params"], body["logprob_start_len"], body["top_logprobs_num"]
         scores = start >= 0
+        assert sampling["top_k"] == -1 or sampling["top_k"] >= 1  # SGLang refuses others
         return {
             "model": self.model,
             "prompt": body["input_ids"],

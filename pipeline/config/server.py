@@ -1,5 +1,6 @@
 """The servers that run the target, where it is not loaded in this process. Torch-free."""
 
+import re
 from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -8,6 +9,8 @@ from pipeline.config.base import Section
 from pipeline.config.credentials import credentials_in, masked
 
 UNIX = "unix://"
+
+_REST = re.compile("[?#;]")  # what begins a part of a URL that no server needs
 
 Api = Literal["vllm", "sglang", "llama.cpp"]
 
@@ -26,10 +29,10 @@ class EndpointConfig(Section):
     @field_validator("url")
     @classmethod
     def _is_a_url(cls, url: str) -> str:
-        if "@" in url or "?" in url:
+        if set("@?#;") & set(url):
             raise ValueError(
-                f"{masked(url)} has credentials or a query; leave them out and name the environment variable with the token "
-                "in `key_variable`"
+                f"{masked(_REST.split(url)[0])} has credentials, a query or a fragment; leave them out and name the "
+                "environment variable with the token in `key_variable`"
             )
         if (wrong := credentials_in(url)) is not None:
             raise ValueError(wrong)

@@ -10,7 +10,16 @@ from typing import Any
 from pipeline.config.corpus import PromptSource
 
 _STATED = ("temperature", "top_k", "top_p", "min_p")
-ANSWER_COLUMNS = ("finish_reason", *_STATED)
+# Settings of a request that change what is sampled, by the values that change nothing. The target is never asked with them.
+_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "presence_penalty": (None, 0),
+    "frequency_penalty": (None, 0),
+    "repetition_penalty": (None, 1),
+    "logit_bias": (None, {}),
+    "stop": (None, "", []),
+}
+_LARGEST = 2**31 - 1
+ANSWER_COLUMNS = ("finish_reason", "stop_reason", *_STATED, *_NEUTRAL)
 """Columns that are read beside the answer."""
 
 
@@ -46,15 +55,29 @@ def parse_answer(row: Mapping[str, Any], source: PromptSource) -> LoggedAnswer:
         reason, answer = choice.get("finish_reason") or reason, {**found, **choice}
         completes = "message" not in choice and "text" in choice
         found = choice.get("message", choice.get("text"))
+    changed = [name for name, values in _NEUTRAL.items() if row.get(name) not in values]
+    if changed:
+        raise UnusableAnswer(f"a request with {changed[0]}")
+    if isinstance(answer.get("stop_reason", row.get("stop_reason")), str):
+        raise UnusableAnswer("a stop string")  # the tokens of which are not in the log
     tokens = _ids(answer.get("token_ids"))
     return LoggedAnswer(
         text=_text(found) if tokens is None else "",
         cut=_is_cut(reason),
         tokens=tokens,
         prompt_tokens=_ids(answer.get("prompt_token_ids")),
-        stated={name: max(0.0, float(row[name])) for name in _STATED if isinstance(row.get(name), int | float)},
+        stated={name: value for name in _STATED if (value := _setting(row.get(name))) is not None},
         completes=completes,
     )
+
+
+def _setting(value: Any) -> float | None:
+    """None where the row states none. A top_k of -1 is none, as 0."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if not -1 <= value <= _LARGEST:  # NaN is in no interval
+        raise UnusableAnswer("sampling settings that are none")
+    return max(0.0, float(value))
 
 
 def _last_message(messages: Any) -> Any:
@@ -97,6 +120,8 @@ def _is_cut(reason: Any) -> bool:
 
 
 def _ids(value: Any) -> tuple[int, ...] | None:
-    if not isinstance(value, list) or not value or not all(type(one) is int and one >= 0 for one in value):
+    if not isinstance(value, list) or not value:
         return None
+    if not all(type(one) is int and 0 <= one <= _LARGEST for one in value):
+        raise UnusableAnswer("token ids that are none")
     return tuple(value)

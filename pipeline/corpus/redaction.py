@@ -12,6 +12,9 @@ from typing import Any
 _Replace = Callable[[re.Match[str]], str]
 
 
+_LONG = 10**6  # the smallest number of 7 digits
+
+
 def _zeros(match: re.Match[str]) -> str:
     """The same text with each digit as 0: it keeps its length, so a draft sees text of the same shape."""
     return re.sub(r"\d", "0", match[0])
@@ -21,7 +24,8 @@ def _value(match: re.Match[str]) -> str:
     return f"{match[1]}<SECRET>"
 
 
-# In this order: a key may look like a number, and an assignment may hold a key.
+# In this order: a key may look like a number, and an assignment may hold a key. A name or scheme that can be long is tried at its
+# beginning only and never in parts (`++`): the time is then linear in the length of a text.
 _RULES: tuple[tuple[str, re.Pattern[str], str | _Replace], ...] = (
     (
         "key",
@@ -32,23 +36,33 @@ _RULES: tuple[tuple[str, re.Pattern[str], str | _Replace], ...] = (
     (
         "key",
         re.compile(
-            r"\b(?:(?:sk|pk|rk)[-_][\w-]{16,}|gh[opsu]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|hf_\w{20,}|xox[abeprs]-[\w-]{10,}"
+            r"\b(?:(?:sk|pk|rk)[-_][\w-]{16,}|gh[opsu]_\w{20,}|npm_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|hf_\w{20,}|xox[abeprs]-[\w-]{10,}"
             r"|A[KS]IA[0-9A-Z]{16}|AIza[\w-]{30,})"
         ),
         "<KEY>",
     ),
-    ("token", re.compile(r"\b(Bearer\s+)[\w.~+/=-]{16,}", re.I), lambda match: f"{match[1]}<TOKEN>"),
+    (
+        "token",
+        re.compile(r"\b(Bearer\s+|Authorization:\s*\w+\s+)[\w.~+/=-]{16,}", re.I),
+        lambda match: f"{match[1]}<TOKEN>",
+    ),
     (
         "secret",
         re.compile(
-            r"\b((?:password|passwd|pwd|secret|api[_-]?key|access[_-]?key|auth[_-]?token)[\"']?\s*[:=]\s*[\"']?)"
-            r"[^\s\"',;<]{4,}",
+            r"((?<![^\W_])(?:password|passwd|pwd|secret|api[_-]?key|access[_-]?key|auth[_-]?token)[\"']?\s*[:=]\s*[\"']?)"
+            r"(?:(?<=\")[^\"\n<]{4,}(?=\")|(?<=')[^'\n<]{4,}(?=')|[^\s\"',;<]{4,})",
             re.I,
         ),
         _value,
     ),
-    ("secret", re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s:/@]+:)[^\s/@]+(?=@)", re.I), _value),  # a password in a URL
-    ("e-mail", re.compile(r"\b[\w.+%-]+@[\w-]+(?:\.[\w-]+)*\.[^\W\d_]{2,}\b"), "<EMAIL>"),
+    # A token by its name, where the value does not look like a word.
+    ("secret", re.compile(r"((?<![^\W_])token[\"']?\s*[:=]\s*[\"']?)(?=[a-z_-]*\d)[\w-]{12,}", re.I), _value),
+    (
+        "secret",
+        re.compile(r"((?<![a-z0-9+.-])[a-z0-9+.-]++://[^\s:/@]+:)[^\s/@]+(?=@)", re.I),
+        _value,
+    ),  # a password in a URL
+    ("e-mail", re.compile(r"(?<![\w.+%-])[\w.+%-]++@[\w-]+(?:\.[\w-]+)*\.[^\W\d_]{2,}\b"), "<EMAIL>"),
     ("address", re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}\b"), _zeros),
     ("number", re.compile(r"\b[A-Z]{2}\d{2}(?:[ ]?[A-Z0-9]{4}){3,7}(?:[ ]?[A-Z0-9]{1,3})?\b"), _zeros),  # IBAN
     # Telephone, card and account numbers: from 7 digits; no dates.
@@ -56,13 +70,19 @@ _RULES: tuple[tuple[str, re.Pattern[str], str | _Replace], ...] = (
 )
 
 
-def redact(value: Any, found: Counter[str]) -> Any:
-    """`value` (JSON) with every text in it redacted; `found` counts what was replaced, by kind. Keys of mappings stay."""
+def redact(value: Any, found: Counter[str], numbers: bool = False) -> Any:
+    """`value` (JSON) with every text in it redacted; `found` counts what was replaced, by kind. Keys of mappings stay.
+
+    `numbers`: long ones become 0. So do those in arguments of tool calls; others are times and counts.
+    """
     if isinstance(value, str):
         return redact_text(value, found)
     if isinstance(value, Mapping):
-        return {key: redact(item, found) for key, item in value.items()}
-    return [redact(item, found) for item in value] if isinstance(value, list) else value
+        return {key: redact(item, found, numbers or key == "arguments") for key, item in value.items()}
+    if numbers and type(value) is int and abs(value) >= _LONG:
+        found["number"] += 1
+        return 0
+    return [redact(item, found, numbers) for item in value] if isinstance(value, list) else value
 
 
 def redact_text(text: str, found: Counter[str]) -> str:

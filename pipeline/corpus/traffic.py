@@ -6,6 +6,7 @@ Times are compared with the start of the day on which the run began (UTC), so ru
 import hashlib
 import heapq
 import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta
@@ -18,7 +19,8 @@ from pipeline.corpus.rows import BadRow
 from pipeline.store.files import canonical_json
 
 _DAY = 86_400.0
-_LATEST = 1e11  # larger numbers are milliseconds since 1970
+_DIGITS = re.compile(r"\d{9,20}(?:\.\d{1,9})?")
+_LATEST = 1e11  # larger numbers of seconds are milliseconds, microseconds or nanoseconds
 
 
 class Traffic:
@@ -125,15 +127,25 @@ def _uniform(value: Any) -> float:
 
 
 def timestamp(value: Any) -> float | None:
-    """Seconds since 1970, of such a number (or milliseconds), an ISO 8601 text or a datetime; None for anything else."""
+    """Seconds since 1970; None where `value` is no time.
+
+    Of a datetime, an ISO 8601 text, or a number of seconds, milliseconds, microseconds or nanoseconds, which may be a text.
+    """
+    if isinstance(value, str):
+        value = _number_or_datetime(value)
     if isinstance(value, datetime):
         return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0:
-        return value / 1000 if value > _LATEST else float(value)
-    if isinstance(value, str):
-        try:
-            found = datetime.fromisoformat(value)
-        except ValueError:
-            return None
-        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
-    return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LATEST * 1e9:
+        return None
+    while value > _LATEST:
+        value /= 1000
+    return float(value)
+
+
+def _number_or_datetime(text: str) -> float | datetime | None:
+    if _DIGITS.fullmatch(text):  # `fromisoformat` would read ten of them as a date
+        return float(text)
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return None

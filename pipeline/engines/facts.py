@@ -45,6 +45,9 @@ class EngineFacts:
     loads_quantised_head: bool = False
     # By way of drafting (greedy, probabilistic): the setting. The first one is the engine's default.
     drafting: Mapping[str, str]
+    drafts_as_sampled: bool = (
+        False  # draft tokens are sampled exactly where the target's are; there is no setting of its own
+    )
     equal_widths: bool = False  # the engine refuses a draft whose logits have another width than the target's
     widths: str = ""
     parallel: str = ""  # tensor parallelism of the draft
@@ -201,6 +204,7 @@ FACTS: Mapping[str, EngineFacts] = {
             "probabilistic": "with `do_sample=True`",
             "greedy": "with `do_sample=False`",
         },
+        drafts_as_sampled=True,
         widths="may differ",
         parallel="`device_map`; no limit by heads",
         convention="transformers",

@@ -8,7 +8,7 @@ from pipeline.export.plan import ExportPlan
 
 def files(plan: ExportPlan, expected: Mapping[str, Any]) -> dict[str, str]:
     """By name: the lines of Python that use the draft."""
-    sampled = plan.drafting == "probabilistic" and plan.subject.config.sampling.temperature > 0
+    sampled = plan.subject.config.sampling.temperature > 0
     return {
         "launch.txt": "\n".join(
             [

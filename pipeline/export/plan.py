@@ -67,6 +67,11 @@ def plan_export(
 def _drafting(subject: Subject, facts: EngineFacts) -> tuple[str, list[str]]:
     """How draft tokens are chosen: as examined, if the engine can."""
     wanted = subject.config.evaluate.draft_sampling
+    if facts.drafts_as_sampled and subject.config.sampling.temperature > 0 and wanted == "greedy":
+        return "probabilistic", [
+            f"the draft was examined with greedy draft tokens, and {facts.title} samples them where it samples the target's: "
+            "expected.json is for sampled draft tokens"
+        ]
     if wanted in facts.drafting or subject.config.sampling.temperature == 0:
         return (wanted if wanted in facts.drafting else "greedy"), []
     return "greedy", [

@@ -264,16 +264,24 @@ class _Run:
         last = [record for record in shard.records.values() if url in record.facts["endpoints"]][-_LAST:]
         found = await asyncio.gather(
             *(
-                differs(served, shard.requests[record.number], record.arrays["tokens"], record.arrays[_ANSWERED])
+                differs(
+                    served,
+                    shard.requests[record.number],
+                    record.arrays["tokens"],
+                    record.arrays[_ANSWERED],
+                    record.facts["recorded"],
+                )
                 for record in last
             )
         )
         differences_N = np.concatenate(found)
         known_N = differences_N[np.isfinite(differences_N)]
         if 2 * len(known_N) < len(differences_N):
-            return "cannot be checked, because their tokens are not among the listed ones"
+            return "cannot be checked, because too few likeliest tokens are listed; raise generate.server.logprobs"
         difference = float(known_N.mean())
-        exact = all(_is_exact(served, shard.requests[record.number].sampling) for record in last)
+        exact = all(
+            record.facts["recorded"] or _is_exact(served, shard.requests[record.number].sampling) for record in last
+        )
         same = is_rounding(difference, served.identity.dtype) if exact else difference < _APPROXIMATE
         return "" if same else f"are not of the target's weights: their log p differs by {difference:.2g} on average"
 

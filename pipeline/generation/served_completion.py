@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.generation.completion_plan import CompletionRequest
-from pipeline.generation.cut_offs import cut_off
+from pipeline.generation.cut_offs import cut_off, sampled_log_p
 from pipeline.generation.distributions import pack, sparsify
 from pipeline.generation.generate import GenerationSettings, seed_of
 from pipeline.generation.logged import LoggedCompletion, NotOfTarget
@@ -129,10 +129,15 @@ async def complete(
 
 
 async def differs(
-    served: Served, item: CompletionRequest, tokens_N: NDArray[np.int32], answered_N: NDArray[np.float32]
+    served: Served,
+    item: CompletionRequest,
+    tokens_N: NDArray[np.int32],
+    answered_N: NDArray[np.float32],
+    recorded: bool = False,
 ) -> NDArray[np.float64]:
     """(N,): by how much `answered_N` (see `ReceivedCompletion`) differs from what the servers say of the same tokens now; nan
-    where they do not say enough. Tells later whether the weights that made a completion were those of the target.
+    where they do not say enough. Tells later whether the weights that made a completion were those of the target. `recorded`:
+    the tokens come from a log, and `answered_N` from a scoring.
 
     Raises as `ServedTarget.score`.
     """
@@ -140,14 +145,12 @@ async def differs(
     request = ScoreRequest(ids=ids, start=len(item.prompt.tokens), kept=served.listed)
     scored, _ = await served.target.score(request)
     abilities, sampling = served.abilities, item.sampling
-    log_p_N = scored.log_p_N
-    if abilities.mode != "raw" and not (sampling.greedy or sampling.unchanged):
+    log_p_N = scored.log_p_N.astype(np.float64)
+    if not recorded and abilities.mode != "raw" and not (sampling.greedy or sampling.unchanged):
         if abilities.mode == "scaled":
             sampling = Sampling(temperature=sampling.temperature)
-        sampled_NK = log_probabilities(torch.from_numpy(scored.likeliest.log_p_NK), sampling).numpy()
-        is_it_NK = (scored.likeliest.ids_NK == tokens_N[:, None]) & np.isfinite(sampled_NK)
-        log_p_N = np.where(is_it_NK.any(1), np.where(is_it_NK, sampled_NK, 0.0).sum(1), np.nan)
-    return np.abs(answered_N.astype(np.float64) - log_p_N)
+        log_p_N = sampled_log_p(tokens_N, scored.log_p_N, scored.likeliest, sampling, served.vocabulary)
+    return np.abs(answered_N - log_p_N)
 
 
 def _sparse(

@@ -58,7 +58,8 @@ def require_samples(found: Sequence[Surprise], recorded: bool = False) -> None:
         if wrong and recorded:
             raise UnderstudyError(
                 f"the recorded answers do not begin like samples of the target at `sampling`: {wrong}; they belong to other "
-                "prompts, or the chat template is another one: check the log, or set use_answers to false"
+                "prompts, the chat template is another one, or many answers were left out, such as tool calls: check the log, or "
+                "set use_answers to false"
             )
     if wrong:
         if recorded:

@@ -18,7 +18,7 @@ class Stage(NamedTuple):
 
 STAGES: tuple[Stage, ...] = (
     Stage("pair", 4, "resolve and check the models"),
-    Stage("corpus", 4, "read, clean and split the prompts"),
+    Stage("corpus", 5, "read, clean and split the prompts"),
     Stage("generate", 5, "target completions and distributions"),
     Stage("distill", 4, "train the draft"),
     Stage("quantize", 2, "INT8, INT4, FP8 variants of the draft"),

@@ -93,7 +93,9 @@ async def mean_difference(endpoint: Endpoint, asking: Asking, golden: Golden) ->
 
 
 def difference(one: Golden, other: Golden) -> float:
-    """Mean absolute difference of log p of the same sequences."""
+    """Mean absolute difference of log p of the same sequences. Infinite where they were scored from different places."""
+    if [len(log_p) for log_p in one.log_p] != [len(log_p) for log_p in other.log_p]:
+        return float("inf")
     return float(np.mean(np.abs(np.concatenate(one.log_p) - np.concatenate(other.log_p))))
 
 

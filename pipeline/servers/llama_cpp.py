@@ -184,7 +184,10 @@ def _places(tokens: Sequence[int], ids: Sequence[int]) -> list[int]:
 
 
 def _row(one: Mapping[str, Any]) -> Row:
-    return Row(_log_p(one["logprob"]), {other["id"]: _log_p(other["logprob"]) for other in one["top_logprobs"]})
+    listed = {other["id"]: _log_p(other["logprob"]) for other in one["top_logprobs"]}
+    if not set(map(type, listed)) <= {int}:
+        raise TypeError("an id that is none")
+    return Row(_log_p(one["logprob"]), listed)
 
 
 def _log_p(value: float) -> float:

@@ -130,7 +130,9 @@ def _meta(answer: Mapping[str, Any], prompt: int) -> Mapping[str, Any]:
 
 
 def _by_id(row: Sequence[Sequence[Any]]) -> Candidates:
-    return {int(one[1]): _log_p(one[0]) for one in row}
+    if not {type(one[1]) for one in row} <= {int}:
+        raise TypeError("an id that is none")
+    return {one[1]: _log_p(one[0]) for one in row}
 
 
 def _log_p(value: float) -> float:

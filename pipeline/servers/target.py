@@ -63,10 +63,10 @@ async def _version(endpoint: Endpoint) -> Any:
 
 
 async def _at(endpoint: Endpoint, path: str) -> dict[str, Any]:
-    """What the server says of itself; empty where it says nothing there."""
+    """What the server says of itself; empty where it says nothing there, or a gateway does not let it."""
     try:
         answer = await endpoint.get(path)
-    except (RequestRefused, Unavailable):
+    except (UsageError, Unavailable):
         return {}
     return answer if isinstance(answer, dict) else {}
 

@@ -99,15 +99,14 @@ def test_the_shipped_build_is_right_at_temperature_0(vllm: Engine, subject: Subj
 def test_the_shipped_build_is_detected_at_temperature_1_with_a_greedy_draft(
     vllm: Engine, subject: Subject, target_texts: list[TokenizedText], rows: Rows
 ) -> None:
-    """The shipped build does not sample from the target: the text is not distributed as the target, and rejected tokens
-    are emitted again, so rounds do not even match its own text. It divides by uninitialised memory, so only orders of
-    magnitude are tested."""
+    """The shipped build does not sample from the target: rejected tokens are emitted again, so rounds do not even match its own
+    text. It divides by uninitialised memory, so only orders of magnitude are tested, and how far its text is from the target's
+    is not: 11 to 33 standard errors were seen, and 1.7 once."""
     result = _ask(vllm, subject, 5, [(1.0, 0)], repaired=False)
     row = _label(result, "shipped", 1.0, "greedy", 5) | exact_row(subject, result["calls"][0], 5)
     row["on_the_targets_text"] = against_the_target(subject, target_texts, COPIES, result["calls"], 5, "greedy")
     rows.append(row)
     assert len(row["unexplained"]) > 10
-    assert abs(row["text"]["standard_errors"]) > 5  # seen: 11 to 33
 
 
 def test_the_shipped_build_is_detected_at_temperature_1_with_a_sampled_draft(

@@ -117,6 +117,7 @@ def _tokens(*tokens: Any) -> dict[str, Any]:
         (_top({1: float("nan"), 2: -1.0, 3: -1.0}), "log-probability nan"),
         (_top({10**30: -1.0, 2: -1.0, 3: -1.0}), "among the likeliest"),
         (_tokens(1, 2, 3), "3 tokens where 4 were asked for"),
+        (_tokens(1, 2, 3, VOCABULARY), f"token {VOCABULARY} is beyond the vocabulary of {VOCABULARY} tokens"),
         (_tokens(1, 2, 3, 10**9), f"token {10**9} is beyond the vocabulary of {VOCABULARY} tokens"),
         (_tokens(), "0 tokens where 4 were asked for"),
     ],
@@ -189,3 +190,19 @@ def test_an_answer_changed_anywhere_is_read_or_refused(data: st.DataObject) -> N
     assert np.isfinite(found.log_p_N).all()
     assert (len(found.log_p_N), KEPT) == found.likeliest.ids_NK.shape
     assert ((found.likeliest.ids_NK >= 0) & (found.likeliest.ids_NK < VOCABULARY)).all()
+
+
+def test_more_tokens_than_the_limit_are_refused() -> None:
+    """Of an engine that ends a completion late."""
+    with pytest.raises(BadAnswer, match="3 tokens where 2 were asked for"):
+        generated([1, 2, 3], [-1.0] * 3, None, kept=2, stopped=False, may_stop=True, limit=2, vocabulary=32)
+
+
+def test_the_first_id_beyond_the_vocabulary_has_no_mass() -> None:
+    """Vocabulary 32: ids 0 to 31."""
+    found = generated(
+        [1], [-1.0], [{1: -1.0, 32: -0.5}], kept=2, stopped=False, may_stop=True, limit=1, vocabulary=32
+    ).likeliest
+    assert found is not None
+    assert found.ids_NK.max() < 32
+    assert [-1.0, -np.inf] == found.log_p_NK[0].tolist()

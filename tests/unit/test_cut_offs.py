@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import UnderstudyError, UsageError
-from pipeline.generation.cut_offs import cut_off
+from pipeline.generation.cut_offs import cut_off, sampled_log_p
 from pipeline.servers.answers import LikeliestTokens
 from pipeline.speculation.settings import Sampling
 from tests.standin_server import sampled_from
@@ -80,3 +80,58 @@ def test_a_token_that_cannot_be_sampled_is_an_error_unless_it_is_at_the_limit() 
     assert np.log(0.05999 / 0.90001) == pytest.approx(at(2, 0.9), abs=1e-5)
     with pytest.raises(UnderstudyError, match="the server sampled token 3, which `sampling` excludes"):
         at(3, 0.9)
+
+
+def _of(p: list[float], token: int, sampling: Sampling, count: int | None = None) -> float:
+    log_p_NV = np.log(np.array([p]))
+    own_N = log_p_NV[0, token : token + 1].astype(np.float32)
+    return float(cut_off(np.array([token], np.int32), own_N, _listed(log_p_NV, count or len(p)), sampling)[0][0])
+
+
+@pytest.mark.parametrize(
+    ("p", "sampling", "count", "token", "mass"),
+    [
+        ([0.6, 0.35, 0.02999, 0.02001], Sampling(0.7, min_p=0.05), 4, 2, 0.95),  # at the limit of min_p
+        ([0.5, 0.2, 0.19999, 0.10001], Sampling(0.7, top_k=2), 4, 2, 0.7),  # nearly as likely as the last of the top_k
+        ([0.4, 0.3, 0.2, 0.1], Sampling(0.7, top_k=2), 2, 1, 0.7),  # all of the top_k are listed, and nothing else
+    ],
+)
+def test_a_token_at_a_limit_may_be_on_either_side_of_it(
+    p: list[float], sampling: Sampling, count: int, token: int, mass: float
+) -> None:
+    """Its log p is that before cut-offs less that of the mass that is kept."""
+    assert np.log(p[token] / mass) == pytest.approx(_of(p, token, sampling, count), abs=1e-5)
+
+
+def test_a_token_that_is_not_listed_needs_cut_offs_that_go_on() -> None:
+    """Here they end within the list."""
+    with pytest.raises(UnderstudyError, match="token 3, which `sampling` excludes"):
+        _of([0.4, 0.3, 0.2, 0.1], 3, Sampling(0.7, top_k=1), 2)
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(0.6),
+        Sampling(1.3),
+        Sampling(0.7, top_k=10, top_p=0.8),
+        Sampling(1.0, top_p=0.95),
+        Sampling(0.7, min_p=0.1),
+    ],
+)
+def test_log_p_as_sampled_from_is_known_from_a_scoring(sampling: Sampling) -> None:
+    """Of the likeliest token, within the tolerance with which weights are compared; the list holds nearly all of the mass."""
+    log_p_NV = _distributions(3, 4.0)
+    tokens_N = log_p_NV.argmax(1).astype(np.int32)
+    own_N = log_p_NV.max(1).astype(np.float32)
+    expected_N = np.array([sampled_from(row, vars(sampling)).max() for row in log_p_NV])
+    found_N = sampled_log_p(tokens_N, own_N, _listed(log_p_NV, 128), sampling, _TOKENS)
+    assert expected_N == pytest.approx(found_N, abs=0.05)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(0.5), Sampling(1.3), Sampling(0.7, top_k=30, top_p=0.8)])
+def test_log_p_is_not_known_from_too_short_a_list(sampling: Sampling) -> None:
+    """Normalised over the listed tokens it would be wrong, and look like that of other weights."""
+    log_p_NV = _distributions(4, 0.5)
+    tokens_N, own_N = log_p_NV.argmax(1).astype(np.int32), log_p_NV.max(1).astype(np.float32)
+    assert np.isnan(sampled_log_p(tokens_N, own_N, _listed(log_p_NV, 20), sampling, _TOKENS)).all()

@@ -20,12 +20,12 @@ from pipeline.acceptance.rounds import CONVENTIONS
 from pipeline.config.generate import SamplingConfig
 from pipeline.engines.facts import FACTS
 from pipeline.errors import UnderstudyError, UsageError
-from pipeline.export import for_sglang, for_tensorrt, for_vllm
+from pipeline.export import for_sglang, for_tensorrt, for_transformers, for_vllm
 from pipeline.export.checks import require_engine, require_loadable
 from pipeline.export.expected import counter_figures
 from pipeline.export.gguf import convert, find_converter
 from pipeline.export.lengths import ZERO_WARNING, DraftLengths, _from_schedule
-from pipeline.export.plan import ExportPlan, require_free
+from pipeline.export.plan import ExportPlan, _drafting, require_free
 from pipeline.export.promoted import _point
 from pipeline.export.readme import readme
 from pipeline.export.shell import HERE, launch_script
@@ -278,6 +278,29 @@ def test_expected_counters_are_those_of_the_examination() -> None:
         found["mean_acceptance_length"]["value"],
         found["draft_acceptance_rate"],
     ]
+
+
+@pytest.mark.parametrize(
+    ("temperature", "examined", "drafting", "noted"),
+    [
+        (1.0, "greedy", "probabilistic", True),
+        (1.0, "probabilistic", "probabilistic", False),
+        (0.0, "greedy", "greedy", False),
+    ],
+)
+def test_transformers_samples_draft_tokens_where_it_samples(
+    tmp_path: Path, temperature: float, examined: str, drafting: str, noted: bool
+) -> None:
+    """`do_sample` decides both, so it follows the sampling temperature, whatever was examined."""
+    plan = example_plan(tmp_path, DraftLengths(3))
+    config = SimpleNamespace(
+        evaluate=SimpleNamespace(draft_sampling=examined), sampling=SimpleNamespace(temperature=temperature)
+    )
+    subject = cast(Any, SimpleNamespace(**{**vars(plan.subject), "config": config}))
+    found, notes = _drafting(subject, FACTS["transformers"])
+    assert (drafting, noted) == (found, bool(notes))
+    files = for_transformers.files(dataclasses.replace(plan, subject=subject, engine="transformers"), {})
+    assert f"do_sample={temperature > 0})" in files["launch.txt"]
 
 
 def test_a_missing_converter_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

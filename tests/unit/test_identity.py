@@ -1,15 +1,17 @@
 """Which weights a server serves: rounding is told from other weights by log p of fixed sequences."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from pipeline.config.pair import NumberFormat
+from pipeline.progress import Progress
 from pipeline.servers.connect import identify
-from pipeline.servers.identity import Golden, Identity, golden_prompts, is_rounding, new_identity
+from pipeline.servers.identity import Golden, Identity, difference, golden_prompts, is_rounding, new_identity
 from pipeline.servers.target import ServedModel
 from tests.fakes import quiet
-from tests.served import config_of
+from tests.served import config_of, identity_of
 from tests.standin_server import StandIn, running
 
 
@@ -69,3 +71,21 @@ def test_what_is_declared_and_said_is_in_the_digest() -> None:
     assert 8 == len({one.digest for one in [first, *changed]})
     assert first.digest == new_identity(model, Golden([[1, 2]], [[-1.1]]), "v1", "float32").digest
     assert first == Identity.from_facts(first.facts())
+
+
+def test_differences_do_not_cancel() -> None:
+    """Their mean is of absolute values. Sequences that were scored from other places are not comparable."""
+    one = Golden([[1, 2, 3]], [[-1.0, -2.0]])
+    assert 1.0 == difference(one, Golden([[1, 2, 3]], [[-2.0, -1.0]]))
+    assert float("inf") == difference(one, Golden([[1, 2, 3]], [[-1.0]]))
+
+
+def test_equal_weights_under_another_revision_are_pointed_out(capsys: pytest.CaptureFixture[str]) -> None:
+    """One of the two declarations is wrong. An identity that another engine was asked for is not compared."""
+    with running(StandIn()) as server:
+        first = identity_of(config_of(server))
+        of_llama = replace(first, golden=replace(first.golden, log_p=[one[31:] for one in first.golden.log_p]))
+        asyncio.run(identify(config_of(server), "v2", "float32", [of_llama], Progress()))
+        assert "" == capsys.readouterr().err
+        asyncio.run(identify(config_of(server), "v2", "float32", [first], Progress()))
+    assert "check which is right" in capsys.readouterr().err

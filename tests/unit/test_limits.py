@@ -53,3 +53,12 @@ def test_requests_start_when_those_before_have_used_their_time(
     monkeypatch.setattr("pipeline.servers.limits.asyncio.sleep", sleep)
     asyncio.run(run())
     assert expected == pytest.approx(waited or [0.0, 0.0, 0.0])
+
+
+def test_a_budget_is_spent_to_the_last_token() -> None:
+    """What is exactly left may be reserved, and no more."""
+    budget = Budget(10)
+    budget.reserve(4)
+    budget.reserve(6)
+    with pytest.raises(BudgetSpent):
+        budget.reserve(1)

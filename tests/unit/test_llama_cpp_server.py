@@ -11,8 +11,9 @@ from pipeline.config.server import ServerConfig
 from pipeline.errors import UsageError
 from pipeline.examination.served_model import served_model
 from pipeline.generation.distributions import unpack
-from pipeline.servers.answers import BadAnswer
+from pipeline.servers.answers import BadAnswer, Generated
 from pipeline.servers.api import GenerateRequest, ScoreRequest
+from pipeline.servers.by_token import _joined
 from pipeline.servers.connect import connect
 from pipeline.servers.endpoint import Endpoint
 from pipeline.servers.engines import asking_of
@@ -217,3 +218,43 @@ def test_an_answer_with_other_tokens_is_bad() -> None:
     request = GenerateRequest(prompt=[1], sampling=Sampling(), max_tokens=1, stop_tokens=())
     with pytest.raises(BadAnswer, match="the token ids of the completion and of its log-probabilities differ"):
         LlamaCpp().read_generated(request, answer, VOCABULARY)
+
+
+def _completion(tokens: list[int], stop_type: str, truncated: bool = False) -> dict[str, Any]:
+    rows = [{"id": token, "logprob": -1.0, "top_logprobs": []} for token in tokens]
+    return {"tokens": tokens, "stop_type": stop_type, "truncated": truncated, "completion_probabilities": rows}
+
+
+def test_a_stop_token_of_the_request_ends_the_completion() -> None:
+    """The server stops at the ends of sequence of its file only, and goes on."""
+    request = GenerateRequest(prompt=[1], sampling=GREEDY, max_tokens=3, stop_tokens=(7,))
+    found = LlamaCpp().read_generated(request, _completion([1, 7, 2], "limit"), VOCABULARY)
+    assert ([1, 7], True) == (found.tokens_N.tolist(), found.stopped)
+
+
+def test_a_completion_that_ends_by_itself_is_whole() -> None:
+    """`truncated` is about its prompt's context; only a completion that was cut short is refused."""
+    request = GenerateRequest(prompt=[1], sampling=GREEDY, max_tokens=3, stop_tokens=(1,))
+    assert LlamaCpp().read_generated(request, _completion([1], "eos", truncated=True), VOCABULARY).stopped
+
+
+@pytest.mark.parametrize("id", [None, "5", 5.0])
+def test_a_listed_id_that_is_none_is_a_bad_answer(id: Any) -> None:
+    """It is asked again."""
+    answer = _completion([5], "limit")
+    answer["completion_probabilities"][0]["top_logprobs"] = [{"id": id, "logprob": -1.0}]
+    with pytest.raises(BadAnswer, match="no completion"):
+        LlamaCpp().read_generated(
+            GenerateRequest(prompt=[1], sampling=GREEDY, max_tokens=1, stop_tokens=(), kept=1), answer, VOCABULARY
+        )
+
+
+def test_parts_of_a_completion_end_as_the_last_one() -> None:
+    """The first part may have stopped at an end of sequence that was to be ignored."""
+
+    def part(stopped: bool) -> Generated:
+        return Generated(
+            tokens_N=np.array([1], np.int32), log_p_N=np.zeros(1, np.float32), likeliest=None, stopped=stopped
+        )
+
+    assert [False, True] == [_joined([part(not last), part(last)]).stopped for last in (False, True)]

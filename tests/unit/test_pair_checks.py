@@ -213,3 +213,10 @@ def test_a_local_pair_is_checked_before_a_run(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"172 outputs.* remove int4 from quantize\.variants"):
         check_local_pair(_config(*pair, prompts, "quantize.variants=[int4]"))
     assert (_config(), []) == check_local_pair(_config())
+
+
+def test_there_is_room_for_the_shortest_prompt() -> None:
+    """A context that leaves exactly `min_prompt_tokens`."""
+    least = _config().corpus.min_prompt_tokens
+    config, _ = apply_pair(_config(), FACTS | {"context": 40 + least})
+    assert least == config.corpus.max_prompt_tokens

@@ -284,3 +284,19 @@ def test_what_only_one_endpoint_can_answer_is_retried_there(seconds: float, wait
     else:
         with pytest.raises(Overloaded):
             asyncio.run(retried(endpoint, work, QUICK))
+
+
+def test_failures_with_successes_in_between_do_not_close() -> None:
+    """They are counted in a row: each of these requests fails once and then succeeds."""
+    admitted = []
+
+    async def readmit(endpoint: Endpoint) -> None:
+        admitted.append(endpoint.url)
+
+    async def work(pool: Pool) -> None:
+        for _ in range(QUICK.failures + 1):
+            await pool.ask(1, _fails(Unavailable("http://a: down"), 1))
+        await asyncio.sleep(0.05)
+
+    _run(_pool("a", readmit), work)
+    assert ["http://a"] == admitted

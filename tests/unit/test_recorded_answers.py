@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,12 @@ from pipeline.corpus.rows import parse_row
 from pipeline.errors import UnderstudyError
 from pipeline.generation.completion_plan import plan_completions
 from pipeline.generation.completion_store import StoredCompletion, read_completions
-from pipeline.generation.logged import LoggedAnswers
+from pipeline.generation.logged import LoggedAnswers, LoggedCounts
 from pipeline.generation.served import generate_by_servers
 from pipeline.generation.served_completion import Served
 from pipeline.planning.log_columns import LogColumns
 from pipeline.servers.connect import connect
+from pipeline.servers.limits import BudgetSpent
 from pipeline.speculation.settings import GREEDY, Sampling
 from tests.fakes import quiet
 from tests.served import NEW, QUICK, config_of, generate, identity_of, settings_of, some_prompts
@@ -66,6 +68,11 @@ TEMPLATE = (
             {"answer": "Use", "temperature": 0.7, "top_k": -1, "top_p": None},
             LoggedAnswer("Use", stated={"temperature": 0.7, "top_k": 0.0}),
         ),
+        ({"answer": "Use", "presence_penalty": 0.0, "repetition_penalty": 1, "stop": None}, LoggedAnswer("Use")),
+        (
+            {"answer": {"choices": [{"text": "Use", "token_ids": [3, 4], "stop_reason": 4}]}},
+            LoggedAnswer("", tokens=(3, 4), completes=True),
+        ),
     ],
 )
 def test_an_answer_is_read_from_the_forms_that_logs_have(row: dict[str, Any], expected: LoggedAnswer) -> None:
@@ -82,6 +89,14 @@ def test_an_answer_is_read_from_the_forms_that_logs_have(row: dict[str, Any], ex
         ({"answer": {"content": "Use", "reasoning_content": "They ask"}}, "reasoning apart from the answer"),
         ({"answer": {"content": [{"type": "image_url"}]}}, "no text"),
         ({"answer": "caf\ufffd"}, "characters that were cut"),
+        ({"answer": {"choices": [{"text": "Use", "stop_reason": "###"}]}}, "a stop string"),
+        ({"answer": "Use", "stop_reason": "###"}, "a stop string"),
+        ({"answer": "Use", "stop": ["###"]}, "a request with stop"),
+        ({"answer": "Use", "repetition_penalty": 1.1}, "a request with repetition_penalty"),
+        ({"answer": "Use", "logit_bias": {"5": 100}}, "a request with logit_bias"),
+        ({"answer": "Use", "temperature": 10**400}, "sampling settings that are none"),
+        ({"answer": "Use", "top_p": float("nan")}, "sampling settings that are none"),
+        ({"answer": {"choices": [{"text": "Use", "token_ids": [2**40]}]}}, "token ids that are none"),
         ({"answer": "Use", "finish_reason": "content_filter"}, "finish_reason content_filter"),
         ({"messages": [ASKED, *[{"role": "assistant", "content": "a"}] * 2]}, "several answers"),
     ],
@@ -232,6 +247,7 @@ def test_answers_are_found_by_their_prompt(tmp_path: Path) -> None:
         (StoredAnswer((1, 2, 3, 4, 5, 6, 8, EOS), False), ([1, 2, 3, 4, 5, 6], False)),
         (StoredAnswer((3, 4), True), ([3, 4], False)),
         (StoredAnswer((3, 4), False), None),  # its end is not known
+        (StoredAnswer((1, 2, 3, 4, 5, 6), False), None),
         (StoredAnswer((3, VOCABULARY, EOS), False), None),
         (StoredAnswer((3, EOS), False, {"temperature": 0.7}), None),
         (StoredAnswer((3, EOS), False, {"temperature": 1.0, "top_k": 0.0}), ([3, EOS], True)),
@@ -250,9 +266,15 @@ def test_an_answer_becomes_a_completion(
 
 
 def _rescored(
-    server: StandIn, prompts: Sequence[Prompt], answers: dict[str, StoredAnswer], place: Path, sampling: Sampling
+    server: StandIn,
+    prompts: Sequence[Prompt],
+    answers: dict[str, StoredAnswer],
+    place: Path,
+    sampling: Sampling,
+    **settings: Any,
 ) -> list[StoredCompletion]:
-    config = config_of(server)
+    """Continues what is there."""
+    config = config_of(server, **settings)
     logged = LoggedAnswers(_written(place / "answers", answers), sampling, NEW, [EOS], VOCABULARY)
 
     async def run() -> None:
@@ -264,7 +286,7 @@ def _rescored(
                 served, requests, settings_of(sampling, shard=64), place / "out", quiet(), 1, logged
             )
 
-    (place / "out").mkdir()
+    (place / "out").mkdir(exist_ok=True)
     identity = identity_of(config)
     asyncio.run(run())
     return list(read_completions(place / "out"))
@@ -336,3 +358,50 @@ def test_answers_that_stand_beside_other_prompts_are_refused(tmp_path: Path) -> 
             UnderstudyError, match=r"recorded answers (are not|do not begin like) samples of the target"
         ):
             _rescored(server, prompts, shifted, tmp_path, Sampling())
+
+
+def test_filters_do_not_matter_at_temperature_0(tmp_path: Path) -> None:
+    """The likeliest token is kept by each of them."""
+    (prompt,) = some_prompts(1)
+    answer = StoredAnswer((3, EOS), False, {"temperature": 0.0, "top_k": 20.0, "top_p": 0.9})
+    logged = LoggedAnswers(_written(tmp_path, {prompt.id: answer}), GREEDY, NEW, [EOS], VOCABULARY)
+    assert logged.get(prompt.id, GREEDY) is not None
+
+
+@pytest.mark.parametrize(
+    ("used", "other", "refused"), [(20, 11, False), (24, 8, True), (80, 20, False), (79, 21, True)]
+)
+def test_more_than_a_fifth_of_other_answers_is_a_log_of_another_target(used: int, other: int, refused: bool) -> None:
+    """Of at least 32."""
+    with pytest.raises(UnderstudyError) if refused else nullcontext():
+        LoggedCounts(used, other).check()
+
+
+@pytest.mark.parametrize("mode", [{"processed": True}, {"scaled": True}, {}])
+def test_an_interrupted_run_keeps_its_recorded_answers(tmp_path: Path, mode: dict[str, bool]) -> None:
+    """What is stored of them came from a scoring, at temperature 1, whatever log-probabilities come with completions."""
+    sampling, prompts = Sampling(0.7, top_k=5), some_prompts(24)
+    with running(StandIn(**mode)) as server:
+        answers = _as_log(generate(config_of(server), prompts, tmp_path / "a", sampling))
+        with pytest.raises(BudgetSpent):
+            _rescored(server, prompts, answers, tmp_path, sampling, token_budget=250)
+        asked = len(server.requests)
+        again = _rescored(server, prompts, answers, tmp_path, sampling)
+        scored = len(server.requests) - asked
+    assert 24 == len(again)
+    assert scored < 24 + 16  # the missing ones, and what finds out which target it is
+
+
+def test_a_template_writes_one_end_of_sequence(tokenizer: Any) -> None:
+    """Where a log's text has it already, it is not added."""
+    found = _stored(tokenizer, {"prompt": "sort a"}, LoggedAnswer(" Use<|end|>"), None)
+    assert 1 == list(found.tokens).count(tokenizer.eos_token_id)
+
+
+def test_the_completions_api_is_used_where_the_log_shows_our_prompt(tokenizer: Any) -> None:
+    """A deployment that applied the template itself: the ids of the prompt are those that we render."""
+    tokenizer.chat_template = TEMPLATE
+    renderer = Renderer(tokenizer, None, {})
+    (ids,) = renderer.token_ids([renderer.text(parse_row({"prompt": "sort a"}, SOURCE))])
+    answer = LoggedAnswer("", tokens=(5,), prompt_tokens=tuple(ids), completes=True)
+    assert (5,) == _stored(tokenizer, {"prompt": "sort a"}, answer, TEMPLATE).tokens

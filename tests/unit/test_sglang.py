@@ -164,6 +164,8 @@ def test_a_scoring_is_read_from_the_asked_token_on() -> None:
         ("meta_info/output_token_logprobs/0/0", "x", "no completion"),
         ("meta_info/output_token_logprobs/0/0", float("nan"), "which is none"),
         ("meta_info/output_top_logprobs", None, "no completion"),
+        ("meta_info/output_top_logprobs/0/1/1", float("inf"), "no completion"),
+        ("meta_info/output_top_logprobs/0/1/1", "5", "no completion"),
         ("meta_info/output_top_logprobs/0", [], "0 likeliest tokens where 3 were asked for"),
     ],
 )

@@ -48,3 +48,10 @@ def test_a_few_completions_are_no_test() -> None:
     require_samples(_completions(np.random.default_rng(2), TOKENS)[:63])
     with pytest.raises(UnderstudyError, match="does the server's sampler work"):
         require_samples(_completions(np.random.default_rng(2), TOKENS)[:64])
+
+
+def test_a_small_bias_is_rounding() -> None:
+    """0.05 nats per token is the bound; these totals have no spread, so that chance explains nothing."""
+    require_samples([Surprise(0.04 * 64, 0.0, 64, 4)] * 128)
+    with pytest.raises(UnderstudyError):
+        require_samples([Surprise(0.06 * 64, 0.0, 64, 4)] * 128)

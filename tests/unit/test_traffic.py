@@ -1,5 +1,6 @@
 """Which rows of a log are used: the window, the sample, and what is redacted."""
 
+import time
 from collections import Counter
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -12,7 +13,7 @@ from pipeline.config.corpus import PromptSource
 from pipeline.corpus.readers import Row
 from pipeline.corpus.redaction import redact, redact_text
 from pipeline.corpus.rows import BadRow
-from pipeline.corpus.traffic import Traffic
+from pipeline.corpus.traffic import Traffic, timestamp
 
 TODAY = date(2026, 11, 20)
 
@@ -106,6 +107,18 @@ def test_newer_rows_are_sampled_more_often() -> None:
         ("Authorization: Bearer abcdef0123456789ABCDEF", "Authorization: Bearer <TOKEN>", "token"),
         ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJl", "<TOKEN>", "token"),
         ("password = hunter22", "password = <SECRET>", "secret"),
+        ("DB_PASSWORD=hunter22 my_api_key: abcdefgh", "DB_PASSWORD=<SECRET> my_api_key: <SECRET>", "secret"),
+        ('{"secret": "four words of mine"}', '{"secret": "<SECRET>"}', "secret"),
+        ("token=abcdef123456789", "token=<SECRET>", "secret"),
+        ("Authorization: Basic dXNlcjpwYXNzd29yZA==", "Authorization: Basic <TOKEN>", "token"),
+        ("npm_abcdefghijklmnopqrstuvwxyz0123456789", "<KEY>", "key"),
+        ("hf_" + "a1" * 12, "<KEY>", "key"),
+        ("glpat-" + "a1" * 10, "<KEY>", "key"),
+        ("xoxb-" + "1a" * 8, "<KEY>", "key"),
+        ("AIza" + "a1" * 16, "<KEY>", "key"),
+        ("github_pat_" + "a1" * 12, "<KEY>", "key"),
+        ("-----BEGIN PRIVATE KEY-----\nMIIE", "<PRIVATE KEY>", "key"),
+        ("call 1234567", "call 0000000", "number"),
         ("postgres://app:s3cr3t@db/x", "postgres://app:<SECRET>@db/x", "secret"),
         ("call +49 (0)30 1234567", "call +00 (0)00 0000000", "number"),
         ("card 4111 1111 1111 1111.", "card 0000 0000 0000 0000.", "number"),
@@ -130,6 +143,9 @@ def test_secrets_and_personal_data_are_replaced(text: str, expected: str, kind: 
         "see section 1.2.3",
         "token = next(it)",
         "x = 12345",
+        "call 123456",
+        "token: tokenizer.decode",
+        "https://host:8000/path",
     ],
 )
 def test_ordinary_text_is_not_changed(text: str) -> None:
@@ -141,15 +157,78 @@ def test_every_text_of_a_row_is_redacted() -> None:
     """Messages, tool calls and answers; labels and times stay."""
     row = {
         "messages": [
-            {"role": "user", "content": "I am a@b.io", "tool_calls": [{"function": {"arguments": '{"to": "c@d.io"}'}}]}
+            {"role": "user", "content": "I am a@b.io", "tool_calls": [{"function": {"arguments": '{"to": "c@d.io"}'}}]},
+            {"role": "assistant", "tool_calls": [{"function": {"arguments": {"to": 4915112345678, "count": 12}}}]},
         ],
         "domain": "x@y.io",
+        "group": "x@z.io",
         "created": 1763600000,
+        "answer": {"created": 1763600000},
     }
     (found,) = _traffic(_rows(row), redact=True)
     assert "I am <EMAIL>" == found.value["messages"][0]["content"]
     assert '{"to": "<EMAIL>"}' == found.value["messages"][0]["tool_calls"][0]["function"]["arguments"]
-    assert ("x@y.io", 1763600000) == (found.value["domain"], found.value["created"])
+    assert {"to": 0, "count": 12} == found.value["messages"][1]["tool_calls"][0]["function"]["arguments"]
+    assert ("x@y.io", "x@z.io", 1763600000) == tuple(found.value[name] for name in ("domain", "group", "created"))
+    assert {"created": 1763600000} == found.value["answer"]
+
+
+@pytest.mark.parametrize("part", ["a.", "%7B", "a-", "x://"])
+def test_redaction_takes_time_in_proportion_to_the_text(part: str) -> None:
+    """Were each character of a long word tried as the beginning of an address, these 300,000 would take minutes."""
+    text = part * (300_000 // len(part))
+    assert text == redact_text(text, Counter())
+
+
+def test_redacted_rows_are_marked() -> None:
+    """Their recorded answers are not used."""
+    rows = _rows({"prompt": "a@b.io"}, {"prompt": "c"})
+    assert [True, False] == [row.redacted for row in _traffic(rows, redact=True)]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        1763600000,
+        1763600000.0,
+        1763600000 * 10**3,
+        1763600000 * 10**6,
+        1763600000 * 10**9,
+        "1763600000",
+        "1763600000000",
+        "2025-11-20T00:53:20Z",
+        "2025-11-20T00:53:20",
+        datetime(2025, 11, 20, 0, 53, 20),
+    ],
+)
+def test_times_are_read_as_logs_write_them(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seconds to nanoseconds, also as text, and ISO 8601; without a zone they are UTC, wherever the program runs."""
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        assert 1763600000.0 == timestamp(value)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+@pytest.mark.parametrize("value", [10**400, -1, float("nan"), float("inf"), True, None, [], "soon", ""])
+def test_what_is_no_time_is_none(value: Any) -> None:
+    """The row is then counted as one without a time."""
+    assert timestamp(value) is None
+
+
+def test_the_newer_of_a_domains_rows_is_sampled() -> None:
+    """By age within a domain, also where two domains have rows of the same ages."""
+    end = datetime(2026, 11, 20, 12, tzinfo=UTC)
+    rows = _rows(
+        *(
+            {"prompt": f"{n}", "domain": "ab"[n // 2], "created": (end - timedelta(days=60 * (n % 2))).timestamp()}
+            for n in range(4)
+        )
+    )
+    ages = Counter(number % 2 for number in _used(rows, sample=2, half_life="1d"))
+    assert {1: 2} == ages
 
 
 @given(
