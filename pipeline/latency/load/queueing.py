@@ -11,10 +11,9 @@ of Kong et al. 2026 (arXiv 2605.15051); this form also covers measured tables, d
 experts.
 
 Three effects are added. A prefill blocks the batch, and requests that arrive during it start together (`batch_arrivals`). An
-arrival waits for the running step. Above the batch cap requests queue as in M/M/c, scaled by (1 + cv^2) / 2 (Allen and
-Cunneen 1990), which is exact for a batch cap of one without prefills (Pollaczek-Khinchine). The variance of a request's
-latency comes from the number of other requests during its stay (`request_latency`), which evolves as if their sizes were
-exponential.
+arrival waits for the running step. Above the batch cap requests wait in a queue (`waiting`). The variance of a request's latency
+comes from the number of other requests during its stay (`request_latency`), which evolves as if their sizes were exponential;
+requests that waited start in a full batch, so they decode for longer.
 """
 
 from dataclasses import dataclass
@@ -24,13 +23,14 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.stats import pearson3
 
-from pipeline.latency.load.batch_arrivals import BatchArrivals, batch_arrivals, mean_group_prefills
+from pipeline.latency.load.batch_arrivals import BatchArrivals, batch_arrivals, borel, mean_group_prefills
 from pipeline.latency.load.capacity import Floats, RequestSizes, ServerCapacity
 from pipeline.latency.load.request_latency import RequestLatency, request_latency
+from pipeline.latency.load.waiting import WaitingTime, waiting_time
 
-_WAIT_QUANTILES = 32  # equally likely quantiles of the queueing delay
 _TAIL, _LARGE = 1e-9, 1e200
 _NEGLIGIBLE = 1e-12
+_RARE = 1e-6  # share of requests that does not move p95
 _MAX_QUEUE = 5_000_000
 
 
@@ -55,11 +55,10 @@ def latency(rate: float, capacity: ServerCapacity, sizes: RequestSizes) -> Laten
     arrivals = batch_arrivals(rate, capacity, sizes)
     cap, prefill_load = capacity.cap, arrivals.prefill_load
     share_M = _number_present(capacity, arrivals)
-    present_M = np.arange(len(share_M))
-    in_batch_M = np.minimum(present_M, cap)
     # Only decoding varies between requests; a prefill is the same for all.
     decode_share = capacity.completion_interval / (capacity.completion_interval + capacity.prefill)
-    queue_length = float(share_M @ (present_M - in_batch_M)) * (1 + sizes.squared_cv * decode_share**2) / 2
+    interval = capacity.completion_interval + capacity.prefill
+    waiting = waiting_time(rate, cap, interval, sizes.squared_cv * decode_share**2)
     known = min(len(share_M), 5 * cap + 100)
     found_M = np.convolve(share_M[:known], arrivals.others_K)[:known]
     found_M = np.append(found_M, max(0.0, 1.0 - float(found_M.sum())))
@@ -67,11 +66,11 @@ def latency(rate: float, capacity: ServerCapacity, sizes: RequestSizes) -> Laten
     step = float(share_M[1:cap] @ capacity.step_N[: cap - 1])
     admission = ((1 - prefill_load) / 2 + prefill_load) * step
     prefill = capacity.prefill * (1 + mean_group_prefills(share_M, cap, prefill_load))
-    queue, queued = queue_length / rate, float(found_M[cap:].sum())
+    queued = _finds_full(share_M, cap, arrivals) * waiting.probability
     return Latency(
-        queue + admission + prefill + in_batch.mean,
-        _quantile(0.95, sizes, in_batch, admission + prefill, queue, queued),
-        queue,
+        queued * waiting.mean + admission + prefill + in_batch.mean,
+        _quantile(0.95, sizes, in_batch, admission + prefill, waiting, queued),
+        queued * waiting.mean,
         admission,
         prefill,
         in_batch.mean,
@@ -106,23 +105,48 @@ def _number_present(capacity: ServerCapacity, arrivals: BatchArrivals) -> Floats
     return share_M
 
 
+def _finds_full(share_M: Floats, cap: int, arrivals: BatchArrivals) -> float:
+    """Probability that a request finds no free place: `cap` requests in the batch, or those that arrived with it and are
+    prefilled first. The groups are those that arrive, not the larger ones for requests of similar size staying together."""
+    group_K = borel(arrivals.prefill_load)
+    size_K = np.arange(1, len(group_K) + 1)
+    exceedance_K = np.append(np.cumsum(group_K[::-1])[::-1], 0.0)  # P(group of k or more), entry k - 1
+    before_K = exceedance_K[: len(group_K)] / (size_K @ group_K)  # P(k - 1 of its group are before it)
+    last_K = np.cumsum(before_K)[
+        np.minimum(cap - 1 - np.arange(cap), len(group_K) - 1)
+    ]  # P(free place | m present), entry m
+    share_M = np.pad(share_M, (0, max(0, cap - len(share_M))))
+    return max(0.0, 1.0 - float(share_M[:cap] @ last_K))
+
+
 def _quantile(
-    level: float, sizes: RequestSizes, in_batch: RequestLatency, offset: float, queue: float, queued: float
+    level: float, sizes: RequestSizes, in_batch: RequestLatency, offset: float, waiting: WaitingTime, queued: float
 ) -> float:
     """Quantile of request latency. For each request size a Pearson type III distribution with three moments: mean, variance
-    (other requests and random acceptance) and skewness. The share `queued` also waits an exponential time in the queue."""
-    mean_W = offset + np.interp(sizes.mean_W, in_batch.size_S, in_batch.mean_S)
-    interference_W = np.interp(sizes.mean_W, in_batch.size_S, in_batch.variance_S)
+    (other requests and random acceptance) and skewness. The share `queued` waits first and then decodes in a full batch."""
     acceptance_W = sizes.variance_W * in_batch.mean**2
-    spread_W = np.sqrt(interference_W + acceptance_W) + 1e-9 * in_batch.mean
-    skew_W = np.interp(sizes.mean_W, in_batch.size_S, in_batch.skew_S) * (interference_W / spread_W**2) ** 1.5
-    waits_K, weights_K = np.zeros(1), np.ones(1)
-    if queued > 0 and queue > 0:
-        waits_K = np.append(waits_K, -queue / queued * np.log(1 - (np.arange(_WAIT_QUANTILES) + 0.5) / _WAIT_QUANTILES))
-        weights_K = np.append(1 - queued, np.full(_WAIT_QUANTILES, queued / _WAIT_QUANTILES))
+    classes = []
+    for moments, share, waits_K, variance_K in (
+        (in_batch.direct, 1 - queued, np.zeros(1), np.zeros(1)),
+        (in_batch.queued, queued, waiting.seconds_K, waiting.variance_K),
+    ):
+        if share < _RARE:
+            continue
+        mean_W = offset + np.interp(sizes.mean_W, in_batch.size_S, moments.mean_S)
+        interference_W = np.interp(sizes.mean_W, in_batch.size_S, moments.variance_S)
+        spread_WK = np.sqrt((interference_W + acceptance_W)[:, None] + variance_K) + 1e-9 * in_batch.mean
+        skew_W = np.interp(sizes.mean_W, in_batch.size_S, moments.skew_S)
+        skew_WK = skew_W[:, None] * (interference_W[:, None] / spread_WK**2) ** 1.5
+        classes.append((share, mean_W[:, None] + waits_K, spread_WK, skew_WK))
 
     def excess(seconds: float) -> float:
-        below_WK = pearson3.cdf((seconds - mean_W[:, None] - waits_K) / spread_W[:, None], skew_W[:, None])
-        return float(below_WK.mean(0) @ weights_K) - level
+        return (
+            sum(
+                share * float(pearson3.cdf((seconds - mean_WK) / spread_WK, skew_WK).mean())
+                for share, mean_WK, spread_WK, skew_WK in classes
+            )
+            - level
+        )
 
-    return float(brentq(excess, 0.0, mean_W.max() + waits_K.max() + 12 * spread_W.max()))
+    most = max(float(mean_WK.max() + 12 * spread_WK.max()) for _, mean_WK, spread_WK, _ in classes)
+    return float(brentq(excess, 0.0, most))

@@ -20,6 +20,14 @@ class RequestLatency:
 
     mean: float  # over all requests
     size_S: Floats
+    direct: "Moments"  # of those that found a free place
+    queued: "Moments"  # of those that waited: they start in a full batch
+
+
+@dataclass(frozen=True)
+class Moments:
+    """By size."""
+
     mean_S: Floats
     variance_S: Floats
     skew_S: Floats
@@ -77,14 +85,34 @@ def request_latency(
     size_S = np.linspace(0.0, max(float(sizes.mean_W.max()), 1.0), _SIZES + 1)
     begin = np.append(np.zeros(3 * states), 1.0)
     moments_S = expm_multiply(system, begin, start=0.0, stop=float(size_S[-1]), num=_SIZES + 1)[:, :-1]
-    one_S, two_S, three_S = moments_S.reshape(-1, 3, states).transpose(1, 0, 2) @ start_M
+    moments_3SM = moments_S.reshape(-1, 3, states).transpose(1, 0, 2)
     mean = float(start_M @ spsolve((eye_array(states) - generator).tocsc(), seconds_M / unit + first[:, 0]))
+    scale = unit * mean / float(np.interp(sizes.mean_W, size_S, moments_3SM[0] @ start_M).mean())
+    direct_M, queued_M = start_M.copy(), np.zeros(states)
+    direct_M[cap:] = 0.0
+    # A request that waited starts with a full batch around it and as many in the queue behind it as it found before it.
+    queued_M[cap - 1 : states - 1] = start_M[cap:]
+    return RequestLatency(
+        unit * mean, size_S, *(_central(moments_3SM @ _normed(one_M), scale) for one_M in (direct_M, queued_M))
+    )
+
+
+def _normed(weight_M: Floats) -> Floats:
+    total = weight_M.sum()
+    if total > 0:
+        normed_M: Floats = weight_M / total
+        return normed_M
+    return np.append(1.0, np.zeros(len(weight_M) - 1))  # nothing is in this class, so it does not matter
+
+
+def _central(raw_3S: Floats, scale: float) -> Moments:
+    """Mean, variance and skewness from the raw moments, in seconds."""
+    one_S, two_S, three_S = raw_3S
     variance_S = np.maximum(two_S - one_S**2, 0.0)
     nonzero_S = variance_S > 1e-9 * one_S**2  # smaller values are rounding errors
     third_S = three_S - 3 * one_S * two_S + 2 * one_S**3
     skew_S = np.where(nonzero_S, third_S, 0.0) / np.where(nonzero_S, variance_S, 1.0) ** 1.5
-    scale = mean / float(np.interp(sizes.mean_W, size_S, one_S).mean())
-    return RequestLatency(unit * mean, size_S, unit * scale * one_S, (unit * scale) ** 2 * variance_S, skew_S)
+    return Moments(scale * one_S, scale**2 * variance_S, skew_S)
 
 
 def _transitions(capacity: ServerCapacity, arrivals: BatchArrivals, seconds_M: Floats, unit: float) -> _Transitions:
