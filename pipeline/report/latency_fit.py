@@ -1,5 +1,6 @@
 """What `understudy latency fit` prints: step costs with confidence intervals, and the errors of the fit."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.latency.costs.fitted import FittedCosts
@@ -16,8 +17,14 @@ _MEANING = {
 }
 
 
-def print_costs(found: FittedCosts, measurements: int, path: Path | None) -> None:
-    """To stdout."""
+def _model(found: FittedCosts) -> str:
+    terms = found.piecewise.terms if found.piecewise else None
+    extra = [name for name, one in (("tiles", terms and terms.tiles), ("drops", terms and terms.drops)) if one]
+    return "piecewise" + (f" with {' and '.join(extra)}" if extra else "")
+
+
+def print_costs(found: FittedCosts, measurements: int, path: Path | None, notes: Sequence[str] = ()) -> None:
+    """To stdout. `notes`: how the files were read."""
     out = Report()
     costs = found.costs
     rows = []
@@ -28,11 +35,22 @@ def print_costs(found: FittedCosts, measurements: int, path: Path | None) -> Non
         bounds = "unknown" if one.high == float("inf") else f"{1e3 * one.low:.3g} to {1e3 * one.high:.3g}"
         rows.append([name, f"{1e3 * one.value:.4g}", bounds, _MEANING[name]])
     out.table(COLUMNS, rows, left=("cost", "unit"))
+    for note in notes:
+        out.text(note)
     out.text(f"{measurements} measurements; linear fit: MAPE {costs.mape:.1%}, R2 {costs.r2:.4f}")
     error = found.leave_one_out
     if error.linear:
-        used = "piecewise" if found.piecewise else "linear"
-        out.text(f"leave-one-out error: linear {error.linear:.1%}, piecewise {error.piecewise:.1%}; using {used}")
+        used = (
+            f"{_model(found)} {error.chosen:.1%}; using it"
+            if found.piecewise
+            else "using it, no piecewise model is better"
+        )
+        out.text(f"left-out error: linear {error.linear:.1%}, {used}")
+    lengths = ", ".join(map(str, found.gammas))
+    out.text(
+        f"measured: {found.min_requests} to {found.max_requests} requests, draft lengths {lengths}; predictions outside are "
+        "extrapolated"
+    )
     if unknown:
         out.text("No measurement with a draft: these costs predict plain decoding only")
     if confounded := [name for name in costs.confounded if name not in unknown]:
@@ -42,10 +60,16 @@ def print_costs(found: FittedCosts, measurements: int, path: Path | None) -> Non
         )
     if found.prefill:
         out.text(f"Each prefill blocks the batch for {1e3 * found.prefill:.3g} ms")
+    elif found.first_token:
+        out.text(
+            f"TTFT of one request is {1e3 * found.first_token:.3g} ms; prefills are part of the step times, because taking them "
+            "out predicts left-out steps no better (chunked prefill), or output lengths are unknown (column `tokens`)"
+        )
     else:
         out.text(
             "Prefill time is unknown, so predictions leave out TTFT. To fit it, add output lengths (column `tokens`) and a row "
-            "with one request and its TTFT (column `ttft`). With chunked prefill, step times already include prefills"
+            "with one request and its TTFT (column `ttft`). With chunked prefill, or where prefills cannot be told apart from "
+            "the cost per request, step times already include prefills"
         )
     if path is not None:
         out.line(f"written to {path}")

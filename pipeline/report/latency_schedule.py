@@ -12,6 +12,7 @@ from pipeline.latency.load.schedule import FORMATS, Schedule, batch_ranges, larg
 from pipeline.report.console import Report
 
 COLUMNS = ("batch size", "draft", "draft length", "speedup", "break-even acceptance")
+_NOT_MEASURED = "*"
 _SHOWN = (1, 4, 16, 64, 256)  # batch sizes in the plot
 
 
@@ -19,14 +20,17 @@ def print_schedule(found: Schedule, notes: Sequence[str]) -> None:
     """To stdout."""
     out = Report()
     several = len(found.drafts) > 1
-    rows = []
+    rows, marked = [], False
+    unmeasured = {draft.name: draft.unmeasured for draft in found.drafts}
     for first, last in _ranges(found):
         name = found.winner_N[first] or "none"
+        guessed = int(found.lengths_N[first]) in unmeasured.get(name, ())
+        marked |= guessed
         rows.append(
             [
                 _sizes(first + 1, last + 1),
                 *([name] if several else []),
-                str(found.lengths_N[first]),
+                f"{found.lengths_N[first]}{_NOT_MEASURED if guessed else ''}",
                 _span(found.speedup_N[[first, last]], "{:.2f}"),
                 _span(found.break_even_N[[first, last]], "{:.2f}"),
             ]
@@ -37,6 +41,10 @@ def print_schedule(found: Schedule, notes: Sequence[str]) -> None:
         out.text(f"speculation is faster at batch size {', '.join(named)} (batch cap: {cap})")
     else:
         out.text(f"speculation is not faster at any batch size up to {cap}")
+    if marked:
+        out.text(
+            f"{_NOT_MEASURED} this draft length was not measured: its times are interpolated; measure it before you serve it"
+        )
     for note in notes:
         out.text(note)
     if named and not several:
@@ -67,6 +75,9 @@ def schedule_json(found: Schedule) -> dict[str, Any]:
         "draft_length": found.lengths_N.tolist(),
         "speedup": found.speedup_N.tolist(),
         "break_even_acceptance": [float(one) if np.isfinite(one) else None for one in found.break_even_N],
+        "not_measured": sorted(
+            set(found.lengths_N.tolist()).intersection(*(draft.unmeasured for draft in found.drafts))
+        ),
         "break_even_batch_size": largest_paying_batch(found.lengths_N),
         **({engine: written(found.lengths_N) for engine, written in FORMATS.items()} if len(found.drafts) == 1 else {}),
     }

@@ -29,13 +29,13 @@ def _latency(smoke: Smoke, *arguments: object) -> Ended:
 
 def _fitted(smoke: Smoke, sweep: Path) -> Path:
     out = sweep.with_name("costs.json")
-    assert 0 == _latency(smoke, "fit", sweep, "--column", "requests=users", "--out", out).code
+    assert 0 == _latency(smoke, "fit", sweep, "--column", "concurrency=users", "--out", out).code
     return out
 
 
 def test_a_table_is_fitted(smoke: Smoke, sweep: Path) -> None:
     """Prints costs with intervals and says that prefill time is unknown; does not import torch."""
-    ended, code, imported = smoke.place.spied("latency", "fit", sweep, "--column", "requests=users", store=False)
+    ended, code, imported = smoke.place.spied("latency", "fit", sweep, "--column", "concurrency=users", store=False)
 
     assert (0, []) == (code, imported)
     for expected in (
@@ -43,6 +43,8 @@ def test_a_table_is_fitted(smoke: Smoke, sweep: Path) -> None:
         "draft_each",
         "12 measurements; linear fit: MAPE 0.0%",
         "predictions leave out TTFT",
+        "measured: 1 to 32 requests, draft lengths 0, 2, 4; predictions outside are extrapolated",
+        "read users as concurrency, k as gamma, mean_acceptance_length as acceptance_length (tokens per step)",
     ):
         assert expected in ended.out
 
@@ -80,6 +82,44 @@ def test_a_schedule_is_written_for_engines(smoke: Smoke, sweep: Path, tmp_path: 
     assert (tmp_path / "lengths.png").read_bytes().startswith(b"\x89PNG")
     assert (1, 32, 0) == (stretches[0][0], stretches[-1][1], stretches[-1][2])
     assert vllm["num_speculative_tokens"] == stretches[0][2] > 0
+
+
+def test_a_schedule_needs_nothing_but_the_sweep(smoke: Smoke, sweep: Path) -> None:
+    """The acceptance is the measured one, by draft length; lengths between the measured ones are marked."""
+    costs = _fitted(smoke, sweep)
+    refused = _latency(smoke, "schedule", "--costs", costs)
+    found = json.loads(_latency(smoke, "schedule", "--costs", costs, "--output-tokens", 100, "--json").out)
+    high = _latency(smoke, "schedule", "--costs", costs, "--output-tokens", 100, "--acceptance-rate", 0.85)
+
+    assert 2 == refused.code
+    assert "give --output-tokens: a number, MEAN:CAP, or a file" in refused.complaint
+    assert set(found["not_measured"]) <= {1, 3}
+    assert set(found["draft_length"]) - {0, 2, 4} == set(found["not_measured"])
+    assert ("*" in high.out) == ("this draft length was not measured" in high.out)
+
+
+def test_output_lengths_decide_p95(smoke: Smoke, sweep: Path, tmp_path: Path) -> None:
+    """One length, a mean and a cap, and a file of lengths."""
+    costs, file = _fitted(smoke, sweep), tmp_path / "lengths.csv"
+    file.write_text("output_tokens\n" + "\n".join(["50", "150"] * 5))
+    p95, mean = {}, {}
+    for tokens in ("100", "100:400", str(file)):
+        asked = ("--costs", costs, "--output-tokens", tokens, "--request-rate", 0.5, "--json")
+        (point,) = json.loads(_latency(smoke, "predict", *asked).out)["points"]
+        p95[tokens], mean[tokens] = point["plain"]["p95"], point["plain"]["mean"]
+
+    assert p95["100"] < p95[str(file)] < p95["100:400"]
+    assert mean["100:400"] < 1.2 * mean["100"]
+
+
+def test_what_was_not_measured_is_said(smoke: Smoke, sweep: Path) -> None:
+    """Below the lightest load of a sweep times are extrapolated."""
+    lines = sweep.read_text().splitlines()
+    sweep.write_text("\n".join(line for line in lines if not line.startswith("1,")))
+    ended = _latency(smoke, "schedule", "--costs", _fitted(smoke, sweep), "--output-tokens", 100)
+
+    assert 0 == ended.code
+    assert "nothing was measured below batch size 4" in ended.out
 
 
 def test_several_drafts_are_compared(smoke: Smoke, sweep: Path) -> None:
@@ -177,7 +217,7 @@ def test_the_textbook_example_is_explained(smoke: Smoke) -> None:
         (("fit", "{sweep}", "--column", "requests"), "--column: 'requests' should be NAME=VALUE"),
         (("fit", "{sweep}:requests=4"), "have the same number of requests, so the cost per request is unknown"),
         (("schedule", "--costs", "a", "--costs", "b", "--engine", "vllm"), "--engine: an engine serves one draft"),
-        (("fit", "{sweep}", "--column", "requests=users", "--out", "/"), "--out /: give a file"),
+        (("fit", "{sweep}", "--column", "concurrency=users", "--out", "/"), "--out /: give a file"),
         (("fit", "{sweep}:requests=many"), "values after the file must be numbers"),
         (("fit", "{sweep}", "--experts", "9/8"), "--experts 9/8: give active/total experts, such as 8/64"),
         (("predict", "--costs", "{sweep}", "--acceptance-rate", 0.5), "--acceptance-rate needs --output-tokens"),

@@ -75,7 +75,7 @@ def test_nonlinear_costs_use_the_piecewise_model(step: Step, error: float) -> No
     true = np.array([step(*place) for place in zip(requests, gamma, strict=True)])
     assert np.abs(found.step_seconds(requests, gamma) / true - 1).mean() < error
     assert np.abs(found.costs.step_seconds(requests, gamma) / true - 1).mean() > 0.06
-    assert found.leave_one_out.piecewise < 0.5 * found.leave_one_out.linear
+    assert found.leave_one_out.chosen < 0.5 * found.leave_one_out.linear
     assert found.costs.mape > 0.05
 
 
@@ -120,7 +120,7 @@ def test_it_survives_its_file(step: Step) -> None:
 def test_a_file_that_holds_no_costs_is_one_line() -> None:
     """Naming it."""
     whole = fit_measurements(_sweep(_linear)).json()
-    with pytest.raises(UsageError, match=r"costs\.json: not a costs file of schema 2"):
+    with pytest.raises(UsageError, match=r"costs\.json: not a costs file of schema 3"):
         fitted_costs_from_json(whole | {"schema": 1}, "costs.json")
     with pytest.raises(UsageError, match=r"costs\.json: invalid costs file"):
         fitted_costs_from_json(whole | {"costs": {}}, "costs.json")

@@ -26,10 +26,12 @@ from pipeline.config.root import Config
 from pipeline.corpus.readers import SourceReader
 from pipeline.corpus.rows import BadRow, parse_row
 from pipeline.errors import UnderstudyError
+from pipeline.latency.costs.columns import COLUMNS
 from pipeline.latency.costs.fit import Experts
 from pipeline.latency.costs.fitted import fit_measurements, fitted_costs_from_json
-from pipeline.latency.costs.measurements import _GUIDELLM, COLUMNS, MOST_GAMMA, Measurement, read_measurements
+from pipeline.latency.costs.measurements import MOST_GAMMA, Measurement, read_measurements
 from pipeline.latency.costs.step_costs import read_step_costs
+from pipeline.latency.costs.tables import GUIDELLM
 from pipeline.latency.load.workload import read_workload
 from pipeline.store.artifacts import MANIFEST, Store
 from pipeline.store.files import canonical_json, read_json
@@ -67,7 +69,7 @@ VLLM: dict[str, Any] = {
 }  # fmt: skip
 GUIDELLM = {
     "benchmarks": [
-        {"metrics": {name: {"successful": {"mean": 2.5}, "total": {"mean": 3.0}} for name in _GUIDELLM.values()}}
+        {"metrics": {name: {"successful": {"mean": 2.5}, "total": {"mean": 3.0}} for name in GUIDELLM.values()}}
     ]
 }
 TABLE = b"users,k,mean_acceptance_length,tpot_p50_ms,ttft_p50_ms\n1,0,1.0,21,30\n4,2,2.2,11,30\n"
@@ -187,7 +189,7 @@ def test_measured_results(place: Path, content: bytes) -> None:
 def _measurements_are_sound(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with _read_or_refused(path):
-        for one in read_measurements(path):
+        for one in read_measurements(path).measured:
             assert one.requests > 0
             assert one.gamma >= 0
             assert 0 < one.step_seconds < np.inf

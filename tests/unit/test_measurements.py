@@ -40,21 +40,21 @@ def test_a_published_sweep_is_read_as_it_is(tmp_path: Path) -> None:
             step_seconds=pytest.approx(0.022),
             ttft=0.06,
         ),
-    ] == read_measurements(path)
+    ] == read_measurements(path).measured
 
 
 @pytest.mark.parametrize(
     ("header", "row", "requests", "step"),
     [
         ("rate,gamma,latency,tokens,ttft,omega", "2,2,3.0,101,0.5,2", 7.0, 2 * 2.5 / 100),
-        ("concurrency,gamma,throughput,acceptance_rate", "6,1,300,0.5", 6.0, 1.5 * 6 / 300),
+        ("concurrency,gamma,throughput,alpha", "6,1,300,0.5", 6.0, 1.5 * 6 / 300),
         ("batch,k,tpot,draft_acceptance_rate", "6,4,0.01,0.25", 6.0, 2 * 0.01),
         ("request_rate,request_throughput,k,latency_ms,tokens", "3,2.9,0,1000,11", 3.9, 0.1),
     ],
 )
 def test_missing_quantities_are_derived(header: str, row: str, requests: float, step: float, tmp_path: Path) -> None:
     """Concurrency by Little's law, TPOT from latency or throughput, tokens per step from acceptance."""
-    (found,) = read_measurements(_table(tmp_path, header, row))
+    (found,) = read_measurements(_table(tmp_path, header, row)).measured
 
     assert pytest.approx(requests) == found.requests
     assert pytest.approx(step) == found.step_seconds
@@ -65,15 +65,17 @@ def test_the_delimiter_is_detected_from_the_header(delimiter: str, tmp_path: Pat
     """Comma, semicolon or tab."""
     path = _table(tmp_path, *(line.replace(",", delimiter) for line in (PUBLISHED, "4,3,2.5,10,50,400")))
 
-    assert [(4.0, 3, 2.5)] == [(one.requests, one.gamma, one.tokens_per_step) for one in read_measurements(path)]
+    assert [(4.0, 3, 2.5)] == [
+        (one.requests, one.gamma, one.tokens_per_step) for one in read_measurements(path).measured
+    ]
 
 
 def test_columns_and_values_can_be_named(tmp_path: Path) -> None:
     """For tables with other column names or missing columns."""
     path = _table(tmp_path, "users,time per token (ms)", "4,10")
     (found,) = read_measurements(
-        path, {"requests": "users", "tpot": "time per token (ms)"}, {"gamma": 3, "acceptance_length": 2}
-    )
+        path, {"concurrency": "users", "tpot": "time per token (ms)"}, {"gamma": 3, "acceptance_length": 2}
+    ).measured
 
     assert (4, 3, pytest.approx(0.02)) == (found.requests, found.gamma, found.step_seconds)
 
@@ -101,7 +103,7 @@ def test_results_of_vllm_bench_are_read(tmp_path: Path) -> None:
             requests=4,
             gamma=0,
             tokens_per_step=1.0,
-            step_seconds=pytest.approx(0.012),
+            step_seconds=pytest.approx(0.013),
             output_tokens=128.0,
             ttft=0.08,
         ),
@@ -110,11 +112,11 @@ def test_results_of_vllm_bench_are_read(tmp_path: Path) -> None:
             requests=4,
             gamma=3,
             tokens_per_step=2.2,
-            step_seconds=pytest.approx(2.2 * 0.012),
+            step_seconds=pytest.approx(2.2 * 0.013),
             output_tokens=128.0,
             ttft=0.08,
         ),
-    ] == read_measurements(path)
+    ] == read_measurements(path).measured
 
 
 def test_an_open_loop_of_vllm_bench_uses_its_throughput(tmp_path: Path) -> None:
@@ -131,7 +133,7 @@ def test_an_open_loop_of_vllm_bench_uses_its_throughput(tmp_path: Path) -> None:
     }
     path = tmp_path / "run.json"
     path.write_text("\n".join(json.dumps(one) for one in (run, run)))  # as --append-result leaves it
-    found, _ = read_measurements(path)
+    found, _ = read_measurements(path).measured
 
     assert pytest.approx(1 + 200 / (110 - 10) * 10) == found.requests
     assert pytest.approx(0.095) == found.step_seconds
@@ -154,7 +156,7 @@ def test_a_guidellm_report_is_read(tmp_path: Path) -> None:
     metrics = {name: {"successful": {"mean": mean}, "total": {"mean": 2 * mean}} for name, mean in means.items()}
     path = tmp_path / "report.json"
     path.write_text(json.dumps({"benchmarks": [{"metrics": metrics}]}))
-    (found,) = read_measurements(path, values={"gamma": 3, "acceptance_length": 2.5})
+    (found,) = read_measurements(path, values={"gamma": 3, "acceptance_length": 2.5}).measured
 
     assert (
         Measurement(
@@ -181,7 +183,7 @@ def test_a_guidellm_report_is_read(tmp_path: Path) -> None:
         ),
         ((PUBLISHED, "4,3,2.5,ten,50,400"), "line 2: tpot_p50_ms is 'ten', which is not a number"),
         ((PUBLISHED, "4,3,4.5,10,50,400"), "line 2: 4.5 tokens per step at draft length 3; possible are 1 to 4"),
-        ((PUBLISHED, "4,1.5,2,10,50,400"), "line 2: draft length 1.5; give a whole number from 0"),
+        ((PUBLISHED, "4,1.5,2,10,50,400"), "line 2: draft length 1.5; give a whole number from 0 to 128"),
         ((PUBLISHED, "0,1,2,10,50,400"), "line 2: 0 concurrent requests"),
         ((PUBLISHED, "1e9,1,2,10,50,400"), "line 2: 1e+09 concurrent requests; give more than 0 and at most 100,000"),
         ((PUBLISHED, "4,nan,2,10,50,400"), "line 2: k is 'nan', which is not a number"),
@@ -243,8 +245,8 @@ def test_unknown_names_are_errors(tmp_path: Path) -> None:
     """A missing column, an unknown quantity, a missing file."""
     path = _table(tmp_path, PUBLISHED, "4,3,2.5,10,50,400")
     with pytest.raises(UsageError, match="no column 'users'; columns are concurrency, k"):
-        read_measurements(path, {"requests": "users"})
-    with pytest.raises(UsageError, match="'speed' is not a known quantity; known are requests, rate"):
+        read_measurements(path, {"concurrency": "users"})
+    with pytest.raises(UsageError, match="'speed' is not a known quantity; known are running, concurrency"):
         read_measurements(path, {"speed": "k"})
     with pytest.raises(UsageError, match=r"absent\.csv: No such file"):
         read_measurements(tmp_path / "absent.csv")
@@ -256,4 +258,4 @@ def test_a_value_that_contradicts_the_table_is_an_error(tmp_path: Path) -> None:
 
     with pytest.raises(UsageError, match="line 2: the row has gamma 3; remove gamma=5"):
         read_measurements(path, values={"gamma": 5})
-    assert 3 == read_measurements(path, values={"gamma": 3})[0].gamma
+    assert 3 == read_measurements(path, values={"gamma": 3}).measured[0].gamma

@@ -39,10 +39,15 @@ def test_constant_acceptance_gives_the_rounds_of_the_closed_form() -> None:
 
 
 def test_draft_length_falls_with_batch_size() -> None:
-    """If draft tokens cost time per request; a given draft length is used for every batch size."""
-    lengths_N = chosen_lengths(WORKLOAD, step_costs_of(0.003), 16)
+    """If draft tokens cost time per request; a given draft length is used for every batch size. At batch size 1 three draft
+    tokens are better than two by less than 1%, so two serve the whole stretch."""
+    costs = step_costs_of(0.003)
+    lengths_N = chosen_lengths(WORKLOAD, costs, 16)
+    alone_G = WORKLOAD.rounds_G * costs.steps(1, 100, 3)[:, 0]
 
-    assert 3 == lengths_N[0]
+    assert 3 == alone_G.argmin()
+    assert alone_G[2] < 1.01 * alone_G[3]
+    assert 2 == lengths_N[0]
     assert 0 == lengths_N[-1]
     assert (np.diff(lengths_N) <= 0).all()
     assert [2] * 4 == chosen_lengths(WORKLOAD, step_costs_of(0.003), 4, gamma=2).tolist()

@@ -7,8 +7,8 @@ from pipeline.latency.load.schedule import (
     DraftOption,
     Schedule,
     batch_ranges,
-    best_lengths,
     break_even_acceptances,
+    draft_lengths,
     for_tensorrt,
     for_vllm,
     largest_paying_batch,
@@ -26,7 +26,7 @@ STEP_GN = np.array(
 
 def test_each_batch_size_has_the_fastest_draft_length() -> None:
     """Rounds times seconds of a round: 65, 78, 90, 100 against 100 for plain decoding; a tie goes to the shorter."""
-    assert [2, 1, 1, 0] == best_lengths(ROUNDS_G, STEP_GN).tolist()
+    assert [2, 1, 1, 0] == draft_lengths(ROUNDS_G, STEP_GN).tolist()
 
 
 def test_speedup_is_over_plain_decoding_at_the_same_batch() -> None:
@@ -39,7 +39,7 @@ def test_speedup_is_over_plain_decoding_at_the_same_batch() -> None:
 
 def test_break_even_is_the_last_batch_that_pays() -> None:
     """Even where a smaller one does not; 0 where none does."""
-    assert 3 == largest_paying_batch(best_lengths(ROUNDS_G, STEP_GN))
+    assert 3 == largest_paying_batch(draft_lengths(ROUNDS_G, STEP_GN))
     assert 4 == largest_paying_batch(np.array([0, 2, 0, 1, 0, 0]))
     assert 0 == largest_paying_batch(np.array([0, 0]))
 

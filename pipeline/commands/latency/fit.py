@@ -24,7 +24,7 @@ def fit(
     column: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME=COLUMN", help="The column of a quantity: requests=users. May be given several times."
+            metavar="NAME=COLUMN", help="The column of a quantity: concurrency=users. May be given several times."
         ),
     ] = None,
     experts: Annotated[
@@ -44,6 +44,7 @@ def fit(
     Costs are per step, per request and per draft token, with confidence intervals.
     """
     import json
+    import sys
 
     from pipeline.errors import UsageError
     from pipeline.latency.costs.fitted import fit_measurements
@@ -60,18 +61,22 @@ def fit(
             "--context works with one profile only; a table has the context length at which it was measured"
         )
     measured: list[Measurement] = []
+    told: list[str] = []
     for path, values in files:
         if is_profile(path):
             measured += read_profile(path).measurements(context)
         else:
-            measured += read_measurements(path, columns, values)
+            table = read_measurements(path, columns, values)
+            measured += table.measured
+            told += [f"{path.name}: {note}" for note in table.notes]
     found = fit_measurements(measured, mixture)
     if out is not None:
         out.write_text(json.dumps(found.json(), indent=1) + "\n")
     if as_json:
+        print(*told, sep="\n", end="\n" if told else "", file=sys.stderr)
         print(json.dumps(found.json(), indent=1, allow_nan=False))
     else:
-        print_costs(found, len(measured), out)
+        print_costs(found, len(measured), out, told)
 
 
 def _parse_file(text: str) -> tuple[Path, dict[str, float]]:

@@ -19,13 +19,20 @@ AlphaOption = Annotated[
         "--acceptance-rate",
         min=0,
         max=1,
-        help="Instead of --acceptance: the same acceptance rate for every token. Needs --output-tokens.",
+        help="Instead of --acceptance: the same acceptance rate for every token. Needs --output-tokens. Without both, the "
+        "tokens per step that `latency fit` found in the measurements.",
     ),
 ]
 TokensOption = Annotated[
-    int | None, typer.Option("--output-tokens", min=2, max=32768, help="Output length, with --acceptance-rate.")
+    str | None,
+    typer.Option(
+        "--output-tokens",
+        metavar="N|MEAN:CAP|F",
+        help="Output lengths, without --acceptance: one number, a mean and a cap (lengths end at random), or a file: a table "
+        "with a column output_tokens, or a result of `vllm bench serve --save-detailed`. Default: the mean of the measurements.",
+    ),
 ]
-PromptTokensOption = Annotated[int, typer.Option(min=1, help="Prompt length, with --acceptance-rate.")]
+PromptTokensOption = Annotated[int, typer.Option(min=1, help="Prompt length, without --acceptance.")]
 CapOption = Annotated[
     int | None,
     typer.Option(
@@ -45,32 +52,47 @@ def default_max_num_seqs(given: int | None, *costs: "StepCosts") -> int:
 
 
 def read_costs_and_workload(
-    path: Path, acceptance: Path | None, alpha: float | None, tokens: int | None, prompt_tokens: int
+    path: Path, acceptance: Path | None, alpha: float | None, tokens: str | None, prompt_tokens: int
 ) -> "tuple[StepCosts, Workload]":
     """Step costs and workload, cut to the draft lengths that were both measured and examined. UsageError for options that are
     missing or exclude each other."""
     from pipeline.latency.costs.step_costs import read_step_costs
-    from pipeline.latency.load.workload import constant_acceptance_workload, read_workload
+    from pipeline.latency.load.workload import read_workload
 
-    if (acceptance is None) == (alpha is None):
-        raise UsageError("give either --acceptance (an examination) or --acceptance-rate (a number)")
-    if (alpha is None) != (tokens is None):
-        raise UsageError("--acceptance-rate needs --output-tokens; --acceptance has its own output lengths")
+    if acceptance is not None and (alpha is not None or tokens is not None):
+        given = "--acceptance-rate" if alpha is not None else "--output-tokens"
+        raise UsageError(f"give either --acceptance (an examination, with its own output lengths) or {given}")
     step_costs = read_step_costs(path)
     if not step_costs.plain:
         raise UsageError(
             f"{path}: no measurement of plain decoding (draft length 0), so there is no baseline for the speedup; add one"
         )
+    if step_costs.max_gamma < 1:
+        raise UsageError(f"--costs {path}: no measurement with a draft, so there is no draft length to choose; add one")
     if acceptance is not None:
         workload = read_workload(acceptance)
     else:
-        assert alpha is not None
-        assert tokens is not None
-        workload = constant_acceptance_workload(alpha, prompt_tokens, tokens, step_costs.max_gamma)
+        workload = _workload_of_numbers(path, step_costs, alpha, tokens, prompt_tokens)
     gammas = min(step_costs.max_gamma, workload.max_gamma)
-    if gammas < 1:
-        raise UsageError(f"--costs {path}: no measurement with a draft, so there is no draft length to choose; add one")
     return step_costs, workload.up_to(gammas)
+
+
+def _workload_of_numbers(
+    path: Path, step_costs: "StepCosts", alpha: float | None, tokens: str | None, prompt_tokens: int
+) -> "Workload":
+    """With one acceptance rate for every token, or with the tokens per step that the costs were measured with."""
+    from pipeline.latency.load.output_lengths import MOST, parse_output_lengths
+    from pipeline.latency.load.workload import constant_acceptance_workload, measured_acceptance_workload
+
+    measured = step_costs.tokens_by_gamma
+    if alpha is None and not measured:
+        raise UsageError(f"{path} does not say how many tokens are accepted; give --acceptance or --acceptance-rate")
+    if tokens is None and (alpha is not None or step_costs.output_tokens is None):
+        raise UsageError("give --output-tokens: a number, MEAN:CAP, or a file; --acceptance has its own output lengths")
+    lengths_W = parse_output_lengths(tokens or str(min(max(2, round(step_costs.output_tokens or 0)), MOST)))
+    if alpha is not None:
+        return constant_acceptance_workload(alpha, prompt_tokens, lengths_W, step_costs.max_gamma)
+    return measured_acceptance_workload(measured, prompt_tokens, lengths_W, step_costs.max_gamma)
 
 
 def check_plot(plot: Path | None) -> None:
@@ -85,10 +107,16 @@ def notes(step_costs: "StepCosts", workload: "Workload", cap: int) -> list[str]:
         found.append(
             "note: the profile and the examination are of different drafts; this is fine if both have the same shape and dtype"
         )
-    if not step_costs.prefills([max(1, context)]).any():
+    if not step_costs.prefills([max(1, context)]).any() and not step_costs.first_token:
         found.append("note: prefill time is unknown, so latency leaves out TTFT")
     if not step_costs.covers(cap, workload.max_gamma, context):
         found.append(
             f"note: batch size {cap} with {context} tokens of context is outside the measured range; its times are extrapolated"
+        )
+    if not step_costs.covers(1, 0, min(context, 1)):
+        least = next(number for number in range(1, cap + 1) if step_costs.covers(number, 0, 1) or number == cap)
+        found.append(
+            f"note: nothing was measured below batch size {least}; times there are extrapolated in a straight line, so measure "
+            "one request at a time too"
         )
     return found

@@ -79,7 +79,8 @@ def schedule(
     drafts, told = [], list[str]()
     for path, (step_costs, workload) in zip(costs, pairs, strict=True):
         steps = step_costs.steps(cap, round(workload.context), workload.max_gamma)
-        drafts.append(DraftOption(path.stem, workload.rounds_G, steps))
+        unmeasured = (gamma for gamma in range(workload.max_gamma + 1) if not step_costs.measured(gamma))
+        drafts.append(DraftOption(path.stem, workload.rounds_G, steps, frozenset(unmeasured)))
         told += [note for note in notes(step_costs, workload, cap) if note not in told]
     if len({draft.name for draft in drafts}) < len(drafts):
         raise UsageError("--costs: two files have the same name, and drafts are named after their files; rename one")

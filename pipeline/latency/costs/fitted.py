@@ -1,29 +1,28 @@
 """Step costs fitted to a server measured under load. Pure.
 
-Two models are fitted: linear (`fit.py`) and piecewise linear (`piecewise.py`). The one with the smaller leave-one-out error
-is used.
+Linear (`fit.py`) or piecewise linear (`piecewise.py`), of the steps with or without prefills (`prefills.py`): what predicts best
+the measurements that were left out.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pipeline.errors import UsageError
-from pipeline.latency.costs.fit import PREFILL, Coefficient, Experts, LinearCosts, fit_costs
-from pipeline.latency.costs.measurements import MOST_GAMMA, Measurement
-from pipeline.latency.costs.piecewise import Piecewise, fit_piecewise
+from pipeline.latency.costs.fit import Coefficient, Experts, LinearCosts
+from pipeline.latency.costs.measurements import MOST_GAMMA, MOST_REQUESTS, Measurement
+from pipeline.latency.costs.piecewise import Choice, Piecewise, Terms, choose_model
+from pipeline.latency.costs.prefills import Treatment, treatments, unloaded_ttft
 
 Floats = NDArray[np.float64]
 
-KIND, SCHEMA = "fitted costs", 2
-_ROUNDING = 1e-9
+KIND, SCHEMA = "fitted costs", 3
 _MIN_POINTS = 6  # distinct (requests, gamma) points below which only the linear model is used
-_MAX_UNLOADED_BATCH = 1.5  # concurrent requests below which TTFT is the prefill time
-_MIN_REMAINDER = 0.2  # least share of a step that must remain after prefills are subtracted
-_CLEARLY_WORSE = 1.5  # ratio of MAPEs from which one fit counts as clearly worse
+# Left-out error up to which an earlier treatment of prefills is kept: ratio to the least, and difference.
+_AS_GOOD, _AS_GOOD_POINTS = 1.1, 0.001
 _PLAUSIBLE = {  # attributes of a measurement with the values that a server can have
     "step_seconds": (1e-7, 1e5),
     "requests": (1e-3, 1e6),
@@ -32,15 +31,15 @@ _PLAUSIBLE = {  # attributes of a measurement with the values that a server can 
     "output_tokens": (1e-3, 1e9),
     "ttft": (1e-9, 1e6),
 }
-_KEYS = {"kind", "schema", "costs", "bends", "prefill", "most_gamma", "most_requests", "left_out", "plain"}
+_MOST_TERMS = 200  # in a file
 
 
 @dataclass(frozen=True)
 class LeaveOneOut:
-    """Leave-one-out error of both models: mean absolute relative error, as a share."""
+    """Left-out error of both models: mean absolute relative error, as a share; 0 with too few points."""
 
     linear: float
-    piecewise: float
+    chosen: float
 
 
 @dataclass(frozen=True)
@@ -54,6 +53,11 @@ class FittedCosts:
     max_requests: int
     leave_one_out: LeaveOneOut
     plain: bool = True  # whether plain decoding was measured, the baseline of a speedup
+    min_requests: int = 1
+    tokens_by_gamma: Mapping[int, float] = field(default_factory=dict)  # measured tokens per step; empty if unknown
+    gammas: tuple[int, ...] = ()  # measured draft lengths; empty if unknown
+    output_tokens: float | None = None  # mean output length
+    first_token: float = 0.0  # TTFT of a request that is alone, in seconds; 0 if unknown
     draft_digest: None = None  # unknown: measurements do not name the draft
     notes: tuple[str, ...] = ()
 
@@ -70,7 +74,10 @@ class FittedCosts:
         return np.full(np.shape(tokens), self.prefill)
 
     def covers(self, batch: int, gamma: int, context: int) -> bool:
-        return batch <= self.max_requests and gamma <= self.max_gamma
+        return self.min_requests <= batch <= self.max_requests and gamma <= self.max_gamma
+
+    def measured(self, gamma: int) -> bool:
+        return not self.gammas or gamma in self.gammas
 
     def json(self) -> dict[str, Any]:
         costs = self.costs
@@ -87,52 +94,58 @@ class FittedCosts:
                 "r2": costs.r2,
                 "experts": [costs.experts.active, costs.experts.total] if costs.experts else None,
             },
-            "bends": [
-                list(one)
-                for one in (
-                    self.piecewise.breakpoints,
-                    self.piecewise.draft_breakpoints,
-                    self.piecewise.tiles,
-                    self.piecewise.values_K,
-                )
-            ]
+            "piecewise": {**asdict(self.piecewise.terms), "values": list(self.piecewise.values_K)}
             if self.piecewise
             else None,
             "prefill": self.prefill,
+            "first_token": self.first_token,
             "most_gamma": self.max_gamma,
+            "least_requests": self.min_requests,
             "most_requests": self.max_requests,
+            "gammas": list(self.gammas),
+            "tokens_per_step": {str(gamma): tokens for gamma, tokens in self.tokens_by_gamma.items()},
+            "output_tokens": self.output_tokens,
             "plain": self.plain,
-            "left_out": [self.leave_one_out.linear, self.leave_one_out.piecewise],
+            "left_out": [self.leave_one_out.linear, self.leave_one_out.chosen],
         }
 
 
+_KEYS = set(FittedCosts(LinearCosts({}, (), 0.0, 0.0, None), None, 0.0, 0, 1, LeaveOneOut(0.0, 0.0)).json())
+
+
 def fit_measurements(measured: Sequence[Measurement], experts: Experts | None = None) -> FittedCosts:
-    """Fit both models. UsageError as for `fit_costs`, and for a value that no server has."""
+    """Fit the models and choose. UsageError as for `fit_costs`, and for a value that no server has."""
     _check_plausible(measured)
     requests_R = np.array([one.requests for one in measured])
     gamma_R = np.array([one.gamma for one in measured])
-    seconds_R, prefills_R, prefill = _without_prefills(measured)
-    costs = fit_costs(requests_R, gamma_R, seconds_R, experts, prefills_R)
-    if prefill and not all(one.isolated for one in measured):
-        # The linear model fits the step times better with prefills included: the engine uses chunked prefill.
-        whole_R = np.array([one.step_seconds for one in measured])
-        whole = fit_costs(requests_R, gamma_R, whole_R, experts, None)
-        if costs.mape > _CLEARLY_WORSE * whole.mape + _ROUNDING:
-            costs, seconds_R, prefill = whole, whole_R, 0.0
-    prefill_cost = costs.coefficients.get(PREFILL)
-    if prefill_cost is not None and prefills_R is not None:
-        seconds_R = seconds_R - prefill_cost.value * prefills_R
-        prefill = 0.0 if PREFILL in costs.confounded else prefill_cost.value
-    piecewise, errors = _choose_piecewise(requests_R, gamma_R, seconds_R, experts)
+    tried = [(one, *_chosen(requests_R, gamma_R, one, experts)) for one in treatments(measured, experts)]
+    least = min(error for *_, error in tried)
+    good = max(_AS_GOOD * least, least + _AS_GOOD_POINTS)
+    treatment, piecewise, errors, _ = next(one for one in tried if one[-1] <= good)
+    lengths = {} if any(one.isolated for one in measured) else _tokens_by_gamma(measured)
+    known = [one.output_tokens for one in measured if one.output_tokens is not None]
     return FittedCosts(
-        costs,
+        treatment.costs,
         piecewise,
-        prefill or 0.0,
+        treatment.prefill,
         int(gamma_R.max()),
         max(1, int(requests_R.max())),
         errors,
         bool((gamma_R == 0).any()),
+        max(1, int(np.ceil(requests_R.min()))),
+        lengths,
+        tuple(sorted({one.gamma for one in measured})),
+        float(np.mean(known)) if known else None,
+        unloaded_ttft(measured) or 0.0,
     )
+
+
+def _tokens_by_gamma(measured: Sequence[Measurement]) -> dict[int, float]:
+    """Mean tokens per step by draft length."""
+    found: dict[int, list[float]] = {}
+    for one in measured:
+        found.setdefault(one.gamma, []).append(one.tokens_per_step)
+    return {gamma: float(np.mean(lengths)) for gamma, lengths in sorted(found.items())}
 
 
 def _check_plausible(measured: Sequence[Measurement]) -> None:
@@ -145,46 +158,23 @@ def _check_plausible(measured: Sequence[Measurement]) -> None:
                 )
 
 
-def _choose_piecewise(
-    requests_R: Floats, gamma_R: Floats, seconds_R: Floats, experts: Experts | None
-) -> tuple[Piecewise | None, LeaveOneOut]:
-    """The piecewise model if its leave-one-out error is smaller, else None; both errors are 0 if there are too few points."""
+def _chosen(
+    requests_R: Floats, gamma_R: Floats, treatment: Treatment, experts: Experts | None
+) -> tuple[Piecewise | None, LeaveOneOut, float]:
+    """The model of a treatment's steps, left-out errors of the steps, and the left-out error of whole steps, prefills included,
+    by which treatments are compared. With too few points the linear model and its error on what it was fitted to."""
+    seconds_R, prefills_R = treatment.seconds_R, treatment.prefill * treatment.prefills_R
     points_P2, point_R = np.unique(np.column_stack([requests_R, gamma_R]), axis=0, return_inverse=True)
-    if len(points_P2) < _MIN_POINTS or (seconds_R <= 0).any():
-        return None, LeaveOneOut(0.0, 0.0)
+    if len(points_P2) < _MIN_POINTS:
+        fitted_R = treatment.costs.step_seconds(requests_R, gamma_R)
+        whole = float(np.abs((fitted_R - seconds_R) / (seconds_R + prefills_R)).mean())
+        return None, LeaveOneOut(0.0, 0.0), whole
     counted = np.bincount(point_R.ravel())
-    batch_P, gamma_P, seconds_P = *points_P2.T, np.bincount(point_R.ravel(), seconds_R) / counted
-    piecewise, linear_error, error = fit_piecewise(batch_P, gamma_P, seconds_P, experts)
-    return piecewise if linear_error > error + _ROUNDING else None, LeaveOneOut(linear_error, error)
-
-
-def _without_prefills(measured: Sequence[Measurement]) -> tuple[Floats, Floats | None, float | None]:
-    """Step times, the prefills per step that are still in them and must be fitted, and seconds per prefill if known."""
-    seconds_R = np.array([one.step_seconds for one in measured])
-    prefills_R, prefill = _prefills(measured), _unloaded_ttft(measured)
-    if prefills_R is None or prefill is None:
-        return seconds_R, prefills_R, prefill if all(one.isolated for one in measured) else None
-    # The fit cannot separate a prefill from the cost per request, so a known prefill time is subtracted. If too little of a
-    # step remains, the engine uses chunked prefill, and step times are used unchanged.
-    without_R = seconds_R - prefill * prefills_R
-    sliced = not (without_R > _MIN_REMAINDER * seconds_R).all()
-    return (seconds_R, None, 0.0) if sliced else (without_R, None, prefill)
-
-
-def _prefills(measured: Sequence[Measurement]) -> Floats | None:
-    """Prefills of other requests per step in a closed loop: each other request starts anew once per output length. None if
-    output lengths are unknown."""
-    if any(one.output_tokens is None for one in measured):
-        return None
-    return np.array([max(0.0, one.requests - 1) * one.tokens_per_step / (one.output_tokens or 1.0) for one in measured])
-
-
-def _unloaded_ttft(measured: Sequence[Measurement]) -> float | None:
-    """Median TTFT of measurements without queueing: one request at a time, or measured in isolation."""
-    known = [
-        one.ttft for one in measured if (one.isolated or one.requests < _MAX_UNLOADED_BATCH) and one.ttft is not None
-    ]
-    return float(np.median(known)) if known else None
+    seconds_P, prefills_P = (np.bincount(point_R.ravel(), one_R) / counted for one_R in (seconds_R, prefills_R))
+    choice: Choice = choose_model(points_P2[:, 0], points_P2[:, 1], seconds_P, experts)
+    linear, chosen = (float(np.abs(one_R / seconds_P - 1).mean()) for one_R in (choice.linear_R, choice.chosen_R))
+    whole = float(np.abs((choice.chosen_R - seconds_P) / (seconds_P + prefills_P)).mean())
+    return choice.piecewise, LeaveOneOut(linear, chosen), whole
 
 
 def fitted_costs_from_json(raw: Any, where: str) -> FittedCosts:
@@ -200,17 +190,19 @@ def fitted_costs_from_json(raw: Any, where: str) -> FittedCosts:
         experts = Experts(*costs["experts"]) if costs["experts"] else None
         found = FittedCosts(
             LinearCosts(coefficients, tuple(costs["confounded"]), costs["mape"], costs["r2"], experts),
-            _piecewise_from_json(raw["bends"], experts),
+            _piecewise_from_json(raw["piecewise"], experts),
             float(raw["prefill"]),
             int(raw["most_gamma"]),
             int(raw["most_requests"]),
             LeaveOneOut(*raw["left_out"]),
             bool(raw["plain"]),
+            int(raw["least_requests"]),
+            {int(gamma): float(tokens) for gamma, tokens in raw["tokens_per_step"].items()},
+            tuple(map(int, raw["gammas"])),
+            None if raw["output_tokens"] is None else float(raw["output_tokens"]),
+            float(raw["first_token"]),
         )
-        if not np.isfinite([found.prefill, *found.step_seconds([1, 2], [0, 1])]).all():
-            raise ValueError("a value is not finite")
-        if found.prefill < 0 or found.max_gamma < 0 or found.max_requests < 1:
-            raise ValueError("a value is negative or too small")
+        _check_sound(found)
         return found
     except (
         AttributeError,
@@ -224,8 +216,42 @@ def fitted_costs_from_json(raw: Any, where: str) -> FittedCosts:
         raise UsageError(f"{where}: invalid costs file ({error}); write one with `understudy latency fit`") from None
 
 
+def _check_sound(found: FittedCosts) -> None:
+    """ValueError for values that no fit writes. Without bounds a damaged file could ask for billions of draft lengths."""
+    if not 0 <= found.max_gamma <= MOST_GAMMA:
+        raise ValueError(f"most_gamma is {found.max_gamma}; possible are 0 to {MOST_GAMMA}")
+    if not 1 <= found.min_requests <= found.max_requests <= MOST_REQUESTS:
+        raise ValueError(f"least_requests and most_requests must be from 1 to {MOST_REQUESTS:,}, ascending")
+    if any(not 1 <= tokens <= gamma + 1 for gamma, tokens in found.tokens_by_gamma.items()):
+        raise ValueError("tokens_per_step must be from 1 to the draft length + 1")
+    if any(not 0 <= gamma <= found.max_gamma for gamma in (*found.gammas, *found.tokens_by_gamma)):
+        raise ValueError("a draft length is not from 0 to most_gamma")
+    if found.output_tokens is not None and not 0 < found.output_tokens < np.inf:
+        raise ValueError("output_tokens must be above 0")
+    least, most = found.min_requests, found.max_requests
+    if not np.isfinite(
+        [found.prefill, found.first_token, *found.step_seconds([1, least, most], [0, 0, found.max_gamma])]
+    ).all():
+        raise ValueError("a value is not finite")
+    if min(found.prefill, found.first_token) < 0:
+        raise ValueError("prefill or first_token is negative")
+
+
 def _piecewise_from_json(raw: Any, experts: Experts | None) -> Piecewise | None:
     if raw is None:
         return None
-    breakpoints, draft_breakpoints, tiles, values = (tuple(map(float, one)) for one in raw)
-    return Piecewise(breakpoints, draft_breakpoints, tiles, values, experts)
+    lists = {name: tuple(map(float, raw[name])) for name in ("breakpoints", "draft_breakpoints", "tiles", "drops")}
+    if any(len(one) > _MOST_TERMS or any(value <= 0 for value in one) for one in lists.values()):
+        raise ValueError("a breakpoint is not above 0, or there are too many")
+    least = {name: float(raw[name]) for name in ("least_tokens", "least_requests")}
+    if not min(least.values()) > 0:
+        raise ValueError("least_tokens and least_requests must be above 0")
+    terms = Terms(
+        lists["breakpoints"],
+        lists["draft_breakpoints"],
+        least["least_tokens"],
+        least["least_requests"],
+        lists["tiles"],
+        lists["drops"],
+    )
+    return Piecewise(terms, tuple(map(float, raw["values"])), experts)

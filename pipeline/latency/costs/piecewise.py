@@ -3,16 +3,20 @@
 In a target pass over T = requests * (gamma + 1) tokens, tokens are nearly free while the pass is bound by memory bandwidth
 and expensive once it is bound by compute. The linear model (`fit.py`) is extended by
 
-    sum over k = 4, 16, 64, ...  of  a_k min(T, k) + b_k max(T - k, 0)   +   (once + each * requests)  where gamma > 0,
+    sum over k = 4, 16, 64, ...  of  a_k min(T - T0, k - T0) + b_k max(T - k, 0)   +   (once + each * requests)  where gamma > 0
 
-with no coefficient below 0, so the time never falls with T. The a_k give concave parts, the b_k convex parts. Each of the
-gamma draft passes over `requests` tokens has such terms too. The last term is the fixed cost of speculation: verification
-logic and bookkeeping of the draft. T rounded up to a multiple of 16 or 64 (hardware tiles) is added if that lowers the
-leave-one-out error.
+for the k inside the measured range, from T0 tokens on: below the fewest tokens that were measured the costs go on in a straight
+line, because nothing is known of a bend there. The a_k give concave parts, the b_k convex parts. Each of the gamma draft passes
+over `requests` tokens has such terms too. The last term is the fixed cost of speculation: verification logic and bookkeeping of
+the draft. No coefficient is below 0, so these costs never fall with T.
+
+Two more kinds of terms are tried, and kept if they lower the left-out error: T rounded up to a multiple of 16 or 64 (hardware
+tiles), and a cost up to 8, 16, 32, ... tokens that falls away beyond them, because an engine may change to a faster kernel
+there: 9 tokens cost less than 8 on an RTX 3090.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,79 +27,113 @@ Floats = NDArray[np.float64]
 
 _SPACING = 4.0  # ratio of two breakpoints: wider misses real effects, narrower fits noise
 _TILES = (16.0, 64.0)  # tokens per tile: CPUs and GPUs
+_DROPS = tuple(2.0**power for power in range(3, 9))  # tokens beyond which another kernel may be used
+_MIN_BESIDE = 3  # points on each side of a drop
 _RIDGE = 1e-3  # ridge penalty: spreads a cost over terms that are nearly collinear
+_LEAVE_ONE_OUT, _FOLDS = 60, 20  # points up to which each is left out alone; groups for more
+_CLEARER = 0.5  # standard errors by which the left-out error must fall for tiles or drops
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Which terms a piecewise model has."""
+
+    breakpoints: tuple[float, ...]  # in tokens of a target pass
+    draft_breakpoints: tuple[float, ...]  # in tokens of a draft pass (= requests)
+    least_tokens: float = 1.0  # the fewest that were measured
+    least_requests: float = 1.0
+    tiles: tuple[float, ...] = ()  # tile sizes in tokens of a target pass
+    drops: tuple[float, ...] = ()  # tokens beyond which a cost falls away
+
+    def columns(self, batch: ArrayLike, gamma: ArrayLike, experts: Experts | None) -> Floats:
+        """Design matrix, (..., K)."""
+        batch, gamma = np.broadcast_arrays(np.asarray(batch, dtype=np.float64), np.asarray(gamma, dtype=np.float64))
+        tokens, speculating = batch * (gamma + 1), (gamma > 0).astype(np.float64)
+        terms = [speculating, batch * speculating]
+        for k in self.breakpoints:
+            terms += _pieces(tokens, k, self.least_tokens)
+        terms += [np.ceil(tokens / tile) * tile for tile in self.tiles]
+        for k in self.draft_breakpoints:
+            terms += [gamma * part for part in _pieces(batch, k, self.least_requests)]
+        terms += [(tokens <= k).astype(np.float64) for k in self.drops]
+        return np.concatenate([columns(batch, gamma, experts), np.stack(terms, axis=-1)], axis=-1)
 
 
 @dataclass(frozen=True)
 class Piecewise:
-    """A fitted piecewise model; `values_K` are the coefficients of the columns of `_columns`."""
+    """A fitted piecewise model; `values_K` are the coefficients of the columns of its terms."""
 
-    breakpoints: tuple[float, ...]  # in tokens of a target pass
-    draft_breakpoints: tuple[float, ...]  # in tokens of a draft pass (= requests)
-    tiles: tuple[float, ...]  # tile sizes in tokens of a target pass; empty: no tile terms
+    terms: Terms
     values_K: tuple[float, ...]
     experts: Experts | None
 
     def step_seconds(self, batch: ArrayLike, gamma: ArrayLike) -> Floats:
-        """As `LinearCosts.step_seconds`."""
-        columns = _columns(batch, gamma, self.experts, self.breakpoints, self.draft_breakpoints, self.tiles)
-        seconds: Floats = columns @ np.array(self.values_K)
+        """As `LinearCosts.step_seconds`. A step with fewer requests than were measured takes at least its share of the time of
+        those: the straight line could go below."""
+        least = self.terms.least_requests
+        share = np.minimum(np.asarray(batch, dtype=np.float64) / least, 1.0)
+        seconds: Floats = np.maximum(self._line(batch, gamma), share * self._line(np.maximum(batch, least), gamma))
         return seconds
 
-
-def fit_piecewise(
-    batch_R: Floats, gamma_R: Floats, step_seconds_R: Floats, experts: Experts | None
-) -> tuple[Piecewise, float, float]:
-    """Fit R measured steps at distinct (batch, gamma) points, with or without tiles, whichever has the smaller leave-one-out
-    error. Returns the model, the leave-one-out error of the linear model, and its own."""
-    breakpoints = _breakpoints(batch_R, gamma_R)
-    found = []
-    for tiles in ((), _TILES):
-        columns_RK = _columns(batch_R, gamma_R, experts, *breakpoints, tiles)
-        values = tuple(least_squares(columns_RK, step_seconds_R, _RIDGE).tolist())
-        found.append(
-            (_leave_one_out(columns_RK, step_seconds_R, _RIDGE), Piecewise(*breakpoints, tiles, values, experts))
-        )
-    error, best = min(found, key=lambda one: one[0])
-    return best, _leave_one_out(columns(batch_R, gamma_R, experts), step_seconds_R, 0.0), error
+    def _line(self, batch: ArrayLike, gamma: ArrayLike) -> Floats:
+        found: Floats = self.terms.columns(batch, gamma, self.experts) @ np.array(self.values_K)
+        return found
 
 
-def _leave_one_out(columns_RK: Floats, seconds_R: Floats, ridge: float) -> float:
-    others = [np.delete(np.arange(len(seconds_R)), row) for row in range(len(seconds_R))]
-    predictions = [
-        columns_RK[row] @ least_squares(columns_RK[kept], seconds_R[kept], ridge) for row, kept in enumerate(others)
-    ]
-    return float(np.abs(np.array(predictions) / seconds_R - 1).mean())
+@dataclass(frozen=True)
+class Choice:
+    """The chosen model (None: linear), and what it and the linear one predict for each point from the others."""
+
+    piecewise: Piecewise | None
+    linear_R: Floats
+    chosen_R: Floats
 
 
-def _breakpoints(batch_R: Floats, gamma_R: Floats) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Breakpoints of target passes and of draft passes, below the largest measured number of tokens."""
-    return _powers(float((batch_R * (gamma_R + 1)).max())), _powers(float(batch_R.max()))
+def choose_model(batch_R: Floats, gamma_R: Floats, seconds_R: Floats, experts: Experts | None) -> Choice:
+    """Of R measured steps at distinct points: linear, piecewise, with tiles, with drops. Piecewise goes before linear if its
+    left-out error is smaller; tiles and drops must lower it by more than half a standard error of the difference."""
+    linear_R = _left_out(columns(batch_R, gamma_R, experts), seconds_R, 0.0)
+    best: Terms | None = None
+    best_R, clearer = linear_R, 0.0
+    for terms in _candidates(batch_R, gamma_R):
+        found_R = _left_out(terms.columns(batch_R, gamma_R, experts), seconds_R, _RIDGE)
+        gain_R = np.abs(best_R / seconds_R - 1) - np.abs(found_R / seconds_R - 1)
+        error = gain_R.std() / len(gain_R) ** 0.5
+        if gain_R.mean() > max(clearer * error, 1e-9):
+            best, best_R = terms, found_R
+        clearer = _CLEARER
+    if best is None:
+        return Choice(None, linear_R, linear_R)
+    values_K = least_squares(best.columns(batch_R, gamma_R, experts), seconds_R, _RIDGE)
+    return Choice(Piecewise(best, tuple(values_K.tolist()), experts), linear_R, best_R)
 
 
-def _powers(most: float) -> tuple[float, ...]:
-    return tuple(_SPACING**power for power in range(1, 32) if _SPACING**power < most)
+def _candidates(batch_R: Floats, gamma_R: Floats) -> Iterator[Terms]:
+    """The simplest first; each is held against the best before it."""
+    tokens_R = batch_R * (gamma_R + 1)
+    plain = Terms(_powers(tokens_R), _powers(batch_R), float(tokens_R.min()), float(batch_R.min()))
+    drops = tuple(k for k in _DROPS if min((tokens_R <= k).sum(), (tokens_R > k).sum()) >= _MIN_BESIDE)
+    yield plain
+    yield replace(plain, tiles=_TILES)
+    if drops:
+        yield replace(plain, drops=drops)
 
 
-def _columns(
-    batch: ArrayLike,
-    gamma: ArrayLike,
-    experts: Experts | None,
-    breakpoints: Sequence[float],
-    draft_breakpoints: Sequence[float],
-    tiles: Sequence[float],
-) -> Floats:
-    batch, gamma = np.broadcast_arrays(np.asarray(batch, dtype=np.float64), np.asarray(gamma, dtype=np.float64))
-    tokens, speculating = batch * (gamma + 1), (gamma > 0).astype(np.float64)
-    verified = [part for k in breakpoints for part in _pieces(tokens, k)] + [
-        np.ceil(tokens / tile) * tile for tile in tiles
-    ]
-    drafted = [gamma * part for k in draft_breakpoints for part in _pieces(batch, k)]
-    return np.concatenate(
-        [columns(batch, gamma, experts), np.stack([speculating, batch * speculating, *verified, *drafted], axis=-1)],
-        axis=-1,
-    )
+def _left_out(columns_RK: Floats, seconds_R: Floats, ridge: float) -> Floats:
+    """Predictions for each point by a fit to the others; for many points, to those of other groups."""
+    count = len(seconds_R)
+    group_R = np.arange(count) if count <= _LEAVE_ONE_OUT else np.random.default_rng(0).permutation(count) % _FOLDS
+    found_R = np.empty(count)
+    for group in range(int(group_R.max()) + 1):
+        left = group_R == group
+        found_R[left] = columns_RK[left] @ least_squares(columns_RK[~left], seconds_R[~left], ridge)
+    return found_R
 
 
-def _pieces(tokens: Floats, knot: float) -> tuple[Floats, Floats]:
-    return np.minimum(tokens, knot), np.maximum(tokens - knot, 0.0)
+def _powers(values_R: Floats) -> tuple[float, ...]:
+    """Breakpoints inside the measured range: beyond it nothing tells what is on the other side."""
+    return tuple(_SPACING**power for power in range(1, 32) if values_R.min() < _SPACING**power < values_R.max())
+
+
+def _pieces(tokens: Floats, knot: float, least: float) -> tuple[Floats, Floats]:
+    return np.minimum(tokens, knot) - least, np.maximum(tokens - knot, 0.0)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pipeline.errors import UsageError
-from pipeline.latency.costs.measurements import Measurement
+from pipeline.latency.costs.measurements import MOST_GAMMA, MOST_REQUESTS, Measurement
 from pipeline.latency.costs.surface import Surface, read_surface
 
 Floats = NDArray[np.float64]
@@ -40,6 +40,21 @@ class Profile:
     @property
     def max_requests(self) -> int:
         return self.target.batches[-1]
+
+    @property
+    def tokens_by_gamma(self) -> dict[int, float]:
+        """Forward times say nothing of acceptance: empty."""
+        return {}
+
+    @property
+    def output_tokens(self) -> None:
+        """Not known: no requests were measured."""
+        return None
+
+    @property
+    def first_token(self) -> float:
+        """Not known: `prefills` has the prefill alone."""
+        return 0.0
 
     @property
     def draft_digest(self) -> str | None:
@@ -88,6 +103,10 @@ class Profile:
             for gamma in range(self.max_gamma + 1)
         ]
 
+    def measured(self, gamma: int) -> bool:
+        """Whether target passes over gamma + 1 tokens were measured."""
+        return gamma + 1 in self.target.tokens
+
     def covers(self, batch: int, gamma: int, context: int) -> bool:
         """Whether this point is within the measured range."""
         return self.target.covers(batch, gamma + 1, context) and self.draft.covers(batch, 1, context)
@@ -106,6 +125,10 @@ def profile_from_json(raw: Any, where: str) -> Profile:
             f"{where}: profile has schema {raw['schema']!r}, this version reads schema {SCHEMA}; profile again"
         )
     surfaces = {name: read_surface(raw[name], f"{where}: {name}") for name in PARTS}
+    if surfaces["target"].tokens[-1] > MOST_GAMMA + 1 or surfaces["target"].batches[-1] > MOST_REQUESTS:
+        raise UsageError(
+            f"{where}: target: tokens may be at most {MOST_GAMMA + 1} and batches at most {MOST_REQUESTS:,}; profile again"
+        )
     if not isinstance(raw["about"], Mapping):
         raise UsageError(f"{where}: 'about' is not a mapping; profile again")
     return Profile(**surfaces, about=dict(raw["about"]))

@@ -36,6 +36,25 @@ class StepCosts(Protocol):
 
     def prefills(self, tokens: ArrayLike) -> Floats: ...
 
+    @property
+    def first_token(self) -> float:
+        """Time to first token of a request that is alone, where that was measured; 0 if unknown."""
+        ...
+
+    def measured(self, gamma: int) -> bool:
+        """Whether this draft length was measured; times of others are interpolated."""
+        ...
+
+    @property
+    def tokens_by_gamma(self) -> Mapping[int, float]:
+        """Tokens per step by draft length, as the server counted them; empty if unknown."""
+        ...
+
+    @property
+    def output_tokens(self) -> float | None:
+        """Mean output length of the measured requests, if known."""
+        ...
+
     def covers(self, batch: int, gamma: int, context: int) -> bool:
         """Whether this point is within the measured range; outside it, times are extrapolated."""
         ...

@@ -15,6 +15,7 @@ class ServerCapacity:
     service_N: Floats  # decoding the mean request to its end
     step_N: Floats  # one step
     prefill: float  # mean prefill; it blocks the batch for this long
+    before_decoding: float = 0.0  # time before the first token beyond that, which delays no other request
 
     @property
     def cap(self) -> int:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from pipeline.latency.costs.step_costs import StepCosts
 from pipeline.latency.load.capacity import ServerCapacity
 from pipeline.latency.load.queueing import Latency, latency
-from pipeline.latency.load.schedule import best_lengths
+from pipeline.latency.load.schedule import draft_lengths
 from pipeline.latency.load.simulation import Replica, simulate
 from pipeline.latency.load.workload import Workload, make_traces, server_capacity
 
@@ -63,10 +63,10 @@ class Prediction:
 
 
 def chosen_lengths(workload: Workload, step_costs: StepCosts, cap: int, gamma: int | None = None) -> Ints:
-    """The best draft length for each batch size up to the cap, or `gamma` for all of them."""
+    """The draft length for each batch size up to the cap, or `gamma` for all of them."""
     if gamma is not None:
         return np.full(cap, gamma)
-    return best_lengths(workload.rounds_G, step_costs.steps(cap, round(workload.context), workload.max_gamma))
+    return draft_lengths(workload.rounds_G, step_costs.steps(cap, round(workload.context), workload.max_gamma))
 
 
 def predict(
@@ -88,7 +88,9 @@ def predict(
     for rate in sorted(rates or [share * speculative_limit for share in DEFAULT_LOADS]):
         found = _latency_at(rate / replicas, speculative, workload, lengths_N)
         simulation = (
-            _simulate(rate, workload, step_costs, lengths_N, replicas, simulated, seed) if simulated and found else None
+            _simulate(rate, workload, step_costs, lengths_N, replicas, simulated, seed, speculative.before_decoding)
+            if simulated and found
+            else None
         )
         points.append(LoadPoint(rate, _latency_at(rate / replicas, plain, workload, lengths_N * 0), found, simulation))
     return Prediction(points, plain.stability_limit * replicas, speculative_limit)
@@ -106,11 +108,21 @@ def _latency_at(rate: float, capacity: ServerCapacity, workload: Workload, lengt
 
 
 def _simulate(
-    rate: float, workload: Workload, step_costs: StepCosts, lengths_N: Ints, replicas: int, requests: int, seed: int
+    rate: float,
+    workload: Workload,
+    step_costs: StepCosts,
+    lengths_N: Ints,
+    replicas: int,
+    requests: int,
+    seed: int,
+    before_decoding: float,
 ) -> SimulatedLatency:
     step_GN = step_costs.steps(len(lengths_N), round(workload.context), workload.max_gamma)
     replica = Replica(step_GN, step_costs.prefills, lambda count: int(lengths_N[count - 1]))
-    seconds_R = simulate(
-        replica, make_traces(workload, max(1, int(np.median(lengths_N)))), rate, requests, seed, replicas
-    ).steady_state()
+    seconds_R = (
+        simulate(
+            replica, make_traces(workload, max(1, int(np.median(lengths_N)))), rate, requests, seed, replicas
+        ).steady_state()
+        + before_decoding
+    )
     return SimulatedLatency(float(seconds_R.mean()), float(np.quantile(seconds_R, 0.95)), len(seconds_R))

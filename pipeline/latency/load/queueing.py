@@ -42,7 +42,9 @@ class Latency:
     p95: float
     queue: float  # queueing delay, for a place in the batch
     admission: float  # waiting for the running step to end
-    prefill: float  # its own, and those of requests that start together with it
+    prefill: (
+        float  # time to first token beyond these: its own prefill, and those of requests that start together with it
+    )
     service: float  # decoding, with the prefills of later requests that block it
     batch: float  # mean batch size
     busy: float  # utilisation: share of the time with at least one request
@@ -65,7 +67,7 @@ def latency(rate: float, capacity: ServerCapacity, sizes: RequestSizes) -> Laten
     in_batch = request_latency(capacity, sizes, arrivals, found_M)
     step = float(share_M[1:cap] @ capacity.step_N[: cap - 1])
     admission = ((1 - prefill_load) / 2 + prefill_load) * step
-    prefill = capacity.prefill * (1 + mean_group_prefills(share_M, cap, prefill_load))
+    prefill = capacity.prefill * (1 + mean_group_prefills(share_M, cap, prefill_load)) + capacity.before_decoding
     queued = _finds_full(share_M, cap, arrivals) * waiting.probability
     return Latency(
         queued * waiting.mean + admission + prefill + in_batch.mean,

@@ -1,7 +1,9 @@
 """The best draft length for each batch size, from step times and acceptance. Pure.
 
 With n requests in the batch, decoding a request takes rounds(gamma) * step(gamma, n) seconds. Minimising this for each n
-minimises latency and maximises throughput.
+minimises latency and maximises throughput. Between two lengths that are nearly equal the minimum is decided by noise in the
+step times and changes to and fro, and every change of length costs an engine something; so a schedule has few stretches of
+batch sizes, and gives up at most 1% at each batch size for it.
 """
 
 from collections.abc import Sequence
@@ -16,6 +18,9 @@ from pipeline.latency.costs.speedup import break_even
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+_MAX_LOSS = 0.01  # time that a stretch may cost at a batch size, relative to the best draft length there
+_MAX_STRETCHES = 8  # if more are needed, the loss is doubled until they are enough
+
 
 def request_seconds(rounds_G: Floats, step_GN: Floats) -> Floats:
     """Seconds to decode the mean request by draft length and batch size: [gamma, n - 1]. `rounds_G[0]` is plain decoding, one
@@ -23,9 +28,41 @@ def request_seconds(rounds_G: Floats, step_GN: Floats) -> Floats:
     return rounds_G[:, None] * step_GN
 
 
-def best_lengths(rounds_G: Floats, step_GN: Floats) -> Ints:
-    """The best draft length for each batch size; of equals the shorter one, 0 if speculation is not faster."""
-    lengths_N: Ints = request_seconds(rounds_G, step_GN).argmin(0)
+def draft_lengths(rounds_G: Floats, step_GN: Floats) -> Ints:
+    """The draft length for each batch size, 0 where speculation is not faster: the fewest stretches of one length that are never
+    more than 1% slower than the best length, at most 8; of those, the ones with the least loss in total."""
+    seconds_GN = request_seconds(rounds_G, step_GN)
+    loss_GN, allowed = seconds_GN / seconds_GN.min(0) - 1, _MAX_LOSS
+    while (found := _fewest_stretches(loss_GN, allowed)) is None:
+        allowed *= 2
+    return found
+
+
+def _fewest_stretches(loss_GN: Floats, allowed: float) -> Ints | None:
+    """By dynamic programming over batch sizes: cost_SG is the least total loss so far with S + 1 stretches, the last of length
+    G. None if more stretches than `_MAX_STRETCHES` are needed."""
+    gammas, count = loss_GN.shape
+    limited_GN = np.where(loss_GN <= allowed, loss_GN, np.inf)
+    cost_SG = np.full((_MAX_STRETCHES, gammas), np.inf)
+    cost_SG[0] = limited_GN[:, 0]
+    before_NSG = np.zeros((count, _MAX_STRETCHES, gammas), dtype=np.int64)  # the length at the batch size before
+    for n in range(1, count):
+        best_S = cost_SG.argmin(1)
+        least_S = np.append(np.inf, cost_SG[np.arange(_MAX_STRETCHES), best_S][:-1])
+        changes_SG = least_S[:, None] < cost_SG
+        before_NSG[n] = np.where(changes_SG, np.append(0, best_S[:-1])[:, None], np.arange(gammas))
+        cost_SG = np.where(changes_SG, least_S[:, None], cost_SG) + limited_GN[:, n]
+    possible = np.isfinite(cost_SG).any(1)
+    if not possible.any():
+        return None
+    stretch = int(possible.argmax())
+    gamma = int(cost_SG[stretch].argmin())
+    lengths_N = np.empty(count, dtype=np.int64)
+    for n in range(count - 1, -1, -1):
+        lengths_N[n] = gamma
+        before = int(before_NSG[n, stretch, gamma])
+        stretch -= before != gamma
+        gamma = before
     return lengths_N
 
 
@@ -84,6 +121,7 @@ class DraftOption:
     name: str
     rounds_G: Floats
     step_GN: Floats
+    unmeasured: frozenset[int] = frozenset()  # draft lengths whose times are interpolated
 
 
 @dataclass(frozen=True)
@@ -105,10 +143,15 @@ def plain_spread(drafts: Sequence[DraftOption]) -> float:
 
 def make_schedule(drafts: Sequence[DraftOption]) -> Schedule:
     """Each draft's speedup is over the plain decoding measured with it, so a slow measurement does not penalise a draft."""
-    speedup_DN = np.array([speedups(draft.rounds_G, draft.step_GN).max(0) for draft in drafts])
-    lengths_DN = np.array([best_lengths(draft.rounds_G, draft.step_GN) for draft in drafts])
+    lengths_DN = np.array([draft_lengths(draft.rounds_G, draft.step_GN) for draft in drafts])
+    each_N = np.arange(lengths_DN.shape[1])
+    speedup_DN = np.array(
+        [
+            speedups(draft.rounds_G, draft.step_GN)[lengths_N, each_N]
+            for draft, lengths_N in zip(drafts, lengths_DN, strict=True)
+        ]
+    )
     first_N = speedup_DN.argmax(0)
-    each_N = np.arange(len(first_N))
     lengths_N = lengths_DN[first_N, each_N]
     winner_N = [drafts[one].name if gamma else None for one, gamma in zip(first_N, lengths_N, strict=True)]
     break_even_DN = np.array([break_even_acceptances(draft.step_GN) for draft in drafts])

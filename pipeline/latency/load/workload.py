@@ -1,15 +1,16 @@
 """Requests as input of the queueing model: rounds at each draft length, from an examination or from one acceptance rate."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import brentq
 
 from pipeline.acceptance.moments import rounds_variance
 from pipeline.acceptance.profile import PromptCounts, counts_from_json
-from pipeline.acceptance.rounds import CONVENTIONS, Convention, expected_rounds
+from pipeline.acceptance.rounds import CONVENTIONS, Convention, expected_rounds, iid_tokens_per_call
 from pipeline.errors import UsageError
 from pipeline.latency.costs.step_costs import StepCosts
 from pipeline.latency.load.capacity import RequestSizes, ServerCapacity
@@ -106,15 +107,42 @@ def read_workload(path: Path) -> Workload:
     return replace(found, draft_digest=draft.get("digest"))
 
 
-def constant_acceptance_workload(alpha: float, prompt_tokens: int, tokens: int, gammas: int) -> Workload:
-    """Identical requests with one acceptance rate for every token. ValueError for an output length of 0."""
-    a_1T, lengths_1 = np.full((1, tokens), alpha), np.array([tokens])
-    plain_1 = np.array([max(tokens - _USER.start, 0.0)])
-    rounds_GW = [expected_rounds(a_1T, lengths_1, gamma, _USER).rounds_B for gamma in range(1, gammas + 1)]
-    variance_GW = [rounds_variance(a_1T, lengths_1, gamma, _USER) for gamma in range(1, gammas + 1)]
-    return Workload(
-        np.array([prompt_tokens]), lengths_1, np.vstack([plain_1, *rounds_GW]), np.vstack([[0.0], *variance_GW])
+def constant_acceptance_workload(
+    alpha: float | Sequence[float], prompt_tokens: int, tokens: int | Ints, gammas: int
+) -> Workload:
+    """Requests with output lengths `tokens`, (W,) or one, and one acceptance rate for every token, or one for each draft length
+    from 1. ValueError for an output length of 0."""
+    tokens_W = np.atleast_1d(tokens)
+    alpha_G = [alpha] * gammas if isinstance(alpha, float | int) else alpha
+    plain_W = np.maximum(tokens_W - _USER.start, 0.0)
+    rounds_GW, variance_GW = [plain_W], [np.zeros(len(tokens_W))]
+    for gamma, rate in enumerate(alpha_G[:gammas], 1):
+        a_WT = np.full((len(tokens_W), int(tokens_W.max())), rate)
+        rounds_GW.append(expected_rounds(a_WT, tokens_W, gamma, _USER).rounds_B)
+        variance_GW.append(rounds_variance(a_WT, tokens_W, gamma, _USER))
+    return Workload(np.full(len(tokens_W), prompt_tokens), tokens_W, np.array(rounds_GW), np.array(variance_GW))
+
+
+def measured_acceptance_workload(
+    tokens_by_gamma: Mapping[int, float], prompt_tokens: int, tokens: int | Ints, gammas: int
+) -> Workload:
+    """As `constant_acceptance_workload`, with the tokens per step that were measured at each draft length; interpolated between
+    them. One acceptance rate for all lengths would overrate the long drafts: later draft tokens are accepted less often."""
+    known = dict(sorted({**tokens_by_gamma, 0: 1.0}.items()))
+    length_G: Floats = np.interp(np.arange(1.0, gammas + 1), list(known), list(known.values()))
+    return constant_acceptance_workload(
+        [_acceptance_rate(length, gamma) for gamma, length in enumerate(length_G.tolist(), 1)],
+        prompt_tokens,
+        tokens,
+        gammas,
     )
+
+
+def _acceptance_rate(tokens: float, gamma: int) -> float:
+    """The acceptance rate per token with which a step of draft length `gamma` gives `tokens` tokens."""
+    if not 1 < tokens < gamma + 1:
+        return float(tokens > 1)
+    return float(brentq(lambda alpha: iid_tokens_per_call(alpha, gamma) - tokens, 0.0, 1.0))
 
 
 def make_traces(workload: Workload, gamma: int) -> Traces:
@@ -138,8 +166,10 @@ def server_capacity(workload: Workload, step_costs: StepCosts, lengths_N: Ints) 
     `len(lengths_N)`."""
     step_GN = step_costs.steps(len(lengths_N), round(workload.context), workload.max_gamma)
     chosen = (lengths_N, np.arange(len(lengths_N)))
+    prefill = float(step_costs.prefills(workload.prompt_tokens_W).mean())
     return ServerCapacity(
         (workload.rounds_G[:, None] * step_GN)[chosen],
         step_GN[chosen],
-        float(step_costs.prefills(workload.prompt_tokens_W).mean()),
+        prefill,
+        max(0.0, step_costs.first_token - prefill),
     )

@@ -1,0 +1,134 @@
+"""Columns of a table of measurements: which name is read as which quantity, and in which unit. Pure."""
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pipeline.errors import UsageError, printable
+
+# Quantities and the column names under which they are found; the first match is used. Means stand before medians, because a
+# median time per token times mean tokens per step is not the time of a step.
+COLUMNS: dict[str, tuple[str, ...]] = {
+    "running": ("running", "mean_running", "num_requests_running", "mean_batch_size", "batch_size", "batch"),
+    "concurrency": ("concurrency", "max_concurrency", "request_concurrency", "concurrent_requests"),
+    "rate": ("rate", "request_rate", "qps"),
+    "served_rate": ("served_rate", "request_throughput", "requests_per_second"),
+    "gamma": ("gamma", "k", "num_speculative_tokens", "draft_length"),
+    "acceptance_length": (
+        "acceptance_length",
+        "mean_acceptance_length",
+        "spec_decode_acceptance_length",
+        "tokens_per_target_call",
+        "tokens_per_step",
+        "omega",
+    ),
+    "acceptance_rate": ("alpha",),  # per token
+    "draft_acceptance_rate": ("draft_acceptance_rate", "acceptance_rate"),  # accepted / drafted
+    "step": ("step", "step_s", "step_ms", "step_time_ms"),
+    "itl": ("mean_itl_ms", "itl_mean_ms", "itl_ms", "itl"),
+    "tpot": ("mean_tpot_ms", "tpot_mean_ms", "tpot", "tpot_s", "tpot_ms", "median_tpot_ms", "tpot_p50_ms"),
+    "ttft": ("ttft", "ttft_s", "ttft_p50_ms", "ttft_ms", "median_ttft_ms", "mean_ttft_ms"),
+    "latency": ("latency", "latency_s", "latency_ms", "mean_e2el_ms", "e2el_ms", "request_latency"),
+    "throughput": ("output_tok_s", "output_throughput", "throughput"),
+    "tokens": ("tokens", "output_tokens", "output_len"),
+    "prompt_tokens": ("prompt_tokens", "input_tokens", "input_len"),
+}
+TIMES = ("step", "itl", "tpot", "ttft", "latency")
+SHARES = ("acceptance_rate", "draft_acceptance_rate")
+_UNITS = {
+    **dict.fromkeys(TIMES, "s"),
+    "rate": "requests/s",
+    "served_rate": "requests/s",
+    "throughput": "tokens/s",
+    "acceptance_rate": "per token",
+    "draft_acceptance_rate": "accepted / drafted",
+    "acceptance_length": "tokens per step",
+}
+UNCLEAR = ("throughput",)  # columns whose unit a table may give otherwise: requests/s
+# Names that tables use for two different quantities, with what to say instead.
+_AMBIGUOUS = {
+    "requests": (
+        "concurrency",
+        "'requests' can be how many were sent in all or how many ran at once. If they ran at once, give --column "
+        "concurrency=requests; else name the column of the concurrency",
+    ),
+}
+_SHOWN = 12  # columns in a message
+
+
+def check_names(names: Iterable[str], where: object) -> None:
+    """UsageError for a name that is no quantity."""
+    if unknown := next((name for name in names if name not in COLUMNS), None):
+        raise UsageError(f"{where}: '{unknown}' is not a known quantity; known are {', '.join(COLUMNS)}")
+
+
+def columns_read(row: Mapping[str, Any], given: Mapping[str, str], where: str) -> dict[str, str]:
+    """The column of each quantity that the row has. `given` maps a quantity to a column and goes before the names of `COLUMNS`;
+    a column is read once. UsageError for a column that is not there."""
+    found = {}
+    for name, aliases in COLUMNS.items():
+        column = given.get(name) or next((one for one in aliases if one in row and one not in given.values()), None)
+        if column is None:
+            continue
+        if column not in row:
+            raise UsageError(f"{where}: no column '{printable(column)}'; columns are {listed(row)}")
+        found[name] = column
+    return found
+
+
+def parse_row(row: Mapping[str, Any], columns: Mapping[str, str], where: str) -> dict[str, float]:
+    """Numbers by quantity; times in seconds, shares from 0 to 1. UsageError for what is no number."""
+    found = {}
+    for name, column in columns.items():
+        try:
+            value = float(row[column])
+        except (TypeError, ValueError, OverflowError):
+            value = math.nan
+        if not math.isfinite(value):
+            raise UsageError(f"{where}: {column} is {str(row[column])!r}, which is not a number")
+        found[name] = value * _scale(name, column)
+    return found
+
+
+def told(columns: Mapping[str, str]) -> str:
+    """Which column was read as what, for people."""
+    return ", ".join(f"{column} as {name}{_unit(name, column)}" for name, column in columns.items())
+
+
+def unread(row: Mapping[str, Any], columns: Mapping[str, str]) -> list[str]:
+    """Ambiguous columns that were not read."""
+    return [name for name in _AMBIGUOUS if name in row and name not in columns.values()]
+
+
+def missing_concurrency(row: Mapping[str, Any], where: str) -> UsageError:
+    """What to say where the number of concurrent requests cannot be known."""
+    for name, (_, advice) in _AMBIGUOUS.items():
+        if name in row:
+            return UsageError(f"{where}: the number of concurrent requests is unknown: {advice}")
+    return UsageError(
+        f"{where}: the number of concurrent requests is unknown; columns are {listed(row)}; name its column with "
+        "--column concurrency=NAME (or rate=NAME and latency=NAME)"
+    )
+
+
+def is_median(column: str) -> bool:
+    """Whether the column's name says that it is a median."""
+    return re.search(r"median|p50", column.lower()) is not None
+
+
+def listed(row: Mapping[str, Any]) -> str:
+    """The first column names, for a message."""
+    names = list(row)
+    return printable(", ".join(names[:_SHOWN])) + (", ..." if len(names) > _SHOWN else "")
+
+
+def _scale(name: str, column: str) -> float:
+    if name in TIMES and re.search(r"(?<![a-z])ms(?![a-z])", column.lower()):
+        return 1e-3
+    return 0.01 if name in SHARES and re.search(r"%|percent|(?<![a-z])pct(?![a-z])", column.lower()) else 1.0
+
+
+def _unit(name: str, column: str) -> str:
+    unit = "ms" if name in TIMES and _scale(name, column) != 1 else _UNITS.get(name)
+    return f" ({unit})" if unit else ""

@@ -1,0 +1,99 @@
+"""Output lengths of requests, as a distribution: p95 of the latency is that of the long ones.
+
+With one fixed length for all, p95 at 8 requests was predicted 51% too low for a server whose output lengths vary.
+"""
+
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+
+from pipeline.errors import UsageError
+from pipeline.latency.costs.columns import COLUMNS
+
+Ints = NDArray[np.int64]
+
+LEAST, MOST = 2, 32_768  # tokens of one output
+_QUANTILES = 200  # equally likely requests that stand for a longer list
+_COLUMNS = (*COLUMNS["tokens"], "completion_tokens")
+_HOW = "give a number, MEAN:CAP, or a file of lengths"
+
+
+def parse_output_lengths(text: str) -> Ints:
+    """`200`: one length. `300:1024`: lengths with this mean that end at random and at the cap (geometric). Otherwise a file: a
+    CSV table with a column of lengths, or results of `vllm bench serve --save-detailed`. Returns at most 200 equally likely
+    lengths, ascending. UsageError for anything else."""
+    if Path(text).is_file():
+        return _quantiles(_read(Path(text)), text)
+    mean, colon, cap = text.partition(":")
+    try:
+        numbers = [float(one) for one in ([mean, cap] if colon else [mean])]
+    except ValueError:
+        raise UsageError(f"--output-tokens {text}: no such file, and not a number; {_HOW}") from None
+    if not all(LEAST <= one <= MOST and one == int(one) for one in numbers):
+        raise UsageError(f"--output-tokens {text}: give whole numbers from {LEAST} to {MOST:,}")
+    if not colon:
+        return np.array([int(mean)])
+    if numbers[0] >= numbers[1]:
+        raise UsageError(f"--output-tokens {text}: the mean must be below the cap")
+    return _geometric(*numbers)
+
+
+def _geometric(mean: float, cap: float) -> Ints:
+    """Quantiles of min(1 + geometric, cap) with this mean."""
+    middle_Q = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
+
+    def lengths(scale: float) -> NDArray[np.float64]:
+        found: NDArray[np.float64] = np.clip(np.ceil(-scale * np.log1p(-middle_Q)), LEAST, cap)
+        return found
+
+    return lengths(float(brentq(lambda scale: lengths(scale).mean() - mean, 1e-3, 1e9))).astype(np.int64)
+
+
+def _quantiles(lengths: Sequence[Any], where: str) -> Ints:
+    try:
+        found_W = np.array([float(one) for one in lengths])
+    except (TypeError, ValueError):
+        raise UsageError(f"--output-tokens {where}: a length is not a number") from None
+    found_W = found_W[found_W > 0]  # failed requests have none
+    if not len(found_W) or not (np.isfinite(found_W) & (found_W <= MOST)).all():
+        raise UsageError(f"--output-tokens {where}: give lengths from {LEAST} to {MOST:,} tokens")
+    if len(found_W) > _QUANTILES:
+        found_W = np.quantile(found_W, (np.arange(_QUANTILES) + 0.5) / _QUANTILES)
+    return np.sort(np.maximum(found_W.round(), LEAST).astype(np.int64))
+
+
+def _read(path: Path) -> list[Any]:
+    where = f"--output-tokens {path}"
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError):
+        raise UsageError(f"{where}: not a text file; {_HOW}") from None
+    if path.suffix in (".json", ".jsonl"):
+        return _detailed(text, where)
+    lines = text.splitlines()
+    rows = list(csv.DictReader(lines, delimiter=max(",;\t", key=lines[0].count) if lines else ","))
+    column = next((name for name in _COLUMNS if rows and name in rows[0]), None)
+    if column is None:
+        raise UsageError(f"{where}: no column of output lengths; name it {', '.join(_COLUMNS[:-1])} or {_COLUMNS[-1]}")
+    return [row[column] for row in rows if row[column]]
+
+
+def _detailed(text: str, where: str) -> list[Any]:
+    """All `output_lens` of the results, one or one a line."""
+    try:
+        try:
+            results = json.loads(text)
+        except ValueError:
+            results = [json.loads(line) for line in text.splitlines() if line.strip()]
+        results = results if isinstance(results, list) else [results]
+        return [length for result in results for length in result["output_lens"]]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise UsageError(
+            f"{where}: no output_lens; run `vllm bench serve` with --save-result --save-detailed, or give a CSV table"
+        ) from None

@@ -1,0 +1,222 @@
+"""Measured sweeps, and how well costs that were fitted to a part of one predict the rest. Pure, but for reading the sweeps.
+
+The peer is a non-negative least squares fit of TPOT to [1/E, k/E, B/E, kB/E] with E tokens per step, k the draft length and B
+requests, weighted to relative errors as ours is.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+
+from pipeline.latency.costs.fitted import FittedCosts, fit_measurements
+from pipeline.latency.costs.measurements import Measurement, read_measurements
+from pipeline.latency.load.output_lengths import parse_output_lengths
+from pipeline.latency.load.prediction import predict
+from pipeline.latency.load.schedule import batch_ranges, draft_lengths, request_seconds
+from pipeline.latency.load.workload import measured_acceptance_workload
+from tests.benchmarks.figures import RESULTS
+from tests.benchmarks.vllm_sweep import CAP
+from tests.benchmarks.vllm_sweep import RESULTS as VLLM
+
+Floats = NDArray[np.float64]
+
+MOST_REQUESTS = 256  # of a schedule
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Every measurement of every turn."""
+
+    name: str
+    turns: list[list[Measurement]]
+
+    @property
+    def points(self) -> list[Measurement]:
+        """One for each load and draft length: means over turns."""
+        found: dict[tuple[float, int], list[Measurement]] = {}
+        for one in self.all:
+            found.setdefault((one.requests, one.gamma), []).append(one)
+        return [
+            replace(
+                same[0],
+                step_seconds=float(np.mean([one.step_seconds for one in same])),
+                tokens_per_step=float(np.mean([one.tokens_per_step for one in same])),
+            )
+            for _, same in sorted(found.items())
+        ]
+
+    @property
+    def all(self) -> list[Measurement]:
+        return [one for turn in self.turns for one in turn]
+
+
+def our_sweep() -> Sweep:
+    """Of our decoder, as `latency_sweep` measured it."""
+    figure = json.loads((RESULTS / "latency_sweep.json").read_text())["figure"]
+    return Sweep(
+        "our decoder",
+        [
+            [
+                Measurement(
+                    where="latency_sweep.json",
+                    requests=row["requests"],
+                    gamma=row["gamma"],
+                    tokens_per_step=row["length"],
+                    step_seconds=row["step"],
+                )
+                for row in figure["rows"]
+            ]
+        ],
+    )
+
+
+def vllm_sweep() -> Sweep:
+    """Of vLLM's CPU build, as `vllm_sweep` measured it: the files as its load generator wrote them."""
+    return Sweep("vLLM's CPU build", [read_measurements(path).measured for path in sorted(VLLM.glob("turn-*.jsonl"))])
+
+
+def judged(sweep: Sweep) -> dict[str, Any]:
+    """All figures of a sweep."""
+    loads = sorted({one.requests for one in sweep.points})
+    gammas = sorted({one.gamma for one in sweep.points})
+
+    def colour(one: Measurement) -> int:
+        return (loads.index(one.requests) + gammas.index(one.gamma)) % 2
+
+    return {
+        "name": sweep.name,
+        "loads": loads,
+        "gammas": gammas,
+        "repeats": len(sweep.turns),
+        "repeat_error": repeat_error(sweep),
+        "chessboards": [_split(sweep, lambda one, side=side: colour(one) == side) for side in (0, 1)],  # type: ignore[misc]
+        "lighter": _split(sweep, lambda one: one.requests > loads[0]),
+        "heavier": _split(sweep, lambda one: one.requests < loads[-1]),
+        "best": {f"{load:g}": _best(sweep.points, load) for load in loads},
+        "schedule": _schedule(fit_measurements(sweep.all)),
+    }
+
+
+def repeat_error(sweep: Sweep) -> float | None:
+    """Mean relative difference of a step time in one turn from that in the next one."""
+    if len(sweep.turns) < 2:
+        return None
+    step_TR = np.array(
+        [[one.step_seconds for one in sorted(turn, key=lambda one: (one.requests, one.gamma))] for turn in sweep.turns]
+    )
+    return float(np.mean([np.abs(one_R / other_R - 1).mean() for one_R, other_R in pairwise(step_TR)]))
+
+
+def predicted_tpot(fitted: FittedCosts, points: Sequence[Measurement]) -> Floats:
+    """TPOT with the prefills of the other requests."""
+    prefills = [
+        fitted.prefill * max(0.0, one.requests - 1) * one.tokens_per_step / one.output_tokens
+        if one.output_tokens
+        else 0.0
+        for one in points
+    ]
+    return np.array(
+        [
+            (fitted.step_seconds(one.requests, one.gamma).item() + more) / one.tokens_per_step
+            for one, more in zip(points, prefills, strict=True)
+        ]
+    )
+
+
+def _split(sweep: Sweep, known: Callable[[Measurement], bool]) -> dict[str, Any]:
+    """Fitted to the points that are `known`, tested on the others."""
+    points = sweep.points
+    theirs = [one for one in points if not known(one)]
+    fitted = fit_measurements([one for one in sweep.all if known(one)])
+    true_R = _tpot(theirs)
+    ours_R, peer_R = predicted_tpot(fitted, theirs), _peer([one for one in sweep.all if known(one)], theirs)
+    loads = sorted({one.requests for one in points})
+    return {
+        "mape": float(np.abs(ours_R / true_R - 1).mean()),
+        "peer_mape": float(np.abs(peer_R / true_R - 1).mean()),
+        "r2": _r2(ours_R, true_R),
+        "peer_r2": _r2(peer_R, true_R),
+        "regret": [_regret(points, predicted_tpot(fitted, points), load) for load in loads],
+        "peer_regret": [
+            _regret(points, _peer([one for one in sweep.all if known(one)], points), load) for load in loads
+        ],
+    }
+
+
+def _tpot(points: Sequence[Measurement]) -> Floats:
+    return np.array([one.step_seconds / one.tokens_per_step for one in points])
+
+
+def _peer(known: Sequence[Measurement], asked: Sequence[Measurement]) -> Floats:
+    values_K, _ = nnls(_peer_columns(known) / _tpot(known)[:, None], np.ones(len(known)))
+    found_R: Floats = _peer_columns(asked) @ values_K
+    return found_R
+
+
+def _peer_columns(points: Sequence[Measurement]) -> Floats:
+    return np.array(
+        [np.array([1.0, one.gamma, one.requests, one.gamma * one.requests]) / one.tokens_per_step for one in points]
+    )
+
+
+def _r2(found_R: Floats, true_R: Floats) -> float:
+    return float(1 - ((found_R - true_R) ** 2).sum() / ((true_R - true_R.mean()) ** 2).sum())
+
+
+def _best(points: Sequence[Measurement], load: float) -> int:
+    """The draft length with the least measured TPOT."""
+    own = [one for one in points if one.requests == load]
+    return own[int(_tpot(own).argmin())].gamma
+
+
+def _regret(points: Sequence[Measurement], predicted_R: Floats, load: float) -> float:
+    """Measured TPOT at the draft length with the least predicted TPOT / the least measured TPOT - 1."""
+    own = np.array([one.requests == load for one in points])
+    true = _tpot(points)[own]
+    return float(true[predicted_R[own].argmin()] / true.min() - 1)
+
+
+def _schedule(fitted: FittedCosts) -> dict[str, Any]:
+    """Stretches of the schedule for 1 to 256 requests, and what it loses to the finest one."""
+    rounds_G = measured_acceptance_workload(fitted.tokens_by_gamma, 128, 400, fitted.max_gamma).rounds_G
+    step_GN = fitted.steps(MOST_REQUESTS, 128)
+    lengths_N, seconds_GN = draft_lengths(rounds_G, step_GN), request_seconds(rounds_G, step_GN)
+    loss_N = seconds_GN[lengths_N, np.arange(MOST_REQUESTS)] / seconds_GN.min(0) - 1
+    return {
+        "stretches": [list(one) for one in batch_ranges(lengths_N)],
+        "finest": len(batch_ranges(seconds_GN.argmin(0))),
+        "loss": float(loss_N.max()),
+    }
+
+
+def rates(sweep: Sweep) -> list[dict[str, float]]:
+    """Measured and predicted latency at each request rate of `rates.jsonl`, by costs fitted to the whole sweep."""
+    fitted, found = fit_measurements(sweep.all), []
+    tokens_W = parse_output_lengths(str(VLLM / "rates.jsonl"))
+    for line in (VLLM / "rates.jsonl").read_text().splitlines():
+        result = json.loads(line)
+        gamma, rate = int(result["k"]), float(result["request_rate"])
+        prompt = round(result["total_input_tokens"] / result["completed"])
+        workload = measured_acceptance_workload(fitted.tokens_by_gamma, prompt, tokens_W, fitted.max_gamma)
+        prediction = predict(workload, fitted, np.full(CAP, gamma), [rate])
+        latency = prediction.points[0].speculative
+        assert latency is not None
+        found.append(
+            {
+                "rate": rate,
+                "gamma": gamma,
+                "load": rate / prediction.speculative_limit,
+                "requests": result["completed"],
+                "mean": result["mean_e2el_ms"] / 1e3,
+                "predicted_mean": latency.mean,
+                "p95": result["p95_e2el_ms"] / 1e3,
+                "predicted_p95": latency.p95,
+            }
+        )
+    return found
