@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from scipy.optimize import nnls
 
 from pipeline.latency.costs.fitted import FittedCosts, fit_measurements
 from pipeline.latency.costs.measurements import Measurement, read_measurements
+from pipeline.latency.costs.prefills import prefills_of_others
 from pipeline.latency.load.output_lengths import parse_output_lengths
 from pipeline.latency.load.prediction import predict
 from pipeline.latency.load.schedule import batch_ranges, draft_lengths, request_seconds
@@ -29,31 +31,34 @@ Floats = NDArray[np.float64]
 MOST_REQUESTS = 256  # of a schedule
 
 
+Cell = tuple[int, int]  # nominal concurrency, draft length
+Turn = dict[Cell, Measurement]
+
+
 @dataclass(frozen=True)
 class Sweep:
-    """Every measurement of every turn."""
+    """Every measurement of every turn, by cell."""
 
     name: str
-    turns: list[list[Measurement]]
+    turns: list[Turn]
 
     @property
-    def points(self) -> list[Measurement]:
-        """One for each load and draft length: means over turns."""
-        found: dict[tuple[float, int], list[Measurement]] = {}
-        for one in self.all:
-            found.setdefault((one.requests, one.gamma), []).append(one)
-        return [
-            replace(
-                same[0],
-                step_seconds=float(np.mean([one.step_seconds for one in same])),
-                tokens_per_step=float(np.mean([one.tokens_per_step for one in same])),
-            )
-            for _, same in sorted(found.items())
-        ]
+    def points(self) -> Turn:
+        """One for each cell, in order: means over turns."""
+        return {cell: _mean([turn[cell] for turn in self.turns]) for cell in sorted(self.turns[0])}
+
+    def known(self, is_known: Callable[[Cell], bool]) -> list[Measurement]:
+        """The measurements of some cells in all turns."""
+        return [one for turn in self.turns for cell, one in turn.items() if is_known(cell)]
 
     @property
     def all(self) -> list[Measurement]:
-        return [one for turn in self.turns for one in turn]
+        return self.known(lambda _: True)
+
+
+def _mean(same: Sequence[Measurement]) -> Measurement:
+    names = ("requests", "step_seconds", "tokens_per_step")
+    return replace(same[0], **{name: float(np.mean([getattr(one, name) for one in same])) for name in names})
 
 
 def our_sweep() -> Sweep:
@@ -62,8 +67,8 @@ def our_sweep() -> Sweep:
     return Sweep(
         "our decoder",
         [
-            [
-                Measurement(
+            {
+                (row["requests"], row["gamma"]): Measurement(
                     where="latency_sweep.json",
                     requests=row["requests"],
                     gamma=row["gamma"],
@@ -71,23 +76,31 @@ def our_sweep() -> Sweep:
                     step_seconds=row["step"],
                 )
                 for row in figure["rows"]
-            ]
+            }
         ],
     )
 
 
 def vllm_sweep() -> Sweep:
     """Of vLLM's CPU build, as `vllm_sweep` measured it: the files as its load generator wrote them."""
-    return Sweep("vLLM's CPU build", [read_measurements(path).measured for path in sorted(VLLM.glob("turn-*.jsonl"))])
+    return Sweep("vLLM's CPU build", [_turn(path) for path in sorted(VLLM.glob("turn-*.jsonl"))])
+
+
+def _turn(path: Path) -> Turn:
+    results = map(json.loads, path.read_text().splitlines())
+    return {
+        (result["max_concurrency"], one.gamma): one
+        for result, one in zip(results, read_measurements(path).measured, strict=True)
+    }
 
 
 def judged(sweep: Sweep) -> dict[str, Any]:
     """All figures of a sweep."""
-    loads = sorted({one.requests for one in sweep.points})
-    gammas = sorted({one.gamma for one in sweep.points})
+    points = sweep.points
+    loads, gammas = (sorted({cell[axis] for cell in points}) for axis in (0, 1))
 
-    def colour(one: Measurement) -> int:
-        return (loads.index(one.requests) + gammas.index(one.gamma)) % 2
+    def colour(cell: Cell) -> int:
+        return (loads.index(cell[0]) + gammas.index(cell[1])) % 2
 
     return {
         "name": sweep.name,
@@ -95,10 +108,10 @@ def judged(sweep: Sweep) -> dict[str, Any]:
         "gammas": gammas,
         "repeats": len(sweep.turns),
         "repeat_error": repeat_error(sweep),
-        "chessboards": [_split(sweep, lambda one, side=side: colour(one) == side) for side in (0, 1)],  # type: ignore[misc]
-        "lighter": _split(sweep, lambda one: one.requests > loads[0]),
-        "heavier": _split(sweep, lambda one: one.requests < loads[-1]),
-        "best": {f"{load:g}": _best(sweep.points, load) for load in loads},
+        "chessboards": [_split(sweep, lambda cell, side=side: colour(cell) == side) for side in (0, 1)],  # type: ignore[misc]
+        "lighter": _split(sweep, lambda cell: cell[0] > loads[0]),
+        "heavier": _split(sweep, lambda cell: cell[0] < loads[-1]),
+        "best": {str(load): _best(points, load) for load in loads},
         "schedule": _schedule(fit_measurements(sweep.all)),
     }
 
@@ -107,45 +120,35 @@ def repeat_error(sweep: Sweep) -> float | None:
     """Mean relative difference of a step time in one turn from that in the next one."""
     if len(sweep.turns) < 2:
         return None
-    step_TR = np.array(
-        [[one.step_seconds for one in sorted(turn, key=lambda one: (one.requests, one.gamma))] for turn in sweep.turns]
-    )
+    step_TR = np.array([[turn[cell].step_seconds for cell in sweep.points] for turn in sweep.turns])
     return float(np.mean([np.abs(one_R / other_R - 1).mean() for one_R, other_R in pairwise(step_TR)]))
 
 
 def predicted_tpot(fitted: FittedCosts, points: Sequence[Measurement]) -> Floats:
     """TPOT with the prefills of the other requests."""
-    prefills = [
-        fitted.prefill * max(0.0, one.requests - 1) * one.tokens_per_step / one.output_tokens
-        if one.output_tokens
-        else 0.0
-        for one in points
-    ]
     return np.array(
         [
-            (fitted.step_seconds(one.requests, one.gamma).item() + more) / one.tokens_per_step
-            for one, more in zip(points, prefills, strict=True)
+            (fitted.step_seconds(one.requests, one.gamma).item() + fitted.prefill * (prefills_of_others(one) or 0.0))
+            / one.tokens_per_step
+            for one in points
         ]
     )
 
 
-def _split(sweep: Sweep, known: Callable[[Measurement], bool]) -> dict[str, Any]:
-    """Fitted to the points that are `known`, tested on the others."""
-    points = sweep.points
-    theirs = [one for one in points if not known(one)]
-    fitted = fit_measurements([one for one in sweep.all if known(one)])
-    true_R = _tpot(theirs)
-    ours_R, peer_R = predicted_tpot(fitted, theirs), _peer([one for one in sweep.all if known(one)], theirs)
-    loads = sorted({one.requests for one in points})
+def _split(sweep: Sweep, is_known: Callable[[Cell], bool]) -> dict[str, Any]:
+    """Fitted to the cells that are known, tested on the others."""
+    points, known = sweep.points, sweep.known(is_known)
+    asked = [one for cell, one in points.items() if not is_known(cell)]
+    fitted, true_R = fit_measurements(known), _tpot(asked)
+    ours_R, peer_R = predicted_tpot(fitted, asked), _peer(known, asked)
+    every = list(points.values())
     return {
         "mape": float(np.abs(ours_R / true_R - 1).mean()),
         "peer_mape": float(np.abs(peer_R / true_R - 1).mean()),
         "r2": _r2(ours_R, true_R),
         "peer_r2": _r2(peer_R, true_R),
-        "regret": [_regret(points, predicted_tpot(fitted, points), load) for load in loads],
-        "peer_regret": [
-            _regret(points, _peer([one for one in sweep.all if known(one)], points), load) for load in loads
-        ],
+        "regret": _regrets(points, predicted_tpot(fitted, every)),
+        "peer_regret": _regrets(points, _peer(known, every)),
     }
 
 
@@ -169,17 +172,19 @@ def _r2(found_R: Floats, true_R: Floats) -> float:
     return float(1 - ((found_R - true_R) ** 2).sum() / ((true_R - true_R.mean()) ** 2).sum())
 
 
-def _best(points: Sequence[Measurement], load: float) -> int:
+def _best(points: Turn, load: int) -> int:
     """The draft length with the least measured TPOT."""
-    own = [one for one in points if one.requests == load]
+    own = [one for cell, one in points.items() if cell[0] == load]
     return own[int(_tpot(own).argmin())].gamma
 
 
-def _regret(points: Sequence[Measurement], predicted_R: Floats, load: float) -> float:
-    """Measured TPOT at the draft length with the least predicted TPOT / the least measured TPOT - 1."""
-    own = np.array([one.requests == load for one in points])
-    true = _tpot(points)[own]
-    return float(true[predicted_R[own].argmin()] / true.min() - 1)
+def _regrets(points: Turn, predicted_R: Floats) -> list[float]:
+    """By load: measured TPOT at the draft length with the least predicted TPOT / the least measured TPOT - 1."""
+    true_R, load_R = _tpot(list(points.values())), np.array([load for load, _ in points])
+    return [
+        float(true_R[own_R][predicted_R[own_R].argmin()] / true_R[own_R].min() - 1)
+        for own_R in (load_R == load for load in sorted(set(load_R)))
+    ]
 
 
 def _schedule(fitted: FittedCosts) -> dict[str, Any]:

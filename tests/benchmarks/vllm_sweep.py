@@ -1,7 +1,8 @@
 """A sweep of vLLM's CPU build with vLLM's own load generator: concurrency by draft length, and one draft length by request rate.
 
-One server for each draft length, all of the constructed pair; the calls are made in random order, so that a slow moment of the
-machine does not fall on neighbouring points. The results are kept as vLLM writes them, one JSON line a call.
+One server for each draft length, all of the constructed pair; the calls of a turn are made in random order, so that a slow moment
+of the machine does not fall on neighbouring points, and one request rate is measured after each turn. The results are kept as
+vLLM writes them, one JSON line a call.
 """
 
 import json
@@ -15,10 +16,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-CONCURRENCIES, LENGTHS, TURNS = (1, 2, 4, 8, 16), tuple(range(6)), 3
+PROMPTS = {1: 10, 2: 16, 4: 32, 8: 56, 16: 112}  # by concurrency: at 7 a place the batch is full 97% of the time
+LENGTHS = tuple(range(6))
 ACCEPTANCE = 0.75
 CAP = 16  # max_num_seqs
-RATES, RATE_LENGTH, RATE_REQUESTS = (1.1, 1.6, 2.1), 3, 1_000  # requests/s at one draft length
+RATES, RATE_LENGTH, RATE_REQUESTS = (1.3, 1.7, 2.1), 3, 1_000  # requests/s at one draft length, one after each turn
 _INPUT, _OUTPUT, _SPREAD = 24, 40, 0.3  # tokens of a request, each up to so much longer or shorter
 _VLLM = "VLLM_PYTHON"
 RESULTS = Path(__file__).parents[1] / "fixtures" / "vllm_sweep"
@@ -27,51 +29,49 @@ RESULTS = Path(__file__).parents[1] / "fixtures" / "vllm_sweep"
 def main() -> None:
     if _VLLM not in os.environ:
         sys.exit(f"vllm_sweep: {_VLLM} is not set: it names the Python of vLLM's environment")
-    python, wanted = Path(os.environ[_VLLM]), sys.argv[1:] or ["loads", "rates"]
-    RESULTS.mkdir(parents=True, exist_ok=True)
+    python = Path(os.environ[_VLLM])
     with tempfile.TemporaryDirectory() as place, ExitStack() as stack:
-        lengths = LENGTHS if "loads" in wanted else (RATE_LENGTH,)
-        urls = start_servers(python, Path(place), lengths, stack)
-        if "loads" in wanted:
-            measure_loads(python, Path(place), urls)
-        if "rates" in wanted:
-            measure_rates(python, Path(place), urls[RATE_LENGTH])
+        measure(python, Path(place), start_servers(python, Path(place), LENGTHS, stack))
 
 
-def measure_loads(python: Path, place: Path, urls: Mapping[int, str]) -> None:
-    """Closed loops: write `turn-1.jsonl` and so on."""
-    order = random.Random(0)
-    for turn in range(TURNS + 1):  # the first one is not kept
-        cells = [(concurrency, length) for concurrency in CONCURRENCIES for length in LENGTHS]
-        order.shuffle(cells)
-        file = RESULTS / f"turn-{turn}.jsonl" if turn else place / "first.jsonl"
-        file.unlink(missing_ok=True)
-        calls = [
-            {
-                **_request(urls[length], length, file, place, seed=turn),
-                "max-concurrency": concurrency,
-                "num-prompts": max(10, 5 * concurrency) if turn else 2,
-            }
-            for concurrency, length in cells
-        ]
-        call(python, calls)
+def measure(python: Path, place: Path, urls: Mapping[int, str]) -> None:
+    """Write `turn-1.jsonl` and so on, and `rates.jsonl`. `place` holds the pair."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    (RESULTS / "rates.jsonl").unlink(missing_ok=True)
+    _measure_loads(python, place, urls, 0, place / "first.jsonl")  # warms the servers up
+    for turn, rate in enumerate(RATES, 1):
+        _measure_loads(python, place, urls, turn, RESULTS / f"turn-{turn}.jsonl")
+        _measure_rate(python, place, urls[RATE_LENGTH], rate)
         print(f"turn {turn} is done", flush=True)
 
 
-def measure_rates(python: Path, place: Path, url: str) -> None:
-    """Open loops: write `rates.jsonl`, with the output length of each request."""
-    file, detailed = RESULTS / "rates.jsonl", place / "rates.jsonl"
+def _measure_loads(python: Path, place: Path, urls: Mapping[int, str], turn: int, file: Path) -> None:
+    """Closed loops at every concurrency and draft length; in turn 0 with two requests each."""
+    cells = [(concurrency, length) for concurrency in PROMPTS for length in LENGTHS]
+    random.Random(turn).shuffle(cells)
     file.unlink(missing_ok=True)
-    for rate in RATES:
-        detailed.unlink(missing_ok=True)
-        asked = _request(url, RATE_LENGTH, detailed, place, seed=100)
-        call(python, [asked | {"request-rate": rate, "num-prompts": RATE_REQUESTS}], ["--save-detailed"])
-        result = json.loads(detailed.read_text())
-        for name in ("input_lens", "ttfts", "itls", "generated_texts", "errors", "start_times"):
-            result.pop(name, None)
-        with file.open("a") as lines:
-            lines.write(json.dumps(result) + "\n")
-        print(f"rate {rate} is done", flush=True)
+    calls = [
+        {
+            **_request(urls[length], length, file, place, seed=turn),
+            "max-concurrency": concurrency,
+            "num-prompts": PROMPTS[concurrency] if turn else 2,
+        }
+        for concurrency, length in cells
+    ]
+    _call(python, calls)
+
+
+def _measure_rate(python: Path, place: Path, url: str, rate: float) -> None:
+    """An open loop with Poisson arrivals; keeps the output length of each request, but not its text and chunks."""
+    detailed = place / f"rate-{rate:g}.jsonl"
+    detailed.unlink(missing_ok=True)
+    asked = _request(url, RATE_LENGTH, detailed, place, seed=100)
+    _call(python, [asked | {"request-rate": rate, "num-prompts": RATE_REQUESTS}], ["--save-detailed"])
+    result = json.loads(detailed.read_text())
+    for name in ("input_lens", "ttfts", "itls", "generated_texts", "errors", "start_times"):
+        result.pop(name, None)
+    with (RESULTS / "rates.jsonl").open("a") as lines:
+        lines.write(json.dumps(result) + "\n")
 
 
 def start_servers(python: Path, place: Path, lengths: Sequence[int], stack: ExitStack) -> dict[int, str]:
@@ -116,7 +116,7 @@ def _request(url: str, length: int, file: Path, place: Path, seed: int) -> dict[
     }
 
 
-def call(python: Path, calls: Sequence[Mapping[str, Any]], more: Sequence[str] = ()) -> None:
+def _call(python: Path, calls: Sequence[Mapping[str, Any]], more: Sequence[str] = ()) -> None:
     """Run `vllm.benchmarks.serve` once for each, in order."""
     always = ["--ignore-eos", "--save-result", "--append-result", "--disable-tqdm", *more]
     flags = [[text for name, value in one.items() for text in (f"--{name}", str(value))] + always for one in calls]

@@ -96,6 +96,37 @@ def test_blocking_prefills_are_taken_out(known: bool, tmp_path: Path) -> None:
     assert _error(found, straight, LOADS) < 0.01
 
 
+def test_prefills_that_are_part_of_a_step_take_what_they_add_to_it(tmp_path: Path) -> None:
+    """TTFT of one request is a step of 15.3 ms and 40 ms for its prompt: each prefill delays the others by 40 ms. Each place
+    serves 5 requests, the first ones without a delay to others."""
+    rows = _sweep(
+        lambda batch, gamma: straight(batch, gamma) + 0.04 * (batch - 1) * LENGTHS[gamma] / OUTPUT * (1 - 1 / 5),
+        output_tokens=lambda *_: OUTPUT,
+        ttft_ms=lambda _, gamma: 40 + 1e3 * straight(1, gamma),
+        completed=lambda batch, _: 5 * batch,
+    )
+    found = _fitted(tmp_path, rows)
+
+    assert pytest.approx(0.04, rel=0.02) == found.prefill
+    assert 1 == found.first_steps
+    assert _error(found, straight, LOADS) < 0.01
+
+
+def test_repeats_of_nearly_the_same_load_are_one_point(tmp_path: Path) -> None:
+    """They would otherwise predict each other when they are left out, and the error of a sweep with 20% of noise be 6%."""
+    random = np.random.default_rng(0)
+    noisy = _sweep(lambda batch, gamma: straight(batch, gamma) * random.choice([0.8, 1.2]), LOADS[1:])
+    exact, shifted = (
+        _fitted(
+            tmp_path,
+            [row | {"concurrency": row["concurrency"] * random.uniform(1 - by, 1 + by)} for row in noisy * 3],
+        )
+        for by in (0.0, 0.02)
+    )
+
+    assert pytest.approx(exact.leave_one_out.chosen, rel=0.2) == shifted.leave_one_out.chosen
+
+
 def test_sliced_prefills_stay_in_the_steps(tmp_path: Path) -> None:
     """The left-out error decides: without them the steps bend, with them they are straight. 5.7 and 23.8% off if taken out."""
     rows = _sweep(straight, output_tokens=lambda *_: OUTPUT, ttft_ms=lambda batch, _: 20 * batch)
@@ -106,7 +137,8 @@ def test_sliced_prefills_stay_in_the_steps(tmp_path: Path) -> None:
 
 
 def test_ttft_is_part_of_the_latency_where_prefills_stay_in_the_steps(tmp_path: Path) -> None:
-    """200 ms of one request are added to the mean and to p95, in the formula and in the simulation."""
+    """200 ms of one request are added to the mean and to p95, in the formula and in the simulation: a step of the batch, which
+    takes as long as one alone at a low load, and the rest."""
     found = _fitted(tmp_path, _sweep(straight, ttft_ms=lambda *_: 200))
     workload = constant_acceptance_workload(0.7, 100, 128, 5)
     points = [
@@ -118,7 +150,7 @@ def test_ttft_is_part_of_the_latency_where_prefills_stay_in_the_steps(tmp_path: 
     for name in ("mean", "p95"):
         for part in ("speculative", "simulated"):
             with_it, without = (getattr(getattr(point, part), name) for point in points)
-            assert pytest.approx(0.2) == with_it - without
+            assert pytest.approx(0.2, rel=0.05) == with_it - without
 
 
 def test_requests_sent_are_no_concurrency(tmp_path: Path) -> None:

@@ -106,6 +106,7 @@ def test_results_of_vllm_bench_are_read(tmp_path: Path) -> None:
             step_seconds=pytest.approx(0.013),
             output_tokens=128.0,
             ttft=0.08,
+            requests_per_place=2.5,
         ),
         Measurement(
             where=f"{path}: result 2",
@@ -115,8 +116,32 @@ def test_results_of_vllm_bench_are_read(tmp_path: Path) -> None:
             step_seconds=pytest.approx(2.2 * 0.013),
             output_tokens=128.0,
             ttft=0.08,
+            requests_per_place=2.5,
         ),
     ] == read_measurements(path).measured
+
+
+@pytest.mark.parametrize(
+    ("throughput", "requests"), [(1.86, 3.72), (2.1, 4.0), (0.5, 4.0)], ids=["partly full", "inexact", "another unit"]
+)
+def test_a_closed_loop_counts_the_requests_that_were_there(throughput: float, requests: float, tmp_path: Path) -> None:
+    """The batch fills at the start and empties at the end: 1.86 requests per second times 2 s. Not above the concurrency, and
+    not far below it."""
+    run = {
+        "completed": 10,
+        "total_output_tokens": 1280,
+        "max_concurrency": 4,
+        "request_throughput": throughput,
+        "mean_tpot_ms": 15.0,
+        "mean_ttft_ms": 2000 - 127 * 15.0,
+    }
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(run))
+    table = read_measurements(path)
+
+    assert pytest.approx(requests) == table.measured[0].requests
+    assert (4.0 if requests < 4 else None) == table.measured[0].most_requests
+    assert (requests < 4) == any("was taken instead of the concurrency" in note for note in table.notes)
 
 
 def test_an_open_loop_of_vllm_bench_uses_its_throughput(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """The simulated server: computed by hand without randomness, compared with the closed form otherwise."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -26,6 +28,19 @@ def test_a_request_alone_takes_its_prefill_and_its_steps() -> None:
 
     np.testing.assert_allclose(served.first_token_R - served.arrived_R, 2.0, rtol=1e-6)
     np.testing.assert_allclose(served.finished_R - served.arrived_R, 2.0 + 3 * 0.5, rtol=1e-6)
+
+
+def test_a_prefill_that_is_part_of_a_step_takes_one() -> None:
+    """Chunked prefill: the first token comes with the first step, which takes longer in a full batch."""
+    replica = replace(_replica([0.5, 2.0]), first_steps=1)
+    alone = simulate(replica, _traces([4]), rate=1e-6, requests=3, seed=0)
+    both = simulate(replica, _traces([4]), rate=1e9, requests=2, seed=0)
+
+    np.testing.assert_allclose(alone.first_token_R - alone.arrived_R, 0.5, rtol=1e-6)
+    np.testing.assert_allclose(alone.finished_R - alone.arrived_R, 4 * 0.5, rtol=1e-6)
+    # The second one arrives in the first step of the other, which ends after 4 steps; then it is alone for its last.
+    np.testing.assert_allclose(both.first_token_R, [0.5, 2.5], atol=1e-6)
+    np.testing.assert_allclose(both.finished_R, [6.5, 7.0], atol=1e-6)
 
 
 @pytest.mark.parametrize(("acceptance", "rounds"), [(1.0, 3), (0.0, 8)])

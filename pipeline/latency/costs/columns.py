@@ -33,6 +33,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "throughput": ("output_tok_s", "output_throughput", "throughput"),
     "tokens": ("tokens", "output_tokens", "output_len"),
     "prompt_tokens": ("prompt_tokens", "input_tokens", "input_len"),
+    "completed": ("completed",),
 }
 TIMES = ("step", "itl", "tpot", "ttft", "latency")
 SHARES = ("acceptance_rate", "draft_acceptance_rate")

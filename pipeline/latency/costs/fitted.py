@@ -21,6 +21,7 @@ Floats = NDArray[np.float64]
 
 KIND, SCHEMA = "fitted costs", 3
 _MIN_POINTS = 6  # distinct (requests, gamma) points below which only the linear model is used
+_REPEAT = 1.08  # ratio of two numbers of requests up to which they are one point
 # Left-out error up to which an earlier treatment of prefills is kept: ratio to the least, and difference.
 _AS_GOOD, _AS_GOOD_POINTS = 1.1, 0.001
 _PLAUSIBLE = {  # attributes of a measurement with the values that a server can have
@@ -76,6 +77,11 @@ class FittedCosts:
     def covers(self, batch: int, gamma: int, context: int) -> bool:
         return self.min_requests <= batch <= self.max_requests and gamma <= self.max_gamma
 
+    @property
+    def first_steps(self) -> int:
+        """1 if the TTFT of a request that is alone is a step or more beyond a blocking prefill; half a step is taken for one."""
+        return int(self.first_token - self.prefill > 0.5 * float(self.step_seconds(1, 0)))
+
     def measured(self, gamma: int) -> bool:
         return not self.gammas or gamma in self.gammas
 
@@ -129,7 +135,7 @@ def fit_measurements(measured: Sequence[Measurement], experts: Experts | None = 
         piecewise,
         treatment.prefill,
         int(gamma_R.max()),
-        max(1, int(requests_R.max())),
+        max(1, *(int(one.most_requests or one.requests) for one in measured)),
         errors,
         bool((gamma_R == 0).any()),
         max(1, int(np.ceil(requests_R.min()))),
@@ -164,17 +170,30 @@ def _chosen(
     """The model of a treatment's steps, left-out errors of the steps, and the left-out error of whole steps, prefills included,
     by which treatments are compared. With too few points the linear model and its error on what it was fitted to."""
     seconds_R, prefills_R = treatment.seconds_R, treatment.prefill * treatment.prefills_R
-    points_P2, point_R = np.unique(np.column_stack([requests_R, gamma_R]), axis=0, return_inverse=True)
-    if len(points_P2) < _MIN_POINTS:
+    point_R = _point_numbers(requests_R, gamma_R)
+    if point_R.max() + 1 < _MIN_POINTS:
         fitted_R = treatment.costs.step_seconds(requests_R, gamma_R)
         whole = float(np.abs((fitted_R - seconds_R) / (seconds_R + prefills_R)).mean())
         return None, LeaveOneOut(0.0, 0.0), whole
-    counted = np.bincount(point_R.ravel())
-    seconds_P, prefills_P = (np.bincount(point_R.ravel(), one_R) / counted for one_R in (seconds_R, prefills_R))
-    choice: Choice = choose_model(points_P2[:, 0], points_P2[:, 1], seconds_P, experts)
+    requests_P, gamma_P, seconds_P, prefills_P = (
+        np.bincount(point_R, one_R) / np.bincount(point_R) for one_R in (requests_R, gamma_R, seconds_R, prefills_R)
+    )
+    choice: Choice = choose_model(requests_P, gamma_P, seconds_P, experts)
     linear, chosen = (float(np.abs(one_R / seconds_P - 1).mean()) for one_R in (choice.linear_R, choice.chosen_R))
     whole = float(np.abs((choice.chosen_R - seconds_P) / (seconds_P + prefills_P)).mean())
     return choice.piecewise, LeaveOneOut(linear, chosen), whole
+
+
+def _point_numbers(requests_R: Floats, gamma_R: Floats) -> NDArray[np.int64]:
+    """The number of each measurement's point. Measurements of one draft length at nearly the same number of requests are repeats
+    of one point: each would otherwise tell the others when it is left out."""
+    order_R = np.lexsort((requests_R, gamma_R))
+    point_R, first, number = np.zeros(len(order_R), dtype=np.int64), order_R[0], 0
+    for one in order_R:
+        if gamma_R[one] != gamma_R[first] or requests_R[one] > _REPEAT * requests_R[first]:
+            first, number = one, number + 1
+        point_R[one] = number
+    return point_R
 
 
 def fitted_costs_from_json(raw: Any, where: str) -> FittedCosts:

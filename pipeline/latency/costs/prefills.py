@@ -1,8 +1,9 @@
 """How measured steps are freed of the prefills of other requests. Pure.
 
-An engine that runs a whole prefill between two steps makes the steps around it longer; one that slices prefills into the steps
-(chunked prefill) spreads them. The measurements do not say which, so each treatment is tried, and the steps that the others
-predict decide (`fitted.py`).
+An engine that runs a whole prefill between two steps delays the batch by the time of a prefill; one that puts prompt tokens
+into a step (chunked prefill) makes that step longer, by less, because the step reads the weights without them too; one that
+slices prefills into many steps spreads them. The measurements do not say which, so each treatment is tried, and the steps that
+the others predict decide (`fitted.py`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,25 +32,26 @@ class Treatment:
 
 
 def treatments(measured: Sequence[Measurement], experts: Experts | None) -> Iterator[Treatment]:
-    """In order of preference: a known prefill time is subtracted; a fitted one; none."""
+    """In order of preference: TTFT of one request is subtracted; TTFT less a step; a fitted time; none."""
     requests_R = np.array([one.requests for one in measured])
     gamma_R = np.array([one.gamma for one in measured])
     seconds_R = np.array([one.step_seconds for one in measured])
     none_R = np.zeros(len(measured))
     whole = fit_costs(requests_R, gamma_R, seconds_R, experts)
-    prefill, prefills_R = unloaded_ttft(measured), _prefills(measured)
     if all(one.isolated for one in measured):
-        yield Treatment(whole, seconds_R, none_R, prefill or 0.0)
+        yield Treatment(whole, seconds_R, none_R, unloaded_ttft(measured) or 0.0)
         return
-    if prefills_R is not None and prefills_R.any():
-        if prefill is not None and _remains(without_R := seconds_R - prefill * prefills_R, seconds_R):
-            yield Treatment(fit_costs(requests_R, gamma_R, without_R, experts), without_R, prefills_R, prefill)
+    prefills_R = np.array([prefills_of_others(one) or 0.0 for one in measured])
+    if prefills_R.any() and all(one.output_tokens is not None for one in measured):
+        for known in _known_prefills(measured):
+            if _remains(without_R := seconds_R - known * prefills_R, seconds_R):
+                yield Treatment(fit_costs(requests_R, gamma_R, without_R, experts), without_R, prefills_R, known)
         fitted = fit_costs(requests_R, gamma_R, seconds_R, experts, prefills_R)
         value = fitted.coefficients[PREFILL].value
         # A prefill that cannot be told apart stays in the steps, where its cost is known: taking the column out of the
         # prediction would lose it.
-        known = PREFILL not in fitted.confounded and value > 0
-        if known and _remains(without_R := seconds_R - value * prefills_R, seconds_R):
+        apart = PREFILL not in fitted.confounded and value > 0
+        if apart and _remains(without_R := seconds_R - value * prefills_R, seconds_R):
             yield Treatment(fitted, without_R, prefills_R, value)
     yield Treatment(whole, seconds_R, none_R, 0.0)
 
@@ -58,17 +60,34 @@ def _remains(without_R: Floats, seconds_R: Floats) -> bool:
     return bool((without_R > _MIN_REMAINDER * seconds_R).all())
 
 
-def _prefills(measured: Sequence[Measurement]) -> Floats | None:
-    """Prefills of other requests per step in a closed loop: each other request starts anew once per output length. None if
-    output lengths are unknown."""
-    if any(one.output_tokens is None for one in measured):
+def prefills_of_others(one: Measurement) -> float | None:
+    """Prefills of other requests per step in a closed loop: each other request starts anew once per output, except that the
+    first ones are prefilled before any is decoded. None if the output length is unknown."""
+    if one.output_tokens is None:
         return None
-    return np.array([max(0.0, one.requests - 1) * one.tokens_per_step / (one.output_tokens or 1.0) for one in measured])
+    starts = max(0.0, one.requests - 1) * one.tokens_per_step / one.output_tokens
+    return starts * (1 - 1 / one.requests_per_place) if one.requests_per_place else starts
+
+
+def _known_prefills(measured: Sequence[Measurement]) -> list[float]:
+    """Seconds by which a prefill delays the batch: alone, and as part of a step that would have been made without it too."""
+    alone_U2 = np.array(_unloaded(measured))
+    if not len(alone_U2):
+        return []
+    times = np.median(alone_U2[:, 0]), np.median(alone_U2[:, 0] - alone_U2[:, 1])
+    return [float(time) for time in times if time > 0]
 
 
 def unloaded_ttft(measured: Sequence[Measurement]) -> float | None:
     """Median TTFT of measurements without queueing: one request at a time, or measured in isolation. None if there are none."""
-    known = [
-        one.ttft for one in measured if (one.isolated or one.requests < _MAX_UNLOADED_BATCH) and one.ttft is not None
+    known = _unloaded(measured)
+    return float(np.median([ttft for ttft, _ in known])) if known else None
+
+
+def _unloaded(measured: Sequence[Measurement]) -> list[tuple[float, float]]:
+    """TTFT and seconds of a step."""
+    return [
+        (one.ttft, one.step_seconds)
+        for one in measured
+        if (one.isolated or one.requests < _MAX_UNLOADED_BATCH) and one.ttft is not None
     ]
-    return float(np.median(known)) if known else None

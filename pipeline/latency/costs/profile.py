@@ -57,6 +57,11 @@ class Profile:
         return 0.0
 
     @property
+    def first_steps(self) -> int:
+        """0: the measured prefills were run alone."""
+        return 0
+
+    @property
     def draft_digest(self) -> str | None:
         """Digest of the measured draft."""
         found = self.about.get("draft")

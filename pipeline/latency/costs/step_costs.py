@@ -41,6 +41,12 @@ class StepCosts(Protocol):
         """Time to first token of a request that is alone, where that was measured; 0 if unknown."""
         ...
 
+    @property
+    def first_steps(self) -> int:
+        """Steps of the batch that the first token takes: 1 where a prefill is part of a step (chunked prefill), so that a full
+        batch delays the first token too; 0 where a prefill blocks the batch, and where TTFT is unknown."""
+        ...
+
     def measured(self, gamma: int) -> bool:
         """Whether this draft length was measured; times of others are interpolated."""
         ...

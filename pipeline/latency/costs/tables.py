@@ -73,20 +73,21 @@ def _json(text: str) -> Any:
 
 def _vllm(path: Path, result: dict[str, Any]) -> dict[str, Any]:
     """Add quantities that follow from the totals: mean lengths, and the draft length by the counters (0 if no drafts were
-    counted) unless `--metadata` states it. For an open loop, replace max_concurrency, which is only a limit, by the throughput
-    without the drain after the last arrival."""
+    counted) unless `--metadata` states it, and the mean latency. For an open loop, replace max_concurrency, which is only a
+    limit, by the throughput without the drain after the last arrival."""
     try:
         drafts, completed = result.get("spec_decode_num_drafts") or 0, max(1, result["completed"])
         if not any(name in result for name in _DRAFT_LENGTHS):
             result["gamma"] = round(result["spec_decode_draft_tokens"] / drafts) if drafts else 0
         result["tokens"] = result["total_output_tokens"] / completed
         result["prompt_tokens"] = result.get("total_input_tokens", 0) / completed
-        if result.get("request_rate") in _UNLIMITED:
+        closed = result.get("request_rate") in _UNLIMITED
+        if not closed or {"mean_ttft_ms", "mean_tpot_ms"} <= result.keys():
+            result["latency_s"] = (result["mean_ttft_ms"] + result["mean_tpot_ms"] * (result["tokens"] - 1)) / 1e3
+        if closed:
             result.pop("request_rate", None)
         else:
             result.pop("max_concurrency", None)
-            ttft, tpot = (result.get(f"mean_{name}_ms", 0.0) / 1e3 for name in ("ttft", "tpot"))
-            result["latency_s"] = ttft + tpot * (result["tokens"] - 1)
             result["request_throughput"] = completed / max(result["duration"] - result["latency_s"], 1e-9)
             result.pop("output_throughput", None)  # over the whole duration, so it is low by the drain
     except (KeyError, TypeError, ValueError, OverflowError) as error:

@@ -12,7 +12,7 @@ Floats = NDArray[np.float64]
 class ServerCapacity:
     """Times in seconds by batch size n, entry n - 1; the last entry is the batch cap (max_num_seqs)."""
 
-    service_N: Floats  # decoding the mean request to its end
+    service_N: Floats  # the steps of the mean request, to its end
     step_N: Floats  # one step
     prefill: float  # mean prefill; it blocks the batch for this long
     before_decoding: float = 0.0  # time before the first token beyond that, which delays no other request

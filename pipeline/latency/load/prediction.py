@@ -86,25 +86,28 @@ def predict(
     speculative_limit = speculative.stability_limit * replicas
     points = []
     for rate in sorted(rates or [share * speculative_limit for share in DEFAULT_LOADS]):
-        found = _latency_at(rate / replicas, speculative, workload, lengths_N)
+        found = _latency_at(rate / replicas, speculative, workload, lengths_N, step_costs.first_steps)
         simulation = (
             _simulate(rate, workload, step_costs, lengths_N, replicas, simulated, seed, speculative.before_decoding)
             if simulated and found
             else None
         )
-        points.append(LoadPoint(rate, _latency_at(rate / replicas, plain, workload, lengths_N * 0), found, simulation))
+        without = _latency_at(rate / replicas, plain, workload, lengths_N * 0, step_costs.first_steps)
+        points.append(LoadPoint(rate, without, found, simulation))
     return Prediction(points, plain.stability_limit * replicas, speculative_limit)
 
 
-def _latency_at(rate: float, capacity: ServerCapacity, workload: Workload, lengths_N: Ints) -> Latency | None:
+def _latency_at(
+    rate: float, capacity: ServerCapacity, workload: Workload, lengths_N: Ints, first_steps: int
+) -> Latency | None:
     """Request sizes are those at the draft length of the mean batch size."""
-    first = latency(rate, capacity, workload.sizes(int(lengths_N[0])))
+    first = latency(rate, capacity, workload.sizes(int(lengths_N[0]), first_steps))
     if first is None:
         return None
     mean_batch = min(max(round(first.batch), 1), len(lengths_N))
     if lengths_N[mean_batch - 1] == lengths_N[0]:
         return first
-    return latency(rate, capacity, workload.sizes(int(lengths_N[mean_batch - 1])))
+    return latency(rate, capacity, workload.sizes(int(lengths_N[mean_batch - 1]), first_steps))
 
 
 def _simulate(
@@ -118,7 +121,7 @@ def _simulate(
     before_decoding: float,
 ) -> SimulatedLatency:
     step_GN = step_costs.steps(len(lengths_N), round(workload.context), workload.max_gamma)
-    replica = Replica(step_GN, step_costs.prefills, lambda count: int(lengths_N[count - 1]))
+    replica = Replica(step_GN, step_costs.prefills, lambda count: int(lengths_N[count - 1]), step_costs.first_steps)
     seconds_R = (
         simulate(
             replica, make_traces(workload, max(1, int(np.median(lengths_N)))), rate, requests, seed, replicas

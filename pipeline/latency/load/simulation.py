@@ -1,13 +1,14 @@
 """Discrete-event simulation of servers with continuous batching. Pure, seeded.
 
 Arrivals are Poisson. Each request goes to the replica with the fewest requests, waits for a place in the batch, and is
-prefilled when the next step begins; prefills block the batch and emit the first token. A step takes the measured time for the
-batch size and draft length, and advances each request by its accepted draft tokens and one more.
+prefilled when the next step begins; prefills block the batch and emit the first token, or are part of that step, which emits
+it. A step takes the measured time for the batch size and draft length, and advances each request by its accepted draft tokens
+and one more.
 """
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import ceil, inf, isfinite
 
 import numpy as np
@@ -24,6 +25,7 @@ class Replica:
     step_GN: Floats  # step time by draft length and batch size: [gamma, n - 1]; the last n is the batch cap
     prefill: Callable[[Ints], Floats]  # by prompt length
     gamma: Callable[[int], int]  # draft length by batch size
+    first_steps: int = 0  # 1: the first token comes at the end of the first step in the batch
 
 
 @dataclass(frozen=True)
@@ -81,9 +83,7 @@ class _ActiveRequest:
 
     request: int
     accepted_T: list[int]  # draft tokens accepted in a row, from each output position
-    emitted_S: list[int] = field(
-        default_factory=lambda: [1]
-    )  # tokens emitted after each coming step; prefill emits one
+    emitted_S: list[int]  # tokens emitted after each coming step; a blocking prefill has emitted one
     step: int = 0  # index of the current step
 
     def set_gamma(self, gamma: int) -> None:
@@ -91,7 +91,7 @@ class _ActiveRequest:
         emitted = self.emitted_S[self.step]
         self.emitted_S, self.step = [emitted], 0
         while emitted < len(self.accepted_T):
-            accepted = self.accepted_T[emitted]
+            accepted = self.accepted_T[emitted] if emitted else 0  # the first token comes without draft tokens
             emitted += 1 + (accepted if accepted < gamma else gamma)
             self.emitted_S.append(emitted)
 
@@ -154,6 +154,8 @@ class _ReplicaState:
             for active in self._batch if gamma != self._gamma else self._batch[before:]:
                 active.set_gamma(gamma)
             self._gamma, self._step = gamma, float(self._replica.step_GN[gamma, count - 1])
+            if self._replica.first_steps:
+                self._served.first_token_R[[active.request for active in self._batch[before:]]] = now + self._step
             room = self._waiting and count < self._cap  # requests of one token have left places free
             self._steps = 1 if room else min(active.steps_left for active in self._batch)
         self.end = now + self._steps * self._step if new or self._batch else inf
@@ -164,11 +166,11 @@ class _ReplicaState:
         now += float(self._prefill_W[trace_B].sum())
         self._served.first_token_R[new] = now
         for request, trace in zip(new, trace_B, strict=True):
-            tokens = int(self._traces.tokens_W[trace])
-            if tokens <= 1:
+            tokens, emitted = int(self._traces.tokens_W[trace]), 1 - self._replica.first_steps
+            if tokens <= emitted:
                 self._served.finished_R[request] = now
             else:
-                self._batch.append(_ActiveRequest(request, self._draw_accepted(trace, tokens)))
+                self._batch.append(_ActiveRequest(request, self._draw_accepted(trace, tokens), [emitted]))
         return now
 
     def _draw_accepted(self, trace: int, tokens: int) -> list[int]:

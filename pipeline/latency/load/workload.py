@@ -48,10 +48,10 @@ class Workload:
         """Mean context length during decoding, in tokens."""
         return float((self.prompt_tokens_W + self.tokens_W / 2).mean())
 
-    def sizes(self, gamma: int) -> RequestSizes:
-        """Distribution of request sizes at a draft length."""
-        mean = self.rounds_G[gamma]
-        return RequestSizes(self.rounds_GW[gamma] / mean, self.variance_GW[gamma] / mean**2)
+    def sizes(self, gamma: int, first_steps: int = 0) -> RequestSizes:
+        """Distribution of request sizes at a draft length, with the steps of the first token."""
+        mean = self.rounds_G[gamma] + first_steps
+        return RequestSizes((self.rounds_GW[gamma] + first_steps) / mean, self.variance_GW[gamma] / mean**2)
 
     def up_to(self, gamma: int) -> "Workload":
         """The workload without draft lengths above `gamma`."""
@@ -163,13 +163,14 @@ def make_traces(workload: Workload, gamma: int) -> Traces:
 
 def server_capacity(workload: Workload, step_costs: StepCosts, lengths_N: Ints) -> ServerCapacity:
     """Service times of the workload at each batch size n, at draft length lengths_N[n - 1]; the batch cap is
-    `len(lengths_N)`."""
+    `len(lengths_N)`. They contain the step of the first token, where it takes one."""
     step_GN = step_costs.steps(len(lengths_N), round(workload.context), workload.max_gamma)
     chosen = (lengths_N, np.arange(len(lengths_N)))
     prefill = float(step_costs.prefills(workload.prompt_tokens_W).mean())
+    step_N = step_GN[chosen]
     return ServerCapacity(
-        (workload.rounds_G[:, None] * step_GN)[chosen],
-        step_GN[chosen],
+        ((workload.rounds_G[:, None] + step_costs.first_steps) * step_GN)[chosen],
+        step_N,
         prefill,
-        max(0.0, step_costs.first_token - prefill),
+        max(0.0, step_costs.first_token - prefill - step_costs.first_steps * float(step_N[0])),
     )
