@@ -5,10 +5,10 @@ and expensive once it is bound by compute. The linear model (`fit.py`) is extend
 
     sum over k = 4, 16, 64, ...  of  a_k min(T - T0, k - T0) + b_k max(T - k, 0)   +   (once + each * requests)  where gamma > 0
 
-for the k inside the measured range, from T0 tokens on: below the fewest tokens that were measured the costs go on in a straight
-line, because nothing is known of a bend there. The a_k give concave parts, the b_k convex parts. Each of the gamma draft passes
-over `requests` tokens has such terms too. The last term is the fixed cost of speculation: verification logic and bookkeeping of
-the draft. No coefficient is below 0, so these costs never fall with T.
+for one or all of the k inside the measured range, from T0 tokens on: below the fewest tokens that were measured the costs go on
+in a straight line, because nothing is known of a bend there. The a_k give concave parts, the b_k convex parts. With all k, each
+of the gamma draft passes over `requests` tokens has such terms too. The last term is the fixed cost of speculation: verification
+logic and bookkeeping of the draft. No coefficient is below 0, so these costs never fall with T.
 
 Two more kinds of terms are tried, and kept if they lower the left-out error: T rounded up to a multiple of 16 or 64 (hardware
 tiles), and a cost up to 8, 16, 32, ... tokens that falls away beyond them, because an engine may change to a faster kernel
@@ -31,7 +31,7 @@ _DROPS = tuple(2.0**power for power in range(3, 9))  # tokens beyond which anoth
 _MIN_BESIDE = 3  # points on each side of a drop
 _RIDGE = 1e-3  # ridge penalty: spreads a cost over terms that are nearly collinear
 _LEAVE_ONE_OUT, _FOLDS = 60, 20  # points up to which each is left out alone; groups for more
-_CLEARER = 0.5  # standard errors by which the left-out error must fall for tiles or drops
+_CLEARER = 0.5  # standard errors by which the left-out error must fall for more terms
 
 
 @dataclass(frozen=True)
@@ -90,33 +90,35 @@ class Choice:
 
 
 def choose_model(batch_R: Floats, gamma_R: Floats, seconds_R: Floats, experts: Experts | None) -> Choice:
-    """Of R measured steps at distinct points: linear, piecewise, with tiles, with drops. Piecewise goes before linear if its
-    left-out error is smaller; tiles and drops must lower it by more than half a standard error of the difference."""
+    """Of R measured steps at distinct points: linear, with one breakpoint, with all, with tiles, with drops. A model with more
+    terms must lower the left-out error by more than half a standard error of the difference."""
     linear_R = _left_out(columns(batch_R, gamma_R, experts), seconds_R, 0.0)
     best: Terms | None = None
-    best_R, clearer = linear_R, 0.0
-    for terms in _candidates(batch_R, gamma_R):
-        found_R = _left_out(terms.columns(batch_R, gamma_R, experts), seconds_R, _RIDGE)
+    best_R = linear_R
+    for group in _candidates(batch_R, gamma_R):
+        tried = [(one, _left_out(one.columns(batch_R, gamma_R, experts), seconds_R, _RIDGE)) for one in group]
+        terms, found_R = min(tried, key=lambda one: float(np.abs(one[1] / seconds_R - 1).mean()))
         gain_R = np.abs(best_R / seconds_R - 1) - np.abs(found_R / seconds_R - 1)
-        error = gain_R.std() / len(gain_R) ** 0.5
-        if gain_R.mean() > max(clearer * error, 1e-9):
+        if gain_R.mean() > max(_CLEARER * gain_R.std() / len(gain_R) ** 0.5, 1e-9):
             best, best_R = terms, found_R
-        clearer = _CLEARER
     if best is None:
         return Choice(None, linear_R, linear_R)
     values_K = least_squares(best.columns(batch_R, gamma_R, experts), seconds_R, _RIDGE)
     return Choice(Piecewise(best, tuple(values_K.tolist()), experts), linear_R, best_R)
 
 
-def _candidates(batch_R: Floats, gamma_R: Floats) -> Iterator[Terms]:
-    """The simplest first; each is held against the best before it."""
+def _candidates(batch_R: Floats, gamma_R: Floats) -> Iterator[list[Terms]]:
+    """Groups with the same number of terms, the simplest first; the best of each group is held against the best before it.
+    With one breakpoint a small or noisy sweep is predicted better than with all of them, which have a dozen terms."""
     tokens_R = batch_R * (gamma_R + 1)
-    plain = Terms(_powers(tokens_R), _powers(batch_R), float(tokens_R.min()), float(batch_R.min()))
+    every = Terms(_powers(tokens_R), _powers(batch_R), float(tokens_R.min()), float(batch_R.min()))
+    if every.breakpoints:
+        yield [replace(every, breakpoints=(one,), draft_breakpoints=()) for one in every.breakpoints]
+    yield [every]
+    yield [replace(every, tiles=_TILES)]
     drops = tuple(k for k in _DROPS if min((tokens_R <= k).sum(), (tokens_R > k).sum()) >= _MIN_BESIDE)
-    yield plain
-    yield replace(plain, tiles=_TILES)
     if drops:
-        yield replace(plain, drops=drops)
+        yield [replace(every, drops=drops)]
 
 
 def _left_out(columns_RK: Floats, seconds_R: Floats, ridge: float) -> Floats:
