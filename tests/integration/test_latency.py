@@ -34,7 +34,7 @@ def _fitted(smoke: Smoke, sweep: Path) -> Path:
 
 
 def test_a_table_is_fitted(smoke: Smoke, sweep: Path) -> None:
-    """Prints costs with intervals and says that prefill time is unknown; does not import torch."""
+    """Prints costs with intervals, what was read, and where prefills are; does not import torch."""
     ended, code, imported = smoke.place.spied("latency", "fit", sweep, "--column", "concurrency=users", store=False)
 
     assert (0, []) == (code, imported)
@@ -42,7 +42,7 @@ def test_a_table_is_fitted(smoke: Smoke, sweep: Path) -> None:
         "verify",
         "draft_each",
         "12 measurements; linear fit: MAPE 0.0%",
-        "predictions leave out TTFT",
+        "TTFT of one request is 30 ms; prefills are part of the step times",
         "measured: 1 to 32 requests, draft lengths 0, 2, 4; predictions outside are extrapolated",
         "read users as concurrency, k as gamma, mean_acceptance_length as acceptance_length (tokens per step)",
     ):
@@ -85,14 +85,17 @@ def test_a_schedule_is_written_for_engines(smoke: Smoke, sweep: Path, tmp_path: 
 
 
 def test_a_schedule_needs_nothing_but_the_sweep(smoke: Smoke, sweep: Path) -> None:
-    """The acceptance is the measured one, by draft length; lengths between the measured ones are marked."""
-    costs = _fitted(smoke, sweep)
-    refused = _latency(smoke, "schedule", "--costs", costs)
-    found = json.loads(_latency(smoke, "schedule", "--costs", costs, "--output-tokens", 100, "--json").out)
+    """The acceptance is the measured one, by draft length; lengths between the measured ones are marked. Latency needs output
+    lengths, and costs without tokens per step an acceptance."""
+    costs, bare = _fitted(smoke, sweep), sweep.with_name("bare.json")
+    bare.write_text(json.dumps(json.loads(costs.read_text()) | {"tokens_per_step": {}}))
+    refused, unknown = (_latency(smoke, "predict", "--costs", one) for one in (costs, bare))
+    found = json.loads(_latency(smoke, "schedule", "--costs", costs, "--json").out)
     high = _latency(smoke, "schedule", "--costs", costs, "--output-tokens", 100, "--acceptance-rate", 0.85)
 
-    assert 2 == refused.code
+    assert (2, 2) == (refused.code, unknown.code)
     assert "give --output-tokens: a number, MEAN:CAP, or a file" in refused.complaint
+    assert "does not say how many tokens are accepted; give --acceptance or --acceptance-rate" in unknown.complaint
     assert set(found["not_measured"]) <= {1, 3}
     assert set(found["draft_length"]) - {0, 2, 4} == set(found["not_measured"])
     assert ("*" in high.out) == ("this draft length was not measured" in high.out)
@@ -215,19 +218,15 @@ def test_the_textbook_example_is_explained(smoke: Smoke) -> None:
         (("fit", "gone.csv"), "gone.csv: No such file or directory"),
         (("fit", "{sweep}"), "line 2: the number of concurrent requests is unknown"),
         (("fit", "{sweep}", "--column", "requests"), "--column: 'requests' should be NAME=VALUE"),
-        (("fit", "{sweep}:requests=4"), "have the same number of requests, so the cost per request is unknown"),
+        (("fit", "{sweep}:concurrency=4"), "have the same number of requests, so the cost per request is unknown"),
         (("schedule", "--costs", "a", "--costs", "b", "--engine", "vllm"), "--engine: an engine serves one draft"),
         (("fit", "{sweep}", "--column", "concurrency=users", "--out", "/"), "--out /: give a file"),
-        (("fit", "{sweep}:requests=many"), "values after the file must be numbers"),
+        (("fit", "{sweep}:concurrency=many"), "values after the file must be numbers"),
         (("fit", "{sweep}", "--experts", "9/8"), "--experts 9/8: give active/total experts, such as 8/64"),
         (("predict", "--costs", "{sweep}", "--acceptance-rate", 0.5), "--acceptance-rate needs --output-tokens"),
         (
             ("schedule", "--costs", "a", "--costs", "b", "--acceptance", "c"),
             "2 --costs, 1 --acceptance, 2 --acceptance-rate",
-        ),
-        (
-            ("predict", "--costs", "{sweep}"),
-            "give either --acceptance (an examination) or --acceptance-rate (a number)",
         ),
         (
             ("predict", "--costs", "{sweep}", "--acceptance-rate", 0.5, "--output-tokens", 9),

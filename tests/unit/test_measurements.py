@@ -107,6 +107,7 @@ def test_results_of_vllm_bench_are_read(tmp_path: Path) -> None:
             output_tokens=128.0,
             ttft=0.08,
             requests_per_place=2.5,
+            in_batch=pytest.approx(4 * (1 - 1 / 129)),
         ),
         Measurement(
             where=f"{path}: result 2",
@@ -117,6 +118,7 @@ def test_results_of_vllm_bench_are_read(tmp_path: Path) -> None:
             output_tokens=128.0,
             ttft=0.08,
             requests_per_place=2.5,
+            in_batch=pytest.approx(4 * (1 - 1 / (127 / 2.2 + 2))),
         ),
     ] == read_measurements(path).measured
 
@@ -126,7 +128,7 @@ def test_results_of_vllm_bench_are_read(tmp_path: Path) -> None:
 )
 def test_a_closed_loop_counts_the_requests_that_were_there(throughput: float, requests: float, tmp_path: Path) -> None:
     """The batch fills at the start and empties at the end: 1.86 requests per second times 2 s. Not above the concurrency, and
-    not far below it."""
+    not far below it. A new request waits for the running step."""
     run = {
         "completed": 10,
         "total_output_tokens": 1280,
@@ -137,11 +139,11 @@ def test_a_closed_loop_counts_the_requests_that_were_there(throughput: float, re
     }
     path = tmp_path / "run.json"
     path.write_text(json.dumps(run))
-    table = read_measurements(path)
+    (one,) = read_measurements(path).measured
+    steps = 127 + 2  # of a request: it waits for one, is prefilled in one, and each further token takes one
 
-    assert pytest.approx(requests) == table.measured[0].requests
-    assert (4.0 if requests < 4 else None) == table.measured[0].most_requests
-    assert (requests < 4) == any("was taken instead of the concurrency" in note for note in table.notes)
+    assert 4.0 == one.requests
+    assert pytest.approx(requests * (1 - 1 / steps)) == one.in_batch
 
 
 def test_an_open_loop_of_vllm_bench_uses_its_throughput(tmp_path: Path) -> None:
@@ -192,6 +194,7 @@ def test_a_guidellm_report_is_read(tmp_path: Path) -> None:
             step_seconds=pytest.approx(0.05),
             output_tokens=128.0,
             ttft=0.1,
+            in_batch=pytest.approx(15 * (1 - 1 / (127 / 2.5 + 2))),
         )
         == found
     )
@@ -204,7 +207,7 @@ def test_a_guidellm_report_is_read(tmp_path: Path) -> None:
         ((PUBLISHED, "4,3,2.5,-10,50,400"), "line 2: tpot is -0.01 s, but must be above 0"),
         (
             ("k,concurrency,tpot", "0,1,20"),
-            "line 2: TPOT is 20 s; if these are milliseconds, put ms into the column name",
+            "line 2: TPOT is 20 s; possible are times above 0 and up to 3 s. Times in milliseconds need ms in the column's name",
         ),
         ((PUBLISHED, "4,3,2.5,ten,50,400"), "line 2: tpot_p50_ms is 'ten', which is not a number"),
         ((PUBLISHED, "4,3,4.5,10,50,400"), "line 2: 4.5 tokens per step at draft length 3; possible are 1 to 4"),
@@ -226,7 +229,7 @@ def test_a_guidellm_report_is_read(tmp_path: Path) -> None:
             "line 2: 2.5 tokens per step, but the draft length is unknown; name",
         ),
         (("concurrency,k,omega,tpot", "4,0,2.5,0.01"), "line 2: 2.5 tokens per step, but the draft length is 0"),
-        (("concurrency,k,throughput,ttft,tokens", "2,0,100,9,100"), "line 2: TPOT is -0.07 s"),
+        (("concurrency,k,throughput,ttft,tokens", "2,0,100,9,100"), "line 2: TPOT is -0.0707 s"),
         (("k,tpot", "0,0.1"), "line 2: the number of concurrent requests is unknown"),
         (
             ("concurrency,k", "1,0"),
@@ -284,3 +287,102 @@ def test_a_value_that_contradicts_the_table_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="line 2: the row has gamma 3; remove gamma=5"):
         read_measurements(path, values={"gamma": 5})
     assert 3 == read_measurements(path, values={"gamma": 3}).measured[0].gamma
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "read"),
+    [
+        ("Concurrency,Draft Length,Accept Length,TPOT (ms)", "4,3,2.5,10", (4.0, 3, 2.5, 0.025)),
+        ("batch size,K,Acceptance rate (%),tpot_ms", "4,2,50,10", (4.0, 2, 2.0, 0.020)),
+        ("concurrency,k,tpot_ms,ttft_ms,request_rate", "4,0,10,N/A,inf", (4.0, 0, 1.0, 0.010)),
+        ("max_concurrency,request_rate,request_throughput,k,tpot_ms,mean_e2el_ms", "256,4,4,0,20,4000", (17.0, 0, 1.0, 0.02)),
+        ("concurrency,k,output_tok_s,ttft_ms,tokens", "4,0,179.77,25,16", (4.0, 0, 1.0, 0.022066)),
+        ("concurrency,k,step,tpot_ms", "4,0,1,20", (4.0, 0, 1.0, 0.020)),
+    ],
+    ids=["names", "percent", "blank", "limit", "throughput", "number of a step"],
+)  # fmt: skip
+def test_tables_of_others_are_read(
+    header: str, row: str, read: tuple[float, int, float, float], tmp_path: Path
+) -> None:
+    """Names in other spellings; no value; an open loop's limit is no batch; throughput counts the first token; `step` may be a
+    number."""
+    (one,) = read_measurements(_table(tmp_path, header, row)).measured
+
+    assert pytest.approx(read, rel=1e-4) == (one.requests, one.gamma, one.tokens_per_step, one.step_seconds)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (("concurrency,drafts,acceptance_rate,tpot_ms", "1,3,0.5,10"), "acceptance rate 0.5, but the draft length is unknown"),
+        (("concurrency,accept_length,tpot_ms", "1,2.9,10"), "2.9 tokens per step, but the draft length is unknown"),
+        (("concurrency,itl_ms,tpot_ms", "1,25,10"), "the time between chunks is 2.5 times the time per token, as with drafts"),
+        (("users,k,throughput,tpot_ms", "4,0,0.5,20"), "the number of concurrent requests is unknown"),
+        (("requests,k,output_tok_s,tpot_ms", "4,0,200,20"), "'requests' can be how many were sent"),
+        (("concurrency,k,throughput", "1,0,0.24"), "a throughput must be in tokens per second"),
+        (("concurrency,k,ttft,latency,tokens,tpot_ms", "1,0,50,4.1,200,20"), "latency is 4.1 s, but TTFT and time per token"),
+    ],
+)  # fmt: skip
+def test_what_could_be_read_wrongly_is_refused(lines: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    """Drafts without a draft length, throughput in requests per second, times in another unit."""
+    with pytest.raises(UsageError, match=re.escape(message)):
+        read_measurements(_table(tmp_path, *lines))
+
+
+def test_results_of_sglang_need_a_draft_length(tmp_path: Path) -> None:
+    """They have an acceptance length, but no draft length."""
+    run = {
+        "completed": 10,
+        "total_output_tokens": 1280,
+        "max_concurrency": 4,
+        "mean_tpot_ms": 9.0,
+        "mean_itl_ms": 26.1,
+        "accept_length": 2.9,
+    }
+    path = tmp_path / "sglang.jsonl"
+    path.write_text(json.dumps(run))
+    with pytest.raises(UsageError, match=r"2\.9 tokens per step, but the draft length is unknown.*FILE:gamma=3"):
+        read_measurements(path)
+    (one,) = read_measurements(path, values={"gamma": 4}).measured
+
+    assert (4, 2.9, pytest.approx(0.0261)) == (one.gamma, one.tokens_per_step, one.step_seconds)
+
+
+@pytest.mark.parametrize(
+    ("column", "rows", "requests"),
+    [
+        ("throughput", ["1,0,0.5,20", "4,0,,21", "16,0,6,25"], [1, 4, 16]),  # requests/s, one cell is blank
+        ("output_tok_s", ["1,0,49.8,20", "4,0,47,21", "16,0,39.5,25"], [1, 4, 16]),  # of each request
+        (
+            "output_tok_s",
+            ["1,0,20,20", "4,0,80,20", "16,0,320,20"],
+            [1, 4, 16],
+        ),  # most of a request's time is its prefill
+        ("output_tok_s", ["1,0,50,20", "4,0,200,20", "16,0,300,20"], [1, 4, 6]),  # 6 ran, the others waited
+    ],
+)
+def test_a_throughput_tells_the_batch_only_in_tokens_of_all(
+    column: str, rows: list[str], requests: list[int], tmp_path: Path
+) -> None:
+    """Not in requests per second, not of each request, and not where prefills take the same share at every load."""
+    table = read_measurements(_table(tmp_path, f"concurrency,k,{column},tpot_ms", *rows))
+
+    assert pytest.approx(requests) == [one.requests for one in table.measured]
+    assert (requests[-1] < 16) == any("the server was full" in note for note in table.notes)
+
+
+def test_columns_that_were_not_read_are_named(tmp_path: Path) -> None:
+    """So that a misspelt one is noticed."""
+    table = read_measurements(_table(tmp_path, "concurrency,k,tpot_ms,gpu,note", "4,0,10,H100,x"))
+
+    assert "not read: gpu, note" in table.notes
+
+
+def test_a_value_does_not_replace_those_of_a_result(tmp_path: Path) -> None:
+    """`FILE:gamma=3` beside rows of other draft lengths."""
+    path = tmp_path / "mix.jsonl"
+    run = {"completed": 10, "total_output_tokens": 1280, "max_concurrency": 4, "mean_tpot_ms": 9.0}
+    path.write_text("\n".join(json.dumps(run | {"k": k}) for k in ("0", "3")))
+
+    with pytest.raises(UsageError, match="result 1: the row has gamma 0; remove gamma=3"):
+        read_measurements(path, values={"gamma": 3, "acceptance_length": 2.4})

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pipeline.latency.load.workload import Workload
 
 _MAX_DEFAULT_CAP = 512
+_HOW = "a number, MEAN:CAP, or a file"
 
 AlphaOption = Annotated[
     float | None,
@@ -52,16 +53,23 @@ def default_max_num_seqs(given: int | None, *costs: "StepCosts") -> int:
 
 
 def read_costs_and_workload(
-    path: Path, acceptance: Path | None, alpha: float | None, tokens: str | None, prompt_tokens: int
+    path: Path,
+    acceptance: Path | None,
+    alpha: float | None,
+    tokens: str | None,
+    prompt_tokens: int,
+    default_tokens: int | None = None,
 ) -> "tuple[StepCosts, Workload]":
-    """Step costs and workload, cut to the draft lengths that were both measured and examined. UsageError for options that are
-    missing or exclude each other."""
+    """Step costs and workload, cut to the draft lengths that were both measured and examined. `default_tokens`: output length
+    where neither an option nor the measurements tell one. UsageError for options that are missing or exclude each other."""
     from pipeline.latency.costs.step_costs import read_step_costs
     from pipeline.latency.load.workload import read_workload
 
     if acceptance is not None and (alpha is not None or tokens is not None):
         given = "--acceptance-rate" if alpha is not None else "--output-tokens"
         raise UsageError(f"give either --acceptance (an examination, with its own output lengths) or {given}")
+    if acceptance is None and alpha is not None and tokens is None:
+        raise UsageError(f"--acceptance-rate needs --output-tokens: {_HOW}")
     step_costs = read_step_costs(path)
     if not step_costs.plain:
         raise UsageError(
@@ -72,13 +80,18 @@ def read_costs_and_workload(
     if acceptance is not None:
         workload = read_workload(acceptance)
     else:
-        workload = _workload_of_numbers(path, step_costs, alpha, tokens, prompt_tokens)
+        workload = _workload_of_numbers(path, step_costs, alpha, tokens, prompt_tokens, default_tokens)
     gammas = min(step_costs.max_gamma, workload.max_gamma)
     return step_costs, workload.up_to(gammas)
 
 
 def _workload_of_numbers(
-    path: Path, step_costs: "StepCosts", alpha: float | None, tokens: str | None, prompt_tokens: int
+    path: Path,
+    step_costs: "StepCosts",
+    alpha: float | None,
+    tokens: str | None,
+    prompt_tokens: int,
+    default_tokens: int | None,
 ) -> "Workload":
     """With one acceptance rate for every token, or with the tokens per step that the costs were measured with."""
     from pipeline.latency.load.output_lengths import MOST, parse_output_lengths
@@ -87,9 +100,10 @@ def _workload_of_numbers(
     measured = step_costs.tokens_by_gamma
     if alpha is None and not measured:
         raise UsageError(f"{path} does not say how many tokens are accepted; give --acceptance or --acceptance-rate")
-    if tokens is None and (alpha is not None or step_costs.output_tokens is None):
-        raise UsageError("give --output-tokens: a number, MEAN:CAP, or a file; --acceptance has its own output lengths")
-    lengths_W = parse_output_lengths(tokens or str(min(max(2, round(step_costs.output_tokens or 0)), MOST)))
+    mean = step_costs.output_tokens or default_tokens
+    if tokens is None and mean is None:
+        raise UsageError(f"give --output-tokens: {_HOW}; --acceptance has its own output lengths")
+    lengths_W = parse_output_lengths(tokens or str(min(max(2, round(mean or 0)), MOST)))
     if alpha is not None:
         return constant_acceptance_workload(alpha, prompt_tokens, lengths_W, step_costs.max_gamma)
     return measured_acceptance_workload(measured, prompt_tokens, lengths_W, step_costs.max_gamma)

@@ -13,6 +13,7 @@ from pipeline.commands.latency.options import (
     TokensOption,
 )
 
+_OUTPUT_TOKENS = 256  # where none is known: the best draft length hardly depends on it
 _MAX_PLAIN_SPREAD = 0.1  # relative difference of plain decoding between files from which a note is printed
 
 
@@ -72,7 +73,7 @@ def schedule(
             f"{len(costs)} --costs, {len(examinations)} --acceptance, {len(rates)} --acceptance-rate: give one for each draft"
         )
     pairs = [
-        read_costs_and_workload(*given, output_tokens, prompt_tokens)
+        read_costs_and_workload(*given, output_tokens, prompt_tokens, _OUTPUT_TOKENS)
         for given in zip(costs, examinations, rates, strict=True)
     ]
     cap = default_max_num_seqs(max_num_seqs, *(step_costs for step_costs, _ in pairs))

@@ -1,4 +1,7 @@
-"""Columns of a table of measurements: which name is read as which quantity, and in which unit. Pure."""
+"""Columns of a table of measurements: which name is read as which quantity, and in which unit. Pure.
+
+Names are compared without regard to case and to what is not a letter or a digit: `TPOT (ms)` is `tpot_ms`.
+"""
 
 import math
 import re
@@ -14,11 +17,24 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "concurrency": ("concurrency", "max_concurrency", "request_concurrency", "concurrent_requests"),
     "rate": ("rate", "request_rate", "qps"),
     "served_rate": ("served_rate", "request_throughput", "requests_per_second"),
-    "gamma": ("gamma", "k", "num_speculative_tokens", "draft_length"),
+    "gamma": (
+        "gamma",
+        "k",
+        "num_speculative_tokens",
+        "speculative_tokens",
+        "num_spec_tokens",
+        "spec_tokens",
+        "draft_length",
+        "draft_len",
+    ),
     "acceptance_length": (
         "acceptance_length",
         "mean_acceptance_length",
         "spec_decode_acceptance_length",
+        "accept_length",
+        "accept_len",
+        "acceptance_len",
+        "spec_accept_length",
         "tokens_per_target_call",
         "tokens_per_step",
         "omega",
@@ -29,10 +45,17 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "itl": ("mean_itl_ms", "itl_mean_ms", "itl_ms", "itl"),
     "tpot": ("mean_tpot_ms", "tpot_mean_ms", "tpot", "tpot_s", "tpot_ms", "median_tpot_ms", "tpot_p50_ms"),
     "ttft": ("ttft", "ttft_s", "ttft_p50_ms", "ttft_ms", "median_ttft_ms", "mean_ttft_ms"),
-    "latency": ("latency", "latency_s", "latency_ms", "mean_e2el_ms", "e2el_ms", "request_latency"),
+    "latency": (
+        "latency",
+        "latency_s",
+        "latency_ms",
+        "mean_e2el_ms",
+        "e2el_ms",
+        "mean_e2e_latency_ms",
+        "request_latency",
+    ),
     "throughput": ("output_tok_s", "output_throughput", "throughput"),
     "tokens": ("tokens", "output_tokens", "output_len"),
-    "prompt_tokens": ("prompt_tokens", "input_tokens", "input_len"),
     "completed": ("completed",),
 }
 TIMES = ("step", "itl", "tpot", "ttft", "latency")
@@ -47,14 +70,7 @@ _UNITS = {
     "acceptance_length": "tokens per step",
 }
 UNCLEAR = ("throughput",)  # columns whose unit a table may give otherwise: requests/s
-# Names that tables use for two different quantities, with what to say instead.
-_AMBIGUOUS = {
-    "requests": (
-        "concurrency",
-        "'requests' can be how many were sent in all or how many ran at once. If they ran at once, give --column "
-        "concurrency=requests; else name the column of the concurrency",
-    ),
-}
+_AMBIGUOUS = ("requests",)  # how many were sent in all, or how many ran at once
 _SHOWN = 12  # columns in a message
 
 
@@ -67,9 +83,12 @@ def check_names(names: Iterable[str], where: object) -> None:
 def columns_read(row: Mapping[str, Any], given: Mapping[str, str], where: str) -> dict[str, str]:
     """The column of each quantity that the row has. `given` maps a quantity to a column and goes before the names of `COLUMNS`;
     a column is read once. UsageError for a column that is not there."""
+    named = {_plain(column): column for column in reversed(list(row))}
+    taken = {name: column if column in row else named.get(_plain(column), column) for name, column in given.items()}
     found = {}
     for name, aliases in COLUMNS.items():
-        column = given.get(name) or next((one for one in aliases if one in row and one not in given.values()), None)
+        free = (named[one] for one in aliases if one in named and named[one] not in taken.values())
+        column = taken.get(name) or next(free, None)
         if column is None:
             continue
         if column not in row:
@@ -79,13 +98,16 @@ def columns_read(row: Mapping[str, Any], given: Mapping[str, str], where: str) -
 
 
 def parse_row(row: Mapping[str, Any], columns: Mapping[str, str], where: str) -> dict[str, float]:
-    """Numbers by quantity; times in seconds, shares from 0 to 1. UsageError for what is no number."""
+    """Numbers by quantity; times in seconds, shares from 0 to 1. UsageError for what is no number. An unlimited request rate is
+    none; `completed` may be a flag."""
     found = {}
     for name, column in columns.items():
         try:
             value = float(row[column])
         except (TypeError, ValueError, OverflowError):
             value = math.nan
+        if (name == "completed" and math.isnan(value)) or (name == "rate" and value == math.inf):
+            continue
         if not math.isfinite(value):
             raise UsageError(f"{where}: {column} is {str(row[column])!r}, which is not a number")
         found[name] = value * _scale(name, column)
@@ -98,15 +120,22 @@ def told(columns: Mapping[str, str]) -> str:
 
 
 def unread(row: Mapping[str, Any], columns: Mapping[str, str]) -> list[str]:
-    """Ambiguous columns that were not read."""
-    return [name for name in _AMBIGUOUS if name in row and name not in columns.values()]
+    """Columns that were not read."""
+    return [name for name in row if name not in columns.values()]
+
+
+def ambiguous(names: Iterable[str]) -> list[str]:
+    """Those of the columns whose name means two things."""
+    return [name for name in names if _plain(name) in _AMBIGUOUS]
 
 
 def missing_concurrency(row: Mapping[str, Any], where: str) -> UsageError:
     """What to say where the number of concurrent requests cannot be known."""
-    for name, (_, advice) in _AMBIGUOUS.items():
-        if name in row:
-            return UsageError(f"{where}: the number of concurrent requests is unknown: {advice}")
+    for name in ambiguous(row):
+        return UsageError(
+            f"{where}: the number of concurrent requests is unknown: '{name}' can be how many were sent in all or how many ran "
+            f"at once. If they ran at once, give --column concurrency={name}; else name the column of the concurrency"
+        )
     return UsageError(
         f"{where}: the number of concurrent requests is unknown; columns are {listed(row)}; name its column with "
         "--column concurrency=NAME (or rate=NAME and latency=NAME)"
@@ -118,7 +147,7 @@ def is_median(column: str) -> bool:
     return re.search(r"median|p50", column.lower()) is not None
 
 
-def listed(row: Mapping[str, Any]) -> str:
+def listed(row: Iterable[str]) -> str:
     """The first column names, for a message."""
     names = list(row)
     return printable(", ".join(names[:_SHOWN])) + (", ..." if len(names) > _SHOWN else "")
@@ -133,3 +162,7 @@ def _scale(name: str, column: str) -> float:
 def _unit(name: str, column: str) -> str:
     unit = "ms" if name in TIMES and _scale(name, column) != 1 else _UNITS.get(name)
     return f" ({unit})" if unit else ""
+
+
+def _plain(column: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "_", column.lower()).strip("_")

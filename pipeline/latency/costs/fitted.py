@@ -33,6 +33,7 @@ _PLAUSIBLE = {  # attributes of a measurement with the values that a server can 
     "ttft": (1e-9, 1e6),
 }
 _MOST_TERMS = 200  # in a file
+_CHECKED = 50  # numbers of requests at which the step times of a file are looked at
 
 
 @dataclass(frozen=True)
@@ -54,22 +55,35 @@ class FittedCosts:
     max_requests: int
     leave_one_out: LeaveOneOut
     plain: bool = True  # whether plain decoding was measured, the baseline of a speedup
-    min_requests: int = 1
+    min_requests: int = 1  # the lightest load at which every draft length was measured
     tokens_by_gamma: Mapping[int, float] = field(default_factory=dict)  # measured tokens per step; empty if unknown
     gammas: tuple[int, ...] = ()  # measured draft lengths; empty if unknown
     output_tokens: float | None = None  # mean output length
+    batch_share: Mapping[int, float] = field(
+        default_factory=dict
+    )  # requests in the batch / concurrency by draft length
     first_token: float = 0.0  # TTFT of a request that is alone, in seconds; 0 if unknown
     draft_digest: None = None  # unknown: measurements do not name the draft
     notes: tuple[str, ...] = ()
 
     def step_seconds(self, requests: ArrayLike, gamma: ArrayLike) -> Floats:
-        """Seconds of a step without prefills; the arguments are broadcast."""
-        return (self.piecewise or self.costs).step_seconds(requests, gamma)
+        """Seconds of a step without prefills; the arguments are broadcast. A step with fewer requests than were measured at every
+        draft length takes at least its share of the time of those: a straight line could go below."""
+        model, requests = self.piecewise or self.costs, np.asarray(requests, dtype=np.float64)
+        least = float(self.min_requests)
+        share = np.minimum(requests / least, 1.0)
+        seconds: Floats = np.maximum(
+            model.step_seconds(requests, gamma), share * model.step_seconds(np.maximum(requests, least), gamma)
+        )
+        return seconds
 
     def steps(self, cap: int, context: int, gammas: int | None = None) -> Floats:
-        """As `Profile.steps`; `context` is ignored, the measurements have one."""
-        gamma_G = np.arange((self.max_gamma if gammas is None else gammas) + 1)[:, None]
-        return self.step_seconds(np.arange(1, cap + 1), gamma_G)
+        """As `Profile.steps`; `context` is ignored, the measurements have one. n requests are in the batch of a closed loop whose
+        concurrency is higher, by the share that waits or has not begun."""
+        gamma_G, count_N = np.arange((self.max_gamma if gammas is None else gammas) + 1)[:, None], np.arange(1, cap + 1)
+        known = dict(sorted(self.batch_share.items())) or {0: 1.0}
+        share_G = np.interp(gamma_G, list(known), list(known.values()))
+        return self.step_seconds(np.where(count_N > 1, count_N / share_G, 1.0), gamma_G)
 
     def prefills(self, tokens: ArrayLike) -> Floats:
         return np.full(np.shape(tokens), self.prefill)
@@ -111,6 +125,7 @@ class FittedCosts:
             "gammas": list(self.gammas),
             "tokens_per_step": {str(gamma): tokens for gamma, tokens in self.tokens_by_gamma.items()},
             "output_tokens": self.output_tokens,
+            "batch_share": {str(gamma): share for gamma, share in self.batch_share.items()},
             "plain": self.plain,
             "left_out": [self.leave_one_out.linear, self.leave_one_out.chosen],
         }
@@ -135,13 +150,14 @@ def fit_measurements(measured: Sequence[Measurement], experts: Experts | None = 
         piecewise,
         treatment.prefill,
         int(gamma_R.max()),
-        max(1, *(int(one.most_requests or one.requests) for one in measured)),
+        max(1, int(requests_R.max())),
         errors,
         bool((gamma_R == 0).any()),
-        max(1, int(np.ceil(requests_R.min()))),
+        max(1, *(int(np.ceil(requests_R[gamma_R == gamma].min())) for gamma in set(gamma_R.tolist()))),
         lengths,
         tuple(sorted({one.gamma for one in measured})),
         float(np.mean(known)) if known else None,
+        _batch_share(measured),
         unloaded_ttft(measured) or 0.0,
     )
 
@@ -152,6 +168,16 @@ def _tokens_by_gamma(measured: Sequence[Measurement]) -> dict[int, float]:
     for one in measured:
         found.setdefault(one.gamma, []).append(one.tokens_per_step)
     return {gamma: float(np.mean(lengths)) for gamma, lengths in sorted(found.items())}
+
+
+def _batch_share(measured: Sequence[Measurement]) -> dict[int, float]:
+    """Median share of the concurrency that is in the batch, by draft length; of one request it is all."""
+    found: dict[int, list[float]] = {}
+    for one in measured:
+        if one.requests > 1:
+            found.setdefault(one.gamma, []).append((one.in_batch or one.requests) / one.requests)
+    shares = {gamma: float(np.median(each)) for gamma, each in sorted(found.items())}
+    return shares if any(share < 1 for share in shares.values()) else {}
 
 
 def _check_plausible(measured: Sequence[Measurement]) -> None:
@@ -219,6 +245,7 @@ def fitted_costs_from_json(raw: Any, where: str) -> FittedCosts:
             {int(gamma): float(tokens) for gamma, tokens in raw["tokens_per_step"].items()},
             tuple(map(int, raw["gammas"])),
             None if raw["output_tokens"] is None else float(raw["output_tokens"]),
+            {int(gamma): float(share) for gamma, share in raw["batch_share"].items()},
             float(raw["first_token"]),
         )
         _check_sound(found)
@@ -243,15 +270,18 @@ def _check_sound(found: FittedCosts) -> None:
         raise ValueError(f"least_requests and most_requests must be from 1 to {MOST_REQUESTS:,}, ascending")
     if any(not 1 <= tokens <= gamma + 1 for gamma, tokens in found.tokens_by_gamma.items()):
         raise ValueError("tokens_per_step must be from 1 to the draft length + 1")
-    if any(not 0 <= gamma <= found.max_gamma for gamma in (*found.gammas, *found.tokens_by_gamma)):
+    if any(not 0 < share <= 1 for share in found.batch_share.values()):
+        raise ValueError("batch_share must be above 0 and at most 1")
+    if any(not 0 <= gamma <= found.max_gamma for gamma in (*found.gammas, *found.tokens_by_gamma, *found.batch_share)):
         raise ValueError("a draft length is not from 0 to most_gamma")
     if found.output_tokens is not None and not 0 < found.output_tokens < np.inf:
         raise ValueError("output_tokens must be above 0")
-    least, most = found.min_requests, found.max_requests
-    if not np.isfinite(
-        [found.prefill, found.first_token, *found.step_seconds([1, least, most], [0, 0, found.max_gamma])]
-    ).all():
+    if not np.isfinite([found.prefill, found.first_token]).all():
         raise ValueError("a value is not finite")
+    requests_N = np.unique(np.geomspace(1, found.max_requests, _CHECKED).round())
+    steps_GN = found.step_seconds(requests_N, np.arange(0 if found.plain else 1, found.max_gamma + 1)[:, None])
+    if not (np.isfinite(steps_GN) & (steps_GN > 0)).all():
+        raise ValueError("a step takes no time")
     if min(found.prefill, found.first_token) < 0:
         raise ValueError("prefill or first_token is negative")
 

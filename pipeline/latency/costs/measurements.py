@@ -13,8 +13,10 @@ from pipeline.errors import UsageError
 from pipeline.latency.costs.columns import (
     SHARES,
     TIMES,
+    ambiguous,
     check_names,
     columns_read,
+    listed,
     parse_row,
     told,
     unread,
@@ -22,16 +24,15 @@ from pipeline.latency.costs.columns import (
 from pipeline.latency.costs.row import (
     Row,
     batch,
-    mostly_full,
+    decoding_share,
     requests_per_place,
     step_seconds,
-    throughput_in_tokens,
     tokens_per_step,
 )
 from pipeline.latency.costs.tables import is_table, read_rows
 
 MOST_GAMMA, MOST_REQUESTS = 128, 100_000
-_MAX_TPOT = 3.0  # seconds per token above which the unit is assumed to be wrong
+_TIMES_AGREE = 3.0  # ratio of latency and its parts above which a unit is assumed to be wrong
 _MIN_SERVED = 0.95  # completed / offered load below which the server was overloaded
 
 
@@ -40,14 +41,16 @@ class Measurement:
     """One load at one draft length."""
 
     where: str  # file and row, for error messages
-    requests: float  # mean number of requests in the batch
+    requests: float  # in the batch; of a closed loop: its concurrency
     gamma: int  # draft length; 0 is plain decoding
     tokens_per_step: float  # of each request
     step_seconds: float
     output_tokens: float | None = None  # mean output length
     ttft: float | None = None  # time to first token, seconds
     requests_per_place: float | None = None  # of a closed loop: how many requests each place of the batch served
-    most_requests: float | None = None  # in the batch at once, where that is known and differs from the mean
+    in_batch: float | None = (
+        None  # mean number of requests in the batch of a closed loop, where it is known to be smaller
+    )
     isolated: bool = False  # the step was measured alone, so it contains no prefills of other requests
 
 
@@ -69,52 +72,54 @@ def read_measurements(
     if unsound := next((name for name, value in values.items() if not math.isfinite(value)), None):
         raise UsageError(f"{path}: {unsound} is not a number")
     rows = []
-    for where, given in read_rows(path):
-        read = columns_read(given, columns, where)
-        parsed = parse_row(given, read, where)
-        if is_table(path) and (
-            other := next((name for name in values if parsed.get(name, values[name]) != values[name]), None)
-        ):
-            raise UsageError(f"{where}: the row has {other} {parsed[other]:g}; remove {other}={values[other]:g}")
-        rows.append(Row(where, parsed | values, {name: one for name, one in read.items() if name not in values}, given))
-    in_tokens = throughput_in_tokens(rows)
-    found = [_measurement(row, in_tokens) for row in rows]
+    for one in read_rows(path):
+        read = columns_read(one.cells, columns, one.where)
+        parsed = parse_row(one.cells, read, one.where)
+        if other := next((name for name in values if parsed.get(name, values[name]) != values[name]), None):
+            raise UsageError(f"{one.where}: the row has {other} {parsed[other]:g}; remove {other}={values[other]:g}")
+        own = {name: column for name, column in read.items() if name not in values}
+        row = Row(one.where, {**one.computed, **parsed, **values}, own, one.cells)
+        _check(row)
+        rows.append(row)
+    share = decoding_share(rows)
+    found = [_measurement(row, share) for row in rows]
     said = Counter(note for _, notes in found for note in notes)
     return Table(
         [one for one, _ in found],
         [
-            *_said_of_columns(rows),
+            *_said_of_columns(rows, is_table(path)),
             *(note if times == len(rows) else f"{note} ({times} of {len(rows)} rows)" for note, times in said.items()),
         ],
     )
 
 
-def _said_of_columns(rows: Sequence[Row]) -> list[str]:
-    """What was read as what, once for each set of columns."""
+def _said_of_columns(rows: Sequence[Row], table: bool) -> list[str]:
+    """What was read as what, once for each set of columns, and of a table, what was not read."""
     found = list(dict.fromkeys(f"read {told(row.columns)}" for row in rows if row.columns))
-    ignored = dict.fromkeys(name for row in rows for name in unread(row.given, row.columns))
-    return found + [f"'{name}' was not read: it can be how many were sent in all" for name in ignored]
+    ignored = list(dict.fromkeys(name for row in rows for name in unread(row.given, row.columns)))
+    if table and ignored:
+        found.append(f"not read: {listed(ignored)}")
+    return found + [f"'{name}' was not read: it can be how many were sent in all" for name in ambiguous(ignored)]
 
 
-def _measurement(row: Row, in_tokens: bool) -> tuple[Measurement, list[str]]:
+def _measurement(row: Row, share: float) -> tuple[Measurement, list[str]]:
     """The measurement of a row, and what its user must know about how it was read."""
-    _check(row)
     gamma = int(row.values.get("gamma", 0.0))
     length, notes = tokens_per_step(row, gamma)
     step, of_step = step_seconds(row, length)
-    requests, of_batch = batch(row, step / length, in_tokens)
-    _check_requests(row.where, requests)
+    found = batch(row, step / length, length, share)
+    _check_requests(row.where, found.requests)
     return Measurement(
         where=row.where,
-        requests=requests,
+        requests=found.requests,
         gamma=gamma,
         tokens_per_step=length,
         step_seconds=step,
         output_tokens=row.values.get("tokens"),
         ttft=row.values.get("ttft"),
         requests_per_place=requests_per_place(row.values),
-        most_requests=row.values["concurrency"] if mostly_full(requests, row.values) else None,
-    ), notes + of_step + of_batch
+        in_batch=found.in_batch,
+    ), [*notes, *of_step, *found.notes]
 
 
 def _check(row: Row) -> None:
@@ -132,10 +137,13 @@ def _check(row: Row) -> None:
             f"{where}: completed {served:.3g} of {asked:.3g} requests/s: offered load exceeds capacity, so latency depends on "
             "the length of the test; remove this row"
         )
-    if values.get("tpot", 0.0) > _MAX_TPOT:
-        raise UsageError(
-            f"{where}: TPOT is {values['tpot']:g} s; if these are milliseconds, put ms into the column name, such as tpot_ms"
-        )
+    if {"ttft", "latency", "tokens", "tpot"} <= values.keys():
+        parts = values["ttft"] + values["tpot"] * max(0.0, values["tokens"] - 1)
+        if not 1 / _TIMES_AGREE <= values["latency"] / parts <= _TIMES_AGREE:
+            raise UsageError(
+                f"{where}: latency is {values['latency']:.3g} s, but TTFT and time per token make {parts:.3g} s; times in "
+                "milliseconds need ms in the column's name, such as ttft_ms"
+            )
     gamma = values.get("gamma", 0.0)
     if not 0 <= gamma <= MOST_GAMMA or gamma != int(gamma):
         raise UsageError(

@@ -68,16 +68,9 @@ class Piecewise:
     experts: Experts | None
 
     def step_seconds(self, batch: ArrayLike, gamma: ArrayLike) -> Floats:
-        """As `LinearCosts.step_seconds`. A step with fewer requests than were measured takes at least its share of the time of
-        those: the straight line could go below."""
-        least = self.terms.least_requests
-        share = np.minimum(np.asarray(batch, dtype=np.float64) / least, 1.0)
-        seconds: Floats = np.maximum(self._line(batch, gamma), share * self._line(np.maximum(batch, least), gamma))
+        """As `LinearCosts.step_seconds`. Below the least that was measured the straight line may go below 0."""
+        seconds: Floats = self.terms.columns(batch, gamma, self.experts) @ np.array(self.values_K)
         return seconds
-
-    def _line(self, batch: ArrayLike, gamma: ArrayLike) -> Floats:
-        found: Floats = self.terms.columns(batch, gamma, self.experts) @ np.array(self.values_K)
-        return found
 
 
 @dataclass(frozen=True)

@@ -61,11 +61,13 @@ def _remains(without_R: Floats, seconds_R: Floats) -> bool:
 
 
 def prefills_of_others(one: Measurement) -> float | None:
-    """Prefills of other requests per step in a closed loop: each other request starts anew once per output, except that the
-    first ones are prefilled before any is decoded. None if the output length is unknown."""
+    """Prefills of other requests per step in a closed loop: each other request starts anew once per output and the time that it
+    is not in the batch, except that the first ones are prefilled before any is decoded. None if the output length is
+    unknown."""
     if one.output_tokens is None:
         return None
     starts = max(0.0, one.requests - 1) * one.tokens_per_step / one.output_tokens
+    starts *= (one.in_batch or one.requests) / one.requests
     return starts * (1 - 1 / one.requests_per_place) if one.requests_per_place else starts
 
 

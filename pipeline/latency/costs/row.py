@@ -10,11 +10,13 @@ from typing import Any
 
 from pipeline.acceptance.rounds import iid_tokens_per_call
 from pipeline.errors import UsageError
-from pipeline.latency.costs.columns import UNCLEAR, is_median, listed, missing_concurrency
+from pipeline.latency.costs.columns import UNCLEAR, ambiguous, is_median, listed, missing_concurrency
 
 _MAX_PLAIN_TOKENS = 1.05  # tokens per step that still count as plain decoding (rounding)
 _AGREES = 1.5  # ratio up to which two columns tell of the same time, one as a median and one as a mean
 _LENGTH_AGREES = 0.05  # relative difference of two acceptance columns
+_MAX_TPOT = 3.0  # seconds per token above which the unit is assumed to be wrong
+_SEVERAL, _ONE = 4.0, 1.3  # concurrency with which a throughput of all requests tells of more than one decoding request
 _FULL = 0.7  # decoding requests / concurrency below which the others waited
 _MOSTLY = 0.8  # mean requests / concurrency: below it a rate is in another unit, or the batch was rarely full
 
@@ -29,17 +31,23 @@ class Row:
     given: Mapping[str, Any]
 
 
-def throughput_in_tokens(rows: Sequence[Row]) -> bool:
-    """Whether the throughput is in tokens per second: the column says so, or by Little's law all requests decode at some load.
-    A column `throughput` may as well be in requests per second."""
-    return any(
-        row.columns.get("throughput") not in UNCLEAR
-        or (
-            "tpot" in row.values
-            and _decoding(row.values, row.values["tpot"]) >= _FULL * row.values.get("concurrency", math.inf)
-        )
+def decoding_share(rows: Sequence[Row]) -> float:
+    """The largest share of the concurrency that decodes at any load, by Little's law: throughput times TPOT. 0 if the throughput
+    is not in tokens per second of all requests: a column `throughput` may be in requests per second, and any may be of one
+    request, which decodes one at every load."""
+    rows = [row for row in rows if "throughput" in row.values]
+    clear = any(row.columns.get("throughput") not in UNCLEAR for row in rows)
+    known = [
+        (row.values["concurrency"], row.values["throughput"] * row.values["tpot"])
         for row in rows
-    )
+        if {"concurrency", "tpot"} <= row.values.keys()
+    ]
+    if not known:
+        return float(clear)
+    if max(concurrency for concurrency, _ in known) >= _SEVERAL and all(decoding < _ONE for _, decoding in known):
+        return 0.0
+    share = min(1.0, max(decoding / concurrency for concurrency, decoding in known))
+    return share if clear or share >= _FULL else 0.0
 
 
 def tokens_per_step(row: Row, gamma: int) -> tuple[float, list[str]]:
@@ -47,55 +55,81 @@ def tokens_per_step(row: Row, gamma: int) -> tuple[float, list[str]]:
     values, where, notes = row.values, row.where, list[str]()
     length = values.get("acceptance_length")
     if gamma == 0:
-        if length is not None and length > _MAX_PLAIN_TOKENS:
-            said = (
-                "the draft length is 0"
-                if "gamma" in values
-                else "the draft length is unknown; name its column with --column gamma=NAME"
-            )
-            raise UsageError(f"{where}: {length:g} tokens per step, but {said}")
+        _check_plain(row)
         return 1.0, notes
     rate, column = values.get("draft_acceptance_rate"), row.columns.get("draft_acceptance_rate")
     if length is not None:
         if rate is not None and _apart(length, 1 + gamma * rate) > _LENGTH_AGREES:
-            if _apart(length + 1, 1 + gamma * rate) <= _LENGTH_AGREES:
+            per_token = _apart(length, iid_tokens_per_call(rate, gamma)) <= _LENGTH_AGREES
+            without_own = _apart(length + 1, 1 + gamma * rate) <= _LENGTH_AGREES
+            if per_token:
+                notes.append(f"{column} is an acceptance rate per token, by the acceptance length")
+            elif without_own:
                 length += 1
                 notes.append(
                     "the acceptance length counts accepted draft tokens only, so 1 was added for the target's own"
                 )
-            elif _apart(length, iid_tokens_per_call(rate, gamma)) <= _LENGTH_AGREES:
-                notes.append(f"{column} is an acceptance rate per token, by the acceptance length")
             else:
-                notes.append(f"{column} and the acceptance length disagree; the length was taken")
+                notes.append(f"{column} and the acceptance length disagree; the length was used")
+            if per_token and without_own:
+                notes.append(
+                    f"the acceptance length and {column} also agree if the length does not count the target's own token; if it "
+                    "does not, add 1 to it"
+                )
     elif "acceptance_rate" in values:
         length = iid_tokens_per_call(values["acceptance_rate"], gamma)
     elif rate is not None:
         length = 1 + gamma * rate
-        if column == "acceptance_rate":
+        if column is not None and "draft" not in column.lower():
             notes.append(
-                "acceptance_rate was read as accepted / drafted tokens, as engines count it; if it is per token, give "
-                "--column acceptance_rate=acceptance_rate"
+                f"{column} was read as accepted / drafted tokens, as engines count it; if it is per token, give "
+                f"--column acceptance_rate={column}"
             )
     else:
         raise UsageError(
-            f"{where}: draft length {gamma}, but the acceptance is unknown; name its column with "
-            "--column acceptance_length=NAME (or draft_acceptance_rate, acceptance_rate)"
+            f"{where}: draft length {gamma}, but the acceptance is unknown; name its column with --column acceptance_length=NAME "
+            "(or draft_acceptance_rate=NAME if it is accepted / drafted, acceptance_rate=NAME if it is per token)"
         )
     if not 1 <= length <= gamma + 1:
         raise UsageError(f"{where}: {length:g} tokens per step at draft length {gamma}; possible are 1 to {gamma + 1}")
     return length, notes
 
 
+def _check_plain(row: Row) -> None:
+    """UsageError if a row without a draft length tells of drafts."""
+    values, where = row.values, row.where
+    stated = "gamma" in values
+    unknown = (
+        "the draft length is unknown; name its column with --column gamma=NAME, or append it to the file: FILE:gamma=3"
+    )
+    length = values.get("acceptance_length", 1.0)
+    if length > _MAX_PLAIN_TOKENS:
+        raise UsageError(f"{where}: {length:g} tokens per step, but {'the draft length is 0' if stated else unknown}")
+    rate = max(values.get("acceptance_rate", 0.0), values.get("draft_acceptance_rate", 0.0))
+    if rate > 0 and not stated:
+        raise UsageError(f"{where}: acceptance rate {rate:g}, but {unknown}")
+    if not stated and "itl" in values and "tpot" in values and values["itl"] > _AGREES * values["tpot"]:
+        ratio = values["itl"] / values["tpot"]
+        raise UsageError(
+            f"{where}: the time between chunks is {ratio:.2g} times the time per token, as with drafts, but {unknown} (0 if "
+            "there are none)"
+        )
+
+
 def step_seconds(row: Row, length: float) -> tuple[float, list[str]]:
     """Seconds of a step with `length` tokens for each request. The mean time between two chunks of a stream is a step where an
     engine sends each step's tokens together, as vLLM does; some tables have the time per token under the same name."""
-    values = row.values
+    values, notes = row.values, list[str]()
     if "step" in values:
-        return values["step"], []
+        other = values.get("tpot", values["step"] / length) * length
+        if _ratio(values["step"], other) <= _AGREES:
+            return values["step"], []
+        notes.append(
+            f"{row.columns.get('step', 'step')} is not the time per token times tokens per step, so it was not used"
+        )
     step, itl = _token_seconds(row) * length, values.get("itl")
     if itl is not None and _ratio(itl, step) <= min(_AGREES, _ratio(itl, step / length)):
-        return itl, []
-    notes = []
+        return itl, notes
     if itl is not None and _ratio(itl, step / length) > _AGREES:
         notes.append(f"{row.columns.get('itl', 'itl')} is neither a step nor the time per token, so it was not used")
     if is_median(row.columns.get("tpot", "")) and values.get("running", 0) > 0 and values.get("throughput", 0) > 0:
@@ -122,50 +156,71 @@ def _token_seconds(row: Row) -> float:
     elif values.get("throughput", 0) > 0 and (requests := values.get("running", values.get("concurrency"))):
         # In a closed loop `concurrency` includes requests that wait for their first token, `running` does not.
         several = "running" not in values and values.get("tokens", 0) > 1
-        found = requests / values["throughput"] - (values.get("ttft", 0.0) / values["tokens"] if several else 0.0)
+        found = requests / values["throughput"]
+        if several:
+            found = (found * values["tokens"] - values.get("ttft", 0.0)) / (values["tokens"] - 1)
     else:
         raise UsageError(
             f"{row.where}: TPOT is unknown; columns are {listed(row.given)}; name its column with --column tpot=NAME (or latency "
             "with tokens, or throughput)"
         )
-    if not found > 0:
-        raise UsageError(f"{row.where}: TPOT is {found:g} s, but must be above 0")
+    if not 0 < found <= _MAX_TPOT:
+        raise UsageError(
+            f"{row.where}: TPOT is {found:.3g} s; possible are times above 0 and up to {_MAX_TPOT:g} s. Times in milliseconds "
+            "need ms in the column's name, such as tpot_ms; a throughput must be in tokens per second"
+        )
     return found
 
 
-def batch(row: Row, token_seconds: float, in_tokens: bool) -> tuple[float, list[str]]:
-    """Requests in the batch. By Little's law throughput times TPOT requests decode at a time; where that is far below the
-    concurrency, the others waited. For an open loop it is rate times latency, plus the request itself (a Poisson arrival sees
-    the mean)."""
+@dataclass(frozen=True)
+class Batch:
+    """Requests that are served together, and what their user must know about this number."""
+
+    requests: float  # of a closed loop: its concurrency
+    in_batch: float | None = None  # the mean number in the batch, where it is known to be smaller
+    notes: tuple[str, ...] = ()
+
+
+def batch(row: Row, token_seconds: float, length: float, share: float) -> Batch:
+    """`length`: tokens per step; `share`: the `decoding_share` of the table. By Little's law throughput times TPOT requests
+    decode at a time; where that is a far smaller share of the concurrency than at another load, the others waited. For an open
+    loop it is rate times latency, plus the request itself (a Poisson arrival sees the mean)."""
     values = row.values
     if "running" in values:
-        return values["running"], []
-    decoding = _decoding(values, token_seconds)
+        return Batch(values["running"], notes=_other_batch(values))
+    decoding, concurrency = values.get("throughput", 0.0) * token_seconds, values.get("concurrency")
     rate = values.get("served_rate", values.get("rate"))
-    if "concurrency" in values:
-        if in_tokens and 0 < decoding < _FULL * values["concurrency"]:
-            return decoding, [
-                "the server was full: by throughput and time per token far fewer requests ran than the concurrency says, the "
-                "others waited; the batch that ran was taken"
-            ]
-        present = values.get("served_rate", 0.0) * values.get("latency", 0.0)  # Little's law
-        if mostly_full(present, values):
-            return present, [
-                "the batch fills at the start and empties at the end of a test: completed requests per second times latency, "
-                "which is the mean number of requests, was taken instead of the concurrency"
-            ]
-        return values["concurrency"], []
-    if rate is not None and "latency" in values:
-        return 1 + rate * values["latency"], []
-    if decoding > 0:
-        return decoding, ["the number of requests in the batch is throughput times time per token"]
+    if rate is not None and "latency" in values and ("rate" in values or concurrency is None):
+        return Batch(min(1 + rate * values["latency"], concurrency or math.inf))
+    if concurrency is not None:
+        if concurrency > 1 and 0 < decoding < _FULL * share * concurrency:
+            said = "throughput times time per token is far below the concurrency, so the server was full and the other requests"
+            return Batch(decoding, notes=(f"{said} waited; that number was used",))
+        return Batch(concurrency, _mean_of_closed_loop(values, concurrency, length))
+    if share and decoding > 0 and not ambiguous(row.given):
+        return Batch(decoding, notes=("the number of requests in the batch is throughput times time per token",))
     raise missing_concurrency(row.given, row.where)
 
 
-def mostly_full(requests: float, values: Mapping[str, float]) -> bool:
-    """Whether a closed loop had nearly as many requests as its concurrency, but fewer: it began and ended empty."""
-    concurrency = values.get("concurrency", 0.0)
-    return _MOSTLY * concurrency <= requests < concurrency
+def _mean_of_closed_loop(values: Mapping[str, float], concurrency: float, length: float) -> float | None:
+    """Mean number of requests in the batch; None if it is not known to differ from the concurrency. A test begins and ends with
+    an empty batch: by Little's law completed requests per second times latency are present. A request that follows another one
+    waits for the running step: 1 of the steps that it is present for, which are that one, the step with its prefill, and those of
+    its further tokens."""
+    if concurrency <= 1:
+        return None
+    present = values.get("served_rate", 0.0) * values.get("latency", 0.0)
+    if not _MOSTLY * concurrency <= present < concurrency:
+        present = concurrency
+    if "tokens" in values:
+        present = max(1.0, present * (1 - 1 / (max(0.0, values["tokens"] - 1) / length + 2)))
+    return present if present < concurrency else None
+
+
+def _other_batch(values: Mapping[str, float]) -> tuple[str, ...]:
+    if _MOSTLY <= values["running"] / values.get("concurrency", values["running"]) <= 1:
+        return ()
+    return ("the number of running requests is far from the concurrency; the running ones were used",)
 
 
 def requests_per_place(values: Mapping[str, float]) -> float | None:
@@ -173,11 +228,6 @@ def requests_per_place(values: Mapping[str, float]) -> float | None:
     if "completed" not in values or "concurrency" not in values:
         return None
     return max(1.0, values["completed"] / values["concurrency"])
-
-
-def _decoding(values: Mapping[str, float], token_seconds: float) -> float:
-    """Requests that decode at a time, by Little's law; 0 if the throughput is unknown."""
-    return values.get("throughput", 0.0) * token_seconds
 
 
 def _apart(one: float, other: float) -> float:

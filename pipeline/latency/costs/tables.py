@@ -6,14 +6,27 @@ What the columns mean is `columns.py`.
 import csv
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pipeline.errors import UsageError
+from pipeline.latency.costs.columns import COLUMNS
 
 _JSON = (".json", ".jsonl")
-_DRAFT_LENGTHS = ("gamma", "k", "num_speculative_tokens")  # as `--metadata` of `vllm bench serve` may name them
 _UNLIMITED = (None, "inf", float("inf"))  # request rates of a closed loop
+
+
+_BLANK = ("", "-", "n/a", "na", "none", "null")  # cells of a table without a value
+
+
+@dataclass(frozen=True)
+class Cells:
+    """One row of a file."""
+
+    where: str  # file and line, for error messages
+    cells: Mapping[str, Any]  # by column
+    computed: Mapping[str, float] = field(default_factory=dict)  # by quantity, from several columns
 
 
 def is_table(path: Path) -> bool:
@@ -21,46 +34,53 @@ def is_table(path: Path) -> bool:
     return path.suffix not in _JSON
 
 
-def read_rows(path: Path) -> list[tuple[str, dict[str, Any]]]:
-    """Each row by column, with the file and line that error messages name. UsageError for any other content, and for none."""
+def read_rows(path: Path) -> list[Cells]:
+    """Each row that is not empty. UsageError for any other content, and for none."""
     rows = list(_rows(path))
     if not rows:
         raise UsageError(f"{path}: no measurements in the file")
     return rows
 
 
-def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _rows(path: Path) -> Iterator[Cells]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a text file"
         raise UsageError(f"{path}: {reason}") from None
     if not is_table(path):
-        for number, result in enumerate(_results(path, text), 1):
-            yield f"{path}: result {number}", result
+        for number, (cells, computed) in enumerate(_results(path, text), 1):
+            yield Cells(f"{path}: result {number}", cells, computed)
         return
     lines = text.splitlines()
     delimiter = max(",;\t", key=lines[0].count) if lines else ","
     try:
         for number, row in enumerate(csv.DictReader(lines, delimiter=delimiter), 2):
-            yield f"{path}: line {number}", {key: value for key, value in row.items() if key is not None and value}
+            yield Cells(
+                f"{path}: line {number}",
+                {
+                    column: value
+                    for column, value in row.items()
+                    if column is not None and value is not None and str(value).strip().lower() not in _BLANK
+                },
+            )
     except csv.Error as error:
         raise UsageError(f"{path}: not a CSV table: {error}") from None
 
 
-def _results(path: Path, text: str) -> Iterator[dict[str, Any]]:
+def _results(path: Path, text: str) -> Iterator[tuple[dict[str, Any], dict[str, float]]]:
     """Results of `vllm bench serve` (one, a list, or one per line) or of a GuideLLM report."""
     try:
         found = _json(text)
     except (ValueError, RecursionError):
         raise UsageError(f"{path}: not valid JSON or JSON lines") from None
     if isinstance(found, Mapping) and isinstance(found.get("benchmarks"), Sequence):
-        yield from (_guidellm(path, number, item) for number, item in enumerate(found["benchmarks"], 1))
+        yield from ((_guidellm(path, number, item), {}) for number, item in enumerate(found["benchmarks"], 1))
         return
     for item in found if isinstance(found, list) else [found]:
         if not isinstance(item, Mapping) or "completed" not in item:
             raise UsageError(f"{path}: neither a result of `vllm bench serve` nor a GuideLLM report; convert it to CSV")
-        yield _vllm(path, dict(item))
+        yield _bench_serve(path, dict(item))
 
 
 def _json(text: str) -> Any:
@@ -71,28 +91,28 @@ def _json(text: str) -> Any:
         return [json.loads(line) for line in text.splitlines() if line.strip()]
 
 
-def _vllm(path: Path, result: dict[str, Any]) -> dict[str, Any]:
-    """Add quantities that follow from the totals: mean lengths, and the draft length by the counters (0 if no drafts were
-    counted) unless `--metadata` states it, and the mean latency. For an open loop, replace max_concurrency, which is only a
-    limit, by the throughput without the drain after the last arrival."""
+def _bench_serve(path: Path, result: dict[str, Any]) -> tuple[dict[str, Any], dict[str, float]]:
+    """Cells of a result of `vllm bench serve` or of SGLang's `bench_serving`, and what follows from the totals: mean output
+    length and latency, and the draft length by the counters unless `--metadata` states it. For an open loop, max_concurrency,
+    which is only a limit, is left out, and the throughput is that without the drain after the last arrival."""
     try:
         drafts, completed = result.get("spec_decode_num_drafts") or 0, max(1, result["completed"])
-        if not any(name in result for name in _DRAFT_LENGTHS):
-            result["gamma"] = round(result["spec_decode_draft_tokens"] / drafts) if drafts else 0
-        result["tokens"] = result["total_output_tokens"] / completed
-        result["prompt_tokens"] = result.get("total_input_tokens", 0) / completed
+        computed = {"tokens": result["total_output_tokens"] / completed}
+        if drafts and not any(name in result for name in COLUMNS["gamma"]):
+            computed["gamma"] = float(round(result["spec_decode_draft_tokens"] / drafts))
         closed = result.get("request_rate") in _UNLIMITED
         if not closed or {"mean_ttft_ms", "mean_tpot_ms"} <= result.keys():
-            result["latency_s"] = (result["mean_ttft_ms"] + result["mean_tpot_ms"] * (result["tokens"] - 1)) / 1e3
+            decoding = result["mean_tpot_ms"] * (computed["tokens"] - 1)
+            computed["latency"] = (result["mean_ttft_ms"] + decoding) / 1e3
         if closed:
             result.pop("request_rate", None)
         else:
-            result.pop("max_concurrency", None)
-            result["request_throughput"] = completed / max(result["duration"] - result["latency_s"], 1e-9)
-            result.pop("output_throughput", None)  # over the whole duration, so it is low by the drain
+            computed["served_rate"] = completed / max(result["duration"] - computed["latency"], 1e-9)
+            for name in ("max_concurrency", "request_throughput", "output_throughput"):
+                result.pop(name, None)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise UsageError(f"{path}: incomplete result of `vllm bench serve` ({error})") from None
-    return {name: value for name, value in result.items() if value is not None}
+    return {name: value for name, value in result.items() if value is not None}, computed
 
 
 GUIDELLM = {  # our names to GuideLLM's keys under `metrics`
@@ -102,7 +122,6 @@ GUIDELLM = {  # our names to GuideLLM's keys under `metrics`
     "ttft_ms": "time_to_first_token_ms",
     "latency": "request_latency",
     "tokens": "output_token_count",
-    "prompt_tokens": "prompt_token_count",
 }
 
 

@@ -77,7 +77,10 @@ def _read(path: Path) -> list[Any]:
     if path.suffix in (".json", ".jsonl"):
         return _detailed(text, where)
     lines = text.splitlines()
-    rows = list(csv.DictReader(lines, delimiter=max(",;\t", key=lines[0].count) if lines else ","))
+    try:
+        rows = list(csv.DictReader(lines, delimiter=max(",;\t", key=lines[0].count) if lines else ","))
+    except csv.Error as error:
+        raise UsageError(f"{where}: not a CSV table: {error}") from None
     column = next((name for name in _COLUMNS if rows and name in rows[0]), None)
     if column is None:
         raise UsageError(f"{where}: no column of output lengths; name it {', '.join(_COLUMNS[:-1])} or {_COLUMNS[-1]}")
@@ -85,15 +88,18 @@ def _read(path: Path) -> list[Any]:
 
 
 def _detailed(text: str, where: str) -> list[Any]:
-    """All `output_lens` of the results, one or one a line."""
+    """All `output_lens` of the results that have them, one or one a line."""
     try:
         try:
             results = json.loads(text)
         except ValueError:
             results = [json.loads(line) for line in text.splitlines() if line.strip()]
         results = results if isinstance(results, list) else [results]
-        return [length for result in results for length in result["output_lens"]]
-    except (ValueError, KeyError, TypeError, RecursionError):
+        lengths = [length for result in results for length in result.get("output_lens", ())]
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        lengths = []
+    if not lengths:
         raise UsageError(
             f"{where}: no output_lens; run `vllm bench serve` with --save-result --save-detailed, or give a CSV table"
-        ) from None
+        )
+    return lengths
