@@ -51,6 +51,12 @@ def print_costs(found: FittedCosts, measurements: int, path: Path | None, notes:
         f"measured: {found.min_requests} to {found.max_requests} requests, draft lengths {lengths}; predictions outside are "
         "extrapolated"
     )
+    if found.batch_share:
+        low, high = min(found.batch_share.values()), max(found.batch_share.values())
+        out.text(
+            f"On average {low:.0%} to {high:.0%} of the concurrency is in the batch: a new request waits for the running step, "
+            "and a test begins and ends with an empty batch; `predict` and `schedule` count that"
+        )
     if unknown:
         out.text("No measurement with a draft: these costs predict plain decoding only")
     if confounded := [name for name in costs.confounded if name not in unknown]:
@@ -59,7 +65,8 @@ def print_costs(found: FittedCosts, measurements: int, path: Path | None, notes:
             "measured ones are valid"
         )
     if found.prefill:
-        out.text(f"Each prefill blocks the batch for {1e3 * found.prefill:.3g} ms")
+        shared = ", and the first token comes with a step of the batch (chunked prefill)" if found.first_steps else ""
+        out.text(f"Each prefill delays the batch by {1e3 * found.prefill:.3g} ms{shared}")
     elif found.first_token:
         out.text(
             f"TTFT of one request is {1e3 * found.first_token:.3g} ms; prefills are part of the step times, because taking them "

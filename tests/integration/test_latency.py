@@ -187,7 +187,7 @@ def test_a_profile_is_fitted_and_predicts(smoke: Smoke, tmp_path: Path) -> None:
     assert 0 == place.understudy("profile", *pair, *small, store=False).code
 
     fitted = _latency(smoke, "fit", profile).out
-    assert ("9 measurements" in fitted, "Each prefill blocks the batch for" in fitted) == (True, True)
+    assert ("9 measurements" in fitted, "Each prefill delays the batch by" in fitted) == (True, True)
     ended = _latency(
         smoke, "predict", "--costs", profile, "--acceptance-rate", 0.5, "--output-tokens", 20, "--max-num-seqs", 4
     )

@@ -44,7 +44,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "step": ("step", "step_s", "step_ms", "step_time_ms"),
     "itl": ("mean_itl_ms", "itl_mean_ms", "itl_ms", "itl"),
     "tpot": ("mean_tpot_ms", "tpot_mean_ms", "tpot", "tpot_s", "tpot_ms", "median_tpot_ms", "tpot_p50_ms"),
-    "ttft": ("ttft", "ttft_s", "ttft_p50_ms", "ttft_ms", "median_ttft_ms", "mean_ttft_ms"),
+    "ttft": ("ttft", "ttft_s", "ttft_ms", "mean_ttft_ms", "ttft_mean_ms", "median_ttft_ms", "ttft_p50_ms"),
     "latency": (
         "latency",
         "latency_s",

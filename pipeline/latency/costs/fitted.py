@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 KIND, SCHEMA = "fitted costs", 3
 _MIN_POINTS = 6  # distinct (requests, gamma) points below which only the linear model is used
 _REPEAT = 1.08  # ratio of two numbers of requests up to which they are one point
-# Left-out error up to which an earlier treatment of prefills is kept: ratio to the least, and difference.
+# Left-out error up to which a preferred treatment of prefills is kept: ratio to the least, and difference.
 _AS_GOOD, _AS_GOOD_POINTS = 1.1, 0.001
 _PLAUSIBLE = {  # attributes of a measurement with the values that a server can have
     "step_seconds": (1e-7, 1e5),
@@ -141,8 +141,9 @@ def fit_measurements(measured: Sequence[Measurement], experts: Experts | None = 
     gamma_R = np.array([one.gamma for one in measured])
     tried = [(one, *_chosen(requests_R, gamma_R, one, experts)) for one in treatments(measured, experts)]
     least = min(error for *_, error in tried)
-    good = max(_AS_GOOD * least, least + _AS_GOOD_POINTS)
-    treatment, piecewise, errors, _ = next(one for one in tried if one[-1] <= good)
+    # A prefill time that is known from TTFT goes before a fitted one and before none unless these are clearly better.
+    good = [one for one in tried if one[-1] <= max(_AS_GOOD * least, least + _AS_GOOD_POINTS)]
+    treatment, piecewise, errors, _ = min(good, key=lambda one: (not one[0].known, one[-1] if one[0].known else 0.0))
     lengths = {} if any(one.isolated for one in measured) else _tokens_by_gamma(measured)
     known = [one.output_tokens for one in measured if one.output_tokens is not None]
     return FittedCosts(

@@ -23,16 +23,17 @@ _MIN_REMAINDER = 0.2  # least share of a step that must remain after prefills ar
 
 @dataclass(frozen=True)
 class Treatment:
-    """Steps without prefills, and what was taken out: `prefill` seconds for each of `prefills_R`."""
+    """Steps without prefills, and what was taken out: `prefill` seconds for each of `prefills_R`, known from TTFT or not."""
 
     costs: LinearCosts  # fitted to the steps
     seconds_R: Floats
     prefills_R: Floats
     prefill: float
+    known: bool = False
 
 
 def treatments(measured: Sequence[Measurement], experts: Experts | None) -> Iterator[Treatment]:
-    """In order of preference: TTFT of one request is subtracted; TTFT less a step; a fitted time; none."""
+    """TTFT of one request is subtracted; TTFT less a step; a fitted time; none."""
     requests_R = np.array([one.requests for one in measured])
     gamma_R = np.array([one.gamma for one in measured])
     seconds_R = np.array([one.step_seconds for one in measured])
@@ -43,9 +44,10 @@ def treatments(measured: Sequence[Measurement], experts: Experts | None) -> Iter
         return
     prefills_R = np.array([prefills_of_others(one) or 0.0 for one in measured])
     if prefills_R.any() and all(one.output_tokens is not None for one in measured):
-        for known in _known_prefills(measured):
-            if _remains(without_R := seconds_R - known * prefills_R, seconds_R):
-                yield Treatment(fit_costs(requests_R, gamma_R, without_R, experts), without_R, prefills_R, known)
+        for time in _known_prefills(measured):
+            if _remains(without_R := seconds_R - time * prefills_R, seconds_R):
+                without = fit_costs(requests_R, gamma_R, without_R, experts)
+                yield Treatment(without, without_R, prefills_R, time, known=True)
         fitted = fit_costs(requests_R, gamma_R, seconds_R, experts, prefills_R)
         value = fitted.coefficients[PREFILL].value
         # A prefill that cannot be told apart stays in the steps, where its cost is known: taking the column out of the
