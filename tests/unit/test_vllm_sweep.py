@@ -57,7 +57,7 @@ def test_p95_is_predicted_by_rate() -> None:
     """Within 15%, below 80% of the limit."""
     found = rates(_sweep())
 
-    assert list(RATES) == [one["rate"] for one in found]
+    assert sorted({rate for rates_ in RATES.values() for rate in rates_}) == [one["rate"] for one in found]
     for one in found:
         assert 0.3 < one["load"] < 0.8
         assert pytest.approx(one["p95"], rel=0.15) == one["predicted_p95"]
