@@ -20,7 +20,7 @@ FUZZ_INPUTS ?= 20000
 # Where `make conformance` finds a finished quickstart; built there if it is absent.
 STORE ?= .understudy
 
-.PHONY: help quickstart test test-unit test-long fuzz test-dags sanitize llama-server conformance conformance-sources bench bench-distill bench-served docs lint lint-workflow types wheel-test clean
+.PHONY: help quickstart test test-unit test-long fuzz test-dags sanitize llama-server conformance conformance-sources bench bench-distill bench-served bench-sweep docs lint lint-workflow types wheel-test clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -115,6 +115,9 @@ bench-distill: $(VENV)/.installed  ## distillation against what people use today
 
 bench-served: $(VENV)/.installed $(VLLM_VENV)/.installed  ## generation by vLLM's servers, and drafts distilled by them (half an hour)
 	VLLM_PYTHON="$(abspath $(VLLM_VENV)/bin/python)" $(BIN)/python -m tests.benchmarks servers_overhead served_distillation
+
+bench-sweep: $(VENV)/.installed $(VLLM_VENV)/.installed  ## a sweep of vLLM's CPU build into tests/fixtures/vllm_sweep (an hour and a half); nothing else may run
+	VLLM_PYTHON="$(abspath $(VLLM_VENV)/bin/python)" $(BIN)/python -m tests.benchmarks.vllm_sweep
 
 docs: $(VENV)/.installed  ## docs/configuration.md from the config models, docs/engines.md from the table of engine facts
 	$(BIN)/python -m pipeline.report.configuration > docs/configuration.md

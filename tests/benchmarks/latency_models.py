@@ -31,8 +31,8 @@ def section(figure: dict[str, Any]) -> Iterator[str]:
         "vLLM's CPU build 0.32.0, in bf16 with one thread a server: a target of 331 M parameters with random weights, its upper "
         "layers scaled down so that its lowest layer, the draft, agrees with it at 0.77 of the positions "
         "(`constructed_pair.py`); prompts of 24 and outputs of 40 tokens, each up to 30% longer or shorter; temperature 0; "
-        "`vllm.benchmarks.serve`, calls in random order, on 2 cores of an AMD EPYC (Zen 4). Command: `python -m "
-        "tests.benchmarks.vllm_sweep`.\n"
+        "`vllm.benchmarks.serve`, calls in random order, on 2 cores of an AMD EPYC (Zen 4). Command: `make "
+        "bench-sweep`.\n"
     )
     yield "| sweep | points | repeats | chessboards: MAPE | R2 | lighter | heavier | mean regret |"
     yield "|---|---|---|---|---|---|---|---|"
