@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.latency.costs.fitted import FittedCosts
+from pipeline.latency.costs.fitted import FittedCosts, Misfit
 from pipeline.report.console import Report
 
+_LARGE_ERROR = 0.25  # of a step, from which its row is named
+_SLICED = "without them the costs predict left-out points no better, as with chunked prefill"
 COLUMNS = ("cost", "ms", "95% interval", "unit")
 _MEANING = {
     "verify": "per step",
@@ -23,8 +25,10 @@ def _model(found: FittedCosts) -> str:
     return "piecewise" + (f" with {' and '.join(extra)}" if extra else "")
 
 
-def print_costs(found: FittedCosts, measurements: int, path: Path | None, notes: Sequence[str] = ()) -> None:
-    """To stdout. `notes`: how the files were read."""
+def print_costs(
+    found: FittedCosts, measurements: int, path: Path | None, notes: Sequence[str] = (), worst: Misfit | None = None
+) -> None:
+    """To stdout. `notes`: how the files were read; `worst`: the measurement that the costs describe worst."""
     out = Report()
     costs = found.costs
     rows = []
@@ -39,13 +43,17 @@ def print_costs(found: FittedCosts, measurements: int, path: Path | None, notes:
         out.text(note)
     out.text(f"{measurements} measurements; linear fit: MAPE {costs.mape:.1%}, R2 {costs.r2:.4f}")
     error = found.leave_one_out
-    if error.linear:
-        used = (
-            f"{_model(found)} {error.chosen:.1%}; using it"
-            if found.piecewise
-            else "using it, no piecewise model is better"
+    if error.linear and found.piecewise:
+        out.text(
+            f"model used: {_model(found)}, {error.chosen:.1%} off on left-out points (linear, whose costs are in the table: "
+            f"{error.linear:.1%})"
         )
-        out.text(f"left-out error: linear {error.linear:.1%}, {used}")
+    elif error.linear:
+        out.text(f"model used: linear, {error.linear:.1%} off on left-out points; no piecewise model is better")
+    if worst is not None and abs(worst.error) > _LARGE_ERROR:
+        out.text(f"check {worst.where}: its step is {worst.error:+.0%} off the fitted costs")
+    if not found.plain:
+        out.text("No measurement without a draft: there is no baseline for a speedup; add draft length 0")
     lengths = ", ".join(map(str, found.gammas))
     out.text(
         f"measured: {found.min_requests} to {found.max_requests} requests, draft lengths {lengths}; predictions outside are "
@@ -68,15 +76,19 @@ def print_costs(found: FittedCosts, measurements: int, path: Path | None, notes:
         shared = ", and the first token comes with a step of the batch (chunked prefill)" if found.first_steps else ""
         out.text(f"Each prefill delays the batch by {1e3 * found.prefill:.3g} ms{shared}")
     elif found.first_token:
+        reason = "output lengths are unknown (column `tokens`)" if found.output_tokens is None else _SLICED
         out.text(
-            f"TTFT of one request is {1e3 * found.first_token:.3g} ms; prefills are part of the step times, because taking them "
-            "out predicts left-out steps no better (chunked prefill), or output lengths are unknown (column `tokens`)"
+            f"TTFT of one request is {1e3 * found.first_token:.3g} ms; prefills are part of the step times: {reason}"
+        )
+    elif found.output_tokens is None:
+        out.text(
+            "Prefill time is unknown, so predictions leave out TTFT. To fit it, add output lengths (column `tokens`) and a row "
+            "with one request and its TTFT (column `ttft`)"
         )
     else:
         out.text(
-            "Prefill time is unknown, so predictions leave out TTFT. To fit it, add output lengths (column `tokens`) and a row "
-            "with one request and its TTFT (column `ttft`). With chunked prefill, or where prefills cannot be told apart from "
-            "the cost per request, step times already include prefills"
+            "Prefill time is unknown, so predictions leave out TTFT: there is no row with one request and its TTFT (column "
+            "`ttft`), and the measurements do not tell prefills from the cost per request. Step times contain the prefills"
         )
     if path is not None:
         out.line(f"written to {path}")

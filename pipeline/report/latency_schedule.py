@@ -8,7 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.latency.load.schedule import FORMATS, Schedule, batch_ranges, largest_paying_batch, speedups
+from pipeline.latency.load.schedule import (
+    FORMATS,
+    Schedule,
+    batch_ranges,
+    for_vllm,
+    largest_paying_batch,
+    speedups,
+)
 from pipeline.report.console import Report
 
 COLUMNS = ("batch size", "draft", "draft length", "speedup", "break-even acceptance")
@@ -41,6 +48,10 @@ def print_schedule(found: Schedule, notes: Sequence[str]) -> None:
         out.text(f"speculation is faster at batch size {', '.join(named)} (batch cap: {cap})")
     else:
         out.text(f"speculation is not faster at any batch size up to {cap}")
+    out.text(
+        "break-even acceptance: the acceptance rate per token below which no draft length is faster than plain decoding; a long "
+        "draft needs more"
+    )
     if marked:
         out.text(
             f"{_NOT_MEASURED} this draft length was not measured: its times are interpolated; measure it before you serve it"
@@ -48,8 +59,8 @@ def print_schedule(found: Schedule, notes: Sequence[str]) -> None:
     for note in notes:
         out.text(note)
     if named and not several:
-        for engine, written in FORMATS.items():
-            out.line(f"{engine}: {json.dumps(written(found.lengths_N))}")
+        out.line(f"vllm: {json.dumps(for_vllm(found.lengths_N))}")
+        out.text("for TensorRT-LLM: --engine tensorrt-llm")
 
 
 def _sizes(first: int, last: int) -> str:

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from pipeline.errors import UsageError
-from pipeline.latency.costs.fitted import FittedCosts, fit_measurements, fitted_costs_from_json
+from pipeline.latency.costs.fitted import FittedCosts, fit_measurements, fitted_costs_from_json, worst_misfit
 from pipeline.latency.costs.measurements import read_measurements
 from pipeline.latency.costs.step_costs import read_step_costs
 from pipeline.latency.load.output_lengths import parse_output_lengths
-from pipeline.latency.load.prediction import predict
+from pipeline.latency.load.prediction import chosen_lengths, predict
 from pipeline.latency.load.schedule import batch_ranges, draft_lengths, request_seconds
 from pipeline.latency.load.workload import constant_acceptance_workload, measured_acceptance_workload
 
@@ -130,6 +130,40 @@ def test_repeats_of_nearly_the_same_load_are_one_point(tmp_path: Path) -> None:
     )
 
     assert pytest.approx(exact.leave_one_out.chosen, rel=0.2) == shifted.leave_one_out.chosen
+
+
+def test_a_prefill_that_is_noise_stays_in_the_steps(tmp_path: Path) -> None:
+    """No TTFT, no prefills in the data, 1% of noise: a fitted time would not differ from 0."""
+    random = np.random.default_rng(3)
+    rows = _sweep(straight, output_tokens=lambda *_: OUTPUT)
+    noisy = [row | {"mean_tpot_ms": row["mean_tpot_ms"] * random.uniform(0.99, 1.01)} for row in rows]
+
+    assert 0.0 == _fitted(tmp_path, noisy).prefill
+
+
+def test_the_measurement_that_fits_worst_is_named(tmp_path: Path) -> None:
+    """One cell is ten times too large."""
+    rows = _sweep(straight)
+    rows[7]["mean_tpot_ms"] *= 10
+    table = read_measurements(_written(tmp_path, rows))
+    worst = worst_misfit(fit_measurements(table.measured), table.measured)
+
+    assert worst.where.endswith("line 9")
+    assert worst.error > 1
+
+
+def test_a_simulation_has_the_acceptance_of_the_draft_length_that_is_used(tmp_path: Path) -> None:
+    """Plain decoding and draft length 3 were measured: at one request the schedule drafts 2 or 3, at many none. The formula and
+    the simulation agree at a low rate."""
+    found = _fitted(tmp_path, _sweep(straight, gammas=(0, 3)))
+    workload = measured_acceptance_workload(found.tokens_by_gamma, 100, 256, 3)
+    lengths_N = chosen_lengths(workload, found, 256)
+    (point,) = predict(workload, found, lengths_N, [0.01], simulated=500).points
+
+    assert lengths_N[0] > 1
+    assert point.speculative is not None
+    assert point.simulated is not None
+    assert pytest.approx(point.simulated.mean, rel=0.03) == point.speculative.mean
 
 
 def test_sliced_prefills_stay_in_the_steps(tmp_path: Path) -> None:
@@ -347,7 +381,7 @@ def test_measured_acceptance_falls_with_the_draft_length(tmp_path: Path) -> None
     same = constant_acceptance_workload(0.7, 100, 4000, 5)
 
     assert pytest.approx({1: 1.7, 3: 2.5, 5: 2.8}, rel=0.01) == {g: 4000 / workload.rounds_G[g] for g in (1, 3, 5)}
-    assert 2.1 == pytest.approx(4000 / workload.rounds_G[2], rel=0.01)
+    assert 2.17 == pytest.approx(4000 / workload.rounds_G[2], rel=0.01)  # 1 + a + a^2 at a rate between 0.7 and 0.69
     assert same.rounds_G[5] < 0.97 * workload.rounds_G[5]
     assert (True, False, True) == tuple(found.measured(gamma) for gamma in (1, 2, 3))
 

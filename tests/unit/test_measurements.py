@@ -233,7 +233,7 @@ def test_a_guidellm_report_is_read(tmp_path: Path) -> None:
         (("k,tpot", "0,0.1"), "line 2: the number of concurrent requests is unknown"),
         (
             ("concurrency,k", "1,0"),
-            "line 2: TPOT is unknown; columns are concurrency, k; name its column with",
+            "line 2: TPOT is unknown; columns with a value are concurrency, k; name its column with",
         ),
         (("concurrency,k,tpot", "1,2,0.1"), "line 2: draft length 2, but the acceptance is unknown"),
         (
@@ -298,8 +298,10 @@ def test_a_value_that_contradicts_the_table_is_an_error(tmp_path: Path) -> None:
         ("max_concurrency,request_rate,request_throughput,k,tpot_ms,mean_e2el_ms", "256,4,4,0,20,4000", (17.0, 0, 1.0, 0.02)),
         ("concurrency,k,output_tok_s,ttft_ms,tokens", "4,0,179.77,25,16", (4.0, 0, 1.0, 0.022066)),
         ("concurrency,k,step,tpot_ms", "4,0,1,20", (4.0, 0, 1.0, 0.020)),
+        ("concurrency,k,accept_length,ITL (ms)", "4,3,2.5,25", (4.0, 3, 2.5, 0.025)),
+        ("k;concurrency;Output token throughput (tok/s)", "0;64;2,116.4", (64.0, 0, 1.0, 64 / 2116.4)),
     ],
-    ids=["names", "percent", "blank", "limit", "throughput", "number of a step"],
+    ids=["names", "percent", "blank", "limit", "throughput", "number of a step", "between chunks", "thousands"],
 )  # fmt: skip
 def test_tables_of_others_are_read(
     header: str, row: str, read: tuple[float, int, float, float], tmp_path: Path
@@ -321,6 +323,8 @@ def test_tables_of_others_are_read(
         (("requests,k,output_tok_s,tpot_ms", "4,0,200,20"), "'requests' can be how many were sent"),
         (("concurrency,k,throughput", "1,0,0.24"), "a throughput must be in tokens per second"),
         (("concurrency,k,ttft,latency,tokens,tpot_ms", "1,0,50,4.1,200,20"), "latency is 4.1 s, but TTFT and time per token"),
+        (("concurrency,k,latency_s,tokens,tpot_ms", "1,0,5100,256,20"), "latency is 5.1e+03 s, but TTFT and time per token"),
+        (("concurrency,k,ttft,tpot", "1,0,60,0.02"), "TTFT of one request is 60 s, the time per token 0.02 s"),
     ],
 )  # fmt: skip
 def test_what_could_be_read_wrongly_is_refused(lines: tuple[str, ...], message: str, tmp_path: Path) -> None:
@@ -386,3 +390,38 @@ def test_a_value_does_not_replace_those_of_a_result(tmp_path: Path) -> None:
 
     with pytest.raises(UsageError, match="result 1: the row has gamma 0; remove gamma=3"):
         read_measurements(path, values={"gamma": 3, "acceptance_length": 2.4})
+
+
+def test_a_given_column_may_have_empty_cells(tmp_path: Path) -> None:
+    """Plain rows have no acceptance; a column that no row has is an error."""
+    path = _table(tmp_path, "concurrency,k,acceptance_rate,tpot_ms", "1,0,,20", "1,3,0.7,10")
+    plain, drafted = read_measurements(path, {"acceptance_rate": "acceptance_rate"}).measured
+
+    assert (1.0, pytest.approx(2.533)) == (plain.tokens_per_step, drafted.tokens_per_step)
+    with pytest.raises(UsageError, match="no column 'rate'; columns are concurrency, k, acceptance_rate, tpot_ms"):
+        read_measurements(path, {"acceptance_rate": "rate"})
+
+
+@pytest.mark.parametrize("row", ["1,0,0,20", "1,1,0.7,14"])
+def test_a_length_below_one_does_not_count_the_targets_own_token(row: str, tmp_path: Path) -> None:
+    """In any row, plain or with one draft token: then it counts in none."""
+    path = _table(tmp_path, "concurrency,k,acceptance_length,tpot_ms", row, "1,3,1.53,10")
+    table = read_measurements(path)
+
+    assert pytest.approx(2.53) == table.measured[1].tokens_per_step
+    assert any("1 was added for the target's own" in note for note in table.notes)
+
+
+def test_a_long_time_to_first_token_is_pointed_out(tmp_path: Path) -> None:
+    """A server for 64 requests, without a throughput that would tell."""
+    rows = ["1,0,20,60,100", "64,0,30,200,100", "128,0,30,3000,100"]
+    notes = read_measurements(_table(tmp_path, "concurrency,k,tpot_ms,ttft_ms,tokens", *rows)).notes
+
+    assert any("from 128 requests on TTFT is more than half of the decoding time" in note for note in notes)
+
+
+def test_two_heavy_loads_of_a_full_server_tell_the_same_batch(tmp_path: Path) -> None:
+    """64 ran at both, by throughput times TPOT."""
+    path = _table(tmp_path, "concurrency,k,output_tok_s,tpot_ms", "128,0,3200,20", "256,0,3200,20")
+
+    assert [64, 64] == [one.requests for one in read_measurements(path).measured]

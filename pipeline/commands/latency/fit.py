@@ -47,7 +47,7 @@ def fit(
     import sys
 
     from pipeline.errors import UsageError
-    from pipeline.latency.costs.fitted import fit_measurements
+    from pipeline.latency.costs.fitted import fit_measurements, worst_misfit
     from pipeline.latency.costs.measurements import Measurement, read_measurements
     from pipeline.latency.costs.step_costs import is_profile, read_profile
     from pipeline.report.latency_fit import print_costs
@@ -76,7 +76,7 @@ def fit(
         print(*told, sep="\n", end="\n" if told else "", file=sys.stderr)
         print(json.dumps(found.json(), indent=1, allow_nan=False))
     else:
-        print_costs(found, len(measured), out, told)
+        print_costs(found, len(measured), out, told, worst_misfit(found, measured))
 
 
 def _parse_file(text: str) -> tuple[Path, dict[str, float]]:

@@ -63,7 +63,15 @@ def predict(
     if as_json:
         print(json.dumps({"draft_lengths": lengths_N.tolist(), **dataclasses.asdict(found)}, indent=1, allow_nan=False))
     else:
-        print_prediction(found, lengths_N, float(workload.tokens_W.mean()), notes(step_costs, workload, cap))
+        told = notes(step_costs, workload, cap)
+        if acceptance is None and len(set(workload.tokens_W.tolist())) == 1:
+            told.append(
+                f"note: every output has {workload.tokens_W[0]} tokens; if yours vary, p95 is longer: give --output-tokens "
+                "MEAN:CAP or a file of lengths"
+            )
+        if gamma is not None and not step_costs.measured(gamma):
+            told.append(f"note: draft length {gamma} was not measured; its times are interpolated")
+        print_prediction(found, lengths_N, float(workload.tokens_W.mean()), told)
     if plot is not None:
         plot_prediction(found, plot)
 

@@ -26,6 +26,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "spec_tokens",
         "draft_length",
         "draft_len",
+        "speculative_num_steps",
     ),
     "acceptance_length": (
         "acceptance_length",
@@ -54,7 +55,17 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "mean_e2e_latency_ms",
         "request_latency",
     ),
-    "throughput": ("output_tok_s", "output_throughput", "throughput"),
+    "throughput": (
+        "output_tok_s",
+        "output_throughput",
+        "output_token_throughput",
+        "output_token_throughput_tok_s",
+        "output_throughput_tok_s",
+        "output_tokens_per_second",
+        "throughput_tok_s",
+        "tokens_per_second",
+        "throughput",
+    ),
     "tokens": ("tokens", "output_tokens", "output_len"),
     "completed": ("completed",),
 }
@@ -80,20 +91,20 @@ def check_names(names: Iterable[str], where: object) -> None:
         raise UsageError(f"{where}: '{unknown}' is not a known quantity; known are {', '.join(COLUMNS)}")
 
 
-def columns_read(row: Mapping[str, Any], given: Mapping[str, str], where: str) -> dict[str, str]:
-    """The column of each quantity that the row has. `given` maps a quantity to a column and goes before the names of `COLUMNS`;
-    a column is read once. UsageError for a column that is not there."""
-    named = {_plain(column): column for column in reversed(list(row))}
-    taken = {name: column if column in row else named.get(_plain(column), column) for name, column in given.items()}
+def columns_read(row: Mapping[str, Any], names: Iterable[str], given: Mapping[str, str], where: str) -> dict[str, str]:
+    """The column of each quantity that the row has a value of; `names` are all columns of the table. `given` maps a quantity to a
+    column and goes before the names of `COLUMNS`; a column is read once. UsageError for a column that is not there."""
+    names = list(names)
+    named = {_plain(column): column for column in reversed(names)}
+    taken = {name: column if column in names else named.get(_plain(column), column) for name, column in given.items()}
+    if absent := next((column for column in taken.values() if column not in names), None):
+        raise UsageError(f"{where}: no column '{printable(absent)}'; columns are {listed(names)}")
     found = {}
     for name, aliases in COLUMNS.items():
-        free = (named[one] for one in aliases if one in named and named[one] not in taken.values())
+        free = (named[one] for one in aliases if named.get(one) in row and named[one] not in taken.values())
         column = taken.get(name) or next(free, None)
-        if column is None:
-            continue
-        if column not in row:
-            raise UsageError(f"{where}: no column '{printable(column)}'; columns are {listed(row)}")
-        found[name] = column
+        if column is not None and column in row:
+            found[name] = column
     return found
 
 
@@ -103,7 +114,7 @@ def parse_row(row: Mapping[str, Any], columns: Mapping[str, str], where: str) ->
     found = {}
     for name, column in columns.items():
         try:
-            value = float(row[column])
+            value = float(_without_separators(row[column]))
         except (TypeError, ValueError, OverflowError):
             value = math.nan
         if (name == "completed" and math.isnan(value)) or (name == "rate" and value == math.inf):
@@ -157,6 +168,15 @@ def _scale(name: str, column: str) -> float:
     if name in TIMES and re.search(r"(?<![a-z])ms(?![a-z])", column.lower()):
         return 1e-3
     return 0.01 if name in SHARES and re.search(r"%|percent|(?<![a-z])pct(?![a-z])", column.lower()) else 1.0
+
+
+def _without_separators(value: Any) -> Any:
+    """2,116.4 as 2116.4."""
+    return (
+        value.replace(",", "")
+        if isinstance(value, str) and re.fullmatch(r"\s*\d{1,3}(,\d{3})+(\.\d+)?\s*", value)
+        else value
+    )
 
 
 def _unit(name: str, column: str) -> str:

@@ -15,7 +15,7 @@ from pipeline.errors import UsageError
 from pipeline.latency.costs.fit import Coefficient, Experts, LinearCosts
 from pipeline.latency.costs.measurements import MOST_GAMMA, MOST_REQUESTS, Measurement
 from pipeline.latency.costs.piecewise import Choice, Piecewise, Terms, choose_model
-from pipeline.latency.costs.prefills import Treatment, treatments, unloaded_ttft
+from pipeline.latency.costs.prefills import Treatment, prefills_of_others, treatments, unloaded_ttft
 
 Floats = NDArray[np.float64]
 
@@ -42,6 +42,14 @@ class LeaveOneOut:
 
     linear: float
     chosen: float
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """A measurement, and the relative difference of its step from the fitted costs."""
+
+    where: str
+    error: float
 
 
 @dataclass(frozen=True)
@@ -161,6 +169,17 @@ def fit_measurements(measured: Sequence[Measurement], experts: Experts | None = 
         _batch_share(measured),
         unloaded_ttft(measured) or 0.0,
     )
+
+
+def worst_misfit(found: FittedCosts, measured: Sequence[Measurement]) -> Misfit:
+    """The measurement that the costs describe worst."""
+
+    def misfit(one: Measurement) -> Misfit:
+        prefills = 0.0 if one.isolated else found.prefill * (prefills_of_others(one) or 0.0)
+        fitted = float(found.step_seconds(one.requests, one.gamma)) + prefills
+        return Misfit(one.where, one.step_seconds / fitted - 1)
+
+    return max(map(misfit, measured), key=lambda one: abs(one.error))
 
 
 def _tokens_by_gamma(measured: Sequence[Measurement]) -> dict[int, float]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pipeline.errors import UsageError
 from pipeline.latency.costs.columns import (
+    COLUMNS,
     SHARES,
     TIMES,
     ambiguous,
@@ -24,6 +25,7 @@ from pipeline.latency.costs.columns import (
 from pipeline.latency.costs.row import (
     Row,
     batch,
+    counts_own_token,
     decoding_share,
     requests_per_place,
     step_seconds,
@@ -32,7 +34,9 @@ from pipeline.latency.costs.row import (
 from pipeline.latency.costs.tables import is_table, read_rows
 
 MOST_GAMMA, MOST_REQUESTS = 128, 100_000
+_LONG_TTFT = 5.0  # ratio to that of one request from which requests may have waited
 _TIMES_AGREE = 3.0  # ratio of latency and its parts above which a unit is assumed to be wrong
+_MAX_RATIO = 500.0  # of TTFT of one request to the time per token, and of a latency with unknown TTFT to its parts
 _MIN_SERVED = 0.95  # completed / offered load below which the server was overloaded
 
 
@@ -73,39 +77,60 @@ def read_measurements(
         raise UsageError(f"{path}: {unsound} is not a number")
     rows = []
     for one in read_rows(path):
-        read = columns_read(one.cells, columns, one.where)
+        read = columns_read(one.cells, one.names, columns, one.where)
         parsed = parse_row(one.cells, read, one.where)
         if other := next((name for name in values if parsed.get(name, values[name]) != values[name]), None):
             raise UsageError(f"{one.where}: the row has {other} {parsed[other]:g}; remove {other}={values[other]:g}")
-        own = {name: column for name, column in read.items() if name not in values}
-        row = Row(one.where, {**one.computed, **parsed, **values}, own, one.cells)
+        used = {name: column for name, column in read.items() if name not in values}
+        row = Row(one.where, {**one.computed, **parsed, **values}, used, one.cells)
         _check(row)
         rows.append(row)
-    share = decoding_share(rows)
-    found = [_measurement(row, share) for row in rows]
+    share, own = decoding_share(rows), counts_own_token(rows)
+    found = [_measurement(row, share, own) for row in rows]
     said = Counter(note for _, notes in found for note in notes)
     return Table(
         [one for one, _ in found],
         [
             *_said_of_columns(rows, is_table(path)),
+            *_said_of_waiting([one for one, _ in found]),
             *(note if times == len(rows) else f"{note} ({times} of {len(rows)} rows)" for note, times in said.items()),
         ],
     )
 
 
 def _said_of_columns(rows: Sequence[Row], table: bool) -> list[str]:
-    """What was read as what, once for each set of columns, and of a table, what was not read."""
-    found = list(dict.fromkeys(f"read {told(row.columns)}" for row in rows if row.columns))
-    ignored = list(dict.fromkeys(name for row in rows for name in unread(row.given, row.columns)))
+    """What was read as what in any row, and of a table, what was not read."""
+    read = {name: column for row in rows for name, column in row.columns.items()}
+    found = [f"read {told({name: read[name] for name in COLUMNS if name in read})}"] if read else []
+    ignored = list(dict.fromkeys(name for row in rows for name in unread(row.given, read)))
     if table and ignored:
         found.append(f"not read: {listed(ignored)}")
     return found + [f"'{name}' was not read: it can be how many were sent in all" for name in ambiguous(ignored)]
 
 
-def _measurement(row: Row, share: float) -> tuple[Measurement, list[str]]:
+def _said_of_waiting(measured: Sequence[Measurement]) -> list[str]:
+    """A long TTFT at heavy loads: requests may have waited for a place in the batch."""
+    alone = [one.ttft for one in measured if one.requests <= 1 and one.ttft]
+    if not alone:
+        return []
+
+    def waited(one: Measurement) -> bool:
+        decoding = one.step_seconds / one.tokens_per_step * ((one.output_tokens or math.inf) - 1)
+        return (one.ttft or 0.0) > max(_LONG_TTFT * max(alone), decoding / 2)
+
+    least = min((one.requests for one in measured if waited(one)), default=None)
+    if least is None:
+        return []
+    return [
+        f"from {least:g} requests on TTFT is more than half of the decoding time: if requests waited for a place in the batch "
+        "(max_num_seqs), their number says nothing of a step; remove these rows, or add a column of the running requests"
+    ]
+
+
+def _measurement(row: Row, share: float, own: bool) -> tuple[Measurement, list[str]]:
     """The measurement of a row, and what its user must know about how it was read."""
     gamma = int(row.values.get("gamma", 0.0))
-    length, notes = tokens_per_step(row, gamma)
+    length, notes = tokens_per_step(row, gamma, own)
     step, of_step = step_seconds(row, length)
     found = batch(row, step / length, length, share)
     _check_requests(row.where, found.requests)
@@ -137,18 +162,29 @@ def _check(row: Row) -> None:
             f"{where}: completed {served:.3g} of {asked:.3g} requests/s: offered load exceeds capacity, so latency depends on "
             "the length of the test; remove this row"
         )
-    if {"ttft", "latency", "tokens", "tpot"} <= values.keys():
-        parts = values["ttft"] + values["tpot"] * max(0.0, values["tokens"] - 1)
-        if not 1 / _TIMES_AGREE <= values["latency"] / parts <= _TIMES_AGREE:
-            raise UsageError(
-                f"{where}: latency is {values['latency']:.3g} s, but TTFT and time per token make {parts:.3g} s; times in "
-                "milliseconds need ms in the column's name, such as ttft_ms"
-            )
+    _check_times(values, where)
     gamma = values.get("gamma", 0.0)
     if not 0 <= gamma <= MOST_GAMMA or gamma != int(gamma):
         raise UsageError(
             f"{where}: draft length {gamma:g}; give a whole number from 0 to {MOST_GAMMA} (a schedule tries every length up to "
             "the longest, and the gain of one more token falls with each)"
+        )
+
+
+def _check_times(values: Mapping[str, float], where: str) -> None:
+    """UsageError for times that contradict each other: one of them is in another unit."""
+    milliseconds = "times in milliseconds need ms in the column's name, such as ttft_ms"
+    if {"latency", "tokens", "tpot"} <= values.keys():
+        parts = values.get("ttft", 0.0) + values["tpot"] * max(0.0, values["tokens"] - 1)
+        most = _TIMES_AGREE if "ttft" in values else _MAX_RATIO
+        if not parts / _TIMES_AGREE <= values["latency"] <= most * parts:
+            raise UsageError(
+                f"{where}: latency is {values['latency']:.3g} s, but TTFT and time per token make {parts:.3g} s; {milliseconds}"
+            )
+    alone = values.get("concurrency", values.get("running", math.inf)) <= 1
+    if alone and "tpot" in values and values.get("ttft", 0.0) > _MAX_RATIO * values["tpot"]:
+        raise UsageError(
+            f"{where}: TTFT of one request is {values['ttft']:.3g} s, the time per token {values['tpot']:.3g} s; {milliseconds}"
         )
 
 

@@ -50,9 +50,9 @@ def treatments(measured: Sequence[Measurement], experts: Experts | None) -> Iter
                 yield Treatment(without, without_R, prefills_R, time, known=True)
         fitted = fit_costs(requests_R, gamma_R, seconds_R, experts, prefills_R)
         value = fitted.coefficients[PREFILL].value
-        # A prefill that cannot be told apart stays in the steps, where its cost is known: taking the column out of the
-        # prediction would lose it.
-        apart = PREFILL not in fitted.confounded and value > 0
+        # A prefill that cannot be told apart, or not from 0, stays in the steps, where its cost is known: taking the column out
+        # of the prediction would lose it.
+        apart = PREFILL not in fitted.confounded and fitted.coefficients[PREFILL].low > 0
         if apart and _remains(without_R := seconds_R - value * prefills_R, seconds_R):
             yield Treatment(fitted, without_R, prefills_R, value)
     yield Treatment(whole, seconds_R, none_R, 0.0)

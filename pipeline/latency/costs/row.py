@@ -4,6 +4,7 @@ Tables say these in many ways. Which columns are believed, and what their user i
 """
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +15,12 @@ from pipeline.latency.costs.columns import UNCLEAR, ambiguous, is_median, listed
 
 _MAX_PLAIN_TOKENS = 1.05  # tokens per step that still count as plain decoding (rounding)
 _AGREES = 1.5  # ratio up to which two columns tell of the same time, one as a median and one as a mean
+_LEAST_LENGTH = 0.97  # tokens per step below which a length does not count the target's own token
+_OWN_ADDED = "the acceptance length counts accepted draft tokens only, so 1 was added for the target's own"
 _LENGTH_AGREES = 0.05  # relative difference of two acceptance columns
 _MAX_TPOT = 3.0  # seconds per token above which the unit is assumed to be wrong
 _SEVERAL, _ONE = 4.0, 1.3  # concurrency with which a throughput of all requests tells of more than one decoding request
+_LIGHT = 2.0  # concurrency at which no request waits for a place
 _FULL = 0.7  # decoding requests / concurrency below which the others waited
 _MOSTLY = 0.8  # mean requests / concurrency: below it a rate is in another unit, or the batch was rarely full
 
@@ -44,18 +48,29 @@ def decoding_share(rows: Sequence[Row]) -> float:
     ]
     if not known:
         return float(clear)
+    if clear and min(concurrency for concurrency, _ in known) > _LIGHT:
+        return 1.0  # no load tells which share prefills take
     if max(concurrency for concurrency, _ in known) >= _SEVERAL and all(decoding < _ONE for _, decoding in known):
         return 0.0
     share = min(1.0, max(decoding / concurrency for concurrency, decoding in known))
     return share if clear or share >= _FULL else 0.0
 
 
-def tokens_per_step(row: Row, gamma: int) -> tuple[float, list[str]]:
-    """Tokens per step of each request, the target's own included. UsageError if the acceptance is unknown or impossible."""
+def counts_own_token(rows: Sequence[Row]) -> bool:
+    """Whether the acceptance lengths of a table count the target's own token, without which a step gives fewer than one."""
+    return all(row.values.get("acceptance_length", 1.0) >= _LEAST_LENGTH for row in rows)
+
+
+def tokens_per_step(row: Row, gamma: int, own: bool) -> tuple[float, list[str]]:
+    """Tokens per step of each request, the target's own included; `own`: whether the table's lengths count it. UsageError if the
+    acceptance is unknown or impossible."""
     values, where, notes = row.values, row.where, list[str]()
     length = values.get("acceptance_length")
+    if length is not None and not own:
+        length += 1
+        notes.append(_OWN_ADDED)
     if gamma == 0:
-        _check_plain(row)
+        _check_plain(row, length)
         return 1.0, notes
     rate, column = values.get("draft_acceptance_rate"), row.columns.get("draft_acceptance_rate")
     if length is not None:
@@ -66,9 +81,7 @@ def tokens_per_step(row: Row, gamma: int) -> tuple[float, list[str]]:
                 notes.append(f"{column} is an acceptance rate per token, by the acceptance length")
             elif without_own:
                 length += 1
-                notes.append(
-                    "the acceptance length counts accepted draft tokens only, so 1 was added for the target's own"
-                )
+                notes.append(_OWN_ADDED)
             else:
                 notes.append(f"{column} and the acceptance length disagree; the length was used")
             if per_token and without_own:
@@ -83,7 +96,7 @@ def tokens_per_step(row: Row, gamma: int) -> tuple[float, list[str]]:
         if column is not None and "draft" not in column.lower():
             notes.append(
                 f"{column} was read as accepted / drafted tokens, as engines count it; if it is per token, give "
-                f"--column acceptance_rate={column}"
+                f"--column {shlex.quote(f'acceptance_rate={column}')}"
             )
     else:
         raise UsageError(
@@ -95,15 +108,14 @@ def tokens_per_step(row: Row, gamma: int) -> tuple[float, list[str]]:
     return length, notes
 
 
-def _check_plain(row: Row) -> None:
+def _check_plain(row: Row, length: float | None) -> None:
     """UsageError if a row without a draft length tells of drafts."""
     values, where = row.values, row.where
     stated = "gamma" in values
     unknown = (
         "the draft length is unknown; name its column with --column gamma=NAME, or append it to the file: FILE:gamma=3"
     )
-    length = values.get("acceptance_length", 1.0)
-    if length > _MAX_PLAIN_TOKENS:
+    if length is not None and length > _MAX_PLAIN_TOKENS:
         raise UsageError(f"{where}: {length:g} tokens per step, but {'the draft length is 0' if stated else unknown}")
     rate = max(values.get("acceptance_rate", 0.0), values.get("draft_acceptance_rate", 0.0))
     if rate > 0 and not stated:
@@ -127,7 +139,10 @@ def step_seconds(row: Row, length: float) -> tuple[float, list[str]]:
         notes.append(
             f"{row.columns.get('step', 'step')} is not the time per token times tokens per step, so it was not used"
         )
-    step, itl = _token_seconds(row) * length, values.get("itl")
+    itl = values.get("itl")
+    if itl is not None and not values.keys() & {"tpot", "latency", "throughput"}:
+        return itl, [*notes, "the time between chunks was used as the time of a step, which it is in vLLM"]
+    step = _token_seconds(row) * length
     if itl is not None and _ratio(itl, step) <= min(_AGREES, _ratio(itl, step / length)):
         return itl, notes
     if itl is not None and _ratio(itl, step / length) > _AGREES:
@@ -161,8 +176,8 @@ def _token_seconds(row: Row) -> float:
             found = (found * values["tokens"] - values.get("ttft", 0.0)) / (values["tokens"] - 1)
     else:
         raise UsageError(
-            f"{row.where}: TPOT is unknown; columns are {listed(row.given)}; name its column with --column tpot=NAME (or latency "
-            "with tokens, or throughput)"
+            f"{row.where}: TPOT is unknown; columns with a value are {listed(row.given)}; name its column with --column "
+            "tpot=NAME (or step=NAME, itl=NAME, throughput=NAME, or latency=NAME with tokens=NAME)"
         )
     if not 0 < found <= _MAX_TPOT:
         raise UsageError(

@@ -25,7 +25,8 @@ class Cells:
     """One row of a file."""
 
     where: str  # file and line, for error messages
-    cells: Mapping[str, Any]  # by column
+    cells: Mapping[str, Any]  # by column; those with a value
+    names: tuple[str, ...]  # of all columns
     computed: Mapping[str, float] = field(default_factory=dict)  # by quantity, from several columns
 
 
@@ -50,7 +51,7 @@ def _rows(path: Path) -> Iterator[Cells]:
         raise UsageError(f"{path}: {reason}") from None
     if not is_table(path):
         for number, (cells, computed) in enumerate(_results(path, text), 1):
-            yield Cells(f"{path}: result {number}", cells, computed)
+            yield Cells(f"{path}: result {number}", cells, tuple(cells), computed)
         return
     lines = text.splitlines()
     delimiter = max(",;\t", key=lines[0].count) if lines else ","
@@ -63,6 +64,7 @@ def _rows(path: Path) -> Iterator[Cells]:
                     for column, value in row.items()
                     if column is not None and value is not None and str(value).strip().lower() not in _BLANK
                 },
+                tuple(column for column in row if column is not None),
             )
     except csv.Error as error:
         raise UsageError(f"{path}: not a CSV table: {error}") from None

@@ -88,7 +88,17 @@ def predict(
     for rate in sorted(rates or [share * speculative_limit for share in DEFAULT_LOADS]):
         found = _latency_at(rate / replicas, speculative, workload, lengths_N, step_costs.first_steps)
         simulation = (
-            _simulate(rate, workload, step_costs, lengths_N, replicas, simulated, seed, speculative.before_decoding)
+            _simulate(
+                rate,
+                workload,
+                step_costs,
+                lengths_N,
+                found.batch,
+                replicas,
+                simulated,
+                seed,
+                speculative.before_decoding,
+            )
             if simulated and found
             else None
         )
@@ -104,10 +114,14 @@ def _latency_at(
     first = latency(rate, capacity, workload.sizes(int(lengths_N[0]), first_steps))
     if first is None:
         return None
-    mean_batch = min(max(round(first.batch), 1), len(lengths_N))
-    if lengths_N[mean_batch - 1] == lengths_N[0]:
+    if (length := _length_at(lengths_N, first.batch)) == lengths_N[0]:
         return first
-    return latency(rate, capacity, workload.sizes(int(lengths_N[mean_batch - 1]), first_steps))
+    return latency(rate, capacity, workload.sizes(length, first_steps))
+
+
+def _length_at(lengths_N: Ints, batch: float) -> int:
+    """The draft length at a mean batch size."""
+    return int(lengths_N[min(max(round(batch), 1), len(lengths_N)) - 1])
 
 
 def _simulate(
@@ -115,16 +129,18 @@ def _simulate(
     workload: Workload,
     step_costs: StepCosts,
     lengths_N: Ints,
+    batch: float,
     replicas: int,
     requests: int,
     seed: int,
     before_decoding: float,
 ) -> SimulatedLatency:
+    """Requests have the acceptance of the draft length at the mean batch size, if it is not plain decoding."""
     step_GN = step_costs.steps(len(lengths_N), round(workload.context), workload.max_gamma)
     replica = Replica(step_GN, step_costs.prefills, lambda count: int(lengths_N[count - 1]), step_costs.first_steps)
     seconds_R = (
         simulate(
-            replica, make_traces(workload, max(1, int(np.median(lengths_N)))), rate, requests, seed, replicas
+            replica, make_traces(workload, max(1, _length_at(lengths_N, batch))), rate, requests, seed, replicas
         ).steady_state()
         + before_decoding
     )

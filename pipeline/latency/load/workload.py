@@ -126,16 +126,14 @@ def constant_acceptance_workload(
 def measured_acceptance_workload(
     tokens_by_gamma: Mapping[int, float], prompt_tokens: int, tokens: int | Ints, gammas: int
 ) -> Workload:
-    """As `constant_acceptance_workload`, with the tokens per step that were measured at each draft length; interpolated between
-    them. One acceptance rate for all lengths would overrate the long drafts: later draft tokens are accepted less often."""
-    known = dict(sorted({**tokens_by_gamma, 0: 1.0}.items()))
-    length_G: Floats = np.interp(np.arange(1.0, gammas + 1), list(known), list(known.values()))
-    return constant_acceptance_workload(
-        [_acceptance_rate(length, gamma) for gamma, length in enumerate(length_G.tolist(), 1)],
-        prompt_tokens,
-        tokens,
-        gammas,
-    )
+    """As `constant_acceptance_workload`, with the acceptance rates that give the tokens per step that were measured at each draft
+    length; interpolated between them, and below the shortest its own. One acceptance rate for all lengths would overrate the long
+    drafts: later draft tokens are accepted less often."""
+    known = {
+        gamma: _acceptance_rate(length, gamma) for gamma, length in sorted(tokens_by_gamma.items()) if gamma > 0
+    } or {1: 0.0}
+    alpha_G = np.interp(np.arange(1.0, gammas + 1), list(known), list(known.values()))
+    return constant_acceptance_workload(alpha_G.tolist(), prompt_tokens, tokens, gammas)
 
 
 def _acceptance_rate(tokens: float, gamma: int) -> float:
