@@ -61,22 +61,24 @@ def fit(
             "--context works with one profile only; a table has the context length at which it was measured"
         )
     measured: list[Measurement] = []
-    told: list[str] = []
+    told: dict[str, list[str]] = {}  # files by note
     for path, values in files:
         if is_profile(path):
             measured += read_profile(path).measurements(context)
         else:
             table = read_measurements(path, columns, values)
             measured += table.measured
-            told += [f"{path.name}: {note}" for note in table.notes]
+            for note in table.notes:
+                told.setdefault(note, []).append(path.name)
     found = fit_measurements(measured, mixture)
+    notes = [f"{', '.join(names)}: {note}" for note, names in told.items()]
     if out is not None:
         out.write_text(json.dumps(found.json(), indent=1) + "\n")
     if as_json:
-        print(*told, sep="\n", end="\n" if told else "", file=sys.stderr)
+        print(*notes, sep="\n", end="\n" if notes else "", file=sys.stderr)
         print(json.dumps(found.json(), indent=1, allow_nan=False))
     else:
-        print_costs(found, len(measured), out, told, worst_misfit(found, measured))
+        print_costs(found, len(measured), out, notes, worst_misfit(found, measured))
 
 
 def _parse_file(text: str) -> tuple[Path, dict[str, float]]:
