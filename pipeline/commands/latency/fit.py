@@ -16,9 +16,8 @@ def fit(
         list[str],
         typer.Argument(
             metavar="FILE...",
-            help="A file of `understudy profile`, CSV tables, results of `vllm bench serve`, or GuideLLM reports. "
-            "Append values that are not "
-            "in the file: report.json:gamma=3,acceptance_length=2.4",
+            help="A file of `understudy profile`, CSV tables, results of `vllm bench serve` or SGLang's `bench_serving`, or "
+            "GuideLLM reports. Append values that are not in the file: report.json:gamma=3,acceptance_length=2.4",
         ),
     ],
     column: Annotated[

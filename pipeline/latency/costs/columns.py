@@ -72,7 +72,6 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 TIMES = ("step", "itl", "tpot", "ttft", "latency")
 SHARES = ("acceptance_rate", "draft_acceptance_rate")
 _UNITS = {
-    **dict.fromkeys(TIMES, "s"),
     "rate": "requests/s",
     "served_rate": "requests/s",
     "throughput": "tokens/s",
@@ -95,8 +94,10 @@ def columns_read(row: Mapping[str, Any], names: Iterable[str], given: Mapping[st
     """The column of each quantity that the row has a value of; `names` are all columns of the table. `given` maps a quantity to a
     column and goes before the names of `COLUMNS`; a column is read once. UsageError for a column that is not there."""
     names = list(names)
-    named = {_plain(column): column for column in reversed(names)}
-    taken = {name: column if column in names else named.get(_plain(column), column) for name, column in given.items()}
+    named = {plain_name(column): column for column in reversed(names)}
+    taken = {
+        name: column if column in names else named.get(plain_name(column), column) for name, column in given.items()
+    }
     if absent := next((column for column in taken.values() if column not in names), None):
         raise UsageError(f"{where}: no column '{printable(absent)}'; columns are {listed(names)}")
     found = {}
@@ -137,7 +138,7 @@ def unread(row: Mapping[str, Any], columns: Mapping[str, str]) -> list[str]:
 
 def ambiguous(names: Iterable[str]) -> list[str]:
     """Those of the columns whose name means two things."""
-    return [name for name in names if _plain(name) in _AMBIGUOUS]
+    return [name for name in names if plain_name(name) in _AMBIGUOUS]
 
 
 def missing_concurrency(row: Mapping[str, Any], where: str) -> UsageError:
@@ -165,8 +166,10 @@ def listed(row: Iterable[str]) -> str:
 
 
 def _scale(name: str, column: str) -> float:
-    if name in TIMES and re.search(r"(?<![a-z])ms(?![a-z])", column.lower()):
+    if name in TIMES and re.search(r"(?<![a-z])(ms|msec|millis|milliseconds?)(?![a-z])", column.lower()):
         return 1e-3
+    if name in TIMES and re.search(r"(?<![a-z])(us|usec|micros|microseconds?)(?![a-z])", column.lower()):
+        return 1e-6
     return 0.01 if name in SHARES and re.search(r"%|percent|(?<![a-z])pct(?![a-z])", column.lower()) else 1.0
 
 
@@ -180,9 +183,10 @@ def _without_separators(value: Any) -> Any:
 
 
 def _unit(name: str, column: str) -> str:
-    unit = "ms" if name in TIMES and _scale(name, column) != 1 else _UNITS.get(name)
+    unit = {1e-3: "ms", 1e-6: "us"}.get(_scale(name, column), "s") if name in TIMES else _UNITS.get(name)
     return f" ({unit})" if unit else ""
 
 
-def _plain(column: str) -> str:
+def plain_name(column: str) -> str:
+    """`TPOT (ms)` as `tpot_ms`."""
     return re.sub(r"[^a-z0-9]+", "_", column.lower()).strip("_")

@@ -42,9 +42,9 @@ def decoding_share(rows: Sequence[Row]) -> float:
     rows = [row for row in rows if "throughput" in row.values]
     clear = any(row.columns.get("throughput") not in UNCLEAR for row in rows)
     known = [
-        (row.values["concurrency"], row.values["throughput"] * row.values["tpot"])
+        (row.values["concurrency"], row.values["throughput"] * seconds)
         for row in rows
-        if {"concurrency", "tpot"} <= row.values.keys()
+        if "concurrency" in row.values and (seconds := _derived_token_seconds(row.values)) is not None
     ]
     if not known:
         return float(clear)
@@ -162,19 +162,9 @@ def step_seconds(row: Row, length: float) -> tuple[float, list[str]]:
 
 
 def _token_seconds(row: Row) -> float:
-    """TPOT in seconds."""
-    values = row.values
-    if "tpot" in values:
-        found = values["tpot"]
-    elif "latency" in values and values.get("tokens", 0) > 1:
-        found = (values["latency"] - values.get("ttft", 0.0)) / (values["tokens"] - 1)
-    elif values.get("throughput", 0) > 0 and (requests := values.get("running", values.get("concurrency"))):
-        # In a closed loop `concurrency` includes requests that wait for their first token, `running` does not.
-        several = "running" not in values and values.get("tokens", 0) > 1
-        found = requests / values["throughput"]
-        if several:
-            found = (found * values["tokens"] - values.get("ttft", 0.0)) / (values["tokens"] - 1)
-    else:
+    """TPOT in seconds. UsageError if it is unknown or impossible."""
+    found = _derived_token_seconds(row.values)
+    if found is None:
         raise UsageError(
             f"{row.where}: TPOT is unknown; columns with a value are {listed(row.given)}; name its column with --column "
             "tpot=NAME (or step=NAME, itl=NAME, throughput=NAME, or latency=NAME with tokens=NAME)"
@@ -185,6 +175,21 @@ def _token_seconds(row: Row) -> float:
             "need ms in the column's name, such as tpot_ms; a throughput must be in tokens per second"
         )
     return found
+
+
+def _derived_token_seconds(values: Mapping[str, float]) -> float | None:
+    if "tpot" in values:
+        return values["tpot"]
+    if "latency" in values and values.get("tokens", 0) > 1:
+        return (values["latency"] - values.get("ttft", 0.0)) / (values["tokens"] - 1)
+    requests = values.get("running", values.get("concurrency"))
+    if requests is None or not values.get("throughput", 0) > 0:
+        return None
+    each = requests / values["throughput"]
+    # In a closed loop `concurrency` includes requests that wait for their first token, `running` does not.
+    if "running" in values or not values.get("tokens", 0) > 1:
+        return each
+    return (each * values["tokens"] - values.get("ttft", 0.0)) / (values["tokens"] - 1)
 
 
 @dataclass(frozen=True)

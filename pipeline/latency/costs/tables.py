@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import UsageError
-from pipeline.latency.costs.columns import COLUMNS
 
 _JSON = (".json", ".jsonl")
 _UNLIMITED = (None, "inf", float("inf"))  # request rates of a closed loop
@@ -100,7 +99,7 @@ def _bench_serve(path: Path, result: dict[str, Any]) -> tuple[dict[str, Any], di
     try:
         drafts, completed = result.get("spec_decode_num_drafts") or 0, max(1, result["completed"])
         computed = {"tokens": result["total_output_tokens"] / completed}
-        if drafts and not any(name in result for name in COLUMNS["gamma"]):
+        if drafts:
             computed["gamma"] = float(round(result["spec_decode_draft_tokens"] / drafts))
         closed = result.get("request_rate") in _UNLIMITED
         if not closed or {"mean_ttft_ms", "mean_tpot_ms"} <= result.keys():

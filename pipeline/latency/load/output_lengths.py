@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from pipeline.errors import UsageError
-from pipeline.latency.costs.columns import COLUMNS
+from pipeline.latency.costs.columns import COLUMNS, plain_name
 
 Ints = NDArray[np.int64]
 
@@ -81,7 +81,8 @@ def _read(path: Path) -> list[Any]:
         rows = list(csv.DictReader(lines, delimiter=max(",;\t", key=lines[0].count) if lines else ","))
     except csv.Error as error:
         raise UsageError(f"{where}: not a CSV table: {error}") from None
-    column = next((name for name in _COLUMNS if rows and name in rows[0]), None)
+    named = {plain_name(name): name for name in rows[0] if name is not None} if rows else {}
+    column = next((named[name] for name in _COLUMNS if name in named), None)
     if column is None:
         raise UsageError(f"{where}: no column of output lengths; name it {', '.join(_COLUMNS[:-1])} or {_COLUMNS[-1]}")
     return [row[column] for row in rows if row[column]]

@@ -1,0 +1,220 @@
+"""Tables of others: what goes before what, what is refused, what is said. Each test notices what was broken on purpose."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import UsageError
+from pipeline.latency.costs.measurements import read_measurements
+from pipeline.latency.load.output_lengths import parse_output_lengths
+
+
+def _table(tmp_path: Path, *lines: str) -> Path:
+    path = tmp_path / "sweep.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "columns", "read"),
+    [
+        ("Users,K,tpot_ms", "4,0,10", {"concurrency": "users"}, (4.0, 1.0, 0.010)),
+        ("concurrency,k,streams tpot", "4,0,0.01", {"tpot": "streams tpot"}, (4.0, 1.0, 0.010)),
+        (
+            "concurrency,k,tpot_ms,accepted pct",
+            "4,2,10,50",
+            {"draft_acceptance_rate": "accepted pct"},
+            (4.0, 2.0, 0.020),
+        ),
+        ("concurrency,k,tpot_ms,acceptance_rate,draft_acceptance_rate", "4,3,10,0.7,0.5", {}, (4.0, 2.5, 0.025)),
+        ("concurrency,k,tpot_ms,completed", "4,0,10,true", {}, (4.0, 1.0, 0.010)),
+        ("concurrency,k,tpot_ms,ttft_ms", "4,0,10,-", {}, (4.0, 1.0, 0.010)),
+        ("concurrency,k,tpot_ms,ttft_ms", "4,0,10,None", {}, (4.0, 1.0, 0.010)),
+        ("running,k,output_tok_s,ttft_ms,tokens", "4,0,200,25,16", {}, (4.0, 1.0, 0.020)),
+        (
+            "max_concurrency,request_rate,request_throughput,k,tpot_ms,mean_e2el_ms",
+            "8,4,4,0,20,4000",
+            {},
+            (8.0, 1.0, 0.02),
+        ),
+        ("running,k,throughput,tpot_p50_ms", "4,0,0.5,20", {}, (4.0, 1.0, 0.020)),
+        ("concurrency,k,acceptance_length,itl_ms,tpot_ms", "4,1,1.3,10,10", {}, (4.0, 1.3, 0.013)),
+        ("concurrency,k,acceptance_rate,itl_ms,tpot_ms", "4,0,0.5,25,10", {}, (4.0, 1.0, 0.010)),
+        ("concurrency,omega,tpot_ms", "4,1.04,10", {}, (4.0, 1.0, 0.010)),
+    ],
+    ids=[
+        "spelling",
+        "ms in a word",
+        "pct",
+        "drafted first",
+        "flag",
+        "dash",
+        "None",
+        "running",
+        "limit",
+        "requests per s",
+        "short",
+        "plain",
+        "rounded",
+    ],
+)
+def test_tables_of_others_are_read_too(
+    header: str, row: str, columns: dict[str, str], read: tuple[float, ...], tmp_path: Path
+) -> None:
+    """Spelling, units, order of columns, blank cells."""
+    (one,) = read_measurements(_table(tmp_path, header, row), columns).measured
+
+    assert pytest.approx(read, rel=1e-4) == (one.requests, one.tokens_per_step, one.step_seconds)
+
+
+def test_a_column_is_read_once(tmp_path: Path) -> None:
+    """A column that is given as the concurrency is not the number of running requests as well."""
+    path = _table(tmp_path, "batch,k,tpot_ms,tokens", "4,0,10,129")
+    (one,) = read_measurements(path, {"concurrency": "batch"}).measured
+
+    assert pytest.approx(4 * (1 - 1 / 130)) == one.in_batch
+
+
+def test_means_go_before_medians(tmp_path: Path) -> None:
+    """Of the time per token and of TTFT."""
+    path = _table(tmp_path, "concurrency,k,median_tpot_ms,mean_tpot_ms,median_ttft_ms,mean_ttft_ms", "1,0,9,10,40,50")
+    (one,) = read_measurements(path).measured
+
+    assert (pytest.approx(0.010), pytest.approx(0.05)) == (one.step_seconds, one.ttft)
+
+
+def test_a_draft_length_by_counters_is_rounded(tmp_path: Path) -> None:
+    """The last drafts of a request are cut off: 298 tokens in 100 drafts of 3."""
+    run = {
+        "completed": 10,
+        "total_output_tokens": 1280,
+        "max_concurrency": 4,
+        "mean_tpot_ms": 9.0,
+        "spec_decode_num_drafts": 100,
+        "spec_decode_draft_tokens": 298,
+        "spec_decode_acceptance_length": 2.2,
+    }
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(run))
+
+    assert 3 == read_measurements(path).measured[0].gamma
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (("concurrency,omega,tpot", "4,1.3,0.01"), "1.3 tokens per step, but the draft length is unknown"),
+        (("rate,served_rate,latency,tokens", "10,9.4,3,100"), "completed 9.4 of 10 requests/s"),
+        (
+            ("concurrency,k,ttft,latency,tokens,tpot_ms", "1,0,16,4.1,200,20"),
+            "latency is 4.1 s, but TTFT and time per token",
+        ),
+    ],
+)
+def test_what_could_be_read_wrongly_is_refused_too(lines: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    """Few accepted tokens, an overloaded server, TTFT in another unit."""
+    with pytest.raises(UsageError, match=re.escape(message)):
+        read_measurements(_table(tmp_path, *lines))
+
+
+@pytest.mark.parametrize(
+    ("column", "rows", "requests"),
+    [
+        ("throughput", ["1,0,12.5,20", "4,0,50,20", "16,0,100,20"], [1, 4, 16]),  # of requests of 4 tokens
+        ("output_tok_s", ["1,0,50,20", "16,0,600,20"], [1, 16]),  # 12 decode
+        ("output_tok_s", ["1,0,50,20", "16,0,520,20"], [1, 10.4]),
+        ("output_tok_s", ["4,0,100,20", "64,0,400,20"], [2, 8]),  # no load at which none waits
+    ],
+)
+def test_a_throughput_tells_the_batch_too(column: str, rows: list[str], requests: list[float], tmp_path: Path) -> None:
+    """Shares of the concurrency around the limits, and in requests per second."""
+    table = read_measurements(_table(tmp_path, f"concurrency,k,{column},tpot_ms", *rows))
+
+    assert pytest.approx(requests) == [one.requests for one in table.measured]
+
+
+def test_a_note_is_for_what_it_says(tmp_path: Path) -> None:
+    """And is not there otherwise."""
+
+    def notes(header: str, *rows: str) -> str:
+        return " ".join(read_measurements(_table(tmp_path, header, *rows)).notes)
+
+    assert "accepted / drafted tokens" not in notes("concurrency,k,draft_acceptance_rate,tpot_ms", "4,3,0.5,10")
+    assert "itl_ms is neither a step nor" in notes("concurrency,k,itl_ms,tpot_ms", "4,0,25,10")
+    for running, far in ((3.3, False), (4, False), (3.1, True), (4.1, True)):
+        found = notes("concurrency,running,k,tpot_ms", f"4,{running},0,10")
+        assert far == ("far from the concurrency" in found)
+
+
+def test_places_serve_at_least_one_request(tmp_path: Path) -> None:
+    """Of 2 requests on 4 places none is prefilled beside another that decodes."""
+    (one,) = read_measurements(_table(tmp_path, "concurrency,k,tpot_ms,completed", "4,0,10,2")).measured
+
+    assert 1.0 == one.requests_per_place
+
+
+def test_short_and_missing_output_lengths(tmp_path: Path) -> None:
+    """A request of one token counts as one of two; a cell without a length is no request."""
+    path = tmp_path / "lengths.csv"
+    path.write_text("id,tokens\na,1\nb,\nc,7\n")
+
+    assert [2, 7] == parse_output_lengths(str(path)).tolist()
+    with pytest.raises(UsageError, match="the mean must be below the cap"):
+        parse_output_lengths("300:300")
+
+
+def test_what_a_result_says_goes_before_what_is_derived(tmp_path: Path) -> None:
+    """Its mean latency; and its many other keys are not listed as not read."""
+    run = {
+        "completed": 10,
+        "total_output_tokens": 1280,
+        "max_concurrency": 4,
+        "request_throughput": 1.9,
+        "mean_tpot_ms": 15.0,
+        "mean_ttft_ms": 20.0,
+        "mean_e2el_ms": 2000.0,
+        "total_input_tokens": 5,
+    }
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(run))
+    table = read_measurements(path)
+
+    assert pytest.approx(3.8 * (1 - 1 / 129)) == table.measured[0].in_batch
+    assert not any("not read" in note for note in table.notes)
+
+
+def test_requests_in_prefill_do_not_wait_where_tpot_is_derived(tmp_path: Path) -> None:
+    """Half of a request's time is its prefill at every load; TPOT from throughput and TTFT."""
+    path = _table(
+        tmp_path, "concurrency,k,output_tok_s,ttft_ms,tokens", "1,0,16,500,16", "4,0,64,500,16", "16,0,256,500,16"
+    )
+
+    assert [1, 4, 16] == [one.requests for one in read_measurements(path).measured]
+
+
+@pytest.mark.parametrize(("column", "value"), [("tpot (milliseconds)", 20), ("tpot_us", 20_000)])
+def test_units_have_several_names(column: str, value: float, tmp_path: Path) -> None:
+    """20 ms."""
+    (one,) = read_measurements(_table(tmp_path, f"concurrency,k,{column}", f"4,0,{value}"), {"tpot": column}).measured
+
+    assert pytest.approx(0.02) == one.step_seconds
+
+
+def test_an_empty_draft_length_leaves_the_counters(tmp_path: Path) -> None:
+    """`"k": null` beside three drafted tokens a draft."""
+    run = {"completed": 10, "total_output_tokens": 1280, "max_concurrency": 4, "mean_tpot_ms": 9.0, "k": None}
+    counted = {"spec_decode_num_drafts": 100, "spec_decode_draft_tokens": 300, "spec_decode_acceptance_length": 2.2}
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(run | counted))
+
+    assert 3 == read_measurements(path).measured[0].gamma
+
+
+def test_a_column_of_output_lengths_in_another_spelling(tmp_path: Path) -> None:
+    """As the other tables."""
+    path = tmp_path / "lengths.csv"
+    path.write_text("id,Output Tokens\na,5\nb,7\n")
+
+    assert [5, 7] == parse_output_lengths(str(path)).tolist()
