@@ -47,9 +47,9 @@ def test_half_of_it_predicts_the_other() -> None:
     assert len(set(found["best"].values())) > 2  # there is a choice to make
 
 
-@pytest.mark.parametrize(("side", "error"), [("lighter", 0.11), ("heavier", 0.06)])
+@pytest.mark.parametrize(("side", "error"), [("lighter", 0.08), ("heavier", 0.08)])
 def test_one_load_beyond_is_predicted(side: str, error: float) -> None:
-    """From the other four. A step over two tokens takes longer than one over three, which few of these show."""
+    """Within 8%, from the other four loads."""
     assert _judged()[side]["mape"] < error
 
 

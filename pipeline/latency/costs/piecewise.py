@@ -15,7 +15,6 @@ tiles), and a cost up to 8, 16, 32, ... tokens that falls away beyond them, beca
 there: 9 tokens cost less than 8 on an RTX 3090.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -83,16 +82,28 @@ class Choice:
 
 
 def choose_model(batch_R: Floats, gamma_R: Floats, seconds_R: Floats, experts: Experts | None) -> Choice:
-    """Of R measured steps at distinct points: linear, with one breakpoint, with all, with tiles, with drops. A model with more
-    terms must lower the left-out error by more than half a standard error of the difference."""
+    """Of R measured steps at distinct points: linear, with one breakpoint, with all, with tiles, with drops.
+
+    Steps of a few tokens are bound by memory bandwidth, so a bend near the fewest tokens is expected, although a sweep has few
+    points there: of one breakpoint or none, the lowest is taken whose left-out error is within a standard error of the least. A
+    model with more terms must lower the left-out error by more than half a standard error."""
+
+    def lower(one_R: Floats, other_R: Floats) -> tuple[float, float]:
+        """Mean by which the first left-out error is lower, and its standard error."""
+        gain_R = np.abs(other_R / seconds_R - 1) - np.abs(one_R / seconds_R - 1)
+        return float(gain_R.mean()), float(gain_R.std() / len(gain_R) ** 0.5)
+
     linear_R = _left_out(columns(batch_R, gamma_R, experts), seconds_R, 0.0)
-    best: Terms | None = None
-    best_R = linear_R
-    for group in _candidates(batch_R, gamma_R):
-        tried = [(one, _left_out(one.columns(batch_R, gamma_R, experts), seconds_R, _RIDGE)) for one in group]
-        terms, found_R = min(tried, key=lambda one: float(np.abs(one[1] / seconds_R - 1).mean()))
-        gain_R = np.abs(best_R / seconds_R - 1) - np.abs(found_R / seconds_R - 1)
-        if gain_R.mean() > max(_CLEARER * gain_R.std() / len(gain_R) ** 0.5, 1e-9):
+    single, larger = (
+        [(one, _left_out(one.columns(batch_R, gamma_R, experts), seconds_R, _RIDGE)) for one in group]
+        for group in _candidates(batch_R, gamma_R)
+    )
+    bent: list[tuple[Terms | None, Floats]] = [*single, (None, linear_R)]
+    least_R = min((one_R for _, one_R in bent), key=lambda one_R: float(np.abs(one_R / seconds_R - 1).mean()))
+    best, best_R = next(one for one in bent if (worse := lower(least_R, one[1]))[0] <= worse[1])
+    for terms, found_R in larger:
+        gain, error = lower(found_R, best_R)
+        if gain > max(_CLEARER * error, 1e-9):
             best, best_R = terms, found_R
     if best is None:
         return Choice(None, linear_R, linear_R)
@@ -100,18 +111,16 @@ def choose_model(batch_R: Floats, gamma_R: Floats, seconds_R: Floats, experts: E
     return Choice(Piecewise(best, tuple(values_K.tolist()), experts), linear_R, best_R)
 
 
-def _candidates(batch_R: Floats, gamma_R: Floats) -> Iterator[list[Terms]]:
-    """Groups with the same number of terms, the simplest first; the best of each group is held against the best before it.
-    With one breakpoint a small or noisy sweep is predicted better than with all of them, which have a dozen terms."""
+def _candidates(batch_R: Floats, gamma_R: Floats) -> tuple[list[Terms], list[Terms]]:
+    """Those with one breakpoint, from the lowest on, and those with all of them. Small and noisy sweeps are predicted better
+    with one: all together have a dozen terms."""
     tokens_R = batch_R * (gamma_R + 1)
     every = Terms(_powers(tokens_R), _powers(batch_R), float(tokens_R.min()), float(batch_R.min()))
-    if every.breakpoints:
-        yield [replace(every, breakpoints=(one,), draft_breakpoints=()) for one in every.breakpoints]
-    yield [every]
-    yield [replace(every, tiles=_TILES)]
     drops = tuple(k for k in _DROPS if min((tokens_R <= k).sum(), (tokens_R > k).sum()) >= _MIN_BESIDE)
-    if drops:
-        yield [replace(every, drops=drops)]
+    return (
+        [replace(every, breakpoints=(one,), draft_breakpoints=()) for one in every.breakpoints],
+        [every, replace(every, tiles=_TILES), *([replace(every, drops=drops)] if drops else [])],
+    )
 
 
 def _left_out(columns_RK: Floats, seconds_R: Floats, ridge: float) -> Floats:
