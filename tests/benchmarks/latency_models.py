@@ -33,7 +33,7 @@ def section(figure: dict[str, Any]) -> Iterator[str]:
         "(`constructed_pair.py`); prompts of 24 and outputs of 40 tokens, each up to 30% longer or shorter; temperature 0; "
         "`vllm.benchmarks.serve`, calls in random order, on 2 cores of an AMD EPYC (Zen 4). Command: `make "
         "bench-sweep`. A step over two tokens takes 70 ms there, one over one token 53 and over three 60; one request with one "
-        "draft token has such a step, and most of the error of the lightest load.\n"
+        "draft token has such a step, and nearly half of the error of the lightest load.\n"
     )
     yield "| sweep | points | repeats | chessboards: MAPE | R2 | lighter | heavier | mean regret |"
     yield "|---|---|---|---|---|---|---|---|"

@@ -16,17 +16,8 @@ from pipeline.latency.load.workload import Workload, make_traces, server_capacit
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-DEFAULT_LOADS = (
-    0.1,
-    0.2,
-    0.3,
-    0.4,
-    0.5,
-    0.6,
-    0.7,
-    0.8,
-    0.9,
-)  # offered load / capacity with speculation, if no rates are given
+# Offered load / capacity with speculation, if no rates are given.
+DEFAULT_LOADS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
 @dataclass(frozen=True)

@@ -42,9 +42,7 @@ class Latency:
     p95: float
     queue: float  # queueing delay, for a place in the batch
     admission: float  # waiting for the running step to end
-    prefill: (
-        float  # time to first token beyond these: its own prefill, and those of requests that start together with it
-    )
+    prefill: float  # time to first token beyond these, with the prefills of requests that start together with it
     service: float  # decoding, with the prefills of later requests that block it
     batch: float  # mean batch size
     busy: float  # utilisation: share of the time with at least one request
