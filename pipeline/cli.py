@@ -24,7 +24,6 @@ from pipeline.commands.latency.schedule import schedule
 from pipeline.commands.plan import plan
 from pipeline.commands.probe import probe
 from pipeline.commands.profile import profile
-from pipeline.commands.renamed import Command, Group
 from pipeline.commands.run import run
 from pipeline.commands.show import show
 from pipeline.commands.stage import stage
@@ -41,7 +40,6 @@ def _print_version(wanted: bool) -> None:
 
 app = typer.Typer(
     name="understudy",
-    cls=Group,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -61,13 +59,13 @@ def _options(
 
 
 for command in (init, plan, run, stage, show, compare, probe, decode, profile, check, doctor):
-    app.command(cls=Command)(command)
+    app.command()(command)
 
 
 def _group(name: str, text: str, commands: Iterable[Callable[..., None]]) -> None:
     group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=text)
     for command in commands:
-        group.command(cls=Command)(command)
+        group.command()(command)
     app.add_typer(group, name=name)
 
 

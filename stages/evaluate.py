@@ -136,8 +136,8 @@ def _load(context: StageContext, pair: Pair, path: Path) -> Any:
     model = load_model(path, settings.draft.dtype, choose_device(context.config.device), settings.trust_remote_code)
     if gained and getattr(model.config, "quantization_config", None) is not None:
         raise BrokenDraft(
-            f"the draft is quantised and lacks {len(gained)} tokens that the target has gained since it was trained; rows for "
-            "them cannot be added to quantised weights"
+            f"the draft is quantized and lacks {len(gained)} tokens that the target has gained since it was trained; rows for "
+            "them cannot be added to quantized weights"
         )
     if gained:
         extend_vocabulary(model, gained)

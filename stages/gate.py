@@ -208,7 +208,7 @@ def _provenance(context: StageContext) -> dict[str, Any]:
         "target": _target(context),
         "base_draft": {name: pair.facts["draft"][name] for name in ("source", "revision", "digest")},
         "completions": completions["key"],
-        "completions_made_at": completions.get("created", "unknown"),
+        "completions_made_at": completions["created"],
         "corpus": completions["inputs"]["corpus"],
         "sampling": context.config.sampling.model_dump(),
         "seed": context.config.seed,

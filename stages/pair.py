@@ -103,7 +103,7 @@ def _base_draft(context: StageContext, paths: dict[str, Path], tokenizer: Any) -
     pair, out = context.config.pair, context.out / "draft"
     if not pair.draft.is_of_target and read_model_config(paths["draft"]).get("quantization_config"):
         raise UsageError(
-            f"pair.draft: {pair.draft.source} is quantised, so it cannot be trained; set a draft with float weights "
+            f"pair.draft: {pair.draft.source} is quantized, so it cannot be trained; set a draft with float weights "
             "(quantize makes the variants)"
         )
     if pair.draft.is_of_target:

@@ -150,7 +150,7 @@ def _facts(context: StageContext, name: str, decision: Mapping[str, Any], chosen
     return {
         "name": name,
         "digest": context.digests[draft_input(chosen)],
-        "quantisation": chosen,
+        "quantization": chosen,
         "run": context.run_id,
         "target": pair.facts["target"],
         "base": pair.facts["draft"],
@@ -193,7 +193,7 @@ def _tags(facts: Mapping[str, Any], deployment: str | None) -> dict[str, str]:
         "acceptance_gain": points(gains["acceptance_rate"]) if gains else "none",
         "compared_with": baseline_name(decision),
         "tokens_per_target_call": f"{facts['examined']['tokens_per_target_call']['value']:.3f}",
-        "quantisation": facts["quantisation"],
+        "quantization": facts["quantization"],
         "target": target["source"],
         "target_revision": target["revision"] or "none",
         "base_draft": base["source"],

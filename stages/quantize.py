@@ -1,7 +1,7 @@
 """quantize: makes one INT8, INT4 or FP8 variant of the candidate, as a model directory of its own.
 
-Where quantisation costs more acceptance on dev prompts than the config allows, the candidate is trained for some further
-steps through the rounded weights and quantised again; the variant with the higher acceptance is kept.
+Where quantization costs more acceptance on dev prompts than the config allows, the candidate is trained for some further
+steps through the rounded weights and quantized again; the variant with the higher acceptance is kept.
 """
 
 import shutil
@@ -18,7 +18,7 @@ from pipeline.models.files import code_files, model_digest, tokenizer_files
 from pipeline.models.loading import choose_device, load_model
 from pipeline.models.stored_pair import read_pair
 from pipeline.quantization.recovery import fake_quantization
-from pipeline.quantization.variants import Quantised, quantize
+from pipeline.quantization.variants import Quantized, quantize
 from pipeline.running.context import Outcome, StageContext
 from pipeline.running.tasks import QuantizeTask
 from pipeline.speculation.settings import Sampling
@@ -45,7 +45,7 @@ def run(context: StageContext) -> Outcome:
         made_again = _recover(context, variant, training, made.layers, recovered)
         figures["dev_acceptance_rate_recovered"] = again = _acceptance(context, training, recovered / variant)
         context.progress.line(
-            f"{variant}: acceptance rate on dev prompts {before:.3f}, quantised {after:.3f}, after recovery {again:.3f}"
+            f"{variant}: acceptance rate on dev prompts {before:.3f}, quantized {after:.3f}, after recovery {again:.3f}"
         )
         if again > after:
             shutil.rmtree(out)
@@ -58,9 +58,9 @@ def run(context: StageContext) -> Outcome:
     return Outcome(made.sizes | figures | {"dev_acceptance_rate": after}, {"draft": model_digest(out)})
 
 
-def _quantize(context: StageContext, variant: QuantizedVariant, source: Path, out: Path) -> Quantised:
+def _quantize(context: StageContext, variant: QuantizedVariant, source: Path, out: Path) -> Quantized:
     config = context.config
-    trusted, head = config.pair.trust_remote_code, config.quantize.quantised_head
+    trusted, head = config.pair.trust_remote_code, config.quantize.quantized_head
     return quantize(source, variant, out, choose_device(config.device), trusted, head)
 
 
@@ -74,8 +74,8 @@ def _acceptance(context: StageContext, training: Training, draft: Path) -> float
 
 def _recover(
     context: StageContext, variant: QuantizedVariant, training: Training, layers: frozenset[str], work: Path
-) -> Quantised:
-    """Train the candidate through rounded weights and quantise the result into `work`."""
+) -> Quantized:
+    """Train the candidate through rounded weights and quantize the result into `work`."""
     config, recovery = context.config, context.config.quantize.recovery
     settings = config.distill.model_copy(
         update={

@@ -1,6 +1,5 @@
 """From a YAML file and `--set` overrides to a frozen Config, or to one clear line per mistake."""
 
-import copy
 import difflib
 import re
 import typing
@@ -12,7 +11,6 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from pipeline.config.credentials import masked
-from pipeline.config.renamed import RENAMED
 from pipeline.config.root import Config
 from pipeline.errors import UsageError, printable
 
@@ -106,10 +104,6 @@ def parse_config(raw: Any, where: str, overrides: Sequence[str] = ()) -> Config:
     """Validate an already parsed mapping; `where` names it in messages, or the override that a mistake is in."""
     if not isinstance(raw, dict):
         raise UsageError(f"{where}: a config must be a mapping of sections, not {type(raw).__name__}")
-    if old := [key for key in RENAMED if _has(raw, key.split("."))]:
-        raise UsageError(
-            "\n".join(f"{_blamed(key.split('.'), overrides, where)}: {key} is now {RENAMED[key]}" for key in old)
-        )
     try:
         return Config.model_validate(raw)
     except ValidationError as error:
@@ -120,32 +114,8 @@ def parse_config(raw: Any, where: str, overrides: Sequence[str] = ()) -> Config:
 
 
 def parse_stored_config(raw: Any, where: str) -> Config:
-    """The config of a run record. Keys that have been renamed since then get their new names; nobody can edit a record."""
-    raw = copy.deepcopy(raw)
-    for old, new in RENAMED.items():
-        if _has(raw, old.split(".")):
-            _set(raw, new.split("."), _take(raw, old.split(".")))
+    """The config of a run record; `where` names the run in messages."""
     return parse_config(raw, where)
-
-
-def _take(raw: Any, parts: Sequence[str]) -> Any:
-    for part in parts[:-1]:
-        raw = raw[part]
-    return raw.pop(parts[-1])
-
-
-def _set(raw: Any, parts: Sequence[str], value: Any) -> None:
-    for part in parts[:-1]:
-        raw = raw[part]
-    raw[parts[-1]] = value
-
-
-def _has(raw: Any, parts: Sequence[str]) -> bool:
-    for part in parts:
-        if not isinstance(raw, dict) or part not in raw:
-            return False
-        raw = raw[part]
-    return True
 
 
 def _read(path: Path) -> Any:

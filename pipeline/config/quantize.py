@@ -1,4 +1,4 @@
-"""Which quantised variants of the draft are made."""
+"""Which quantized variants of the draft are made."""
 
 from typing import Literal
 
@@ -8,13 +8,13 @@ from pipeline.config.base import Section
 from pipeline.engines.facts import FACTS, Engine, loads
 
 QuantizedVariant = Literal["int8", "int4", "fp8"]
-Variant = Literal["unquantized", "int8", "int4", "fp8"]  # of a draft: as it was trained, or quantised
+Variant = Literal["unquantized", "int8", "int4", "fp8"]  # of a draft: as it was trained, or quantized
 
 DEFAULT_VARIANTS: tuple[QuantizedVariant, ...] = ("int8", "int4")
 
 
 class RecoveryConfig(Section):
-    """Distillation with fake-quantised weights (straight-through estimator) of a variant that lost too much acceptance."""
+    """Distillation with fake-quantized weights (straight-through estimator) of a variant that lost too much acceptance."""
 
     max_acceptance_loss: float = Field(
         default=0.01,
@@ -26,18 +26,18 @@ class RecoveryConfig(Section):
 
 
 class QuantizeConfig(Section):
-    """Quantised variants of the candidate."""
+    """Quantized variants of the candidate."""
 
     variants: tuple[QuantizedVariant, ...] | None = Field(
         default=None,
         description="The variants to make; null: int8 and int4, except one that the sizes of the draft's layers do not allow. "
-        "int8: LLM.int8() without an outlier threshold; int4: nf4 with double quantisation (both bitsandbytes); fp8: e4m3 with "
+        "int8: LLM.int8() without an outlier threshold; int4: nf4 with double quantization (both bitsandbytes); fp8: e4m3 with "
         "one scale per block of 128 x 128, for GPUs with FP8 matrix units; it is examined with weights cast to bf16. "
         "On a CPU int4 is faster: an int8 pass takes four times as long as a bf16 pass.",
     )
     output_head: bool = Field(
         default=True,
-        description="Quantise the output head too, if it is not tied to the embedding and the engine loads such a draft.",
+        description="Quantize the output head too, if it is not tied to the embedding and the engine loads such a draft.",
     )
     engine: Engine = Field(
         default="transformers",
@@ -55,6 +55,6 @@ class QuantizeConfig(Section):
         return tuple(variant for variant in wanted if loads(self.engine, variant))
 
     @property
-    def quantised_head(self) -> bool:
-        """Whether the output head is quantised for this engine."""
-        return self.output_head and FACTS[self.engine].loads_quantised_head
+    def quantized_head(self) -> bool:
+        """Whether the output head is quantized for this engine."""
+        return self.output_head and FACTS[self.engine].loads_quantized_head

@@ -42,7 +42,7 @@ class EngineFacts:
     repository: str  # on GitHub, for the links to issues
     serving: str = ""  # how a plain draft model is served
     loads: Mapping[str, str]  # by variant that is loaded: in which layout
-    loads_quantised_head: bool = False
+    loads_quantized_head: bool = False
     # By way of drafting (greedy, probabilistic): the setting. The first one is the engine's default.
     drafting: Mapping[str, str]
     drafts_as_sampled: bool = (
@@ -104,7 +104,7 @@ FACTS: Mapping[str, EngineFacts] = {
             "`rejection_sample_method: synthetic` accepts draft tokens at given rates, for load tests; the CPU build refuses it.",
             "A path of the draft with `[`, `*` or `?` is not found: it is searched as a pattern.",
             "A draft-length schedule is ignored with data parallelism.",
-            "Speculation with a draft model, and an unquantised draft, were run on the CPU build; the rest was read.",
+            "Speculation with a draft model, and an unquantized draft, were run on the CPU build; the rest was read.",
         ),
     ),
     "sglang": EngineFacts(
@@ -199,7 +199,7 @@ FACTS: Mapping[str, EngineFacts] = {
         repository="huggingface/transformers",
         serving="`generate(assistant_model=...)`; the draft length is read from the assistant's `generation_config.json`",
         loads={"unquantized": _HF, "int8": BITSANDBYTES, "int4": BITSANDBYTES, "fp8": f"{_FP8}, on GPUs"},
-        loads_quantised_head=True,
+        loads_quantized_head=True,
         drafting={
             "probabilistic": "with `do_sample=True`",
             "greedy": "with `do_sample=False`",

@@ -24,7 +24,7 @@ _NEVER = -1e4  # a bias; float16 holds it
 def resize_rows(directory: Path, tokens: int, width: int, trust_remote_code: bool = False) -> bool:
     """Give the model in `directory` logits of `width` columns, in place; whether something was changed.
 
-    `tokens`: how many of its first rows belong to tokens of the pair. UsageError for a head whose rows are quantised.
+    `tokens`: how many of its first rows belong to tokens of the pair. UsageError for a head whose rows are quantized.
     """
     config: dict[str, Any] = read_json(directory / "config.json")
     text = config["text_config"] if isinstance(config.get("text_config"), dict) else config
@@ -75,7 +75,7 @@ def _resize_file(path: Path, names: frozenset[str], known: int, tokens: int, wid
         tensor = tensors[name]
         if not tensor.is_floating_point() or tensor.shape[0] != known or tensor.element_size() < 2:
             raise UsageError(
-                f"{name} is quantised, so it cannot get {width} rows; quantise again with quantize.output_head false"
+                f"{name} is quantized, so it cannot get {width} rows; quantize again with quantize.output_head false"
             )
         tensors[name] = _resized(tensor, tokens, width)
     save_file(tensors, path, metadata)

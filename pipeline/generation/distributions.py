@@ -95,7 +95,7 @@ def pack(kept: SparseDistribution, vocabulary: int) -> NDArray[np.uint8]:
     id_bits = _id_bits(vocabulary)
     levels = 2 ** (_ENTRY_BITS - id_bits) - 1
     below_NK = (kept.log_p_NK - _highest(kept.certain_N, kept.rest_log_p_N, kept.log_p_NK.shape[1])).clip(_LOWEST, 0.0)
-    # Quantised on a square-root scale: fine steps for large p, coarse steps for small p.
+    # Quantized on a square-root scale: fine steps for large p, coarse steps for small p.
     code_NK = np.rint(np.sqrt(below_NK / _LOWEST) * levels).astype(np.uint32)
     entry_NK = kept.ids_NK.astype(np.uint32) | code_NK << id_bits
     bytes_NK4: NDArray[np.uint8] = entry_NK.astype("<u4").view(np.uint8).reshape(*entry_NK.shape, 4)
@@ -124,7 +124,7 @@ def unpack(
 
 def _highest(certain_N: NDArray[np.uint8], rest_log_p_N: NDArray[np.float16], count: int) -> NDArray[np.float32]:
     """The largest possible log p of each entry, (N, K): 0 for a top token, the share of the rest for a sampled one. log p is
-    quantised relative to it, so that the steps are finest near the usual values."""
+    quantized relative to it, so that the steps are finest near the usual values."""
     draws_N1 = np.maximum(count - certain_N.astype(np.float32), 1)[:, None]
     share_N1 = rest_log_p_N.astype(np.float32)[:, None] - np.log(draws_N1)
     highest_NK: NDArray[np.float32] = np.where(np.arange(count) < certain_N[:, None], np.float32(0), share_N1)

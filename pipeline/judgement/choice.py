@@ -1,6 +1,6 @@
-"""Chooses the variant of the candidate that the rules are applied to: unquantized or quantised. Pure.
+"""Chooses the variant of the candidate that the rules are applied to: unquantized or quantized. Pure.
 
-The choice is by predicted latency on dev prompts; the rules are then applied on examination prompts. A quantised variant whose
+The choice is by predicted latency on dev prompts; the rules are then applied on examination prompts. A quantized variant whose
 acceptance rate has collapsed is refused here, however fast it is: it is broken.
 """
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pipeline.config.quantize import Variant
 
-_LEAST_SHARE = 0.5  # of the acceptance rate before quantisation; INT8 and INT4 cost a few hundredths
+_LEAST_SHARE = 0.5  # of the acceptance rate before quantization; INT8 and INT4 cost a few hundredths
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,21 +49,21 @@ def hardware_class(device: torch.device) -> str:
 
 
 def load_model(path: Path, dtype: str, device: torch.device, trust_remote_code: bool = False) -> Any:
-    """Load a causal language model in eval mode. A quantised checkpoint keeps its own dtype.
+    """Load a causal language model in eval mode. A quantized checkpoint keeps its own dtype.
 
     Raises UnderstudyError naming the directory if the weights are missing, damaged or not safetensors.
     """
-    quantisation: dict[str, Any] = read_model_config(path).get("quantization_config") or {}
-    quantised = bool(quantisation)
-    placement: dict[str, Any] = {"device_map": str(device)} if quantised else {}
-    if quantisation.get("quant_method") == "fp8":
-        # Dequantise on every machine: some GPUs would otherwise use FP8 kernels and give different results.
-        skipped = quantisation.get("modules_to_not_convert")
+    quantization: dict[str, Any] = read_model_config(path).get("quantization_config") or {}
+    quantized = bool(quantization)
+    placement: dict[str, Any] = {"device_map": str(device)} if quantized else {}
+    if quantization.get("quant_method") == "fp8":
+        # Dequantize on every machine: some GPUs would otherwise use FP8 kernels and give different results.
+        skipped = quantization.get("modules_to_not_convert")
         placement["quantization_config"] = FineGrainedFP8Config(dequantize=True, modules_to_not_convert=skipped)
     try:
         model = AutoModelForCausalLM.from_pretrained(
             path,
-            dtype="auto" if quantised else _DTYPES[dtype],  # the dtypes of the checkpoint
+            dtype="auto" if quantized else _DTYPES[dtype],  # the dtypes of the checkpoint
             use_safetensors=True,
             trust_remote_code=trust_remote_code,
             local_files_only=True,
@@ -71,7 +71,7 @@ def load_model(path: Path, dtype: str, device: torch.device, trust_remote_code: 
         )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise UnderstudyError(f"{path}: cannot be loaded: {' '.join(str(error).split())[:300]}") from error
-    return model.eval() if quantised else model.to(device).eval()
+    return model.eval() if quantized else model.to(device).eval()
 
 
 _TOKENIZER_FILES = (

@@ -18,7 +18,7 @@ def prune_layers(model: Any, layers: int | Sequence[int]) -> tuple[Any, list[int
     """
     if getattr(model.config, "quantization_config", None) is not None:
         raise UsageError(
-            "pair.draft.source = target: the target is quantised, so its layers cannot be trained; set a draft model"
+            "pair.draft.source = target: the target is quantized, so its layers cannot be trained; set a draft model"
         )
     name, stack = _layers(model)
     chosen = _spread(len(stack), layers) if isinstance(layers, int) else list(layers)

@@ -30,7 +30,7 @@ def sizes_fit(variant: QuantizedVariant, inputs: int, outputs: int) -> bool:
 def obstacle(variant: QuantizedVariant, layers: Mapping[str, Sizes]) -> str | None:
     """Why a model with these linear layers has no such variant, in one line; None if it has."""
     if not layers:
-        return "no linear layer to quantise was found"
+        return "no linear layer to quantize was found"
     for name, (inputs, outputs) in layers.items():
         if not sizes_fit(variant, inputs, outputs):
             whole = _WHOLE[variant]
@@ -41,7 +41,7 @@ def obstacle(variant: QuantizedVariant, layers: Mapping[str, Sizes]) -> str | No
 def impossible_variants(directory: Path, trust_remote_code: bool = False) -> dict[QuantizedVariant, str]:
     """By variant that cannot be made of the model in `directory`, the reason. Builds the model without its weights.
 
-    Empty if the model cannot be built in this way, as some with code of their own; then quantisation itself reports it.
+    Empty if the model cannot be built in this way, as some with code of their own; then quantization itself reports it.
     """
     options = {"trust_remote_code": trust_remote_code}
     try:

@@ -1,7 +1,7 @@
 """FP8 weights (e4m3) with a scale for each 128 x 128 block: the layout of DeepSeek-V3, which transformers, vLLM and SGLang load
 (`quant_method: fp8`). Does not depend on stages.
 
-GPUs with FP8 matmuls also quantise activations dynamically. The examination dequantises the weights to bf16 on every machine, so
+GPUs with FP8 matmuls also quantize activations dynamically. The examination dequantizes the weights to bf16 on every machine, so
 it measures only the rounding of the weights.
 """
 

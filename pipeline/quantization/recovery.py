@@ -1,4 +1,4 @@
-"""Quantisation-aware distillation: a short training with fake-quantised weights, to recover acceptance.
+"""Quantization-aware distillation: a short training with fake-quantized weights, to recover acceptance.
 
 Does not depend on stages. The forward pass uses the rounded weights of the variant; gradients pass unchanged to the original
 weights (straight-through estimator, Bengio et al. 2013). It starts from the trained draft.
@@ -30,7 +30,7 @@ class _FakeQuantized(nn.Module):
 
 @contextmanager
 def fake_quantization(model: Any, variant: str, names: frozenset[str]) -> Iterator[None]:
-    """Within this context the linear layers `names` of `model` are fake-quantised to `variant`; afterwards they have their
+    """Within this context the linear layers `names` of `model` are fake-quantized to `variant`; afterwards they have their
     trained weights in full precision."""
     layers = [module for name, module in model.named_modules() if name in names]
     for layer in layers:
@@ -49,7 +49,7 @@ def _fake_int8(weight_OI: torch.Tensor) -> torch.Tensor:
 
 
 def _fake_int4(weight_OI: torch.Tensor) -> torch.Tensor:
-    """nf4 with double quantisation of bf16 weights, as in `variants.quantize`."""
+    """nf4 with double quantization of bf16 weights, as in `variants.quantize`."""
     from bitsandbytes.functional import dequantize_4bit, quantize_4bit
 
     coded, state = quantize_4bit(weight_OI.bfloat16(), blocksize=64, compress_statistics=True, quant_type="nf4")

@@ -1,7 +1,7 @@
-"""Quantised variants of a draft as self-contained checkpoints: INT8 and INT4 by bitsandbytes, FP8. Does not depend on stages.
+"""Quantized variants of a draft as self-contained checkpoints: INT8 and INT4 by bitsandbytes, FP8. Does not depend on stages.
 
 On CPUs with AVX512-BF16 bitsandbytes repacks 4-bit weights in place at the first forward pass, and a checkpoint saved after that
-is silently wrong. Therefore: quantise, save, reload, and only then run a forward pass.
+is silently wrong. Therefore: quantize, save, reload, and only then run a forward pass.
 """
 
 from collections.abc import Mapping
@@ -17,10 +17,10 @@ from pipeline.quantization.block_sizes import obstacle, sizes_fit
 from pipeline.quantization.fp8 import quantizable_layers, save
 
 
-class Quantised(NamedTuple):
+class Quantized(NamedTuple):
     """The result of `quantize`."""
 
-    layers: frozenset[str]  # names of the quantised layers
+    layers: frozenset[str]  # names of the quantized layers
     sizes: dict[
         str, float
     ]  # linear_bytes, linear_bytes_bf16: these layers after and before; file_bytes, file_bytes_source: all weights
@@ -33,16 +33,16 @@ def quantize(
     device: torch.device,
     trust_remote_code: bool = False,
     head: bool = True,
-) -> Quantised:
+) -> Quantized:
     """Write the `variant` ("int8", "int4" or "fp8") of the model in `source` to `out`.
 
-    `head`: also quantise the output head, unless it is tied to the embedding or, for int4, its sizes do not fit; never for fp8.
-    Embeddings are not quantised. The caller examines the checkpoint reloaded from `out`, never the model in memory.
+    `head`: also quantize the output head, unless it is tied to the embedding or, for int4, its sizes do not fit; never for fp8.
+    Embeddings are not quantized. The caller examines the checkpoint reloaded from `out`, never the model in memory.
     """
     load_options = {"dtype": torch.bfloat16, "local_files_only": True, "trust_remote_code": trust_remote_code}
     make = _quantize_fp8 if variant == "fp8" else _quantize_bitsandbytes
     modules = make(source, variant, out, device, head, load_options)
-    return Quantised(
+    return Quantized(
         frozenset(modules),
         {
             "linear_bytes": float(_bytes(out, set(modules))),
@@ -122,7 +122,7 @@ def _tensors(directory: Path) -> dict[str, int]:
 
 
 def _bytes(directory: Path, linears: set[str]) -> int:
-    """Bytes of the quantised weights with their scales, without biases."""
+    """Bytes of the quantized weights with their scales, without biases."""
     return sum(
         size
         for name, size in _tensors(directory).items()

@@ -1,8 +1,7 @@
 """A lock in the registry: MLflow's aliases have no compare-and-swap, but a name in it can be created only once.
 
 A claim is an MLflow prompt `<name>--claim-<change number>` without a text. Prompts and registered models share their names in
-MLflow, but a prompt is in no list of models and sends no `registered_model.created`, so nobody takes a claim for a draft. A claim
-of an earlier version is a registered model; it excludes others and is deleted in the same way.
+MLflow, but a prompt is in no list of models and sends no `registered_model.created`, so nobody takes a claim for a draft.
 
 The process that created a claim may move the aliases of `<name>`, and deletes the claim afterwards. A claim whose process has
 ended (same machine), or that is older than STALE_SECONDS, is taken over by creating the next generation, `...-<n>.2`. That too
@@ -79,13 +78,12 @@ def sweep(client: Any, name: str, change: int) -> bool:
     """Delete the claims that killed processes left behind for changes up to `change`; True if there were any."""
     found = False
     pattern = re.compile(re.escape(f"{name}--claim-") + r"(\d+)(\.\d+)?$")
-    like = f"name LIKE '{name}--claim-%'"
-    for listed in (f"{like} AND {_IS_PROMPT}", like):  # the second: claims of earlier versions
-        for model in client.search_registered_models(listed, max_results=100):
-            match = pattern.match(model.name)
-            if match and int(match.group(1)) <= change and _is_stale(model):
-                _delete(client, model.name)
-                found = True
+    listed = f"name LIKE '{name}--claim-%' AND {_IS_PROMPT}"
+    for model in client.search_registered_models(listed, max_results=100):
+        match = pattern.match(model.name)
+        if match and int(match.group(1)) <= change and _is_stale(model):
+            _delete(client, model.name)
+            found = True
     return found
 
 
@@ -121,9 +119,7 @@ def _get(client: Any, model_name: str) -> Any | None:
     from mlflow.exceptions import MlflowException
 
     try:
-        return client.get_prompt(model_name) or client.get_registered_model(
-            model_name
-        )  # the second: an earlier version's
+        return client.get_prompt(model_name)
     except MlflowException as error:
         if error_code(error) == MISSING:
             return None
@@ -134,7 +130,7 @@ def _delete(client: Any, model_name: str) -> None:
     from mlflow.exceptions import MlflowException
 
     try:
-        client.delete_prompt(model_name)  # deletes a registered model too
+        client.delete_prompt(model_name)
     except MlflowException as error:
         if error_code(error) != MISSING:
             raise

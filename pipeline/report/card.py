@@ -60,7 +60,7 @@ def _interval(entry: Mapping[str, Any], name: str) -> dict[str, float | None]:
 def card(facts: Mapping[str, Any]) -> str:
     """The card in Markdown.
 
-    `facts`: name, digest, quantisation, run, license, target and base (source, revision, digest, parameters), examined,
+    `facts`: name, digest, quantization, run, license, target and base (source, revision, digest, parameters), examined,
     serving (bytes, cache_bytes_per_token, batch, context), train_prompts, decision (reasons, rules), provenance (what: key).
     Raises UnderstudyError naming the fact that is missing.
     """
@@ -125,7 +125,7 @@ def _summary(facts: Mapping[str, Any]) -> str:
             f"| training prompts | {int(facts['train_prompts']):,} |",
             f"| size | {found['parameters']:,} parameters, {found['bytes'] / 1e6:,.1f} MB |",
             f"| memory to serve | {_memory(facts['serving'])} |",
-            f"| quantisation | {facts['quantisation']} |",
+            f"| quantization | {facts['quantization']} |",
             f"| content digest | `{facts['digest']}` |",
         ]
     )

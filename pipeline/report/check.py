@@ -23,7 +23,7 @@ _TITLES: dict[Verdict, str] = {
     "refused": "refused",
     "error": "error",
 }
-_ROUNDING = "acceptance differs by rounding between them, most with quantised or 16-bit weights"
+_ROUNDING = "acceptance differs by rounding between them, most with quantized or 16-bit weights"
 
 
 @dataclass(frozen=True, kw_only=True)

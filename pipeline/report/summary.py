@@ -115,15 +115,7 @@ def _source(model: dict[str, Any]) -> str:
 
 
 def _task(entry: dict[str, Any]) -> dict[str, Any]:
-    """The task of a job. Records from before there were tasks have the part's name alone."""
-    if "task" in entry:
-        return dict(entry["task"])
-    part = entry["part"]
-    return {
-        "target": "target_before" if part in ("before", "stock-before") else "target",
-        "split": "dev" if part.startswith("dev-") else "examination",
-        "variant": "unquantized" if part == "candidate" else None,
-    }
+    return dict(entry["task"])
 
 
 def _draft(artifact: Artifact, name: str, gamma: int) -> DraftLine:

@@ -152,7 +152,7 @@ def _training(config: Config) -> dict[str, Any]:
 
 def _variants(config: Config) -> list[Job]:
     settings = _training(config) | {
-        "head": config.quantize.quantised_head,
+        "head": config.quantize.quantized_head,
         "recovery": config.quantize.recovery.model_dump(),
         "sampling": config.sampling.model_dump(),
     }

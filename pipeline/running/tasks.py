@@ -28,7 +28,7 @@ class GenerateTask:
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizeTask:
-    """One quantised variant of the candidate."""
+    """One quantized variant of the candidate."""
 
     variant: QuantizedVariant
 

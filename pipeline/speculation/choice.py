@@ -1,6 +1,6 @@
 """Chooses the forward of a model: the fastest one that is proved on this model, in this dtype, on this device.
 
-The choice is made again wherever a model is loaded for decoding. A draft is trained and quantised after the pair stage, and
+The choice is made again wherever a model is loaded for decoding. A draft is trained and quantized after the pair stage, and
 dtype, device and library versions differ between machines, so a stored answer could be wrong. A proof costs a few short passes
 and is made once for a loaded model.
 """

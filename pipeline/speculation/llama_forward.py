@@ -74,7 +74,7 @@ class _LinearGroup:
 
 
 class _ModuleGroup:
-    """Layers with a common input that are not plain `nn.Linear`, such as quantised layers."""
+    """Layers with a common input that are not plain `nn.Linear`, such as quantized layers."""
 
     def __init__(self, layers: Sequence[nn.Module]) -> None:
         self.layers = layers

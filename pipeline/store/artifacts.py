@@ -192,10 +192,9 @@ def _taken(stream: IO[str], how: int) -> bool:
     return True
 
 
-def age_in_days(directory: Path) -> float | None:
-    """The age of an artifact; None for one of an earlier version, which has no time."""
-    created = read_manifest(directory).get("created")
-    return None if created is None else days_since(str(created))
+def age_in_days(directory: Path) -> float:
+    """The age of an artifact."""
+    return days_since(str(read_manifest(directory)["created"]))
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:

@@ -80,9 +80,6 @@ def test_two_mistakes_are_both_named(place: Place) -> None:
         (("run", SMOKE, "--run", ""), "run '': a run id is letters, digits and ._:+- (at most 121)"),
         (("stage", "pair", SMOKE, "--run", "a b"), "run 'a b': a run id is letters, digits and ._:+- (at most 121)"),
         (("run", SMOKE, "--run", "a\n"), "run 'a\\n': a run id is letters, digits and ._:+- (at most 121)"),
-        (("rollback", SMOKE), "rollback is now: understudy champion rollback"),
-        (("sync",), "sync is now: understudy store sync"),
-        (("show", "--run", "x"), "--run is now an argument: understudy show RUN"),
         (("show",), "no runs here yet; start one with `understudy run CONFIG` or name another --store"),
         (("show", "../x"), "no runs here yet"),
         (("store", "sync"), "no runs here yet"),
@@ -248,9 +245,9 @@ def test_draft_of_another_family_is_refused(smoke: Smoke, place: Place, tmp_path
         (lambda path: (path / "config.json").unlink(), 2, "is not a model directory (no config.json there)"),
         (lambda path: shutil.rmtree(path), 2, "is not a model directory (no config.json there)"),
         (lambda path: _truncate(path / "model.safetensors"), 1, "model.safetensors: truncated"),
-        (lambda path: _change(path, quantization_config={"bits": 4}), 2, "is quantised, so it cannot be trained"),
+        (lambda path: _change(path, quantization_config={"bits": 4}), 2, "is quantized, so it cannot be trained"),
     ],
-    ids=["no weights", "no config", "no directory", "truncated weights", "quantised"],
+    ids=["no weights", "no config", "no directory", "truncated weights", "quantized"],
 )
 def test_unusable_model_directory_is_named(
     smoke: Smoke, place: Place, tmp_path: Path, spoil: Any, code: int, complaint: str

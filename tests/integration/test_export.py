@@ -62,7 +62,7 @@ def test_engines_that_draft_greedily_are_expected_to(smoke: Smoke, tmp_path: Pat
     assert "greedy" == figures[0][0]
 
 
-def test_a_quantised_variant_is_exported_as_it_was_made(smoke: Smoke, tmp_path: Path) -> None:
+def test_a_quantized_variant_is_exported_as_it_was_made(smoke: Smoke, tmp_path: Path) -> None:
     """transformers loads INT8; the draft's generation config holds the draft length that it reads."""
     ended = _export(smoke, tmp_path / "out", "transformers", "--variant", "int8")
     assert 0 == ended.code, ended.err

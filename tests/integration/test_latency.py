@@ -234,8 +234,6 @@ def test_the_textbook_example_is_explained(smoke: Smoke) -> None:
         ),
         (("predict", "--costs", "{sweep}", "--request-rate", "0"), "--request-rate 0: give numbers above 0"),
         (("schedule", "--costs", "{sweep}", "--plot", "x.pdf"), "--plot x.pdf: give a .png file"),
-        (("predict", "--times", "{sweep}"), "--times is now --costs"),
-        (("explain", "--acceptance=0.8"), "--acceptance is now --acceptance-rate"),
         (("explain", "--verify-ms", 10), "--verify-ms 10: must be at least --plain-ms (50)"),
     ],
 )

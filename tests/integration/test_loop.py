@@ -74,7 +74,7 @@ def test_first_run_promotes(smoke: Smoke) -> None:
     assert {"champion": "1"} == entry["aliases"]
     assert manifest["provides"]["draft"] == tags["understudy.digest"] == promotion["digest"]
     assert smoke.place.keys(RUN)["generate"] == tags["understudy.key.generate"]
-    assert ("reference", "unquantized") == (tags["target"], tags["quantisation"])
+    assert ("reference", "unquantized") == (tags["target"], tags["quantization"])
     assert ("promoted", "1", RUN) == (promotion["result"], promotion["version"], promotion["run"])
     assert manifest["provides"]["draft"] in (out / "card.md").read_text()
 
@@ -170,7 +170,7 @@ def test_a_run_is_chosen_by_its_id_and_the_latest_by_default(loop: Place) -> Non
 
 
 def test_prompts_are_used_for_what_they_were_split_for(smoke: Smoke) -> None:
-    """A draft is trained on train prompts, and chosen and quantised by its acceptance on dev prompts: both figures are
+    """A draft is trained on train prompts, and chosen and quantized by its acceptance on dev prompts: both figures are
     found again in the stored draft."""
     place, config = smoke.place, load_config(SMOKE)
     pair = read_pair(place.artifact("pair"), config.pair)
@@ -256,7 +256,7 @@ def test_dry_run_says_what_is_not_there(place: Place) -> None:
 
 
 def test_change_of_distill_runs_distill_and_what_follows(loop: Place) -> None:
-    """Another learning rate trains, quantises, examines and judges again, against the champion, and nothing before."""
+    """Another learning rate trains, quantizes, examines and judges again, against the champion, and nothing before."""
     before = loop.committed()
     ended = loop.understudy("run", SMOKE, "--set", "distill.learning_rate=0.0041", "--run", "second")
     again = {job: "done" for job in JOBS if job not in BEFORE_DISTILL}

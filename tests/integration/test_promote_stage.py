@@ -81,7 +81,7 @@ def test_promotes_with_card_tags_and_figures(context: StageContext, store: Store
     assert (context.out / "card.md").read_text() == card
     assert read_json(context.out / "promotion.json")["version"] == "1"
     assert {"understudy.target_digest", "base_draft", "licence", "understudy.key.generate"} <= set(tags)
-    assert tags["quantisation"] == "unquantized"
+    assert tags["quantization"] == "unquantized"
     assert tags["acceptance_gain"].startswith("+10.98 points")
     assert version.description.startswith(
         "**Passed: candidate (unquantized) compared with the base draft; there is no champion yet**"
@@ -92,7 +92,7 @@ def test_promotes_with_card_tags_and_figures(context: StageContext, store: Store
 
 
 def test_the_chosen_variant_is_promoted(context: StageContext, store: Store) -> None:
-    """A quantised variant is registered with its own examination, and card and tags name the variant."""
+    """A quantized variant is registered with its own examination, and card and tags name the variant."""
     variant = store.root / "variant"
     make_draft(variant / "draft", b"four bits")
     write_json(
@@ -110,8 +110,8 @@ def test_the_chosen_variant_is_promoted(context: StageContext, store: Store) -> 
     assert champion is not None
     assert digest == champion.digest
     tags = client_for(registry_for(context.config, store).location).get_model_version(champion.name, "1").tags
-    assert ("int4", "quantize0") == (tags["quantisation"], tags["understudy.key.quantize"])
-    assert "| quantisation | int4 |" in (other.out / "card.md").read_text()
+    assert ("int4", "quantize0") == (tags["quantization"], tags["understudy.key.quantize"])
+    assert "| quantization | int4 |" in (other.out / "card.md").read_text()
 
 
 def test_repeated_it_says_already_champion(context: StageContext) -> None:

@@ -1,4 +1,4 @@
-"""Quantised variants: what is saved is what a fresh process loads."""
+"""Quantized variants: what is saved is what a fresh process loads."""
 
 import json
 import subprocess
@@ -50,7 +50,7 @@ def variants(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 
 
 def test_a_variant_loads_alone_in_a_fresh_process(variants: dict[str, tuple[Path, dict[str, float]]]) -> None:
-    """Another process, that never quantised anything, computes the same logits from the directory as one here."""
+    """Another process, that never quantized anything, computes the same logits from the directory as one here."""
     paths = [str(path) for path, _ in variants.values()]
     fresh = subprocess.run([sys.executable, "-c", _FRESH, *paths], capture_output=True, text=True, check=True)
     found = json.loads(fresh.stdout.splitlines()[-1])
@@ -90,7 +90,7 @@ def test_sizes_are_those_on_disk(
 
 @pytest.mark.parametrize("variant", ["int8", "int4"])
 @pytest.mark.parametrize(("head", "tied"), [(True, False), (False, False), (True, True)])
-def test_the_head_is_quantised_where_it_can_be(tmp_path: Path, variant: str, head: bool, tied: bool) -> None:
+def test_the_head_is_quantized_where_it_can_be(tmp_path: Path, variant: str, head: bool, tied: bool) -> None:
     """Not where it was not asked for, and not where it is the embedding; what is loaded knows."""
     model = tiny_llama(71, hidden=64, dtype=torch.bfloat16)
     model.config.tie_word_embeddings = tied

@@ -58,7 +58,7 @@ def test_the_form_that_serves_the_load_best_is_promoted(loop: Place, profiles: s
     plots = [loop.artifact("gate", "variants") / name for name in ("latency.png", "draft_lengths.png")]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in plots)
     tags = loop.registry()["other-draft"]["versions"]["1"]
-    assert ("int4", manifest["provides"]["draft"]) == (tags["quantisation"], tags["understudy.digest"])
+    assert ("int4", manifest["provides"]["draft"]) == (tags["quantization"], tags["understudy.digest"])
     assert "chosen  int4" in ended.out
     assert "│ dev" not in ended.out  # people are shown the examination
 

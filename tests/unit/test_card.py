@@ -39,7 +39,7 @@ def facts() -> dict[str, Any]:
     return {
         "name": "big-draft",
         "digest": "d2",
-        "quantisation": "int4",
+        "quantization": "int4",
         "run": "run-1",
         "license": "apache-2.0",
         "target": model,
@@ -59,7 +59,7 @@ def facts() -> dict[str, Any]:
         "org/big, revision `" + "f" * 40,
         "/models/small, digest `d1`",
         "| licence | apache-2.0 |",
-        "| quantisation | int4 |",
+        "| quantization | int4 |",
         "| training prompts | 360 |",
         "640,000 parameters, 2.5 MB",
         "| memory to serve | 36.5 MB: weights of both models, and KV caches of 4 requests with 1,024 tokens (8.2 kB per token) |",

@@ -58,7 +58,7 @@ def test_a_single_timed_form_has_no_prediction() -> None:
 
 @pytest.mark.parametrize(("acceptance", "verdict"), [(0.39, REFUSED), (0.4, CHOSEN), (None, REFUSED)])
 def test_a_variant_whose_acceptance_collapsed_is_refused(acceptance: float | None, verdict: str) -> None:
-    """Below half of the acceptance rate before quantisation, or without a figure, however fast it is."""
+    """Below half of the acceptance rate before quantization, or without a figure, however fast it is."""
     contenders = [_contender("unquantized", 0.8, True, 2.0), _contender("int4", acceptance, True, 0.1)]
     int4 = choose(contenders)[1]
 

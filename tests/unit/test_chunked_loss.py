@@ -104,7 +104,7 @@ class _Packed(nn.Linear):
 
 
 def test_a_head_of_another_type_is_left_to_the_model() -> None:
-    """For example a quantised layer, which is a subclass."""
+    """For example a quantized layer, which is a subclass."""
     model = family_model("Llama", torch.float32)
     model.lm_head.__class__ = _Packed
 

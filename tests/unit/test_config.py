@@ -3,9 +3,8 @@
 from pathlib import Path
 
 import pytest
-import yaml
 
-from pipeline.config.loading import load_config, parse_config, parse_stored_config
+from pipeline.config.loading import load_config, parse_config
 from pipeline.config.pair import ReferenceRecipe
 from pipeline.config.root import Config
 from pipeline.errors import UsageError
@@ -83,27 +82,6 @@ def test_a_mistake_is_blamed_on_the_file_or_on_set(small: Path) -> None:
 def test_what_is_wanted_is_said_in_words_of_the_config(small: Path, override: str, wanted: str) -> None:
     """Not in those of the parser."""
     assert wanted in _error(small, override)
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("gate.profile.none", "gate.profile.unquantized"),
-        ("pair.reference.move_steps", "pair.reference.fine_tune_steps"),
-        ("pair.reference.move_learning_rate", "pair.reference.fine_tune_learning_rate"),
-    ],
-)
-def test_a_renamed_key_is_refused_with_its_new_name(small: Path, old: str, new: str) -> None:
-    """Before anything else is checked; the new name is a key that exists."""
-    assert f"--set: {old} is now {new}" == _error(small, f"{old}=1", "distill.max_steps=0")
-    assert "is now" not in _error(small, f"{new}=[1]")
-    assert "unknown key" not in _error(small, f"{new}=[1]")
-
-
-def test_a_renamed_key_in_a_file_is_blamed_on_the_file(small: Path) -> None:
-    """The line names the file."""
-    small.write_text(SMALL + "gate: {profile: {none: costs.json}}\n")
-    assert f"{small}: gate.profile.none is now gate.profile.unquantized" == _error(small)
 
 
 def test_an_unknown_key_inside_a_list_names_its_position(small: Path) -> None:
@@ -242,19 +220,6 @@ def test_every_key_has_a_description() -> None:
         return bare
 
     assert [] == walk(Config, "")
-
-
-def test_a_stored_config_gets_the_new_names() -> None:
-    """Nobody can edit a run record: its renamed keys are translated, and the record itself is left as it is."""
-    recipe = ReferenceRecipe().model_dump()
-    recipe["move_steps"] = 7
-    del recipe["fine_tune_steps"]
-    raw = {**yaml.safe_load(SMALL), "gate": {"profile": {"none": "costs.json"}, "load": {"requests_per_second": 1.0}}}
-    raw["pair"] = {**raw["pair"], "reference": recipe}
-    config = parse_stored_config(raw, "run x")
-
-    assert (7, {"unquantized": "costs.json"}) == (config.pair.reference.fine_tune_steps, config.gate.profile)
-    assert "move_steps" in raw["pair"]["reference"]
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_variants_of_a_config_are_those_that_the_engine_loads(name: Engine) -> N
     every: tuple[QuantizedVariant, ...] = get_args(QuantizedVariant)
     config = QuantizeConfig(engine=name, variants=every)
     assert tuple(variant for variant in every if variant in FACTS[name].loads) == config.loadable
-    assert (name == "transformers") == config.quantised_head
+    assert (name == "transformers") == config.quantized_head
 
 
 def test_what_an_engine_does_not_load() -> None:

@@ -80,14 +80,14 @@ def test_an_added_row_is_never_drafted() -> None:
     assert int((torch.cat([few, padding_rows(few, 2, 1)]) @ torch.tensor([-1.0, 0.0])).argmax()) < 2
 
 
-def test_rows_of_a_quantised_head_are_not_extended(tmp_path: Path) -> None:
+def test_rows_of_a_quantized_head_are_not_extended(tmp_path: Path) -> None:
     """One line says which setting to change."""
     from safetensors.torch import load_file, save_file
 
     tensors = load_file(_saved(tmp_path) / "model.safetensors")
     tensors["lm_head.weight"] = tensors["lm_head.weight"].to(torch.int8)
     save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
-    with pytest.raises(UsageError, match=r"lm_head.weight is quantised, .* quantize.output_head false"):
+    with pytest.raises(UsageError, match=r"lm_head.weight is quantized, .* quantize.output_head false"):
         resize_rows(tmp_path, TOKENS, 40)
 
 
@@ -222,7 +222,7 @@ def test_imposed_rates_do_not_increase(tmp_path: Path) -> None:
 
 
 def test_sglang_counts_the_bonus_token(tmp_path: Path) -> None:
-    """Draft tokens are steps + 1; the draft's quantisation is stated, or the target's would be taken."""
+    """Draft tokens are steps + 1; the draft's quantization is stated, or the target's would be taken."""
     text = for_sglang.files(example_plan(tmp_path, DraftLengths(4)), {})["launch.sh"]
     words = shlex.split(text[text.index("exec") :].replace("\\\n", " "))
     options = dict(itertools.pairwise(words))

@@ -146,7 +146,7 @@ def test_a_moved_prompt_file_is_the_same_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("override", ["evaluate.convention=transformers", "evaluate.gamma=3"])
 def test_what_is_only_counted_otherwise_is_not_trained_again(override: str) -> None:
-    """Checkpoints are compared by a measure of their own, so neither training nor quantisation depends on the counting."""
+    """Checkpoints are compared by a measure of their own, so neither training nor quantization depends on the counting."""
     changed = _changed(override)
     assert "evaluate" in changed
     assert set() == changed & {"distill", "quantize"}

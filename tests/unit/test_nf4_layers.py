@@ -55,7 +55,7 @@ def _weights(coded: NF4Linear) -> torch.Tensor:
 
 @pytest.mark.parametrize("nested", [True, False])
 def test_weights_are_those_of_bitsandbytes(nested: bool) -> None:
-    """Weight by weight, with doubly quantised scales or not, up to the rounding of scales and products."""
+    """Weight by weight, with doubly quantized scales or not, up to the rounding of scales and products."""
     linear = _coded(torch.randn(96, 3 * BLOCK, generator=torch.Generator().manual_seed(1)).bfloat16(), nested)
     theirs = bitsandbytes.functional.dequantize_4bit(linear.weight.data, linear.weight.quant_state)
 

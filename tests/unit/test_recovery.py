@@ -1,4 +1,4 @@
-"""Quantisation-aware distillation with fake-quantised weights."""
+"""Quantization-aware distillation with fake-quantized weights."""
 
 from pathlib import Path
 
@@ -61,7 +61,7 @@ def test_a_row_of_zeros_stays() -> None:
 
 
 def test_a_training_that_fails_leaves_plain_layers() -> None:
-    """Fake quantisation is removed after an exception."""
+    """Fake quantization is removed after an exception."""
     model = torch.nn.ModuleDict({"own": torch.nn.Linear(128, 128)})
     with pytest.raises(KeyError), fake_quantization(model, "fp8", frozenset({"own"})):
         raise KeyError

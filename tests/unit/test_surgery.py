@@ -95,9 +95,9 @@ def test_layers_of_other_shapes_are_refused() -> None:
         prune_layers(target, 2)
 
 
-def test_layers_of_a_quantised_target_are_refused() -> None:
-    """Quantised weights cannot be trained."""
+def test_layers_of_a_quantized_target_are_refused() -> None:
+    """Quantized weights cannot be trained."""
     target = tiny_llama(layers=3)
     target.config.quantization_config = {"quant_method": "bitsandbytes"}
-    with pytest.raises(UsageError, match="the target is quantised"):
+    with pytest.raises(UsageError, match="the target is quantized"):
         prune_layers(target, 2)

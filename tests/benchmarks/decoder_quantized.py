@@ -1,4 +1,4 @@
-"""Quantised drafts: speedup at real sizes with a bf16, an INT8 and an INT4 draft, in one run."""
+"""Quantized drafts: speedup at real sizes with a bf16, an INT8 and an INT4 draft, in one run."""
 
 import tempfile
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ _NAMES = {"int8": "int8", "int4": "int4", "int4 without head": "int4"}
 
 
 def main() -> None:
-    write("decoder_quantised", "python -m tests.benchmarks decoder_quantised", _measure())
+    write("decoder_quantized", "python -m tests.benchmarks decoder_quantized", _measure())
 
 
 def _measure() -> dict[str, Any]:
@@ -93,12 +93,12 @@ def _ratio(slower: list[Any], faster: list[Any]) -> float:
 
 def section(figure: dict[str, Any]) -> Iterator[str]:
     """Its section of BENCHMARKS.md."""
-    yield "## Quantised drafts at real sizes\n"
+    yield "## Quantized drafts at real sizes\n"
     yield (
         f"The untied 853 M target in bf16 and its 99 M draft with random weights, batch 1, gamma {GAMMA}, imposed acceptance "
         f"{figure['acceptance']}: this measures the draft's cost, not its quality. Median of {figure['repeats']} turns; plain "
         f"decoding takes {figure['plain_ms']:.1f} ms per token. Targets for INT4: speedup {_SPEEDUP_AIM} ({_STRETCH} as a "
-        f"stretch goal), {_OVER_BF16_AIM} times that of the bf16 draft. Sizes relative to bf16: the quantised layers (targets: "
+        f"stretch goal), {_OVER_BF16_AIM} times that of the bf16 draft. Sizes relative to bf16: the quantized layers (targets: "
         f"INT8 {_SIZE_AIMS['int8']}, INT4 {_SIZE_AIMS['int4']}) and the whole file.\n"
     )
     yield "| draft | speedup | relative to the bf16 draft | draft forward, ms | size of layers | size of file |"
