@@ -134,26 +134,6 @@ def test_show_json_holds_the_same(smoke: Smoke) -> None:
     assert (RUN, "finished", "promote") == (summary["run"], summary["state"], summary["decision"]["verdict"])
 
 
-def test_the_record_of_an_older_version_is_read(loop: Place) -> None:
-    """Its jobs have no task, and its config has keys with other names: commands do what they did."""
-    draft = ("--draft", loop.artifact("distill"), "--baseline", loop.root / "baseline.json", "--update-baseline")
-    expected = loop.understudy("show", "--json")
-    path = loop.store / "runs" / RUN / "run.json"
-    record = json.loads(path.read_text())
-    for job in record["jobs"].values():
-        del job["task"]
-    recipe = record["config"]["pair"]["reference"]
-    recipe["move_steps"] = recipe.pop("fine_tune_steps")
-    path.write_text(json.dumps(record))
-    shown, checked, synced = (
-        loop.understudy(*line) for line in (("show", "--json"), ("check", *draft), ("store", "sync"))
-    )
-
-    assert (0, expected.out) == (shown.code, shown.out), shown.err
-    assert (0, 0) == (checked.code, synced.code), checked.err + synced.err
-    assert synced.out.startswith(f"{RUN}: ")
-
-
 def test_a_run_is_chosen_by_its_id_and_the_latest_by_default(loop: Place) -> None:
     """`show` and `check` take the same argument; without it they take the latest run that can answer: a run without jobs has no
     completions."""

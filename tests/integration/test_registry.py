@@ -242,23 +242,6 @@ def test_a_claim_is_in_no_list_of_models(registry: Registry, tmp_path: Path) -> 
     assert [] == prompts(registry)
 
 
-@pytest.mark.parametrize("ended", [False, True], ids=["live", "ended"])
-def test_a_claim_of_an_earlier_version_is_respected(
-    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: bool
-) -> None:
-    """It is a registered model. While its process lives it excludes others; then it is taken over and deleted."""
-    monkeypatch.setattr("pipeline.registry.registry._WAIT_SECONDS", 0.3)
-    process = "999999999 1" if ended else claims._process(os.getpid())
-    tags = {"understudy.claim.machine": claims._machine(), "understudy.claim.process": process}
-    client_for(registry.location).create_registered_model(f"{registry.name}--claim-1", tags=tags)
-    if ended:
-        assert promote(registry, make_draft(tmp_path / "draft")).change == 2
-        assert models(registry) == [registry.name]
-    else:
-        with pytest.raises(UnderstudyError, match=f"held as {registry.name}--claim-1"):
-            promote(registry, make_draft(tmp_path / "draft"))
-
-
 def test_live_claim_is_waited_for_and_respected(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -149,7 +149,7 @@ def test_a_sliding_window_is_kept(llama_forward: bool, prompts: list[int]) -> No
         logits_BTV = side.logits(block_BT, fed, keep=width)
         for row, at in enumerate(fed):
             expected_TV = full_logits(model, texts[row][: at + width])[-width:, :VOCABULARY]
-            torch.testing.assert_close(expected_TV, logits_BTV[row], atol=tolerance, rtol=0)
+            torch.testing.assert_close(expected_TV, logits_BTV[row], atol=1e-12, rtol=0)
         fed = [at + width for at in fed]
 
 
