@@ -107,7 +107,7 @@ conformance: $(VENV)/.installed $(VLLM_VENV)/.installed $(OPENVINO_VENV)/.instal
 	  CONFORMANCE_STORE="$(STORE)" VLLM_PYTHON="$(abspath $(VLLM_VENV)/bin/python)" \
 	  OPENVINO_PYTHON="$(abspath $(OPENVINO_VENV)/bin/python)" $(BIN)/python -m pytest tests/conformance
 
-bench: $(VENV)/.installed  ## figures of BENCHMARKS.md; run it with nothing else on the machine
+bench: $(VENV)/.installed  ## figures of BENCHMARKS.md and docs/benchmarks; run it with nothing else on the machine
 	$(BIN)/python -m tests.benchmarks
 
 bench-distill: $(VENV)/.installed  ## distillation against what people use today (hours; an interrupted bench goes on)

@@ -2,7 +2,7 @@
 
 By default a thread of libgomp (the OpenMP runtime in torch's wheels) that waits at a barrier spins for milliseconds. On a quiet
 machine that is fast. Where another process computes on the same cores, the spinning thread takes the time slice that the thread
-it waits for needs: training of small models then takes up to fifty times as long (BENCHMARKS.md, threads). A short spin
+it waits for needs: training of small models then takes up to fifty times as long (docs/benchmarks/decoding.md). A short spin
 bridges the gap between two operators and then sleeps.
 """
 

@@ -120,7 +120,7 @@ def page(figure: dict[str, Any]) -> str:
 
 
 def section(figure: dict[str, Any]) -> Iterator[str]:
-    """Its section of BENCHMARKS.md."""
+    """Its section of a page in docs/benchmarks/."""
     rows = figure["families"]
     counts = Counter("refused" if "refused" in row else _SERVED[row["way"]].partition(";")[0] for row in rows)
     yield "## Architectures\n"
@@ -128,7 +128,7 @@ def section(figure: dict[str, Any]) -> Iterator[str]:
         f"Tiny random models of {len(rows)} families, {figure['prompts']} prompts of different lengths and past every window, "
         "speculative and greedy. "
         + "; ".join(f"{name}: {count}" for name, count in counts.most_common())
-        + ". How a forward is chosen: [docs/architectures.md](docs/architectures.md).\n"
+        + ". How a forward is chosen: [docs/architectures.md](../architectures.md).\n"
     )
     yield from _table(figure)
 

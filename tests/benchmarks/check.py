@@ -77,7 +77,7 @@ def _understudy(*arguments: object) -> None:
 
 
 def section(figure: dict[str, Any]) -> Iterator[str]:
-    """Its section of BENCHMARKS.md."""
+    """Its section of a page in docs/benchmarks/."""
     times = figure["seconds"]
     yield "## The regression check of CI\n"
     yield (

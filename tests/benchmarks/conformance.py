@@ -9,7 +9,7 @@ def main() -> None:
 
 
 def section(figure: dict[str, Any]) -> Iterator[str]:
-    """Its section of BENCHMARKS.md."""
+    """Its section of a page in docs/benchmarks/."""
     yield "## Conformance: predicted counts against the engines' counters\n"
     yield (
         "The reference pair and its candidate, 64 prompts x 128 tokens, fp32. `identical`: all counters are equal, and every "

@@ -185,7 +185,7 @@ def _effective(draw: _Draw) -> float:
 
 
 def section(figure: dict[str, Any]) -> Iterator[str]:
-    """Its section of BENCHMARKS.md."""
+    """Its section of a page in docs/benchmarks/."""
     due = [row for row in figure["cases"] if row["effective_prompts"] >= _DUE]
     inside = sum(_LOW <= row["coverage"] <= _HIGH for row in due)
     student = sum(_LOW <= row["student_coverage"] <= _HIGH for row in due)

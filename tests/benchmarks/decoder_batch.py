@@ -40,7 +40,7 @@ def _measure() -> list[dict[str, Any]]:
 
 
 def section(figure: dict[str, Any]) -> Iterator[str]:
-    """Its section of BENCHMARKS.md."""
+    """Its section of a page in docs/benchmarks/."""
     gammas = list(figure["rows"][0]["speedup"])
     yield "## Speedup by batch size\n"
     yield f"The same pair, imposed acceptance {figure['acceptance']}: tokens per second with the draft / without.\n"

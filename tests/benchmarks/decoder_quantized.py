@@ -92,7 +92,7 @@ def _ratio(slower: list[Any], faster: list[Any]) -> float:
 
 
 def section(figure: dict[str, Any]) -> Iterator[str]:
-    """Its section of BENCHMARKS.md."""
+    """Its section of a page in docs/benchmarks/."""
     yield "## Quantized drafts at real sizes\n"
     yield (
         f"The untied 853 M target in bf16 and its 99 M draft with random weights, batch 1, gamma {GAMMA}, imposed acceptance "

@@ -80,7 +80,7 @@ def _measure() -> dict[str, Any]:
 
 
 def section(figure: dict[str, Any]) -> Iterator[str]:
-    """Its section of BENCHMARKS.md."""
+    """Its section of a page in docs/benchmarks/."""
     times = figure["milliseconds"]
     yield "## Decoder, real sizes\n"
     yield (

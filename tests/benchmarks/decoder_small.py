@@ -88,7 +88,7 @@ def _measure(dtype: str, sample: bool) -> dict[str, Any]:
 
 
 def section(figure: dict[str, Any]) -> Iterator[str]:
-    """Its section of BENCHMARKS.md."""
+    """Its section of a page in docs/benchmarks/."""
     settings = figure["settings"]
     yield "## Decoder, small pair, against assisted generation\n"
     yield (

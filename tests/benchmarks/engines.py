@@ -63,7 +63,7 @@ def _ours() -> list[dict[str, Any]]:
 
 
 def section(figure: dict[str, Any]) -> Iterator[str]:
-    """Its section of BENCHMARKS.md."""
+    """Its section of a page in docs/benchmarks/."""
     speeds = {(row["engine"], row["batch"], row["gamma"]): row["tokens_per_second"] for row in figure["rows"]}
     yield "## Comparison with engines, small pair\n"
     yield "Tokens per second, temperature 0, fp32, 128 tokens per prompt, prefill included:\n"

@@ -113,7 +113,7 @@ def mib(file: str, name: str) -> float:
 
 
 def section(figure: dict[str, Any]) -> Iterator[str]:
-    """Its section of BENCHMARKS.md."""
+    """Its section of a page in docs/benchmarks/."""
     yield "## Memory of the examination\n"
     yield (
         "A tiny draft on synthetic completions of about 64 tokens. `anonymous` is the memory of the examination itself; the peak "

@@ -71,7 +71,7 @@ def _measure() -> dict[str, Any]:
 
 
 def section(figure: dict[str, Any]) -> Iterator[str]:
-    """Its section of BENCHMARKS.md."""
+    """Its section of a page in docs/benchmarks/."""
     seconds, omega = figure["seconds"], figure["tokens_per_target_call"]
     yield "## Speed of the examination against decoding\n"
     yield (

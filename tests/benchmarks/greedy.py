@@ -54,7 +54,7 @@ def _compare(dtype: str, batch: int) -> dict[str, Any]:
 
 
 def section(figure: dict[str, Any]) -> Iterator[str]:
-    """Its section of BENCHMARKS.md."""
+    """Its section of a page in docs/benchmarks/."""
     settings = figure["settings"]
     yield "## Lossless at temperature 0\n"
     yield (

@@ -17,7 +17,7 @@ def main() -> None:
 
 
 def section(figure: dict[str, Any]) -> Iterator[str]:
-    """The section of BENCHMARKS.md."""
+    """Its section of a page in docs/benchmarks/."""
     yield "## Step costs fitted to part of a sweep, tested on the rest\n"
     yield (
         "Chessboards: loads and draft lengths alternate between two halves, each half predicts TPOT of the other. Lighter, "

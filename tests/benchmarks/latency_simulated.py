@@ -195,7 +195,7 @@ def _least(predicted: list[Any]) -> float:
 
 
 def section(figure: dict[str, Any]) -> Iterator[str]:
-    """The section of BENCHMARKS.md."""
+    """Its section of a page in docs/benchmarks/."""
     yield "## Latency under load: closed form compared with simulation\n"
     yield (
         "Step costs: measured forward times of the reference pair, linear costs, and a target with 64 experts. Requests: the "

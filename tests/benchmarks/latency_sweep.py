@@ -85,7 +85,7 @@ def _step(decoder: Any, prompts: list[list[int]], seed: int) -> tuple[float, tup
 
 
 def section(figure: dict[str, Any]) -> Iterator[str]:
-    """The section of BENCHMARKS.md."""
+    """Its section of a page in docs/benchmarks/."""
     yield "## Step times of our decoder\n"
     yield (
         f"The reference pair in bf16, {len(BATCHES)} batch sizes x {len(GAMMAS)} draft lengths. Medians of {figure['turns']} "

@@ -23,7 +23,7 @@ def main() -> None:
 
 
 def section(figure: dict[str, Any]) -> Iterator[str]:
-    """Its section of BENCHMARKS.md."""
+    """Its section of a page in docs/benchmarks/."""
     torch = figure["python -c 'import torch'"]["median"]
     yield "## Start-up times\n"
     yield "| command | median s | min, max | relative to `import torch` |"

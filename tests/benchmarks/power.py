@@ -125,7 +125,7 @@ def _rate(counts: Sequence[PromptCounts]) -> float:
 
 
 def section(figure: dict[str, Any]) -> Iterator[str]:
-    """Its section of BENCHMARKS.md."""
+    """Its section of a page in docs/benchmarks/."""
     pairs = figure["pairs"]
     needed = [row["needed"] for row in pairs if "base" not in row["drafts"]]
     base = next(row["needed"] for row in pairs if "base" in row["drafts"])

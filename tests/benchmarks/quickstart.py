@@ -57,7 +57,7 @@ def _jobs(store: str) -> dict[str, dict[str, float]]:
 
 
 def section(figure: dict[str, Any]) -> Iterator[str]:
-    """What BENCHMARKS.md says of it."""
+    """Its section of a page in docs/benchmarks/."""
     yield "## The quickstart, from an empty store\n"
     yield f"{figure['seconds']:.0f} s in all (at most 240, aim 150), {figure['peak_gibibytes']:.1f} GiB at most (limit 4).\n"
     yield "Temperature 1, examination prompts, 95% intervals by prompt:\n"

@@ -1,34 +1,119 @@
-"""BENCHMARKS.md from the JSON files in results/."""
+"""BENCHMARKS.md and docs/benchmarks/ from the JSON files in results/. Nothing is measured here."""
 
-import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
-from typing import Any
 
-from tests.benchmarks.figures import RESULTS, ROOT
+from tests.benchmarks import (
+    architectures,
+    check,
+    conformance,
+    coverage,
+    decoder_batch,
+    decoder_quantized,
+    decoder_real,
+    decoder_small,
+    engines,
+    evaluator_memory,
+    evaluator_speed,
+    greedy,
+    latency_models,
+    latency_simulated,
+    latency_sweep,
+    light_paths,
+    power,
+    quickstart,
+    served_distillation,
+    servers,
+    servers_memory,
+    servers_overhead,
+    sharper,
+    threads,
+    trace,
+)
+from tests.benchmarks.distillation import figure as distillation
+from tests.benchmarks.figures import ROOT
+from tests.benchmarks.page import page
+from tests.benchmarks.stored import Results
 
-_HEAD = """# Benchmarks
-
-Made by `make bench`, with one JSON file per benchmark in `tests/benchmarks/results/`. Ratios are more reliable than absolute
-figures: the machine is small and shared. Nothing else ran during a measurement.
-"""
+FOLDER = Path("docs/benchmarks")
 
 
-def render(figures: Mapping[str, ModuleType]) -> None:
-    """Write the page from whatever figures there are; each module's `section` says its own."""
-    parts = [_HEAD]
-    for name, module in figures.items():
-        path = RESULTS / f"{name}.json"
-        if path.exists():
-            content = json.loads(path.read_text())
-            parts.append("\n".join([*module.section(content["figure"]), "", *_conditions(content), ""]))
-    (ROOT / "BENCHMARKS.md").write_text("\n".join(parts))
+@dataclass(frozen=True)
+class Topic:
+    title: str
+    figures: Mapping[str, ModuleType]
 
 
-def _conditions(content: dict[str, Any]) -> Iterator[str]:
-    machine, versions = content["machine"], content["versions"]
-    yield (
-        f"`{content['command']}` on {machine['cores']} cores of {machine['cpu']}, Python {machine['python']}, "
-        + ", ".join(f"{name} {version}" for name, version in versions.items())
-        + "."
-    )
+TOPICS = {
+    "quickstart": Topic(
+        "Quickstart, start-up, memory", {"quickstart": quickstart, "light_paths": light_paths, "check": check}
+    ),
+    "examination": Topic(
+        "Examination",
+        {
+            "conformance": conformance,
+            "trace": trace,
+            "evaluator_speed": evaluator_speed,
+            "evaluator_memory": evaluator_memory,
+        },
+    ),
+    "statistics": Topic("Intervals and power", {"coverage": coverage, "power": power, "sharper": sharper}),
+    "decoding": Topic(
+        "Decoding",
+        {
+            "greedy": greedy,
+            "decoder_small": decoder_small,
+            "engines": engines,
+            "decoder_real": decoder_real,
+            "decoder_batch": decoder_batch,
+            "decoder_quantized": decoder_quantized,
+            "threads": threads,
+        },
+    ),
+    "distillation": Topic("Training", {"distillation": distillation}),
+    "latency": Topic(
+        "Latency",
+        {
+            "latency_sweep": latency_sweep,
+            "latency_models": latency_models,
+            "latency_simulated": latency_simulated,
+        },
+    ),
+    "servers": Topic(
+        "Targets on servers",
+        {
+            "servers": servers,
+            "servers_memory": servers_memory,
+            "servers_overhead": servers_overhead,
+            "served_distillation": served_distillation,
+        },
+    ),
+    "architectures": Topic("Architectures", {"architectures": architectures}),
+}
+FIGURES = {name: module for topic in TOPICS.values() for name, module in topic.figures.items()}
+
+
+def pages() -> dict[Path, str]:
+    """By path in the checkout, what each page is by the JSON files."""
+    results = Results()
+    found = {Path("BENCHMARKS.md"): page(results)}
+    for name, topic in TOPICS.items():
+        found[FOLDER / f"{name}.md"] = "\n".join(_topic(topic, results))
+    return found
+
+
+def render() -> None:
+    """Write the pages."""
+    for path, text in pages().items():
+        (ROOT / path).parent.mkdir(exist_ok=True)
+        (ROOT / path).write_text(text, encoding="utf-8")
+
+
+def _topic(topic: Topic, results: Results) -> Iterator[str]:
+    yield f"# Benchmarks: {topic.title}\n"
+    yield "Rendered from `tests/benchmarks/results/`. [BENCHMARKS.md](../../BENCHMARKS.md) has what to decide by.\n"
+    for name, module in topic.figures.items():
+        yield from module.section(results.figure(name))
+        yield f"\n{results.conditions(name)}, {results.versions(name)}.\n"

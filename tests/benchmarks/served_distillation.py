@@ -228,7 +228,7 @@ def _gain(counts: dict[str, list[Any]], ours: str, theirs: str, shift: int = 0) 
 
 
 def section(figure: dict[str, Any]) -> Iterator[str]:
-    """Its section of BENCHMARKS.md."""
+    """Its section of a page in docs/benchmarks/."""
 
     def points(found: dict[str, float] | None) -> str:
         if found is None:

@@ -159,7 +159,7 @@ def _made(kind: str, server: StandIn, rng: random.Random) -> Fault:
 
 
 def section(figure: dict[str, Any]) -> Iterator[str]:
-    """Its section of BENCHMARKS.md."""
+    """Its section of a page in docs/benchmarks/."""
     rates, ratio = figure["throughput"]["per_second"], figure["throughput"]["ratio"]
     yield "## Generation by servers\n"
     yield (

@@ -121,7 +121,7 @@ def _generate(place: Path, url: str, count: int) -> dict[str, float]:
 
 
 def section(figure: dict[str, Any]) -> Iterator[str]:
-    """Its section of BENCHMARKS.md."""
+    """Its section of a page in docs/benchmarks/."""
     yield "## Memory of generation by servers\n"
     yield (
         f"Peak resident memory of the stage `generate`: prompts of {TOKENS} tokens, completions of {NEW}, one stand-in that "

@@ -129,7 +129,7 @@ def _theirs(python: Path, pair: Any, url: str, listed: int, seed: int, place: Pa
 
 
 def section(figure: dict[str, Any]) -> Iterator[str]:
-    """Its section of BENCHMARKS.md."""
+    """Its section of a page in docs/benchmarks/."""
     yield "## Generation by servers against vLLM's load generator\n"
     yield (
         f"One vLLM server of the reference pair's target. {PROMPTS} prompts of {INPUT} random tokens, {OUTPUT} new tokens each "

@@ -264,7 +264,7 @@ def _completions(pair: ReferencePair, target: Any) -> list[list[Any]]:
 
 
 def section(figure: dict[str, Any]) -> Iterator[str]:
-    """Its section of BENCHMARKS.md."""
+    """Its section of a page in docs/benchmarks/."""
     pairs = figure["pairs"]
     yield "## Sharper examinations for the same tokens\n"
     yield (

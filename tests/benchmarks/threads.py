@@ -94,7 +94,7 @@ def _computing() -> Iterator[None]:
 
 
 def section(figure: dict[str, Any]) -> Iterator[str]:
-    """What BENCHMARKS.md says of it."""
+    """Its section of a page in docs/benchmarks/."""
     yield "## Threads beside another process\n"
     yield (
         f"Median seconds of {_TURNS}, settings alternating; busy: another process computes with two threads on the same two "

@@ -93,7 +93,7 @@ def _sampled() -> dict[str, Any]:
 
 
 def section(figure: dict[str, Any]) -> Iterator[str]:
-    """Its section of BENCHMARKS.md."""
+    """Its section of a page in docs/benchmarks/."""
     yield "## Examination against the decoder\n"
     greedy = figure["greedy"]
     ties = [tie for row in greedy for tie in row["differences"]]

@@ -1,22 +1,17 @@
-"""`make bench-distill`: runs missing cells and renders their tables for BENCHMARKS.md."""
+"""`make bench-distill`: runs missing cells and renders their tables for docs/benchmarks/."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tests.benchmarks.distillation.cells import ADAMW, LOSSES, OURS, PEERS, REGIMES, SIBLINGS, STOCK, run_missing
 from tests.benchmarks.distillation.generation import NEW_TOKENS, measure_generation
+from tests.benchmarks.distillation.labels import AIMS, FINE_TUNED, REGIME_LABELS, label
 from tests.benchmarks.distillation.long import measure_long
 from tests.benchmarks.distillation.pair import make_pair
 from tests.benchmarks.distillation.speed import METHODS_TIMED, measure_speed
 from tests.benchmarks.distillation.summary import summarise
 from tests.benchmarks.figures import write
 
-_AIMS = {  # points ahead, by peer and regime
-    ("trl_sft", "near"): 6.0,
-    ("trl_sft", "moved"): 2.0,
-    ("trl_gkd", "near"): 3.0,
-    ("trl_gkd", "moved"): 3.0,
-}
 _SPEED_AIMS = {"trl_gkd": 2.5, "trl_sft": 2.0, "bare_loop": 0.8}
 _GENERATION_AIM, _STORE_AIM = 2.0, 0.5
 
@@ -26,9 +21,10 @@ training on 2 cores at the speeds below. Means of three seeds (two for the table
 another shape and for other variants); 95% intervals with the source document as the unit; paired differences. All methods: the
 same prompts, three completions each, 16 rows per step (one completion per row in TRL, up to two in ours: 7% more), betas 0.9
 and 0.95, weight decay 0.1, 5% warm-up, then linear decay to 0, gradient clipping at 1, bfloat16 autocast on fp32 weights, loss
-on completions only, no activation checkpointing. TRL's trainers use AdamW, their default; `_muon` is our `optimizer: muon`,
+on completions only, no activation checkpointing. TRL's trainers use AdamW, their default; "Muon" is our `optimizer: muon`,
 because this draft was pre-trained with Muon. Ours keeps the best of three drafts on dev prompts, and this time is included.
-near: the base draft with the target it was made for. moved: the same draft after the target was fine-tuned on chat and json.
+Original target: the base draft with the target it was made for. Fine-tuned target: the same draft after the target was fine-tuned
+on chat and json.
 """
 _RATES = """
 Learning rates, for every optimizer and trainer: an initial value, doubled and halved until dev acceptance (after 45 s) gets
@@ -36,18 +32,19 @@ worse. Other losses use the rate of their trainer and optimizer.
 """
 
 _MISSED = """
-For near, the gain over SFT is below its target. SFT's acceptance peaks early and then falls; ours keeps rising (on dev prompts,
-with one completion per prompt: 0.654 after 690 steps, 0.662 after 1,400, 0.667 after 2,800, about the maximum for this 1.3 M
-draft), so the gain depends on steps per second, which vary by half between hours on this machine. What helped: the loss in C
-and few tensor shapes (221 to 140 ms per step), batched Muon, a linear schedule, three completions per prompt. What did not
-help: other rates for the embedding, less momentum, half the batch, `torch.compile` (it compiles for longer than it saves). Also
-training on the prompts' distributions gained 0.6 points at equal steps for 10% more time; it is not implemented.
+With the original target, the gain over SFT is below its aim. SFT's acceptance peaks early and then falls; ours keeps rising
+(on dev prompts, with one completion per prompt: 0.654 after 690 steps, 0.662 after 1,400, 0.667 after 2,800, about the
+maximum for this 1.3 M draft), so the gain depends on steps per second, which vary by half between hours on this machine. What
+helped: the loss in C and few tensor shapes (221 to 140 ms per step), batched Muon, a linear schedule, three completions per
+prompt. What did not help: other rates for the embedding, less momentum, half the batch, `torch.compile` (it compiles for
+longer than it saves). Also training on the prompts' distributions gained 0.6 points at equal steps for 10% more time; it is
+not implemented.
 """
 
 _DEFAULT = """
-The default is `lk_hybrid`. For near, total variation and -log acceptance are half a point better; for moved they are one to
-four points worse, because their gradients vanish where draft and target hardly overlap. Muon replaces AdamW for drafts that
-were pre-trained with it, such as this one and the quickstart's.
+The default is `lk_hybrid`. With the original target, total variation and -log acceptance are half a point better; with the
+fine-tuned target they are one to four points worse, because their gradients vanish where draft and target hardly overlap.
+Muon replaces AdamW for drafts that were pre-trained with it, such as this one and the quickstart's.
 """
 
 _LONG_AIMS = """
@@ -85,14 +82,14 @@ def main() -> None:
 
 
 def section(figure: dict[str, Any]) -> Iterator[str]:
-    """Its section of BENCHMARKS.md."""
+    """Its section of a page in docs/benchmarks/."""
     yield "## Distillation\n"
     yield _line(_HOW).format(seconds=figure["seconds"]) + "\n"
     if figure["rates"]:
         yield _line(_RATES) + "\n"
         yield from _rates(figure["rates"])
     for regime in REGIMES:
-        yield f"### {regime}: at equal time\n"
+        yield f"### At equal time, {REGIME_LABELS[regime]}\n"
         yield from _equal_time(regime, figure["regimes"][regime]["equal_time"])
     yield _line(_MISSED) + "\n"
     if _measured(figure, "losses"):
@@ -123,7 +120,7 @@ def _rates(rates: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
     yield "| | rate: dev acceptance |"
     yield "|---|---|"
     for name, tried in rates.items():
-        yield f"| {name} | {', '.join(f'{rate}: {value:.3f}' for rate, value in tried.items())} |"
+        yield f"| {label(name)} | {', '.join(f'{rate}: {value:.3f}' for rate, value in tried.items())} |"
     yield ""
 
 
@@ -131,15 +128,15 @@ def _equal_time(regime: str, rows: Mapping[str, Any]) -> Iterator[str]:
     if not rows:
         return
     domains = list(rows[STOCK]["domains"])
-    yield f"| | steps | peak MiB | acceptance | by seed | {OURS} ahead, points (aim) | {' | '.join(domains)} |"
+    yield f"| | steps | peak MiB | acceptance | by seed | {label(OURS)} ahead, points (aim) | {' | '.join(domains)} |"
     yield "|---|---|---|---|---|---|" + "---|" * len(domains)
     for method in (STOCK, OURS, ADAMW, *PEERS):
         if (row := rows.get(method)) is None:
             continue
-        aim = _AIMS.get((method, regime))
+        aim = AIMS.get((method, regime))
         ahead = "" if method == OURS else _points(row["over"], -1) + (f" ({aim:g})" if aim else "")
         yield (
-            f"| {method} | {row.get('steps', 0):.0f} | {row['peak_mib']:,.0f} | {_alpha(row)} | {_seeds(row)} | {ahead} | "
+            f"| {label(method)} | {row.get('steps', 0):.0f} | {row['peak_mib']:,.0f} | {_alpha(row)} | {_seeds(row)} | {ahead} | "
             + " | ".join(f"{row['domains'][name]:.3f}" for name in domains)
             + " |"
         )
@@ -147,13 +144,15 @@ def _equal_time(regime: str, rows: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _losses(regimes: Mapping[str, Any]) -> Iterator[str]:
-    """Side by side: near, moved."""
-    yield "| loss | " + " | ".join(f"{regime}: acceptance | over forward KL" for regime in REGIMES) + " |"
+    """Both targets side by side."""
+    yield (
+        "| loss | " + " | ".join(f"{REGIME_LABELS[regime]}: acceptance | over forward KL" for regime in REGIMES) + " |"
+    )
     yield "|---|" + "---|---|" * len(REGIMES)
     for method in LOSSES:
         rows = [regimes[regime]["losses"].get(method) for regime in REGIMES]
         yield (
-            f"| {method} | "
+            f"| {label(method)} | "
             + " | ".join("- | -" if row is None else f"{_alpha(row)} | {_points(row['over'])}" for row in rows)
             + " |"
         )
@@ -161,7 +160,7 @@ def _losses(regimes: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _side_by_side(regimes: Mapping[str, Any], table: str, names: Mapping[str, str], over: str) -> Iterator[str]:
-    columns = [f"{regime}: steps | acceptance | over {over}" for regime in REGIMES]
+    columns = [f"{REGIME_LABELS[regime]}: steps | acceptance | over {over}" for regime in REGIMES]
     yield f"| | {' | '.join(columns)} |"
     yield "|---|" + "---|---|---|" * len(REGIMES)
     for method, name in names.items():
@@ -179,12 +178,12 @@ def _side_by_side(regimes: Mapping[str, Any], table: str, names: Mapping[str, st
 def _siblings(regimes: Mapping[str, Any]) -> Iterator[str]:
     for regime, found in regimes.items():
         if found["siblings"]:
-            yield f"### {regime}: a draft of the target's layers against one trained alone, of equal size\n"
+            yield f"### A draft of the target's layers against one trained alone, of equal size, {REGIME_LABELS[regime]}\n"
             yield "| | steps | acceptance | by seed | over the other, points |"
             yield "|---|---|---|---|---|"
             for method in SIBLINGS:
                 row = found["siblings"][method]
-                yield f"| {method} | {row['steps']:.0f} | {_alpha(row)} | {_seeds(row)} | {_points(row['over'])} |"
+                yield f"| {label(method)} | {row['steps']:.0f} | {_alpha(row)} | {_seeds(row)} | {_points(row['over'])} |"
             yield ""
 
 
@@ -193,7 +192,7 @@ def _long(found: Mapping[str, Any]) -> Iterator[str]:
         f"### Long training: {found['completions']:,} completions, {found['steps']:,} steps, "
         f"{found['minutes']:.0f} minutes of training\n"
     )
-    yield f"| moved | {' | '.join(found['stale'])} |"
+    yield f"| {FINE_TUNED} | {' | '.join(found['stale'])} |"
     yield "|---|" + "---|" * len(found["stale"])
     for name, row in (("base draft", found["stale"]), ("after training", found["brought_back"])):
         yield f"| {name} | {' | '.join(f'{value:.3f}' for value in row.values())} |"
@@ -205,13 +204,14 @@ def _long(found: Mapping[str, Any]) -> Iterator[str]:
 
 def _speed(speed: Mapping[str, Any]) -> Iterator[str]:
     yield "### Training throughput, alternating within one run\n"
-    yield f"| | tokens/s | / bare torch loop (target {_SPEED_AIMS['bare_loop']:g}) | {OURS} / this (target) |"
+    yield f"| | tokens/s | / bare torch loop (target {_SPEED_AIMS['bare_loop']:g}) | {label(OURS)} / this (target) |"
     yield "|---|---|---|---|"
     for name in METHODS_TIMED:
         row = speed[name]
         aim = f" ({_SPEED_AIMS[name]:g})" if name in _SPEED_AIMS else ""
         yield (
-            f"| {name} | {row['tokens_per_second']:,.0f} | {row['of_the_bare_loop']:.2f} | {row['ours_over_it']:.2f}{aim} |"
+            f"| {label(name)} | {row['tokens_per_second']:,.0f} | {row['of_the_bare_loop']:.2f} "
+            f"| {row['ours_over_it']:.2f}{aim} |"
         )
     yield ""
 

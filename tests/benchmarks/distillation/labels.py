@@ -1,0 +1,29 @@
+"""What tables call the methods and pairs of the distillation benchmark, and its aims."""
+
+AIMS = {  # points ahead, by peer and regime
+    ("trl_sft", "near"): 6.0,
+    ("trl_sft", "moved"): 2.0,
+    ("trl_gkd", "near"): 3.0,
+    ("trl_gkd", "moved"): 3.0,
+}
+ORIGINAL, FINE_TUNED = "original target", "fine-tuned target"
+REGIME_LABELS = {"near": ORIGINAL, "moved": FINE_TUNED}
+_LABELS = {
+    "stock": "base draft",
+    "trl_sft": "SFT (TRL)",
+    "trl_gkd": "GKD (TRL)",
+    "online": "online forward KL",
+    "bare_loop": "bare torch loop",
+    "lk_hybrid_muon": "lk_hybrid, Muon",
+    "forward_kl_muon": "forward_kl, Muon",
+    "cross_entropy_muon": "cross_entropy, Muon",
+    "pruned": "target's layers",
+    "alone": "trained alone",
+}
+
+
+def label(method: str) -> str:
+    """Of a method in a table; `near/x` and `moved/x` name the target too."""
+    regime, _, name = method.rpartition("/")
+    target = f"{REGIME_LABELS[regime]}, " if regime else ""
+    return target + _LABELS.get(name, name)

@@ -1,0 +1,90 @@
+"""BENCHMARKS.md: the figures that a user decides by, each with its peer, machine and command.
+
+Every number is computed from the JSON files, misses included: a sentence that begins with "Missed" is written where a figure
+is beyond its aim, and goes when it no longer is.
+"""
+
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from tests.benchmarks import quality_answers as quality
+from tests.benchmarks import speed_answers as speed
+from tests.benchmarks.answers import Answer
+from tests.benchmarks.stored import Results
+
+_HEAD = """# Benchmarks
+
+What each figure is compared with, where it was measured and by which command. The complete tables are in
+[docs/benchmarks/](docs/benchmarks/). All pages are rendered from the JSON files in `tests/benchmarks/results/`
+(`python -m tests.benchmarks render`); `make bench` measures again. All machines had 2 cores and no GPU, models were small, and
+nothing else ran: ratios carry over to other machines better than absolute times. An aim that was not reached is marked
+**Missed**.
+"""
+
+_WIDTH = 128
+
+
+@dataclass(frozen=True)
+class Entry:
+    question: str
+    figures: Sequence[str]  # of the JSON files that the answer is from; all of one topic
+    topic: str
+    answer: Callable[[Results], Answer]
+
+
+def page(results: Results) -> str:
+    """The whole page."""
+    return "\n".join(line for part in ([_HEAD], *(_entry(one, results) for one in ENTRIES)) for line in part)
+
+
+def _entry(entry: Entry, results: Results) -> Iterator[str]:
+    found, peer = entry.answer(results)
+    yield f"## {entry.question}\n"
+    yield _filled(found) + "\n"
+    yield _filled(f"- Compared with: {peer}")
+    yield (
+        _filled(
+            f"- Measured by {results.conditions(*entry.figures)}. Tables: [{entry.topic}.md](docs/benchmarks/{entry.topic}.md)"
+        )
+        + "\n"
+    )
+
+
+def _filled(text: str) -> str:
+    after = "  " if text.startswith("- ") else ""
+    return textwrap.fill(
+        " ".join(text.split()), _WIDTH, subsequent_indent=after, break_long_words=False, break_on_hyphens=False
+    )
+
+
+ENTRIES = (
+    Entry("Does the examination agree with the engines' counters?", ["conformance"], "examination", quality.agreement),
+    Entry(
+        "How fast is the examination against decoding?",
+        ["evaluator_speed", "evaluator_memory"],
+        "examination",
+        speed.examination_speed,
+    ),
+    Entry("Do the intervals cover what they say?", ["coverage"], "statistics", quality.coverage),
+    Entry("How often is the regression check wrong?", ["power"], "statistics", quality.power),
+    Entry(
+        "Is distillation better than SFT or GKD in the same time?", ["distillation"], "distillation", quality.training
+    ),
+    Entry("How fast are completions generated?", ["distillation"], "distillation", speed.generation),
+    Entry("What do INT8 and INT4 cost?", ["quickstart", "decoder_quantized"], "decoding", quality.quantized),
+    Entry(
+        "How fast is the decoder?", ["decoder_real", "decoder_small", "engines", "greedy"], "decoding", speed.decoder
+    ),
+    Entry("Is predicted latency right beyond the sweep?", ["latency_models"], "latency", speed.sweep),
+    Entry("Is the closed form for latency under load right?", ["latency_simulated"], "latency", speed.formula),
+    Entry(
+        "What does generation by servers cost?",
+        ["servers_overhead", "servers", "servers_memory"],
+        "servers",
+        speed.servers,
+    ),
+    Entry("Does a draft from a served target lose acceptance?", ["served_distillation"], "servers", quality.served),
+    Entry("How long does the quickstart take?", ["quickstart"], "quickstart", speed.quickstart),
+    Entry("How long do commands take to start?", ["light_paths", "check"], "quickstart", speed.start),
+)

@@ -1,0 +1,96 @@
+"""Every measured figure in README.md and BENCHMARKS.md is one of the JSON files in tests/benchmarks/results/."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pipeline.report.show import print_summary
+from pipeline.report.summary import DraftLine, Summary
+from tests.benchmarks.render import FOLDER, pages
+from tests.benchmarks.stored import Results
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.skipif(not (ROOT / "README.md").exists(), reason="runs in a checkout")
+
+# What looks like a measurement, and what of it is a requirement or a setting.
+_MEASURED = re.compile(r"\d[\d.,]*(?: ?%| ?GiB| ?[kM]B| m?s\b| seconds?| minutes?| hours?| times| points?| of \d+)")
+_SETTINGS = {"4 GiB", "95%"}
+
+
+def test_every_page_of_figures_is_what_the_results_say() -> None:
+    """BENCHMARKS.md and docs/benchmarks/ are what `python -m tests.benchmarks render` would write, and no page is left over."""
+    found = pages()
+    assert found == {path: (ROOT / path).read_text(encoding="utf-8") for path in found}
+    assert {path.name for path in found if path.parent == FOLDER} == {path.name for path in (ROOT / FOLDER).iterdir()}
+
+
+def test_the_readme_shows_the_measured_quickstart(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its table is what `understudy show` prints for the stored figures."""
+    figure = Results().figure("quickstart")
+    drafts = [DraftLine(**draft) for draft in figure["drafts"]]
+    monkeypatch.setenv("COLUMNS", "102")
+    print_summary(Summary("", "", [], figure["gamma"], 1.0, drafts, figure["perplexity"], *[None] * 4, {}, None, ""))
+    shown = capsys.readouterr().out.partition("Temperature 1")[2].strip()
+    assert "".join(f"    {line}\n" for line in f"Temperature 1{shown}".splitlines()) in _readme()
+
+
+def test_the_readme_quotes_the_results() -> None:
+    """Each sentence with a measured figure is computed from the JSON files."""
+    prose = _prose()
+    assert [] == [sentence for sentence in _sentences() if sentence not in prose]
+
+
+def test_no_other_figure_is_in_the_readme() -> None:
+    """A measurement that no JSON file has cannot be checked."""
+    prose = _prose()
+    for sentence in _sentences():
+        prose = prose.replace(sentence, "")
+    assert _SETTINGS == set(_MEASURED.findall(prose))
+
+
+def _sentences() -> list[str]:
+    """As the README has them."""
+    results = Results()
+    quickstart, speed, power = (results.figure(name) for name in ("quickstart", "evaluator_speed", "power"))
+    rows = [
+        row for row in results.figure("conformance")["rows"] if row["build"] != "shipped" or row["temperature"] == 0
+    ]
+    exact = [row["identical"] for row in rows if "identical" in row]
+    regimes = results.figure("distillation")["regimes"]
+    ahead = {
+        (regime, peer): -100 * regimes[regime]["equal_time"][f"trl_{peer}"]["over"]["value"]
+        for regime in ("moved", "near")
+        for peer in ("sft", "gkd")
+    }
+    latency = results.figure("latency_models")
+    engine = next(one for one in latency["sweeps"] if "vLLM" in one["name"])
+    refused = 100 * max(1 - row["at_needed"]["passed"] for row in power["pairs"])
+    passed = 100 * max(
+        cell["passed"] for row in power["pairs"] for cell in row["losses"] if cell["loss"] == power["margin"]
+    )
+    return [
+        f"it takes {quickstart['seconds']:.0f} s and {quickstart['peak_gibibytes']:.1f} GiB of memory "
+        f"on {results.conditions('quickstart').partition(' on ')[2]}",
+        f"identical in {sum(exact)} of {len(exact)} comparisons",
+        f"{speed['ratio']:.0f} times faster than assisted generation",
+        f"After {results.figure('distillation')['seconds']:.0f} s of training",
+        f"{ahead['moved', 'sft']:.1f} points above TRL's SFT and {ahead['moved', 'gkd']:.1f} points above its GKD",
+        f"({ahead['near', 'sft']:.1f} points and {ahead['near', 'gkd']:.1f} points where it was not)",
+        f"{engine['heavier']['mape']:.1%} off at a heavier load and {engine['lighter']['mape']:.1%} at a lighter one",
+        f"p95 latency by at most {max(abs(one['predicted_p95'] / one['p95'] - 1) for one in latency['rates']):.1%}",
+        f"refuses an equal draft in at most {refused:.1f} of 100 checks",
+        f"worse by the margin in at most {passed:.1f} of 100",
+    ]
+
+
+def _readme() -> str:
+    return (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def _prose() -> str:
+    """Without indented blocks, each paragraph on one line."""
+    return " ".join(line.strip() for line in _readme().splitlines() if not line.startswith("    "))
