@@ -248,8 +248,8 @@ def _with_latency(context: StageContext, chosen: Variant, case: Case) -> Case:
         convention = CONVENTIONS[config.evaluate.convention]
         workload = examined_workload(case.candidate, convention, config.evaluate.max_gamma)
         arguments = _serving(context, chosen, workload)
-        served = latency_at_load(*arguments, config.evaluate.confidence)
-        benefit = benefit_at_load(*arguments)
+        served = latency_at_load(*arguments, config.evaluate.confidence, config.gate.quantiles)
+        benefit = benefit_at_load(*arguments, config.gate.quantiles)
         if arguments[1].plain:
             _plot(context, chosen, *arguments)
     pair = read_pair(context.inputs["pair"], config.pair)
@@ -265,7 +265,6 @@ def _plot(
     from pipeline.report.latency_schedule import plot_schedule
 
     steps_GN = step_costs.steps(cap, round(workload.context), workload.max_gamma)
-    plot_prediction(
-        predict(workload, step_costs, chosen_lengths(workload, step_costs, cap, gamma), []), context.out / "latency.png"
-    )
+    found = predict(workload, step_costs, chosen_lengths(workload, step_costs, cap, gamma), [])
+    plot_prediction(found, context.config.gate.quantiles, context.out / "latency.png")
     plot_schedule(make_schedule([DraftOption(chosen, workload.rounds_G, steps_GN)]), context.out / "draft_lengths.png")

@@ -1,11 +1,12 @@
 """The promotion rules, and the load at which the pair serves."""
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field, field_validator, model_validator
 
 from pipeline.config.base import Section
 from pipeline.config.pair import NumberFormat
+from pipeline.config.quantiles import DEFAULT_QUANTILE, quantile_of
 from pipeline.config.quantize import Variant
 
 
@@ -64,10 +65,10 @@ class GateConfig(Section):
     min_speedup: float | None = Field(
         default=None, gt=0, description="The lower bound of the predicted speedup at `load` must exceed this."
     )
-    max_p95_seconds: float | None = Field(
-        default=None,
-        gt=0,
-        description="The upper bound of the predicted p95 request latency at `load` must be below this.",
+    max_latency_seconds: dict[str, Annotated[float, Field(gt=0)]] = Field(
+        default={},
+        description="By quantile of the request latency, p50 to p99: the upper bound of the prediction at `load` must be below "
+        "this. `{p95: 2.0, p99: 4.0}` is two rules.",
     )
     max_memory_megabytes: float | None = Field(
         default=None,
@@ -96,6 +97,21 @@ class GateConfig(Section):
         context: int = LoadConfig.model_fields["context"].default
         return (self.load.max_batch, self.load.context) if self.load else (1, context)
 
+    @property
+    def quantiles(self) -> tuple[float, ...]:
+        """The quantiles of the latency that are predicted: those of the rules, or 0.95 if there are none."""
+        return tuple(sorted(map(quantile_of, self.max_latency_seconds))) or (DEFAULT_QUANTILE,)
+
+    @field_validator("max_latency_seconds", mode="before")
+    @classmethod
+    def _quantile_names(cls, value: Any) -> Any:
+        for name, most in value.items() if isinstance(value, dict) else ():
+            if isinstance(most, dict) and len(most) == 1:  # --set takes every dot for a level
+                inner, number = next(iter(most.items()))
+                raise ValueError(f"write --set 'gate.max_latency_seconds={{{name}.{inner}: {number}}}', in braces")
+            quantile_of(str(name))
+        return value
+
     @field_validator("profile", mode="before")
     @classmethod
     def _one_file(cls, value: Any) -> Any:
@@ -105,7 +121,9 @@ class GateConfig(Section):
     def _rules_have_what_they_need(self) -> "GateConfig":
         if self.profile and self.load is None:
             raise ValueError("profile is used at a load: set gate.load too")
-        timed = [name for name in ("min_speedup", "max_p95_seconds") if getattr(self, name) is not None]
+        timed = ["min_speedup"] * (self.min_speedup is not None) + ["max_latency_seconds"] * bool(
+            self.max_latency_seconds
+        )
         if timed and not (self.load and self.profile):
             raise ValueError(f"{timed[0]} needs a prediction: set gate.load and gate.profile too")
         if self.max_memory_megabytes is not None and self.load is None:

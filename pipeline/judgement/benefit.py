@@ -4,9 +4,10 @@ At a stated load the figures are predictions of the queueing model; without one 
 which is an upper bound for a server.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pipeline.config.quantiles import quantile_name
 from pipeline.judgement.schema import BASELINE, CANDIDATE, FORWARD_TIMES, LOAD, PLAIN
 from pipeline.latency.costs.speedup import ForwardTimes
 from pipeline.latency.costs.step_costs import StepCosts
@@ -15,8 +16,11 @@ from pipeline.latency.load.queueing import Latency
 from pipeline.latency.load.workload import Workload
 
 
-def benefit_at_load(workload: Workload, step_costs: StepCosts, rate: float, cap: int, gamma: int) -> dict[str, Any]:
-    """Latency and throughput of the candidate and of plain decoding, at `rate` requests per second and at other loads."""
+def benefit_at_load(
+    workload: Workload, step_costs: StepCosts, rate: float, cap: int, gamma: int, quantiles: Sequence[float]
+) -> dict[str, Any]:
+    """Latency (mean and these quantiles) and throughput of the candidate and of plain decoding, at `rate` requests per second and
+    at other loads."""
     lengths_N = chosen_lengths(workload, step_costs, cap, gamma)
     tokens = float(workload.tokens_W.mean())
     stated = predict(workload, step_costs, lengths_N, [rate])
@@ -27,31 +31,35 @@ def benefit_at_load(workload: Workload, step_costs: StepCosts, rate: float, cap:
         "requests_per_second": rate,
         "max_batch": cap,
         "gamma": gamma,
-        "sides": {side: _side(found, limits[side], tokens) for side, found in sides.items() if found is not None},
-        "by_load": [_point(point) for point in predict(workload, step_costs, lengths_N, []).points],
+        "sides": {
+            side: _side(found, limits[side], tokens, quantiles) for side, found in sides.items() if found is not None
+        },
+        "by_load": [_point(point, quantiles) for point in predict(workload, step_costs, lengths_N, []).points],
     }
 
 
-def _side(found: Latency, limit: float, tokens: float) -> dict[str, float]:
+def _side(found: Latency, limit: float, tokens: float, quantiles: Sequence[float]) -> dict[str, Any]:
     return {
         "ms_per_token": 1000 * found.service / tokens,
-        "mean_seconds": found.mean,
-        "p95_seconds": found.p95,
+        **_latencies(found, quantiles),
         "tokens_per_second": limit * tokens,  # at capacity
     }
 
 
-def _point(point: LoadPoint) -> dict[str, Any]:
+def _point(point: LoadPoint, quantiles: Sequence[float]) -> dict[str, Any]:
     return {
         "requests_per_second": point.rate,
         "speedup": point.speedup,
-        CANDIDATE: _latencies(point.speculative),
-        PLAIN: _latencies(point.plain),
+        CANDIDATE: point.speculative and _latencies(point.speculative, quantiles),
+        PLAIN: point.plain and _latencies(point.plain, quantiles),
     }
 
 
-def _latencies(found: Latency | None) -> dict[str, float] | None:
-    return None if found is None else {"mean_seconds": found.mean, "p95_seconds": found.p95}
+def _latencies(found: Latency, quantiles: Sequence[float]) -> dict[str, Any]:
+    return {
+        "mean_seconds": found.mean,
+        "quantile_seconds": {quantile_name(quantile): found.quantile(quantile) for quantile in quantiles},
+    }
 
 
 def benefit_of_forward_times(

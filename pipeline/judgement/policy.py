@@ -12,6 +12,7 @@ from typing import Any
 from pipeline.acceptance.intervals import Interval
 from pipeline.acceptance.profile import PromptCounts, acceptance_gain, omega_gain
 from pipeline.config.gate import GateConfig, ServedTargetConfig
+from pipeline.config.quantiles import quantile_of
 from pipeline.errors import UnderstudyError
 from pipeline.judgement.power import Power, power_of
 from pipeline.judgement.schema import FAIL, NO_VERDICT, PASS
@@ -60,8 +61,8 @@ def apply_rules(case: Case, policy: GateConfig, gamma: int, confidence: float) -
         rules.append(_size(case.draft_bytes, policy.max_draft_megabytes))
     if policy.min_speedup is not None:
         rules.append(_speedup(case.served, policy.min_speedup))
-    if policy.max_p95_seconds is not None:
-        rules.append(_p95(case.served, policy.max_p95_seconds))
+    by_quantile = sorted(policy.max_latency_seconds.items(), key=lambda item: quantile_of(item[0]))
+    rules += [_latency(case.served, name, most) for name, most in by_quantile]
     if policy.max_memory_megabytes is not None:
         rules.append(_memory(case.serving_bytes, policy.max_memory_megabytes))
     if policy.served_target is not None:
@@ -195,13 +196,13 @@ def _speedup(served: LatencyAtLoad | None, least: float) -> Rule:
     return _bounded(name, shown, figure, figure.low > least, figure.high <= least, least)
 
 
-def _p95(served: LatencyAtLoad | None, most: float) -> Rule:
-    name, text = "max_p95_seconds", "predicted p95 latency at the stated load"
-    if served is None:
-        return Rule(name, NO_VERDICT, f"{text}: no figure", threshold=most)
-    if served.p95 is None:
+def _latency(served: LatencyAtLoad | None, quantile: str, most: float) -> Rule:
+    name, text = f"max_latency_seconds:{quantile}", f"predicted {quantile} latency at the stated load"
+    if served is not None and served.mean is None:
         return Rule(name, FAIL, f"{text}: offered load exceeds capacity with speculation", threshold=most)
-    figure = served.p95
+    figure = None if served is None else served.quantiles.get(quantile_of(quantile))
+    if figure is None:
+        return Rule(name, NO_VERDICT, f"{text}: no figure", threshold=most)
     shown = f"{text}: {figure.value:.3g} s [{figure.low:.3g}, {figure.high:.3g}], upper bound must be below {most:g} s"
     return _bounded(name, shown, figure, figure.high < most, figure.low >= most, most)
 

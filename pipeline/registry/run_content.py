@@ -123,9 +123,10 @@ def _benefit(decision: Mapping[str, Any]) -> list[Point]:
         if figures:
             found.append((f"ms_per_token{name}", figures["ms_per_token"], 0))
     for rule in decision["rules"]:
-        if rule["name"] in ("min_speedup", "max_p95_seconds") and rule["figure"] is not None:
-            name = {"min_speedup": "predicted_speedup", "max_p95_seconds": "predicted_p95_seconds"}[rule["name"]]
-            found += _bounded(name, {"value": rule["figure"], "low": rule["low"], "high": rule["high"]})
+        rule_name, _, quantile = rule["name"].partition(":")
+        names = {"min_speedup": "predicted_speedup", "max_latency_seconds": f"predicted_{quantile}_seconds"}
+        if rule_name in names and rule["figure"] is not None:
+            found += _bounded(names[rule_name], {"value": rule["figure"], "low": rule["low"], "high": rule["high"]})
     return found
 
 

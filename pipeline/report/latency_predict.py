@@ -1,33 +1,47 @@
 """What `understudy latency predict` prints and plots: latency by load, with speculation and without."""
 
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.latency.load.prediction import LoadPoint, Prediction
+from pipeline.config.quantiles import DEFAULT_QUANTILE, quantile_name
+from pipeline.latency.load.prediction import Prediction, SimulatedLatency
 from pipeline.latency.load.queueing import Latency
 from pipeline.latency.load.schedule import batch_ranges
 from pipeline.report.console import Report
 
-_SIMULATED = ("simulated mean s", "simulated p95 s")
-COLUMNS = (
-    "requests/s",
-    "tokens/s",
-    "plain mean s",
-    "plain p95 s",
-    "plain batch",
-    "spec. mean s",
-    "spec. p95 s",
-    "spec. batch",
-    *_SIMULATED,
-    "speedup",
-)
 _UNSTABLE = "unstable"
+_PARTS = ("queue", "admission", "prefill", "service", "batch", "busy")  # of a latency, in JSON
 
 
-def print_prediction(found: Prediction, lengths_N: NDArray[np.int64], tokens: float, notes: Sequence[str]) -> None:
+def _columns(quantiles: Sequence[float], simulated: bool) -> tuple[str, ...]:
+    names = ["mean", *map(quantile_name, quantiles)]
+    return (
+        "requests/s",
+        "tokens/s",
+        *(f"plain {name} s" for name in names),
+        "plain batch",
+        *(f"spec. {name} s" for name in names),
+        "spec. batch",
+        *(f"simulated {name} s" for name in names if simulated),
+        "speedup",
+    )
+
+
+COLUMNS = _columns([DEFAULT_QUANTILE], simulated=True)
+
+
+def print_prediction(
+    found: Prediction,
+    quantiles: Sequence[float],
+    lengths_N: NDArray[np.int64],
+    tokens: float,
+    notes: Sequence[str],
+) -> None:
     """To stdout. `tokens`: mean output length."""
     out = Report()
     simulated = any(point.simulated for point in found.points)
@@ -38,13 +52,13 @@ def print_prediction(found: Prediction, lengths_N: NDArray[np.int64], tokens: fl
             [
                 f"{point.rate:.4g}",
                 f"{point.rate * tokens:,.0f}" if point.plain or point.speculative else "-",
-                *_cells(point.plain),
-                *_cells(point.speculative),
-                *(_simulated(point) if simulated else ()),
+                *_cells(point.plain, quantiles),
+                *_cells(point.speculative, quantiles),
+                *(_simulated(point.simulated, quantiles) if simulated else ()),
                 speedup,
             ]
         )
-    out.table([column for column in COLUMNS if simulated or column not in _SIMULATED], rows)
+    out.table(_columns(quantiles, simulated), rows)
     out.text(f"draft length: {_lengths(lengths_N)}")
     out.text(
         f"capacity: {found.plain_limit:.4g} requests/s with plain decoding, {found.speculative_limit:.4g} with speculation"
@@ -59,13 +73,43 @@ def print_prediction(found: Prediction, lengths_N: NDArray[np.int64], tokens: fl
         out.text(note)
 
 
-def _cells(found: Latency | None) -> tuple[str, str, str]:
-    return (_UNSTABLE, "-", "-") if found is None else (f"{found.mean:.3g}", f"{found.p95:.3g}", f"{found.batch:.1f}")
+def _cells(found: Latency | None, quantiles: Sequence[float]) -> list[str]:
+    if found is None:
+        return [_UNSTABLE, *("-" for _ in quantiles), "-"]
+    return [*_seconds(found, quantiles), f"{found.batch:.1f}"]
 
 
-def _simulated(point: LoadPoint) -> tuple[str, str]:
-    simulation = point.simulated
-    return ("-", "-") if simulation is None else (f"{simulation.mean:.3g}", f"{simulation.p95:.3g}")
+def _simulated(found: SimulatedLatency | None, quantiles: Sequence[float]) -> list[str]:
+    return ["-", *("-" for _ in quantiles)] if found is None else _seconds(found, quantiles)
+
+
+def _seconds(found: Latency | SimulatedLatency, quantiles: Sequence[float]) -> list[str]:
+    return [f"{one:.3g}" for one in (found.mean, *map(found.quantile, quantiles))]
+
+
+def prediction_json(found: Prediction, quantiles: Sequence[float]) -> dict[str, Any]:
+    """All figures; a quantile of the latency is named as in `p95`. Null where the offered load exceeds the capacity."""
+
+    def figures(one: Latency | SimulatedLatency) -> dict[str, float]:
+        return {"mean": one.mean, **{quantile_name(quantile): one.quantile(quantile) for quantile in quantiles}}
+
+    def parts(one: Latency) -> dict[str, float]:
+        return {**figures(one), **{name: getattr(one, name) for name in _PARTS}}
+
+    return {
+        "points": [
+            {
+                "rate": point.rate,
+                "plain": point.plain and parts(point.plain),
+                "speculative": point.speculative and parts(point.speculative),
+                "simulated": point.simulated
+                and {**figures(point.simulated), "requests": len(point.simulated.seconds_R)},
+            }
+            for point in found.points
+        ],
+        "plain_limit": found.plain_limit,
+        "speculative_limit": found.speculative_limit,
+    }
 
 
 def _lengths(lengths_N: NDArray[np.int64]) -> str:
@@ -75,8 +119,8 @@ def _lengths(lengths_N: NDArray[np.int64]) -> str:
     )
 
 
-def plot_prediction(found: Prediction, path: Path) -> None:
-    """Mean (solid) and p95 (dashed) latency by load; dotted vertical lines show the capacity."""
+def plot_prediction(found: Prediction, quantiles: Sequence[float], path: Path) -> None:
+    """Mean (solid) and quantiles (dashed) of the latency by load; dotted vertical lines show the capacity."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -91,19 +135,22 @@ def plot_prediction(found: Prediction, path: Path) -> None:
         rates = [rate for rate, _ in stable]
         label = "plain decoding" if name == "plain" else "speculative decoding"
         axes.plot(rates, [one.mean for _, one in stable], "o-", color=colour, label=f"{label}: mean")
-        axes.plot(rates, [one.p95 for _, one in stable], "s--", color=colour, label=f"{label}: p95", alpha=0.6)
+        for quantile, marker in zip(quantiles, cycle("s^Dv"), strict=False):
+            seconds, shown = [one.quantile(quantile) for _, one in stable], f"{label}: {quantile_name(quantile)}"
+            axes.plot(rates, seconds, f"{marker}--", color=colour, label=shown, alpha=0.6)
         axes.axvline(limit, color=colour, linestyle=":", label=f"{label}: capacity {limit:.3g} requests/s")
     simulations = [(point.rate, point.simulated) for point in found.points if point.simulated]
     if simulations:
         axes.plot(
             [rate for rate, _ in simulations], [one.mean for _, one in simulations], "kx", label="simulated: mean"
         )
-        axes.plot(
-            [rate for rate, _ in simulations],
-            [one.p95 for _, one in simulations],
-            "k+",
-            label="simulated: p95",
-        )
+        for quantile, marker in zip(quantiles, cycle("+123"), strict=False):
+            axes.plot(
+                [rate for rate, _ in simulations],
+                [one.quantile(quantile) for _, one in simulations],
+                f"k{marker}",
+                label=f"simulated: {quantile_name(quantile)}",
+            )
     axes.set(xlabel="offered load (requests/s)", ylabel="request latency (s)", yscale="log")
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter("{x:g}")

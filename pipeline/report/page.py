@@ -74,6 +74,7 @@ def _render(
         power=power_lines(decision),
         benefit_text=_sentence(benefit_line(decision)) if benefit else "",
         at_load=bool(benefit) and benefit["basis"] == LOAD,
+        quantiles=_quantiles(benefit["sides"]) if benefit else [],
         charts=_charts(decision, Charts(names)),
         examples=examples,
         worst=min(10, len(examples)),
@@ -86,6 +87,11 @@ def _render(
         run=run,
         undo=UNDO.replace("`", ""),
     )
+
+
+def _quantiles(sides: Mapping[str, Any]) -> list[str]:
+    """Names of the latency quantiles, which are the same for each side; none at batch size 1."""
+    return [name for found in list(sides.values())[:1] for name in found.get("quantile_seconds", ())]
 
 
 def _in_order(decision: Mapping[str, Any]) -> dict[str, Any]:

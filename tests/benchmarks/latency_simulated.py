@@ -150,7 +150,7 @@ def _compared(
         "load": load,
         "mean": float(seen.mean()),
         "mean_error": found.mean / float(seen.mean()) - 1,
-        "p95_error": found.p95 / float(np.quantile(seen, 0.95)) - 1,
+        "p95_error": found.quantile(0.95) / float(np.quantile(seen, 0.95)) - 1,
     }
 
 

@@ -56,7 +56,10 @@ def test_loads_are_predicted_from_an_examination(smoke: Smoke, sweep: Path, tmp_
     asked = ("--costs", costs, "--acceptance", examined, "--max-num-seqs", 16)
     ended = _latency(smoke, "predict", *asked, "--simulate", 300, "--plot", tmp_path / "load.png")
     below, above = (_latency(smoke, "predict", *asked, "--request-rate", rates) for rates in ("0.5", "0.5,100000"))
-    figures = json.loads(_latency(smoke, "predict", *asked, "--request-rate", "0.5,100000", "--json").out)
+    quantiles = ("--quantile", 0.99, "--quantile", 0.5)
+    both = _latency(smoke, "predict", *asked, *quantiles, "--simulate", 300, "--plot", tmp_path / "both.png")
+    figures = json.loads(_latency(smoke, "predict", *asked, *quantiles, "--request-rate", "0.5,100000", "--json").out)
+    wrong = _latency(smoke, "predict", *asked, "--quantile", 99)
 
     assert 0 == ended.code
     assert "capacity: " in ended.out
@@ -64,7 +67,14 @@ def test_loads_are_predicted_from_an_examination(smoke: Smoke, sweep: Path, tmp_
     assert "unstable: the offered load exceeds the capacity" in above.out
     assert (tmp_path / "load.png").read_bytes().startswith(b"\x89PNG")
     low, high = figures["points"]
-    assert low["plain"]["mean"] < low["plain"]["p95"]
+    assert low["plain"]["p50"] < low["plain"]["p99"] > low["plain"]["mean"]
+    assert {"mean", "p50", "p99"} == {*low["plain"]} - {"queue", "admission", "prefill", "service", "batch", "busy"}
+    assert "p95" in below.out
+    assert "p95" not in both.out
+    assert "p50" in both.out
+    assert "p99" in both.out
+    assert (tmp_path / "both.png").read_bytes().startswith(b"\x89PNG")
+    assert (2, "--quantile 99: give a number from 0.5 to 0.99, such as 0.99") == (wrong.code, wrong.complaint)
     assert (None, None) == (high["plain"], high["speculative"])
     assert 16 == len(figures["draft_lengths"])
 

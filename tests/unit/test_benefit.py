@@ -1,10 +1,20 @@
-"""What a draft buys, from forward times."""
+"""What a draft buys, from forward times and at a load."""
 
+import re
+from dataclasses import asdict
+
+import numpy as np
 import pytest
 
-from pipeline.judgement.benefit import benefit_of_forward_times
-from pipeline.judgement.schema import BASELINE, CANDIDATE, PLAIN
-from tests.decisions import TIMES, make_decision
+from pipeline.acceptance.intervals import Interval
+from pipeline.judgement.benefit import benefit_at_load, benefit_of_forward_times
+from pipeline.judgement.policy import Rule
+from pipeline.judgement.schema import BASELINE, CANDIDATE, PASS, PLAIN
+from pipeline.latency.load.prediction import predict
+from pipeline.registry.run_content import decision_points
+from pipeline.report.page import review_page
+from tests.decisions import TIMES, make_decision, make_example_set
+from tests.unit.test_prediction import WORKLOAD, step_costs_of
 
 
 def test_a_machine_that_was_busy_in_one_examination_changes_nothing() -> None:
@@ -21,3 +31,26 @@ def test_a_machine_that_was_busy_in_one_examination_changes_nothing() -> None:
     assert even["sides"][CANDIDATE]["ms_per_token"] == pytest.approx(
         4 / drafts[CANDIDATE]["mean_acceptance_length"]["5"]
     )
+
+
+def test_latency_is_named_by_its_quantile() -> None:
+    """In the decision, on its page and in the metrics: those that were asked for, and no other."""
+    step_costs = step_costs_of(0.0005)
+    benefit = benefit_at_load(WORKLOAD, step_costs, 1.0, 16, 2, [0.5, 0.99])
+    (point,) = predict(WORKLOAD, step_costs, np.full(16, 2), [1.0]).points
+    figure = Interval(2.5, 2.4, 2.6, 50)
+    rule = Rule("max_latency_seconds:p99", PASS, "", figure.value, figure.low, figure.high, 3.0)
+    decision = make_decision(benefit=benefit, rules=[asdict(rule)])
+    page = review_page(decision, make_example_set("one"))
+    metrics = {name: value for name, value, _ in decision_points(decision)}
+
+    assert point.plain is not None
+    seconds = {"p50": point.plain.quantile(0.5), "p99": point.plain.quantile(0.99)}
+    assert seconds == benefit["sides"][PLAIN]["quantile_seconds"]
+    assert [{"p50", "p99"}] * 9 == [{*at[CANDIDATE]["quantile_seconds"]} for at in benefit["by_load"]]
+    assert ["mean", "p50", "p99"] == re.findall(r"<th>(\w+) latency", page)
+    assert f"<td>{seconds['p99']:.3g}</td>" in page
+    assert {"_seconds": 2.5, "_seconds_low": 2.4, "_seconds_high": 2.6} == {
+        name.removeprefix("predicted_p99"): value for name, value in metrics.items() if "predicted" in name
+    }
+    assert 1.0 == metrics["rules/max_latency_seconds/p99"]

@@ -72,6 +72,15 @@ def test_a_mistake_is_blamed_on_the_file_or_on_set(small: Path) -> None:
         ("quantize.variants=int8", "quantize.variants = 'int8': expected a list, like [int8]"),
         ("quantize.variants={a: 1}", "quantize.variants = {'a': 1}: expected a list"),
         ("gate.profile=3", "gate.profile = 3: expected a mapping, like {key: value}"),
+        ("gate.max_latency_seconds=3", "gate.max_latency_seconds = 3: expected a mapping, like {key: value}"),
+        ("gate.max_latency_seconds={p95: 0}", "gate.max_latency_seconds.p95 = 0: input should be greater than 0"),
+        ("gate.max_latency_seconds={p0.99: 3}", "p0.99 is not a quantile from p50 to p99; write it as in {p95: 2.0,"),
+        ("gate.max_latency_seconds={99: 3}", "gate.max_latency_seconds: 99 is not a quantile from p50 to p99"),
+        ("gate.max_latency_seconds.p97.5=3", "write --set 'gate.max_latency_seconds={p97.5: 3}', in braces"),
+        (
+            "gate.max_latency_seconds.p99=3",
+            "gate: max_latency_seconds needs a prediction: set gate.load and gate.profile",
+        ),
         ("quantize=int8", "quantize = 'int8': expected a section (keys: variants, "),
         (
             "gate.profile=costs.json",

@@ -91,7 +91,7 @@ def test_p95_of_a_simulation_is_that_of_the_longest() -> None:
     workload = constant_acceptance_workload(0.7, 100, np.array([40] * 93 + [360] * 7), 3)
     (point,) = predict(workload, step_costs_of(0.0005), np.full(16, 3), [0.1], simulated=4000).points
 
-    assert pytest.approx(point.speculative.p95, rel=0.1) == point.simulated.p95
+    assert pytest.approx(point.speculative.quantile(0.95), rel=0.1) == point.simulated.quantile(0.95)
 
 
 def test_a_simulation_has_the_acceptance_of_its_draft_length() -> None:
@@ -179,4 +179,4 @@ def test_requests_that_waited_decode_in_a_full_batch() -> None:
     found = latency(rate, capacity, RequestSizes(np.ones(1), np.zeros(1)))
     seen = simulate(_replica(step_N.tolist()), _traces([101]), rate, 40_000, seed=1).steady_state()
 
-    assert pytest.approx(np.quantile(seen, 0.95), rel=0.04) == found.p95
+    assert pytest.approx(np.quantile(seen, 0.95), rel=0.04) == found.quantile(0.95)

@@ -120,11 +120,17 @@ def test_what_is_not_proved_either_way_has_no_verdict() -> None:
     assert [-1, 1] == sorted(math.copysign(1, rule.figure or math.nan) for rule in found)
 
 
-def _served(speedup: float | None, p95: float | None, mean: float | None = 1.0, width: float = 0.1) -> LatencyAtLoad:
-    def around(value: float | None) -> Interval | None:
-        return None if value is None else Interval(value, value - width, value + width, 12)
+def _served(speedup: float | None, p95: float, mean: float | None = 1.0, width: float = 0.1) -> LatencyAtLoad:
+    """With a p99 of 1.5 times the p95."""
 
-    return LatencyAtLoad(mean, around(speedup), around(p95))
+    def around(value: float) -> Interval:
+        return Interval(value, value - width, value + width, 12)
+
+    return LatencyAtLoad(mean, speedup and around(speedup), {0.95: around(p95), 0.99: around(1.5 * p95)})
+
+
+BEYOND = LatencyAtLoad(None, None, {})  # capacity
+AT_LOAD = {"min_speedup": 1.2, "max_latency_seconds": {"p99": 4.5, "p95": 3.1}, "max_memory_megabytes": 100}
 
 
 @pytest.mark.parametrize(
@@ -133,11 +139,18 @@ def _served(speedup: float | None, p95: float | None, mean: float | None = 1.0, 
         ({"served": _served(1.5, 2.0)}, PASS, None),
         ({"served": _served(1.25, 2.0)}, NO_VERDICT, "min_speedup"),
         ({"served": _served(1.05, 2.0)}, FAIL, "min_speedup"),
-        ({"served": _served(1.5, 2.95)}, NO_VERDICT, "max_p95_seconds"),
-        ({"served": _served(1.5, 3.2)}, FAIL, "max_p95_seconds"),
+        ({"served": _served(1.5, 2.95)}, NO_VERDICT, "max_latency_seconds:p99"),
+        ({"served": _served(1.5, 3.2)}, FAIL, "max_latency_seconds:p99"),
+        ({"served": _served(1.5, 3.15)}, NO_VERDICT, "max_latency_seconds:p95"),
+        ({"served": _served(1.5, 3.3)}, FAIL, "max_latency_seconds:p95"),
         ({"served": _served(None, 2.0)}, PASS, None),  # plain decoding is beyond its limit
         ({"served": _served(1.5, 2.0, width=math.inf)}, NO_VERDICT, "min_speedup"),
-        ({"served": _served(None, None, mean=None)}, FAIL, "min_speedup"),
+        ({"served": BEYOND}, FAIL, "min_speedup"),
+        (
+            {"served": replace(_served(1.5, 2.0), quantiles={0.95: Interval(1.0, 0.9, 1.1, 12)})},
+            NO_VERDICT,
+            "max_latency_seconds:p99",
+        ),
         ({"served": None}, NO_VERDICT, "min_speedup"),
         ({"serving_bytes": 1e8}, PASS, None),
         ({"serving_bytes": 1.1e8}, FAIL, "max_memory_megabytes"),
@@ -147,8 +160,8 @@ def _served(speedup: float | None, p95: float | None, mean: float | None = 1.0, 
     ],
 )
 def test_rules_at_a_stated_load(changes: dict[str, Any], verdict: str, rule: str | None) -> None:
-    """The speedup's lower bound, the p95 latency's upper bound, and the memory of weights and KV cache."""
-    policy = replace_policy(min_speedup=1.2, max_p95_seconds=3.0, max_memory_megabytes=100)
+    """The speedup's lower bound, the upper bound of two quantiles of the latency, and the memory of weights and KV cache."""
+    policy = replace_policy(**AT_LOAD)
     case = _case(**{"served": _served(1.5, 2.0), "serving_bytes": 1e8} | changes)
     failed = {name: found.verdict for name, found in _rules(case, policy).items() if found.verdict != PASS}
 
@@ -264,11 +277,12 @@ def test_a_candidate_that_is_the_champion_is_neither() -> None:
 
 def test_each_rule_at_a_load_refuses_alone() -> None:
     """A missing or unstable prediction refuses by every rule that uses it."""
-    policy = replace_policy(min_speedup=1.2, max_p95_seconds=3.0, max_memory_megabytes=100)
-    missing, beyond = (_rules(_case(served=one), policy) for one in (None, _served(None, None, mean=None)))
+    names = ["min_speedup", "max_latency_seconds:p95", "max_latency_seconds:p99"]
+    missing, beyond = (_rules(_case(served=one), replace_policy(**AT_LOAD)) for one in (None, BEYOND))
 
-    assert NO_VERDICT == missing["max_p95_seconds"].verdict == missing["min_speedup"].verdict
-    assert FAIL == beyond["max_p95_seconds"].verdict == beyond["min_speedup"].verdict
+    assert names == [name for name in missing if name in names]
+    assert [NO_VERDICT] * 3 == [missing[name].verdict for name in names]
+    assert [FAIL] * 3 == [beyond[name].verdict for name in names]
 
 
 def test_bounds_must_exceed_their_thresholds() -> None:
@@ -276,15 +290,16 @@ def test_bounds_must_exceed_their_thresholds() -> None:
 
     def served(low: float, high: float) -> LatencyAtLoad:
         around = Interval((low + high) / 2, low, high, 12)
-        return LatencyAtLoad(1.0, around, around)
+        return LatencyAtLoad(1.0, around, {0.99: around})
 
-    policy = replace_policy(min_speedup=2.0, max_p95_seconds=2.0)
+    policy = replace_policy(min_speedup=2.0, max_latency_seconds={"p99": 2.0})
     above, below = (_rules(_case(served=one), policy) for one in (served(2.0, 3.0), served(1.0, 2.0)))
-    speedup, p95 = above["min_speedup"], above["max_p95_seconds"]
+    speedup, p99 = above["min_speedup"], above["max_latency_seconds:p99"]
 
-    assert (NO_VERDICT, FAIL) == (speedup.verdict, p95.verdict)
-    assert (FAIL, NO_VERDICT) == (below["min_speedup"].verdict, below["max_p95_seconds"].verdict)
-    assert (2.5, 2.0, 3.0, 2.0) == (p95.figure, p95.low, p95.high, p95.threshold)
+    assert (NO_VERDICT, FAIL) == (speedup.verdict, p99.verdict)
+    assert (FAIL, NO_VERDICT) == (below["min_speedup"].verdict, below["max_latency_seconds:p99"].verdict)
+    assert (2.5, 2.0, 3.0, 2.0) == (p99.figure, p99.low, p99.high, p99.threshold)
+    assert p99.text.startswith("predicted p99 latency at the stated load: 2.5 s")
 
 
 EXAMINED = {"source": "org/big", "revision": "abc", "digest": "d1", "dtype": "bfloat16"}

@@ -96,7 +96,7 @@ def test_first_tokens_wait_for_a_step_of_the_batch(share: float) -> None:
     assert point.simulated is not None
     assert point.speculative.mean > other.speculative.mean + 0.1
     assert pytest.approx(point.simulated.mean, rel=0.03) == point.speculative.mean
-    assert pytest.approx(point.simulated.p95, rel=0.10) == point.speculative.p95
+    assert pytest.approx(point.simulated.quantile(0.95), rel=0.10) == point.speculative.quantile(0.95)
 
 
 @pytest.mark.parametrize("share", [0.3, 0.7])
@@ -110,7 +110,7 @@ def test_a_simulation_agrees(share: float) -> None:
     assert point.speculative is not None
     assert point.simulated is not None
     assert pytest.approx(point.simulated.mean, rel=0.03) == point.speculative.mean
-    assert pytest.approx(point.simulated.p95, rel=0.10) == point.speculative.p95
+    assert pytest.approx(point.simulated.quantile(0.95), rel=0.10) == point.speculative.quantile(0.95)
 
 
 def test_unequal_requests_have_a_larger_p95() -> None:
@@ -128,4 +128,4 @@ def test_unequal_requests_have_a_larger_p95() -> None:
     assert equal is not None
     assert unequal is not None
     assert pytest.approx(equal.mean, rel=0.02) == unequal.mean
-    assert unequal.p95 > 1.4 * equal.p95
+    assert unequal.quantile(0.95) > 1.4 * equal.quantile(0.95)

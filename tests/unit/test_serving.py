@@ -57,9 +57,8 @@ def test_a_load_is_served_as_predicted(draws: int, least: int) -> None:
     assert truth.speculative is not None
     within = 0
     for seed in range(draws):
-        found = latency_at_load(_spread(100, seed), step_costs, 2.0, 16, 2, 0.95)
-        assert found.p95 is not None
-        within += found.p95.low <= truth.speculative.p95 <= found.p95.high
+        found = latency_at_load(_spread(100, seed), step_costs, 2.0, 16, 2, 0.95, [0.95]).quantiles[0.95]
+        within += found.low <= truth.speculative.quantile(0.95) <= found.high
     assert within >= least
 
 
@@ -67,26 +66,30 @@ def test_what_is_not_stable_has_no_figure() -> None:
     """Above the capacity of plain decoding there is no speedup; above both capacities there is no figure."""
     step_costs = step_costs_of(0.0005)
     limit = predict(WORKLOAD, step_costs, chosen_lengths(WORKLOAD, step_costs, 16, 3), [])
-    between = latency_at_load(WORKLOAD, step_costs, (limit.plain_limit + limit.speculative_limit) / 2, 16, 3, 0.95)
-    beyond = latency_at_load(WORKLOAD, step_costs, 1.01 * limit.speculative_limit, 16, 3, 0.95)
+    between, beyond = (
+        latency_at_load(WORKLOAD, step_costs, rate, 16, 3, 0.95, [0.5, 0.99])
+        for rate in ((limit.plain_limit + limit.speculative_limit) / 2, 1.01 * limit.speculative_limit)
+    )
 
     assert between.speedup is None
     assert between.mean is not None
-    assert (None, None, None) == (beyond.mean, beyond.speedup, beyond.p95)
+    assert [0.5, 0.99] == list(between.quantiles)
+    assert (None, None, {}) == (beyond.mean, beyond.speedup, beyond.quantiles)
 
 
 def test_figures_are_the_predictions() -> None:
     """Each figure equals the prediction and has its own interval."""
     step_costs, many = step_costs_of(0.0005), _spread(100)
     point = predict(many, step_costs, chosen_lengths(many, step_costs, 16, 2), [2.0]).points[0]
-    found = latency_at_load(many, step_costs, 2.0, 16, 2, 0.95)
+    found = latency_at_load(many, step_costs, 2.0, 16, 2, 0.95, [0.5, 0.95, 0.99])
 
     assert point.speculative is not None
     assert point.plain is not None
     assert point.speedup is not None
     assert found.speedup is not None
-    assert found.p95 is not None
-    assert point.speculative.mean == found.mean
-    assert (point.speedup, point.speculative.p95) == (found.speedup.value, found.p95.value)
+    assert (point.speculative.mean, point.speedup) == (found.mean, found.speedup.value)
+    quantiles = {quantile: point.speculative.quantile(quantile) for quantile in (0.5, 0.95, 0.99)}
+    assert quantiles == {quantile: one.value for quantile, one in found.quantiles.items()}
+    assert quantiles[0.5] < quantiles[0.95] < quantiles[0.99]
     assert 0.5 * point.speedup < found.speedup.low < point.speedup < found.speedup.high < 2 * point.speedup
     assert 100 == found.speedup.prompts

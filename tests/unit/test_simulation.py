@@ -128,10 +128,12 @@ def test_a_seed_determines_the_simulation() -> None:
     assert not np.array_equal(one.finished_R, other.finished_R)
 
 
-@pytest.mark.parametrize(("load", "cap", "prefill"), [(0.3, 16, 1e-5), (0.7, 16, 1e-5), (0.7, 16, 2e-4)])
+@pytest.mark.parametrize(
+    ("load", "cap", "prefill"), [(0.3, 16, 1e-5), (0.7, 16, 1e-5), (0.7, 16, 2e-4), (0.6, 4, 2e-4), (0.6, 1, 1e-5)]
+)
 def test_the_closed_form_predicts_it(load: float, cap: int, prefill: float) -> None:
-    """Mean within 3%, p95 within 6%, for 40,000 requests of varying length and a step time with a jump; prefills take almost none
-    or a third of the work. Seeded, so it cannot fail by chance."""
+    """Mean, p50, p95 and p99 within 3%, for 40,000 requests of varying length and a step time with a jump;
+    prefills take almost none or a third of the work. Seeded, so it cannot fail by chance."""
     random, gamma, convention = np.random.default_rng(0), 3, CONVENTIONS["user"]
     tokens_W = random.integers(10, 120, 200)
     inside_WT = np.arange(tokens_W.max() + gamma) < tokens_W[:, None]
@@ -150,4 +152,5 @@ def test_the_closed_form_predicts_it(load: float, cap: int, prefill: float) -> N
 
     assert found is not None
     assert pytest.approx(seen.mean(), rel=0.03) == found.mean
-    assert pytest.approx(np.quantile(seen, 0.95), rel=0.06) == found.p95
+    for quantile in (0.5, 0.95, 0.99):
+        assert pytest.approx(np.quantile(seen, quantile), rel=0.03) == found.quantile(quantile)

@@ -1,5 +1,6 @@
 """`understudy latency predict`: latency by load, with speculation and without."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +14,7 @@ from pipeline.commands.latency.options import (
     PromptTokensOption,
     TokensOption,
 )
+from pipeline.config.quantiles import DEFAULT_QUANTILE, LEAST_QUANTILE, MOST_QUANTILE
 
 
 def predict(
@@ -33,6 +35,13 @@ def predict(
         str | None, typer.Option(help="Requests per second, comma-separated. Default: 10% to 90% of capacity.")
     ] = None,
     max_num_seqs: CapOption = None,
+    quantile: Annotated[
+        list[float] | None,
+        typer.Option(
+            metavar="Q",
+            help="Quantile of the request latency, 0.5 to 0.99. May be given several times. Default: 0.95.",
+        ),
+    ] = None,
     replicas: Annotated[int, typer.Option(min=1, help="Replicas that share the load.")] = 1,
     simulate: Annotated[int, typer.Option(min=0, help="Also simulate this many requests, step by step.")] = 0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the simulation.")] = 0,
@@ -41,19 +50,18 @@ def predict(
 ) -> None:
     """Predict latency, throughput and speedup by load.
 
-    Prints the mean and p95 request latency with speculation and without, and the capacity of both.
+    Prints the mean and quantiles of the request latency with speculation and without, and the capacity of both.
     """
-    import dataclasses
     import json
 
     from pipeline.commands.latency.options import check_plot, default_max_num_seqs, notes, read_costs_and_workload
     from pipeline.errors import UsageError
     from pipeline.latency.load.prediction import chosen_lengths
     from pipeline.latency.load.prediction import predict as predicted
-    from pipeline.report.latency_predict import plot_prediction, print_prediction
+    from pipeline.report.latency_predict import plot_prediction, prediction_json, print_prediction
 
     check_plot(plot)
-    rates = _rates(request_rate)
+    rates, quantiles = _rates(request_rate), _quantiles(quantile or [DEFAULT_QUANTILE])
     step_costs, workload = read_costs_and_workload(costs, acceptance, acceptance_rate, output_tokens, prompt_tokens)
     if gamma is not None and gamma > workload.max_gamma:
         raise UsageError(f"--gamma {gamma}: only draft lengths 1 to {workload.max_gamma} were measured and examined")
@@ -61,19 +69,20 @@ def predict(
     lengths_N = chosen_lengths(workload, step_costs, cap, gamma)
     found = predicted(workload, step_costs, lengths_N, rates, replicas, simulate, seed)
     if as_json:
-        print(json.dumps({"draft_lengths": lengths_N.tolist(), **dataclasses.asdict(found)}, indent=1, allow_nan=False))
+        figures = {"draft_lengths": lengths_N.tolist(), **prediction_json(found, quantiles)}
+        print(json.dumps(figures, indent=1, allow_nan=False))
     else:
         told = notes(step_costs, workload, cap)
         if acceptance is None and len(set(workload.tokens_W.tolist())) == 1:
             told.append(
-                f"note: every output has {workload.tokens_W[0]} tokens; if yours vary, p95 is longer: give --output-tokens "
-                "MEAN:CAP or a file of lengths"
+                f"note: every output has {workload.tokens_W[0]} tokens; if yours vary, so does the latency: give "
+                "--output-tokens MEAN:CAP or a file of lengths"
             )
         if gamma is not None and not step_costs.measured(gamma):
             told.append(f"note: draft length {gamma} was not measured; its times are interpolated")
-        print_prediction(found, lengths_N, float(workload.tokens_W.mean()), told)
+        print_prediction(found, quantiles, lengths_N, float(workload.tokens_W.mean()), told)
     if plot is not None:
-        plot_prediction(found, plot)
+        plot_prediction(found, quantiles, plot)
 
 
 def _rates(text: str | None) -> list[float]:
@@ -86,3 +95,14 @@ def _rates(text: str | None) -> list[float]:
     if not all(0 < one < float("inf") for one in found):
         raise UsageError(f"--request-rate {text}: give numbers above 0, comma-separated, such as 0.5,2,8")
     return found
+
+
+def _quantiles(asked: Sequence[float]) -> list[float]:
+    from pipeline.errors import UsageError
+
+    for one in asked:
+        if not LEAST_QUANTILE <= one <= MOST_QUANTILE:
+            raise UsageError(
+                f"--quantile {one:g}: give a number from {LEAST_QUANTILE} to {MOST_QUANTILE}, such as 0.99"
+            )
+    return sorted(set(asked))

@@ -1,6 +1,6 @@
-"""Output lengths of requests, as a distribution: p95 of the latency is that of the long ones.
+"""Output lengths of requests, as a distribution: the high quantiles of the latency are those of long outputs.
 
-With one fixed length for all, p95 at 8 requests was predicted 51% too low for a server whose output lengths vary.
+With one fixed length for all, the 0.95 quantile at 8 requests was predicted 51% too low for a server whose output lengths vary.
 """
 
 import csv

@@ -20,13 +20,19 @@ Ints = NDArray[np.int64]
 DEFAULT_LOADS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SimulatedLatency:
     """Request latency in seconds, arrival to last token, over the steady state of a simulation."""
 
-    mean: float
-    p95: float
-    requests: int
+    seconds_R: Floats  # of each request
+
+    @property
+    def mean(self) -> float:
+        return float(self.seconds_R.mean())
+
+    def quantile(self, quantile: float) -> float:
+        """ValueError unless 0 <= quantile <= 1."""
+        return float(np.quantile(self.seconds_R, quantile))
 
 
 @dataclass(frozen=True)
@@ -135,4 +141,4 @@ def _simulate(
         ).steady_state()
         + before_decoding
     )
-    return SimulatedLatency(float(seconds_R.mean()), float(np.quantile(seconds_R, 0.95)), len(seconds_R))
+    return SimulatedLatency(seconds_R)

@@ -16,21 +16,19 @@ comes from the number of other requests during its stay (`request_latency`), whi
 requests that waited start in a full batch, so they decode for longer.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import log
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.stats import pearson3
 
 from pipeline.latency.load.batch_arrivals import BatchArrivals, batch_arrivals, borel, mean_group_prefills
 from pipeline.latency.load.capacity import Floats, RequestSizes, ServerCapacity
-from pipeline.latency.load.request_latency import RequestLatency, request_latency
-from pipeline.latency.load.waiting import WaitingTime, waiting_time
+from pipeline.latency.load.latency_distribution import LatencyDistribution, latency_distribution
+from pipeline.latency.load.request_latency import request_latency
+from pipeline.latency.load.waiting import waiting_time
 
 _TAIL, _LARGE = 1e-9, 1e200
 _NEGLIGIBLE = 1e-12
-_RARE = 1e-6  # share of requests that does not move p95
 _MAX_QUEUE = 5_000_000
 
 
@@ -39,13 +37,17 @@ class Latency:
     """Request latency in seconds, arrival to last token, and its components."""
 
     mean: float
-    p95: float
     queue: float  # queueing delay, for a place in the batch
     admission: float  # waiting for the running step to end
     prefill: float  # time to first token beyond these, with the prefills of requests that start together with it
     service: float  # decoding, with the prefills of later requests that block it
     batch: float  # mean batch size
     busy: float  # utilisation: share of the time with at least one request
+    distribution: LatencyDistribution = field(compare=False, repr=False)
+
+    def quantile(self, quantile: float) -> float:
+        """In seconds. ValueError unless 0 < quantile < 1."""
+        return self.distribution.quantile(quantile)
 
 
 def latency(rate: float, capacity: ServerCapacity, sizes: RequestSizes) -> Latency | None:
@@ -69,13 +71,13 @@ def latency(rate: float, capacity: ServerCapacity, sizes: RequestSizes) -> Laten
     queued = _finds_full(share_M, cap, arrivals) * waiting.probability
     return Latency(
         queued * waiting.mean + admission + prefill + in_batch.mean,
-        _quantile(0.95, sizes, in_batch, admission + prefill, waiting, queued),
         queued * waiting.mean,
         admission,
         prefill,
         in_batch.mean,
         rate * in_batch.mean,
         float(1 - share_M[0] * (1 - prefill_load)),
+        latency_distribution(sizes, in_batch, admission + prefill, waiting, queued),
     )
 
 
@@ -117,36 +119,3 @@ def _finds_full(share_M: Floats, cap: int, arrivals: BatchArrivals) -> float:
     ]  # P(free place | m present), entry m
     share_M = np.pad(share_M, (0, max(0, cap - len(share_M))))
     return max(0.0, 1.0 - float(share_M[:cap] @ last_K))
-
-
-def _quantile(
-    level: float, sizes: RequestSizes, in_batch: RequestLatency, offset: float, waiting: WaitingTime, queued: float
-) -> float:
-    """Quantile of request latency. For each request size a Pearson type III distribution with three moments: mean, variance
-    (other requests and random acceptance) and skewness. The share `queued` waits first and then decodes in a full batch."""
-    acceptance_W = sizes.variance_W * in_batch.mean**2
-    classes = []
-    for moments, share, waits_K, variance_K in (
-        (in_batch.direct, 1 - queued, np.zeros(1), np.zeros(1)),
-        (in_batch.queued, queued, waiting.seconds_K, waiting.variance_K),
-    ):
-        if share < _RARE:
-            continue
-        mean_W = offset + np.interp(sizes.mean_W, in_batch.size_S, moments.mean_S)
-        interference_W = np.interp(sizes.mean_W, in_batch.size_S, moments.variance_S)
-        spread_WK = np.sqrt((interference_W + acceptance_W)[:, None] + variance_K) + 1e-9 * in_batch.mean
-        skew_W = np.interp(sizes.mean_W, in_batch.size_S, moments.skew_S)
-        skew_WK = skew_W[:, None] * (interference_W[:, None] / spread_WK**2) ** 1.5
-        classes.append((share, mean_W[:, None] + waits_K, spread_WK, skew_WK))
-
-    def excess(seconds: float) -> float:
-        return (
-            sum(
-                share * float(pearson3.cdf((seconds - mean_WK) / spread_WK, skew_WK).mean())
-                for share, mean_WK, spread_WK, skew_WK in classes
-            )
-            - level
-        )
-
-    most = max(float(mean_WK.max() + 12 * spread_WK.max()) for _, mean_WK, spread_WK, _ in classes)
-    return float(brentq(excess, 0.0, most))

@@ -1,6 +1,6 @@
 """Predicted latency at a stated load, with confidence intervals over prompts. Pure."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,28 +17,38 @@ _GROUPS = 20  # groups of prompts in the jackknife
 
 @dataclass(frozen=True)
 class LatencyAtLoad:
-    """Results at one load and draft length, in seconds; None where offered load exceeds capacity."""
+    """Results at one load and draft length, in seconds; None, and no quantiles, where offered load exceeds capacity."""
 
     mean: float | None
     speedup: Interval | None  # of the mean latency
-    p95: Interval | None
+    quantiles: Mapping[float, Interval]
 
 
 def latency_at_load(
-    workload: Workload, step_costs: StepCosts, rate: float, cap: int, gamma: int, confidence: float
+    workload: Workload,
+    step_costs: StepCosts,
+    rate: float,
+    cap: int,
+    gamma: int,
+    confidence: float,
+    quantiles: Sequence[float],
 ) -> LatencyAtLoad:
-    """At `rate` requests per second and batch cap `cap`. Intervals are over prompts (output lengths and acceptance); step costs
-    are treated as exact."""
+    """At `rate` requests per second and batch cap `cap`, with these quantiles of the latency. Intervals are over prompts (output
+    lengths and acceptance); step costs are treated as exact."""
     whole = point_at_load(workload, step_costs, rate, cap, gamma)
     parts = [point_at_load(some, step_costs, rate, cap, gamma) for some in _leave_group_out(workload)]
 
     def interval(figure: Callable[[LoadPoint], float | None]) -> Interval | None:
         return jackknife(figure(whole), [figure(part) for part in parts], len(workload.tokens_W), confidence)
 
+    def at_quantile(quantile: float) -> Interval | None:
+        return interval(lambda point: point.speculative.quantile(quantile) if point.speculative else None)
+
+    found = {quantile: at_quantile(quantile) for quantile in quantiles}
     return LatencyAtLoad(
         whole.speculative.mean if whole.speculative else None,
         interval(lambda point: point.speedup),
-        interval(lambda point: point.speculative.p95 if point.speculative else None),
+        {quantile: one for quantile, one in found.items() if one is not None},
     )
 
 

@@ -1,0 +1,72 @@
+"""Distribution of request latency, from arrival to last token, and its quantiles. Pure."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.stats import pearson3
+
+from pipeline.latency.load.capacity import Floats, RequestSizes
+from pipeline.latency.load.request_latency import RequestLatency
+from pipeline.latency.load.waiting import WaitingTime
+
+_RARE = 1e-6  # share of requests too small to change a quantile up to 0.99
+_TAIL_SPREADS = 12  # standard deviations above the largest mean at which the search for a quantile starts
+
+
+@dataclass(frozen=True, eq=False)
+class _Requests:
+    """A share of all requests: those that found a free place, or those that waited. In seconds, by request size W and quantile of
+    the waiting time K."""
+
+    share: float
+    mean_WK: Floats
+    spread_WK: Floats  # standard deviation
+    skew_WK: Floats
+
+    def cdf(self, seconds: float) -> float:
+        """Share of these requests that take at most `seconds`."""
+        return float(pearson3.cdf((seconds - self.mean_WK) / self.spread_WK, self.skew_WK).mean())
+
+
+@dataclass(frozen=True, eq=False)
+class LatencyDistribution:
+    """A mixture over request sizes and waiting times of Pearson type III distributions."""
+
+    classes: tuple[_Requests, ...]
+
+    def quantile(self, quantile: float) -> float:
+        """In seconds. ValueError unless 0 < quantile < 1."""
+        if not 0 < quantile < 1:
+            raise ValueError(f"quantile {quantile}: not between 0 and 1")
+
+        def excess(seconds: float) -> float:
+            return sum(one.share * one.cdf(seconds) for one in self.classes) - quantile
+
+        most = max(float(one.mean_WK.max() + _TAIL_SPREADS * one.spread_WK.max()) for one in self.classes)
+        while excess(most) < 0:
+            most *= 2
+        return float(brentq(excess, 0.0, most))
+
+
+def latency_distribution(
+    sizes: RequestSizes, in_batch: RequestLatency, offset: float, waiting: WaitingTime, queued: float
+) -> LatencyDistribution:
+    """For each request size a Pearson type III distribution with three moments: mean, variance (other requests and random
+    acceptance) and skewness. The share `queued` waits first and then decodes in a full batch. `offset`: seconds that are
+    the same for every request."""
+    acceptance_W = sizes.variance_W * in_batch.mean**2
+    classes = []
+    for moments, share, waits_K, variance_K in (
+        (in_batch.direct, 1 - queued, np.zeros(1), np.zeros(1)),
+        (in_batch.queued, queued, waiting.seconds_K, waiting.variance_K),
+    ):
+        if share < _RARE:
+            continue
+        mean_W = offset + np.interp(sizes.mean_W, in_batch.size_S, moments.mean_S)
+        interference_W = np.interp(sizes.mean_W, in_batch.size_S, moments.variance_S)
+        spread_WK = np.sqrt((interference_W + acceptance_W)[:, None] + variance_K) + 1e-9 * in_batch.mean
+        skew_W = np.interp(sizes.mean_W, in_batch.size_S, moments.skew_S)
+        skew_WK = skew_W[:, None] * (interference_W[:, None] / spread_WK**2) ** 1.5
+        classes.append(_Requests(share, mean_W[:, None] + waits_K, spread_WK, skew_WK))
+    return LatencyDistribution(tuple(classes))
