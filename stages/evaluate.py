@@ -1,8 +1,8 @@
 """evaluate: examines one draft, teacher-forced on stored completions. Writes its acceptance profile."""
 
 import contextlib
-import dataclasses
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,20 @@ from typing import Any
 import numpy as np
 
 from pipeline.acceptance.figures import AcceptanceTally
+from pipeline.acceptance.profile_file import write_profile
 from pipeline.acceptance.rounds import CONVENTIONS
-from pipeline.acceptance.schema import SCHEMA
+from pipeline.acceptance.schema import (
+    FILE,
+    ConventionName,
+    CrossCheck,
+    ExaminedDraft,
+    MeasuredTimes,
+    Profile,
+    ProfileConditions,
+    SamplingFigures,
+    SamplingSettings,
+    figures_of,
+)
 from pipeline.errors import BrokenDraft, UnderstudyError
 from pipeline.examination.cross_check import cross_check
 from pipeline.examination.examiner import Examiner
@@ -46,14 +58,14 @@ def run(context: StageContext) -> Outcome:
     task = context.task
     assert isinstance(task, EvaluateTask)
     sets = _sets(context, task)
-    with RowFile(context.out / "acceptance.json", list(sets)) as rows:
+    with RowFile(context.out / FILE, list(sets)) as rows:
         if task.kind == "prompt-lookup":
-            draft: dict[str, Any] = {"kind": task.kind, "bytes": 0, "parameters": 0}
+            draft = ExaminedDraft("prompt-lookup", 0, 0)
             found = _look_up(context, task, sets, rows)
         else:
             path = find_draft(context.inputs["draft"], context.config.pair)
             weights = measure_weights(path)
-            draft = {"kind": task.kind, "digest": context.digests["draft"], **dataclasses.asdict(weights)}
+            draft = ExaminedDraft("model", weights.bytes, weights.parameters, context.digests["draft"])
             try:
                 found = _examine(context, task, path, sets, rows)
             except BrokenDraft as error:
@@ -62,13 +74,14 @@ def run(context: StageContext) -> Outcome:
                 rows.clear()
                 (context.out / BY_TOKEN).unlink(missing_ok=True)
                 found = {"broken": str(error)}
-        profile = {"schema": SCHEMA, "draft": draft, "conditions": _conditions(context, task), **found}
-        rows.write(profile, "prompts")
-    notes: dict[str, Any] = {name: profile[name] for name in ("crosscheck", "broken") if name in profile}
-    return Outcome({} if "broken" in profile else _headline(context, profile), notes=notes)
+        profile = Profile(draft=draft, conditions=_conditions(context, task), **found)
+        write_profile(rows, profile)
+    if profile.broken is not None:
+        return Outcome({}, notes={"broken": profile.broken})
+    return Outcome(_headline(context, profile), notes={"crosscheck": asdict(profile)["crosscheck"]})
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class _Set:
     """The completions at one sampling tuple."""
 
@@ -95,7 +108,7 @@ def _completions(context: StageContext, task: EvaluateTask, sampling: Sampling) 
     return read_completions(context.inputs["completions"], {task.split}, sampling)
 
 
-def _convention(context: StageContext, task: EvaluateTask) -> str:
+def _convention(context: StageContext, task: EvaluateTask) -> ConventionName:
     """How calls are counted. For dev completions no tokens past the end are stored, which an unclipped convention needs:
     there calls are counted as for a user."""
     convention = context.config.evaluate.convention
@@ -108,7 +121,7 @@ def _look_up(context: StageContext, task: EvaluateTask, sets: dict[str, _Set], r
     for name, item in sets.items():
         counts = prompt_lookup_counts(_completions(context, task, item.sampling), settings)
         tallies[name] = tally_counts(counts, settings.max_gamma, rows, name)
-    return _figures(context, sets, tallies) | {"crosscheck": None}
+    return _figures(context, sets, tallies)
 
 
 def _examine(
@@ -165,14 +178,14 @@ def _with_target(context: StageContext, task: EvaluateTask, pair: Pair, draft: A
     `forward_times`: seconds of a forward pass of both models on this machine, unless the target is on servers."""
     settings = context.config.evaluate
     if settings.crosscheck_prompts == 0 or task.split == "dev":
-        return {"crosscheck": None}
+        return {}
     stored = list(islice(_completions(context, task, GREEDY), settings.crosscheck_prompts))
     deployed = canonical(Sampling.from_config(context.config.sampling))
     sampled = (
         [] if deployed.greedy else list(islice(_completions(context, task, deployed), settings.crosscheck_prompts))
     )
 
-    def check(target: Any) -> dict[str, Any]:
+    def check(target: Any) -> CrossCheck:
         return cross_check(target, draft, stored, settings, pair.vocabulary, pair.stop_tokens, sampled)
 
     if context.config.generate.is_served and task.target == "target":
@@ -184,31 +197,26 @@ def _with_target(context: StageContext, task: EvaluateTask, pair: Pair, draft: A
     return {"crosscheck": check(target), "forward_times": _forward_times(target, draft, pair, settings.gamma)}
 
 
-def _forward_times(target: Any, draft: Any, pair: Pair, gamma: int) -> dict[str, Any]:
+def _forward_times(target: Any, draft: Any, pair: Pair, gamma: int) -> MeasuredTimes:
     """Seconds at batch 1: of the target by number of tokens (1 and gamma + 1), and of the draft over one token."""
     context = max(1, min(_TIMED_CONTEXT, pair.context - gamma - 1))
     times = measure_times(target, draft, pair.vocabulary, [gamma + 1], context=context, repeats=_TIMED_REPEATS)
-    return {
-        "device": hardware_class(target.device),
-        "context": context,
-        "target": {str(tokens): seconds for tokens, seconds in times.target.items()},
-        "draft": times.draft,
-    }
+    return MeasuredTimes(hardware_class(target.device), context, dict(times.target), times.draft)
 
 
-def _conditions(context: StageContext, task: EvaluateTask) -> dict[str, Any]:
+def _conditions(context: StageContext, task: EvaluateTask) -> ProfileConditions:
     config, settings = context.config, context.config.evaluate
-    return {
-        "completions": context.digests["completions"],
-        "convention": _convention(context, task),
-        "draft_sampling": settings.draft_sampling,
-        "sampling": config.sampling.model_dump(),
-        "dtype": config.pair.draft.dtype,
-        "confidence": settings.confidence,
-        "gamma": settings.gamma,
-        "max_gamma": settings.max_gamma,
-        "batch_tokens": settings.batch_tokens,
-    }
+    return ProfileConditions(
+        completions=context.digests["completions"],
+        convention=_convention(context, task),
+        draft_sampling=settings.draft_sampling,
+        sampling=SamplingSettings.of(config.sampling),
+        dtype=config.pair.draft.dtype,
+        confidence=settings.confidence,
+        gamma=settings.gamma,
+        max_gamma=settings.max_gamma,
+        batch_tokens=settings.batch_tokens,
+    )
 
 
 def _figures(context: StageContext, sets: dict[str, _Set], tallies: dict[str, AcceptanceTally]) -> dict[str, Any]:
@@ -218,7 +226,9 @@ def _figures(context: StageContext, sets: dict[str, _Set], tallies: dict[str, Ac
         "headline": figures["deployed"],
         "greedy": figures.get("greedy", figures["deployed"]),
         "samplings": [
-            {"prompts_as": name, "sampling": dataclasses.asdict(sets[name].sampling), **figures[name]}
+            SamplingFigures(
+                prompts_as=name, sampling=SamplingSettings.of(sets[name].sampling), **figures_of(figures[name])
+            )
             for name in sets
             if name not in ("deployed", "greedy")
         ],
@@ -226,16 +236,14 @@ def _figures(context: StageContext, sets: dict[str, _Set], tallies: dict[str, Ac
     }
 
 
-def _headline(context: StageContext, profile: dict[str, Any]) -> dict[str, float]:
-    gamma = str(context.config.evaluate.gamma)
+def _headline(context: StageContext, profile: Profile) -> dict[str, float]:
+    gamma, (headline, greedy) = context.config.evaluate.gamma, profile.examined
     found = {
-        "acceptance_rate": profile["headline"]["acceptance_rate"]["value"],
-        f"tokens_per_target_call_gamma_{gamma}": profile["headline"]["tokens_per_target_call"][gamma]["value"],
-        "acceptance_rate_greedy": profile["greedy"]["acceptance_rate"]["value"],
-        "loop_share_greedy": profile["greedy"]["loop_share"],
-        "draft_bytes": float(profile["draft"]["bytes"]),
+        "acceptance_rate": headline.acceptance_rate.value,
+        f"tokens_per_target_call_gamma_{gamma}": headline.tokens_per_target_call[gamma].value,
+        "acceptance_rate_greedy": greedy.acceptance_rate.value,
+        "loop_share_greedy": greedy.loop_share,
+        "draft_bytes": float(profile.draft.bytes),
     }
-    found |= {
-        f"acceptance_rate_{domain}": entry["acceptance_rate"]["value"] for domain, entry in profile["domains"].items()
-    }
+    found |= {f"acceptance_rate_{domain}": entry.acceptance_rate.value for domain, entry in profile.domains.items()}
     return {name: value for name, value in found.items() if np.isfinite(value)}

@@ -1,16 +1,14 @@
 """gate: applies the promotion rules. Chooses the variant of the candidate with the lowest predicted latency at the stated load,
 and compares it with the champion, or with the base draft where there is no champion."""
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from pipeline.acceptance.profile import PromptCounts, profile_counts
+from pipeline.acceptance.profile_file import Examination, read_examination
 from pipeline.acceptance.rounds import CONVENTIONS
-from pipeline.acceptance.schema import checked_profile
+from pipeline.acceptance.schema import Figures, read_profile
 from pipeline.config.quantize import Variant
 from pipeline.judgement.benefit import benefit_at_load, benefit_of_forward_times
 from pipeline.judgement.choice import CHOSEN, Contender, Standing, choose, not_made
@@ -31,7 +29,6 @@ from pipeline.running.pair_checks import left_out_variants
 from pipeline.running.tasks import UNQUANTIZED, draft_input, examination_input, profile_input
 from pipeline.store.artifacts import age_in_days, read_manifest
 from pipeline.store.files import read_json, write_json
-from pipeline.store.row_files import read_head
 
 
 def run(context: StageContext) -> Outcome:
@@ -44,7 +41,8 @@ def run(context: StageContext) -> Outcome:
     results = choose(_contenders(context))
     chosen = next(result.name for result in results if result.verdict == CHOSEN)
     has_champion = "champion" in context.inputs
-    examinations = _examinations(context, chosen, has_champion)
+    directories = _examined(context, chosen, has_champion)
+    examinations = {side: read_examination(directory) for side, directory in directories.items()}
     whole = _case(examinations, has_champion)
     case = _with_latency(context, chosen, without_prompts(whole, _seen(context, chosen, has_champion)))
     case = replace(case, target=_target(context), examination_days=age_in_days(context.inputs["completions"]))
@@ -63,7 +61,7 @@ def run(context: StageContext) -> Outcome:
         decision = already_champion(conditions)
     else:
         decision = decide(apply_rules(case, config.gate, config.evaluate.gamma, config.evaluate.confidence), conditions)
-    _write_review(context, decision, _examples(context, examinations, case))
+    _write_review(context, decision, _examples(context, directories, examinations, case))
     write_json(context.out / "decision.json", decision)
     return Outcome(decision_figures(decision), notes={"verdict": decision["verdict"], "reasons": decision["reasons"]})
 
@@ -98,9 +96,8 @@ def _timed(context: StageContext, variant: Variant) -> bool:
 
 
 def _acceptance(context: StageContext, variant: Variant) -> float | None:
-    head = read_head(context.inputs[examination_input(variant)] / "acceptance.json", "prompts")
-    found = (head.get("headline") or {}).get("acceptance_rate", {}).get("value")
-    return float(found) if found is not None and np.isfinite(found) else None
+    found = read_profile(context.inputs[examination_input(variant)]).headline
+    return None if found is None else found.acceptance_rate.value
 
 
 def _seconds(context: StageContext, variant: Variant) -> float | None:
@@ -122,40 +119,25 @@ def _serving(
     return workload.up_to(step_costs.max_gamma), step_costs, load.requests_per_second, load.max_batch, gamma
 
 
-@dataclass(frozen=True)
-class _Examination:
-    """The acceptance profile of one side, with the counts of its prompts."""
-
-    directory: Path
-    profile: Mapping[str, Any]
-    counts: Sequence[PromptCounts]
-
-
-def _examinations(context: StageContext, chosen: Variant, has_champion: bool) -> dict[str, _Examination]:
-    """By side: candidate, baseline (champion, or base draft), prompt_lookup."""
+def _examined(context: StageContext, chosen: Variant, has_champion: bool) -> dict[str, Path]:
+    """The directory of the examination by side: candidate, baseline (champion, or base draft), prompt_lookup."""
     names = {
         CANDIDATE: examination_input(chosen),
         BASELINE: "examination_champion" if has_champion else "examination_base",
         LOOKUP: "examination_lookup",
     }
-    found = {}
-    for side, name in names.items():
-        path = context.inputs[name] / "acceptance.json"
-        profile = checked_profile(read_json(path), str(path))
-        found[side] = _Examination(path.parent, profile, profile_counts(profile, str(path)))
-    return found
+    return {side: context.inputs[name] for side, name in names.items()}
 
 
-def _case(examinations: Mapping[str, _Examination], has_champion: bool) -> Case:
+def _case(examinations: Mapping[str, Examination], has_champion: bool) -> Case:
     profile = examinations[CANDIDATE].profile
-    check = profile.get("crosscheck")
     return Case(
         candidate=examinations[CANDIDATE].counts,
         baseline=examinations[BASELINE].counts,
         baseline_name="champion" if has_champion else "base draft",
         prompt_lookup=examinations[LOOKUP].counts,
-        draft_bytes=profile["draft"].get("bytes"),
-        crosscheck_agrees=None if check is None else bool(check["agrees"]),
+        draft_bytes=profile.draft.bytes,
+        crosscheck_agrees=None if profile.crosscheck is None else profile.crosscheck.agrees,
     )
 
 
@@ -165,14 +147,14 @@ def _seen(context: StageContext, chosen: Variant, has_champion: bool) -> Collect
     return frozenset().union(*(trained_on(find_draft(context.inputs[name], context.config.pair)) for name in drafts))
 
 
-def _evidence(context: StageContext, examinations: Mapping[str, _Examination], case: Case) -> dict[str, Any]:
+def _evidence(context: StageContext, examinations: Mapping[str, Examination], case: Case) -> dict[str, Any]:
     """The figures of the decision, what they buy, and where they come from."""
     settings = context.config.evaluate
     facts = {
         side: {
-            **examination.profile["draft"],
-            "greedy": _greedy(examination.profile),
-            "conditions": examination.profile["conditions"],
+            **asdict(examination.profile.draft),
+            "greedy": _greedy(examination.profile.greedy),
+            "conditions": asdict(examination.profile.conditions),
         }
         for side, examination in examinations.items()
     }
@@ -180,7 +162,7 @@ def _evidence(context: StageContext, examinations: Mapping[str, _Examination], c
     if context.digests.get("champion") == facts[CANDIDATE]["digest"]:
         del counts[BASELINE]  # the candidate itself
     compared = compare_drafts(counts, facts, settings.gamma, settings.confidence)
-    times = {side: examination.profile.get("forward_times") for side, examination in examinations.items()}
+    times = {side: examination.profile.forward_times for side, examination in examinations.items()}
     benefit = case.benefit or benefit_of_forward_times(times, compared["drafts"], settings.gamma)
     return {**compared, "benefit": benefit, "training": _training(context), "provenance": _provenance(context)}
 
@@ -190,9 +172,8 @@ def _target(context: StageContext) -> dict[str, Any]:
     return {name: facts[name] for name in ("source", "revision", "digest", "dtype")}
 
 
-def _greedy(profile: Mapping[str, Any]) -> dict[str, Any]:
-    found = profile.get("greedy")
-    return {} if found is None else {"acceptance_rate": found["acceptance_rate"], "loop_share": found["loop_share"]}
+def _greedy(found: Figures | None) -> dict[str, Any]:
+    return {} if found is None else {"acceptance_rate": asdict(found.acceptance_rate), "loop_share": found.loop_share}
 
 
 def _training(context: StageContext) -> list[dict[str, Any]]:
@@ -216,9 +197,11 @@ def _provenance(context: StageContext) -> dict[str, Any]:
     }
 
 
-def _examples(context: StageContext, examinations: Mapping[str, _Examination], case: Case) -> dict[str, Any]:
+def _examples(
+    context: StageContext, directories: Mapping[str, Path], examinations: Mapping[str, Examination], case: Case
+) -> dict[str, Any]:
     """Completions with the outcome of each token, for the page."""
-    if not case.candidate or context.digests.get("champion") == examinations[CANDIDATE].profile["draft"]["digest"]:
+    if not case.candidate or context.digests.get("champion") == examinations[CANDIDATE].profile.draft.digest:
         return {"examples": []}  # nothing was decided, and a repeated run loads no torch
     from pipeline.examination.examples import choose_examples, make_examples
     from pipeline.generation.completion_store import canonical, read_completions
@@ -226,7 +209,7 @@ def _examples(context: StageContext, examinations: Mapping[str, _Examination], c
     from pipeline.speculation.settings import Sampling
 
     config = context.config
-    sides = {side: examinations[side].directory for side in (CANDIDATE, BASELINE)}
+    sides = {side: directories[side] for side in (CANDIDATE, BASELINE)}
     sampling = canonical(Sampling.from_config(config.sampling))
     return make_examples(
         choose_examples(case.candidate, case.baseline, config.gate.examples),

@@ -9,6 +9,7 @@ from pipeline.judgement.decision import decide
 from pipeline.judgement.policy import Case, apply_rules
 from pipeline.judgement.schema import BASELINE, CANDIDATE, LOOKUP
 from tests.fakes import counted
+from tests.profiles import TIMES
 
 FACTS = {"kind": "model", "digest": "d2", "bytes": 2_500_000, "parameters": 640_000}
 CONDITIONS = {
@@ -31,7 +32,6 @@ TRAINING = [
     {"step": 4, "loss": 0.7},
     {"step": 8, "dev_acceptance_rate": 0.6, "dev_tokens_per_target_call": 2.2},
 ]
-TIMES = {"device": "cpu", "context": 128, "target": {"1": 0.002, "6": 0.003}, "draft": 0.0002}
 
 
 def make_decision(gain: float = 10.0, domain: str = "code", prompts: int = 50, **changes: Any) -> dict[str, Any]:

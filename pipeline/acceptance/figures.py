@@ -1,16 +1,16 @@
 """From per-prompt counts to figures with intervals, block by block. Memory does not grow with the number of prompts."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.acceptance.intervals import Interval
-from pipeline.acceptance.position_bins import BINS, bin_json, tokens_before_edges
+from pipeline.acceptance.position_bins import BINS, bin_edges, tokens_before_edges
 from pipeline.acceptance.profile import PromptCounts
 from pipeline.acceptance.ratio_sums import RatioSums
 from pipeline.acceptance.rounds import Floats, iid_tokens_per_call
+from pipeline.acceptance.schema import DomainFigures, Figures, PositionBin, Rounds
 from pipeline.errors import UnderstudyError
 
 _RATE = 0  # columns of the ratios: the acceptance rate, Omega by gamma, the rate by output position and by context
@@ -71,7 +71,7 @@ class AcceptanceTally:
         tokens_NK = np.concatenate(tokens, axis=1)
         return accepted, tokens_NK.astype(np.float64), tokens_NK > 0
 
-    def figures(self, confidence: float) -> dict[str, Any]:
+    def figures(self, confidence: float) -> Figures:
         """All figures, with intervals by prompt, stratified by domain. UnderstudyError if no prompt was added."""
         if not self._prompts:
             raise UnderstudyError("there is no completion to examine")
@@ -80,36 +80,33 @@ class AcceptanceTally:
         omega = {gamma: self._ratios.interval(gamma, confidence) for gamma in gammas}
         rounds_G, variance_G, _, positions_G = self._lists_4G
         per_position = (positions_G / rounds_G[-1]).tolist() if rounds_G[-1] else [0.0] * self._max_gamma
-        return {
-            "prompts": self._prompts,
-            "tokens": self._tokens,
-            "acceptance_rate": alpha.json(),
-            "tokens_per_target_call": {str(g): omega[g].json() for g in gammas},
-            "mean_acceptance_length": {str(g): self._acceptance_length(g) for g in gammas},
-            "rounds": {
-                str(g): {"expected": float(rounds_G[g - 1]), "standard_deviation": float(variance_G[g - 1] ** 0.5)}
-                for g in gammas
-            },
-            "iid_error": {str(g): iid_tokens_per_call(alpha.value, g) - omega[g].value for g in gammas},
-            "per_position_acceptance": per_position,
-            "conditional_acceptance": [
+        return Figures(
+            prompts=self._prompts,
+            tokens=self._tokens,
+            acceptance_rate=alpha.figure,
+            tokens_per_target_call={g: omega[g].figure for g in gammas},
+            mean_acceptance_length={g: self._acceptance_length(g) for g in gammas},
+            rounds={g: Rounds(float(rounds_G[g - 1]), float(variance_G[g - 1] ** 0.5)) for g in gammas},
+            iid_error={g: float(iid_tokens_per_call(alpha.value, g) - omega[g].value) for g in gammas},
+            per_position_acceptance=per_position,
+            conditional_acceptance=[
                 value / before if before > 0 else 0.0
                 for value, before in zip(per_position, [1.0, *per_position], strict=False)
             ],
-            "loop_share": self._loop_tokens / self._tokens,
-            "acceptance_rate_without_loops": self._without_loops(),
-            "by_output_position": self._by_bin(self._output, confidence),
-            "by_context_length": self._by_bin(self._context, confidence),
-        }
+            loop_share=self._loop_tokens / self._tokens,
+            acceptance_rate_without_loops=self._without_loops(),
+            by_output_position=self._by_bin(self._output, confidence),
+            by_context_length=self._by_bin(self._context, confidence),
+        )
 
-    def domains(self, gamma: int, confidence: float) -> dict[str, Any]:
+    def domains(self, gamma: int, confidence: float) -> dict[str, DomainFigures]:
         """Acceptance rate and Omega of each domain."""
         return {
-            domain: {
-                "prompts": self._ratios.prompts(_RATE, domain),
-                "acceptance_rate": self._acceptance(confidence, domain).json(),
-                "tokens_per_target_call": {str(gamma): self._ratios.interval(gamma, confidence, domain).json()},
-            }
+            domain: DomainFigures(
+                self._ratios.prompts(_RATE, domain),
+                self._acceptance(confidence, domain).figure,
+                {gamma: self._ratios.interval(gamma, confidence, domain).figure},
+            )
             for domain in self._ratios.strata
         }
 
@@ -130,16 +127,16 @@ class AcceptanceTally:
         tokens = self._tokens - self._loop_tokens
         return (self._accepted - self._loop_accepted) / tokens if self._examines_all and tokens > 0 else None
 
-    def _by_bin(self, first: int, confidence: float) -> list[Mapping[str, Any]] | None:
+    def _by_bin(self, first: int, confidence: float) -> list[PositionBin] | None:
         """Acceptance by position, for the bins that hold any token; None for prompt-lookup."""
         if not self._examines_all:
             return None
         return [
-            {
-                **bin_json(number),
-                "tokens": int(self._ratios.denominator(first + number)),
-                "acceptance_rate": self._ratios.interval(first + number, confidence).json(),
-            }
+            PositionBin(
+                *bin_edges(number),
+                int(self._ratios.denominator(first + number)),
+                self._ratios.interval(first + number, confidence).figure,
+            )
             for number in range(BINS)
             if self._ratios.prompts(first + number)
         ]

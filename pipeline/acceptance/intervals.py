@@ -16,11 +16,12 @@ With fewer than 5 degrees of freedom there is no interval: the bounds are infini
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
+
+from pipeline.acceptance.schema import Figure
 
 Floats = NDArray[np.float64]
 
@@ -33,7 +34,7 @@ class Interval:
     """An estimate with its confidence bounds; `prompts` is the number of independent units.
 
     `error` is the standard error, `dof` its degrees of freedom and `skewness` that of the estimate: the power of a test follows
-    from them. They are NaN where the interval was not made from them, are not compared, and are not in the JSON.
+    from them. They are NaN where the interval was not made from them, are not compared, and are not in files.
     """
 
     value: float
@@ -44,14 +45,11 @@ class Interval:
     dof: float = field(default=float("nan"), compare=False, repr=False)
     skewness: float = field(default=float("nan"), compare=False, repr=False)
 
-    def json(self) -> dict[str, Any]:
-        """As JSON; infinite bounds are null."""
-        bounds = {"low": self.low, "high": self.high}
-        return {
-            "value": self.value,
-            "prompts": self.prompts,
-            **{name: bound if np.isfinite(bound) else None for name, bound in bounds.items()},
-        }
+    @property
+    def figure(self) -> Figure:
+        """As files have it: bounds that are infinite are not known."""
+        low, high = (float(bound) if np.isfinite(bound) else None for bound in (self.low, self.high))
+        return Figure(float(self.value), low, high, int(self.prompts))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ def accepted_by_bin(a_BT: Floats, places_BE: NDArray[np.int64]) -> Floats:
     return found_BE
 
 
-def bin_json(number: int) -> dict[str, int | None]:
-    """A bin's first position, and the first position after it."""
+def bin_edges(number: int) -> tuple[int, int | None]:
+    """A bin's first position, and the first position after it; None for the last bin."""
     last = number == BINS - 1
-    return {"from": int(EDGES[number]), "to": None if last else int(EDGES[number + 1])}
+    return int(EDGES[number]), None if last else int(EDGES[number + 1])

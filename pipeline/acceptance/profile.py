@@ -1,10 +1,10 @@
-"""A draft's acceptance profile: the counts of each prompt, to JSON and back. No I/O, no model.
+"""The counts of each prompt of an examination, to JSON and back. No I/O, no model.
 
 The per-prompt counts are the sufficient statistics: every figure (`pipeline/acceptance/figures.py`), gain and paired
 interval follows from them, so a gate or a regression check needs nothing else.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -165,16 +165,6 @@ def counts_from_json(rows: Any) -> list[PromptCounts]:
         if not 0 <= row.accepted <= row.examined:
             raise ValueError(f"prompt {row.id}: {row.accepted} accepted of {row.examined} examined tokens")
     return counts
-
-
-def profile_counts(profile: Mapping[str, Any], where: str) -> list[PromptCounts]:
-    """Counts of the completions as deployed, from an `acceptance.json`. UnderstudyError naming `where` if they are damaged."""
-    try:
-        return counts_from_json(profile["prompts"]["deployed"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise UnderstudyError(
-            f"{where}: not a complete acceptance profile ({error}); examine the draft again"
-        ) from None
 
 
 def _same_prompts(draft: Sequence[PromptCounts], base: Sequence[PromptCounts]) -> None:

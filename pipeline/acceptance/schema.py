@@ -1,18 +1,258 @@
-"""The schema version of `acceptance.json`. Standard library only, because reports import it."""
+"""The content of `acceptance.json` above its rows: a draft's examination as figures. Imports no numpy, because reports read it.
 
-from typing import Any
+Figures by draft length are dictionaries from gamma. `pipeline/acceptance/profile.py` has the rows, one per prompt.
+"""
 
-from pipeline.errors import UnderstudyError
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
 
-SCHEMA = 2
+from pydantic import TypeAdapter
+
+from pipeline.errors import BrokenDraft
+from pipeline.speculation.settings import SamplingFields
+from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, CountKey, Format, Number, Text
+from pipeline.store.row_files import read_head
+
+SCHEMA = 3
+FILE = "acceptance.json"
+ROWS = "prompts"  # the key of the rows
+
+ConventionName = Literal["user", "transformers", "vllm", "openvino"]  # `pipeline/acceptance/rounds.py`
+Drafting = Literal["probabilistic", "greedy"]  # how draft tokens are chosen
+DEPLOYED, GREEDY = "deployed", "greedy"  # lists of rows
 
 
-def checked_profile(raw: Any, where: str) -> dict[str, Any]:
-    """`raw` as an `acceptance.json` of this version; UnderstudyError naming both schemas otherwise."""
-    found = raw.get("schema") if isinstance(raw, dict) else None
-    if found != SCHEMA:
-        raise UnderstudyError(
-            f"{where}: the acceptance profile has schema {found!r}, and this version reads schema {SCHEMA}; examine the draft "
-            "again (`understudy run` with the same config)"
-        )
-    return dict(raw)
+@dataclass(frozen=True)
+class Figure:
+    """An estimate with its confidence bounds, which are None where they are not known. `prompts`: number of independent units."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    value: Number
+    low: Number | None
+    high: Number | None
+    prompts: Count
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Rounds of one decode of all examined completions: expectation, and the standard deviation from random acceptance."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    expected: Number
+    standard_deviation: Number
+
+
+@dataclass(frozen=True)
+class PositionBin:
+    """Acceptance at the positions from `start` to before `end` (None: no end), over the prompts that reach them."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    start: Count
+    end: Count | None
+    tokens: Count
+    acceptance_rate: Figure
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """All figures of one set of completions. Lists are by position in the draft, at the largest gamma."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    prompts: Count
+    tokens: Count
+    acceptance_rate: Figure  # of prompt-lookup: accepted / examined tokens
+    tokens_per_target_call: dict[CountKey, Figure]
+    mean_acceptance_length: dict[CountKey, Number]  # 1 + accepted / rounds
+    rounds: dict[CountKey, Rounds]
+    iid_error: dict[CountKey, Number]  # Omega by the iid formula, minus the exact Omega
+    per_position_acceptance: list[Number]
+    conditional_acceptance: list[Number]  # given that the token before was accepted
+    loop_share: Number
+    acceptance_rate_without_loops: Number | None  # None where every token is in a loop, and for prompt-lookup
+    by_output_position: list[PositionBin] | None  # None for prompt-lookup
+    by_context_length: list[PositionBin] | None
+
+
+@dataclass(frozen=True)
+class DomainFigures:
+    """Figures over the prompts of one domain; tokens per target call at `evaluate.gamma` only."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    prompts: Count
+    acceptance_rate: Figure
+    tokens_per_target_call: dict[CountKey, Figure]
+
+
+@dataclass(frozen=True)
+class SamplingSettings:
+    """Sampling settings at which completions were generated."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    temperature: Number
+    top_k: Count
+    top_p: Number
+    min_p: Number
+
+    @classmethod
+    def of(cls, settings: SamplingFields) -> "SamplingSettings":
+        """Of a config section, or of `Sampling`."""
+        return cls(settings.temperature, settings.top_k, settings.top_p, settings.min_p)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingFigures(Figures):
+    """Figures at one of `generate.examination_samplings`. `prompts_as`: the name of its rows."""
+
+    prompts_as: Text
+    sampling: SamplingSettings
+
+
+@dataclass(frozen=True)
+class ExaminedDraft:
+    """The draft. Prompt-lookup has no weights and no digest."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    kind: Literal["model", "prompt-lookup"]
+    bytes: Count
+    parameters: Count
+    digest: Text | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileConditions:
+    """What the figures depend on, beside the draft."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    completions: Text  # key
+    convention: ConventionName
+    draft_sampling: Drafting
+    sampling: SamplingSettings  # of the deployment
+    dtype: Text
+    confidence: Number
+    gamma: Count
+    max_gamma: Count
+    batch_tokens: Count
+
+
+@dataclass(frozen=True)
+class MeasuredTimes:
+    """Seconds of a forward pass at batch size 1: of the target by number of tokens, and of the draft over one token."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    device: Text
+    context: Count  # tokens in the cache
+    target: dict[CountKey, Number]
+    draft: Number
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """Where a decode differs from the examination: in a token of the target, or in the end of a round of the draft."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    prompt: Text
+    position: Count
+    of: Literal["target", "draft"]
+    gap: Number  # between the two logits
+    round: Count | None = None  # of the draft
+
+
+@dataclass(frozen=True)
+class DifferentCompletion:
+    """A completion whose stored log p is not that of the target. `difference`: mean of its tokens, in nats."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    prompt: Text
+    difference: Number
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogPCheck:
+    """Stored log p compared with a teacher-forced pass of the target."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    completions: Count
+    largest_difference: Number
+    tolerance: Number
+    different: list[DifferentCompletion]
+    agrees: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossCheck:
+    """A greedy decode compared with the prediction of the examination."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    prompts: Count
+    tokens: Count
+    gamma: Count
+    rounds_predicted: Count
+    rounds_decoded: Count
+    differences: list[Difference]
+    exact_arithmetic: bool
+    log_p: LogPCheck
+    agrees: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """The examination of one draft. One that cannot be examined has `broken`, the reason, and no figures."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    schema: int = SCHEMA
+    draft: ExaminedDraft
+    conditions: ProfileConditions
+    broken: Text | None = None
+    headline: Figures | None = None  # at the deployment's sampling settings
+    greedy: Figures | None = None  # at temperature 0
+    samplings: list[SamplingFigures] = field(default_factory=list)
+    domains: dict[Text, DomainFigures] = field(default_factory=dict)
+    forward_times: MeasuredTimes | None = None  # None without a cross-check, and for a served target
+    crosscheck: CrossCheck | None = None
+
+    @property
+    def examined(self) -> tuple[Figures, Figures]:
+        """`headline` and `greedy`. BrokenDraft for a draft without figures."""
+        if self.headline is None or self.greedy is None:
+            raise BrokenDraft(self.broken or "the draft has no figures")
+        return self.headline, self.greedy
+
+
+_FORMAT = Format(
+    name="acceptance profile",
+    schema=SCHEMA,
+    remedy="examine the draft again (`understudy run` with the same config)",
+    content=TypeAdapter(Profile),
+)
+
+
+def parse_profile(raw: Any, where: str) -> Profile:
+    """The content of an `acceptance.json`, whose rows are not looked at. UnderstudyError naming `where` if it is not one."""
+    head = {name: value for name, value in raw.items() if name != ROWS} if isinstance(raw, dict) else raw
+    return _FORMAT.parse(head, where)
+
+
+def read_profile(examination: Path) -> Profile:
+    """The figures in an `evaluate` artifact; its rows are not read. UnderstudyError naming the file if it is damaged."""
+    path = examination / FILE
+    return parse_profile(read_head(path, ROWS), str(path))
+
+
+def figures_of(found: Figures) -> dict[str, Any]:
+    """The figures by name, for a class that adds fields to them."""
+    return {item.name: getattr(found, item.name) for item in fields(Figures)}

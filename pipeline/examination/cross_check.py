@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from pipeline.acceptance.schema import CrossCheck, Difference
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.examination.examiner import Examiner
 from pipeline.examination.stored_log_p import CompletionWithLogP, compare_log_p
@@ -49,7 +50,7 @@ def cross_check(
     vocabulary: int,
     stop_tokens: Sequence[int],
     sampled: Sequence[CompletionWithLogP] = (),
-) -> dict[str, Any]:
+) -> CrossCheck:
     """Decode the first `settings.crosscheck_tokens` tokens of each stored completion with draft length
     `settings.crosscheck_gamma`; compare text and rounds. Compare these completions and those in `sampled`, at other settings,
     with teacher-forced passes of the target.
@@ -65,7 +66,7 @@ def cross_check(
     # A batch size of its own: in lower precision rounding, and so `agrees`, must not depend on a setting for memory.
     examiner = Examiner(GREEDY, settings.model_copy(update={"batch_tokens": _BATCH_TOKENS}), vocabulary)
     accepted = examiner.acceptance(draft, decoded)
-    ties: list[dict[str, Any]] = []
+    ties: list[Difference] = []
     predicted = seen = 0
     for item, own, completion, a_T in zip(stored, decoded, completions, accepted, strict=True):
         ties += _text_difference(target, item, own, vocabulary)
@@ -74,18 +75,18 @@ def cross_check(
         ties += _trace_difference(draft, item, own, trace, actual, vocabulary)
     exact = all(_is_fp32(model) for model in (target, draft))
     log_p = compare_log_p(target, [*stored, *sampled], vocabulary, _is_fp32(target))
-    same_rounds = all(tie["gap"] < NEAR_TIE for tie in ties) if exact else abs(seen - predicted) <= _leeway(predicted)
-    return {
-        "prompts": len(stored),
-        "tokens": sum(len(own.tokens) for own in decoded),
-        "gamma": gamma,
-        "rounds_predicted": predicted,
-        "rounds_decoded": seen,
-        "differences": ties,
-        "exact_arithmetic": exact,
-        "log_p": log_p,
-        "agrees": same_rounds and log_p["agrees"],
-    }
+    same_rounds = all(tie.gap < NEAR_TIE for tie in ties) if exact else abs(seen - predicted) <= _leeway(predicted)
+    return CrossCheck(
+        prompts=len(stored),
+        tokens=sum(len(own.tokens) for own in decoded),
+        gamma=gamma,
+        rounds_predicted=predicted,
+        rounds_decoded=seen,
+        differences=ties,
+        exact_arithmetic=exact,
+        log_p=log_p,
+        agrees=same_rounds and log_p.agrees,
+    )
 
 
 def _leeway(rounds: int) -> float:
@@ -111,10 +112,10 @@ def decoded_starts(completion: Completion) -> list[int]:
     return [0, *(int(end) for end in ends[:-1])]
 
 
-def _text_difference(target: Any, item: GreedyCompletion, own: _Decoded, vocabulary: int) -> list[dict[str, Any]]:
+def _text_difference(target: Any, item: GreedyCompletion, own: _Decoded, vocabulary: int) -> list[Difference]:
     stored = item.tokens[: len(own.tokens)].tolist()
     found = first_divergence(target, item.prompt.tolist(), stored, own.tokens.tolist(), vocabulary)
-    return [] if found is None else [{"prompt": item.id, "position": found[0], "of": "target", "gap": found[1]}]
+    return [] if found is None else [Difference(prompt=item.id, position=found[0], of="target", gap=found[1])]
 
 
 def first_divergence(
@@ -131,7 +132,7 @@ def first_divergence(
 
 def _trace_difference(
     draft: Any, item: GreedyCompletion, own: _Decoded, trace: list[int], actual: list[int], vocabulary: int
-) -> list[dict[str, Any]]:
+) -> list[Difference]:
     """The first round that did not end where predicted, with the gap between the draft's two highest logits there.
 
     Where one side has one round more, the other side's last round reached the end of the text."""
@@ -141,13 +142,7 @@ def _trace_difference(
             prefix = [*own.prompt.tolist(), *own.tokens[:position].tolist()]
             best = _logits_at(draft, prefix, vocabulary).topk(2).values
             return [
-                {
-                    "prompt": item.id,
-                    "position": position,
-                    "of": "draft",
-                    "round": number,
-                    "gap": float(best[0] - best[1]),
-                }
+                Difference(prompt=item.id, position=position, of="draft", round=number, gap=float(best[0] - best[1]))
             ]
     return []
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.acceptance.figures import AcceptanceTally
+from pipeline.acceptance.schema import DomainFigures, Figure, Figures
 from pipeline.config.corpus import PromptSource
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.corpus.prompt_store import Prompt
@@ -49,12 +50,11 @@ class Finding:
     an upper bound, because a decoder does more than forward passes."""
 
     name: str
-    figures: Mapping[str, Any]  # as in acceptance.json
-    domains: Mapping[str, Any]
+    figures: Figures
+    domains: Mapping[str, DomainFigures]
     cost_ratio: float  # a draft pass over a target pass
     gamma: int
-    # value; low, high: interval over prompts, widened by the slowest and fastest repetition of the measurement
-    speedup: Mapping[str, float | None]
+    speedup: Figure  # interval over prompts, widened by the slowest and fastest repetition of the measurement
     break_even: float | None  # acceptance rate at which the speedup is 1
     verdict: str
     pays: bool | None  # None: no verdict
@@ -225,26 +225,29 @@ def _finding(
     gammas = [gamma for gamma in _GAMMAS if gamma <= settings.max_gamma]
     # The decode time is the number of rounds times the time of one. A convention may count the prefill as a call, which
     # plain decoding needs too; a round yields 1 + accepted / rounds tokens under every convention.
-    yields = {gamma: figures["mean_acceptance_length"][str(gamma)] for gamma in gammas}
+    yields = {gamma: figures.mean_acceptance_length[gamma] for gamma in gammas}
     gamma, speedup = best_gamma(yields, times)
     by_repetition = [ideal_speedup(yields[gamma], gamma, repetition) for repetition in repetitions]
-    omega = figures["tokens_per_target_call"][str(gamma)]
+    omega = figures.tokens_per_target_call[gamma]
     # The pooled times are medians, each of its own repetition, so their speedup may lie outside those of the repetitions.
-    bounds = {
-        side: None if omega[side] is None else extreme * omega[side] / omega["value"]
-        for side, extreme in (("low", min(*by_repetition, speedup)), ("high", max(*by_repetition, speedup)))
-    }
+    low, high = (
+        None if bound is None else extreme * bound / omega.value
+        for bound, extreme in (
+            (omega.low, min(*by_repetition, speedup)),
+            (omega.high, max(*by_repetition, speedup)),
+        )
+    )
     domains = tally.domains(gamma, settings.confidence)
-    pays = _pays(figures["prompts"], bounds["low"], bounds["high"])
+    pays = _pays(figures.prompts, low, high)
     return Finding(
         name=name,
         figures=figures,
         domains=domains,
         cost_ratio=times.cost_ratio,
         gamma=gamma,
-        speedup={"value": speedup, **bounds},
+        speedup=Figure(speedup, low, high, omega.prompts),
         break_even=None if name == LOOKUP else break_even_acceptance(times, gammas),
-        verdict=f"{name}: {_verdict(figures['prompts'], pays, gamma, speedup, bounds['low'])}",
+        verdict=f"{name}: {_verdict(figures.prompts, pays, gamma, speedup, low)}",
         pays=pays,
         arithmetic=None if ratio is None else operations_factor(yields[gamma], gamma, ratio),
     )

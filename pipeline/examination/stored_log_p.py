@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from pipeline.acceptance.schema import DifferentCompletion, LogPCheck
 from pipeline.speculation.sampling import log_probabilities
 from pipeline.speculation.settings import Sampling
 
@@ -42,7 +43,7 @@ class CompletionWithLogP(Protocol):
 
 def compare_log_p(
     target: Any, stored: Sequence[CompletionWithLogP], vocabulary: int, exact_arithmetic: bool
-) -> dict[str, Any]:
+) -> LogPCheck:
     """The largest mean difference of a completion, and the completions that differ by more than the tolerance."""
     base = TOLERANCE if exact_arithmetic else TOLERANCE_LOWER_PRECISION
     largest, different = 0.0, []
@@ -51,14 +52,14 @@ def compare_log_p(
         largest = max(largest, difference)
         temperature = 1.0 if item.sampling.greedy else item.sampling.temperature
         if difference > base / min(1.0, temperature):  # a temperature below 1 enlarges differences of logits
-            different.append({"prompt": item.id, "difference": difference})
-    return {
-        "completions": len(stored),
-        "largest_difference": largest,
-        "tolerance": base,
-        "different": different,
-        "agrees": not different,
-    }
+            different.append(DifferentCompletion(item.id, difference))
+    return LogPCheck(
+        completions=len(stored),
+        largest_difference=largest,
+        tolerance=base,
+        different=different,
+        agrees=not different,
+    )
 
 
 @torch.inference_mode()

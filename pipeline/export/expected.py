@@ -143,7 +143,7 @@ def _check_unchanged(subject: Subject, found: dict[str, Any], drafting: str) -> 
         and alike
         and (drafting == config.evaluate.draft_sampling or config.sampling.temperature == 0)
     ):
-        before, now = profile["headline"]["acceptance_rate"]["value"], found["deployed"]["acceptance_rate"]
+        before, now = profile.examined[0].acceptance_rate.value, found["deployed"]["acceptance_rate"]
         if abs(now - before) > _MOST_DIFFERENCE:
             raise UnderstudyError(
                 f"{subject.label}: the exported weights have the acceptance rate {now:.4f}, and {before:.4f} was examined; "

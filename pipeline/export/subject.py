@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.acceptance.schema import checked_profile
+from pipeline.acceptance.schema import Profile, read_profile
 from pipeline.config.loading import parse_stored_config
 from pipeline.config.quantize import Variant
 from pipeline.config.root import Config
@@ -15,7 +15,6 @@ from pipeline.models.stored_pair import Pair, read_pair
 from pipeline.registry.registry import RegisteredDraft, Registry
 from pipeline.running.tasks import UNQUANTIZED
 from pipeline.store.artifacts import Store
-from pipeline.store.files import read_json
 from pipeline.store.runs import RunRecord, find_built, require_run
 
 
@@ -34,10 +33,9 @@ class Subject:
     completions: Path  # that it was examined on
 
     @property
-    def profile(self) -> dict[str, Any]:
-        """The stored examination."""
-        path = self.examination / "acceptance.json"
-        return checked_profile(read_json(path), str(path))
+    def profile(self) -> Profile:
+        """The figures of the stored examination."""
+        return read_profile(self.examination)
 
     @property
     def target_config(self) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ which is an upper bound for a server.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pipeline.acceptance.schema import MeasuredTimes
 from pipeline.config.quantiles import quantile_name
 from pipeline.judgement.schema import BASELINE, CANDIDATE, FORWARD_TIMES, LOAD, PLAIN
 from pipeline.latency.costs.speedup import ForwardTimes
@@ -63,23 +64,23 @@ def _latencies(found: Latency, quantiles: Sequence[float]) -> dict[str, Any]:
 
 
 def benefit_of_forward_times(
-    times: Mapping[str, Mapping[str, Any] | None], drafts: Mapping[str, Mapping[str, Any]], gamma: int
+    times: Mapping[str, MeasuredTimes | None], drafts: Mapping[str, Mapping[str, Any]], gamma: int
 ) -> dict[str, Any] | None:
     """For one request at a time. `times`: by side, `forward_times` of its examination; `drafts` as in `compare_drafts`. None
     where the candidate has no times."""
     measured = times.get(CANDIDATE)
-    if not measured or CANDIDATE not in drafts:
+    if measured is None or CANDIDATE not in drafts:
         return None
-    plain = float(measured["target"]["1"])
+    plain = measured.target[1]
     sides = {PLAIN: {"ms_per_token": 1000 * plain, "tokens_per_second": 1 / plain}}
     for side in (CANDIDATE, BASELINE):
         found = times.get(side)
         if found and side in drafts:
-            round_seconds = ForwardTimes({int(n): s for n, s in found["target"].items()}, found["draft"]).round(gamma)
+            round_seconds = ForwardTimes(found.target, found.draft).round(gamma)
             # A decode's rounds yield 1 + accepted / rounds tokens under every convention.
             seconds = round_seconds / drafts[side]["mean_acceptance_length"][str(gamma)]
             # A ratio within one examination; times of two examinations differ by what else the machine did.
-            speedup = float(found["target"]["1"]) / seconds
+            speedup = found.target[1] / seconds
             sides[side] = {
                 "ms_per_token": 1000 * plain / speedup,
                 "tokens_per_second": speedup / plain,
@@ -87,11 +88,11 @@ def benefit_of_forward_times(
             }
     return {
         "basis": FORWARD_TIMES,
-        "device": measured["device"],
-        "context": measured["context"],
+        "device": measured.device,
+        "context": measured.context,
         "gamma": gamma,
         "target_ms": 1000 * plain,
-        "verify_ms": 1000 * float(measured["target"][str(gamma + 1)]),
-        "draft_ms": 1000 * float(measured["draft"]),
+        "verify_ms": 1000 * measured.target[gamma + 1],
+        "draft_ms": 1000 * measured.draft,
         "sides": sides,
     }

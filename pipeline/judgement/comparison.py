@@ -1,6 +1,8 @@
 """The figures of a decision: the drafts over the same prompts as the rules, and the paired gains. Pure."""
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from pipeline.acceptance.figures import AcceptanceTally
@@ -12,7 +14,10 @@ def draft_figures(counts: Sequence[PromptCounts], gamma: int, confidence: float)
     """All figures of one draft, with `domains`. UnderstudyError without a prompt."""
     tally = AcceptanceTally(len(counts[0].calls) if counts else 1)
     tally.add(counts)
-    return tally.figures(confidence) | {"domains": tally.domains(gamma, confidence)}
+    found = asdict(tally.figures(confidence)) | {
+        "domains": {domain: asdict(entry) for domain, entry in tally.domains(gamma, confidence).items()}
+    }
+    return dict(json.loads(json.dumps(found)))
 
 
 def compare_drafts(
@@ -38,10 +43,12 @@ def _gains(drafts: Mapping[str, Sequence[PromptCounts]], confidence: float) -> d
         pair[0].append(ours)
         pair[1].append(theirs)
     return {
-        "acceptance_rate": acceptance_gain(candidate, baseline, confidence).json(),
+        "acceptance_rate": asdict(acceptance_gain(candidate, baseline, confidence).figure),
         "tokens_per_target_call": {
-            str(gamma): omega_gain(candidate, baseline, gamma, confidence).json()
+            str(gamma): asdict(omega_gain(candidate, baseline, gamma, confidence).figure)
             for gamma in range(1, len(candidate[0].calls) + 1)
         },
-        "domains": {domain: acceptance_gain(*by_domain[domain], confidence).json() for domain in sorted(by_domain)},
+        "domains": {
+            domain: asdict(acceptance_gain(*by_domain[domain], confidence).figure) for domain in sorted(by_domain)
+        },
     }

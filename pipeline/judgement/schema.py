@@ -4,7 +4,7 @@ without numpy."""
 from collections.abc import Mapping
 from typing import Any
 
-SCHEMA = 4
+SCHEMA = 5
 PROMOTE, REFUSE, ALREADY_CHAMPION = "promote", "refuse", "already_champion"  # the verdict
 PASS, FAIL, NO_VERDICT = "pass", "fail", "no verdict"  # of a rule
 CANDIDATE, BASELINE, LOOKUP, PLAIN = "candidate", "baseline", "prompt_lookup", "plain"  # sides of the comparison

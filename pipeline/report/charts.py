@@ -57,8 +57,8 @@ class Charts:
         ticks: dict[int, str] = {}
         for side, found in drafts.items():
             bins = found.get(key) or []
-            self._points(axes, side, [entry["from"] for entry in bins], [entry["acceptance_rate"] for entry in bins])
-            ticks |= {entry["from"]: f"{entry['from']}+" for entry in bins}
+            self._points(axes, side, [entry["start"] for entry in bins], [entry["acceptance_rate"] for entry in bins])
+            ticks |= {entry["start"]: f"{entry['start']}+" for entry in bins}
         axes.set_xscale("symlog", base=2, linthresh=16)
         axes.set_xticks(sorted(ticks), [ticks[at] for at in sorted(ticks)])
         axes.minorticks_off()

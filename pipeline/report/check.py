@@ -115,7 +115,7 @@ def check_json(result: CheckResult) -> dict[str, Any]:
             "hardware": found.baseline_hardware,
         }
         figures = {
-            "difference": found.difference.json(),
+            "difference": asdict(found.difference.figure),
             "margin": found.margin,
             "confidence": found.conditions.settings.confidence,
             "left_out": list(found.left_out_prompts),
@@ -124,7 +124,7 @@ def check_json(result: CheckResult) -> dict[str, Any]:
                     "domain": one.domain,
                     "draft": one.draft,
                     "baseline": one.baseline,
-                    "difference": one.difference.json(),
+                    "difference": asdict(one.difference.figure),
                 }
                 for one in found.domains
             ],

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pipeline.acceptance.schema import Figure, PositionBin
 from pipeline.examination.probe import LOOKUP, Finding, Probe
 from pipeline.report.console import Report
 
@@ -28,7 +29,7 @@ def print_probe(found: Probe, conditions: Mapping[str, Any], notes: Sequence[str
         out.text(line)
     columns = [column for column in COLUMNS if greedy or column not in _GREEDY_COLUMNS]
     rows = [
-        [finding.name, _interval(finding.figures["acceptance_rate"], 3), *_cells(finding, greedy)]
+        [finding.name, _interval(finding.figures.acceptance_rate, 3), *_cells(finding, greedy)]
         for finding in found.findings
     ]
     out.table(columns, rows, left=("draft",))
@@ -55,8 +56,8 @@ def _print_acceptance(out: Report, finding: Finding) -> None:
     out.line(f"{finding.name}, acceptance rate")
     if len(finding.domains) > 1:
         out.text("  by domain: " + _list(_domains(finding)), indent=4)
-    out.text("  by position in the output: " + _list(_bins(finding.figures["by_output_position"])), indent=4)
-    out.text("  by context length: " + _list(_bins(finding.figures["by_context_length"])), indent=4)
+    out.text("  by position in the output: " + _list(_bins(finding.figures.by_output_position)), indent=4)
+    out.text("  by context length: " + _list(_bins(finding.figures.by_context_length)), indent=4)
 
 
 def _headline(found: Probe, conditions: Mapping[str, Any]) -> str:
@@ -69,7 +70,7 @@ def _headline(found: Probe, conditions: Mapping[str, Any]) -> str:
     of = f" of {found.stored:,}" if found.stored > found.examined else ""
     of += f" ({found.seen:,} more were left out because a draft was trained on them)" if found.seen else ""
     return (
-        f"{found.examined:,}{of} prompts, {figures['tokens']:,} target tokens at temperature "
+        f"{found.examined:,}{of} prompts, {figures.tokens:,} target tokens at temperature "
         f"{sampling['temperature']:g}{filters}; draft sampling: {conditions['draft_sampling']}; convention for "
         f"target calls: {conditions['convention']}"
     )
@@ -77,35 +78,37 @@ def _headline(found: Probe, conditions: Mapping[str, Any]) -> str:
 
 def _cells(finding: Finding, greedy: bool) -> list[str]:
     figures = finding.figures
-    without = figures["acceptance_rate_without_loops"]
-    loops = ["-" if without is None else f"{without:.3f}", f"{figures['loop_share']:.0%}"] if greedy else []
+    without = figures.acceptance_rate_without_loops
+    loops = ["-" if without is None else f"{without:.3f}", f"{figures.loop_share:.0%}"] if greedy else []
     # Prompt-lookup proposes nothing in many rounds, so its acceptance rate has no break-even.
     never = "-" if finding.name == LOOKUP else "never"
     return [
         *loops,
         never if finding.break_even is None else f"{finding.break_even:.3f}",
         str(finding.gamma),
-        _interval(figures["tokens_per_target_call"][str(finding.gamma)], 2),
+        _interval(figures.tokens_per_target_call[finding.gamma], 2),
         f"{finding.cost_ratio:.3f}",
         "-" if finding.arithmetic is None else f"{finding.arithmetic:.2f}",
         _interval(finding.speedup, 2),
     ]
 
 
-def _domains(finding: Finding) -> list[tuple[str, Mapping[str, Any]]]:
-    return [(name, entry["acceptance_rate"]) for name, entry in finding.domains.items()]
+def _domains(finding: Finding) -> list[tuple[str, Figure]]:
+    return [(name, entry.acceptance_rate) for name, entry in finding.domains.items()]
 
 
-def _bins(bins: Sequence[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
-    ends = ["+" if entry["to"] is None else f"-{entry['to'] - 1}" for entry in bins]
-    return [(f"{entry['from']}{end}:", entry["acceptance_rate"]) for entry, end in zip(bins, ends, strict=True)]
+def _bins(bins: Sequence[PositionBin] | None) -> list[tuple[str, Figure]]:
+    return [
+        (f"{entry.start}{'+' if entry.end is None else f'-{entry.end - 1}'}:", entry.acceptance_rate)
+        for entry in bins or ()
+    ]
 
 
-def _list(entries: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-    return ", ".join(f"{name} {rate['value']:.3f}" for name, rate in entries)
+def _list(entries: Sequence[tuple[str, Figure]]) -> str:
+    return ", ".join(f"{name} {rate.value:.3f}" for name, rate in entries)
 
 
-def _interval(entry: Mapping[str, Any], digits: int) -> str:
-    if entry["low"] is None:
-        return f"{entry['value']:.{digits}f}"
-    return f"{entry['value']:.{digits}f} [{entry['low']:.{digits}f}, {entry['high']:.{digits}f}]"
+def _interval(figure: Figure, digits: int) -> str:
+    if figure.low is None or figure.high is None:
+        return f"{figure.value:.{digits}f}"
+    return f"{figure.value:.{digits}f} [{figure.low:.{digits}f}, {figure.high:.{digits}f}]"

@@ -1,9 +1,11 @@
 """The summary of a run as text for a terminal, a log file or a pipe."""
 
 import shlex
+from dataclasses import asdict
 from typing import Any
 
-from pipeline.judgement.headline import power_summary
+from pipeline.acceptance.schema import Figure
+from pipeline.judgement.headline import interval, power_summary
 from pipeline.report.console import NO_BREAK, Report
 from pipeline.report.plan import curve_text
 from pipeline.report.summary import DraftLine, Summary
@@ -72,7 +74,7 @@ def _print_stages(out: Report, summary: Summary) -> None:
 
 
 def _print_drafts(out: Report, summary: Summary) -> None:
-    prompts = max((line.acceptance_rate["prompts"] for line in summary.drafts if line.acceptance_rate), default=0)
+    prompts = max((line.acceptance_rate.prompts for line in summary.drafts if line.acceptance_rate), default=0)
     rows = [
         [
             _NAMES.get(line.name, line.name),
@@ -98,12 +100,8 @@ def _figures(line: DraftLine) -> list[str]:
     ]
 
 
-def _interval(figure: dict[str, Any] | None, digits: int) -> str:
-    if figure is None:
-        return "-"
-    if figure["low"] is None:
-        return f"{figure['value']:.{digits}f} [no interval]"
-    return f"{figure['value']:.{digits}f} [{figure['low']:.{digits}f}, {figure['high']:.{digits}f}]"
+def _interval(figure: Figure | None, digits: int) -> str:
+    return "-" if figure is None else interval(asdict(figure), digits)
 
 
 def _perplexity(figures: dict[str, float]) -> str:

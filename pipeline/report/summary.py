@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.acceptance.schema import checked_profile
+from pipeline.acceptance.schema import Figure, read_profile
 from pipeline.config.loading import parse_stored_config
 from pipeline.config.pair import SERVER
 from pipeline.distillation.learning_curve import CURVE
@@ -12,7 +12,6 @@ from pipeline.registry.tracking import ui_link
 from pipeline.running.jobs import expand
 from pipeline.store.artifacts import Artifact, Store
 from pipeline.store.files import read_json
-from pipeline.store.row_files import read_head
 from pipeline.store.runs import RunRecord
 
 _SHOWN = ("pair", "distill", "evaluate")
@@ -28,20 +27,20 @@ class StageLine:
     seconds: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DraftLine:
-    """A row of the table of drafts. Intervals are {"value", "low", "high", "prompts"}; a broken draft has no figures."""
+    """A row of the table of drafts. A broken draft has no figures."""
 
     name: str
     megabytes: float
     broken: str | None = None  # why the draft cannot be examined
-    acceptance_rate: dict[str, Any] | None = None
-    tokens_per_target_call: dict[str, Any] | None = None
+    acceptance_rate: Figure | None = None
+    tokens_per_target_call: Figure | None = None
     acceptance_rate_greedy: float | None = None
     loop_share: float | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Summary:
     """What people see of a run."""
 
@@ -92,20 +91,20 @@ def summarise(store: Store, record: RunRecord) -> Summary:
             perplexity = {name: value for name, value in artifact.figures.items() if name.startswith("perplexity_")}
     promotion = record.jobs.get("promote", {}).get("notes")
     return Summary(
-        record.id,
-        record.state,
-        stages,
-        gamma,
-        float(record.config["sampling"]["temperature"]),
-        drafts,
-        perplexity,
-        record.decision,
-        promotion,
-        ui_link(record, store),
-        curve,
-        directories,
-        examination,
-        record.failure,
+        run=record.id,
+        state=record.state,
+        stages=stages,
+        gamma=gamma,
+        temperature=float(record.config["sampling"]["temperature"]),
+        drafts=drafts,
+        perplexity=perplexity,
+        decision=record.decision,
+        promotion=promotion,
+        mlflow=ui_link(record, store),
+        learning_curve=curve,
+        directories=directories,
+        examination=examination,
+        failure=record.failure,
     )
 
 
@@ -119,19 +118,18 @@ def _task(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _draft(artifact: Artifact, name: str, gamma: int) -> DraftLine:
-    path = artifact.path / "acceptance.json"
-    profile = checked_profile(read_head(path, "prompts"), str(path))
-    megabytes = profile["draft"]["bytes"] / 1e6
-    if "broken" in profile:
-        return DraftLine(name, megabytes, profile["broken"])
+    profile = read_profile(artifact.path)
+    megabytes = profile.draft.bytes / 1e6
+    if profile.broken is not None:
+        return DraftLine(name=name, megabytes=megabytes, broken=profile.broken)
+    headline, greedy = profile.examined
     return DraftLine(
-        name,
-        megabytes,
-        None,
-        profile["headline"]["acceptance_rate"],
-        profile["headline"]["tokens_per_target_call"][str(gamma)],
-        profile["greedy"]["acceptance_rate"]["value"],
-        profile["greedy"]["loop_share"],
+        name=name,
+        megabytes=megabytes,
+        acceptance_rate=headline.acceptance_rate,
+        tokens_per_target_call=headline.tokens_per_target_call[gamma],
+        acceptance_rate_greedy=greedy.acceptance_rate.value,
+        loop_share=greedy.loop_share,
     )
 
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.acceptance.baseline import Conditions, Examined, read_baseline
-from pipeline.acceptance.profile import profile_counts
-from pipeline.acceptance.schema import checked_profile
+from pipeline.acceptance.profile_file import read_examination
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.config.loading import parse_stored_config
 from pipeline.config.pair import Dtype
@@ -18,7 +17,7 @@ from pipeline.judgement.regression import differing
 from pipeline.models.draft_directory import trained_on_before
 from pipeline.registry.registry import CHALLENGER, CHAMPION, PREVIOUS, RegisteredDraft, Registry, registry_for
 from pipeline.store.artifacts import Artifact, Store
-from pipeline.store.files import read_json, read_user_json
+from pipeline.store.files import read_user_json
 from pipeline.store.runs import RunRecord, find_built, list_runs, require_run
 
 _REGISTERED = re.compile(rf"(?P<name>[^/@]+)@(?P<which>{CHAMPION}|{PREVIOUS}|{CHALLENGER}|\d+)")
@@ -99,8 +98,7 @@ def _of_run(store: Store, record: RunRecord) -> Operand:
     drafts, part = ("distill", "candidate") if variant == "unquantized" else (f"quantize/{variant}", variant)
     draft, evaluated = find_built(store, record, drafts), find_built(store, record, f"evaluate/{part}")
     generated = find_built(store, record, "generate")
-    path = evaluated.path / "acceptance.json"
-    counts = profile_counts(checked_profile(read_json(path), str(path)), str(path))
+    counts = read_examination(evaluated.path).counts
     settings = Settings(evaluate=config.evaluate, dtype=config.pair.draft.dtype)
     examined = Examined(
         counts=counts,

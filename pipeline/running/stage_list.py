@@ -22,8 +22,8 @@ STAGES: tuple[Stage, ...] = (
     Stage("generate", 5, "target completions and distributions"),
     Stage("distill", 4, "train the draft"),
     Stage("quantize", 2, "INT8, INT4, FP8 variants of the draft"),
-    Stage("evaluate", 5, "teacher-forced acceptance, every draft length"),
-    Stage("gate", 6, "apply the promotion rules"),
+    Stage("evaluate", 6, "teacher-forced acceptance, every draft length"),
+    Stage("gate", 7, "apply the promotion rules"),
     Stage("promote", 1, "register the draft and set the alias `champion`", cached=False),
 )
 

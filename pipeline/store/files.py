@@ -1,8 +1,10 @@
 """JSON files, written atomically, and digests of values and files. Does not depend on artifacts."""
 
+import contextlib
 import hashlib
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +52,15 @@ def write_json(path: Path, value: Any) -> None:
 
 def read_json(path: Path) -> Any:
     """Parse a machine-written file; UnderstudyError names a missing or damaged one."""
-    try:
+    with naming(path):
         return json.loads(path.read_text(encoding="utf-8"))
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Errors of reading and parsing the machine-written file `path` become an UnderstudyError that names it."""
+    try:
+        yield
     except FileNotFoundError:
         raise UnderstudyError(f"{path}: no such file") from None
     except OSError as error:

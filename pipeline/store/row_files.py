@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from pipeline.errors import UnderstudyError
+from pipeline.store.files import naming
 
 
 class RowFile:
@@ -71,16 +71,12 @@ def read_head(path: Path, key: str) -> Any:
 
     Raises UnderstudyError naming a file that is missing or damaged.
     """
-    text = ""
-    try:
+    text, last = "", f" {json.dumps(key)}: {{"
+    with naming(path):
         with path.open(encoding="utf-8") as stream:
             for line in stream:
-                if line.rstrip("\n") == f" {json.dumps(key)}: {{":
+                if line.rstrip("\n") == last:
                     text = text.rstrip().removesuffix(",") + "}"
                     break
                 text += line
         return json.loads(text)
-    except FileNotFoundError:
-        raise UnderstudyError(f"{path}: no such file") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UnderstudyError(f"{path}: damaged ({error}); delete it and run again") from None

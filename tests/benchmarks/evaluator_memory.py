@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -94,14 +95,14 @@ def _examine(directory: Path) -> dict[str, float]:
 
         tally = tally_counts(counted(), settings.max_gamma, spools, "deployed")
         figures = tally.figures(settings.confidence)
-        spools.write(figures, "prompts")
+        spools.write(asdict(figures), "prompts")
     seconds = time.perf_counter() - began
     return {
         "before_mib": before,
         "peak_mib": mib("status", "VmHWM"),
         "anonymous_mib": anonymous,
         "seconds": seconds,
-        "tokens_per_second": figures["tokens"] / seconds,
+        "tokens_per_second": figures.tokens / seconds,
     }
 
 

@@ -65,7 +65,7 @@ def _measure() -> dict[str, Any]:
         "ratio": median(ratios),
         "tokens_per_target_call": {
             "assisted generation": tokens / calls,
-            "examination": figures["tokens_per_target_call"][str(GAMMA)]["value"],
+            "examination": figures.tokens_per_target_call[GAMMA].value,
         },
     }
 

@@ -5,6 +5,7 @@ Two drafts are centred to equal acceptance, or to a stated loss, by moving every
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -93,7 +94,7 @@ def _measure(name: str, traces: Traces) -> dict[str, Any]:
     assert needed is not None
     return {
         "drafts": name,
-        "gain": traces.gain.json(),
+        "gain": asdict(traces.gain.figure),
         "error_of_one_prompt": equal.gain.error * len(traces.examined_N) ** 0.5,
         "needed": needed,
         "needed_80": power.prompts_needed["0.8"],

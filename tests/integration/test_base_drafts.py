@@ -92,7 +92,7 @@ def test_a_champion_from_before_the_target_gained_tokens(smoke: Smoke, loop: Pla
     ended = loop.understudy("run", config, "--run", "gained")
     assert ended.code in (0, 3), ended.err
     profile = json.loads((loop.artifact("evaluate/champion", "gained") / "acceptance.json").read_text())
-    assert "broken" not in profile
+    assert profile["broken"] is None
     assert 514 == json.loads((loop.artifact("pair", "gained") / "pair.json").read_text())["vocabulary"]
     assert 0.1 < profile["headline"]["acceptance_rate"]["value"] < 1
 

@@ -1,7 +1,7 @@
 """What a draft buys, from forward times and at a load."""
 
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -13,14 +13,15 @@ from pipeline.judgement.schema import BASELINE, CANDIDATE, PASS, PLAIN
 from pipeline.latency.load.prediction import predict
 from pipeline.registry.run_content import decision_points
 from pipeline.report.page import review_page
-from tests.decisions import TIMES, make_decision, make_example_set
+from tests.decisions import make_decision, make_example_set
+from tests.profiles import TIMES
 from tests.unit.test_prediction import WORKLOAD, step_costs_of
 
 
 def test_a_machine_that_was_busy_in_one_examination_changes_nothing() -> None:
     """Times of the baseline's examination, ten times as long, give the same time per token: only ratios are used across them."""
     drafts = make_decision()["drafts"]
-    slow = {**TIMES, "target": {"1": 0.02, "6": 0.03}, "draft": 0.002}
+    slow = replace(TIMES, target={1: 0.02, 6: 0.03}, draft=0.002)
     even = benefit_of_forward_times({CANDIDATE: TIMES, BASELINE: TIMES}, drafts, 5)
     busy = benefit_of_forward_times({CANDIDATE: TIMES, BASELINE: slow}, drafts, 5)
     assert even is not None

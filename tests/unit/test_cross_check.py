@@ -45,9 +45,10 @@ def test_a_sound_pair_agrees(pair: tuple[Any, Any]) -> None:
     found = cross_check(*pair, _stored(pair[0]), settings(12), 32, [])
 
     assert {"prompts": 3, "tokens": 36, "gamma": 3, "differences": [], "exact_arithmetic": True, "agrees": True} == {
-        name: found[name] for name in ("prompts", "tokens", "gamma", "differences", "exact_arithmetic", "agrees")
+        name: getattr(found, name)
+        for name in ("prompts", "tokens", "gamma", "differences", "exact_arithmetic", "agrees")
     }
-    assert found["rounds_predicted"] == found["rounds_decoded"]
+    assert found.rounds_predicted == found.rounds_decoded
 
 
 def test_a_changed_completion_is_found(pair: tuple[Any, Any]) -> None:
@@ -56,9 +57,9 @@ def test_a_changed_completion_is_found(pair: tuple[Any, Any]) -> None:
     stored[1].tokens[5] = (stored[1].tokens[5] + 1) % 32
     found = cross_check(*pair, stored, settings(12), 32, [])
 
-    assert [("p1", 5, "target")] == [(d["prompt"], d["position"], d["of"]) for d in found["differences"]]
-    assert found["differences"][0]["gap"] > 2e-5
-    assert found["agrees"] is False
+    assert [("p1", 5, "target")] == [(d.prompt, d.position, d.of) for d in found.differences]
+    assert found.differences[0].gap > 2e-5
+    assert found.agrees is False
 
 
 def test_differences_of_lower_precision_are_listed_but_explained() -> None:
@@ -73,8 +74,8 @@ def test_differences_of_lower_precision_are_listed_but_explained() -> None:
         target, target, [stored_completion([1, 2], [*text[:7], other], greedy=True)], settings(8), 8, []
     )
 
-    assert (False, True) == (found["exact_arithmetic"], found["agrees"])
-    assert found["differences"]
+    assert (False, True) == (found.exact_arithmetic, found.agrees)
+    assert found.differences
 
 
 def _sampled(target: Any, sampling: Sampling, seed: int = 0) -> list[StoredCompletion]:
@@ -97,11 +98,11 @@ def test_stored_log_p_is_compared_with_the_targets_own_pass(
     target = tiny_llama(41, layers=1, dtype=dtype)
     stored, sampled = _stored(target), _sampled(target, sampling)
     found = cross_check(target, target, stored, settings(12), 32, [], sampled)
-    assert (True, 6) == (found["agrees"], found["log_p"]["completions"])
+    assert (True, 6) == (found.agrees, found.log_p.completions)
 
     off = [replace(item, log_p=item.log_p - shift * (item.id == "s1")) for item in sampled]
     found = cross_check(target, target, stored, settings(12), 32, [], off)
-    assert (False, ["s1"]) == (found["agrees"], [entry["prompt"] for entry in found["log_p"]["different"]])
+    assert (False, ["s1"]) == (found.agrees, [entry.prompt for entry in found.log_p.different])
 
 
 def test_a_log_p_that_is_no_number_is_a_difference(pair: tuple[Any, Any]) -> None:
@@ -110,7 +111,7 @@ def test_a_log_p_that_is_no_number_is_a_difference(pair: tuple[Any, Any]) -> Non
     broken = [replace(sampled[0], log_p=np.full_like(sampled[0].log_p, np.nan)), *sampled[1:]]
     found = cross_check(pair[0], pair[0], stored, settings(12), 32, [], broken)
 
-    assert (False, ["s0"]) == (found["agrees"], [entry["prompt"] for entry in found["log_p"]["different"]])
+    assert (False, ["s0"]) == (found.agrees, [entry.prompt for entry in found.log_p.different])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -118,8 +119,8 @@ def test_a_greedy_text_of_another_model_is_found(pair: tuple[Any, Any], dtype: t
     """Stored greedy tokens must have the highest logits of the target's own pass, or nearly so."""
     target, other = (tiny_llama(seed, layers=1, dtype=dtype) for seed in (41, 42))
 
-    assert cross_check(target, target, _stored(target), settings(12), 32, [])["log_p"]["agrees"]
-    assert not cross_check(target, target, _stored(other), settings(12), 32, [])["agrees"]
+    assert cross_check(target, target, _stored(target), settings(12), 32, []).log_p.agrees
+    assert not cross_check(target, target, _stored(other), settings(12), 32, []).agrees
 
 
 class _Fickle(TableModel):
@@ -148,8 +149,8 @@ def test_a_round_that_ended_elsewhere_is_found(position: int, monkeypatch: pytes
     found = cross_check(target, draft, [stored], settings(8), 8, [])
 
     # Position s predicts token s + 1 of the sequence; two of them are the prompt.
-    assert [("draft", position - 1)] == [(d["of"], d["position"]) for d in found["differences"]]
-    assert found["agrees"] is False
+    assert [("draft", position - 1)] == [(d.of, d.position) for d in found.differences]
+    assert found.agrees is False
 
 
 @pytest.mark.parametrize(("gap", "agrees"), [(1e-6, True), (1e-4, False)])
@@ -164,8 +165,8 @@ def test_only_rounding_makes_a_near_tie(gap: float, agrees: bool) -> None:
     (stored,) = [stored_completion([1, 2], [*text[:7], other], greedy=True)]
     found = cross_check(target, target, [stored], settings(8), 8, [])
 
-    assert [(7, pytest.approx(gap, rel=1e-6))] == [(d["position"], d["gap"]) for d in found["differences"]]
-    assert agrees == found["agrees"]
+    assert [(7, pytest.approx(gap, rel=1e-6))] == [(d.position, d.gap) for d in found.differences]
+    assert agrees == found.agrees
 
 
 def test_a_setting_for_memory_changes_no_batch(pair: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +202,7 @@ def test_in_lower_precision_the_number_of_rounds_must_still_agree(
     """A decode that takes far more rounds than predicted is a broken engine or draft, whatever the precision."""
     target, draft = (model.bfloat16() for model in pair)
     stored = _stored(target)
-    assert cross_check(target, draft, stored, settings(12), 32, [])["agrees"]
+    assert cross_check(target, draft, stored, settings(12), 32, []).agrees
     monkeypatch.setattr("pipeline.examination.cross_check.round_starts", lambda a_T, gamma: [0])
     found = cross_check(target, draft, stored, settings(12), 32, [])
-    assert (False, False) == (found["exact_arithmetic"], found["agrees"])
+    assert (False, False) == (found.exact_arithmetic, found.agrees)

@@ -9,6 +9,7 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from pipeline.acceptance.baseline import baseline_json, read_baseline
-from pipeline.acceptance.profile import counts_json, profile_counts
-from pipeline.acceptance.schema import SCHEMA, checked_profile
+from pipeline.acceptance.profile import counts_json
+from pipeline.acceptance.profile_file import read_examination
+from pipeline.acceptance.schema import read_profile
 from pipeline.config.corpus import PromptSource
 from pipeline.config.loading import load_config, parse_stored_config
 from pipeline.config.root import Config
@@ -36,6 +38,7 @@ from pipeline.latency.load.workload import read_workload
 from pipeline.store.artifacts import MANIFEST, Store
 from pipeline.store.files import canonical_json, read_json
 from pipeline.store.runs import find_built, list_runs, require_run
+from tests.profiles import profile_json
 from tests.strategies import (
     csv_text,
     damaged,
@@ -79,10 +82,7 @@ ROWS: list[Any] = [
     {"messages": [{"role": role, "content": "Why?"} for role in ("system", "user", "assistant", "tool", "user")]},
     {"turns": ["One question", "and another"], "tools": '[{"type": "function"}]'},
 ]
-EXAMINATION = {
-    "schema": SCHEMA, "conditions": {"convention": "user"}, "draft": {"kind": "model", "digest": "d"},
-    "prompts": {"deployed": counts_json(COUNTS)},
-}  # fmt: skip
+EXAMINATION = json.loads(json.dumps(profile_json(COUNTS)))
 
 
 @contextmanager
@@ -234,7 +234,7 @@ def test_costs_and_profiles(place: Path, content: bytes) -> None:
 
 
 @fuzzed
-@given(json_files(EXAMINATION, EXAMINATION | {"prompts": counts_json(COUNTS)}))
+@given(json_files(EXAMINATION, baseline_json(BASELINE)))
 def test_workloads(place: Path, content: bytes) -> None:
     """What is read of an `acceptance.json` has finite rounds."""
     path = place / "acceptance.json"
@@ -262,8 +262,9 @@ def test_acceptance_profiles(place: Path, content: bytes) -> None:
     path = place / "acceptance.json"
     path.write_bytes(content)
     with _read_or_refused(path):
-        counts = profile_counts(checked_profile(read_json(path), str(path)), str(path))
-        canonical_json(counts_json(counts))
+        read_profile(place)
+        found = read_examination(place)
+        canonical_json([asdict(found.profile), counts_json(found.counts)])
 
 
 @fuzzed

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pipeline.acceptance.figures import AcceptanceTally
-from pipeline.acceptance.position_bins import BINS, accepted_by_bin, bin_json, tokens_before_edges
+from pipeline.acceptance.position_bins import BINS, accepted_by_bin, bin_edges, tokens_before_edges
 from pipeline.acceptance.profile import Completions, PromptCounts, count_completions
 from pipeline.acceptance.rounds import CONVENTIONS
 
@@ -32,8 +32,8 @@ def _counts() -> list[PromptCounts]:
 
 def test_the_first_bins_begin_at_powers_of_two() -> None:
     """[0, 16), [16, 32), [32, 64), ...; the last one has no end."""
-    assert [{"from": 0, "to": 16}, {"from": 16, "to": 32}, {"from": 32, "to": 64}] == [bin_json(n) for n in range(3)]
-    assert {"from": 2**30, "to": None} == bin_json(BINS - 1)
+    assert [(0, 16), (16, 32), (32, 64)] == [bin_edges(n) for n in range(3)]
+    assert (2**30, None) == bin_edges(BINS - 1)
 
 
 @pytest.mark.parametrize("before_B", [np.zeros_like(PROMPTS), PROMPTS], ids=["output", "context"])
@@ -58,7 +58,7 @@ def test_figures_by_position_are_ratios_over_the_prompts_that_reach_it(name: str
     """A bin's rate is accepted mass / tokens, its units are the prompts with a token in it; empty bins are omitted."""
     tally = AcceptanceTally(2)
     tally.add(_counts())
-    found = tally.figures(0.95)[name]
+    found = getattr(tally.figures(0.95), name)
     tokens, mass, prompts = defaultdict(int), defaultdict(float), defaultdict(set)
     for row, values in enumerate(_a()):
         for position, value in enumerate(values, int(PROMPTS[row]) if name == "by_context_length" else 0):
@@ -66,9 +66,9 @@ def test_figures_by_position_are_ratios_over_the_prompts_that_reach_it(name: str
             mass[_bin(position)] += value
             prompts[_bin(position)].add(row)
 
-    assert [tokens[number] for number in sorted(tokens)] == [entry["tokens"] for entry in found]
-    assert [bin_json(number)["from"] for number in sorted(tokens)] == [entry["from"] for entry in found]
+    assert [tokens[number] for number in sorted(tokens)] == [entry.tokens for entry in found]
+    assert [bin_edges(number)[0] for number in sorted(tokens)] == [entry.start for entry in found]
     for number, entry in zip(sorted(tokens), found, strict=True):
-        assert mass[number] / tokens[number] == pytest.approx(entry["acceptance_rate"]["value"])
-        assert len(prompts[number]) == entry["acceptance_rate"]["prompts"]
-    assert int(LENGTHS.sum()) == sum(entry["tokens"] for entry in found)
+        assert mass[number] / tokens[number] == pytest.approx(entry.acceptance_rate.value)
+        assert len(prompts[number]) == entry.acceptance_rate.prompts
+    assert int(LENGTHS.sum()) == sum(entry.tokens for entry in found)

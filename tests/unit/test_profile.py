@@ -1,9 +1,11 @@
 """From counts to figures, to JSON and back."""
 
 import json
+import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,14 +22,17 @@ from pipeline.acceptance.profile import (
     counts_json,
     omega_gain,
 )
+from pipeline.acceptance.profile_file import parse_examination, read_examination, write_profile
 from pipeline.acceptance.rounds import CONVENTIONS, expected_rounds, iid_tokens_per_call
-from pipeline.acceptance.schema import SCHEMA, checked_profile
+from pipeline.acceptance.schema import FILE, SCHEMA, DomainFigures, Figures, parse_profile, read_profile
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.errors import UnderstudyError
 from pipeline.examination.examiner import Examiner
 from pipeline.examination.prompt_lookup import prompt_lookup_counts
 from pipeline.speculation.settings import Sampling
+from pipeline.store.row_files import RowFile
 from tests.fakes import counted, stored_completion, table_model
+from tests.profiles import make_profile, profile_json
 
 LENGTHS, EXTRA, GAMMAS = [9, 4, 12, 7], 3, 4
 
@@ -44,11 +49,11 @@ def _completions() -> Completions:
     return Completions(list("abcd"), domains, np.array([14, 1, 40, 9]), np.array(LENGTHS), loops)
 
 
-def figures(counts: Sequence[PromptCounts], confidence: float) -> dict[str, Any]:
+def figures(counts: Sequence[PromptCounts], confidence: float) -> Figures:
     return _tally(counts).figures(confidence)
 
 
-def by_domain(counts: Sequence[PromptCounts], gamma: int, confidence: float) -> dict[str, Any]:
+def by_domain(counts: Sequence[PromptCounts], gamma: int, confidence: float) -> dict[str, DomainFigures]:
     return _tally(counts).domains(gamma, confidence)
 
 
@@ -85,22 +90,20 @@ def test_figures_are_ratios_of_sums() -> None:
     places = [sum(item.per_position[i] for item in counts) / rounds for i in range(GAMMAS)]
     omega = tokens / sum(item.calls[3] for item in counts)
 
-    assert (4, tokens) == (found["prompts"], found["tokens"])
-    assert alpha == pytest.approx(found["acceptance_rate"]["value"])
-    assert omega == pytest.approx(found["tokens_per_target_call"]["4"]["value"])
+    assert (4, tokens) == (found.prompts, found.tokens)
+    assert alpha == pytest.approx(found.acceptance_rate.value)
+    assert omega == pytest.approx(found.tokens_per_target_call[4].value)
     assert 1 + sum(item.accepted_drafts[3] for item in counts) / rounds == pytest.approx(
-        found["mean_acceptance_length"]["4"]
+        found.mean_acceptance_length[4]
     )
-    assert iid_tokens_per_call(alpha, 4) - omega == pytest.approx(found["iid_error"]["4"])
-    assert places == pytest.approx(found["per_position_acceptance"])
-    assert [places[0], *(b / a for a, b in pairwise(places))] == pytest.approx(found["conditional_acceptance"])
-    assert {
-        "expected": pytest.approx(rounds),
-        "standard_deviation": pytest.approx(sum(item.rounds_variance[3] for item in counts) ** 0.5),
-    } == found["rounds"]["4"]
-    assert 8 / tokens == pytest.approx(found["loop_share"])
+    assert iid_tokens_per_call(alpha, 4) - omega == pytest.approx(found.iid_error[4])
+    assert places == pytest.approx(found.per_position_acceptance)
+    assert [places[0], *(b / a for a, b in pairwise(places))] == pytest.approx(found.conditional_acceptance)
+    assert rounds == pytest.approx(found.rounds[4].expected)
+    assert sum(item.rounds_variance[3] for item in counts) ** 0.5 == pytest.approx(found.rounds[4].standard_deviation)
+    assert 8 / tokens == pytest.approx(found.loop_share)
     assert (alpha * tokens - sum(item.loop_accepted for item in counts)) / (tokens - 8) == pytest.approx(
-        found["acceptance_rate_without_loops"]
+        found.acceptance_rate_without_loops
     )
 
 
@@ -112,8 +115,11 @@ def test_figures_do_not_depend_on_how_prompts_come_in() -> None:
         tally.add([item])
     tally.add([])
 
-    assert _flat(figures(counts, 0.95)) == pytest.approx(_flat(tally.figures(0.95)), rel=1e-9)
-    assert _flat(by_domain(counts, 2, 0.9)) == pytest.approx(_flat(tally.domains(2, 0.9)), rel=1e-9)
+    assert _flat(asdict(figures(counts, 0.95))) == pytest.approx(_flat(asdict(tally.figures(0.95))), rel=1e-9)
+    at_once, one_by_one = by_domain(counts, 2, 0.9), tally.domains(2, 0.9)
+    assert list(at_once) == list(one_by_one)
+    for domain, found in at_once.items():
+        assert _flat(asdict(found)) == pytest.approx(_flat(asdict(one_by_one[domain])), rel=1e-9)
 
 
 def _flat(value: Any, path: str = "") -> dict[str, float]:
@@ -131,10 +137,8 @@ def test_domains_have_their_own_figures() -> None:
     code = [counts[1], counts[3]]
 
     assert ["chat", "code"] == list(found)
-    assert sum(item.accepted for item in code) / 11 == pytest.approx(found["code"]["acceptance_rate"]["value"])
-    assert 11 / sum(item.calls[1] for item in code) == pytest.approx(
-        found["code"]["tokens_per_target_call"]["2"]["value"]
-    )
+    assert sum(item.accepted for item in code) / 11 == pytest.approx(found["code"].acceptance_rate.value)
+    assert 11 / sum(item.calls[1] for item in code) == pytest.approx(found["code"].tokens_per_target_call[2].value)
 
 
 def test_counts_survive_json() -> None:
@@ -142,9 +146,8 @@ def test_counts_survive_json() -> None:
     counts = _counts()
 
     assert counts == counts_from_json(json.loads(json.dumps(counts_json(counts), allow_nan=False)))
-    json.dumps(figures(counts[:1], 0.95), allow_nan=False)
-    assert {"value", "prompts", "low", "high"} == set(figures(counts[:1], 0.95)["acceptance_rate"])
-    assert figures(counts[:1], 0.95)["acceptance_rate"]["low"] is None
+    json.dumps(asdict(figures(counts[:1], 0.95)), allow_nan=False)
+    assert figures(counts[:1], 0.95).acceptance_rate.low is None
 
 
 def test_a_gain_is_over_the_same_prompts_or_an_error() -> None:
@@ -167,10 +170,10 @@ def test_gains_are_differences_of_figures() -> None:
     draft, base = _counts(), [replace(i, accepted=i.accepted / 2, calls=[2 * c for c in i.calls]) for i in _counts()]
     better, worse = figures(draft, 0.95), figures(base, 0.95)
 
-    assert better["acceptance_rate"]["value"] / 2 == pytest.approx(acceptance_gain(draft, base, 0.95).value)
-    for gamma in ("1", "4"):
-        one, other = (f["tokens_per_target_call"][gamma]["value"] for f in (better, worse))
-        assert one - other == pytest.approx(omega_gain(draft, base, int(gamma), 0.95).value)
+    assert better.acceptance_rate.value / 2 == pytest.approx(acceptance_gain(draft, base, 0.95).value)
+    for gamma in (1, 4):
+        one, other = (f.tokens_per_target_call[gamma].value for f in (better, worse))
+        assert one - other == pytest.approx(omega_gain(draft, base, gamma, 0.95).value)
 
 
 def test_a_lookahead_too_short_for_vllm_names_the_key_to_raise() -> None:
@@ -197,18 +200,56 @@ def test_one_token_completions_have_no_round_under_vllm() -> None:
     ]
     found = figures(counts, 0.95)
 
-    assert {"1": 1.0} == found["mean_acceptance_length"]
-    assert [0.0] == found["per_position_acceptance"]
+    assert {1: 1.0} == found.mean_acceptance_length
+    assert [0.0] == found.per_position_acceptance
 
 
-@pytest.mark.parametrize("raw", [None, [], {}, {"schema": 1}, {"schema": 3}, {"schema": "2"}])
+@pytest.mark.parametrize("raw", [None, [], {}, {"schema": 1}, {"schema": SCHEMA + 1}, {"schema": str(SCHEMA)}])
 def test_a_profile_of_another_schema_is_refused_in_one_line(raw: Any) -> None:
     """Both schemas, the file and the remedy are named; nothing is guessed."""
     with pytest.raises(
-        UnderstudyError, match=r"^a\.json: the acceptance profile has schema .*, .* reads schema 2; examine .* again"
+        UnderstudyError,
+        match=rf"^a\.json: the acceptance profile has schema .*, .* reads schema {SCHEMA}; examine .* again",
     ):
-        checked_profile(raw, "a.json")
-    assert {"schema": SCHEMA, "draft": {}} == checked_profile({"schema": SCHEMA, "draft": {}}, "a.json")
+        parse_profile(raw, "a.json")
+
+
+def test_a_profile_survives_its_file(tmp_path: Path) -> None:
+    """Draft lengths are text in JSON, and numbers again when read."""
+    profile, counts = make_profile(_counts()), _counts()
+    with RowFile(tmp_path / FILE, ["deployed"]) as rows:
+        rows.add("deployed", counts_json(counts))
+        write_profile(rows, profile)
+
+    assert profile == read_profile(tmp_path)
+    assert (profile, counts) == tuple(vars(read_examination(tmp_path)).values())
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "named"),
+    [
+        (
+            ("headline", "acceptance_rate", "value"),
+            "0.7",
+            "headline.acceptance_rate.value: Input should be a valid number",
+        ),
+        (("headline", "acceptance_rate", "mean"), 0.7, "headline.acceptance_rate.mean: Unexpected keyword argument"),
+        (("headline", "tokens_per_target_call", "two"), {}, "headline.tokens_per_target_call.two"),
+        (("draft", "kind"), "eagle", "draft.kind: Input should be 'model' or 'prompt-lookup'"),
+        (("prompts", "deployed", 0, "accepted"), -1.0, "prompt a: -1.0 accepted"),
+    ],
+)
+def test_a_damaged_profile_names_the_first_wrong_place(place: tuple[Any, ...], value: Any, named: str) -> None:
+    """In one line with the file."""
+    raw = json.loads(json.dumps(profile_json(_counts())))
+    parse_examination(raw, "a.json")
+    part = raw
+    for key in place[:-1]:
+        part = part[key]
+    part[place[-1]] = value
+
+    with pytest.raises(UnderstudyError, match=rf"^a\.json: not a complete acceptance profile \({re.escape(named)}"):
+        parse_examination(raw, "a.json")
 
 
 def test_gamma_zero_is_an_error() -> None:
@@ -231,11 +272,11 @@ def test_stored_completions_are_examined_and_looked_up() -> None:
     (drafted,) = Examiner(Sampling(), settings, 8).counts(model, rows)
     (looked_up,) = prompt_lookup_counts(rows, settings)
 
-    rate: dict[str, Any] = figures(drafted, 0.95)["acceptance_rate"]
+    rate = figures(drafted, 0.95).acceptance_rate
     dev = Examiner(Sampling(), settings, 8, count_as="user").summary(model, rows)
     (as_user,) = Examiner(Sampling(), EvaluateConfig(max_gamma=3, gamma=3), 8).counts(model, rows)
-    assert rate["value"] == pytest.approx(dev.acceptance)
-    assert figures(as_user, 0.95)["tokens_per_target_call"]["3"]["value"] == pytest.approx(dev.omega)
+    assert rate.value == pytest.approx(dev.acceptance)
+    assert figures(as_user, 0.95).tokens_per_target_call[3].value == pytest.approx(dev.omega)
     assert [12] * 5 == [item.tokens for item in looked_up]
     assert all(0 <= item.accepted <= item.examined < item.tokens for item in looked_up)
     assert 6 == len(looked_up[0].per_position)
@@ -247,7 +288,7 @@ def test_prompt_lookup_that_finds_nothing_has_a_rate_of_zero() -> None:
     (counts,) = prompt_lookup_counts(rows, EvaluateConfig())
 
     for entry in (figures(counts, 0.95), *by_domain(counts, 5, 0.95).values()):
-        assert (0.0, None, None) == tuple(entry["acceptance_rate"][name] for name in ("value", "low", "high"))
+        assert (0.0, None, None) == (entry.acceptance_rate.value, entry.acceptance_rate.low, entry.acceptance_rate.high)
 
 
 def test_prompt_lookup_has_no_rate_without_loops() -> None:
@@ -261,10 +302,10 @@ def test_prompt_lookup_has_no_rate_without_loops() -> None:
     )
 
     assert accepted > examined - loops > 0
-    assert figures(counts, 0.95)["acceptance_rate_without_loops"] is None
+    assert figures(counts, 0.95).acceptance_rate_without_loops is None
     assert (
         1
-        == figures([replace(counted("a", 90.0), loop_tokens=50, loop_accepted=40.0)] * 2, 0.95)[
-            "acceptance_rate_without_loops"
-        ]
+        == figures(
+            [replace(counted("a", 90.0), loop_tokens=50, loop_accepted=40.0)] * 2, 0.95
+        ).acceptance_rate_without_loops
     )

@@ -84,5 +84,5 @@ def test_stored_log_p_is_compared_for_every_token(model: ServedModel, shift: flo
             )
         )
     found = compare_log_p(model, items, VOCABULARY, exact_arithmetic=True)
-    assert (shift == 0.0) == found["agrees"]
-    assert abs(shift) == pytest.approx(found["largest_difference"], abs=1e-3)
+    assert (shift == 0.0) == found.agrees
+    assert abs(shift) == pytest.approx(found.largest_difference, abs=1e-3)

@@ -1,14 +1,16 @@
 """Workloads from examinations, and the server capacity computed from them."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from pipeline.acceptance.baseline import Conditions, Examined, baseline_json
-from pipeline.acceptance.profile import Completions, count_completions, counts_json
+from pipeline.acceptance.profile import Completions, count_completions
 from pipeline.acceptance.rounds import CONVENTIONS, expected_rounds
+from pipeline.acceptance.schema import ExaminedDraft
 from pipeline.errors import UsageError
 from pipeline.latency.costs.profile import Profile
 from pipeline.latency.costs.surface import Surface
@@ -20,6 +22,7 @@ from pipeline.latency.load.workload import (
     read_workload,
     server_capacity,
 )
+from tests.profiles import profile_json
 
 PROFILE = Profile(
     Surface((1, 2), (1, 3), (64,), np.array([[[1.0], [1.2]], [[2.0], [2.4]]])),
@@ -69,21 +72,16 @@ BASELINE = Examined(
         target="target",
         target_dtype="float32",
         sampling={},
-        evaluate={"convention": "user", "confidence": 0.95},
+        evaluate={"convention": "user", "confidence": 0.95, "max_gamma": 2, "gamma": 2},
         dtype="float32",
     ),
     hardware="cpu",
     digest="draft",
     trained_on=frozenset(),
 )
-_EXAMINATION = {
-    "conditions": {"convention": "user"},
-    "prompts": {"deployed": counts_json(COUNTS)},
-    "draft": {"digest": "draft"},
-}
 
 
-@pytest.mark.parametrize("content", [baseline_json(BASELINE), _EXAMINATION])
+@pytest.mark.parametrize("content", [baseline_json(BASELINE), profile_json(COUNTS)])
 def test_an_examination_is_read_from_its_file(content: object, workload: Workload, tmp_path: Path) -> None:
     """Or a baseline, or the directory of the file."""
     (tmp_path / "acceptance.json").write_text(json.dumps(content))
@@ -98,14 +96,16 @@ def test_an_examination_is_read_from_its_file(content: object, workload: Workloa
 def test_a_file_without_an_examination_is_one_line(tmp_path: Path) -> None:
     """Names the file."""
     (tmp_path / "other.json").write_text("{}")
-    (tmp_path / "none.json").write_text(json.dumps({"conditions": {"convention": "user"}, "prompts": []}))
+    (tmp_path / "none.json").write_text(json.dumps(baseline_json(replace(BASELINE, counts=[]))))
+    (tmp_path / "old.json").write_text(json.dumps(profile_json(COUNTS) | {"schema": 2}))
     (tmp_path / "torn.json").write_text("{")
-    lookup = {"conditions": {"convention": "user"}, "prompts": [], "draft": {"kind": "prompt-lookup"}}
+    lookup = profile_json(COUNTS, draft=ExaminedDraft("prompt-lookup", 0, 0))
     (tmp_path / "lookup.json").write_text(json.dumps(lookup))
     for name, message in (
         ("lookup", "an examination of prompt-lookup"),
         ("other", "not an examination"),
         ("none", "without prompts"),
+        ("old", "the acceptance profile has schema 2"),
         ("torn", "no JSON"),
         ("gone", "No such file"),
     ):

@@ -3,15 +3,19 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
+from pipeline.acceptance.baseline import read_baseline
 from pipeline.acceptance.moments import rounds_variance
-from pipeline.acceptance.profile import PromptCounts, counts_from_json
+from pipeline.acceptance.profile import PromptCounts
+from pipeline.acceptance.profile_file import parse_examination
 from pipeline.acceptance.rounds import CONVENTIONS, Convention, expected_rounds, iid_tokens_per_call
-from pipeline.errors import UsageError
+from pipeline.acceptance.schema import FILE
+from pipeline.errors import UnderstudyError, UsageError
 from pipeline.latency.costs.step_costs import StepCosts
 from pipeline.latency.load.capacity import RequestSizes, ServerCapacity
 from pipeline.latency.load.simulation import Traces
@@ -21,6 +25,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _USER = CONVENTIONS["user"]
+_GIVE = f"give an evaluate artifact, its {FILE} or a baseline of `understudy check`"
 
 
 @dataclass(frozen=True)
@@ -74,29 +79,19 @@ def examined_workload(counts: Sequence[PromptCounts], convention: Convention, ga
 
 def read_workload(path: Path) -> Workload:
     """Read an `evaluate` artifact, its `acceptance.json`, or a baseline of `understudy check`. UsageError for anything else."""
-    file = path / "acceptance.json" if path.is_dir() else path
-    raw = read_user_json(file, "give an evaluate artifact, its acceptance.json or a baseline of `understudy check`")
-    try:
-        rows, conditions = raw["prompts"], raw["conditions"]
-        convention = CONVENTIONS[
-            conditions.get("evaluate", conditions)["convention"]
-        ]  # of a baseline, or of an examination
-        counts = counts_from_json(rows["deployed"] if isinstance(rows, dict) else rows)
-        draft = dict(raw.get("draft") or {})
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        reason = error if isinstance(error, KeyError | ValueError) else "'conditions'"
-        raise UsageError(
-            f"{file}: not an examination ({reason} is missing or wrong); give an evaluate artifact, its acceptance.json "
-            "or a baseline of `understudy check`"
-        ) from None
-    if draft.get("kind") == "prompt-lookup":
-        raise UsageError(
-            f"{file}: an examination of prompt-lookup, which has no draft model; give the examination of a draft"
-        )
+    file = path / FILE if path.is_dir() else path
+    raw = read_user_json(file, _GIVE)
+    if not isinstance(raw, dict) or not {"schema", "conditions", "prompts"} <= raw.keys():
+        raise UsageError(f"{file}: not an examination; {_GIVE}")
+    if isinstance(raw["prompts"], dict):
+        counts, convention, digest = _of_profile(raw, file)
+    else:
+        examined = read_baseline(raw, str(file))
+        counts, convention, digest = examined.counts, examined.conditions.settings.convention, examined.digest
     if not counts:
         raise UsageError(f"{file}: an examination without prompts")
     try:
-        found = examined_workload(counts, convention, len(counts[0].rounds))
+        found = examined_workload(counts, CONVENTIONS[convention], len(counts[0].rounds))
         sound = np.isfinite(found.rounds_GW).all() and (found.rounds_G > 0).all()
     except (IndexError, TypeError, ValueError) as error:
         raise UsageError(f"{file}: incomplete examination ({error}); examine the draft again") from None
@@ -104,7 +99,20 @@ def read_workload(path: Path) -> Workload:
         raise UsageError(
             f"{file}: outputs have at most one token, or rounds are not finite; examine the draft again with longer outputs"
         )
-    return replace(found, draft_digest=draft.get("digest"))
+    return replace(found, draft_digest=digest)
+
+
+def _of_profile(raw: Any, file: Path) -> tuple[Sequence[PromptCounts], str, str | None]:
+    """Counts, convention and the draft's digest from an `acceptance.json`."""
+    try:
+        found = parse_examination(raw, str(file))
+    except UnderstudyError as error:
+        raise UsageError(str(error)) from None
+    if found.profile.draft.kind == "prompt-lookup":
+        raise UsageError(
+            f"{file}: an examination of prompt-lookup, which has no draft model; give the examination of a draft"
+        )
+    return found.counts, found.profile.conditions.convention, found.profile.draft.digest
 
 
 def constant_acceptance_workload(

@@ -1,6 +1,7 @@
 """What the cells say together: acceptance by method, differences paired by prompt, intervals by document."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from statistics import median
 from typing import Any
 
@@ -91,7 +92,8 @@ class Prompts:
         from pipeline.acceptance.intervals import ratio_gain
 
         one_D, other_D, tokens_D = (self._by_document(values) for values in (one_N, other_N, self.tokens_N))
-        return ratio_gain(one_D, tokens_D, other_D, tokens_D, self.domains[self._first_D].tolist(), _CONFIDENCE).json()
+        domains = self.domains[self._first_D].tolist()
+        return asdict(ratio_gain(one_D, tokens_D, other_D, tokens_D, domains, _CONFIDENCE).figure)
 
     def by_domain(self, accepted_N: Floats) -> dict[str, float]:
         """Acceptance rate of each."""
