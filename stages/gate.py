@@ -231,7 +231,7 @@ def _with_latency(context: StageContext, chosen: Variant, case: Case) -> Case:
         convention = CONVENTIONS[config.evaluate.convention]
         workload = examined_workload(case.candidate, convention, config.evaluate.max_gamma)
         arguments = _serving(context, chosen, workload)
-        served = latency_at_load(*arguments, config.evaluate.confidence, config.gate.quantiles)
+        served = latency_at_load(*arguments, confidence=config.evaluate.confidence, quantiles=config.gate.quantiles)
         benefit = benefit_at_load(*arguments, config.gate.quantiles)
         if arguments[1].plain:
             _plot(context, chosen, *arguments)

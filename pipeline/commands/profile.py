@@ -63,7 +63,15 @@ def profile(
         )
     about = {name: model_digest(find_model(source, name)) for name, source in (("target", target), ("draft", draft))}
     found = measure_profile(
-        pair.target, model, pair.vocabulary, batches, max_gamma, contexts, prompts, about, Progress()
+        pair.target,
+        model,
+        pair.vocabulary,
+        batches=batches,
+        gammas=max_gamma,
+        contexts=contexts,
+        prompts=prompts,
+        about=about,
+        progress=Progress(),
     )
     out.write_text(json.dumps(found.json(), indent=1) + "\n")
     print_profile(found, out)

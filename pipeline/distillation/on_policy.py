@@ -60,6 +60,7 @@ def sample_round(
     prompts: Sequence[StoredCompletion],
     sampling: Sampling,
     settings: GenerateConfig,
+    *,
     batch_tokens: int,
     seed: int,
     vocabulary: int,
@@ -85,11 +86,16 @@ def sample_round(
                     for begin in range(0, len(part), settings.batch)
                     for one in _sample(decoder, part[begin : begin + settings.batch], most, seed)
                 ]
-                write_shard(
-                    out,
-                    name,
-                    score(target, sampled, sampling, settings.distribution_tokens, "sampled", vocabulary, batch_tokens),
+                scored = score(
+                    target,
+                    sampled,
+                    sampling,
+                    settings.distribution_tokens,
+                    "sampled",
+                    vocabulary=vocabulary,
+                    batch_tokens=batch_tokens,
                 )
+                write_shard(out, name, scored)
             track.advance(len(part))
     return list(read_completions(out))
 

@@ -38,6 +38,7 @@ def distill(
     tokenizer: Any,
     completions: Sequence[StoredCompletion],
     settings: DistillConfig,
+    *,
     seed: int,
     vocabulary: int,
     work: Path,

@@ -56,7 +56,17 @@ class Training:
         """One phase: train `model` in place on `rows`; it ends with its best weights on dev prompts."""
         tokenizer = load_tokenizer(self.pair.tokenizer, self.config.pair.trust_remote_code)
         vocabulary = self.pair.vocabulary
-        return distill(model, tokenizer, rows, settings, seed, vocabulary, work, self.examine, self.progress)
+        return distill(
+            model,
+            tokenizer,
+            rows,
+            settings,
+            seed=seed,
+            vocabulary=vocabulary,
+            work=work,
+            examine=self.examine,
+            progress=self.progress,
+        )
 
     @property
     def examiner(self) -> Examiner:
@@ -90,12 +100,12 @@ class Training:
                 prompts,
                 self.sampling,
                 self.config.generate,
-                self.config.evaluate.batch_tokens,
-                seed,
-                self.pair.vocabulary,
-                self.pair.stop_tokens,
-                out,
-                self.progress,
+                batch_tokens=self.config.evaluate.batch_tokens,
+                seed=seed,
+                vocabulary=self.pair.vocabulary,
+                stop_tokens=self.pair.stop_tokens,
+                out=out,
+                progress=self.progress,
             )
 
         return write

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.latency.costs.fitted import FittedCosts, Misfit
+from pipeline.latency.costs.fit_measurements import Misfit
+from pipeline.latency.costs.fitted import FittedCosts
 from pipeline.report.console import Report
 
 _LARGE_ERROR = 0.25  # of a step, from which its row is named

@@ -86,7 +86,14 @@ def _machines() -> dict[str, Any]:
 
     def costs(mixture: Experts | None, **values: float) -> FittedCosts:
         named = {name: Coefficient(value, value, value) for name, value in values.items()}
-        return FittedCosts(LinearCosts(named, (), 0.0, 1.0, mixture), None, 0.02, 8, CAP, LeaveOneOut(0.0, 0.0))
+        return FittedCosts(
+            costs=LinearCosts(named, (), 0.0, 1.0, mixture),
+            piecewise=None,
+            prefill=0.02,
+            max_gamma=8,
+            max_requests=CAP,
+            leave_one_out=LeaveOneOut(0.0, 0.0),
+        )
 
     measured = json.loads((RESULTS / "latency_sweep.json").read_text())["figure"]["profile"]
     line = {"verify": 0.02, "draft": 0.002, "verify_each": 0.0005, "draft_each": 0.0002}

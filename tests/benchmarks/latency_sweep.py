@@ -52,7 +52,16 @@ def _measure() -> dict[str, Any]:
         for batch, gamma in product(BATCHES, GAMMAS)
     ]
     profile = measure_profile(
-        target, draft, pair.vocabulary, BATCHES, max(GAMMAS), (PROMPT, 4 * PROMPT), (32, 128), {}, Progress(), repeats=9
+        target,
+        draft,
+        pair.vocabulary,
+        batches=BATCHES,
+        gammas=max(GAMMAS),
+        contexts=(PROMPT, 4 * PROMPT),
+        prompts=(32, 128),
+        about={},
+        progress=Progress(),
+        repeats=9,
     )
     return {"rows": rows, "profile": profile.json(), "turns": TURNS}
 

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from pipeline.latency.costs.fitted import FittedCosts, fit_measurements
+from pipeline.latency.costs.fit_measurements import fit_measurements
+from pipeline.latency.costs.fitted import FittedCosts
 from pipeline.latency.costs.measurements import Measurement, read_measurements
 from pipeline.latency.costs.prefills import prefills_of_others
 from pipeline.latency.load.output_lengths import parse_output_lengths

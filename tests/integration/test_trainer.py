@@ -66,7 +66,15 @@ def _train(
     model = wrap(tiny_llama(51, layers=1, dtype=torch.float32))
     rows = _rows() if rows is None else rows
     return model, distill(
-        model, tiny_tokenizer(), rows, settings, seed, vocabulary, work, examine or _later_is_better(), quiet()
+        model,
+        tiny_tokenizer(),
+        rows,
+        settings,
+        seed=seed,
+        vocabulary=vocabulary,
+        work=work,
+        examine=examine or _later_is_better(),
+        progress=quiet(),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.latency.costs.fitted import fit_measurements
+from pipeline.latency.costs.fit_measurements import fit_measurements
 from pipeline.latency.costs.measurements import Measurement
 from pipeline.latency.costs.profile import Profile
 from pipeline.latency.costs.surface import Surface

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from pipeline.errors import UsageError
-from pipeline.latency.costs.fitted import _point_numbers, fit_measurements, fitted_costs_from_json
+from pipeline.latency.costs.fit_measurements import _point_numbers, fit_measurements
+from pipeline.latency.costs.fitted import fitted_costs_from_json
 from pipeline.latency.costs.measurements import Measurement
 from pipeline.latency.costs.piecewise import Terms
 

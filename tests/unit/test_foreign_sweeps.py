@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from pipeline.errors import UsageError
-from pipeline.latency.costs.fitted import FittedCosts, fit_measurements, fitted_costs_from_json, worst_misfit
+from pipeline.latency.costs.fit_measurements import fit_measurements, worst_misfit
+from pipeline.latency.costs.fitted import FittedCosts, fitted_costs_from_json
 from pipeline.latency.costs.measurements import read_measurements
 from pipeline.latency.costs.step_costs import read_step_costs
 from pipeline.latency.load.output_lengths import parse_output_lengths

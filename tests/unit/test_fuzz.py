@@ -30,7 +30,8 @@ from pipeline.corpus.rows import BadRow, parse_row
 from pipeline.errors import UnderstudyError
 from pipeline.latency.costs.columns import COLUMNS
 from pipeline.latency.costs.fit import Experts
-from pipeline.latency.costs.fitted import fit_measurements, fitted_costs_from_json
+from pipeline.latency.costs.fit_measurements import fit_measurements
+from pipeline.latency.costs.fitted import fitted_costs_from_json
 from pipeline.latency.costs.measurements import MOST_GAMMA, Measurement, read_measurements
 from pipeline.latency.costs.step_costs import read_step_costs
 from pipeline.latency.costs.tables import GUIDELLM

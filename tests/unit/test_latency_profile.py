@@ -37,7 +37,18 @@ def test_what_is_measured_has_every_point() -> None:
     """Each a time, the draft beside the target."""
     target, draft = (tiny_llama(seed, layers=layers, dtype=torch.float32) for seed, layers in ((1, 2), (2, 1)))
 
-    found = measure_profile(target, draft, 32, (1, 2), 2, (4, 8), (3, 6), {"pair": "tiny"}, quiet(), repeats=1)
+    found = measure_profile(
+        target,
+        draft,
+        32,
+        batches=(1, 2),
+        gammas=2,
+        contexts=(4, 8),
+        prompts=(3, 6),
+        about={"pair": "tiny"},
+        progress=quiet(),
+        repeats=1,
+    )
 
     assert ((1, 2), (1, 2, 3), (4, 8)) == (found.target.batches, found.target.tokens, found.target.contexts)
     assert (2, 3, 2) == found.target.seconds_BTC.shape

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from pipeline.acceptance.rounds import iid_tokens_per_call
-from pipeline.latency.costs.fitted import FittedCosts, fit_measurements
+from pipeline.latency.costs.fit_measurements import fit_measurements
+from pipeline.latency.costs.fitted import FittedCosts
 from pipeline.latency.costs.measurements import Measurement
 from pipeline.latency.load.prediction import DEFAULT_LOADS, chosen_lengths, predict
 from pipeline.latency.load.workload import Workload, constant_acceptance_workload
@@ -73,7 +74,9 @@ def test_replicas_share_the_load() -> None:
     """Twice the rate on two replicas equals the rate on one."""
     step_costs = step_costs_of(0.0005)
     lengths_N = chosen_lengths(WORKLOAD, step_costs, 16)
-    one, two = (predict(WORKLOAD, step_costs, lengths_N, [rate], count) for rate, count in ((1.0, 1), (2.0, 2)))
+    one, two = (
+        predict(WORKLOAD, step_costs, lengths_N, [rate], replicas=count) for rate, count in ((1.0, 1), (2.0, 2))
+    )
 
     assert one.points[0].speculative == two.points[0].speculative
     assert pytest.approx(2 * one.speculative_limit) == two.speculative_limit

@@ -118,7 +118,19 @@ def test_rounds_leave_a_store(tmp_path: Path) -> None:
     settings = GenerateConfig(max_new_tokens=6, distribution_tokens=4, batch=2, shard=2)
 
     def write(out: Path) -> list[StoredCompletion]:
-        return sample_round(draft, target, prompts, GREEDY, settings, 64, 9, 32, [0], out, quiet())
+        return sample_round(
+            draft,
+            target,
+            prompts,
+            GREEDY,
+            settings,
+            batch_tokens=64,
+            seed=9,
+            vocabulary=32,
+            stop_tokens=[0],
+            out=out,
+            progress=quiet(),
+        )
 
     whole = write(tmp_path / "whole")
     write(tmp_path / "again")

@@ -57,7 +57,9 @@ def test_a_load_is_served_as_predicted(draws: int, least: int) -> None:
     assert truth.speculative is not None
     within = 0
     for seed in range(draws):
-        found = latency_at_load(_spread(100, seed), step_costs, 2.0, 16, 2, 0.95, [0.95]).quantiles[0.95]
+        found = latency_at_load(
+            _spread(100, seed), step_costs, 2.0, 16, 2, confidence=0.95, quantiles=[0.95]
+        ).quantiles[0.95]
         within += found.low <= truth.speculative.quantile(0.95) <= found.high
     assert within >= least
 
@@ -67,7 +69,7 @@ def test_what_is_not_stable_has_no_figure() -> None:
     step_costs = step_costs_of(0.0005)
     limit = predict(WORKLOAD, step_costs, chosen_lengths(WORKLOAD, step_costs, 16, 3), [])
     between, beyond = (
-        latency_at_load(WORKLOAD, step_costs, rate, 16, 3, 0.95, [0.5, 0.99])
+        latency_at_load(WORKLOAD, step_costs, rate, 16, 3, confidence=0.95, quantiles=[0.5, 0.99])
         for rate in ((limit.plain_limit + limit.speculative_limit) / 2, 1.01 * limit.speculative_limit)
     )
 
@@ -81,7 +83,7 @@ def test_figures_are_the_predictions() -> None:
     """Each figure equals the prediction and has its own interval."""
     step_costs, many = step_costs_of(0.0005), _spread(100)
     point = predict(many, step_costs, chosen_lengths(many, step_costs, 16, 2), [2.0]).points[0]
-    found = latency_at_load(many, step_costs, 2.0, 16, 2, 0.95, [0.5, 0.95, 0.99])
+    found = latency_at_load(many, step_costs, 2.0, 16, 2, confidence=0.95, quantiles=[0.5, 0.95, 0.99])
 
     assert point.speculative is not None
     assert point.plain is not None

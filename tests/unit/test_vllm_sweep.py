@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.latency.costs.fitted import fit_measurements, fitted_costs_from_json
+from pipeline.latency.costs.fit_measurements import fit_measurements
+from pipeline.latency.costs.fitted import fitted_costs_from_json
 from tests.benchmarks.sweeps import Sweep, judged, rates, vllm_sweep
 from tests.benchmarks.vllm_sweep import LENGTHS, PROMPTS, RATES
 

@@ -46,7 +46,7 @@ def fit(
     import sys
 
     from pipeline.errors import UsageError
-    from pipeline.latency.costs.fitted import fit_measurements, worst_misfit
+    from pipeline.latency.costs.fit_measurements import fit_measurements, worst_misfit
     from pipeline.latency.costs.measurements import Measurement, read_measurements
     from pipeline.latency.costs.step_costs import is_profile, read_profile
     from pipeline.report.latency_fit import print_costs

@@ -67,7 +67,7 @@ def predict(
         raise UsageError(f"--gamma {gamma}: only draft lengths 1 to {workload.max_gamma} were measured and examined")
     cap = default_max_num_seqs(max_num_seqs, step_costs)
     lengths_N = chosen_lengths(workload, step_costs, cap, gamma)
-    found = predicted(workload, step_costs, lengths_N, rates, replicas, simulate, seed)
+    found = predicted(workload, step_costs, lengths_N, rates, replicas=replicas, simulated=simulate, seed=seed)
     if as_json:
         figures = {"draft_lengths": lengths_N.tolist(), **prediction_json(found, quantiles)}
         print(json.dumps(figures, indent=1, allow_nan=False))

@@ -22,6 +22,7 @@ def measure_profile(
     target: Any,
     draft: Any,
     vocabulary: int,
+    *,
     batches: Sequence[int],
     gammas: int,
     contexts: Sequence[int],

@@ -71,6 +71,7 @@ def predict(
     step_costs: StepCosts,
     lengths_N: Ints,
     rates: Sequence[float],
+    *,
     replicas: int = 1,
     simulated: int = 0,
     seed: int = 0,
@@ -86,15 +87,15 @@ def predict(
         found = _latency_at(rate / replicas, speculative, workload, lengths_N, step_costs.first_steps)
         simulation = (
             _simulate(
-                rate,
                 workload,
                 step_costs,
                 lengths_N,
-                found.batch,
-                replicas,
-                simulated,
-                seed,
-                speculative.before_decoding,
+                rate=rate,
+                batch=found.batch,
+                replicas=replicas,
+                requests=simulated,
+                seed=seed,
+                before_decoding=speculative.before_decoding,
             )
             if simulated and found
             else None
@@ -122,10 +123,11 @@ def _length_at(lengths_N: Ints, batch: float) -> int:
 
 
 def _simulate(
-    rate: float,
     workload: Workload,
     step_costs: StepCosts,
     lengths_N: Ints,
+    *,
+    rate: float,
     batch: float,
     replicas: int,
     requests: int,

@@ -32,7 +32,7 @@ _NEGLIGIBLE = 1e-12
 _MAX_QUEUE = 5_000_000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Latency:
     """Request latency in seconds, arrival to last token, and its components."""
 
@@ -70,14 +70,14 @@ def latency(rate: float, capacity: ServerCapacity, sizes: RequestSizes) -> Laten
     prefill = capacity.prefill * (1 + mean_group_prefills(share_M, cap, prefill_load)) + capacity.before_decoding
     queued = _finds_full(share_M, cap, arrivals) * waiting.probability
     return Latency(
-        queued * waiting.mean + admission + prefill + in_batch.mean,
-        queued * waiting.mean,
-        admission,
-        prefill,
-        in_batch.mean,
-        rate * in_batch.mean,
-        float(1 - share_M[0] * (1 - prefill_load)),
-        latency_distribution(sizes, in_batch, admission + prefill, waiting, queued),
+        mean=queued * waiting.mean + admission + prefill + in_batch.mean,
+        queue=queued * waiting.mean,
+        admission=admission,
+        prefill=prefill,
+        service=in_batch.mean,
+        batch=rate * in_batch.mean,
+        busy=float(1 - share_M[0] * (1 - prefill_load)),
+        distribution=latency_distribution(sizes, in_batch, admission + prefill, waiting, queued),
     )
 
 

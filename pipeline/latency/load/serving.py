@@ -30,6 +30,7 @@ def latency_at_load(
     rate: float,
     cap: int,
     gamma: int,
+    *,
     confidence: float,
     quantiles: Sequence[float],
 ) -> LatencyAtLoad:

@@ -89,11 +89,11 @@ def ours(
                 regime.tokenizer,
                 completions,
                 config,
-                seed,
-                regime.vocabulary,
-                Path(work),
-                lambda draft: examiner.summary(draft, dev),
-                Progress(terminal=False),
+                seed=seed,
+                vocabulary=regime.vocabulary,
+                work=Path(work),
+                examine=lambda draft: examiner.summary(draft, dev),
+                progress=Progress(terminal=False),
             )
             took = time.perf_counter() - began
         rows = PackedCompletions(completions).rows
