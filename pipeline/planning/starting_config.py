@@ -3,68 +3,29 @@
 Nothing is fetched from a hub: what is not on this machine is left to the defaults, and the comment says so.
 """
 
-import asyncio
 import json
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from pipeline.config.corpus import PromptSource, Splits
+from pipeline.config.corpus import Splits
 from pipeline.config.gate import GateConfig
 from pipeline.config.generate import GenerateConfig, SamplingConfig
-from pipeline.config.server import UNIX, EndpointConfig, ServerConfig
-from pipeline.corpus.readers import SourceReader, require_prompts
-from pipeline.corpus.rows import BadRow, parse_row
+from pipeline.config.server import UNIX
 from pipeline.errors import UsageError
-from pipeline.models.files import tokenizer_files
 from pipeline.models.generation_config import sampling_defaults
 from pipeline.models.loading import load_tokenizer
-from pipeline.models.named_pair import local_directory, saved_dtype
-from pipeline.models.shape import measure_weights, read_shape
+from pipeline.models.shape import measure_weights
 from pipeline.models.tokenizers import check_same_family
-from pipeline.planning.log_columns import LogColumns
-from pipeline.progress import Progress
-from pipeline.servers.connect import served_model_of
-from pipeline.servers.target import SCORING_TOKENS
+from pipeline.planning.named_inputs import Model, Prompts, named_model, read_prompts, served_model
 
 _URLS = ("http://", "https://", UNIX)
-_KINDS = ("prompt", "messages", "turns")
-_APIS = {"sglang": "sglang", "llamacpp": "llama.cpp"}  # by what the server says of itself
 _SMALL = 50_000_000  # parameters of a draft that needs a higher learning rate
 _BATCH = 16
 _EPOCHS = 3
-
-
-@dataclass(frozen=True, kw_only=True)
-class Model:
-    """A model of the pair. What is None is not known, because the model is not on this machine."""
-
-    source: str
-    revision: str | None
-    dtype: str
-    directory: Path | None = None
-    context: int | None = None
-    chat_template: bool | None = None
-    url: str | None = None  # of the server that runs it
-    served_name: str | None = None
-    api: str = "vllm"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prompts:
-    """What is in the file of prompts."""
-
-    path: Path
-    rows: int
-    kinds: Counter[str]  # by column: prompt, messages, turns
-    domains: Counter[str]
-    follow_ups: int  # rows with more than one user message
-    log: LogColumns
 
 
 def starting_config(target_name: str, draft_name: str, prompts_path: Path, tokenizer: str | None = None) -> str:
@@ -72,15 +33,15 @@ def starting_config(target_name: str, draft_name: str, prompts_path: Path, token
 
     Raises UsageError, UnderstudyError for models that are no pair, prompts that cannot be read, a server that does not answer.
     """
-    prompts = _read_prompts(prompts_path)
+    prompts = read_prompts(prompts_path)
     is_served = target_name.startswith(_URLS)
     if is_served != (tokenizer is not None):
         raise UsageError(
             "--tokenizer: it names the tokenizer of a target that runs on a server; give it with the server's URL as --target, "
             "and only then"
         )
-    target = _served(target_name, tokenizer) if tokenizer is not None else _model(target_name, "target")
-    draft = _model(draft_name, "draft")
+    target = served_model(target_name, tokenizer) if tokenizer is not None else named_model(target_name, "target")
+    draft = named_model(draft_name, "draft")
     if target.directory and draft.directory:
         check_same_family(load_tokenizer(target.directory), load_tokenizer(draft.directory))
     if target.chat_template is False and (chats := prompts.kinds["messages"] + prompts.kinds["turns"]):
@@ -94,70 +55,6 @@ def starting_config(target_name: str, draft_name: str, prompts_path: Path, token
     except UnicodeEncodeError:
         raise UsageError("a path is not UTF-8 text; rename it") from None
     return text
-
-
-def _model(name: str, role: str) -> Model:
-    directory = local_directory(name, role)
-    if directory is None:
-        source, _, revision = name.partition("@")
-        return Model(source=source, revision=revision, dtype="bfloat16")
-    return Model(
-        source=str(directory.resolve()),
-        revision=None,
-        dtype=saved_dtype(directory),
-        directory=directory,
-        context=read_shape(directory).context,
-        chat_template=bool(load_tokenizer(directory).chat_template),
-    )
-
-
-def _served(url: str, tokenizer: str) -> Model:
-    """The target that the server at `url` runs, with the tokenizer in a directory or on the hub."""
-    settings = _server_config(url)
-    model = asyncio.run(served_model_of(settings, Progress()))
-    directory = None if "@" in tokenizer else Path(tokenizer).expanduser()
-    if directory is not None and not tokenizer_files(directory):
-        raise UsageError(f"--tokenizer {tokenizer}: not a directory with a tokenizer (no tokenizer.json there)")
-    return Model(
-        source=str(directory.resolve()) if directory else tokenizer,
-        revision=None,
-        dtype=saved_dtype(directory) if directory and (directory / "config.json").is_file() else "bfloat16",
-        directory=directory,
-        context=None if model.context is None else model.context - SCORING_TOKENS,
-        chat_template=bool(load_tokenizer(directory).chat_template) if directory else None,
-        url=settings.endpoints[0].url,
-        served_name=model.name,
-        api=_APIS.get(model.owner or "", "vllm"),
-    )
-
-
-def _server_config(url: str) -> ServerConfig:
-    try:
-        return ServerConfig(endpoints=(EndpointConfig(url=url),))
-    except ValidationError as error:
-        raise UsageError(f"--target: {str(error.errors()[0]['msg']).removeprefix('Value error, ')}") from None
-
-
-def _read_prompts(path: Path) -> Prompts:
-    """Every row is parsed as a run would parse it. UsageError where none is a prompt."""
-    require_prompts(path)
-    source = PromptSource(path=str(path), every_turn=True)
-    kinds, domains, log, bad = Counter[str](), Counter[str](), LogColumns(), list[str]()
-    follow_ups = 0
-    for row in SourceReader(0, source, path):
-        try:
-            request = parse_row(row.value, source)
-        except BadRow as reason:
-            bad.append(f"row {row.number}: {reason}")
-            continue
-        kinds[next(kind for kind in _KINDS if row.value.get(kind) is not None)] += 1
-        domains[request.domain] += 1
-        follow_ups += bool(request.follow_ups)
-        log.add(row.value, request)
-    rows = sum(kinds.values())
-    if not rows:
-        raise UsageError(f"--prompts {path}: no row contains a prompt{'; ' + bad[0] if bad else ''}")
-    return Prompts(path=path.resolve(), rows=rows, kinds=kinds, domains=domains, follow_ups=follow_ups, log=log)
 
 
 def _lines(target: Model, draft: Model, prompts: Prompts) -> Iterator[str]:

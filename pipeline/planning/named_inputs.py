@@ -1,0 +1,118 @@
+"""What `init` knows of the models and prompts that it is given, without a hub: models on this machine, the server of a target,
+and the rows of a file of prompts."""
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from pipeline.config.corpus import PromptSource
+from pipeline.config.server import EndpointConfig, ServerConfig
+from pipeline.corpus.readers import SourceReader, require_prompts
+from pipeline.corpus.rows import BadRow, parse_row
+from pipeline.errors import UsageError
+from pipeline.models.files import tokenizer_files
+from pipeline.models.loading import load_tokenizer
+from pipeline.models.named_pair import local_directory, saved_dtype
+from pipeline.models.shape import read_shape
+from pipeline.planning.log_columns import LogColumns
+from pipeline.progress import Progress
+from pipeline.servers.connect import served_model_of
+from pipeline.servers.target import SCORING_TOKENS
+
+_KINDS = ("prompt", "messages", "turns")
+_APIS = {"sglang": "sglang", "llamacpp": "llama.cpp"}  # by what the server says of itself
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """A model of the pair. What is None is not known, because the model is not on this machine."""
+
+    source: str
+    revision: str | None
+    dtype: str
+    directory: Path | None = None
+    context: int | None = None
+    chat_template: bool | None = None
+    url: str | None = None  # of the server that runs it
+    served_name: str | None = None
+    api: str = "vllm"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prompts:
+    """What is in the file of prompts."""
+
+    path: Path
+    rows: int
+    kinds: Counter[str]  # by column: prompt, messages, turns
+    domains: Counter[str]
+    follow_ups: int  # rows with more than one user message
+    log: LogColumns
+
+
+def named_model(name: str, role: str) -> Model:
+    """A local directory, or a name on a hub, of which nothing is fetched. `role` is named in errors: target or draft."""
+    directory = local_directory(name, role)
+    if directory is None:
+        source, _, revision = name.partition("@")
+        return Model(source=source, revision=revision, dtype="bfloat16")
+    return Model(
+        source=str(directory.resolve()),
+        revision=None,
+        dtype=saved_dtype(directory),
+        directory=directory,
+        context=read_shape(directory).context,
+        chat_template=bool(load_tokenizer(directory).chat_template),
+    )
+
+
+def served_model(url: str, tokenizer: str) -> Model:
+    """The target that the server at `url` runs, with the tokenizer in a directory or on the hub."""
+    settings = _server_config(url)
+    model = asyncio.run(served_model_of(settings, Progress()))
+    directory = None if "@" in tokenizer else Path(tokenizer).expanduser()
+    if directory is not None and not tokenizer_files(directory):
+        raise UsageError(f"--tokenizer {tokenizer}: not a directory with a tokenizer (no tokenizer.json there)")
+    return Model(
+        source=str(directory.resolve()) if directory else tokenizer,
+        revision=None,
+        dtype=saved_dtype(directory) if directory and (directory / "config.json").is_file() else "bfloat16",
+        directory=directory,
+        context=None if model.context is None else model.context - SCORING_TOKENS,
+        chat_template=bool(load_tokenizer(directory).chat_template) if directory else None,
+        url=settings.endpoints[0].url,
+        served_name=model.name,
+        api=_APIS.get(model.owner or "", "vllm"),
+    )
+
+
+def _server_config(url: str) -> ServerConfig:
+    try:
+        return ServerConfig(endpoints=(EndpointConfig(url=url),))
+    except ValidationError as error:
+        raise UsageError(f"--target: {str(error.errors()[0]['msg']).removeprefix('Value error, ')}") from None
+
+
+def read_prompts(path: Path) -> Prompts:
+    """Every row is parsed as a run would parse it. UsageError where none is a prompt."""
+    require_prompts(path)
+    source = PromptSource(path=str(path), every_turn=True)
+    kinds, domains, log, bad = Counter[str](), Counter[str](), LogColumns(), list[str]()
+    follow_ups = 0
+    for row in SourceReader(0, source, path):
+        try:
+            request = parse_row(row.value, source)
+        except BadRow as reason:
+            bad.append(f"row {row.number}: {reason}")
+            continue
+        kinds[next(kind for kind in _KINDS if row.value.get(kind) is not None)] += 1
+        domains[request.domain] += 1
+        follow_ups += bool(request.follow_ups)
+        log.add(row.value, request)
+    rows = sum(kinds.values())
+    if not rows:
+        raise UsageError(f"--prompts {path}: no row contains a prompt{'; ' + bad[0] if bad else ''}")
+    return Prompts(path=path.resolve(), rows=rows, kinds=kinds, domains=domains, follow_ups=follow_ups, log=log)
