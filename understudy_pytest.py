@@ -147,7 +147,7 @@ def _setting(config: pytest.Config, root: Path, name: str) -> str:
         given, base = config.getini(f"understudy_{name}"), root
     if not given:
         pytest.fail(
-            f"no {name} is named: give --understudy-{name}, or set understudy_{name} in pytest's ini file",
+            f"no {name} given: use --understudy-{name}, or set understudy_{name} in pytest's ini file",
             pytrace=False,
         )
     path = base / Path(str(given)).expanduser()

@@ -96,8 +96,8 @@ def _sets(context: StageContext, task: EvaluateTask) -> dict[str, _Set]:
     names = {deployed: "deployed"} | ({} if deployed.greedy or task.split == "dev" else {GREEDY: "greedy"})
     if missing := [name for sampling, name in names.items() if sampling not in stored]:
         raise UnderstudyError(
-            f"{context.inputs['completions']}: there is no {' and no '.join(missing)} completion to examine; give "
-            f"corpus.splits.{task.split} a share of the prompts"
+            f"{context.inputs['completions']}: no {' and '.join(missing)} completions to examine; set "
+            f"corpus.splits.{task.split} above 0"
         )
     further = [sampling for sampling in stored if sampling not in names]
     names |= {sampling: f"also_{number}" for number, sampling in enumerate(further, 1)}

@@ -184,7 +184,7 @@ def _describe_served(context: StageContext, path: Path, tokens: int) -> dict[str
         )
     if not limits:
         raise UsageError(
-            f"pair.target: {context.config.generate.server.api} does not say how long a sequence may be; put the target's "
+            f"pair.target: {context.config.generate.server.api} does not report its context length; put the target's "
             f"config.json into {path}"
         )
     return {

@@ -107,7 +107,7 @@ def read_baseline(raw: Any, where: str) -> Examined:
     if not isinstance(raw, dict) or found != SCHEMA:
         raise UsageError(
             f"{where}: a baseline of schema {found!r}, and this version reads schema {SCHEMA}; "
-            "examine the draft again and write it anew with --update-baseline"
+            "examine the draft again and write it again with --update-baseline"
         )
     try:
         file = parse(_FILE, raw)
@@ -125,4 +125,4 @@ def read_baseline(raw: Any, where: str) -> Examined:
             trained_on=frozenset(file.draft.trained_on),
         )
     except ValueError as error:
-        raise UsageError(f"{where}: not a complete baseline ({error}); write it anew with --update-baseline") from None
+        raise UsageError(f"{where}: not a complete baseline ({error}); write it again with --update-baseline") from None

@@ -131,7 +131,7 @@ def _read(baseline: Path) -> "Examined":
     from pipeline.acceptance.baseline import read_baseline
     from pipeline.store.files import read_user_json
 
-    return read_baseline(read_user_json(baseline, "write it anew with --update-baseline"), str(baseline))
+    return read_baseline(read_user_json(baseline, "write it again with --update-baseline"), str(baseline))
 
 
 def _open(inputs: _Inputs, before: "Examined | None") -> "tuple[Artifact, Settings]":

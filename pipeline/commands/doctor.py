@@ -318,7 +318,7 @@ def _registry(uri: str) -> Check:
         port = parts.port or (443 if parts.scheme == "https" else 80)
         with socket.create_connection((parts.hostname or "", port), timeout=_PROBE_SECONDS):
             return Check("registry", "ok", f"{shown} accepts connections")
-    except (OSError, ValueError) as error:  # ValueError: a port that is no number
+    except (OSError, ValueError) as error:  # ValueError: a port that is not a number
         return Check("registry", "missing", f"{shown} does not answer: {_first_line(error)}", remedy)
 
 

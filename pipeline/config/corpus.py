@@ -45,27 +45,28 @@ class PromptSource(Section):
     )
     every_turn: bool = Field(
         default=False,
-        description="Multi-turn: use every user message of a chat, each after the target's own answers to the ones before, up to "
-        "the first tool call. If false, one per chat: the last of `messages` after the recorded answers, the first of `turns`.",
+        description="Multi-turn: the target answers every user message of a chat, up to the first tool call; its own answers "
+        "replace the recorded ones. If false, it answers one message per chat: the last of `messages`, after the "
+        "recorded answers, or the first of `turns`.",
     )
-    limit: int | None = Field(default=None, gt=0, description="Largest number of rows to read.")
+    limit: int | None = Field(default=None, gt=0, description="Maximum number of rows to read.")
     time_field: str = Field(
         default="created", description="The column of a row's time, for a log: seconds since 1970, or ISO 8601."
     )
     since: str | None = Field(
         default=None,
         pattern=r"^[1-9][0-9]{0,4}[dh]$",
-        description="Use only rows of this long before the day on which the run begins (UTC), such as 14d or 48h.",
+        description="Use only rows of this period, such as 14d or 48h; it ends when the day of the run begins (UTC).",
     )
     sample: int | None = Field(
         default=None,
         gt=0,
-        description="Use so many rows: equally many of each domain as far as they go, chosen by a hash of the row.",
+        description="Sample this number of rows, balanced over domains where possible; a hash of the row decides.",
     )
     half_life: str | None = Field(
         default=None,
         pattern=r"^[1-9][0-9]{0,4}[dh]$",
-        description="With `sample`: a row that is older by this long is chosen with half the weight; null: age does not matter.",
+        description="With `sample`: the weight of a row halves with each such period of age; null: age does not matter.",
     )
     redact: bool = Field(
         default=False,
@@ -83,7 +84,7 @@ class PromptSource(Section):
     def _answers_are_of_one_turn(self) -> "PromptSource":
         if self.use_answers and self.every_turn:
             raise ValueError(
-                "use_answers and every_turn exclude each other: later turns follow on the target's own answers"
+                "use_answers and every_turn exclude each other: later turns follow the target's own answers"
             )
         return self
 

@@ -52,7 +52,7 @@ class DistillConfig(Section):
     accumulation: int = Field(default=1, gt=0, description="Micro-batches per optimiser step.")
     warmup_share: float = Field(default=0.05, ge=0, lt=1, description="Share of the steps used for warm-up.")
     weight_decay: float = Field(default=0.0, ge=0, description="Decoupled weight decay.")
-    max_grad_norm: float = Field(default=1.0, gt=0, description="Largest norm of the gradient (clipping).")
+    max_grad_norm: float = Field(default=1.0, gt=0, description="Maximum norm of the gradient (clipping).")
     bf16: bool | None = Field(
         default=None,
         description="Train in bfloat16 autocast with float32 weights; null: if the device has bfloat16 units.",

@@ -15,7 +15,7 @@ class LoadConfig(Section):
 
     requests_per_second: float = Field(gt=0, description="Arrival rate (Poisson arrivals).")
     max_batch: int = Field(
-        default=32, ge=1, le=4096, description="Largest batch: requests that are decoded at once (max_num_seqs)."
+        default=32, ge=1, le=4096, description="Maximum batch size: requests that are decoded at once (max_num_seqs)."
     )
     context: int = Field(default=4096, ge=1, description="Tokens of KV cache for each request, for the memory.")
 
@@ -48,13 +48,15 @@ class GateConfig(Section):
     min_prompts_per_domain: int = Field(
         default=40,
         ge=2,
-        description="With fewer examination prompts in a domain there is no verdict, and the candidate is refused.",
+        description="With fewer examination prompts in a domain its rules are inconclusive, and the candidate is refused.",
     )
     beats_prompt_lookup: bool = Field(
         default=True,
         description="The lower bound of the gain in tokens per target call over prompt-lookup must be above 0.",
     )
-    max_draft_megabytes: float | None = Field(default=None, gt=0, description="Largest draft on disk (10^6 bytes).")
+    max_draft_megabytes: float | None = Field(
+        default=None, gt=0, description="Maximum size of the draft on disk (10^6 bytes)."
+    )
     load: LoadConfig | None = Field(default=None, description="The load at which the pair serves.")
     profile: dict[Variant, str] = Field(
         default={},
@@ -73,7 +75,7 @@ class GateConfig(Section):
     max_memory_megabytes: float | None = Field(
         default=None,
         gt=0,
-        description="Largest memory of the weights of the pair and the KV caches at `load` (10^6 bytes).",
+        description="Maximum memory of the weights of the pair and the KV caches at `load` (10^6 bytes).",
     )
 
     served_target: ServedTargetConfig | None = Field(
@@ -82,7 +84,7 @@ class GateConfig(Section):
     max_examination_days: int | None = Field(
         default=None,
         ge=1,
-        description="The oldest completions that may decide; older ones refuse the candidate, because traffic changes.",
+        description="Maximum age of the examination completions; older ones refuse the candidate, because traffic changes.",
     )
     examples: int = Field(
         default=60,

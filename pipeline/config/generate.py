@@ -37,7 +37,7 @@ class GenerateConfig(Section):
     server: ServerConfig = Field(
         default=ServerConfig(), description="With `engine: server`: the servers of the target."
     )
-    max_new_tokens: int = Field(default=128, ge=2, description="Largest length of a completion, in tokens.")
+    max_new_tokens: int = Field(default=128, ge=2, description="Maximum length of a completion, in tokens.")
     distribution_tokens: int = Field(
         default=16,
         ge=1,

@@ -164,11 +164,11 @@ class DraftShape(ReferenceShape):
 class ReferenceRecipe(Section):
     """How the reference pair is made from the text of the running Python's standard library."""
 
-    vocabulary: int = Field(default=1024, ge=512, description="Tokens of the byte-level BPE.")
+    vocabulary: int = Field(default=1024, ge=512, description="Vocabulary size of the byte-level BPE.")
     context: int = Field(
         default=128, ge=64, description="Tokens of a training window. The models' context limit is twice that."
     )
-    batch: int = Field(default=8, gt=0, description="Windows of a training step.")
+    batch: int = Field(default=8, gt=0, description="Windows per training step.")
     target: TargetShape = Field(
         default=TargetShape(), description="The target, trained on the domain `modules`, the library's own modules."
     )
@@ -181,7 +181,9 @@ class ReferenceRecipe(Section):
     fine_tune_learning_rate: float = Field(
         default=3e-3, gt=0, description="Peak learning rate of the target's fine-tuning."
     )
-    text_megabytes: float = Field(default=3.0, gt=0, description="Most text read of each domain (10^6 characters).")
+    text_megabytes: float = Field(
+        default=3.0, gt=0, description="Maximum text to read of each domain (10^6 characters)."
+    )
     prompts: int = Field(
         default=1000, ge=8, description="Prompts cut from held-out files, which no model is trained on."
     )
@@ -222,7 +224,7 @@ class PairConfig(Section):
             raise ValueError("the reference pair has its own target_before; remove the key")
         if self.target.is_served and self.draft.is_of_target:
             raise ValueError(
-                "draft.source is target, whose layers are not here with `source: server`; give a base draft"
+                "draft.source is target, but the layers of a target on servers are not available; give a base draft"
             )
         if SERVER in (self.draft.source, self.target_before.source if self.target_before else None):
             raise ValueError("`server` is a source for the target only")

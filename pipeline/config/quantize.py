@@ -19,7 +19,7 @@ class RecoveryConfig(Section):
     max_acceptance_loss: float = Field(
         default=0.01,
         ge=0,
-        description="Recover a variant that lost more acceptance rate than this on dev prompts (0.01 is 1 point); 1 is never.",
+        description="Recover a variant that lost more acceptance rate than this on dev prompts (0.01 is 1 point); 1: never.",
     )
     max_steps: int = Field(default=100, gt=0, description="Optimiser steps.")
     learning_rate: float = Field(default=5e-4, gt=0, description="Peak learning rate.")

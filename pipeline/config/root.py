@@ -73,7 +73,7 @@ class Config(Section):
             variant for variant in self.gate.profile if variant not in ("unquantized", *self.quantize.loadable)
         ]:
             raise ValueError(
-                f"gate.profile.{unmade[0]}: no such variant is made (quantize.variants, and what {self.quantize.engine} loads)"
+                f"gate.profile.{unmade[0]}: this variant is not made (quantize.variants, and what {self.quantize.engine} loads)"
             )
         return self
 
@@ -81,9 +81,7 @@ class Config(Section):
         """Recorded answers have no log p; a scoring gives that of the likeliest tokens at temperature 1."""
         wrong = "corpus.sources.N.use_answers"
         if not self.generate.is_served:
-            raise ValueError(
-                f"{wrong} is for a target on servers (generate.engine: server); a target that is loaded generates"
-            )
+            raise ValueError(f"{wrong} works only with a target on servers (generate.engine: server)")
         sampling, listed = self.sampling, self.generate.server.logprobs
         plain = sampling.temperature == 0 or sampling == SamplingConfig()
         if not plain and not 0 < sampling.top_k <= listed:

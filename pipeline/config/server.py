@@ -37,7 +37,7 @@ class EndpointConfig(Section):
         if (wrong := credentials_in(url)) is not None:
             raise ValueError(wrong)
         if not url.startswith(("http://", "https://", UNIX + "/")) or url.endswith("://"):
-            raise ValueError(f"{url} is no URL of a server; write http://host:port, https://host or unix:///path")
+            raise ValueError(f"{url} is not a server URL; write http://host:port, https://host or unix:///path")
         return url.rstrip("/").removesuffix("/v1")
 
 
@@ -56,13 +56,11 @@ class ServerConfig(Section):
         default=128,
         ge=1,
         le=1024,
-        description="Log-probabilities asked for each token. vLLM gives at most 20 unless it is started with --max-logprobs 128; "
+        description="Log-probabilities requested per token. vLLM gives at most 20 unless it is started with --max-logprobs 128; "
         "SGLang and llama.cpp have no limit.",
     )
-    concurrency: int = Field(default=32, ge=1, le=4096, description="Requests at a time to an endpoint of weight 1.")
-    timeout_seconds: float = Field(
-        default=600.0, gt=0, le=86_400, description="Seconds after which an answer that is not complete is given up."
-    )
+    concurrency: int = Field(default=32, ge=1, le=4096, description="Concurrent requests to an endpoint of weight 1.")
+    timeout_seconds: float = Field(default=600.0, gt=0, le=86_400, description="Timeout of a request, in seconds.")
     patience_seconds: float = Field(
         default=300.0,
         gt=0,
@@ -72,13 +70,14 @@ class ServerConfig(Section):
     tokens_per_second: float | None = Field(
         default=None,
         gt=0,
-        description="Most tokens asked of all endpoints together in a second, prompts included, so that production has the rest.",
+        description="Maximum tokens per second requested from all endpoints together, prompts included; the rest of the "
+        "throughput is left to production.",
     )
     token_budget: int | None = Field(
         default=None,
         gt=0,
-        description="Most tokens that one call of the stage may ask for, prompts included. Then the run ends and keeps what "
-        "it has received.",
+        description="Maximum tokens that one execution of the stage may request, prompts included. When they are spent, "
+        "the run ends and keeps what it has received.",
     )
     key_variable: str | None = Field(
         default=None,
@@ -98,14 +97,14 @@ class ServerConfig(Section):
     def _once_each(cls, endpoints: tuple[EndpointConfig, ...]) -> tuple[EndpointConfig, ...]:
         urls = [endpoint.url for endpoint in endpoints]
         if twice := [url for url in urls if urls.count(url) > 1]:
-            raise ValueError(f"{twice[0]} stands there twice; set its weight instead")
+            raise ValueError(f"{twice[0]} is listed twice; set its weight instead")
         return endpoints
 
     @model_validator(mode="after")
     def _model_can_be_named(self) -> "ServerConfig":
         if self.api == "sglang" and self.model is not None:
             raise ValueError(
-                f"model is {self.model}, and SGLang's /generate takes no model's name; leave it out (adapters cannot be asked)"
+                f"model is {self.model}, but SGLang's /generate takes no model name; remove it (adapters are not supported)"
             )
         return self
 

@@ -72,11 +72,11 @@ def parse_answer(row: Mapping[str, Any], source: PromptSource) -> LoggedAnswer:
 
 
 def _setting(value: Any) -> float | None:
-    """None where the row states none. A top_k of -1 is none, as 0."""
+    """None where the row does not state it. A top_k of -1 means no top-k, as 0 does."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     if not -1 <= value <= _LARGEST:  # NaN is in no interval
-        raise UnusableAnswer("sampling settings that are none")
+        raise UnusableAnswer("invalid sampling settings")
     return max(0.0, float(value))
 
 
@@ -102,14 +102,14 @@ def _text(found: Any) -> str:
         if found.get("tool_calls") or found.get("function_call"):
             raise UnusableAnswer("tool calls")  # their text was parsed, and is not in the log
         if found.get("reasoning_content") or found.get("reasoning"):
-            raise UnusableAnswer("reasoning apart from the answer")
+            raise UnusableAnswer("reasoning in a separate field")
         found = found.get("content")
     if isinstance(found, list) and all(isinstance(part, Mapping) and part.get("type") == "text" for part in found):
         found = "".join(str(part.get("text", "")) for part in found)
     if not isinstance(found, str):
         raise UnusableAnswer("no text")
     if "\ufffd" in found:
-        raise UnusableAnswer("characters that were cut")
+        raise UnusableAnswer("characters that were cut off off")
     return found
 
 
@@ -123,5 +123,5 @@ def _ids(value: Any) -> tuple[int, ...] | None:
     if not isinstance(value, list) or not value:
         return None
     if not all(type(one) is int and 0 <= one <= _LARGEST for one in value):
-        raise UnusableAnswer("token ids that are none")
+        raise UnusableAnswer("invalid token ids")
     return tuple(value)

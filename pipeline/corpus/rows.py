@@ -179,7 +179,7 @@ def _content(content: Any, what: str) -> Any:
     for part in content:
         if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
             kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
-            raise BadRow("content is no text", f"'{what}' has a part of type {printable(str(kind)[:40])}")
+            raise BadRow("content is not text", f"'{what}' has a part of type {printable(str(kind)[:40])}")
     return "\n".join(part["text"] for part in content)
 
 
@@ -188,7 +188,7 @@ def _calls(calls: Any, what: str) -> list[Any] | None:
     if calls is None or calls == []:
         return None
     if not isinstance(calls, list) or not all(isinstance(call, Mapping) for call in calls):
-        raise BadRow("bad messages", f"the tool_calls of '{what}' are no list of calls")
+        raise BadRow("bad messages", f"the tool_calls of '{what}' must be a list of calls")
     return [_with_arguments(call) for call in calls]
 
 

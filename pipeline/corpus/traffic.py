@@ -127,7 +127,7 @@ def _uniform(value: Any) -> float:
 
 
 def timestamp(value: Any) -> float | None:
-    """Seconds since 1970; None where `value` is no time.
+    """Seconds since 1970; None where `value` is not a time.
 
     Of a datetime, an ISO 8601 text, or a number of seconds, milliseconds, microseconds or nanoseconds, which may be a text.
     """

@@ -91,7 +91,7 @@ FACTS: Mapping[str, EngineFacts] = {
             Issue(number=42744, effect="`min_p` and `logit_bias` have no effect or are refused while speculating"),
             Issue(number=49548, effect="throughput falls at the boundaries of a draft-length schedule"),
             Issue(number=51510, effect="the newer model runner ignores a draft-length schedule"),
-            Issue(number=47014, effect="a change of the draft length ended the CPU build; not so in 0.32.0"),
+            Issue(number=47014, effect="a change of the draft length crashed the CPU build; it does not in 0.32.0"),
             Issue(
                 number=55005,
                 effect="the CPU build does not sample from the target while it speculates at a temperature above 0",
@@ -104,7 +104,7 @@ FACTS: Mapping[str, EngineFacts] = {
             "`rejection_sample_method: synthetic` accepts draft tokens at given rates, for load tests; the CPU build refuses it.",
             "A path of the draft with `[`, `*` or `?` is not found: it is searched as a pattern.",
             "A draft-length schedule is ignored with data parallelism.",
-            "Speculation with a draft model, and an unquantized draft, were run on the CPU build; the rest was read.",
+            "Speculation with a draft model, and an unquantized draft, were run on the CPU build; the rest was only read.",
         ),
     ),
     "sglang": EngineFacts(
@@ -131,7 +131,7 @@ FACTS: Mapping[str, EngineFacts] = {
             "`sglang:spec_accept_length` and `sglang:spec_accept_rate` cannot be added up",
         ),
         issues=(
-            Issue(number=24215, effect="a target and a draft of different hidden sizes ended the server"),
+            Issue(number=24215, effect="a target and a draft of different hidden sizes crashed the server"),
             Issue(number=24051, effect="before the check of pull request 23838, other vocabularies gave wrong text"),
         ),
         notes=(
@@ -184,13 +184,13 @@ FACTS: Mapping[str, EngineFacts] = {
         ),
         notes=(
             "The target must be a GGUF file too.",
-            "The converter knows a BPE tokenizer by a hash of its output; one of your own needs an entry in the converter.",
+            "The converter recognises BPE tokenizers by a hash of their output; a custom tokenizer needs an entry in it.",
             "A round drafts at most one token less than the request has left; an end of sequence limits nothing. "
             "A round without draft tokens is not counted.",
             "Keys and values are cached in float16 by default (`--cache-type-k`, `--cache-type-v`; of the draft "
             "`--spec-draft-type-k`, `--spec-draft-type-v`).",
             "With a draft model, answers have no log-probabilities of accepted tokens.",
-            "Greedy drafting was run with the CPU build of llama-server; probabilistic drafting was read.",
+            "Greedy drafting was run with the CPU build of llama-server; probabilistic drafting was only read in the source.",
         ),
     ),
     "transformers": EngineFacts(
@@ -223,7 +223,7 @@ FACTS: Mapping[str, EngineFacts] = {
         convention="openvino",
         proven=True,
         counters=Counters(note="`extended_perf_metrics` of a result; add up the counters, not the means"),
-        notes=("Sampling while speculating ended the process; temperature 0 is exact.",),
+        notes=("Sampling while speculating crashed the process; temperature 0 is exact.",),
         instead="openvino-genai loads OpenVINO IR, which optimum-intel makes of a Hugging Face checkpoint.\n"
         "Use --engine transformers, then `optimum-cli export openvino --model DIR/draft OUT`.",
     ),
@@ -244,7 +244,7 @@ FACTS: Mapping[str, EngineFacts] = {
         repository="flexflow/flexflow-serve",
         loads={},
         drafting={},
-        notes=("It converts weights into its own format when it loads a model of its own list.",),
+        notes=("It converts weights into its own format when it loads a model from its list of architectures.",),
         instead="SpecInfer converts weights into a format of its own when it loads a model, for a list of architectures.\n"
         "There is no stable format to export to; load the output of --engine transformers with `ff.SSM(DIR/draft)`.",
     ),

@@ -41,7 +41,7 @@ from pipeline.store.artifacts import MANIFEST, read_manifest
 LOOKUP = "prompt-lookup"
 _GAMMAS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
 _REPETITIONS = 3  # of the forward-time measurement
-_LEAST_PROMPTS = 40  # fewer prompts: no verdict, as with gate.min_prompts_per_domain
+_LEAST_PROMPTS = 40  # fewer prompts: inconclusive, as with gate.min_prompts_per_domain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ class Finding:
     speedup: Figure  # interval over prompts, widened by the slowest and fastest repetition of the measurement
     break_even: float | None  # acceptance rate at which the speedup is 1
     verdict: str
-    pays: bool | None  # None: no verdict
+    pays: bool | None  # None: inconclusive
     # operations per emitted token over those of plain decoding; None for unknown architectures
     arithmetic: float | None
 
@@ -272,4 +272,4 @@ def _verdict(prompts: int, pays: bool | None, gamma: int, speedup: float, low: f
             "no interval: a few prompts have most of the tokens; give more prompts with completions of similar length"
         )
     about = f"the predicted speedup is about {speedup:.2f} and its interval includes 1"
-    return f"no verdict: {about}; use more prompts or an idle machine"
+    return f"inconclusive:  {about}; use more prompts or an idle machine"

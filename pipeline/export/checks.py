@@ -83,4 +83,5 @@ def _indivisible(config: Mapping[str, Any], ranks: int, variant: str, role: str)
     if width % ranks:
         yield f"the {role}'s MLP is {width} wide; {advice}"
     if role == "draft" and variant == "fp8" and width // ranks % _FP8_BLOCK:
-        yield f"a rank would get {width // ranks} of the draft's MLP, which is no whole FP8 block of {_FP8_BLOCK}; {advice}"
+        block = f"not a multiple of the FP8 block size ({_FP8_BLOCK})"
+        yield f"a rank would get {width // ranks} of the draft's MLP, {block}; {advice}"

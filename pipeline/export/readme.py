@@ -62,8 +62,8 @@ def _serving(plan: ExportPlan) -> list[str]:
     if plan.subject.config.pair.target.is_served and plan.engine != "transformers":
         found += [
             "",
-            f"The target is loaded from `{plan.subject.target_name}`, as by the server that was asked for its completions. Set "
-            "`TARGET` where it is in another place. Later runs ask a server that does not speculate: keep one.",
+            f"The target is loaded from `{plan.subject.target_name}`, the name that the server of the completions uses. Set "
+            "`TARGET` if it is in another place. Later runs need a server that does not speculate: keep one running.",
         ]
     if plan.engine == "vllm":
         found += [

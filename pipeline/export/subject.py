@@ -75,7 +75,7 @@ def registered_subject(
     """A registered draft, or another variant of the run that trained it. UnderstudyError if the store lacks that run."""
     label = f"{draft.name} version {draft.version}"
     if not draft.run:
-        raise UnderstudyError(f"{label}: nothing says which run trained it; promote it again")
+        raise UnderstudyError(f"{label}: its training run is not recorded; promote it again")
     try:
         record = require_run(store, draft.run)
     except UsageError:

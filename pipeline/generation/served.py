@@ -253,7 +253,7 @@ class _Run:
             return
         if why := await self._suspicion(shard, url):
             raise OtherWeights(
-                f"{url} has failed, and the last completions that it made {why}; run again to go on", url
+                f"{url} has failed, and the last completions that it made {why}; run again to continue", url
             )
 
     async def _suspicion(self, shard: _Shard, url: str) -> str:

@@ -186,11 +186,11 @@ def _check_end(found: Generated, stop_tokens: Sequence[int], endpoint: Endpoint)
     *before, last = found.tokens_N.tolist()
     if found.stopped and last not in stop_tokens:
         raise UsageError(
-            f"{endpoint.url} ended a completion at token {last}, which is no stop token of the pair; add it to eos_token_id in a "
-            "generation_config.json beside the tokenizer (pair.target.tokenizer)"
+            f"{endpoint.url} ended a completion at token {last}, which is not a stop token of the pair; add it to eos_token_id "
+            "in a generation_config.json beside the tokenizer (pair.target.tokenizer)"
         )
     if set(before) & set(stop_tokens):
-        raise UnderstudyError(f"{endpoint.url}: a completion goes on after a stop token; its tokenizer is another one")
+        raise UnderstudyError(f"{endpoint.url}: a completion continues after a stop token, so its tokenizer differs")
 
 
 def _joined(parts: Sequence[LikeliestTokens]) -> LikeliestTokens:

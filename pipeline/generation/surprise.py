@@ -80,4 +80,4 @@ def _mean(totals: Sequence[float], tokens: int, what: str) -> str:
     mean, error = float(np.sum(totals)) / tokens, float(np.sqrt(np.sum(np.square(totals)))) / tokens
     if abs(mean) <= max(_NATS, _STANDARD_ERRORS * error):
         return ""
-    return f"{what} is {mean:+.3f} nats per token from what samples have, {abs(mean) / error:.0f} standard errors"
+    return f"{what} differs by {mean:+.3f} nats per token from that of samples, {abs(mean) / error:.0f} standard errors"

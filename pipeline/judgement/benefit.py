@@ -1,4 +1,4 @@
-"""What a draft buys: time per token and throughput, with speculation and without. Pure.
+"""The benefit of a draft: time per token and throughput, with speculation and without. Pure.
 
 At a stated load the figures are predictions of the queueing model; without one they follow from forward times alone at batch 1,
 which is an upper bound for a server.

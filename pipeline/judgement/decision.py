@@ -39,7 +39,7 @@ def without_prompts(case: Case, seen: Collection[str]) -> Case:
         return [item for item in counts if item.id not in seen]
 
     lookup = None if case.prompt_lookup is None else unseen(case.prompt_lookup)
-    # A domain that loses all its prompts keeps its rule, which then has no verdict: the domain must not disappear.
+    # A domain that loses all its prompts keeps its rule, which is then inconclusive: the domain must not disappear.
     domains = case.domains | {item.domain for item in case.candidate}
     return replace(
         case, candidate=unseen(case.candidate), baseline=unseen(case.baseline), prompt_lookup=lookup, domains=domains

@@ -1,4 +1,4 @@
-"""A decision in a few lines: the verdict, by how much, against which draft, and what it buys. Pure. Every renderer begins so.
+"""A decision in a few lines: the verdict, by how much, against which draft, the benefit. Pure. Every renderer begins so.
 
 Lines are plain text, without Markdown, for decisions as `stages/gate.py` writes them.
 """

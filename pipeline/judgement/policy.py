@@ -1,6 +1,6 @@
 """The promotion rules, as pure functions of acceptance profiles. No I/O, no model.
 
-A rule has three outcomes: pass, fail, and no verdict where the data proves neither. Only pass promotes.
+A rule has three outcomes: pass, fail, and inconclusive where the data proves neither. Only pass promotes.
 """
 
 import math
@@ -15,7 +15,7 @@ from pipeline.config.gate import GateConfig, ServedTargetConfig
 from pipeline.config.quantiles import quantile_of
 from pipeline.errors import UnderstudyError
 from pipeline.judgement.power import Power, power_of
-from pipeline.judgement.schema import FAIL, NO_VERDICT, PASS
+from pipeline.judgement.schema import FAIL, INCONCLUSIVE, PASS
 from pipeline.latency.load.serving import LatencyAtLoad
 
 
@@ -85,7 +85,7 @@ def _enough_prompts(case: Case, policy: GateConfig) -> Rule:
         f"{fewest} prompts that neither draft was trained on in '{domain}', the smallest domain; "
         f"{policy.min_prompts_per_domain} are needed"
     )
-    verdict = PASS if fewest >= policy.min_prompts_per_domain else NO_VERDICT
+    verdict = PASS if fewest >= policy.min_prompts_per_domain else INCONCLUSIVE
     return Rule("min_prompts_per_domain", verdict, text, float(fewest), threshold=float(policy.min_prompts_per_domain))
 
 
@@ -107,7 +107,7 @@ def _domain(case: Case, domain: str, policy: GateConfig, confidence: float) -> R
     if len(candidate) < policy.min_prompts_per_domain:
         return Rule(
             f"domain_margin:{domain}",
-            NO_VERDICT,
+            INCONCLUSIVE,
             f"'{domain}' has only {len(candidate)} prompts that neither draft was trained on",
             threshold=-policy.domain_margin,
         )
@@ -125,7 +125,7 @@ def _domain(case: Case, domain: str, policy: GateConfig, confidence: float) -> R
 def _beats_lookup(case: Case, gamma: int, confidence: float) -> Rule:
     lookup = case.prompt_lookup
     if lookup is None:
-        return Rule("beats_prompt_lookup", NO_VERDICT, "prompt-lookup was not examined", threshold=0.0)
+        return Rule("beats_prompt_lookup", INCONCLUSIVE, "prompt-lookup was not examined", threshold=0.0)
     return _proved(
         "beats_prompt_lookup",
         lambda: omega_gain(case.candidate, lookup, gamma, confidence),
@@ -151,14 +151,14 @@ def _proved(
     try:
         gain = measure()
     except (ValueError, UnderstudyError) as error:
-        return Rule(name, NO_VERDICT, f"{text}: no figure ({error})", threshold=threshold)
+        return Rule(name, INCONCLUSIVE, f"{text}: no figure ({error})", threshold=threshold)
     finite = gain.low > float("-inf")
     interval = f"[{gain.low * scale:+.2f}, {gain.high * scale:+.2f}]" if finite else "[no interval]"
     shown = f"{text}: {gain.value * scale:+.2f} {unit}s {interval}, {_demand(threshold * scale, unit)}"
     if gain.low > threshold:
         verdict = PASS
     else:
-        verdict = FAIL if finite and gain.high <= threshold else NO_VERDICT
+        verdict = FAIL if finite and gain.high <= threshold else INCONCLUSIVE
     low, high = (gain.low, gain.high) if finite else (None, None)
     return Rule(name, verdict, shown, gain.value, low, high, threshold, power_of(gain, threshold, confidence))
 
@@ -171,7 +171,7 @@ def _demand(threshold: float, unit: str) -> str:
 
 def _size(draft_bytes: float | None, limit_megabytes: float) -> Rule:
     if draft_bytes is None or not math.isfinite(draft_bytes):
-        return Rule("max_draft_megabytes", NO_VERDICT, "the draft's size is not known", threshold=limit_megabytes)
+        return Rule("max_draft_megabytes", INCONCLUSIVE, "the draft's size is not known", threshold=limit_megabytes)
     megabytes = draft_bytes / 1e6
     verdict = PASS if megabytes <= limit_megabytes else FAIL
     return Rule(
@@ -186,7 +186,7 @@ def _size(draft_bytes: float | None, limit_megabytes: float) -> Rule:
 def _speedup(served: LatencyAtLoad | None, least: float) -> Rule:
     name, text = "min_speedup", "predicted speedup over plain decoding at the stated load"
     if served is None:
-        return Rule(name, NO_VERDICT, f"{text}: no figure", threshold=least)
+        return Rule(name, INCONCLUSIVE, f"{text}: no figure", threshold=least)
     if served.mean is None:
         return Rule(name, FAIL, f"{text}: offered load exceeds capacity with speculation", threshold=least)
     if served.speedup is None:
@@ -202,14 +202,14 @@ def _latency(served: LatencyAtLoad | None, quantile: str, most: float) -> Rule:
         return Rule(name, FAIL, f"{text}: offered load exceeds capacity with speculation", threshold=most)
     figure = None if served is None else served.quantiles.get(quantile_of(quantile))
     if figure is None:
-        return Rule(name, NO_VERDICT, f"{text}: no figure", threshold=most)
+        return Rule(name, INCONCLUSIVE, f"{text}: no figure", threshold=most)
     shown = f"{text}: {figure.value:.3g} s [{figure.low:.3g}, {figure.high:.3g}], upper bound must be below {most:g} s"
     return _bounded(name, shown, figure, figure.high < most, figure.low >= most, most)
 
 
 def _bounded(name: str, text: str, figure: Interval, passes: bool, fails: bool, threshold: float) -> Rule:
     known = math.isfinite(figure.low) and math.isfinite(figure.high)
-    verdict = NO_VERDICT if not known else PASS if passes else FAIL if fails else NO_VERDICT
+    verdict = INCONCLUSIVE if not known else PASS if passes else FAIL if fails else INCONCLUSIVE
     low, high = (figure.low, figure.high) if known else (None, None)
     return Rule(name, verdict, text, figure.value, low, high, threshold)
 
@@ -217,7 +217,7 @@ def _bounded(name: str, text: str, figure: Interval, passes: bool, fails: bool, 
 def _memory(serving_bytes: float | None, limit_megabytes: float) -> Rule:
     if serving_bytes is None or not math.isfinite(serving_bytes):
         return Rule(
-            "max_memory_megabytes", NO_VERDICT, "the memory of the pair is not known", threshold=limit_megabytes
+            "max_memory_megabytes", INCONCLUSIVE, "the memory of the pair is not known", threshold=limit_megabytes
         )
     megabytes = serving_bytes / 1e6
     return Rule(
@@ -245,14 +245,14 @@ def examination_age(days: float | None, most: int) -> Rule:
     """Old completions say little about today's traffic."""
     name = "max_examination_days"
     if days is None:
-        return Rule(name, NO_VERDICT, "the age of the completions is not known", threshold=float(most))
+        return Rule(name, INCONCLUSIVE, "the age of the completions is not known", threshold=float(most))
     text = f"the completions are {days:.1f} days old, at most {most} allowed"
     return Rule(name, PASS if days <= most else FAIL, text, days, threshold=float(most))
 
 
 def _crosscheck(agrees: bool | None) -> Rule:
     if agrees is None:
-        return Rule("crosscheck", NO_VERDICT, "no cross-check by decoding (evaluate.crosscheck_prompts is 0)")
+        return Rule("crosscheck", INCONCLUSIVE, "no cross-check by decoding (evaluate.crosscheck_prompts is 0)")
     text = (
         "speculative decoding matches the prediction of the examination"
         if agrees

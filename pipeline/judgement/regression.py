@@ -92,7 +92,7 @@ def unseen_prompts(draft: Examined, baseline: Examined) -> tuple[list[PromptCoun
     count, left = len(draft.counts), len(ours)
     if left < count and left < min(_LEAST_PROMPTS, count / 2):
         raise Refused(
-            f"no verdict: a draft was trained on {'all' if not left else count - left} of the {count} examination prompts, so "
+            f"inconclusive:  a draft was trained on {'all' if not left else count - left} of the {count} examination prompts, so "
             f"{left or 'none'} are left to compare; use completions of other prompts"
         )
     return ours, theirs
@@ -125,7 +125,7 @@ def _check_rows(draft: Sequence[PromptCounts], baseline: Sequence[PromptCounts])
                 )
 
 
-_ANEW = "the file does not belong to these completions: write it anew with --update-baseline"
+_ANEW = "the file does not belong to these completions: write it again with --update-baseline"
 
 
 def _rate(counts: Sequence[PromptCounts]) -> float:

@@ -4,9 +4,9 @@ without numpy."""
 from collections.abc import Mapping
 from typing import Any
 
-SCHEMA = 5
+SCHEMA = 6
 PROMOTE, REFUSE, ALREADY_CHAMPION = "promote", "refuse", "already_champion"  # the verdict
-PASS, FAIL, NO_VERDICT = "pass", "fail", "no verdict"  # of a rule
+PASS, FAIL, INCONCLUSIVE = "pass", "fail", "inconclusive"  # of a rule
 CANDIDATE, BASELINE, LOOKUP, PLAIN = "candidate", "baseline", "prompt_lookup", "plain"  # sides of the comparison
 LOAD, FORWARD_TIMES = "load", "forward times"  # what the benefit is computed from
 _EVIDENCE = ("drafts", "gains", "benefit", "training", "provenance")

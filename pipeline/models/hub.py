@@ -12,7 +12,7 @@ _WEIGHTS = ["*.safetensors"]
 
 
 def fetch_tokenizer(name: str) -> Path:
-    """The local path of the files of `org/name@revision` that are no weights: tokenizer, config and card. Raises as `fetch`."""
+    """The local path of the files of `org/name@revision` that are not weights: tokenizer, config and card. Raises as `fetch`."""
     source, _, revision = name.partition("@")
     return _snapshot(source, revision, _WEIGHTS, "give a local directory")
 

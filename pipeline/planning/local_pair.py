@@ -15,7 +15,7 @@ def check_local_pair(config: Config) -> tuple[Config, list[str]]:
 
 
 def local_facts(pair: PairConfig) -> dict[str, Any] | None:
-    """None for a pair that is on a hub or is still to be made. UnderstudyError for models that are no pair."""
+    """None for a pair that is on a hub or is still to be made. UnderstudyError for models that do not form a pair."""
     target = Path(pair.target.source)
     draft = target if pair.draft.is_of_target else Path(pair.draft.source)
     local = pair.target.is_local and (pair.draft.is_local or pair.draft.is_of_target)

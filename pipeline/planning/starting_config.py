@@ -31,7 +31,7 @@ _EPOCHS = 3
 def starting_config(target_name: str, draft_name: str, prompts_path: Path, tokenizer: str | None = None) -> str:
     """The YAML text. `target_name` may be the URL of a server; then `tokenizer` names the target's tokenizer.
 
-    Raises UsageError, UnderstudyError for models that are no pair, prompts that cannot be read, a server that does not answer.
+    Raises UsageError; UnderstudyError for models that do not form a pair, unreadable prompts, a server that does not answer.
     """
     prompts = read_prompts(prompts_path)
     is_served = target_name.startswith(_URLS)

@@ -50,7 +50,9 @@ def print_costs(
             f"{error.linear:.1%})"
         )
     elif error.linear:
-        out.text(f"model used: linear, {error.linear:.1%} off on left-out points; a bend predicts them clearly worse")
+        out.text(
+            f"model used: linear, {error.linear:.1%} off on left-out points; a piecewise fit predicts them clearly worse"
+        )
     if worst is not None and abs(worst.error) > _LARGE_ERROR:
         out.text(f"check {worst.where}: its step is {worst.error:+.0%} off the fitted costs")
     if not found.plain:

@@ -15,7 +15,7 @@ from pipeline.report.charts import Charts
 
 _TEMPLATE = Path(__file__).with_name("page.html")
 _ELEMENTS = {ACCEPTED: "b", CORRECTED: "i", BONUS: "u"}  # as short as HTML has them: there is one for each token
-_RULE_CLASSES = {"pass": "pass", "fail": "fail", "no verdict": "none"}
+_RULE_CLASSES = {"pass": "pass", "fail": "fail", "inconclusive": "none"}
 _MOST_BYTES = 1_900_000
 
 

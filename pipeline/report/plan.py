@@ -29,8 +29,8 @@ def print_forecast(found: "Forecast", curve: Mapping[str, Any] | None, notes: Se
     )
     if found.endpoints:
         out.text(
-            f"generation runs on {found.endpoints} {_endpoints(found.endpoints)}, which also read the prompts, and read the "
-            "completions again if `sampling` is neither greedy nor plain temperature 1"
+            f"generation runs on {found.endpoints} {_endpoints(found.endpoints)}, which also prefill the prompts, and "
+            "score the completions (a second prefill) if `sampling` is neither greedy nor plain temperature 1"
         )
     if found.recorded_answers:
         out.text("recorded answers are among these completions; the endpoints score them and generate only the others")

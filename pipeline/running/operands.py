@@ -65,9 +65,7 @@ def examine_operands(operands: Sequence[Operand], completions: Path | None, trus
     examined again. UsageError if there are none, or for a baseline that was made under other conditions."""
     where = completions or next((one.completions for one in operands if one.completions is not None), None)
     if where is None:
-        raise UsageError(
-            "nothing says on which completions to compare; give --completions DIR, or a run as one of the two"
-        )
+        raise UsageError("no completions to compare on; give --completions DIR, or a run as A or B")
     stored = open_completions(where)
     settings = Settings(
         evaluate=next((one.settings for one in operands if one.settings is not None), EvaluateConfig()),
@@ -86,7 +84,7 @@ def _examined(operand: Operand, stored: Artifact, settings: Settings, conditions
         assert known is not None
         names = ", ".join(differing(conditions, known.conditions))
         raise UsageError(
-            f"{operand.label}: made under other conditions ({names}); write the baseline anew, or name the draft itself"
+            f"{operand.label}: made under other conditions ({names}); write the baseline again, or name the draft itself"
         )
     return examine_on(stored, operand.draft, settings)
 

@@ -46,9 +46,7 @@ def apply_pair(config: Config, facts: Facts) -> tuple[Config, list[str]]:
 def _certain_refusals(config: Config) -> list[str]:
     if config.evaluate.crosscheck_prompts:
         return []
-    return [
-        "gate: it will refuse, because evaluate.crosscheck_prompts = 0 leaves its rule crosscheck without a verdict"
-    ]
+    return ["gate: it will refuse, because evaluate.crosscheck_prompts = 0 makes its rule crosscheck inconclusive"]
 
 
 def _lacks_for_export(config: Config) -> list[str]:

@@ -67,7 +67,7 @@ def begin(config: Config, store: Store, run_id: str | None, progress: Progress, 
         record.outside.pop(name, None)
     record.outside |= _champion(config, store, progress)
     # From here on `store gc` sees the run, and keeps what it needs; what it is about to delete is gone before the run looks.
-    with store.lock(GC_LOCK, lambda: progress.line("`store gc` is at work; waiting"), shared=True):
+    with store.lock(GC_LOCK, lambda: progress.line("`store gc` is running; waiting"), shared=True):
         record.save(store)
     return record
 

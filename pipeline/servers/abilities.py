@@ -171,7 +171,7 @@ async def require_defaults(endpoint: Endpoint, asking: Asking, sampling: Samplin
         different += stated.tokens_N.tolist() != by_default.tokens_N.tolist()
     if different > 1:
         raise UsageError(
-            f"{endpoint.url}: a request without sampling settings is not sampled with {_text(sampling)}, which `sampling` says; "
+            f"{endpoint.url}: a request without sampling settings is not sampled with {_text(sampling)} (`sampling`); "
             "set `sampling` to what the deployment uses; if every request states its own settings, set pair.generation_config "
             "to ignore"
         )

@@ -91,7 +91,7 @@ def scored(tokens: Sequence[int], candidates: Sequence[Candidates], *, kept: int
 def _check_counts(count: int, log_p: Sequence[float] | None, candidates: Sequence[Candidates] | None) -> None:
     for name, found in (("log-probabilities", log_p), ("lists of likeliest tokens", candidates)):
         if found is not None and not isinstance(found, list):
-            raise BadAnswer(f"the {name} are no list")
+            raise BadAnswer(f"the {name} are not a list")
         if found is not None and len(found) != count:
             raise BadAnswer(f"{len(found)} {name} for {count} tokens")
 
@@ -105,7 +105,7 @@ def _likeliest(candidates: Sequence[Candidates], kept: int, vocabulary: int) -> 
         [one for found in candidates for one in found.values()],
     )
     if wrong := [token for token in ids if not 0 <= token <= _LARGEST_ID]:
-        raise BadAnswer(f"token {wrong[0]} among the likeliest, which is none")
+        raise BadAnswer(f"invalid token {wrong[0]} among the likeliest")
     # The server adds the token itself, so that rows differ in length: pad them at the end.
     is_there_NM = np.arange(max(counts)) < np.array(counts)[:, None]
     ids_NM, log_p_NM = np.zeros(is_there_NM.shape, np.int64), np.full(is_there_NM.shape, -np.inf, np.float32)
@@ -126,7 +126,7 @@ def _likeliest(candidates: Sequence[Candidates], kept: int, vocabulary: int) -> 
 
 def _ids(tokens: Sequence[int], vocabulary: int) -> NDArray[np.int32]:
     if not all(type(token) is int for token in tokens):
-        raise BadAnswer("a token id is no integer")
+        raise BadAnswer("a token id is not an integer")
     if wrong := [token for token in tokens if not 0 <= token < vocabulary]:
         raise BadAnswer(f"token {wrong[0]} is beyond the vocabulary of {vocabulary} tokens")
     return np.array(tokens, dtype=np.int32)
@@ -134,7 +134,7 @@ def _ids(tokens: Sequence[int], vocabulary: int) -> NDArray[np.int32]:
 
 def _log_p(values: Sequence[float]) -> NDArray[np.float32]:
     if not set(map(type, values)) <= {float, int}:
-        raise BadAnswer("a log-probability is no number")
+        raise BadAnswer("a log-probability is not a number")
     if wrong := [value for value in values if not _LOWEST < value <= _HIGHEST]:  # NaN is in no interval
-        raise BadAnswer(f"log-probability {str(wrong[0])[:20]}, which is none")
+        raise BadAnswer(f"invalid log-probability {str(wrong[0])[:20]}")
     return np.minimum(np.array(values, dtype=np.float32), 0.0)

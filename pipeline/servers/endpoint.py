@@ -17,7 +17,7 @@ from pipeline.config.server import UNIX, EndpointConfig, ServerConfig
 from pipeline.errors import UnderstudyError, UsageError
 
 _QUOTED = 200  # characters of an answer that is quoted in a message
-_READ = 1 << 16  # bytes of an answer that is no JSON
+_READ = 1 << 16  # bytes of an answer that is not JSON
 _LONGEST_PAUSE = 86_400.0
 _GET_SECONDS = 30.0  # for what needs no computation
 # Idle connections are closed before the server does it (uvicorn: after 5 s): a request on a connection that the server is just
@@ -118,7 +118,7 @@ class Endpoint:
         try:
             return json.loads(raw)
         except (ValueError, RecursionError):
-            raise AnswerLost(f"{self.url}: the answer is no JSON: {self._quoted(raw)}") from None
+            raise AnswerLost(f"{self.url}: the answer is not valid JSON: {self._quoted(raw)}") from None
 
     def _error(self, status: int, retry_after: str | None, path: str, raw: bytes) -> UnderstudyError:
         said = f"{self.url}: HTTP {status}: {self._message(raw)}"
@@ -127,7 +127,7 @@ class Endpoint:
         if status in (401, 403):
             variable = self._key_variable or "KEY"
             hint = "its token is not accepted" if self._key_variable else "set generate.server.key_variable to its name"
-            return UsageError(f"{said}; the gateway wants a token, from the environment variable {variable}: {hint}")
+            return UsageError(f"{said}; the gateway requires a token from the environment variable {variable}: {hint}")
         if status == 404 and path.startswith("/v1/models"):
             return UsageError(f"{said}; no server of the OpenAI API answers there")
         if status >= 500 or status in (408, 425):
@@ -145,7 +145,7 @@ class Endpoint:
             )
         if not token.isascii() or not token.isprintable():
             raise UsageError(
-                f"generate.server.key_variable: the token in {self._key_variable} has characters that no HTTP header can hold"
+                f"generate.server.key_variable: the token in {self._key_variable} has characters that no HTTP header can contain"
             )
         self._token = token
         return {"Authorization": f"Bearer {token}"}

@@ -40,7 +40,7 @@ class Budget:
         if self._limit is not None and self.spent + self._reserved + tokens > self._limit:
             raise BudgetSpent(
                 f"generate.server.token_budget = {self._limit:,}: {self.spent:,} tokens are spent and the next request may take "
-                f"{tokens:,}; run again to go on with a new budget"
+                f"{tokens:,}; run again to continue with a new budget"
             )
         self._reserved += tokens
 

@@ -186,7 +186,7 @@ def _places(tokens: Sequence[int], ids: Sequence[int]) -> list[int]:
 def _row(one: Mapping[str, Any]) -> Row:
     listed = {other["id"]: _log_p(other["logprob"]) for other in one["top_logprobs"]}
     if not set(map(type, listed)) <= {int}:
-        raise TypeError("an id that is none")
+        raise TypeError("an invalid token id")
     return Row(_log_p(one["logprob"]), listed)
 
 

@@ -327,4 +327,4 @@ class Pool:
 def _gave_up(state: RetryCallState) -> None:
     error = state.outcome.exception() if state.outcome else None
     assert isinstance(error, UnderstudyError)
-    raise UnderstudyError(f"{error}; the request failed {state.attempt_number} times; run again to go on") from error
+    raise UnderstudyError(f"{error}; the request failed {state.attempt_number} times; run again to continue") from error

@@ -131,7 +131,7 @@ def _meta(answer: Mapping[str, Any], prompt: int) -> Mapping[str, Any]:
 
 def _by_id(row: Sequence[Sequence[Any]]) -> Candidates:
     if not {type(one[1]) for one in row} <= {int}:
-        raise TypeError("an id that is none")
+        raise TypeError("an invalid token id")
     return {one[1]: _log_p(one[0]) for one in row}
 
 

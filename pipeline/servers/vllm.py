@@ -88,7 +88,7 @@ class Vllm:
         try:
             candidates = [{int(token): one["logprob"] for token, one in row.items()} for row in found[request.start :]]
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise BadAnswer(f"prompt_logprobs in another form ({type(error).__name__})") from None
+            raise BadAnswer(f"prompt_logprobs in an unknown form ({type(error).__name__})") from None
         return scored(request.ids[request.start :], candidates, kept=request.kept, vocabulary=vocabulary)
 
     def too_many_logprobs(self, message: str) -> bool:
@@ -103,7 +103,7 @@ def _choice(answer: Mapping[str, Any], prompt: Sequence[int]) -> Mapping[str, An
     echoed = choices[0].get("prompt_token_ids")
     if echoed is None:
         raise BadAnswer(
-            "no token ids in the answer; the server is older than vLLM 0.11, or no vLLM (generate.server.api)"
+            "no token ids in the answer; the server is older than vLLM 0.11, or is not vLLM (generate.server.api)"
         )
     if echoed != list(prompt):
         raise BadAnswer("the answer is to another prompt")

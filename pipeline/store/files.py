@@ -83,7 +83,7 @@ def read_user_json(path: Path, remedy: str) -> Any:
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
     except (ValueError, RecursionError):
-        raise UsageError(f"{path}: this is no JSON; {remedy}") from None
+        raise UsageError(f"{path}: not valid JSON; {remedy}") from None
 
 
 def write_user_text(path: Path, text: str, option: str) -> None:

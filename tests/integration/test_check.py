@@ -223,7 +223,7 @@ def test_a_draft_that_was_trained_on_the_prompts_is_refused(
     assert [0, 3] == [ended.code for ended in ends], ends[0].err + ends[1].err
     assert "; 5 prompts left out, because a draft was trained on them" in ends[0].out
     assert f"over {len(ids) - 5} prompts" in ends[0].out
-    assert f"no verdict: a draft was trained on all of the {len(ids)} examination prompts" in ends[1].complaint
+    assert f"inconclusive:  a draft was trained on all of the {len(ids)} examination prompts" in ends[1].complaint
 
 
 def test_another_class_of_machine_is_said(smoke: Smoke, baseline: tuple[Path, Ended], tmp_path: Path) -> None:
@@ -292,7 +292,7 @@ def test_file_that_is_no_baseline_is_named(smoke: Smoke, tmp_path: Path) -> None
     assert 2 == ended.code, ended.err
     assert (
         f"{tmp_path}/other.json: a baseline of schema 99, and this version reads schema 4; "
-        "examine the draft again and write it anew with --update-baseline"
+        "examine the draft again and write it again with --update-baseline"
     ) == ended.complaint
 
 

@@ -56,7 +56,7 @@ def test_the_table_and_one_domain(smoke: Smoke) -> None:
         (("nobody", RUN), "nobody: not known in"),
         ((RUN, "reference-draft@9"), "reference-draft@9: no such version or alias"),
         ((RUN, RUN, "--domain", "poems"), "--domain poems: no prompt of it; there are modules, tests"),
-        ((".", "."), "nothing says on which completions to compare"),
+        ((".", "."), "no completions to compare on"),
     ],
 )
 def test_what_is_no_draft(smoke: Smoke, operands: tuple[str, ...], complaint: str) -> None:

@@ -89,7 +89,7 @@ def test_deleted_manifest_is_found(loop: Place) -> None:
 
 
 def test_damaged_manifest_is_found(loop: Place) -> None:
-    """A manifest that is no JSON any more is named."""
+    """A manifest that is not JSON any more is named."""
     path = loop.artifact("pair") / "manifest.json"
     path.write_text(path.read_text()[:100])
     ended = loop.understudy("run", SMOKE, MLFLOW_TRACKING_URI=NOBODY)

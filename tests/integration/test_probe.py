@@ -80,7 +80,7 @@ def test_verdicts_are_plain(smoke: Smoke) -> None:
 
 
 def test_prompts_are_completed_and_times_measured(smoke: Smoke) -> None:
-    """From a prompt file: the target speaks, costs are measured here, and too few prompts are no verdict."""
+    """From a prompt file: the target speaks, costs are measured here, and too few prompts are inconclusive."""
     ended = _probe(
         smoke, "--prompts", smoke.place.artifact("pair") / "prompts.jsonl", "--no-chat", "--count", 12, "--json"
     )

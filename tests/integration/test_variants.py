@@ -120,10 +120,10 @@ def test_a_speedup_needs_plain_decoding(loop: Place, tmp_path: Path) -> None:
     [
         (["gate.min_speedup=1.2"], "min_speedup needs a prediction: set gate.load and gate.profile too"),
         (["gate.max_memory_megabytes=1"], "depends on batch and context: set gate.load too"),
-        ([LOAD, "gate.profile={int4: p.json}", "quantize.variants=[]"], "gate.profile.int4: no such variant is made"),
+        ([LOAD, "gate.profile={int4: p.json}", "quantize.variants=[]"], "gate.profile.int4: this variant is not made"),
         ([LOAD, "gate.profile={int4: p.json}", "quantize.engine=llama.cpp"], "what llama.cpp loads"),
         ([LOAD, "gate.profile=nowhere.json"], "gate.profile.unquantized: "),
-        ([LOAD, f"gate.profile={SMOKE}"], "this is no JSON"),
+        ([LOAD, f"gate.profile={SMOKE}"], "not valid JSON"),
     ],
 )
 def test_what_cannot_be_predicted_is_one_line(loop: Place, settings: list[str], complaint: str) -> None:

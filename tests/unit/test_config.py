@@ -241,7 +241,7 @@ def test_every_key_has_a_description() -> None:
         ("{temperature: 0.7}", "server", "use_answers needs `sampling` at temperature 0"),
         ("{top_p: 0.9}", "server", "use_answers needs `sampling` at temperature 0"),
         ("{top_k: 200}", "server", "use_answers needs `sampling` at temperature 0"),
-        ("{}", "local", "use_answers is for a target on servers"),
+        ("{}", "local", "use_answers works only with a target on servers"),
     ],
 )
 def test_recorded_answers_need_known_log_p(small: Path, sampling: str, engine: str, said: str | None) -> None:

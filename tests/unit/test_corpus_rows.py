@@ -153,7 +153,7 @@ def test_unusable_path_is_one_clear_line(tmp_path: Path, make: Callable[[Path], 
 
 
 def test_damaged_parquet_and_missing_columns_name_the_file(tmp_path: Path) -> None:
-    """A file that is no Parquet, or has no prompt column, stops with its name and the columns that are there."""
+    """A file that is not Parquet, or has no prompt column, stops with its name and the columns that are there."""
     (tmp_path / "p.parquet").write_bytes(b"PAR1 not really")
     with pytest.raises(UsageError, match=r"p\.parquet: not readable as Parquet"):
         SourceReader(0, SOURCE, tmp_path / "p.parquet").total()
@@ -180,7 +180,7 @@ def test_damaged_parquet_and_missing_columns_name_the_file(tmp_path: Path) -> No
         ({"messages": [{"content": "x"}]}, "bad messages: 'messages[1]' has no role"),
         (
             {"messages": [{"role": "user", "content": ["x"]}]},
-            "content is no text: 'messages[1]' has a part of type str",
+            "content is not text: 'messages[1]' has a part of type str",
         ),
         ({"messages": [{"role": "user", "content": ""}]}, "empty prompt: 'messages[1]' is empty"),
         (
@@ -339,7 +339,7 @@ def test_tools_of_a_row_reach_the_template(tools: Any) -> None:
 
 
 def test_tools_that_cannot_be_rendered_are_refused() -> None:
-    """A template that ignores tools, a plain prompt without a template, and what is no list of schemas."""
+    """A template that ignores tools, a plain prompt without a template, and what is not a list of schemas."""
     ignoring = WordTokenizer()
     ignoring.apply_chat_template = lambda conversation, **kw: "the same"  # type: ignore[method-assign]
     with_tools = replace(CHAT, tools=(WEATHER,))
@@ -398,7 +398,7 @@ def test_a_chat_ends_where_a_tool_would_answer() -> None:
 
 
 def test_every_turn_of_a_list_is_asked() -> None:
-    """Spec-Bench rows; a later turn that is no text is named by its place."""
+    """Spec-Bench rows; a later turn that is not text is named by its place."""
     found = parse_row({"turns": ["one", "two", "three"]}, EVERY)
 
     assert ((_said("user", "one"),), 0) == (found.messages, found.dropped_turns)

@@ -55,9 +55,9 @@ async def _redirect(request: web.Request, raw: bytes) -> web.StreamResponse:
     [
         (FAULTS["500"], Unavailable, "HTTP 500: EngineCore died"),
         (FAULTS["HTML error"], Unavailable, "HTTP 502: '<html>Bad gateway</html>'"),
-        (FAULTS["HTML"], Unavailable, "the answer is no JSON: '<html>Bad gateway</html>'"),
-        (FAULTS["empty"], Unavailable, "the answer is no JSON: an empty answer"),
-        (FAULTS["truncated JSON"], Unavailable, "the answer is no JSON"),
+        (FAULTS["HTML"], Unavailable, "the answer is not valid JSON: '<html>Bad gateway</html>'"),
+        (FAULTS["empty"], Unavailable, "the answer is not valid JSON: an empty answer"),
+        (FAULTS["truncated JSON"], Unavailable, "the answer is not valid JSON"),
         (FAULTS["connection cut in the body"], Unavailable, "http://127.0.0.1"),
         (_redirect, UsageError, "redirects /v1/completions to http://elsewhere/; write the URL of the server itself"),
     ],
@@ -76,7 +76,7 @@ def test_bad_answers_are_said_in_one_line(fault: Any, kind: type[UnderstudyError
     [("2", 2.0), ("0.5", 0.5), ("-3", 0.0), ("1e12", 86_400.0), (None, None), ("soon", None), ("nan", None)],
 )
 def test_retry_after_is_read(after: str | None, seconds: float | None) -> None:
-    """Seconds, within a day; what is no number is as if it was missing."""
+    """Seconds, within a day; what is not a number is as if it was missing."""
     with running(_faulty(overloaded(after))) as server, pytest.raises(Overloaded) as error:
         _ask(server.url)
     assert seconds == error.value.seconds
@@ -255,7 +255,7 @@ def test_an_idle_connection_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(
-    ("value", "said"), [("", "is not set"), ("a\nb", "no HTTP header can hold"), ("ключ", "no HTTP header")]
+    ("value", "said"), [("", "is not set"), ("a\nb", "no HTTP header can contain"), ("ключ", "no HTTP header")]
 )
 def test_an_unusable_token_is_said(monkeypatch: pytest.MonkeyPatch, value: str, said: str) -> None:
     """By the name of the variable, never by its value."""
@@ -308,11 +308,11 @@ def test_certificates_are_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("10.0.0.1:8000", "is no URL of a server"),
-        ("ftp://host", "is no URL of a server"),
+        ("10.0.0.1:8000", "is not a server URL"),
+        ("ftp://host", "is not a server URL"),
         ("http://user:pass@host", "has credentials"),
         ("http://host?api_key=x", "has credentials"),
-        ("unix://", "is no URL"),
+        ("unix://", "is not a server URL"),
     ],
 )
 def test_urls_are_checked(url: str, said: str) -> None:

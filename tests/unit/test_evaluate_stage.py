@@ -194,5 +194,7 @@ def test_dev_prompts_are_counted_as_for_a_user(place: Path) -> None:
 def test_nothing_to_examine_is_an_error(place: Path) -> None:
     """A store without examination completions: one line that says what is missing and what to set."""
     _store(place / "store", [])
-    with pytest.raises(UnderstudyError, match=r"no deployed and no greedy completion .* corpus\.splits\.examination"):
+    with pytest.raises(
+        UnderstudyError, match=r"no deployed and greedy completions to examine.* corpus\.splits\.examination"
+    ):
         _run(place)

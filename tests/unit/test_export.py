@@ -127,7 +127,7 @@ def _subject(tmp_path: Path, draft: Mapping[str, Any] = {}, **more: Any) -> Any:
         ("vllm", 2, {"num_attention_heads": 9}, {}, "the draft has 9 attention heads"),
         ("sglang", 2, {"num_key_value_heads": 3}, {}, "the draft has 3 key-value heads"),
         ("vllm", 2, {"intermediate_size": 255}, {}, "the draft's MLP is 255 wide"),
-        ("vllm", 4, {}, {"variant": "fp8"}, "no whole FP8 block"),
+        ("vllm", 4, {}, {"variant": "fp8"}, "not a multiple of the FP8 block size"),
         ("transformers", 2, {}, {}, "device_map"),
         ("tensorrt-llm", 1, {}, {"variant": "int4"}, "does not load a draft in int4"),
         ("llama.cpp", 1, {}, {"variant": "fp8"}, "does not load a draft in fp8"),
@@ -209,7 +209,9 @@ def test_the_readme_names_counters_and_warnings(tmp_path: Path) -> None:
     counter = "vllm:spec_decode_num_drafts_total"
     assert "Set `TARGET`" not in text
     subject.config.pair.target.is_served = True
-    assert "from `org/it's`, as by the server that was asked" in " ".join(readme(plan, expected, []).split())
+    assert "from `org/it's`, the name that the server of the completions uses" in " ".join(
+        readme(plan, expected, []).split()
+    )
     for part in ("2.500 [2.400, 2.600]", "0.800, 0.700", counter, "mixture", "49548", "Not exact.", "`launch.sh` |"):
         assert part in text
 

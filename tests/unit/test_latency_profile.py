@@ -98,7 +98,7 @@ def test_a_file_that_is_no_profile_is_one_line(change: dict[str, Any], message: 
 def test_a_file_that_is_not_there_or_no_json_is_one_line(tmp_path: Path) -> None:
     """No traceback."""
     (tmp_path / "broken.json").write_text("{")
-    with pytest.raises(UnderstudyError, match=r"broken\.json: this is no JSON"):
+    with pytest.raises(UnderstudyError, match=r"broken\.json: not valid JSON"):
         read_profile(tmp_path / "broken.json")
     with pytest.raises(UnderstudyError, match=r"absent\.json: No such file"):
         read_profile(tmp_path / "absent.json")

@@ -12,7 +12,7 @@ from pipeline.acceptance.intervals import Interval
 from pipeline.acceptance.profile import PromptCounts
 from pipeline.config.gate import GateConfig
 from pipeline.judgement.decision import ALREADY_CHAMPION, PROMOTE, REFUSE, already_champion, decide, without_prompts
-from pipeline.judgement.policy import FAIL, NO_VERDICT, PASS, Case, Rule, apply_rules
+from pipeline.judgement.policy import FAIL, INCONCLUSIVE, PASS, Case, Rule, apply_rules
 from pipeline.latency.load.serving import LatencyAtLoad
 from tests.fakes import counted
 
@@ -89,15 +89,15 @@ def test_a_rule_says_what_it_demands() -> None:
     ("changes", "rule", "verdict"),
     [
         ({"candidate": _counts({"chat": 0.595, "code": 0.695}, calls=40)}, "min_gain", FAIL),
-        ({"candidate": _counts({"chat": 0.6, "code": 0.7}, calls=40)}, "min_gain", NO_VERDICT),
+        ({"candidate": _counts({"chat": 0.6, "code": 0.7}, calls=40)}, "min_gain", INCONCLUSIVE),
         ({"candidate": _counts({"chat": 0.5, "code": 0.9}, calls=40)}, "domain_margin:chat", FAIL),
         ({"prompt_lookup": _counts({"chat": 0.2, "code": 0.3}, calls=30)}, "beats_prompt_lookup", FAIL),
-        ({"prompt_lookup": None}, "beats_prompt_lookup", NO_VERDICT),
+        ({"prompt_lookup": None}, "beats_prompt_lookup", INCONCLUSIVE),
         ({"draft_bytes": 10_000_001.0}, "max_draft_megabytes", FAIL),
-        ({"draft_bytes": None}, "max_draft_megabytes", NO_VERDICT),
-        ({"draft_bytes": math.nan}, "max_draft_megabytes", NO_VERDICT),
+        ({"draft_bytes": None}, "max_draft_megabytes", INCONCLUSIVE),
+        ({"draft_bytes": math.nan}, "max_draft_megabytes", INCONCLUSIVE),
         ({"crosscheck_agrees": False}, "crosscheck", FAIL),
-        ({"crosscheck_agrees": None}, "crosscheck", NO_VERDICT),
+        ({"crosscheck_agrees": None}, "crosscheck", INCONCLUSIVE),
     ],
 )
 def test_each_rule_refuses_alone(changes: dict[str, Any], rule: str, verdict: str) -> None:
@@ -111,12 +111,12 @@ def test_each_rule_refuses_alone(changes: dict[str, Any], rule: str, verdict: st
     assert [True] == [reason.startswith(f"{rule} ({verdict}): ") for reason in decision["reasons"]]
 
 
-def test_what_is_not_proved_either_way_has_no_verdict() -> None:
-    """A rule fails only by the upper bound: two drafts alike give no verdict, whichever has the better estimate."""
+def test_what_is_not_proved_either_way_is_inconclusive() -> None:
+    """A rule fails only by the upper bound: two drafts alike are inconclusive, whichever has the better estimate."""
     one, other = (_counts({"chat": 0.6, "code": 0.7}, calls=40, seed=seed) for seed in (1, 2))
     found = [_rules(_case(candidate=a, baseline=b))["min_gain"] for a, b in ((one, other), (other, one))]
 
-    assert [NO_VERDICT, NO_VERDICT] == [rule.verdict for rule in found]
+    assert [INCONCLUSIVE, INCONCLUSIVE] == [rule.verdict for rule in found]
     assert [-1, 1] == sorted(math.copysign(1, rule.figure or math.nan) for rule in found)
 
 
@@ -137,26 +137,26 @@ AT_LOAD = {"min_speedup": 1.2, "max_latency_seconds": {"p99": 4.5, "p95": 3.1}, 
     ("changes", "verdict", "rule"),
     [
         ({"served": _served(1.5, 2.0)}, PASS, None),
-        ({"served": _served(1.25, 2.0)}, NO_VERDICT, "min_speedup"),
+        ({"served": _served(1.25, 2.0)}, INCONCLUSIVE, "min_speedup"),
         ({"served": _served(1.05, 2.0)}, FAIL, "min_speedup"),
-        ({"served": _served(1.5, 2.95)}, NO_VERDICT, "max_latency_seconds:p99"),
+        ({"served": _served(1.5, 2.95)}, INCONCLUSIVE, "max_latency_seconds:p99"),
         ({"served": _served(1.5, 3.2)}, FAIL, "max_latency_seconds:p99"),
-        ({"served": _served(1.5, 3.15)}, NO_VERDICT, "max_latency_seconds:p95"),
+        ({"served": _served(1.5, 3.15)}, INCONCLUSIVE, "max_latency_seconds:p95"),
         ({"served": _served(1.5, 3.3)}, FAIL, "max_latency_seconds:p95"),
         ({"served": _served(None, 2.0)}, PASS, None),  # plain decoding is beyond its limit
-        ({"served": _served(1.5, 2.0, width=math.inf)}, NO_VERDICT, "min_speedup"),
+        ({"served": _served(1.5, 2.0, width=math.inf)}, INCONCLUSIVE, "min_speedup"),
         ({"served": BEYOND}, FAIL, "min_speedup"),
         (
             {"served": replace(_served(1.5, 2.0), quantiles={0.95: Interval(1.0, 0.9, 1.1, 12)})},
-            NO_VERDICT,
+            INCONCLUSIVE,
             "max_latency_seconds:p99",
         ),
-        ({"served": None}, NO_VERDICT, "min_speedup"),
+        ({"served": None}, INCONCLUSIVE, "min_speedup"),
         ({"serving_bytes": 1e8}, PASS, None),
         ({"serving_bytes": 1.1e8}, FAIL, "max_memory_megabytes"),
         ({"serving_bytes": 1.001e8}, FAIL, "max_memory_megabytes"),
-        ({"serving_bytes": math.nan}, NO_VERDICT, "max_memory_megabytes"),
-        ({"serving_bytes": None}, NO_VERDICT, "max_memory_megabytes"),
+        ({"serving_bytes": math.nan}, INCONCLUSIVE, "max_memory_megabytes"),
+        ({"serving_bytes": None}, INCONCLUSIVE, "max_memory_megabytes"),
     ],
 )
 def test_rules_at_a_stated_load(changes: dict[str, Any], verdict: str, rule: str | None) -> None:
@@ -196,7 +196,7 @@ def test_a_gain_must_exceed_the_least_gain() -> None:
     assert gain.low is not None
     assert PROMOTE == _verdict(_case(), replace_policy(min_gain=gain.low - 1e-9))
     assert REFUSE == _verdict(_case(), replace_policy(min_gain=gain.low))
-    assert NO_VERDICT == _rules(_case(), replace_policy(min_gain=gain.low))["min_gain"].verdict
+    assert INCONCLUSIVE == _rules(_case(), replace_policy(min_gain=gain.low))["min_gain"].verdict
 
 
 def test_a_domain_may_lose_less_than_the_margin() -> None:
@@ -208,7 +208,7 @@ def test_a_domain_may_lose_less_than_the_margin() -> None:
 
 
 def test_a_figure_that_is_not_a_number_refuses() -> None:
-    """NaN in one prompt's counts: no figure, no verdict, and the decision is valid JSON."""
+    """NaN in one prompt's counts: no figure, an inconclusive rule, and the decision is valid JSON."""
     candidate = _case().candidate
     case = _case(candidate=[replace(candidate[0], accepted=math.nan), *candidate[1:]])
     decision = decide(apply_rules(case, POLICY, 5, 0.95), {})
@@ -220,15 +220,15 @@ def test_a_figure_that_is_not_a_number_refuses() -> None:
 
 def test_profiles_over_other_prompts_refuse() -> None:
     """Two profiles that cannot be paired have no gain."""
-    assert NO_VERDICT == _rules(_case(baseline=_case().baseline[::-1]))["min_gain"].verdict
+    assert INCONCLUSIVE == _rules(_case(baseline=_case().baseline[::-1]))["min_gain"].verdict
 
 
-def test_too_few_prompts_in_a_domain_are_no_verdict() -> None:
-    """A domain with fewer prompts than the policy requires has no verdict, which is a refusal."""
+def test_too_few_prompts_in_a_domain_are_inconclusive() -> None:
+    """A domain with fewer prompts than the policy requires is inconclusive, which is a refusal."""
     short = {name: [i for i in getattr(_case(), name) if i.id != "chat-0"] for name in ("candidate", "baseline")}
     rules = _rules(_case(**short, prompt_lookup=None), replace_policy(min_prompts_per_domain=PROMPTS))
 
-    assert NO_VERDICT == rules["min_prompts_per_domain"].verdict == rules["domain_margin:chat"].verdict
+    assert INCONCLUSIVE == rules["min_prompts_per_domain"].verdict == rules["domain_margin:chat"].verdict
     assert PASS == rules["domain_margin:code"].verdict
     assert (11.0, 12.0) == (rules["min_prompts_per_domain"].figure, rules["min_prompts_per_domain"].threshold)
 
@@ -238,7 +238,7 @@ def test_one_prompt_in_a_domain_has_no_interval() -> None:
     case = _case(candidate=_case().candidate[:1], baseline=_case().baseline[:1], prompt_lookup=None)
     gain = _rules(case, replace_policy(min_prompts_per_domain=2))["min_gain"]
 
-    assert (NO_VERDICT, None, None) == (gain.verdict, gain.low, gain.high)
+    assert (INCONCLUSIVE, None, None) == (gain.verdict, gain.low, gain.high)
 
 
 def test_no_rules_or_no_prompts_refuse() -> None:
@@ -263,8 +263,8 @@ def test_a_domain_trained_on_entirely_is_refused_and_not_forgotten() -> None:
     """A domain without an unseen prompt keeps its rule, without a verdict."""
     rules = _rules(without_prompts(_case(), {f"chat-{n}" for n in range(PROMPTS)}))
 
-    assert (NO_VERDICT, 0.0) == (rules["min_prompts_per_domain"].verdict, rules["min_prompts_per_domain"].figure)
-    assert NO_VERDICT == rules["domain_margin:chat"].verdict
+    assert (INCONCLUSIVE, 0.0) == (rules["min_prompts_per_domain"].verdict, rules["min_prompts_per_domain"].figure)
+    assert INCONCLUSIVE == rules["domain_margin:chat"].verdict
     assert PASS == rules["domain_margin:code"].verdict
 
 
@@ -281,7 +281,7 @@ def test_each_rule_at_a_load_refuses_alone() -> None:
     missing, beyond = (_rules(_case(served=one), replace_policy(**AT_LOAD)) for one in (None, BEYOND))
 
     assert names == [name for name in missing if name in names]
-    assert [NO_VERDICT] * 3 == [missing[name].verdict for name in names]
+    assert [INCONCLUSIVE] * 3 == [missing[name].verdict for name in names]
     assert [FAIL] * 3 == [beyond[name].verdict for name in names]
 
 
@@ -296,8 +296,8 @@ def test_bounds_must_exceed_their_thresholds() -> None:
     above, below = (_rules(_case(served=one), policy) for one in (served(2.0, 3.0), served(1.0, 2.0)))
     speedup, p99 = above["min_speedup"], above["max_latency_seconds:p99"]
 
-    assert (NO_VERDICT, FAIL) == (speedup.verdict, p99.verdict)
-    assert (FAIL, NO_VERDICT) == (below["min_speedup"].verdict, below["max_latency_seconds:p99"].verdict)
+    assert (INCONCLUSIVE, FAIL) == (speedup.verdict, p99.verdict)
+    assert (FAIL, INCONCLUSIVE) == (below["min_speedup"].verdict, below["max_latency_seconds:p99"].verdict)
     assert (2.5, 2.0, 3.0, 2.0) == (p99.figure, p99.low, p99.high, p99.threshold)
     assert p99.text.startswith("predicted p99 latency at the stated load: 2.5 s")
 
@@ -320,7 +320,7 @@ def test_the_examined_target_must_be_the_one_that_is_served(served: dict[str, st
     assert verdict == _rules(_case(target=EXAMINED), policy)["served_target"].verdict
 
 
-@pytest.mark.parametrize(("days", "verdict"), [(6.9, PASS), (7.1, FAIL), (None, NO_VERDICT)])
+@pytest.mark.parametrize(("days", "verdict"), [(6.9, PASS), (7.1, FAIL), (None, INCONCLUSIVE)])
 def test_old_completions_refuse(days: float | None, verdict: str) -> None:
     """Traffic changes; completions without a time are not known to be recent."""
     policy = GateConfig(max_examination_days=7, min_prompts_per_domain=10)

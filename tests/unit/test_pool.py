@@ -79,7 +79,7 @@ def test_a_refusal_is_not_retried(error: UnderstudyError) -> None:
 def test_a_request_that_fails_everywhere_says_so() -> None:
     """With the last endpoint, and how often it was tried."""
     timing = Timing(retry=0.001, longest_retry=0.002, attempts=3, failures=100)
-    with pytest.raises(UnderstudyError, match="http://a: 0 tokens; the request failed 3 times; run again to go on"):
+    with pytest.raises(UnderstudyError, match="http://a: 0 tokens; the request failed 3 times; run again to continue"):
         _run(_pool("a", timing=timing), lambda pool: pool.ask(10, _fails(BadAnswer("0 tokens"))))
 
 

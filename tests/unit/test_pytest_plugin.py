@@ -136,7 +136,7 @@ def test_a_missing_option_is_named(pytester: pytest.Pytester, fake: Fake, missin
     ended = pytester.runpytest(*options)
 
     ended.assert_outcomes(errors=1)
-    expected = f"no {missing} is named: give --understudy-{missing}, or set understudy_{missing} in pytest's ini file"
+    expected = f"no {missing} given: use --understudy-{missing}, or set understudy_{missing} in pytest's ini file"
     assert expected in ended.outlines
     assert [] == fake.calls
 
@@ -144,7 +144,7 @@ def test_a_missing_option_is_named(pytester: pytest.Pytester, fake: Fake, missin
 def test_paths_of_the_ini_file_are_relative_to_it(
     pytester: pytest.Pytester, fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So is the baseline, from whatever directory pytest is started; a name that is no path there is left as it is."""
+    """So is the baseline, from whatever directory pytest is started; a name that is not a path there is left as it is."""
     pytester.makeini("[pytest]\nunderstudy_draft = org/name@v1\nunderstudy_completions = data/completions\n")
     (pytester.path / "elsewhere").mkdir()
     monkeypatch.chdir(pytester.path / "elsewhere")

@@ -187,7 +187,7 @@ def test_a_run_appears_when_nothing_is_being_deleted(world: _World, capsys: pyte
     held: list[bool] = []
     Runner(world.store, record, Progress(False)).run()
 
-    assert ("`store gc` is at work; waiting\n", None) == (said, unseen)
+    assert ("`store gc` is running; waiting\n", None) == (said, unseen)
     assert ([True], False) == (held, world.store.is_locked(run_lock("r")))
 
 

@@ -466,7 +466,7 @@ def test_a_stop_token_that_the_pair_does_not_know_is_named(tmp_path: Path) -> No
                 requests = plan_completions(some_prompts(60), GREEDY)
                 await generate_by_servers(served, requests, settings_of(GREEDY), tmp_path, quiet())
 
-        with pytest.raises(UsageError, match="ended a completion at token 7, which is no stop token of the pair"):
+        with pytest.raises(UsageError, match="ended a completion at token 7, which is not a stop token of the pair"):
             asyncio.run(run())
 
 

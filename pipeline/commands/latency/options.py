@@ -130,7 +130,7 @@ def notes(step_costs: "StepCosts", workload: "Workload", cap: int) -> list[str]:
     if not step_costs.covers(1, 0, min(context, 1)):
         least = next(number for number in range(1, cap + 1) if step_costs.covers(number, 0, 1) or number == cap)
         found.append(
-            f"note: nothing was measured below batch size {least}; times there are extrapolated in a straight line, so measure "
+            f"note: nothing was measured below batch size {least}; times there are extrapolated linearly, so measure "
             "one request at a time too"
         )
     return found

@@ -110,8 +110,8 @@ def columns_read(row: Mapping[str, Any], names: Iterable[str], given: Mapping[st
 
 
 def parse_row(row: Mapping[str, Any], columns: Mapping[str, str], where: str) -> dict[str, float]:
-    """Numbers by quantity; times in seconds, shares from 0 to 1. UsageError for what is no number. An unlimited request rate is
-    none; `completed` may be a flag."""
+    """Numbers by quantity; times in seconds, shares from 0 to 1. UsageError for what is not a number. An unlimited request rate
+    is none; `completed` may be a flag."""
     found = {}
     for name, column in columns.items():
         try:
