@@ -29,6 +29,7 @@ from pipeline.examination.examiner import AcceptanceSummary
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.models.loading import supports_bf16
 from pipeline.progress import Progress, Track
+from pipeline.store.atomic import replacing
 
 _COMPLETE = "checkpoint_complete"  # written last: a checkpoint without it is incomplete
 
@@ -247,9 +248,8 @@ class _TrainingCallback(TrainerCallback):  # type: ignore[misc]
         )
         if _best_step(state.log_history) == state.global_step:
             self._work.mkdir(parents=True, exist_ok=True)
-            partial = self._work / "best.partial"
-            save_model(model, str(partial))
-            partial.replace(_best_file(self._work, state.global_step))
+            with replacing(_best_file(self._work, state.global_step)) as partial:
+                save_model(model, str(partial))
         self._remove_old_weights()
         if _out_of_patience(state.log_history, self._settings):
             control.should_training_stop = True

@@ -1,9 +1,7 @@
 """Writes an export: built beside its place and renamed, so that a directory that is there is complete."""
 
 import contextlib
-import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -19,6 +17,7 @@ from pipeline.export.readme import readme
 from pipeline.export.widths import resize_rows
 from pipeline.models.files import model_digest, model_files
 from pipeline.progress import Progress
+from pipeline.store.atomic import replacing_directory
 from pipeline.store.files import read_json, write_json
 
 Files = Callable[[ExportPlan, Mapping[str, Any]], dict[str, str]]
@@ -91,16 +90,10 @@ def _head(plan: ExportPlan, weights: Path, resized: bool) -> dict[str, Any]:
 @contextlib.contextmanager
 def _beside(out: Path) -> Iterator[Path]:
     """A temporary directory beside `out` that becomes `out` at the end; removed if something fails."""
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-    except (FileNotFoundError, FileExistsError, NotADirectoryError):
-        raise UsageError(f"--out {out}: no directory can be created there; choose another") from None
-    try:
-        work.chmod(0o755)
+    with contextlib.ExitStack() as stack:
+        try:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            work = stack.enter_context(replacing_directory(out))
+        except (FileNotFoundError, FileExistsError, NotADirectoryError):
+            raise UsageError(f"--out {out}: no directory can be created there; choose another") from None
         yield work
-        if out.is_dir():
-            out.rmdir()  # it is empty
-        os.rename(work, out)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)

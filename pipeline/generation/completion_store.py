@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from pipeline.errors import UnderstudyError
 from pipeline.generation.distributions import ENTRY_BYTES
 from pipeline.speculation.settings import GREEDY, Sampling
+from pipeline.store.atomic import replacing
 
 TOKENIZER = "tokenizer"  # the directory of the tokenizer, so that an artifact can be examined without its pair
 _TUPLE = ["temperature", "top_k", "top_p", "min_p"]
@@ -125,10 +126,12 @@ def _sampling_columns(samplings: Sequence[Sampling]) -> list[Any]:
 
 
 def _write(path: Path, batch: Any) -> None:
-    partial = path.with_suffix(".partial")
-    with pa.OSFile(str(partial), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
+    with (
+        replacing(path) as partial,
+        pa.OSFile(str(partial), "wb") as sink,
+        pa.ipc.new_file(sink, batch.schema) as writer,
+    ):
         writer.write_batch(batch)
-    partial.replace(path)
 
 
 def shard_exists(directory: Path, name: str) -> bool:

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.store.atomic import replacing
+
 _HEADER = struct.Struct("<II")  # bytes of the record, CRC-32
 _FACTS = "facts"
 
@@ -58,13 +60,11 @@ def read_journal(path: Path) -> list[Record]:
 
 def write_journal(path: Path, records: list[Record]) -> None:
     """Replace the journal with `records`, at once or not at all."""
-    partial = path.with_suffix(".partial")
-    partial.unlink(missing_ok=True)
-    journal = Journal(partial)
-    for record in records:
-        journal.append(record)
-    journal.close()
-    partial.replace(path)
+    with replacing(path) as partial:
+        journal = Journal(partial)
+        for record in records:
+            journal.append(record)
+        journal.close()
 
 
 def _records(path: Path) -> Iterator[tuple[Record, int]]:

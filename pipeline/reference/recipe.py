@@ -7,7 +7,6 @@ training in which it was killed.
 import json
 import math
 import random
-import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from pipeline.errors import UnderstudyError
 from pipeline.models.loading import supports_bf16
 from pipeline.progress import Progress
 from pipeline.reference.text import Document, ReferenceText
+from pipeline.store.atomic import replacing, replacing_directory
 
 END_OF_TEXT, PAD = "<|endoftext|>", "<|pad|>"
 _ROLES = ("<|system|>", "<|user|>", "<|assistant|>", "<|end|>")
@@ -206,9 +206,8 @@ def write_prompts(
             rows.append(
                 {"prompt": tokenizer.decode(ids[start : start + length]), "domain": name, "group": document.name}
             )
-    partial = path.with_suffix(".partial")
-    partial.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-    partial.replace(path)
+    with replacing(path) as partial:
+        partial.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
 
 
 def _part(
@@ -217,14 +216,12 @@ def _part(
     """Load the model if an earlier, killed run finished it; else train it and rename it into place."""
     if not directory.exists():
         model = build()
-        partial = directory.with_name(f"{directory.name}.partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        model.save_pretrained(partial, safe_serialization=True)
-        tokenizer.save_pretrained(partial)
-        (partial / "README.md").write_text(
-            "---\nlicense: psf-2.0\n---\nTrained by Understudy on Python's standard library.\n"
-        )
-        partial.rename(directory)
+        with replacing_directory(directory) as partial:
+            model.save_pretrained(partial, safe_serialization=True)
+            tokenizer.save_pretrained(partial)
+            (partial / "README.md").write_text(
+                "---\nlicense: psf-2.0\n---\nTrained by Understudy on Python's standard library.\n"
+            )
     loaded: LlamaForCausalLM = LlamaForCausalLM.from_pretrained(directory, dtype=torch.float32).to(device).eval()
     return loaded
 

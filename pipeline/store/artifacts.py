@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from pipeline.errors import UnderstudyError, UsageError
+from pipeline.store.atomic import PARTIAL, sync
 from pipeline.store.files import damaged, file_sha256, read_json, write_json
 from pipeline.store.times import days_since
 
@@ -162,8 +163,11 @@ class Store:
     def commit(self, work: Path, manifest: Mapping[str, Any]) -> Artifact:
         """Complete `work` with its manifest, the last file written, and rename it into place."""
         # Left behind by a run that was killed before the rename, or in the middle of writing a file.
-        for stray in (work / MANIFEST, *work.rglob(".*.partial")):
-            stray.unlink(missing_ok=True)
+        for stray in (work / MANIFEST, *work.rglob(PARTIAL)):
+            if stray.is_dir():
+                shutil.rmtree(stray)
+            else:
+                stray.unlink(missing_ok=True)
         files = {}
         for path in sorted(path for path in work.rglob("*") if path.is_file()):
             stat = path.stat()
@@ -177,7 +181,7 @@ class Store:
         target = self.directory(manifest["stage"], manifest["key"])
         target.parent.mkdir(parents=True, exist_ok=True)
         work.rename(target)
-        _fsync_directory(target.parent)
+        sync(target.parent)
         return Artifact(target, complete)
 
 
@@ -222,11 +226,3 @@ def _is_file_entry(entry: tuple[Any, ...]) -> bool:
     name, size, mtime, digest = entry
     inside = "\0" not in name and name.isprintable() and ".." not in Path(name).parts and not Path(name).is_absolute()
     return inside and name not in ("", ".") and type(size) is int and type(mtime) is int and isinstance(digest, str)
-
-
-def _fsync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -3,12 +3,12 @@
 import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from pipeline.errors import UnderstudyError, UsageError
+from pipeline.store.atomic import replacing
 
 _CHUNK = 1 << 20
 
@@ -41,13 +41,9 @@ def file_stamp(path: Path) -> list[int]:
 def write_json(path: Path, value: Any) -> None:
     """Write `value` atomically: a reader sees the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    with partial.open("w", encoding="utf-8") as stream:
+    with replacing(path) as partial, partial.open("w", encoding="utf-8") as stream:
         json.dump(value, stream, indent=1, sort_keys=True, allow_nan=False, ensure_ascii=False)
         stream.write("\n")
-        stream.flush()
-        os.fsync(stream.fileno())
-    partial.replace(path)
 
 
 def read_json(path: Path) -> Any:

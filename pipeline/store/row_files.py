@@ -1,12 +1,12 @@
 """JSON files that end in lists too long for memory. Rows are kept on disk until the figures above them are known."""
 
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from pipeline.store.atomic import replacing, temporary_name
 from pipeline.store.files import naming
 
 
@@ -20,9 +20,8 @@ class RowFile:
 
     def __init__(self, path: Path, names: Sequence[str]) -> None:
         self._path = path
-        # The store deletes files of such a name: a killed run may leave them.
-        self._paths = {name: path.with_name(f".{path.name}.{name}.{os.getpid()}.partial") for name in names}
-        self._streams = {name: path.open("w+", encoding="utf-8") for name, path in self._paths.items()}
+        self._paths = {name: temporary_name(path) for name in names}
+        self._streams = {name: path.open("x+", encoding="utf-8") for name, path in self._paths.items()}
 
     def __enter__(self) -> "RowFile":
         return self
@@ -50,8 +49,7 @@ class RowFile:
 
     def write(self, head: Mapping[str, Any], key: str) -> None:
         """Write the file in one step: `head`, then under `key` an object of the lists, one row per line."""
-        partial = self._path.with_name(f".{self._path.name}.{os.getpid()}.partial")
-        with partial.open("w", encoding="utf-8") as out:
+        with replacing(self._path) as partial, partial.open("w", encoding="utf-8") as out:
             text = json.dumps(head, indent=1, sort_keys=True, allow_nan=False, ensure_ascii=False)
             out.write(f"{text[: -len('}')].rstrip()},\n {json.dumps(key)}: {{")
             for number, (name, stream) in enumerate(self._streams.items()):
@@ -61,9 +59,6 @@ class RowFile:
                 out.writelines(stream)
                 out.write("\n  ]")
             out.write("\n }\n}\n")
-            out.flush()
-            os.fsync(out.fileno())
-        partial.replace(self._path)
 
 
 def read_head(path: Path, key: str) -> Any:

@@ -249,7 +249,7 @@ def test_a_killed_run_keeps_the_best_of_an_unbroken_one(tmp_path: Path) -> None:
 
     with pytest.raises(_Killed):
         _train(tmp_path / "work", examine=examine)
-    (tmp_path / "work" / "best.partial").write_bytes(b"half")
+    (tmp_path / "work" / ".best-3.safetensors.77.partial").write_bytes(b"half")
     resumed, _ = _train(tmp_path / "work", examine=_judged(3.0, 2.0))
 
     assert _weights(whole) == _weights(resumed)

@@ -91,6 +91,8 @@ def test_what_a_kill_left_in_the_work_directory_is_not_committed(tmp_path: Path)
     (work / "shard").write_text("done")
     (work / MANIFEST).write_text("{}")
     (work / ".x.json.77.partial").write_text("half")
+    (work / ".target.77.partial").mkdir()
+    (work / ".target.77.partial" / ".y.json.78.partial").write_text("half")
     artifact = store.commit(work, {"stage": "generate", "key": "k1", "figures": {}, "provides": {}})
     assert {"shard"} == set(artifact.manifest["files"])
     assert {"shard", MANIFEST} == {path.name for path in artifact.path.iterdir()}
