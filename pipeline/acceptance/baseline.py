@@ -107,7 +107,7 @@ def read_baseline(raw: Any, where: str) -> Examined:
     if not isinstance(raw, dict) or found != SCHEMA:
         raise UsageError(
             f"{where}: a baseline of schema {found!r}, and this version reads schema {SCHEMA}; "
-            "examine the draft again and write it again with --update-baseline"
+            f"write it again with `understudy check --draft DRAFT --baseline {where} --update-baseline`"
         )
     try:
         file = parse(_FILE, raw)

@@ -292,7 +292,7 @@ def test_file_that_is_no_baseline_is_named(smoke: Smoke, tmp_path: Path) -> None
     assert 2 == ended.code, ended.err
     assert (
         f"{tmp_path}/other.json: a baseline of schema 99, and this version reads schema 4; "
-        "examine the draft again and write it again with --update-baseline"
+        f"write it again with `understudy check --draft DRAFT --baseline {tmp_path}/other.json --update-baseline`"
     ) == ended.complaint
 
 

@@ -80,7 +80,10 @@ def test_it_survives_its_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"schema": 7}, "profile has schema 7, this version reads schema 1; profile again"),
+        (
+            {"schema": 7},
+            "a profile of schema 7, and this version reads schema 1; write it again with `understudy profile`",
+        ),
         ({"draft": {}}, "draft: a table of forward times needs"),
         ({"more": 1}, "not a profile; write one with"),
     ],

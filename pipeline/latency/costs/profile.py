@@ -127,7 +127,8 @@ def profile_from_json(raw: Any, where: str) -> Profile:
         raise UsageError(f"{where}: not a profile; write one with `understudy profile`")
     if raw["schema"] != SCHEMA:
         raise UsageError(
-            f"{where}: profile has schema {raw['schema']!r}, this version reads schema {SCHEMA}; profile again"
+            f"{where}: a profile of schema {raw['schema']!r}, and this version reads schema {SCHEMA}; write it again with "
+            "`understudy profile`"
         )
     surfaces = {name: read_surface(raw[name], f"{where}: {name}") for name in PARTS}
     if surfaces["target"].tokens[-1] > MOST_GAMMA + 1 or surfaces["target"].batches[-1] > MOST_REQUESTS:
