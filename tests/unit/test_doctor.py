@@ -16,8 +16,11 @@ import typer
 from typer.testing import CliRunner
 
 from pipeline.commands import doctor as module
-from pipeline.commands.doctor import Check
 from pipeline.native import build
+from pipeline.native.compiler import compiler
+from pipeline.planning.doctor import compiled, machine, services
+from pipeline.planning.doctor.check import Check
+from pipeline.planning.doctor.libraries import libraries as library_checks
 
 APP = typer.Typer()
 APP.command()(module.doctor)
@@ -27,7 +30,7 @@ APP.command()(module.doctor)
 def files(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The system files that are read, by path; what is not in here is absent."""
     made: dict[str, str] = {}
-    monkeypatch.setattr(module, "_read", lambda path: made.get(path, ""))
+    monkeypatch.setattr(machine, "_read", lambda path: made.get(path, ""))
     return made
 
 
@@ -55,7 +58,7 @@ def port() -> Iterator[int]:
 
 def test_libraries_within_their_bounds_are_ok(libraries: dict[str, str]) -> None:
     """Each required library has a line; an extra's are not asked for."""
-    assert [(check.name, check.mark) for check in module._libraries()] == [
+    assert [(check.name, check.mark) for check in library_checks()] == [
         ("understudy", "ok"),
         ("torch", "ok"),
         ("trl", "ok"),
@@ -68,24 +71,40 @@ def test_library_too_old_too_new_or_absent_is_missing(libraries: dict[str, str],
     libraries.pop("trl")
     if version:
         libraries["trl"] = version
-    check = module._libraries()[-1]
+    check = library_checks()[-1]
     assert (check.name, check.mark, check.remedy) == ("trl", "missing", "pip install 'trl<2,>=1.10'")
 
 
 @pytest.mark.parametrize(
-    ("version", "bounds", "expected"),
+    ("version", "required", "mark"),
     [
-        ("2.9", ">=2.10", False),
-        ("2.10.0", ">=2.10", True),
-        ("2.10", ">=2.10.0", True),
-        ("3.11", "", True),
-        ("4.0.0", ">=3,<4", False),
-        ("3.99", ">=3, <4", True),
+        ("2.9", "trl>=2.10", "missing"),
+        ("2.10.0", "trl>=2.10", "ok"),
+        ("2.10", "trl>=2.10.0", "ok"),
+        ("2.10.0+cpu", "trl>=2.10,<2.11", "ok"),
+        ("3.11", "trl", "ok"),
+        ("4.0.0", "trl>=3,<4", "missing"),
+        ("3.99", "trl (>=3, <4)", "ok"),
+        ("3.5", "trl!=3.5", "missing"),
+        ("3.5", "trl~=3.6", "missing"),
+        ("3.7rc1", "trl[extra]~=3.6", "ok"),
     ],
 )
-def test_versions_are_compared_as_numbers(version: str, bounds: str, expected: bool) -> None:
-    """2.9 is before 2.10, and trailing zeros mean nothing."""
-    assert module._within(version, bounds) is expected
+def test_versions_are_compared_as_pip_does(
+    libraries: dict[str, str], monkeypatch: pytest.MonkeyPatch, version: str, required: str, mark: str
+) -> None:
+    """2.9 is before 2.10, trailing zeros and local versions mean nothing, and every operator counts."""
+    libraries["trl"] = version
+    monkeypatch.setattr(metadata, "requires", lambda _: [required])
+    assert mark == library_checks()[-1].mark
+
+
+def test_a_library_of_another_platform_is_not_required(
+    libraries: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Markers are evaluated on this machine."""
+    monkeypatch.setattr(metadata, "requires", lambda _: ['winonly; python_version < "3"', 'trl; python_version >= "3"'])
+    assert ["understudy", "trl"] == [check.name for check in library_checks()]
 
 
 def test_not_installed_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +114,7 @@ def test_not_installed_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> No
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "requires", absent)
-    assert [(check.name, check.mark) for check in module._libraries()] == [("understudy", "missing")]
+    assert [(check.name, check.mark) for check in library_checks()] == [("understudy", "missing")]
 
 
 @pytest.mark.parametrize(
@@ -109,7 +128,7 @@ def test_not_installed_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> No
 def test_memory_limit_of_the_control_group_is_seen(files: dict[str, str], group: str, path: str) -> None:
     """A container's limit, its own or that of a group around it, counts instead of the machine's memory."""
     files |= {"/proc/self/cgroup": group, path: str(1024**3)}
-    check = module._memory()
+    check = machine._memory()
     assert check.found.endswith("cgroup limit 1.0 GiB")
     assert check.mark == "note"
 
@@ -117,7 +136,7 @@ def test_memory_limit_of_the_control_group_is_seen(files: dict[str, str], group:
 def test_core_limit_of_the_control_group_is_seen(files: dict[str, str]) -> None:
     """A quota of 1.5 cores is shown beside the number of cores."""
     files |= {"/proc/self/cgroup": "0::/", "/sys/fs/cgroup/cpu.max": "150000 100000"}
-    assert module._cores().found.endswith("cgroup limit 1.5")
+    assert machine._cores().found.endswith("cgroup limit 1.5")
 
 
 def test_no_limit_is_no_limit(files: dict[str, str]) -> None:
@@ -128,7 +147,7 @@ def test_no_limit_is_no_limit(files: dict[str, str]) -> None:
         "/sys/fs/cgroup/memory.max": "max",
         "/sys/fs/cgroup/memory/memory.limit_in_bytes": str(2**63 - 4096),
     }
-    assert "limit" not in module._memory().found + module._cores().found
+    assert "limit" not in machine._memory().found + machine._cores().found
 
 
 @pytest.mark.parametrize(
@@ -145,7 +164,7 @@ def test_bf16_units_of_the_cpu_are_named(
     """On Linux the flags say whether bfloat16 is computed or emulated."""
     monkeypatch.setattr("platform.system", lambda: "Linux")
     files["/proc/cpuinfo"] = cpuinfo
-    check = module._cpu_flags()
+    check = machine._cpu_flags()
     assert (check.mark, check.found) == (mark, found)
 
 
@@ -173,7 +192,7 @@ def test_accelerator_is_named(
 ) -> None:
     """What torch can use; none is a note, because a CPU will do."""
     monkeypatch.setitem(sys.modules, "torch", torch)
-    check = module._accelerator()
+    check = machine.accelerator()
     assert check.mark == mark
     assert check.found.startswith(begins)
 
@@ -182,7 +201,7 @@ def test_gpu_that_torch_does_not_see_is_pointed_out(libraries: dict[str, str], m
     """A driver without a CUDA build of torch is the usual reason for a slow run."""
     monkeypatch.setitem(sys.modules, "torch", fake_torch())
     monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/nvidia-smi")
-    check = module._accelerator()
+    check = machine.accelerator()
     assert check.mark == "note"
     assert "install a CUDA build" in check.remedy
 
@@ -190,13 +209,13 @@ def test_gpu_that_torch_does_not_see_is_pointed_out(libraries: dict[str, str], m
 def test_broken_torch_is_missing(libraries: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Installed but not importable is no torch, and not a traceback either."""
     monkeypatch.setitem(sys.modules, "torch", None)
-    assert module._accelerator().mark == "missing"
+    assert machine.accelerator().mark == "missing"
 
 
 def test_absent_compiler_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing needs a compiler; the line says what is lost."""
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    assert module._tool("ninja", "do this") == Check("ninja", "note", "not found", "do this")
+    assert compiled._tool("ninja", "do this") == Check("ninja", "note", "not found", "do this")
 
 
 def test_missing_c_compiler_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,24 +223,24 @@ def test_missing_c_compiler_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.delenv("UNDERSTUDY_NATIVE", raising=False)
-    assert (module._c_compiler().mark, module._c_compiler().found) == ("note", "not found")
-    assert module._compiled_code() == Check("compiled code", "note", "not buildable: no C compiler")
+    assert (compiled._c_compiler().mark, compiled._c_compiler().found) == ("note", "not found")
+    assert compiled._compiled_code() == Check("compiled code", "note", "not buildable: no C compiler")
 
 
 def test_switched_off_compiled_code_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     """UNDERSTUDY_NATIVE=0 explains a slow decode."""
     monkeypatch.setenv("UNDERSTUDY_NATIVE", "0")
-    check = module._compiled_code()
+    check = compiled._compiled_code()
     assert (check.mark, check.found) == ("note", "off: UNDERSTUDY_NATIVE=0 is set")
 
 
-@pytest.mark.skipif(module.compiler() is None, reason="no C compiler here")
+@pytest.mark.skipif(compiler() is None, reason="no C compiler here")
 def test_instruction_sets_of_compiled_code_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each dtype of the weights has its own; nothing is written into the cache."""
     monkeypatch.delenv("UNDERSTUDY_NATIVE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(build, "FLAGS", [*build.FLAGS, "-O0"])
-    check = module._compiled_code()
+    check = compiled._compiled_code()
     vectors = "(AVX-512|AVX2|NEON|baseline vectors)"
     bf16 = r"(, AVX512-BF16|, AMX tiles \(bf16\))?"
     assert check.mark == "ok"
@@ -237,7 +256,7 @@ def test_compiler_error_is_shown_by_its_first_line(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("CC", str(broken))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("UNDERSTUDY_NATIVE", raising=False)
-    check = module._compiled_code()
+    check = compiled._compiled_code()
     assert (check.mark, check.found) == ("note", "not buildable: llama_forward.c: no such header")
 
 
@@ -245,21 +264,21 @@ def test_cache_of_compiled_code_is_shown_and_not_made(tmp_path: Path, monkeypatc
     """A directory to be made, one that exists, one that other users can write to, and one behind a file."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     place = tmp_path / "understudy"
-    assert module._compiled_cache() == Check("compiled cache", "ok", f"{place} (to be made)")
+    assert compiled._compiled_cache() == Check("compiled cache", "ok", f"{place} (to be made)")
     assert list(tmp_path.iterdir()) == []
     place.mkdir(mode=0o700)
-    assert module._compiled_cache() == Check("compiled cache", "ok", str(place))
+    assert compiled._compiled_cache() == Check("compiled cache", "ok", str(place))
     place.chmod(0o777)
-    shared = module._compiled_cache()
+    shared = compiled._compiled_cache()
     assert (shared.mark, shared.found) == ("note", f"{place} is writable by other users")
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert module._compiled_cache().mark == "note"
+    assert compiled._compiled_cache().mark == "note"
 
 
 def test_store_is_looked_at_and_not_made(tmp_path: Path) -> None:
     """A store that does not exist yet is judged by where it would be made."""
-    disk, store = module._store(tmp_path / "a" / "store")
+    disk, store = services.storage(tmp_path / "a" / "store")
     assert (disk.mark, store.mark) == ("ok", "ok")
     assert "will be created" in store.found
     assert list(tmp_path.iterdir()) == []
@@ -268,7 +287,7 @@ def test_store_is_looked_at_and_not_made(tmp_path: Path) -> None:
 def test_store_that_cannot_be_written_is_missing(tmp_path: Path) -> None:
     """A file stands where the store should be."""
     (tmp_path / "file").touch()
-    disk, store = module._store(tmp_path / "file" / "store")
+    disk, store = services.storage(tmp_path / "file" / "store")
     assert (store.mark, store.remedy) == ("missing", "choose another one with --store")
     assert disk.name == "disk"
 
@@ -279,12 +298,12 @@ def test_scarce_disk_is_noted_and_a_full_one_missing(
 ) -> None:
     """The reference run fits in half a GiB; a real pair wants more."""
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free * 1024**3))
-    assert module._store(tmp_path)[0].mark == mark
+    assert services.storage(tmp_path)[0].mark == mark
 
 
 def test_registry_that_accepts_connections_is_ok(port: int) -> None:
     """A server is asked for a connection."""
-    assert module._registry(f"http://127.0.0.1:{port}/x") == Check(
+    assert services.registry(f"http://127.0.0.1:{port}/x") == Check(
         "registry", "ok", f"http://127.0.0.1:{port}/x accepts connections"
     )
 
@@ -293,17 +312,17 @@ def test_registry_that_does_not_answer_is_missing() -> None:
     """Nothing listens: without a registry nothing is promoted."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    check = module._registry(f"http://127.0.0.1:{port}")
+    check = services.registry(f"http://127.0.0.1:{port}")
     assert check.mark == "missing"
     assert "MLFLOW_TRACKING_URI" in check.remedy
 
 
 def test_database_is_ok_where_it_is_or_can_be_made(tmp_path: Path) -> None:
     """SQLite: an existing file, or a directory to make it in; nothing is made."""
-    assert module._registry(f"sqlite:///{tmp_path}/a/mlflow.db").found.endswith("(will be created)")
+    assert services.registry(f"sqlite:///{tmp_path}/a/mlflow.db").found.endswith("(will be created)")
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "mlflow.db").touch()
-    assert module._registry(f"sqlite:///{tmp_path}/mlflow.db") == Check(
+    assert services.registry(f"sqlite:///{tmp_path}/mlflow.db") == Check(
         "registry", "ok", f"SQLite at {tmp_path}/mlflow.db"
     )
 
@@ -311,8 +330,8 @@ def test_database_is_ok_where_it_is_or_can_be_made(tmp_path: Path) -> None:
 def test_database_that_cannot_be_made_is_missing(tmp_path: Path) -> None:
     """A directory of that name, or a file on the way to it."""
     (tmp_path / "file").touch()
-    assert module._registry(f"sqlite:///{tmp_path}").mark == "missing"
-    assert module._registry(f"sqlite:///{tmp_path}/file/mlflow.db").mark == "missing"
+    assert services.registry(f"sqlite:///{tmp_path}").mark == "missing"
+    assert services.registry(f"sqlite:///{tmp_path}/file/mlflow.db").mark == "missing"
 
 
 def test_registry_of_a_run_is_inside_the_store_unless_named(
@@ -341,7 +360,7 @@ def test_no_secret_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_offline_hub_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """HF_HUB_OFFLINE explains a model that is not found."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert "only cached models" in module._hub().found
+    assert "only cached models" in services.hub().found
 
 
 @pytest.mark.parametrize(("mark", "code"), [("ok", 0), ("note", 0), ("missing", 1)])

@@ -1,0 +1,24 @@
+"""All checks of `understudy doctor`, in the order they are shown."""
+
+import os
+from pathlib import Path
+
+from pipeline.planning.doctor.check import Check
+from pipeline.planning.doctor.compiled import compiled
+from pipeline.planning.doctor.libraries import libraries
+from pipeline.planning.doctor.machine import accelerator, machine
+from pipeline.planning.doctor.services import credentials, hub, registry, storage
+
+
+def checks(store: Path) -> list[Check]:
+    """What this machine has and lacks for runs in `store`, which need not exist. Changes nothing."""
+    tracking = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{store}/mlflow/mlflow.db"
+    return [
+        *machine(),
+        accelerator(),
+        *libraries(),
+        *compiled(),
+        *storage(store),
+        *(credentials() or [registry(tracking)]),
+        hub(),
+    ]

@@ -1,0 +1,111 @@
+"""Python, the system, cores, memory, processor and accelerator. Imports torch, if it is installed."""
+
+import os
+import platform
+import re
+import shutil
+import sys
+from pathlib import Path
+
+from pipeline.planning.doctor.check import GIB, Check, first_line, installed
+
+_MEMORY_WANTED_GIB = 4.0
+_FAST_BF16 = ("amx_bf16", "avx512_bf16", "bf16")  # the last is ARM's
+_CPU_FLAGS = (*_FAST_BF16, "amx_int8", "avx512_vnni", "i8mm")
+_CGROUPS = "/sys/fs/cgroup"
+
+
+def machine() -> list[Check]:
+    """Python, system, cores, memory and processor."""
+    python = Check("python", "ok", f"{platform.python_version()} at {sys.executable}")
+    system = Check("system", "ok", platform.platform())
+    if os.name != "posix":
+        system = Check("system", "missing", platform.platform(), "the store's locks need Linux or macOS; use WSL")
+    return [python, system, _cores(), _memory(), _cpu_flags()]
+
+
+def _cores() -> Check:
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    found = f"{usable} usable of {os.cpu_count()}"
+    quotas = [text.split() for text in _cgroup("cpu", "cpu.max")]
+    limits = [int(quota) / int(period) for quota, period in quotas if quota != "max"]
+    return Check("cores", "ok", found + (f", cgroup limit {min(limits):.1f}" if limits else ""))
+
+
+def _memory() -> Check:
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
+    texts = [*_cgroup("memory", "memory.max"), *_cgroup("memory", "memory.limit_in_bytes")]
+    limits = [int(text) for text in texts if text != "max"]
+    limits = [limit for limit in limits if limit < total]  # "no limit" is spelt as a huge number in version 1
+    found = f"{total / GIB:.1f} GiB" + (f", cgroup limit {min(limits) / GIB:.1f} GiB" if limits else "")
+    if min([total, *limits]) < _MEMORY_WANTED_GIB * GIB:
+        return Check(
+            "memory",
+            "note",
+            found,
+            f"below {_MEMORY_WANTED_GIB:.0f} GiB only the reference pair fits; see `understudy plan CONFIG`",
+        )
+    return Check("memory", "ok", found)
+
+
+def _cgroup(controller: str, name: str) -> list[str]:
+    """What file `name` says in this process's control group and those around it; each of them limits."""
+    found = []
+    for line in _read("/proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        base = Path(_CGROUPS, controller) if controllers else Path(_CGROUPS)  # version 1; version 2, unnamed
+        here = Path(path.lstrip("/"))
+        found += [_read(str(base / place / name)) for place in (here, *here.parents)]
+    return [text for text in dict.fromkeys(found) if text]
+
+
+def _cpu_flags() -> Check:
+    if platform.system() != "Linux":
+        return Check("cpu bf16", "note", f"not checked on {platform.system()}")
+    line = re.search(r"^(?:flags|Features)\s*:(.*)$", _read("/proc/cpuinfo"), re.MULTILINE)
+    have = set(line[1].split()) if line else set()
+    found = ", ".join(flag for flag in _CPU_FLAGS if flag in have) or "none of AVX512-BF16, AMX, BF16"
+    if not have.intersection(_FAST_BF16):
+        return Check("cpu bf16", "note", found, "this CPU emulates bfloat16: use float32, which is faster")
+    return Check("cpu bf16", "ok", found)
+
+
+def accelerator() -> Check:
+    """The GPU that torch can use; without one, a note."""
+    if not installed("torch"):
+        return Check("accelerator", "note", "unknown: torch is not installed")
+    try:
+        import torch
+    except Exception as error:  # a broken install fails in many ways: OSError, ImportError, RuntimeError
+        return Check(
+            "accelerator",
+            "missing",
+            f"torch cannot be imported: {first_line(error)}",
+            "install torch again (constraints.txt names the tested version)",
+        )
+    if torch.cuda.is_available():
+        devices = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+        return Check(
+            "accelerator",
+            "ok",
+            "cuda: " + ", ".join(f"{device.name} ({device.total_memory / GIB:.0f} GiB)" for device in devices),
+        )
+    if torch.backends.mps.is_available():
+        return Check("accelerator", "ok", f"mps: {platform.machine()}")
+    if shutil.which("nvidia-smi"):
+        return Check(
+            "accelerator",
+            "note",
+            "none: CPU only, but nvidia-smi is installed",
+            f"torch {torch.__version__} sees no GPU: install a CUDA build of torch, or check `nvidia-smi`",
+        )
+    return Check("accelerator", "note", "none: CPU only")
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
