@@ -1,21 +1,34 @@
 """gate: applies the promotion rules. Chooses the variant of the candidate with the lowest predicted latency at the stated load,
 and compares it with the champion, or with the base draft where there is no champion."""
 
-from collections.abc import Collection, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pipeline.acceptance.profile import PromptCounts
 from pipeline.acceptance.profile_file import Examination, read_examination
 from pipeline.acceptance.rounds import CONVENTIONS
-from pipeline.acceptance.schema import Figures, read_profile
+from pipeline.acceptance.schema import SamplingSettings, read_profile
 from pipeline.config.quantize import Variant
 from pipeline.judgement.benefit import benefit_at_load, benefit_of_forward_times
-from pipeline.judgement.choice import CHOSEN, Contender, Standing, choose, not_made
-from pipeline.judgement.comparison import compare_drafts
-from pipeline.judgement.decision import already_champion, decide, without_prompts
+from pipeline.judgement.choice import CHOSEN, Contender, choose, not_made
+from pipeline.judgement.comparison import draft_figures, paired_gains
+from pipeline.judgement.decision import already_champion, judge, without_prompts
+from pipeline.judgement.decision_file import read_training, write_decision
 from pipeline.judgement.policy import Case, apply_rules
-from pipeline.judgement.schema import BASELINE, CANDIDATE, LOOKUP
+from pipeline.judgement.schema import (
+    BASELINE,
+    CANDIDATE,
+    LOOKUP,
+    ChampionVersion,
+    Decision,
+    ModelSource,
+    Provenance,
+    Side,
+    Standing,
+    TargetSource,
+)
 from pipeline.latency.costs.step_costs import StepCosts, read_step_costs
 from pipeline.latency.load.prediction import chosen_lengths, predict
 from pipeline.latency.load.schedule import DraftOption, make_schedule
@@ -28,7 +41,7 @@ from pipeline.running.context import Outcome, StageContext
 from pipeline.running.pair_checks import left_out_variants
 from pipeline.running.tasks import UNQUANTIZED, draft_input, examination_input, profile_input
 from pipeline.store.artifacts import age_in_days, read_manifest
-from pipeline.store.files import read_json, write_json
+from pipeline.store.files import write_json
 
 
 def run(context: StageContext) -> Outcome:
@@ -46,27 +59,31 @@ def run(context: StageContext) -> Outcome:
     whole = _case(examinations, has_champion)
     case = _with_latency(context, chosen, without_prompts(whole, _seen(context, chosen, has_champion)))
     case = replace(case, target=_target(context), examination_days=age_in_days(context.inputs["completions"]))
-    conditions: dict[str, Any] = {
-        "candidate": digests[draft_input(chosen)],
-        "variant": chosen,
-        "variants": [asdict(result) for result in (*results, *_left_out(context))],
-        "baseline": "champion" if has_champion else "base",
-        "champion": dict(context.facts["champion"]),
-        "gamma": config.evaluate.gamma,
-        "confidence": config.evaluate.confidence,
-        "dropped_prompts": len(whole.candidate) - len(case.candidate),
-        **_evidence(context, examinations, case),
-    }
-    if conditions["candidate"] == digests.get("champion"):
-        decision = already_champion(conditions)
+    champion, candidate = context.facts["champion"], digests[draft_input(chosen)]
+    if candidate == digests.get("champion"):
+        judgement = already_champion()
     else:
-        decision = decide(apply_rules(case, config.gate, config.evaluate.gamma, config.evaluate.confidence), conditions)
+        judgement = judge(apply_rules(case, config.gate, config.evaluate.gamma, config.evaluate.confidence))
+    decision = Decision(
+        verdict=judgement.verdict,
+        reasons=judgement.reasons,
+        rules=judgement.rules,
+        candidate=candidate,
+        variant=chosen,
+        variants=[*results, *_left_out(context)],
+        baseline="champion" if has_champion else "base",
+        champion=ChampionVersion(champion["name"], str(champion["version"])) if champion else None,
+        gamma=config.evaluate.gamma,
+        confidence=config.evaluate.confidence,
+        dropped_prompts=len(whole.candidate) - len(case.candidate),
+        **_evidence(context, examinations, case),
+    )
     _write_review(context, decision, _examples(context, directories, examinations, case))
-    write_json(context.out / "decision.json", decision)
-    return Outcome(decision_figures(decision), notes={"verdict": decision["verdict"], "reasons": decision["reasons"]})
+    write_decision(context.out, decision)
+    return Outcome(decision_figures(decision), notes={"verdict": decision.verdict, "reasons": decision.reasons})
 
 
-def _write_review(context: StageContext, decision: Mapping[str, Any], examples: Mapping[str, Any]) -> None:
+def _write_review(context: StageContext, decision: Decision, examples: Mapping[str, Any]) -> None:
     """The page, and the examples from which `show --html` makes it again."""
     from pipeline.report.page import review_page
 
@@ -119,9 +136,9 @@ def _serving(
     return workload.up_to(step_costs.max_gamma), step_costs, load.requests_per_second, load.max_batch, gamma
 
 
-def _examined(context: StageContext, chosen: Variant, has_champion: bool) -> dict[str, Path]:
+def _examined(context: StageContext, chosen: Variant, has_champion: bool) -> dict[Side, Path]:
     """The directory of the examination by side: candidate, baseline (champion, or base draft), prompt_lookup."""
-    names = {
+    names: dict[Side, str] = {
         CANDIDATE: examination_input(chosen),
         BASELINE: "examination_champion" if has_champion else "examination_base",
         LOOKUP: "examination_lookup",
@@ -129,7 +146,7 @@ def _examined(context: StageContext, chosen: Variant, has_champion: bool) -> dic
     return {side: context.inputs[name] for side, name in names.items()}
 
 
-def _case(examinations: Mapping[str, Examination], has_champion: bool) -> Case:
+def _case(examinations: Mapping[Side, Examination], has_champion: bool) -> Case:
     profile = examinations[CANDIDATE].profile
     return Case(
         candidate=examinations[CANDIDATE].counts,
@@ -147,58 +164,54 @@ def _seen(context: StageContext, chosen: Variant, has_champion: bool) -> Collect
     return frozenset().union(*(trained_on(find_draft(context.inputs[name], context.config.pair)) for name in drafts))
 
 
-def _evidence(context: StageContext, examinations: Mapping[str, Examination], case: Case) -> dict[str, Any]:
+def _evidence(context: StageContext, examinations: Mapping[Side, Examination], case: Case) -> dict[str, Any]:
     """The figures of the decision, what they buy, and where they come from."""
     settings = context.config.evaluate
-    facts = {
-        side: {
-            **asdict(examination.profile.draft),
-            "greedy": _greedy(examination.profile.greedy),
-            "conditions": asdict(examination.profile.conditions),
-        }
-        for side, examination in examinations.items()
+    counts: dict[Side, Sequence[PromptCounts]] = {
+        CANDIDATE: case.candidate,
+        BASELINE: case.baseline,
+        LOOKUP: case.prompt_lookup or (),
     }
-    counts = {CANDIDATE: case.candidate, BASELINE: case.baseline, LOOKUP: case.prompt_lookup or ()}
-    if context.digests.get("champion") == facts[CANDIDATE]["digest"]:
+    if context.digests.get("champion") == examinations[CANDIDATE].profile.draft.digest:
         del counts[BASELINE]  # the candidate itself
-    compared = compare_drafts(counts, facts, settings.gamma, settings.confidence)
-    times = {side: examination.profile.forward_times for side, examination in examinations.items()}
-    benefit = case.benefit or benefit_of_forward_times(times, compared["drafts"], settings.gamma)
-    return {**compared, "benefit": benefit, "training": _training(context), "provenance": _provenance(context)}
-
-
-def _target(context: StageContext) -> dict[str, Any]:
-    facts = read_pair(context.inputs["pair"], context.config.pair).facts["target"]
-    return {name: facts[name] for name in ("source", "revision", "digest", "dtype")}
-
-
-def _greedy(found: Figures | None) -> dict[str, Any]:
-    return {} if found is None else {"acceptance_rate": asdict(found.acceptance_rate), "loop_share": found.loop_share}
-
-
-def _training(context: StageContext) -> list[dict[str, Any]]:
-    """The log of the candidate's training, by step."""
-    found: list[dict[str, Any]] = read_json(context.inputs["distilled"] / "training.json")
-    return found
-
-
-def _provenance(context: StageContext) -> dict[str, Any]:
-    pair = read_pair(context.inputs["pair"], context.config.pair)
-    completions = read_manifest(context.inputs["completions"])
-    return {
-        "target": _target(context),
-        "base_draft": {name: pair.facts["draft"][name] for name in ("source", "revision", "digest")},
-        "completions": completions["key"],
-        "completions_made_at": completions["created"],
-        "corpus": completions["inputs"]["corpus"],
-        "sampling": context.config.sampling.model_dump(),
-        "seed": context.config.seed,
-        "environment": completions["environment"],
+    present = {side: found for side, found in counts.items() if found}
+    drafts = {
+        side: draft_figures(examinations[side], found, settings.gamma, settings.confidence)
+        for side, found in present.items()
     }
+    both = CANDIDATE in present and BASELINE in present
+    times = {side: examination.profile.forward_times for side, examination in examinations.items()}
+    return {
+        "drafts": drafts,
+        "gains": paired_gains(present[CANDIDATE], present[BASELINE], settings.confidence) if both else None,
+        "benefit": case.benefit or benefit_of_forward_times(times, drafts, settings.gamma),
+        "training": read_training(context.inputs["distilled"] / "training.json"),
+        "provenance": _provenance(context),
+    }
+
+
+def _target(context: StageContext) -> TargetSource:
+    facts = read_pair(context.inputs["pair"], context.config.pair).facts["target"]
+    return TargetSource(facts["source"], facts["revision"], facts["digest"], facts["dtype"])
+
+
+def _provenance(context: StageContext) -> Provenance:
+    base = read_pair(context.inputs["pair"], context.config.pair).facts["draft"]
+    completions = read_manifest(context.inputs["completions"])
+    return Provenance(
+        target=_target(context),
+        base_draft=ModelSource(base["source"], base["revision"], base["digest"]),
+        completions=completions["key"],
+        completions_made_at=completions["created"],
+        corpus=completions["inputs"]["corpus"],
+        sampling=SamplingSettings.of(context.config.sampling),
+        seed=context.config.seed,
+        environment=completions["environment"],
+    )
 
 
 def _examples(
-    context: StageContext, directories: Mapping[str, Path], examinations: Mapping[str, Examination], case: Case
+    context: StageContext, directories: Mapping[Side, Path], examinations: Mapping[Side, Examination], case: Case
 ) -> dict[str, Any]:
     """Completions with the outcome of each token, for the page."""
     if not case.candidate or context.digests.get("champion") == examinations[CANDIDATE].profile.draft.digest:
@@ -209,7 +222,7 @@ def _examples(
     from pipeline.speculation.settings import Sampling
 
     config = context.config
-    sides = {side: directories[side] for side in (CANDIDATE, BASELINE)}
+    sides: dict[str, Path] = {side: directories[side] for side in (CANDIDATE, BASELINE)}
     sampling = canonical(Sampling.from_config(config.sampling))
     return make_examples(
         choose_examples(case.candidate, case.baseline, config.gate.examples),

@@ -6,9 +6,11 @@ from typing import Any
 
 from pipeline.config.quantize import Variant
 from pipeline.errors import Refused, UnderstudyError
+from pipeline.judgement.decision_file import read_decision
 from pipeline.judgement.headline import baseline_name, gain_in_words, points
 from pipeline.judgement.policy import examination_age
-from pipeline.judgement.schema import PASS
+from pipeline.judgement.rule_result import PASS
+from pipeline.judgement.schema import ALREADY_CHAMPION, PROMOTE, Decision
 from pipeline.models.stored_pair import read_pair
 from pipeline.registry.registry import Proposed, RegisteredDraft, Registry, Withdrawn, registry_for
 from pipeline.registry.run_content import model_figures
@@ -17,7 +19,7 @@ from pipeline.running.approval import approval_command
 from pipeline.running.context import Outcome, StageContext
 from pipeline.running.tasks import UNQUANTIZED, draft_input, examination_input
 from pipeline.store.artifacts import Store, age_in_days, read_manifest
-from pipeline.store.files import read_json, write_json
+from pipeline.store.files import write_json
 from pipeline.store.times import utc_now
 
 
@@ -27,14 +29,14 @@ def run(context: StageContext) -> Outcome:
     Inputs: the decision, and the draft. Refused if the gate refused the draft. A draft that was
     rolled back, or that nobody approved in time, is registered only with --force-promote.
     """
-    decision = read_json(context.inputs["decision"] / "decision.json")
+    decision = read_decision(context.inputs["decision"])
     registry = registry_for(context.config, Store(context.store))
-    if decision["verdict"] == "already_champion":
-        return _already_champion(context, registry, decision["candidate"])
-    if decision["verdict"] != "promote":
-        raise Refused("refused: " + "; ".join(decision["reasons"]))
+    if decision.verdict == ALREADY_CHAMPION:
+        return _already_champion(context, registry, decision.candidate)
+    if decision.verdict != PROMOTE:
+        raise Refused("refused: " + "; ".join(decision.reasons))
     _require_recent(context)
-    chosen: Variant = decision["variant"]
+    chosen = decision.variant
     facts = _facts(context, registry.name, decision, chosen)
     withdrawn = None if context.force_promote else registry.withdrawn(facts["digest"])
     if withdrawn is not None:
@@ -138,7 +140,7 @@ def _expected(context: StageContext) -> RegisteredDraft | None:
     return RegisteredDraft(name=facts["name"], version=str(facts["version"])) if facts else None
 
 
-def _facts(context: StageContext, name: str, decision: Mapping[str, Any], chosen: Variant) -> dict[str, Any]:
+def _facts(context: StageContext, name: str, decision: Decision, chosen: Variant) -> dict[str, Any]:
     """The content of the card and of the tags."""
     pair = read_pair(context.inputs["pair"], context.config.pair)
     served = context.config.gate.served
@@ -146,7 +148,6 @@ def _facts(context: StageContext, name: str, decision: Mapping[str, Any], chosen
     corpus = Store(context.store).find("corpus", provenance["corpus"])
     if corpus is None:
         raise UnderstudyError(f"corpus {provenance['corpus']} is no longer in {context.store}; run again to rebuild it")
-    figures = examined(decision)
     return {
         "name": name,
         "digest": context.digests[draft_input(chosen)],
@@ -155,9 +156,8 @@ def _facts(context: StageContext, name: str, decision: Mapping[str, Any], chosen
         "target": pair.facts["target"],
         "base": pair.facts["draft"],
         "license": context.config.promote.license or pair.facts["draft"]["license"],
-        "examined": figures,
         "serving": {
-            "bytes": pair.serving_bytes(figures["bytes"], *served),
+            "bytes": pair.serving_bytes(examined(decision).draft.bytes, *served),
             "cache_bytes_per_token": pair.cache_bytes_per_token,
             "batch": served[0],
             "context": served[1],
@@ -187,12 +187,12 @@ def _provenance(context: StageContext, chosen: Variant) -> dict[str, str]:
 def _tags(facts: Mapping[str, Any], deployment: str | None) -> dict[str, str]:
     """Plain names for what people filter by; hashes are under `understudy.`, which lists show last."""
     target, base, decision = facts["target"], facts["base"], facts["decision"]
-    gains = decision["gains"]
+    found, gains = examined(decision), decision.gains
     tags = {
-        "acceptance_rate": f"{facts['examined']['acceptance_rate']['value']:.4f}",
-        "acceptance_gain": points(gains["acceptance_rate"]) if gains else "none",
+        "acceptance_rate": f"{found.acceptance_rate.value:.4f}",
+        "acceptance_gain": points(gains.acceptance_rate) if gains else "none",
         "compared_with": baseline_name(decision),
-        "tokens_per_target_call": f"{facts['examined']['tokens_per_target_call']['value']:.3f}",
+        "tokens_per_target_call": f"{found.tokens_per_target_call[decision.gamma].value:.3f}",
         "quantization": facts["quantization"],
         "target": target["source"],
         "target_revision": target["revision"] or "none",

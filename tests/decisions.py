@@ -1,40 +1,47 @@
 """A decision as the gate makes it, from counts of made-up prompts."""
 
+from dataclasses import replace
 from typing import Any
 
+from pipeline.acceptance.profile_file import Examination
+from pipeline.acceptance.schema import SamplingSettings
 from pipeline.config.gate import GateConfig
 from pipeline.judgement.benefit import benefit_of_forward_times
-from pipeline.judgement.comparison import compare_drafts
-from pipeline.judgement.decision import decide
+from pipeline.judgement.comparison import draft_figures, paired_gains
+from pipeline.judgement.decision import judge
 from pipeline.judgement.policy import Case, apply_rules
-from pipeline.judgement.schema import BASELINE, CANDIDATE, LOOKUP
+from pipeline.judgement.schema import (
+    BASELINE,
+    CANDIDATE,
+    LOOKUP,
+    Decision,
+    ModelSource,
+    Provenance,
+    TargetSource,
+    TrainingStep,
+)
 from tests.fakes import counted
-from tests.profiles import TIMES
+from tests.profiles import TIMES, make_profile
 
-FACTS = {"kind": "model", "digest": "d2", "bytes": 2_500_000, "parameters": 640_000}
-CONDITIONS = {
-    "sampling": {"temperature": 1.0},
-    "draft_sampling": "probabilistic",
-    "convention": "user",
-    "confidence": 0.95,
-}
-PROVENANCE = {
-    "target": {"source": "org/big", "revision": None, "digest": "d1", "dtype": "float32"},
-    "base_draft": {"source": "org/small", "revision": None, "digest": "d0"},
-    "completions": "generate0",
-    "corpus": "corpus0",
-    "sampling": {"temperature": 1.0},
-    "seed": 0,
-    "environment": {"python": "3.11"},
-}
-TRAINING = [
+PROVENANCE = Provenance(
+    target=TargetSource("org/big", None, "d1", "float32"),
+    base_draft=ModelSource("org/small", None, "d0"),
+    completions="generate0",
+    completions_made_at="2026-11-20T00:00:00Z",
+    corpus="corpus0",
+    sampling=SamplingSettings(1.0, 0, 1.0, 0.0),
+    seed=0,
+    environment={"python": "3.11"},
+)
+# As `training.json` has it.
+TRAINING: list[dict[str, Any]] = [
     {"step": 0, "dev_acceptance_rate": 0.5, "dev_tokens_per_target_call": 1.9},
     {"step": 4, "loss": 0.7},
     {"step": 8, "dev_acceptance_rate": 0.6, "dev_tokens_per_target_call": 2.2},
 ]
 
 
-def make_decision(gain: float = 10.0, domain: str = "code", prompts: int = 50, **changes: Any) -> dict[str, Any]:
+def make_decision(gain: float = 10.0, domain: str = "code", prompts: int = 50, **changes: Any) -> Decision:
     """A candidate that accepts `gain` more of the 100 tokens of each prompt than the base draft; passed if that is positive."""
     baseline = [counted(f"p{number:02}", 50.0 + number % 5, domain=domain, gammas=12) for number in range(prompts)]
     candidate = [
@@ -50,27 +57,30 @@ def make_decision(gain: float = 10.0, domain: str = "code", prompts: int = 50, *
         draft_bytes=2_500_000,
         crosscheck_agrees=True,
     )
-    compared = compare_drafts(
-        {CANDIDATE: candidate, BASELINE: baseline, LOOKUP: lookup},
-        {side: {**FACTS, "greedy": {}, "conditions": CONDITIONS} for side in (CANDIDATE, BASELINE, LOOKUP)},
-        5,
-        0.95,
-    )
-    conditions = {
-        "candidate": "d2",
-        "variant": "unquantized",
-        "variants": [],
-        "baseline": "base",
-        "champion": {},
-        "gamma": 5,
-        "confidence": 0.95,
-        "dropped_prompts": 0,
-        **compared,
-        "benefit": benefit_of_forward_times({CANDIDATE: TIMES, BASELINE: TIMES}, compared["drafts"], 5),
-        "training": TRAINING,
-        "provenance": PROVENANCE,
+    drafts = {
+        side: draft_figures(Examination(make_profile(counts), counts), counts, 5, 0.95)
+        for side, counts in ((CANDIDATE, candidate), (BASELINE, baseline), (LOOKUP, lookup))
     }
-    return {**decide(apply_rules(case, GateConfig(), 5, 0.95), conditions), **changes}
+    judgement = judge(apply_rules(case, GateConfig(), 5, 0.95))
+    decision = Decision(
+        verdict=judgement.verdict,
+        reasons=judgement.reasons,
+        rules=judgement.rules,
+        candidate="d2",
+        variant="unquantized",
+        variants=[],
+        baseline="base",
+        champion=None,
+        gamma=5,
+        confidence=0.95,
+        dropped_prompts=0,
+        drafts=drafts,
+        gains=paired_gains(candidate, baseline, 0.95),
+        benefit=benefit_of_forward_times({CANDIDATE: TIMES, BASELINE: TIMES}, drafts, 5),
+        training=[TrainingStep(**entry) for entry in TRAINING],
+        provenance=PROVENANCE,
+    )
+    return replace(decision, **changes)
 
 
 def make_example_set(*tokens: str, domain: str = "code", count: int = 1) -> dict[str, Any]:

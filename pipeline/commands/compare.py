@@ -27,6 +27,7 @@ def compare(
     What a run has examined is not examined again. Prompts that one of the drafts was trained on are left out.
     """
     import json
+    from dataclasses import asdict
 
     from pipeline.errors import BrokenDraft, Refused
     from pipeline.report.compare import compare_examined, print_comparison
@@ -42,6 +43,6 @@ def compare(
     found = compare_examined(*examined, gamma=gamma, domain=domain)
     labels = [operand.label for operand in operands]
     if as_json:
-        print(json.dumps({"a": labels[0], "b": labels[1], **found}, indent=1, allow_nan=False))
+        print(json.dumps({"a": labels[0], "b": labels[1], **asdict(found)}, indent=1, allow_nan=False))
     else:
         print_comparison(labels, found)

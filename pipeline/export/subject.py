@@ -9,6 +9,7 @@ from pipeline.config.loading import parse_stored_config
 from pipeline.config.quantize import Variant
 from pipeline.config.root import Config
 from pipeline.errors import UnderstudyError, UsageError
+from pipeline.judgement.decision_file import recorded_decision
 from pipeline.models.loading import read_model_config
 from pipeline.models.shape import read_shape
 from pipeline.models.stored_pair import Pair, read_pair
@@ -117,7 +118,7 @@ def run_subject(
 
 
 def _promoted_variant(record: RunRecord, label: str) -> Variant:
-    found: Variant | None = (record.decision or {}).get("variant")
+    found = recorded_decision(record)
     if found is None:
         raise UnderstudyError(f"{label}: run {record.id} has no decision; finish it with `understudy run`")
-    return found
+    return found.variant

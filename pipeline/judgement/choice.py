@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipeline.config.quantize import Variant
+from pipeline.judgement.schema import Standing, StandingVerdict
 
 _LEAST_SHARE = 0.5  # of the acceptance rate before quantization; INT8 and INT4 cost a few hundredths
 
@@ -24,18 +25,11 @@ class Contender:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Standing:
-    """The result for a contender, with the reason in one line for people."""
-
-    name: Variant
-    verdict: str  # chosen, slower, refused, not compared, not made
-    text: str
-    acceptance: float | None
-    seconds: float | None
-
-
-CHOSEN, SLOWER, REFUSED, NOT_COMPARED, NOT_MADE = "chosen", "slower", "refused", "not compared", "not made"
+CHOSEN: StandingVerdict = "chosen"
+SLOWER: StandingVerdict = "slower"
+REFUSED: StandingVerdict = "refused"
+NOT_COMPARED: StandingVerdict = "not compared"
+NOT_MADE: StandingVerdict = "not made"
 
 
 def not_made(name: Variant, reason: str) -> Standing:
@@ -65,7 +59,7 @@ def _is_sound(one: Contender, first: Contender) -> bool:
     return one.acceptance is not None and one.acceptance >= _LEAST_SHARE * (first.acceptance or 0.0)
 
 
-def _verdict(one: Contender, best: Contender, first: Contender, only: bool) -> tuple[str, str]:
+def _verdict(one: Contender, best: Contender, first: Contender, only: bool) -> tuple[StandingVerdict, str]:
     if not _is_sound(one, first):
         found = "it cannot be computed" if one.acceptance is None else f"acceptance rate {one.acceptance:.3f}"
         before = "" if first.acceptance is None else f" (unquantized: {first.acceptance:.3f})"

@@ -1,35 +1,34 @@
-"""From the results of the rules to the verdict and the content of `decision.json`. Pure."""
+"""From the results of the rules to the verdict. Pure."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from pipeline.acceptance.profile import PromptCounts
-from pipeline.judgement.policy import Case, Rule
-from pipeline.judgement.schema import ALREADY_CHAMPION, PASS, PROMOTE, REFUSE, SCHEMA
+from pipeline.judgement.policy import Case
+from pipeline.judgement.rule_result import PASS, RuleResult
+from pipeline.judgement.schema import ALREADY_CHAMPION, PROMOTE, REFUSE, Verdict
 
 
-def decide(rules: Sequence[Rule], conditions: dict[str, Any]) -> dict[str, Any]:
-    """`decision.json`: promote if every rule passes; else refuse, with the text of each rule that did not pass."""
+@dataclass(frozen=True)
+class Judgement:
+    """The verdict, the text of each rule that did not pass, and the results of all rules."""
+
+    verdict: Verdict
+    reasons: list[str]
+    rules: list[RuleResult]
+
+
+def judge(rules: Sequence[RuleResult]) -> Judgement:
+    """Promote if every rule passes; else refuse. No rule refuses too."""
     failed = [rule for rule in rules if rule.verdict != PASS]
-    return {
-        "schema": SCHEMA,
-        "verdict": REFUSE if failed or not rules else PROMOTE,
-        "reasons": [f"{rule.name} ({rule.verdict}): {rule.text}" for rule in failed],
-        "rules": [asdict(rule) for rule in rules],
-        **conditions,
-    }
+    reasons = [f"{rule.name} ({rule.verdict}): {rule.text}" for rule in failed]
+    return Judgement(REFUSE if failed or not rules else PROMOTE, reasons, list(rules))
 
 
-def already_champion(conditions: dict[str, Any]) -> dict[str, Any]:
-    """`decision.json` where the candidate is the champion."""
-    return {
-        "schema": SCHEMA,
-        "verdict": ALREADY_CHAMPION,
-        "reasons": ["training gave the draft that is already the champion; what is served does not change"],
-        "rules": [],
-        **conditions,
-    }
+def already_champion() -> Judgement:
+    """Where the candidate is the champion."""
+    reason = "training gave the draft that is already the champion; what is served does not change"
+    return Judgement(ALREADY_CHAMPION, [reason], [])
 
 
 def without_prompts(case: Case, seen: Collection[str]) -> Case:

@@ -1,12 +1,22 @@
 """A decision in a few lines: the verdict, by how much, against which draft, the benefit. Pure. Every renderer begins so.
 
-Lines are plain text, without Markdown, for decisions as `stages/gate.py` writes them.
+Lines are plain text, without Markdown.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
-from pipeline.judgement.schema import ALREADY_CHAMPION, BASELINE, CANDIDATE, LOAD, PLAIN, PROMOTE, REFUSE
+from pipeline.acceptance.schema import Figure
+from pipeline.judgement.rule_result import Power, RuleResult
+from pipeline.judgement.schema import (
+    ALREADY_CHAMPION,
+    BASELINE,
+    CANDIDATE,
+    PLAIN,
+    PROMOTE,
+    REFUSE,
+    Benefit,
+    BenefitAtLoad,
+    BriefDecision,
+    Decision,
+)
 
 _MARKS = {PROMOTE: "✓", REFUSE: "✗", ALREADY_CHAMPION: "="}
 _WORDS = {PROMOTE: "passed", REFUSE: "refused", ALREADY_CHAMPION: "already champion"}
@@ -17,98 +27,94 @@ UNDO = (
 _BASELINES = {"base": "the base draft", "champion": "the champion"}
 
 
-def mark(decision: Mapping[str, Any]) -> str:
+def mark(decision: BriefDecision) -> str:
     """One character that tells verdicts apart in a list."""
-    return _MARKS[decision["verdict"]]
+    return _MARKS[decision.verdict]
 
 
-def verdict_word(decision: Mapping[str, Any]) -> str:
-    return _WORDS[decision["verdict"]]
+def verdict_word(decision: BriefDecision) -> str:
+    return _WORDS[decision.verdict]
 
 
-def baseline_name(decision: Mapping[str, Any]) -> str:
+def baseline_name(decision: BriefDecision) -> str:
     """The draft that the candidate was compared with, such as `the champion (version 3)`."""
-    name = _BASELINES.get(decision["baseline"], str(decision["baseline"]))
-    version = (decision.get("champion") or {}).get("version")
-    return f"{name} (version {version})" if decision["baseline"] == "champion" and version else name
+    name, champion = _BASELINES[decision.baseline], decision.champion
+    return f"{name} (version {champion.version})" if decision.baseline == "champion" and champion else name
 
 
-def headline(decision: Mapping[str, Any]) -> list[str]:
+def headline(decision: Decision) -> list[str]:
     """The verdict, the figures and the reasons, one line each."""
-    compared = baseline_name(decision) + ("; there is no champion yet" if decision["baseline"] == "base" else "")
+    compared = baseline_name(decision) + ("; there is no champion yet" if decision.baseline == "base" else "")
     return [
-        f"{verdict_word(decision).capitalize()}: candidate ({decision['variant']}) compared with {compared}",
+        f"{verdict_word(decision).capitalize()}: candidate ({decision.variant}) compared with {compared}",
         *figures(decision),
-        *decision["reasons"],
+        *decision.reasons,
     ]
 
 
-def gain_in_words(decision: Mapping[str, Any]) -> str:
+def gain_in_words(decision: Decision) -> str:
     """Such as `+3.10 points [+2.00, +4.20] over the champion (version 2)`; empty without an interval."""
-    gain = (decision.get("gains") or {}).get("acceptance_rate")
-    if gain is None or gain["low"] is None:
+    if decision.gains is None or decision.gains.acceptance_rate.low is None:
         return ""
-    return f"{points(gain)} over {baseline_name(decision)}"
+    return f"{points(decision.gains.acceptance_rate)} over {baseline_name(decision)}"
 
 
-def figures(decision: Mapping[str, Any]) -> list[str]:
+def figures(decision: Decision) -> list[str]:
     """Acceptance, tokens per target call, size, and what they buy."""
-    drafts, gains, gamma = decision["drafts"], decision["gains"], str(decision["gamma"])
+    gains, gamma = decision.gains, decision.gamma
     compared = baseline_name(decision).removeprefix("the ")
-    if CANDIDATE not in drafts:
+    ours, theirs = decision.drafts.get(CANDIDATE), decision.drafts.get(BASELINE)
+    if ours is None:
         return []
-    ours, theirs = drafts[CANDIDATE], drafts.get(BASELINE)
-    lines = [f"acceptance rate {interval(ours['acceptance_rate'], 3)}"]
+    omega = ours.tokens_per_target_call[gamma]
+    acceptance, other = f"acceptance rate {interval(ours.acceptance_rate, 3)}", ""
     if theirs and gains:
-        gain = gains["acceptance_rate"]
-        lines = [
-            f"acceptance rate {ours['acceptance_rate']['value']:.3f}, {compared} {theirs['acceptance_rate']['value']:.3f}: "
-            f"{points(gain)} over {gain['prompts']} prompts"
-        ]
-    omega = ours["tokens_per_target_call"][gamma]
-    other = f"; {compared} {theirs['tokens_per_target_call'][gamma]['value']:.2f}" if theirs and gains else ""
-    lines.append(f"tokens per target call {interval(omega, 2)} with {gamma} draft tokens{other}")
-    if decision.get("benefit"):
-        lines.append(benefit_line(decision))
-    return lines
+        gain = gains.acceptance_rate
+        acceptance = (
+            f"acceptance rate {ours.acceptance_rate.value:.3f}, {compared} {theirs.acceptance_rate.value:.3f}: "
+            f"{points(gain)} over {gain.prompts} prompts"
+        )
+        other = f"; {compared} {theirs.tokens_per_target_call[gamma].value:.2f}"
+    lines = [acceptance, f"tokens per target call {interval(omega, 2)} with {gamma} draft tokens{other}"]
+    return lines + ([benefit_line(decision, decision.benefit)] if decision.benefit else [])
 
 
-def power_lines(decision: Mapping[str, Any]) -> list[str]:
+def power_lines(decision: BriefDecision) -> list[str]:
     """What this examination could have proved, one line for each rule about acceptance."""
-    return [power_line(rule["name"], rule.get("power")) for rule in _about_acceptance(decision)]
+    return [power_line(rule.name, rule.power) for rule in _about_acceptance(decision)]
 
 
-def power_summary(decision: Mapping[str, Any]) -> list[str]:
+def power_summary(decision: BriefDecision) -> list[str]:
     """The line of the gain, and that of the domain that needs the most prompts."""
-    gain = [rule for rule in _about_acceptance(decision) if rule["name"] == "min_gain"]
-    domains = [rule for rule in _about_acceptance(decision) if rule["name"] != "min_gain"]
+    gain = [rule for rule in _about_acceptance(decision) if rule.name == "min_gain"]
+    domains = [rule for rule in _about_acceptance(decision) if rule.name != "min_gain"]
     hardest = [max(domains, key=_prompts_for_margin)] if domains else []
-    return [power_line(rule["name"], rule.get("power")) for rule in (*gain, *hardest)]
+    return [power_line(rule.name, rule.power) for rule in (*gain, *hardest)]
 
 
-def _about_acceptance(decision: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [rule for rule in decision["rules"] if rule["name"].startswith(("min_gain", "domain_margin"))]
+def _about_acceptance(decision: BriefDecision) -> list[RuleResult]:
+    return [rule for rule in decision.rules if rule.name.startswith(("min_gain", "domain_margin"))]
 
 
-def _prompts_for_margin(rule: Mapping[str, Any]) -> float:
-    needed = (rule.get("power") or {}).get("prompts_needed", {}).get("0.95")
+def _prompts_for_margin(rule: RuleResult) -> float:
+    needed = None if rule.power is None else rule.power.prompts_needed.get("0.95")
     return float("inf") if needed is None else float(needed)
 
 
-def power_line(name: str, power: Mapping[str, Any] | None) -> str:
+def power_line(name: str, power: Power | None) -> str:
     """In points: the true gains that pass and that are refused with 80% and 95%, and the prompts that a margin needs."""
     if power is None:
         return f"{name}: {NO_POWER}"
-    passes, refused = power["passes"], power["refused"]
+    passes, refused = power.passes, power.refused
     line = (
-        f"{name}: over {power['prompts']} prompts a true gain of {_gain(passes['0.8'])} points passes with 80% probability and "
+        f"{name}: over {power.prompts} prompts a true gain of {_gain(passes['0.8'])} points passes with 80% probability and "
         f"{_gain(passes['0.95'])} with 95%; {_gain(refused['0.95'])} or less is refused with 95%"
     )
-    if power["equal_passes"] is None:
+    if power.equal_passes is None:
         return line
-    needed = power["prompts_needed"]
+    needed = power.prompts_needed
     return (
-        f"{line}. A draft as good as the compared one passes with {100 * power['equal_passes']:.0f}% probability; "
+        f"{line}. A draft as good as the compared one passes with {100 * power.equal_passes:.0f}% probability; "
         f"it would take {_prompts(needed['0.8'])} prompts to pass with 80%, and {_prompts(needed['0.95'])} with 95%"
     )
 
@@ -121,30 +127,29 @@ def _prompts(count: int | None) -> str:
     return "more than ten million" if count is None else f"{count:,}"
 
 
-def benefit_line(decision: Mapping[str, Any]) -> str:
-    """Milliseconds per token of a decision with a benefit, without speculation and with it, and where that holds."""
-    benefit = decision["benefit"]
+def benefit_line(decision: BriefDecision, benefit: Benefit) -> str:
+    """Milliseconds per token, without speculation and with it, and where that holds."""
     where = (
-        f"predicted at {benefit['requests_per_second']:g} requests/s"
-        if benefit["basis"] == LOAD
-        else f"one request at a time, forward passes alone, on {benefit['device']}"
+        f"predicted at {benefit.requests_per_second:g} requests/s"
+        if isinstance(benefit, BenefitAtLoad)
+        else f"one request at a time, forward passes alone, on {benefit.device}"
     )
     names = {PLAIN: "plain decoding", BASELINE: baseline_name(decision).removeprefix("the "), CANDIDATE: "candidate"}
-    sides = benefit["sides"]
-    shown = (f"{sides[side]['ms_per_token']:.3g} ms ({name})" for side, name in names.items() if side in sides)
+    sides = benefit.sides
+    shown = (f"{sides[side].ms_per_token:.3g} ms ({name})" for side, name in names.items() if side in sides)
     return f"time per token {', '.join(shown)}; {where}" if sides else f"the load exceeds capacity; {where}"
 
 
-def interval(figure: Mapping[str, Any], digits: int) -> str:
+def interval(figure: Figure, digits: int) -> str:
     """`0.712 [0.700, 0.724]`."""
-    if figure["low"] is None or figure["high"] is None:
-        return f"{figure['value']:.{digits}f} [no interval]"
-    return f"{figure['value']:.{digits}f} [{figure['low']:.{digits}f}, {figure['high']:.{digits}f}]"
+    if figure.low is None or figure.high is None:
+        return f"{figure.value:.{digits}f} [no interval]"
+    return f"{figure.value:.{digits}f} [{figure.low:.{digits}f}, {figure.high:.{digits}f}]"
 
 
-def points(gain: Mapping[str, Any]) -> str:
+def points(gain: Figure) -> str:
     """`+3.20 points [+2.10, +4.30]`, from a gain in acceptance rate."""
-    shown = f"{100 * gain['value']:+.2f} points"
-    if gain["low"] is None or gain["high"] is None:
+    shown = f"{100 * gain.value:+.2f} points"
+    if gain.low is None or gain.high is None:
         return f"{shown} [no interval]"
-    return f"{shown} [{100 * gain['low']:+.2f}, {100 * gain['high']:+.2f}]"
+    return f"{shown} [{100 * gain.low:+.2f}, {100 * gain.high:+.2f}]"

@@ -17,29 +17,16 @@ sqrt(N), and so does the skewness of the estimate; the degrees of freedom rise N
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
 
 from scipy.special import chdtri, nctdtr, nctdtrinc, ndtr, ndtri
 
 from pipeline.acceptance.intervals import Interval, standard_errors
+from pipeline.judgement.rule_result import Power
 
 LEVELS = (0.8, 0.95)
 _LEAST_PROMPTS, _MOST_PROMPTS = 40, 10_000_000
 _LEAST_VARIANCE = 0.25  # share of v that v - c A is at least, because it is of first order in A only
 _SPREAD_CONFIDENCE = 0.8  # that the spread of the prompts is not larger than assumed for `prompts_needed`
-
-
-@dataclass(frozen=True)
-class Power:
-    """The power of one rule. Gains are true gains, in the unit of the figure; keys are levels as text, such as "0.8"."""
-
-    prompts: int
-    passes: Mapping[str, float]  # the smallest true gain that passes with this probability
-    refused: Mapping[str, float]  # the largest true gain (a loss, if negative) that is refused with this probability
-    # the probability that a draft with equal acceptance passes; None for a threshold that is not < 0
-    equal_passes: float | None
-    prompts_needed: Mapping[str, int | None]  # for an equal draft to pass; empty for a threshold that is not < 0
 
 
 def power_of(found: Interval, threshold: float, confidence: float) -> Power | None:
@@ -50,10 +37,16 @@ def power_of(found: Interval, threshold: float, confidence: float) -> Power | No
     gains = {level: _gain_that_passes(found, threshold, level) for level in (*LEVELS, *(1 - level for level in LEVELS))}
     passes = {str(level): gains[level] for level in LEVELS}
     refused = {str(level): gains[1 - level] for level in LEVELS}
-    if threshold >= 0:
-        return Power(found.prompts, passes, refused, None, {})
-    needed = {str(level): _prompts_needed(found, -threshold, level, confidence) for level in LEVELS}
-    return Power(found.prompts, passes, refused, pass_probability(found, 0.0, threshold), needed)
+    margin = threshold < 0
+    return Power(
+        prompts=found.prompts,
+        passes=passes,
+        refused=refused,
+        equal_passes=pass_probability(found, 0.0, threshold) if margin else None,
+        prompts_needed={
+            str(level): _prompts_needed(found, -threshold, level, confidence) for level in LEVELS if margin
+        },
+    )
 
 
 def has_power(found: Interval) -> bool:

@@ -10,7 +10,8 @@ from pipeline.acceptance.baseline import Conditions, Examined
 from pipeline.acceptance.intervals import Interval
 from pipeline.acceptance.profile import PromptCounts, acceptance_gain
 from pipeline.errors import Refused, UsageError
-from pipeline.judgement.power import Power, power_of
+from pipeline.judgement.power import power_of
+from pipeline.judgement.rule_result import Power
 
 # Where prompts are left out, so many or half of them must remain: a draft must not choose the few that it is compared on.
 _LEAST_PROMPTS = 40
@@ -92,7 +93,7 @@ def unseen_prompts(draft: Examined, baseline: Examined) -> tuple[list[PromptCoun
     count, left = len(draft.counts), len(ours)
     if left < count and left < min(_LEAST_PROMPTS, count / 2):
         raise Refused(
-            f"inconclusive:  a draft was trained on {'all' if not left else count - left} of the {count} examination prompts, so "
+            f"inconclusive: a draft was trained on {'all' if not left else count - left} of the {count} examination prompts, so "
             f"{left or 'none'} are left to compare; use completions of other prompts"
         )
     return ours, theirs

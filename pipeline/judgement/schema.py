@@ -1,17 +1,270 @@
-"""The names in `decision.json` that its writers and readers share. Imports nothing heavy, so that records and logs can be made
-without numpy."""
+"""The content of `decision.json`. Imports nothing heavy, so that records, logs and reports can be made without numpy.
 
-from collections.abc import Mapping
-from typing import Any
+Figures by draft length are dictionaries from gamma, those by side from `candidate`, `baseline` and so on.
+"""
 
-SCHEMA = 6
-PROMOTE, REFUSE, ALREADY_CHAMPION = "promote", "refuse", "already_champion"  # the verdict
-PASS, FAIL, INCONCLUSIVE = "pass", "fail", "inconclusive"  # of a rule
-CANDIDATE, BASELINE, LOOKUP, PLAIN = "candidate", "baseline", "prompt_lookup", "plain"  # sides of the comparison
-LOAD, FORWARD_TIMES = "load", "forward times"  # what the benefit is computed from
-_EVIDENCE = ("drafts", "gains", "benefit", "training", "provenance")
+from dataclasses import asdict, dataclass, field, fields
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter
+
+from pipeline.acceptance.schema import (
+    DomainFigures,
+    ExaminedDraft,
+    Figure,
+    Figures,
+    ProfileConditions,
+    SamplingSettings,
+)
+from pipeline.config.quantize import Variant
+from pipeline.judgement.rule_result import RuleResult
+from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, CountKey, Format, Number, Text
+
+SCHEMA = 7
+FILE = "decision.json"
+
+Verdict = Literal["promote", "refuse", "already_champion"]
+PROMOTE: Verdict = "promote"
+REFUSE: Verdict = "refuse"
+ALREADY_CHAMPION: Verdict = "already_champion"
+
+Side = Literal["candidate", "baseline", "prompt_lookup", "plain"]  # of the comparison; plain: decoding without a draft
+CANDIDATE: Side = "candidate"
+BASELINE: Side = "baseline"
+LOOKUP: Side = "prompt_lookup"
+PLAIN: Side = "plain"
+SIDES = (CANDIDATE, BASELINE, LOOKUP, PLAIN)  # in the order in which people read them
+
+StandingVerdict = Literal["chosen", "slower", "refused", "not compared", "not made"]
 
 
-def brief(decision: Mapping[str, Any]) -> dict[str, Any]:
-    """The decision without its evidence: what the record of a run holds."""
-    return {name: value for name, value in decision.items() if name not in _EVIDENCE}
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """The result for a variant of the candidate, with the reason in one line for people."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    name: Variant
+    verdict: StandingVerdict
+    text: Text
+    acceptance: Number | None
+    seconds: Number | None  # predicted mean request latency on dev prompts
+
+
+@dataclass(frozen=True)
+class ChampionVersion:
+    """The registered draft that the candidate was compared with."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    name: Text
+    version: Text
+
+
+@dataclass(frozen=True)
+class GreedyFigures:
+    """Figures at temperature 0."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    acceptance_rate: Figure
+    loop_share: Number
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedFigures(Figures):
+    """All figures of a draft over the prompts that are compared, also by domain."""
+
+    domains: dict[Text, DomainFigures]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DraftFigures(ComparedFigures):
+    """With what is known of the draft and of its examination."""
+
+    draft: ExaminedDraft
+    greedy: GreedyFigures | None  # over all examined prompts; None for a draft that cannot be examined
+    conditions: ProfileConditions
+
+
+@dataclass(frozen=True)
+class Gains:
+    """Candidate minus baseline, paired by prompt."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    acceptance_rate: Figure
+    tokens_per_target_call: dict[CountKey, Figure]
+    domains: dict[Text, Figure]  # of the acceptance rate
+
+
+@dataclass(frozen=True)
+class LatencyFigures:
+    """Seconds of a request. Quantiles are by name, such as p95."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    mean_seconds: Number
+    quantile_seconds: dict[Text, Number]
+
+
+@dataclass(frozen=True)
+class SideAtLoad(LatencyFigures):
+    """At the stated load; `tokens_per_second` is at capacity."""
+
+    ms_per_token: Number
+    tokens_per_second: Number
+
+
+@dataclass(frozen=True)
+class LoadFigures:
+    """Predicted latency at one load. A side is None where its queue would grow without bound."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    requests_per_second: Number
+    speedup: Number | None
+    candidate: LatencyFigures | None
+    plain: LatencyFigures | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenefitAtLoad:
+    """What the candidate buys, predicted at `gate.load`. A side is absent where its queue would grow without bound."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    basis: Literal["load"] = "load"
+    requests_per_second: Number
+    max_batch: Count
+    gamma: Count
+    sides: dict[Side, SideAtLoad]
+    by_load: list[LoadFigures]
+
+
+@dataclass(frozen=True)
+class SideAlone:
+    """One request at a time, forward passes alone. `speedup`: over plain decoding."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    ms_per_token: Number
+    tokens_per_second: Number
+    speedup: Number
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenefitOfForwardTimes:
+    """What the candidate buys, from forward times at batch size 1: an upper bound for a server."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    basis: Literal["forward times"] = "forward times"
+    device: Text
+    context: Count  # tokens in the cache
+    gamma: Count
+    target_ms: Number  # a pass of the target over one token
+    verify_ms: Number  # over gamma + 1 tokens
+    draft_ms: Number
+    sides: dict[Side, SideAlone]
+
+
+Benefit = Annotated[BenefitAtLoad | BenefitOfForwardTimes, Field(discriminator="basis")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingStep:
+    """An entry of the candidate's training log: the loss, or an examination on dev prompts."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    step: Count
+    loss: Number | None = None
+    dev_acceptance_rate: Number | None = None
+    dev_tokens_per_target_call: Number | None = None
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """Where a model comes from."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    source: Text
+    revision: Text | None
+    digest: Text
+
+
+@dataclass(frozen=True)
+class TargetSource(ModelSource):
+    """The examined target."""
+
+    dtype: Text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provenance:
+    """What the decision was made from."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    target: TargetSource
+    base_draft: ModelSource
+    completions: Text  # key
+    completions_made_at: Text
+    corpus: Text  # key
+    sampling: SamplingSettings
+    seed: int
+    environment: dict[Text, Text]  # versions and machine
+
+
+@dataclass(frozen=True, kw_only=True)
+class BriefDecision:
+    """A decision without its evidence: what the record of a run holds."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    schema: int = SCHEMA
+    verdict: Verdict
+    reasons: list[Text]  # the text of each rule that did not pass
+    rules: list[RuleResult]
+    candidate: Text  # digest
+    variant: Variant
+    variants: list[Standing]
+    baseline: Literal["champion", "base"]  # what the candidate was compared with
+    champion: ChampionVersion | None
+    gamma: Count
+    confidence: Number
+    dropped_prompts: Count  # left out, because candidate or champion was trained on them
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision(BriefDecision):
+    """A decision of the gate."""
+
+    drafts: dict[Side, DraftFigures]
+    gains: Gains | None  # None where a side has no figures, and where the candidate is the champion
+    benefit: Benefit | None
+    training: list[TrainingStep] = field(default_factory=list)
+    provenance: Provenance
+
+
+_REMEDY = "run the config again"
+_DECISION = Format(name="decision", schema=SCHEMA, remedy=_REMEDY, content=TypeAdapter(Decision))
+_BRIEF = Format(name="decision", schema=SCHEMA, remedy=_REMEDY, content=TypeAdapter(BriefDecision))
+
+
+def parse_decision(raw: Any, where: str) -> Decision:
+    """The content of a `decision.json`. UnderstudyError naming `where` and the first place that is wrong."""
+    return _DECISION.parse(raw, where)
+
+
+def parse_brief(raw: Any, where: str) -> BriefDecision:
+    """The decision in the record of a run. Raises as `parse_decision`."""
+    return _BRIEF.parse(raw, where)
+
+
+def brief(decision: Decision) -> dict[str, Any]:
+    """The decision without its evidence, as JSON for the record of a run."""
+    found = asdict(decision)
+    return {item.name: found[item.name] for item in fields(BriefDecision)}

@@ -4,9 +4,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from pipeline.acceptance.schema import Figure
 from pipeline.config.loading import parse_stored_config
+from pipeline.judgement.decision_file import recorded_decision
 from pipeline.judgement.headline import UNDO, baseline_name, headline, interval, mark, points, power_summary
-from pipeline.judgement.schema import BASELINE, CANDIDATE, PASS
+from pipeline.judgement.rule_result import PASS
+from pipeline.judgement.schema import BASELINE, CANDIDATE, PLAIN, BriefDecision, Decision
 from pipeline.store.runs import RunRecord
 
 Point = tuple[str, float, int]  # metric, value, step
@@ -24,7 +27,8 @@ def verdict(record: RunRecord) -> str:
 def run_name(record: RunRecord) -> str:
     """The verdict comes first, so that a narrow column shows it."""
     word = verdict(record)
-    sign = _MARKS.get(word) or (mark(record.decision) if record.decision and record.state == "finished" else "")
+    decision = recorded_decision(record) if record.state == "finished" else None
+    sign = _MARKS.get(word) or (mark(decision) if decision else "")
     return " ".join(filter(None, [sign, word, record.id]))
 
 
@@ -63,17 +67,17 @@ def training_points(log: list[dict[str, Any]]) -> list[Point]:
     ]
 
 
-def decision_points(decision: Mapping[str, Any]) -> list[Point]:
+def decision_points(decision: Decision) -> list[Point]:
     """The figures of a decision: headline, curves by draft length and position, domains, rules. Rounded, for narrow columns."""
     return [(name, round(value, 4), step) for name, value, step in _decision_points(decision)]
 
 
-def decision_figures(decision: Mapping[str, Any]) -> dict[str, float]:
+def decision_figures(decision: Decision) -> dict[str, float]:
     """Its figures without the curves."""
     return {name: value for name, value, step in decision_points(decision) if not step}
 
 
-def model_figures(decision: Mapping[str, Any]) -> dict[str, float]:
+def model_figures(decision: Decision) -> dict[str, float]:
     """The figures of the candidate that its registered version is linked to."""
     return {
         name: value
@@ -82,61 +86,57 @@ def model_figures(decision: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def _decision_points(decision: Mapping[str, Any]) -> list[Point]:
-    drafts, gains, gamma = decision["drafts"], decision["gains"], str(decision["gamma"])
-    found: list[Point] = []
-    if gains:
-        found += _bounded("gain", gains["acceptance_rate"])
+def _decision_points(decision: Decision) -> list[Point]:
+    drafts, gains, gamma = decision.drafts, decision.gains, decision.gamma
+    found: list[Point] = [] if gains is None else _bounded("gain", gains.acceptance_rate)
     for side, suffix in ((CANDIDATE, ""), (BASELINE, "_before")):
         if side not in drafts:
             continue
         draft = drafts[side]
         for name, figure in (
-            ("acceptance_rate", draft["acceptance_rate"]),
-            ("tokens_per_target_call", draft["tokens_per_target_call"][gamma]),
+            ("acceptance_rate", draft.acceptance_rate),
+            ("tokens_per_target_call", draft.tokens_per_target_call[gamma]),
         ):
-            found += [(f"{name}{suffix}", figure["value"], 0)] if suffix else _bounded(name, figure)
-        found.append((f"draft_megabytes{suffix}", draft["bytes"] / 1e6, 0))
+            found += [(f"{name}{suffix}", figure.value, 0)] if suffix else _bounded(name, figure)
+        found.append((f"draft_megabytes{suffix}", draft.draft.bytes / 1e6, 0))
         found += [
-            (f"tokens_per_target_call_by_gamma{suffix}", figure["value"], int(length))
-            for length, figure in draft["tokens_per_target_call"].items()
+            (f"tokens_per_target_call_by_gamma{suffix}", figure.value, length)
+            for length, figure in draft.tokens_per_target_call.items()
         ]
         found += [
             (f"acceptance_by_position_in_draft{suffix}", value, position)
-            for position, value in enumerate(draft["conditional_acceptance"], 1)
+            for position, value in enumerate(draft.conditional_acceptance, 1)
         ]
         found += [
-            (f"acceptance_rate{suffix}/{domain}", entry["acceptance_rate"]["value"], 0)
-            for domain, entry in draft["domains"].items()
+            (f"acceptance_rate{suffix}/{domain}", entry.acceptance_rate.value, 0)
+            for domain, entry in draft.domains.items()
         ]
-    found += [(f"gain/{domain}", gain["value"], 0) for domain, gain in gains.get("domains", {}).items()]
-    rules = [
-        (f"rules/{rule['name'].replace(':', '/')}", float(rule["verdict"] == PASS), 0) for rule in decision["rules"]
-    ]
+    found += [(f"gain/{domain}", gain.value, 0) for domain, gain in (gains.domains if gains else {}).items()]
+    rules = [(f"rules/{rule.name.replace(':', '/')}", float(rule.verdict == PASS), 0) for rule in decision.rules]
     return [*found, *_benefit(decision), *rules]
 
 
-def _benefit(decision: Mapping[str, Any]) -> list[Point]:
-    found = []
-    for side, name in ((CANDIDATE, ""), (BASELINE, "_before"), ("plain", "_plain")):
-        figures = (decision["benefit"] or {"sides": {}})["sides"].get(side)
-        if figures:
-            found.append((f"ms_per_token{name}", figures["ms_per_token"], 0))
-    for rule in decision["rules"]:
-        rule_name, _, quantile = rule["name"].partition(":")
+def _benefit(decision: Decision) -> list[Point]:
+    found: list[Point] = []
+    sides = decision.benefit.sides if decision.benefit else {}
+    for side, suffix in ((CANDIDATE, ""), (BASELINE, "_before"), (PLAIN, "_plain")):
+        if side in sides:
+            found.append((f"ms_per_token{suffix}", sides[side].ms_per_token, 0))
+    for rule in decision.rules:
+        rule_name, _, quantile = rule.name.partition(":")
         names = {"min_speedup": "predicted_speedup", "max_latency_seconds": f"predicted_{quantile}_seconds"}
-        if rule_name in names and rule["figure"] is not None:
-            found += _bounded(names[rule_name], {"value": rule["figure"], "low": rule["low"], "high": rule["high"]})
+        if rule_name in names and rule.figure is not None:
+            found += _bounded(names[rule_name], rule.figure)
     return found
 
 
-def _bounded(name: str, figure: Mapping[str, Any]) -> list[Point]:
+def _bounded(name: str, figure: Figure) -> list[Point]:
     """A figure and its bounds."""
-    values = ((name, figure["value"]), (f"{name}_low", figure["low"]), (f"{name}_high", figure["high"]))
-    return [(key, float(value), 0) for key, value in values if value is not None]
+    values = ((name, figure.value), (f"{name}_low", figure.low), (f"{name}_high", figure.high))
+    return [(key, value, 0) for key, value in values if value is not None]
 
 
-def note(record: RunRecord, decision: Mapping[str, Any] | None, page: str | None) -> str:
+def note(record: RunRecord, decision: Decision | None, page: str | None) -> str:
     """The description of the run in Markdown: the decision first. `page`: where MLflow shows the review page."""
     lines: list[str] = []  # no heading: the page folds the description after six lines
     if decision is not None:
@@ -160,24 +160,24 @@ def note(record: RunRecord, decision: Mapping[str, Any] | None, page: str | None
     return "\n".join(lines)
 
 
-def _drafts(decision: Mapping[str, Any]) -> list[str]:
-    gamma = str(decision["gamma"])
+def _drafts(decision: Decision) -> list[str]:
+    gamma = decision.gamma
     lines = [f"| draft | acceptance rate | tokens per target call, {gamma} draft tokens | MB |", "|---|---|---|---|"]
-    for side, draft in decision["drafts"].items():
+    for side, found in decision.drafts.items():
         cells = [
-            interval(draft["acceptance_rate"], 3),
-            interval(draft["tokens_per_target_call"][gamma], 2),
-            f"{draft['bytes'] / 1e6:.2f}" if draft["bytes"] else "-",
+            interval(found.acceptance_rate, 3),
+            interval(found.tokens_per_target_call[gamma], 2),
+            f"{found.draft.bytes / 1e6:.2f}" if found.draft.bytes else "-",
         ]
         name = baseline_name(decision).removeprefix("the ") if side == BASELINE else side.replace("_", "-")
         lines.append(f"| {name} | {' | '.join(cells)} |")
-    if decision["gains"]:
-        lines.append(f"| gain, paired by prompt | {points(decision['gains']['acceptance_rate'])} | | |")
-    return lines if decision["drafts"] else []
+    if decision.gains is not None:
+        lines.append(f"| gain, paired by prompt | {points(decision.gains.acceptance_rate)} | | |")
+    return lines if decision.drafts else []
 
 
-def _rules(decision: Mapping[str, Any]) -> list[str]:
-    rows = [f"| {escape(rule['name'])} | {rule['verdict']} | {escape(rule['text'])} |" for rule in decision["rules"]]
+def _rules(decision: BriefDecision) -> list[str]:
+    rows = [f"| {escape(rule.name)} | {rule.verdict} | {escape(rule.text)} |" for rule in decision.rules]
     return ["Rules:", "", "| rule | verdict | what was found |", "|---|---|---|", *rows] if rows else []
 
 

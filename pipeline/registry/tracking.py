@@ -17,7 +17,7 @@ import yaml
 
 from pipeline.config.root import Config
 from pipeline.errors import UnderstudyError
-from pipeline.judgement.schema import SCHEMA
+from pipeline.judgement.decision_file import find_decision
 from pipeline.progress import Progress
 from pipeline.registry.mlflow_client import (
     MISSING,
@@ -155,7 +155,7 @@ class Tracker:
                 client.log_artifact(run_id, str(path), place or None)
         if entry["stage"] == "distill" and (directory / "training.json").is_file():
             return training_points(read_json(directory / "training.json"))
-        if entry["stage"] == "gate" and (decision := _decision(directory)):
+        if entry["stage"] == "gate" and (decision := find_decision(directory)):
             return decision_points(decision)
         return []
 
@@ -176,7 +176,7 @@ class Tracker:
         state = record.mlflow
         gate = record.jobs.get("gate")
         directory = self._directory(record, "gate", gate) if gate else None
-        decision = _decision(directory) if directory is not None else None
+        decision = find_decision(directory) if directory is not None else None
         page = f"#/experiments/{state['experiment_id']}/runs/{state['run_id']}/artifacts/review.html"
         tags = {
             "verdict": verdict(record),
@@ -227,13 +227,6 @@ def _mlflow_command() -> str:
     own = Path(sys.executable).with_name("mlflow")
     found = shutil.which("mlflow")
     return "mlflow" if found and Path(found) == own else str(own)
-
-
-def _decision(directory: Path) -> dict[str, Any] | None:
-    """`decision.json`, unless another version wrote it."""
-    path = directory / "decision.json"
-    found = read_json(path) if path.is_file() else {}
-    return found if found.get("schema") == SCHEMA else None
 
 
 def _without_header(card: str) -> str:

@@ -1,76 +1,44 @@
-"""The draft card: what a promoted draft is, its figures, how to serve it. From a plain dict to Markdown; no I/O.
+"""The draft card: what a promoted draft is, its figures, how to serve it, in Markdown; no I/O.
 
-A figure that is missing or not a number is an error: readers would trust an incomplete card.
+A missing figure or fact is an error: readers would trust an incomplete card.
 """
 
 import json
-import math
 from collections.abc import Mapping
 from typing import Any
 
+from pipeline.acceptance.schema import Figure, ProfileConditions
 from pipeline.errors import UnderstudyError
 from pipeline.judgement.headline import UNDO, headline, power_summary
-from pipeline.judgement.schema import CANDIDATE
+from pipeline.judgement.schema import CANDIDATE, FILE, Decision, DraftFigures
 
 
-def examined(decision: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of `decision.json` that cards and tags use: the candidate's figures over the prompts that decided.
-
-    Raises UnderstudyError naming what is missing.
-    """
-    gamma = str(decision["gamma"])
-    try:
-        found = decision["drafts"][CANDIDATE]
-        conditions, omega = found["conditions"], found["tokens_per_target_call"]
-        if gamma not in omega:
-            raise UnderstudyError(
-                f"decision.json: no tokens_per_target_call at gamma {gamma}; it has gamma {', '.join(omega)}"
-            )
-        return {
-            "acceptance_rate": _interval(found["acceptance_rate"], "acceptance_rate"),
-            "tokens_per_target_call": _interval(omega[gamma], f"tokens_per_target_call at gamma {gamma}"),
-            "gamma": int(gamma),
-            "domains": {
-                name: {
-                    "prompts": int(entry["prompts"]),
-                    "acceptance_rate": _interval(entry["acceptance_rate"], f"acceptance_rate of {name}"),
-                }
-                for name, entry in found["domains"].items()
-            },
-            "prompts": sum(int(entry["prompts"]) for entry in found["domains"].values()),
-            "bytes": int(found["bytes"]),
-            "parameters": int(found["parameters"]),
-            "temperature": float(conditions["sampling"]["temperature"]),
-            "draft_sampling": str(conditions["draft_sampling"]),
-            "convention": str(conditions["convention"]),
-            "confidence": float(conditions["confidence"]),
-        }
-    except (KeyError, TypeError) as error:
-        raise UnderstudyError(f"decision.json: no usable {error}; run the gate again") from None
-
-
-def _interval(entry: Mapping[str, Any], name: str) -> dict[str, float | None]:
-    """Bounds may be null (too few prompts); the value may not."""
-    value = entry["value"]
-    if not isinstance(value, int | float) or not math.isfinite(value):
-        raise UnderstudyError(f"decision.json: {name} is {value!r}, not a number")
-    return {"value": float(value), "low": entry["low"], "high": entry["high"]}
+def examined(decision: Decision) -> DraftFigures:
+    """The candidate's figures over the prompts that decided. UnderstudyError if there are none at the decision's gamma."""
+    found = decision.drafts.get(CANDIDATE)
+    if found is None:
+        raise UnderstudyError(f"{FILE}: it has no figures of the candidate; run the gate again")
+    if decision.gamma not in found.tokens_per_target_call:
+        known = ", ".join(map(str, found.tokens_per_target_call))
+        raise UnderstudyError(f"{FILE}: no tokens_per_target_call at gamma {decision.gamma}; it has gamma {known}")
+    return found
 
 
 def card(facts: Mapping[str, Any]) -> str:
     """The card in Markdown.
 
-    `facts`: name, digest, quantization, run, license, target and base (source, revision, digest, parameters), examined,
-    serving (bytes, cache_bytes_per_token, batch, context), train_prompts, decision (reasons, rules), provenance (what: key).
+    `facts`: name, digest, quantization, run, license, target and base (source, revision, digest, parameters),
+    serving (bytes, cache_bytes_per_token, batch, context), train_prompts, decision, provenance (what: key).
     Raises UnderstudyError naming the fact that is missing.
     """
     try:
+        decision: Decision = facts["decision"]
         sections = [
             _header(facts),
             _summary(facts),
-            _acceptance(facts["examined"]),
-            _decision(facts["decision"]),
-            _serving(facts["examined"]),
+            _acceptance(decision),
+            _decision(decision),
+            _serving(decision),
             _limits(facts),
             _provenance(facts),
         ]
@@ -79,7 +47,7 @@ def card(facts: Mapping[str, Any]) -> str:
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
-def version_description(decision: Mapping[str, Any], name: str, run: str, at: str) -> str:
+def version_description(decision: Decision, name: str, run: str, at: str) -> str:
     """The description of a registered version of model `name` in Markdown: the decision, how to serve it, how to undo."""
     first, *rest = headline(decision)
     facts = [
@@ -108,7 +76,7 @@ def _header(facts: Mapping[str, Any]) -> str:
 
 
 def _summary(facts: Mapping[str, Any]) -> str:
-    target, base, found = facts["target"], facts["base"], facts["examined"]
+    target, base, draft = facts["target"], facts["base"], examined(facts["decision"]).draft
     licence = facts["license"] or "not stated by the base draft; set promote.license"
     return "\n".join(
         [
@@ -123,7 +91,7 @@ def _summary(facts: Mapping[str, Any]) -> str:
             f"| base draft | {_model(base)} |",
             f"| licence | {licence} |",
             f"| training prompts | {int(facts['train_prompts']):,} |",
-            f"| size | {found['parameters']:,} parameters, {found['bytes'] / 1e6:,.1f} MB |",
+            f"| size | {draft.parameters:,} parameters, {draft.bytes / 1e6:,.1f} MB |",
             f"| memory to serve | {_memory(facts['serving'])} |",
             f"| quantization | {facts['quantization']} |",
             f"| content digest | `{facts['digest']}` |",
@@ -147,52 +115,55 @@ def _model(entry: Mapping[str, Any]) -> str:
     return f"{entry['source']}, {pinned}{size}"
 
 
-def _acceptance(found: Mapping[str, Any]) -> str:
-    level = f"{100 * found['confidence']:g}%"
-    drawn = "chosen greedily (argmax)" if _greedy(found) else "sampled"
+def _acceptance(decision: Decision) -> str:
+    found, gamma = examined(decision), decision.gamma
+    conditions, omega = found.conditions, found.tokens_per_target_call[gamma]
+    level = f"{100 * conditions.confidence:g}%"
+    drawn = "chosen greedily (argmax)" if _greedy(conditions) else "sampled"
     lines = [
-        f"## Examination at temperature {found['temperature']:g}",
+        f"## Examination at temperature {conditions.sampling.temperature:g}",
         "",
-        f"On {found['prompts']:,} examination prompts, which are in no training set; {level} intervals over prompts. "
-        f"Convention for target calls: `{found['convention']}`. Draft tokens are {drawn}.",
+        f"On {found.prompts:,} examination prompts, which are in no training set; {level} intervals over prompts. "
+        f"Convention for target calls: `{conditions.convention}`. Draft tokens are {drawn}.",
         "",
         f"| metric | value | {level} interval |",
         "|---|---:|---|",
-        f"| acceptance rate | {found['acceptance_rate']['value']:.3f} | {_bounds(found['acceptance_rate'], 3)} |",
-        f"| tokens per target call, gamma {found['gamma']} | {found['tokens_per_target_call']['value']:.2f} "
-        f"| {_bounds(found['tokens_per_target_call'], 2)} |",
+        f"| acceptance rate | {found.acceptance_rate.value:.3f} | {_bounds(found.acceptance_rate, 3)} |",
+        f"| tokens per target call, gamma {gamma} | {omega.value:.2f} | {_bounds(omega, 2)} |",
         "",
         f"| domain | prompts | acceptance rate | {level} interval |",
         "|---|---:|---:|---|",
     ]
-    for name, entry in sorted(found["domains"].items()):
-        rate = entry["acceptance_rate"]
-        lines.append(f"| {_cell(name)} | {entry['prompts']:,} | {rate['value']:.3f} | {_bounds(rate, 3)} |")
+    for name, entry in sorted(found.domains.items()):
+        rate = entry.acceptance_rate
+        lines.append(f"| {_cell(name)} | {entry.prompts:,} | {rate.value:.3f} | {_bounds(rate, 3)} |")
     return "\n".join(lines)
 
 
-def _bounds(entry: Mapping[str, Any], digits: int) -> str:
-    if entry["low"] is None or entry["high"] is None:
+def _bounds(figure: Figure, digits: int) -> str:
+    if figure.low is None or figure.high is None:
         return "unknown (too few prompts)"
-    return f"{entry['low']:.{digits}f} to {entry['high']:.{digits}f}"
+    return f"{figure.low:.{digits}f} to {figure.high:.{digits}f}"
 
 
-def _greedy(found: Mapping[str, Any]) -> bool:
-    return bool(found["draft_sampling"] == "greedy" or found["temperature"] == 0)
+def _greedy(conditions: ProfileConditions) -> bool:
+    return conditions.draft_sampling == "greedy" or conditions.sampling.temperature == 0
 
 
-def _decision(decision: Mapping[str, Any]) -> str:
+def _decision(decision: Decision) -> str:
     lines = ["## Why it passed", ""]
-    lines += [f"- {reason}" for reason in decision["reasons"]]
-    lines += [f"- {rule['name']}: {rule['verdict']}. {rule['text']}" for rule in decision["rules"]]
+    lines += [f"- {reason}" for reason in decision.reasons]
+    lines += [f"- {rule.name}: {rule.verdict}. {rule.text}" for rule in decision.rules]
     lines += [f"- power of {line}" for line in power_summary(decision)]
     return "\n".join(lines)
 
 
-def _serving(found: Mapping[str, Any]) -> str:
-    gamma = found["gamma"]
+def _serving(decision: Decision) -> str:
+    gamma = decision.gamma
     settings = {"method": "draft_model", "model": "PATH_OF_THIS_DIRECTORY", "num_speculative_tokens": gamma}
-    if not _greedy(found):  # vLLM drafts greedily by default; these figures are for sampled drafts
+    if not _greedy(
+        examined(decision).conditions
+    ):  # vLLM drafts greedily by default; these figures are for sampled drafts
         settings["draft_sample_method"] = "probabilistic"
     return "\n".join(
         [
@@ -218,13 +189,13 @@ def _serving(found: Mapping[str, Any]) -> str:
 
 
 def _limits(facts: Mapping[str, Any]) -> str:
-    target = facts["target"]
+    target, temperature = facts["target"], examined(facts["decision"]).conditions.sampling.temperature
     return "\n".join(
         [
             "## Limits",
             "",
             f"- The figures are valid for this target ({target['revision'] or target['digest']}), for prompts like the "
-            f"examination prompts and for temperature {facts['examined']['temperature']:g}. If one changes, examine again.",
+            f"examination prompts and for temperature {temperature:g}. If one changes, examine again.",
             "- Acceptance is not speedup: the speedup depends on the time of a draft pass and a target pass on your machine.",
             "- Without the target the draft is a small language model; do not use its text by itself.",
         ]

@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipeline.judgement.schema import BASELINE, CANDIDATE, LOOKUP, PLAIN
+from pipeline.acceptance.schema import Figure, Figures, PositionBin
+from pipeline.judgement.schema import BASELINE, CANDIDATE, LOOKUP, PLAIN, LoadFigures, Side, TrainingStep
 
 # matplotlib needs colours; each stands for a variable of the page's style sheet.
 _VARIABLES = {
@@ -26,70 +27,71 @@ _SIZE = (6.2, 3.2)
 class Charts:
     """Draws charts. `names`: what each side is called."""
 
-    def __init__(self, names: Mapping[str, str]) -> None:
+    def __init__(self, names: Mapping[Side, str]) -> None:
         import matplotlib as mpl
         import matplotlib.figure
 
         self._mpl, self._names, self._count = mpl, names, 0
 
-    def by_draft_length(self, drafts: Mapping[str, Any], gamma: int) -> str:
+    def by_draft_length(self, drafts: Mapping[Side, Figures], gamma: int) -> str:
         """Tokens per target call by draft length, with intervals; the engine's draft length is marked."""
         figure, axes = self._axes("draft tokens per round (γ)", "tokens per target call")
         for side, found in drafts.items():
-            omega = found["tokens_per_target_call"]
-            lengths = sorted(map(int, omega))  # JSON files sort them as text
-            self._points(axes, side, lengths, [omega[str(length)] for length in lengths])
+            omega = found.tokens_per_target_call
+            lengths = sorted(omega)
+            self._points(axes, side, lengths, [omega[length] for length in lengths])
         axes.axvline(gamma, color=_INK, linestyle=":", linewidth=1)
         axes.annotate(f"γ = {gamma}", (gamma, 1), xycoords=("data", "axes fraction"), xytext=(4, -12), **_POINTS)
         return self._svg(figure, axes)
 
-    def by_position_in_draft(self, drafts: Mapping[str, Any]) -> str:
+    def by_position_in_draft(self, drafts: Mapping[Side, Figures]) -> str:
         """The share of draft tokens accepted at each position, given that all before it were accepted."""
         figure, axes = self._axes("position in the draft", "accepted, if reached")
         for side, found in drafts.items():
-            values = found["conditional_acceptance"]
+            values = found.conditional_acceptance
             self._line(axes, side, list(range(1, len(values) + 1)), values)
         return self._svg(figure, axes)
 
-    def by_bin(self, drafts: Mapping[str, Any], key: str, label: str) -> str:
+    def by_bin(self, drafts: Mapping[Side, Sequence[PositionBin] | None], label: str) -> str:
         """Acceptance rate by output position or context length, with intervals."""
         figure, axes = self._axes(label, "acceptance rate")
         ticks: dict[int, str] = {}
         for side, found in drafts.items():
-            bins = found.get(key) or []
-            self._points(axes, side, [entry["start"] for entry in bins], [entry["acceptance_rate"] for entry in bins])
-            ticks |= {entry["start"]: f"{entry['start']}+" for entry in bins}
+            bins = found or []
+            self._points(axes, side, [entry.start for entry in bins], [entry.acceptance_rate for entry in bins])
+            ticks |= {entry.start: f"{entry.start}+" for entry in bins}
         axes.set_xscale("symlog", base=2, linthresh=16)
         axes.set_xticks(sorted(ticks), [ticks[at] for at in sorted(ticks)])
         axes.minorticks_off()
         return self._svg(figure, axes)
 
-    def training(self, log: Sequence[Mapping[str, Any]]) -> str:
+    def training(self, log: Sequence[TrainingStep]) -> str:
         """Acceptance rate on dev prompts by training step."""
         figure, axes = self._axes("training step", "acceptance rate on dev prompts")
-        points = [row for row in log if "dev_acceptance_rate" in row]
-        self._line(axes, CANDIDATE, [row["step"] for row in points], [row["dev_acceptance_rate"] for row in points])
+        points = [(row.step, row.dev_acceptance_rate) for row in log if row.dev_acceptance_rate is not None]
+        self._line(axes, CANDIDATE, [step for step, _ in points], [rate for _, rate in points])
         return self._svg(figure, axes, legend=False)
 
-    def latency_by_load(self, points: Sequence[Mapping[str, Any]], stated: float) -> str:
+    def latency_by_load(self, points: Sequence[LoadFigures], stated: float) -> str:
         """Mean request latency by offered load."""
         figure, axes = self._axes("offered load (requests/s)", "mean request latency (s)")
-        for side in (PLAIN, CANDIDATE):
-            stable = [(point["requests_per_second"], point[side]) for point in points if point[side]]
-            self._line(axes, side, [rate for rate, _ in stable], [found["mean_seconds"] for _, found in stable])
+        for side, by_rate in (
+            (PLAIN, [(point.requests_per_second, point.plain) for point in points]),
+            (CANDIDATE, [(point.requests_per_second, point.candidate) for point in points]),
+        ):
+            stable = [(rate, found.mean_seconds) for rate, found in by_rate if found is not None]
+            self._line(axes, side, [rate for rate, _ in stable], [seconds for _, seconds in stable])
         axes.axvline(stated, color=_INK, linestyle=":", linewidth=1)
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_formatter("{x:g}")
         return self._svg(figure, axes)
 
-    def speedup_by_load(self, points: Sequence[Mapping[str, Any]], stated: float) -> str:
+    def speedup_by_load(self, points: Sequence[LoadFigures], stated: float) -> str:
         """Mean latency of plain decoding / with speculation, by offered load."""
         figure, axes = self._axes("offered load (requests/s)", "speedup")
-        known = [point for point in points if point["speedup"] is not None]
-        self._line(
-            axes, CANDIDATE, [point["requests_per_second"] for point in known], [point["speedup"] for point in known]
-        )
+        known = [(point.requests_per_second, point.speedup) for point in points if point.speedup is not None]
+        self._line(axes, CANDIDATE, [rate for rate, _ in known], [speedup for _, speedup in known])
         axes.axhline(1, color=_INK, linewidth=1)
         axes.axvline(stated, color=_INK, linestyle=":", linewidth=1)
         return self._svg(figure, axes, legend=False)
@@ -109,19 +111,19 @@ class Charts:
             spine.set_visible(name in ("left", "bottom"))
         return figure, axes
 
-    def _points(self, axes: Any, side: str, x: list[int], figures: list[Mapping[str, Any]]) -> None:
+    def _points(self, axes: Any, side: Side, x: list[int], figures: list[Figure]) -> None:
         """Values joined by a line, with the intervals that are known."""
-        self._line(axes, side, x, [figure["value"] for figure in figures])
-        known = [(at, figure) for at, figure in zip(x, figures, strict=True) if figure["low"] is not None]
+        self._line(axes, side, x, [figure.value for figure in figures])
+        known = [(at, figure) for at, figure in zip(x, figures, strict=True) if figure.low is not None]
         axes.vlines(
             [at for at, _ in known],
-            [figure["low"] for _, figure in known],
-            [figure["high"] for _, figure in known],
+            [figure.low for _, figure in known],
+            [figure.high for _, figure in known],
             color=_COLOURS[side],
             linewidth=1.2,
         )
 
-    def _line(self, axes: Any, side: str, x: Sequence[float], y: Sequence[float]) -> None:
+    def _line(self, axes: Any, side: Side, x: Sequence[float], y: Sequence[float]) -> None:
         axes.plot(x, y, _SHAPES[side] + "-", color=_COLOURS[side], label=self._names[side], markersize=4, linewidth=1.4)
 
     def _svg(self, figure: Any, axes: Any, legend: bool = True) -> str:

@@ -1,6 +1,7 @@
 """The review page: a decision as one HTML file that needs no network. Reads no files but its template."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,9 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
 from pipeline.acceptance.outcomes import ACCEPTED, BONUS, CORRECTED
+from pipeline.acceptance.schema import Figure
 from pipeline.judgement.headline import UNDO, baseline_name, benefit_line, headline, interval, mark, points, power_lines
-from pipeline.judgement.schema import BASELINE, CANDIDATE, LOAD, LOOKUP, PLAIN
+from pipeline.judgement.schema import BASELINE, CANDIDATE, LOOKUP, PLAIN, SIDES, BenefitAtLoad, Decision
 from pipeline.report.charts import Charts
 
 _TEMPLATE = Path(__file__).with_name("page.html")
@@ -20,7 +22,7 @@ _MOST_BYTES = 1_900_000
 
 
 def review_page(
-    decision: Mapping[str, Any],
+    decision: Decision,
     examples: Mapping[str, Any],
     config: Mapping[str, Any] | None = None,
     run: Mapping[str, Any] | None = None,
@@ -40,7 +42,7 @@ def review_page(
 
 
 def _render(
-    decision: Mapping[str, Any],
+    decision: Decision,
     examples: Sequence[Mapping[str, Any]],
     left_out: int,
     config: Mapping[str, Any] | None,
@@ -61,7 +63,7 @@ def _render(
         PLAIN: "Plain decoding",
     }
     decision = _in_order(decision)
-    benefit = decision["benefit"]
+    benefit = decision.benefit
     lines = headline(decision)
     return template.render(
         title=f"{mark(decision)} {lines[0]}",
@@ -69,12 +71,13 @@ def _render(
         lines=lines,
         mark=mark(decision),
         names=names,
-        gamma=str(decision["gamma"]),
+        gamma=decision.gamma,
+        order=SIDES,
         rule_class=_RULE_CLASSES,
         power=power_lines(decision),
-        benefit_text=_sentence(benefit_line(decision)) if benefit else "",
-        at_load=bool(benefit) and benefit["basis"] == LOAD,
-        quantiles=_quantiles(benefit["sides"]) if benefit else [],
+        benefit_text=_sentence(benefit_line(decision, benefit)) if benefit else "",
+        at_load=isinstance(benefit, BenefitAtLoad),
+        quantiles=_quantiles(benefit) if isinstance(benefit, BenefitAtLoad) else [],
         charts=_charts(decision, Charts(names)),
         examples=examples,
         worst=min(10, len(examples)),
@@ -82,30 +85,25 @@ def _render(
         sides=(CANDIDATE, BASELINE),
         domains=sorted({example["domain"] for example in examples}),
         painted=_painted,
-        provenance=_provenance(decision["provenance"]),
+        provenance=_provenance(asdict(decision.provenance)),
         config=yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True) if config else "",
         run=run,
         undo=UNDO.replace("`", ""),
     )
 
 
-def _quantiles(sides: Mapping[str, Any]) -> list[str]:
-    """Names of the latency quantiles, which are the same for each side; none at batch size 1."""
-    return [name for found in list(sides.values())[:1] for name in found.get("quantile_seconds", ())]
+def _quantiles(benefit: BenefitAtLoad) -> list[str]:
+    """Names of the latency quantiles, which are the same for each side."""
+    return [name for found in list(benefit.sides.values())[:1] for name in found.quantile_seconds]
 
 
-def _in_order(decision: Mapping[str, Any]) -> dict[str, Any]:
-    """Sides in the order in which people read them; JSON files sort them by name."""
-
-    def ordered(sides: Mapping[str, Any]) -> dict[str, Any]:
-        return {side: sides[side] for side in (CANDIDATE, BASELINE, LOOKUP, PLAIN) if side in sides}
-
-    benefit = decision["benefit"] and {**decision["benefit"], "sides": ordered(decision["benefit"]["sides"])}
-    return {**decision, "drafts": ordered(decision["drafts"]), "benefit": benefit}
+def _in_order(decision: Decision) -> Decision:
+    """Drafts in the order in which people read them; JSON files sort them by name."""
+    return replace(decision, drafts={side: decision.drafts[side] for side in SIDES if side in decision.drafts})
 
 
-def _charts(decision: Mapping[str, Any], charts: Charts) -> list[tuple[str, Markup]]:
-    drafts, gamma, benefit = decision["drafts"], decision["gamma"], decision["benefit"]
+def _charts(decision: Decision, charts: Charts) -> list[tuple[str, Markup]]:
+    drafts, gamma, benefit = decision.drafts, decision.gamma, decision.benefit
     if CANDIDATE not in drafts:
         return []
     models = {side: found for side, found in drafts.items() if side != LOOKUP}
@@ -117,15 +115,17 @@ def _charts(decision: Mapping[str, Any], charts: Charts) -> list[tuple[str, Mark
         ("Acceptance by position in the draft, of draft tokens that are reached.", charts.by_position_in_draft(drafts)),
         (
             "Acceptance rate by position in the output.",
-            charts.by_bin(models, "by_output_position", "position in the output (tokens)"),
+            charts.by_bin(
+                {side: found.by_output_position for side, found in models.items()}, "position in the output (tokens)"
+            ),
         ),
         (
             "Acceptance rate by context length.",
-            charts.by_bin(models, "by_context_length", "context length (tokens)"),
+            charts.by_bin({side: found.by_context_length for side, found in models.items()}, "context length (tokens)"),
         ),
     ]
-    if benefit and benefit["basis"] == LOAD:
-        points, stated = benefit["by_load"], benefit["requests_per_second"]
+    if isinstance(benefit, BenefitAtLoad):
+        points, stated = benefit.by_load, benefit.requests_per_second
         found += [
             (
                 "Mean request latency by load. The dotted line is the stated load.",
@@ -133,8 +133,8 @@ def _charts(decision: Mapping[str, Any], charts: Charts) -> list[tuple[str, Mark
             ),
             ("Speedup by load.", charts.speedup_by_load(points, stated)),
         ]
-    if len([row for row in decision["training"] if "dev_acceptance_rate" in row]) > 1:
-        found.append(("Acceptance rate on dev prompts during training.", charts.training(decision["training"])))
+    if sum(row.dev_acceptance_rate is not None for row in decision.training) > 1:
+        found.append(("Acceptance rate on dev prompts during training.", charts.training(decision.training)))
     return [(caption, Markup(svg)) for caption, svg in found]
 
 
@@ -163,6 +163,6 @@ def _sentence(line: str) -> str:
     return line[:1].upper() + line[1:] + "."
 
 
-def _signed(gain: Mapping[str, Any], digits: int) -> str:
-    shown = f"{gain['value']:+.{digits}f}"
-    return shown if gain["low"] is None else f"{shown} [{gain['low']:+.{digits}f}, {gain['high']:+.{digits}f}]"
+def _signed(gain: Figure, digits: int) -> str:
+    shown = f"{gain.value:+.{digits}f}"
+    return shown if gain.low is None else f"{shown} [{gain.low:+.{digits}f}, {gain.high:+.{digits}f}]"

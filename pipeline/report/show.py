@@ -1,11 +1,10 @@
 """The summary of a run as text for a terminal, a log file or a pipe."""
 
 import shlex
-from dataclasses import asdict
-from typing import Any
 
 from pipeline.acceptance.schema import Figure
 from pipeline.judgement.headline import interval, power_summary
+from pipeline.judgement.schema import BriefDecision
 from pipeline.report.console import NO_BREAK, Report
 from pipeline.report.plan import curve_text
 from pipeline.report.summary import DraftLine, Summary
@@ -101,7 +100,7 @@ def _figures(line: DraftLine) -> list[str]:
 
 
 def _interval(figure: Figure | None, digits: int) -> str:
-    return "-" if figure is None else interval(asdict(figure), digits)
+    return "-" if figure is None else interval(figure, digits)
 
 
 def _perplexity(figures: dict[str, float]) -> str:
@@ -113,16 +112,14 @@ def _perplexity(figures: dict[str, float]) -> str:
     return f"perplexity of the target on held-out files by domain, old -> new target: {', '.join(changes)}"
 
 
-def _print_decision(out: Report, decision: dict[str, Any]) -> None:
-    baseline = _BASELINES.get(decision["baseline"], decision["baseline"])
-    dropped = f", {decision['dropped_prompts']} prompts left out" if decision.get("dropped_prompts") else ""
-    out.line(f"\ndecision: {_VERDICTS[decision['verdict']]} (candidate compared with {baseline}{dropped})")
-    variants = decision.get("variants", [])
-    if any(
-        variant["verdict"] in ("slower", "refused", "not made") for variant in variants
-    ):  # otherwise there was only one variant to choose
-        _print_verdicts(out, [(variant["verdict"], variant["text"]) for variant in variants])
-    _print_verdicts(out, [(rule["verdict"], f"{rule['name']}: {rule['text']}") for rule in decision["rules"]])
+def _print_decision(out: Report, decision: BriefDecision) -> None:
+    baseline = _BASELINES[decision.baseline]
+    dropped = f", {decision.dropped_prompts} prompts left out" if decision.dropped_prompts else ""
+    out.line(f"\ndecision: {_VERDICTS[decision.verdict]} (candidate compared with {baseline}{dropped})")
+    if any(one.verdict in ("slower", "refused", "not made") for one in decision.variants):
+        # Otherwise there was only one variant to choose.
+        _print_verdicts(out, [(one.verdict, one.text) for one in decision.variants])
+    _print_verdicts(out, [(rule.verdict, f"{rule.name}: {rule.text}") for rule in decision.rules])
     for line in power_summary(decision):
         out.text(f"power of {line}")
 

@@ -8,6 +8,8 @@ from pipeline.acceptance.schema import Figure, read_profile
 from pipeline.config.loading import parse_stored_config
 from pipeline.config.pair import SERVER
 from pipeline.distillation.learning_curve import CURVE
+from pipeline.judgement.decision_file import recorded_decision
+from pipeline.judgement.schema import BriefDecision
 from pipeline.registry.tracking import ui_link
 from pipeline.running.jobs import expand
 from pipeline.store.artifacts import Artifact, Store
@@ -51,7 +53,7 @@ class Summary:
     temperature: float
     drafts: list[DraftLine]
     perplexity: dict[str, float]
-    decision: dict[str, Any] | None
+    decision: BriefDecision | None
     promotion: dict[str, Any] | None
     mlflow: str | None
     learning_curve: dict[str, Any] | None
@@ -98,7 +100,7 @@ def summarise(store: Store, record: RunRecord) -> Summary:
         temperature=float(record.config["sampling"]["temperature"]),
         drafts=drafts,
         perplexity=perplexity,
-        decision=record.decision,
+        decision=recorded_decision(record),
         promotion=promotion,
         mlflow=ui_link(record, store),
         learning_curve=curve,

@@ -4,16 +4,15 @@ import getpass
 import os
 import shlex
 from pathlib import Path
-from typing import Any
 
 from pipeline.config.loading import parse_stored_config
 from pipeline.errors import Refused, UsageError
+from pipeline.judgement.decision_file import read_decision
 from pipeline.judgement.headline import gain_in_words
-from pipeline.judgement.schema import ALREADY_CHAMPION, PROMOTE
+from pipeline.judgement.schema import ALREADY_CHAMPION, PROMOTE, Decision
 from pipeline.registry.history import NONE
 from pipeline.registry.registry import Proposed, RegisteredDraft, Registry, registry_for
 from pipeline.store.artifacts import Store
-from pipeline.store.files import read_json
 from pipeline.store.runs import RunRecord, find_built
 from pipeline.store.times import utc_now
 
@@ -26,14 +25,14 @@ def approve_run(store: Store, record: RunRecord, force_promote: bool) -> Registe
     decision = _decision(store, record)
     registry = registry_for(parse_stored_config(record.config, f"run {record.id}"), store)
     champion = registry.champion()
-    if champion is not None and champion.digest == decision["candidate"]:
+    if champion is not None and champion.digest == decision.candidate:
         return champion
-    found = registry.proposed(decision["candidate"])
+    found = registry.proposed(decision.candidate)
     if found is None:
         raise UsageError(
             f"run {record.id}: its draft was not registered for approval (promote.by_hand); name a run that was"
         )
-    draft = RegisteredDraft(name=registry.name, version=found.version, digest=decision["candidate"])
+    draft = RegisteredDraft(name=registry.name, version=found.version, digest=decision.candidate)
     expected = str(record.outside["champion"]["facts"]["version"]) if "champion" in record.outside else ""
     _require_allowed(registry, found, expected, force_promote)
     registry.fetch(draft, store.root / "champions" / draft.digest)  # an error if the registered files are not intact
@@ -63,15 +62,15 @@ def approver() -> str:
         return f"user {os.getuid()}"
 
 
-def _decision(store: Store, record: RunRecord) -> dict[str, Any]:
+def _decision(store: Store, record: RunRecord) -> Decision:
     """The gate's decision, from its artifact: a record is no proof."""
     if "gate" not in record.jobs:
         raise UsageError(f"run {record.id} has no decision; finish it with `understudy run`")
     artifact = find_built(store, record, "gate")
     artifact.check_hashes()
-    decision = dict(read_json(artifact.path / "decision.json"))
-    if decision["verdict"] not in (PROMOTE, ALREADY_CHAMPION):
-        raise Refused("refused: " + "; ".join(decision["reasons"]))
+    decision = read_decision(artifact.path)
+    if decision.verdict not in (PROMOTE, ALREADY_CHAMPION):
+        raise Refused("refused: " + "; ".join(decision.reasons))
     return decision
 
 

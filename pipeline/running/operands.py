@@ -13,9 +13,11 @@ from pipeline.config.loading import parse_stored_config
 from pipeline.config.pair import Dtype
 from pipeline.errors import UsageError
 from pipeline.examination.on_completions import Settings, conditions_of, examine_on, open_completions
+from pipeline.judgement.decision_file import recorded_decision
 from pipeline.judgement.regression import differing
 from pipeline.models.draft_directory import trained_on_before
 from pipeline.registry.registry import CHALLENGER, CHAMPION, PREVIOUS, RegisteredDraft, Registry, registry_for
+from pipeline.running.tasks import UNQUANTIZED
 from pipeline.store.artifacts import Artifact, Store
 from pipeline.store.files import read_user_json
 from pipeline.store.runs import RunRecord, find_built, list_runs, require_run
@@ -92,8 +94,9 @@ def _examined(operand: Operand, stored: Artifact, settings: Settings, conditions
 def _of_run(store: Store, record: RunRecord) -> Operand:
     """The candidate of a run, in the variant that its gate chose, with the examination that the run made."""
     config = parse_stored_config(record.config, f"run {record.id}")
-    variant = (record.decision or {}).get("variant", "unquantized")
-    drafts, part = ("distill", "candidate") if variant == "unquantized" else (f"quantize/{variant}", variant)
+    decision = recorded_decision(record)
+    variant = decision.variant if decision else UNQUANTIZED
+    drafts, part = ("distill", "candidate") if variant == UNQUANTIZED else (f"quantize/{variant}", variant)
     draft, evaluated = find_built(store, record, drafts), find_built(store, record, f"evaluate/{part}")
     generated = find_built(store, record, "generate")
     counts = read_examination(evaluated.path).counts
@@ -106,7 +109,7 @@ def _of_run(store: Store, record: RunRecord) -> Operand:
         trained_on=trained_on_before(draft.path / "draft") & {item.id for item in counts},
     )
     return Operand(
-        label=f"{record.id} ({variant})" if variant != "unquantized" else record.id,
+        label=f"{record.id} ({variant})" if variant != UNQUANTIZED else record.id,
         draft=str(draft.path),
         completions=generated.path,
         examined=examined,

@@ -18,7 +18,8 @@ from typing import Any
 from pipeline.config.loading import parse_stored_config
 from pipeline.config.root import Config
 from pipeline.errors import Refused, RegistryUnavailable, UnderstudyError, UsageError
-from pipeline.judgement.schema import brief
+from pipeline.judgement.decision_file import read_decision
+from pipeline.judgement.schema import REFUSE, brief
 from pipeline.models.stored_pair import PAIR_FILE
 from pipeline.progress import Progress
 from pipeline.registry.registry import Registry, registry_for
@@ -307,12 +308,12 @@ class Runner:
             )
 
     def _apply_decision(self, artifact: Artifact) -> None:
-        decision = read_json(artifact.path / "decision.json")
+        decision = read_decision(artifact.path)
         self.record.decision = brief(decision)
         self.record.save(self.store)
-        if decision["verdict"] == "refuse":
+        if decision.verdict == REFUSE:
             self.tracker.sync(self.record)
-            raise Refused("refused: " + "; ".join(decision["reasons"]))
+            raise Refused("refused: " + "; ".join(decision.reasons))
 
     def _record_job(self, job: Job, key: str, state: str, seconds: float, outcome: Outcome | None = None) -> None:
         entry: dict[str, Any] = {

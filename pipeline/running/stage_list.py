@@ -23,7 +23,7 @@ STAGES: tuple[Stage, ...] = (
     Stage("distill", 4, "train the draft"),
     Stage("quantize", 2, "INT8, INT4, FP8 variants of the draft"),
     Stage("evaluate", 6, "teacher-forced acceptance, every draft length"),
-    Stage("gate", 8, "apply the promotion rules"),
+    Stage("gate", 9, "apply the promotion rules"),
     Stage("promote", 1, "register the draft and set the alias `champion`", cached=False),
 )
 

@@ -1,11 +1,14 @@
 """The promote stage: what it registers, what it writes, when it stops."""
 
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pipeline.errors import Refused, UnderstudyError
+from pipeline.judgement.decision_file import write_decision
+from pipeline.judgement.schema import Verdict
 from pipeline.models.files import model_digest
 from pipeline.registry.mlflow_client import client_for
 from pipeline.registry.registry import registry_for
@@ -40,7 +43,7 @@ def context(store: Store, tmp_path: Path) -> StageContext:
     model |= {"bytes": 20, "cache_bytes_per_token": 8}
     commit(store, "corpus", {}, {"train": 360.0})
     inputs = {
-        "decision": commit(store, "gate", {}, {}, decision=DECISION),
+        "decision": commit(store, "gate", {}, {}, decision=asdict(DECISION)),
         "distilled": (distilled := commit(store, "distill", {}, {})),
         "draft_unquantized": distilled,
         "examination_unquantized": commit(store, "evaluate", {}, {}),
@@ -63,9 +66,10 @@ def context(store: Store, tmp_path: Path) -> StageContext:
     )
 
 
-def decide(context: StageContext, verdict: str, **changes: Any) -> None:
-    found = {**DECISION, "candidate": context.digests["draft_unquantized"], "verdict": verdict, "reasons": ["too slow"]}
-    write_json(context.inputs["decision"] / "decision.json", found | changes)
+def decide(context: StageContext, verdict: Verdict, **changes: Any) -> None:
+    candidate = context.digests["draft_unquantized"]
+    found = replace(DECISION, **{"candidate": candidate, "verdict": verdict, "reasons": ["too slow"], **changes})
+    write_decision(context.inputs["decision"], found)
 
 
 def test_promotes_with_card_tags_and_figures(context: StageContext, store: Store) -> None:

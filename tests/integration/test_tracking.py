@@ -5,6 +5,7 @@ import math
 import shlex
 import socket
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from typer.testing import CliRunner
 from pipeline.commands.champion import history, rollback
 from pipeline.commands.store import sync
 from pipeline.errors import UnderstudyError, UsageError
-from pipeline.judgement.schema import brief
+from pipeline.judgement.schema import CANDIDATE, brief
 from pipeline.models.files import model_digest
 from pipeline.registry.mlflow_client import Location, client_for, metrics
 from pipeline.registry.registry import registry_for
@@ -71,7 +72,15 @@ def test_run_is_uploaded_whole(store: Store) -> None:
     decision = make_decision(-5.0)
     build(store, "corpus", "corpus0", {"prompts": 12})
     build(store, "distill", "distill0", {}, training__json=json.dumps(TRAINING))
-    build(store, "gate", "gate0", {}, decision__json=json.dumps(decision), review__html="<p>page</p>", other__json="{}")
+    build(
+        store,
+        "gate",
+        "gate0",
+        {},
+        decision__json=json.dumps(asdict(decision)),
+        review__html="<p>page</p>",
+        other__json="{}",
+    )
     record = record_of(store, corpus="skipped", distill="done", gate="done")
     record.state, record.decision, record.ended = "refused", brief(decision), "2026-11-20T00:12:00Z"
     tracker = Tracker(config_of(), store, Quiet())
@@ -83,7 +92,7 @@ def test_run_is_uploaded_whole(store: Store) -> None:
     assert "refused" == run.data.tags["verdict"]
     assert "128" not in run.data.params.values()  # a default
     assert ("reference", "5") == (run.data.params["target"], run.data.params["draft_length"])
-    assert decision["drafts"]["candidate"]["acceptance_rate"]["value"] == run.data.metrics["acceptance_rate"]
+    assert decision.drafts[CANDIDATE].acceptance_rate.value == run.data.metrics["acceptance_rate"]
     assert 0.0 == run.data.metrics["rules/min_gain"]
     assert list(range(1, 13)) == sorted(
         metric.step for metric in client.get_metric_history(run.info.run_id, "tokens_per_target_call_by_gamma")
@@ -100,7 +109,7 @@ def test_run_is_uploaded_whole(store: Store) -> None:
 def test_description_opens_with_the_decision(store: Store) -> None:
     """The page folds it after six lines, so the verdict and the figures come first, and the page is linked."""
     decision = make_decision(-5.0, domain="a|b<i>")
-    build(store, "gate", "gate0", {}, decision__json=json.dumps(decision))
+    build(store, "gate", "gate0", {}, decision__json=json.dumps(asdict(decision)))
     record = record_of(store, gate="done")
     tracker = Tracker(config_of(), store, Quiet())
     assert tracker.sync(record)

@@ -6,10 +6,10 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
-from pipeline.acceptance.intervals import Interval
+from pipeline.acceptance.schema import Figure
 from pipeline.judgement.benefit import benefit_at_load, benefit_of_forward_times
-from pipeline.judgement.policy import Rule
-from pipeline.judgement.schema import BASELINE, CANDIDATE, PASS, PLAIN
+from pipeline.judgement.rule_result import PASS, RuleResult
+from pipeline.judgement.schema import BASELINE, CANDIDATE, PLAIN
 from pipeline.latency.load.prediction import predict
 from pipeline.registry.run_content import decision_points
 from pipeline.report.page import review_page
@@ -20,18 +20,16 @@ from tests.unit.test_prediction import WORKLOAD, step_costs_of
 
 def test_a_machine_that_was_busy_in_one_examination_changes_nothing() -> None:
     """Times of the baseline's examination, ten times as long, give the same time per token: only ratios are used across them."""
-    drafts = make_decision()["drafts"]
+    drafts = make_decision().drafts
     slow = replace(TIMES, target={1: 0.02, 6: 0.03}, draft=0.002)
     even = benefit_of_forward_times({CANDIDATE: TIMES, BASELINE: TIMES}, drafts, 5)
     busy = benefit_of_forward_times({CANDIDATE: TIMES, BASELINE: slow}, drafts, 5)
     assert even is not None
     assert busy is not None
-    assert even["sides"][BASELINE] == pytest.approx(busy["sides"][BASELINE])
-    assert 2.0 == even["sides"][PLAIN]["ms_per_token"]
+    assert asdict(even.sides[BASELINE]) == pytest.approx(asdict(busy.sides[BASELINE]))
+    assert 2.0 == even.sides[PLAIN].ms_per_token
     # A round: 3 ms of the target and 5 drafts of 0.2 ms, over the tokens that a round yields.
-    assert even["sides"][CANDIDATE]["ms_per_token"] == pytest.approx(
-        4 / drafts[CANDIDATE]["mean_acceptance_length"]["5"]
-    )
+    assert even.sides[CANDIDATE].ms_per_token == pytest.approx(4 / drafts[CANDIDATE].mean_acceptance_length[5])
 
 
 def test_latency_is_named_by_its_quantile() -> None:
@@ -39,16 +37,16 @@ def test_latency_is_named_by_its_quantile() -> None:
     step_costs = step_costs_of(0.0005)
     benefit = benefit_at_load(WORKLOAD, step_costs, 1.0, 16, 2, [0.5, 0.99])
     (point,) = predict(WORKLOAD, step_costs, np.full(16, 2), [1.0]).points
-    figure = Interval(2.5, 2.4, 2.6, 50)
-    rule = Rule("max_latency_seconds:p99", PASS, "", figure.value, figure.low, figure.high, 3.0)
-    decision = make_decision(benefit=benefit, rules=[asdict(rule)])
+    figure = Figure(2.5, 2.4, 2.6, 50)
+    rule = RuleResult(name="max_latency_seconds:p99", verdict=PASS, text="", figure=figure, threshold=3.0)
+    decision = make_decision(benefit=benefit, rules=[rule])
     page = review_page(decision, make_example_set("one"))
     metrics = {name: value for name, value, _ in decision_points(decision)}
 
     assert point.plain is not None
     seconds = {"p50": point.plain.quantile(0.5), "p99": point.plain.quantile(0.99)}
-    assert seconds == benefit["sides"][PLAIN]["quantile_seconds"]
-    assert [{"p50", "p99"}] * 9 == [{*at[CANDIDATE]["quantile_seconds"]} for at in benefit["by_load"]]
+    assert seconds == benefit.sides[PLAIN].quantile_seconds
+    assert [{"p50", "p99"}] * 9 == [{*at.candidate.quantile_seconds} for at in benefit.by_load if at.candidate]
     assert ["mean", "p50", "p99"] == re.findall(r"<th>(\w+) latency", page)
     assert f"<td>{seconds['p99']:.3g}</td>" in page
     assert {"_seconds": 2.5, "_seconds_low": 2.4, "_seconds_high": 2.6} == {

@@ -28,6 +28,8 @@ from pipeline.config.root import Config
 from pipeline.corpus.readers import SourceReader
 from pipeline.corpus.rows import BadRow, parse_row
 from pipeline.errors import UnderstudyError
+from pipeline.judgement.decision_file import read_decision, recorded_decision
+from pipeline.judgement.schema import FILE, brief
 from pipeline.latency.costs.columns import COLUMNS
 from pipeline.latency.costs.fit import Experts
 from pipeline.latency.costs.fit_measurements import fit_measurements
@@ -39,6 +41,7 @@ from pipeline.latency.load.workload import read_workload
 from pipeline.store.artifacts import MANIFEST, Store
 from pipeline.store.files import canonical_json, read_json
 from pipeline.store.runs import find_built, list_runs, require_run
+from tests.decisions import make_decision
 from tests.profiles import profile_json
 from tests.strategies import (
     csv_text,
@@ -84,6 +87,7 @@ ROWS: list[Any] = [
     {"turns": ["One question", "and another"], "tools": '[{"type": "function"}]'},
 ]
 EXAMINATION = json.loads(json.dumps(profile_json(COUNTS)))
+DECISION = json.loads(json.dumps(asdict(make_decision())))
 
 
 @contextmanager
@@ -141,7 +145,7 @@ MANIFEST_CONTENT = {
 JOB = {"stage": "pair", "part": "", "task": {"stage": "pair"}, "key": "k", "state": "built", "seconds": 0.5}
 RECORD = {
     "id": "r", "name": "r", "created": "2026-01-01T00:00:00Z", "config": CONFIG, "jobs": {"pair": JOB}, "state": "finished",
-    "outside": {"target": {"digest": "d", "path": None, "facts": {}}}, "decision": {"promote": True}, "mlflow": {},
+    "outside": {"target": {"digest": "d", "path": None, "facts": {}}}, "decision": brief(make_decision()), "mlflow": {},
 }  # fmt: skip
 
 
@@ -329,3 +333,14 @@ def test_run_records(place: Path, content: bytes) -> None:
         record = require_run(store, "r")
         parse_stored_config(record.config, "run r")
         find_built(store, record, "pair")
+        recorded_decision(record)
+
+
+@fuzzed
+@given(json_files(DECISION))
+def test_decisions(place: Path, content: bytes) -> None:
+    """What is read of a decision can be written again."""
+    path = place / FILE
+    path.write_bytes(content)
+    with _read_or_refused(path):
+        canonical_json(asdict(read_decision(place)))

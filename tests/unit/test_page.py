@@ -1,13 +1,15 @@
 """The review page: what it says, that nothing in it is markup of others, and its size."""
 
-import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pipeline.judgement.schema import ALREADY_CHAMPION, CANDIDATE
+from pipeline.judgement.decision_file import read_decision, write_decision
+from pipeline.judgement.schema import ALREADY_CHAMPION, CANDIDATE, BenefitOfForwardTimes, Decision, SideAlone
 from pipeline.report.page import review_page
 from tests.decisions import make_decision, make_example_set
 
@@ -30,7 +32,7 @@ class Outline(HTMLParser):
         self.text += data
 
 
-def page_of(decision: dict[str, Any], *tokens: str, **example: Any) -> str:
+def page_of(decision: Decision, *tokens: str, **example: Any) -> str:
     return review_page(decision, make_example_set(*(tokens or ("one", " two")), **example), CONFIG)
 
 
@@ -66,10 +68,8 @@ def test_refusal_says_why() -> None:
 def test_candidate_that_is_the_champion_has_no_gain() -> None:
     """A decision without a baseline and without rules is shown too."""
     decision = make_decision()
-    alone = {CANDIDATE: decision["drafts"][CANDIDATE]}
-    page = page_of(
-        {**decision, "verdict": ALREADY_CHAMPION, "rules": [], "drafts": alone, "gains": {}, "benefit": None}
-    )
+    alone = {CANDIDATE: decision.drafts[CANDIDATE]}
+    page = page_of(replace(decision, verdict=ALREADY_CHAMPION, rules=[], drafts=alone, gains=None, benefit=None))
     assert "= Already champion" in Outline(page).text
 
 
@@ -77,8 +77,12 @@ def test_markup_of_prompts_stays_text() -> None:
     """Prompts, tokens, domains and reasons come from others."""
     nasty = "<script>alert(1)</script>"
     decision = make_decision(-5.0, domain=nasty)
-    decision["provenance"] = {**decision["provenance"], "corpus": nasty}
-    page = page_of(decision, nasty, "'" + '"' + nasty, domain=f'"><script>{nasty}')
+    page = page_of(
+        replace(decision, provenance=replace(decision.provenance, corpus=nasty)),
+        nasty,
+        "'" + '"' + nasty,
+        domain=f'"><script>{nasty}',
+    )
     outline = Outline(page)
     assert 1 == sum(tag == "script" for tag, _ in outline.elements)
     assert "alert(1)" not in "".join(re.findall(r"<script>(.*?)</script>", page, re.DOTALL))
@@ -97,10 +101,10 @@ def test_page_needs_no_network(page: str) -> None:
     assert not re.search(r"url\((?!#)|@import|fetch\(|XMLHttpRequest|localStorage", page)
 
 
-def test_page_of_a_stored_decision_is_the_same(page: str) -> None:
+def test_page_of_a_stored_decision_is_the_same(page: str, tmp_path: Path) -> None:
     """JSON files sort their keys as text: 10 before 2, and `baseline` before `candidate`."""
-    stored = json.loads(json.dumps(make_decision(), sort_keys=True))
-    assert page == page_of(stored)
+    write_decision(tmp_path, make_decision())
+    assert page == page_of(read_decision(tmp_path))
 
 
 def test_ids_are_unique(page: str) -> None:
@@ -126,6 +130,7 @@ def test_every_token_is_painted() -> None:
 def test_large_figures_are_whole_numbers(page: str) -> None:
     """A throughput of more than 1,000 tokens/s has no exponent."""
     decision = make_decision()
-    decision["benefit"]["sides"][CANDIDATE]["tokens_per_second"] = 1170.4
-    assert "<td>1,170</td>" in page_of(decision)
+    assert isinstance(decision.benefit, BenefitOfForwardTimes)
+    sides = {**decision.benefit.sides, CANDIDATE: SideAlone(0.85, 1170.4, 2.3)}
+    assert "<td>1,170</td>" in page_of(replace(decision, benefit=replace(decision.benefit, sides=sides)))
     assert "e+0" not in Outline(page).text

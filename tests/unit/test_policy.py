@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -10,9 +10,12 @@ import pytest
 
 from pipeline.acceptance.intervals import Interval
 from pipeline.acceptance.profile import PromptCounts
+from pipeline.acceptance.schema import Figure
 from pipeline.config.gate import GateConfig
-from pipeline.judgement.decision import ALREADY_CHAMPION, PROMOTE, REFUSE, already_champion, decide, without_prompts
-from pipeline.judgement.policy import FAIL, INCONCLUSIVE, PASS, Case, Rule, apply_rules
+from pipeline.judgement.decision import Judgement, already_champion, judge, without_prompts
+from pipeline.judgement.policy import Case, apply_rules
+from pipeline.judgement.rule_result import FAIL, INCONCLUSIVE, PASS, RuleResult
+from pipeline.judgement.schema import ALREADY_CHAMPION, PROMOTE, REFUSE, TargetSource
 from pipeline.latency.load.serving import LatencyAtLoad
 from tests.fakes import counted
 
@@ -44,19 +47,18 @@ def _case(**changes: Any) -> Case:
     return replace(good, **changes)
 
 
-def _rules(case: Case, policy: GateConfig = POLICY) -> dict[str, Rule]:
+def _rules(case: Case, policy: GateConfig = POLICY) -> dict[str, RuleResult]:
     return {rule.name: rule for rule in apply_rules(case, policy, 5, 0.95)}
 
 
 def _verdict(case: Case, policy: GateConfig = POLICY) -> str:
-    verdict: str = decide(apply_rules(case, policy, 5, 0.95), {})["verdict"]
-    return verdict
+    return judge(apply_rules(case, policy, 5, 0.95)).verdict
 
 
 def test_a_better_draft_passes_every_rule() -> None:
     """All seven rules pass, in the order people read them, and there are no reasons."""
     rules = apply_rules(_case(), POLICY, 5, 0.95)
-    decision = decide(rules, {"gamma": 5})
+    found = judge(rules)
 
     assert [
         "min_prompts_per_domain",
@@ -68,8 +70,8 @@ def test_a_better_draft_passes_every_rule() -> None:
         "crosscheck",
     ] == [rule.name for rule in rules]
     assert {PASS} == {rule.verdict for rule in rules}
-    assert (PROMOTE, [], 5) == (decision["verdict"], decision["reasons"], decision["gamma"])
-    json.dumps(decision, allow_nan=False)
+    assert Judgement(PROMOTE, [], rules) == found
+    json.dumps(asdict(found), allow_nan=False)
 
 
 def test_a_rule_says_what_it_demands() -> None:
@@ -103,12 +105,12 @@ def test_a_rule_says_what_it_demands() -> None:
 def test_each_rule_refuses_alone(changes: dict[str, Any], rule: str, verdict: str) -> None:
     """One figure that is worse, not proved or missing is enough, and the reason names its rule."""
     case = _case(**changes)
-    failed = {name: found.verdict for name, found in _rules(case).items() if found.verdict != PASS}
-    decision = decide(apply_rules(case, POLICY, 5, 0.95), {})
+    failed = {name: one.verdict for name, one in _rules(case).items() if one.verdict != PASS}
+    found = judge(apply_rules(case, POLICY, 5, 0.95))
 
     assert {rule: verdict} == failed
-    assert REFUSE == decision["verdict"]
-    assert [True] == [reason.startswith(f"{rule} ({verdict}): ") for reason in decision["reasons"]]
+    assert REFUSE == found.verdict
+    assert [True] == [reason.startswith(f"{rule} ({verdict}): ") for reason in found.reasons]
 
 
 def test_what_is_not_proved_either_way_is_inconclusive() -> None:
@@ -117,7 +119,7 @@ def test_what_is_not_proved_either_way_is_inconclusive() -> None:
     found = [_rules(_case(candidate=a, baseline=b))["min_gain"] for a, b in ((one, other), (other, one))]
 
     assert [INCONCLUSIVE, INCONCLUSIVE] == [rule.verdict for rule in found]
-    assert [-1, 1] == sorted(math.copysign(1, rule.figure or math.nan) for rule in found)
+    assert [-1, 1] == sorted(math.copysign(1, rule.figure.value) for rule in found if rule.figure)
 
 
 def _served(speedup: float | None, p95: float, mean: float | None = 1.0, width: float = 0.1) -> LatencyAtLoad:
@@ -190,9 +192,10 @@ def test_rules_can_be_left_out() -> None:
 
 def test_a_gain_must_exceed_the_least_gain() -> None:
     """The lower bound decides, not the estimate: a gain of 10 points proves 9, not 10."""
-    gain = _rules(_case())["min_gain"]
+    gain = _rules(_case())["min_gain"].figure
 
-    assert gain.figure == pytest.approx(0.1, abs=0.005)
+    assert gain is not None
+    assert gain.value == pytest.approx(0.1, abs=0.005)
     assert gain.low is not None
     assert PROMOTE == _verdict(_case(), replace_policy(min_gain=gain.low - 1e-9))
     assert REFUSE == _verdict(_case(), replace_policy(min_gain=gain.low))
@@ -211,11 +214,11 @@ def test_a_figure_that_is_not_a_number_refuses() -> None:
     """NaN in one prompt's counts: no figure, an inconclusive rule, and the decision is valid JSON."""
     candidate = _case().candidate
     case = _case(candidate=[replace(candidate[0], accepted=math.nan), *candidate[1:]])
-    decision = decide(apply_rules(case, POLICY, 5, 0.95), {})
+    found = judge(apply_rules(case, POLICY, 5, 0.95))
 
-    assert {"min_gain", "domain_margin:chat"} == {r["name"] for r in decision["rules"] if r["verdict"] != PASS}
-    assert REFUSE == decision["verdict"]
-    json.dumps(decision, allow_nan=False)
+    assert {"min_gain", "domain_margin:chat"} == {rule.name for rule in found.rules if rule.verdict != PASS}
+    assert REFUSE == found.verdict
+    json.dumps(asdict(found), allow_nan=False)
 
 
 def test_profiles_over_other_prompts_refuse() -> None:
@@ -230,7 +233,10 @@ def test_too_few_prompts_in_a_domain_are_inconclusive() -> None:
 
     assert INCONCLUSIVE == rules["min_prompts_per_domain"].verdict == rules["domain_margin:chat"].verdict
     assert PASS == rules["domain_margin:code"].verdict
-    assert (11.0, 12.0) == (rules["min_prompts_per_domain"].figure, rules["min_prompts_per_domain"].threshold)
+    assert (Figure(11.0, None, None, 0), 12.0) == (
+        rules["min_prompts_per_domain"].figure,
+        rules["min_prompts_per_domain"].threshold,
+    )
 
 
 def test_one_prompt_in_a_domain_has_no_interval() -> None:
@@ -238,12 +244,13 @@ def test_one_prompt_in_a_domain_has_no_interval() -> None:
     case = _case(candidate=_case().candidate[:1], baseline=_case().baseline[:1], prompt_lookup=None)
     gain = _rules(case, replace_policy(min_prompts_per_domain=2))["min_gain"]
 
-    assert (INCONCLUSIVE, None, None) == (gain.verdict, gain.low, gain.high)
+    assert gain.figure is not None
+    assert (INCONCLUSIVE, None, None) == (gain.verdict, gain.figure.low, gain.figure.high)
 
 
 def test_no_rules_or_no_prompts_refuse() -> None:
     """Without rules or without prompts nothing is promoted."""
-    assert REFUSE == decide([], {})["verdict"]
+    assert REFUSE == judge([]).verdict
     assert REFUSE == _verdict(_case(candidate=[], baseline=[], prompt_lookup=[]))
 
 
@@ -263,16 +270,17 @@ def test_a_domain_trained_on_entirely_is_refused_and_not_forgotten() -> None:
     """A domain without an unseen prompt keeps its rule, without a verdict."""
     rules = _rules(without_prompts(_case(), {f"chat-{n}" for n in range(PROMPTS)}))
 
-    assert (INCONCLUSIVE, 0.0) == (rules["min_prompts_per_domain"].verdict, rules["min_prompts_per_domain"].figure)
+    fewest = rules["min_prompts_per_domain"]
+    assert (INCONCLUSIVE, Figure(0.0, None, None, 0)) == (fewest.verdict, fewest.figure)
     assert INCONCLUSIVE == rules["domain_margin:chat"].verdict
     assert PASS == rules["domain_margin:code"].verdict
 
 
 def test_a_candidate_that_is_the_champion_is_neither() -> None:
-    """No rule is applied; the decision has its own verdict and reason."""
-    decision = already_champion({"gamma": 5})
+    """No rule is applied; there is a verdict and a reason of its own."""
+    found = already_champion()
 
-    assert (ALREADY_CHAMPION, 1, []) == (decision["verdict"], len(decision["reasons"]), decision["rules"])
+    assert (ALREADY_CHAMPION, 1, []) == (found.verdict, len(found.reasons), found.rules)
 
 
 def test_each_rule_at_a_load_refuses_alone() -> None:
@@ -298,11 +306,11 @@ def test_bounds_must_exceed_their_thresholds() -> None:
 
     assert (INCONCLUSIVE, FAIL) == (speedup.verdict, p99.verdict)
     assert (FAIL, INCONCLUSIVE) == (below["min_speedup"].verdict, below["max_latency_seconds:p99"].verdict)
-    assert (2.5, 2.0, 3.0, 2.0) == (p99.figure, p99.low, p99.high, p99.threshold)
+    assert (Figure(2.5, 2.0, 3.0, 12), 2.0) == (p99.figure, p99.threshold)
     assert p99.text.startswith("predicted p99 latency at the stated load: 2.5 s")
 
 
-EXAMINED = {"source": "org/big", "revision": "abc", "digest": "d1", "dtype": "bfloat16"}
+EXAMINED = TargetSource("org/big", "abc", "d1", "bfloat16")
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,14 @@
 """What an examination could have proved: the formula against simulation, and where there is nothing to say."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from pipeline.acceptance.intervals import Interval, ratio_gain, standard_errors
 from pipeline.judgement.headline import NO_POWER, power_summary
-from pipeline.judgement.power import Power, pass_probability, power_of
+from pipeline.judgement.power import pass_probability, power_of
+from pipeline.judgement.rule_result import Power
 from tests.decisions import make_decision
 
 MARGIN, PROMPTS, SPREAD = 0.01, 100, 0.04
@@ -153,10 +156,11 @@ def test_a_margin_far_away_has_a_probability() -> None:
 def test_a_decision_states_its_power_in_two_lines() -> None:
     """The gain, and the domain that needs the most prompts; without an interval there is a reason in place of figures."""
     many, few = make_decision(), make_decision(prompts=3)
-    easy = next(rule for rule in many["rules"] if rule["name"].startswith("domain_margin"))
-    needed = {"prompts_needed": {"0.8": 90, "0.95": 140}}
-    hard = {**easy, "name": "domain_margin:law", "power": {**easy["power"], **needed}}
-    gain, domain = power_summary({**many, "rules": [*many["rules"], hard]})
+    easy = next(rule for rule in many.rules if rule.name.startswith("domain_margin"))
+    assert easy.power is not None
+    power = replace(easy.power, prompts_needed={"0.8": 90, "0.95": 140})
+    hard = replace(easy, name="domain_margin:law", power=power)
+    gain, domain = power_summary(replace(many, rules=[*many.rules, hard]))
 
     assert gain.startswith(
         "min_gain: over 50 prompts a true gain of +0.33 points passes with 80% probability and +0.43 with 95%"

@@ -1,10 +1,15 @@
 """What `understudy champion history` prints, and the lines it is read from."""
 
+from dataclasses import replace
+
 import pytest
 
+from pipeline.acceptance.schema import Figure
 from pipeline.judgement.headline import gain_in_words
+from pipeline.judgement.schema import ChampionVersion, Gains
 from pipeline.registry.history import Change, read_change
 from pipeline.report.history import print_history
+from tests.decisions import make_decision
 
 LINES = [
     "2026-11-23T01:20:54Z promote none -> 1 run 20261123-011846-quickstart-b24f",
@@ -40,8 +45,8 @@ def test_a_line_is_read_as_it_was_written() -> None:
 
 def test_a_gain_is_said_with_its_interval() -> None:
     """In points of acceptance; a decision without an interval says nothing."""
-    gain = {"value": 0.031, "low": 0.02, "high": 0.042, "prompts": 50}
-    decision = {"baseline": "champion", "champion": {"version": "2"}, "gains": {"acceptance_rate": gain}}
+    gains = Gains(Figure(0.031, 0.02, 0.042, 50), {}, {})
+    decision = make_decision(baseline="champion", champion=ChampionVersion("draft", "2"), gains=gains)
     assert "+3.10 points [+2.00, +4.20] over the champion (version 2)" == gain_in_words(decision)
-    none = {"baseline": "base", "gains": {"acceptance_rate": {**gain, "low": None}}}
-    assert "" == gain_in_words(none) == gain_in_words({"gains": {}})
+    unknown = replace(gains, acceptance_rate=Figure(0.031, None, None, 3))
+    assert "" == gain_in_words(make_decision(gains=unknown)) == gain_in_words(make_decision(gains=None))

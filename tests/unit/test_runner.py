@@ -14,6 +14,7 @@ import pytest
 
 from pipeline.config.loading import load_config
 from pipeline.errors import Refused, RegistryUnavailable, UnderstudyError, UsageError
+from pipeline.judgement.decision_file import write_decision
 from pipeline.progress import Progress
 from pipeline.registry.registry import Proposed, RegisteredDraft
 from pipeline.running import inputs as inputs_module
@@ -24,6 +25,7 @@ from pipeline.running.stage_list import STAGE_NAMES
 from pipeline.store.artifacts import Store
 from pipeline.store.files import read_json, write_json
 from pipeline.store.runs import GC_LOCK, RunRecord, load_run, run_lock
+from tests.decisions import make_decision
 from tests.unit.test_latency_profile import PROFILE
 
 CONFIG = Path(__file__).parents[2] / "configs" / "smoke.yaml"
@@ -94,8 +96,7 @@ class _World:
             if name == "pair":
                 write_json(context.out / "pair.json", self.facts)
             if name == "gate":
-                decision = {"verdict": self.verdict, "reasons": ["because"], "rules": [], "baseline": "base"}
-                write_json(context.out / "decision.json", decision)
+                write_decision(context.out, make_decision(verdict=self.verdict, reasons=["because"], rules=[]))
             self.during.get(name, lambda context: None)(context)
             names = ("target", "draft", "target_before", "tokenizer", "prompts", "shared")
             return Outcome({"n": 1.0}, {part: f"{context.job_id}:{part}" for part in names})

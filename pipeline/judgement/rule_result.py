@@ -1,0 +1,42 @@
+"""The results of promotion rules, as `decision.json` has them. Imports nothing heavy."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pipeline.acceptance.schema import Figure
+from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, Number, Text
+
+RuleVerdict = Literal["pass", "fail", "inconclusive"]
+PASS: RuleVerdict = "pass"
+FAIL: RuleVerdict = "fail"
+INCONCLUSIVE: RuleVerdict = "inconclusive"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Power:
+    """The power of one rule. Gains are true gains, in the unit of the figure; keys are levels as text, such as "0.8"."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    prompts: Count
+    passes: dict[Text, Number]  # the smallest true gain that passes with this probability
+    refused: dict[Text, Number]  # the largest true gain (a loss, if negative) that is refused with this probability
+    # the probability that a draft with equal acceptance passes; None for a threshold that is not < 0
+    equal_passes: Number | None
+    prompts_needed: dict[Text, Count | None]  # for an equal draft to pass; empty for a threshold that is not < 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuleResult:
+    """The result of one rule."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    name: Text
+    verdict: RuleVerdict
+    text: Text  # one line for people, with the figures
+    figure: Figure | None = (
+        None  # a figure that is not an estimate over prompts, such as a size, has no bounds and 0 prompts
+    )
+    threshold: Number | None = None
+    power: Power | None = None  # of a rule about a gain, where it has an interval
