@@ -106,7 +106,7 @@ def test_a_file_without_an_examination_is_one_line(tmp_path: Path) -> None:
         ("other", "not an examination"),
         ("none", "without prompts"),
         ("old", "the acceptance profile has schema 2"),
-        ("torn", "no JSON"),
+        ("torn", "not valid JSON"),
         ("gone", "No such file"),
     ):
         with pytest.raises(UsageError, match=rf"{name}\.json: .*{message}"):
