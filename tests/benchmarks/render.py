@@ -113,7 +113,7 @@ def render() -> None:
 
 def _topic(topic: Topic, results: Results) -> Iterator[str]:
     yield f"# Benchmarks: {topic.title}\n"
-    yield "Rendered from `tests/benchmarks/results/`. [BENCHMARKS.md](../../BENCHMARKS.md) has what to decide by.\n"
+    yield "Rendered from `tests/benchmarks/results/`. The figures to decide by are in [BENCHMARKS.md](../../BENCHMARKS.md).\n"
     for name, module in topic.figures.items():
         yield from module.section(results.figure(name))
         yield f"\n{results.conditions(name)}, {results.versions(name)}.\n"

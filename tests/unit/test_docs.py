@@ -90,6 +90,13 @@ def test_the_example_workflow_is_safe_to_copy() -> None:
     ]
 
 
+def test_every_link_of_the_documents_leads_to_a_file() -> None:
+    """Relative links of all pages; those to other sites are not followed."""
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    links = [(page, link) for page in pages for link in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8"))]
+    assert [] == [(page.name, link) for page, link in links if "://" not in link and not (page.parent / link).exists()]
+
+
 def test_every_make_target_says_what_it_is() -> None:
     """`make help` lists a target only if it has a sentence."""
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
