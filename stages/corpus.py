@@ -17,15 +17,16 @@ from pipeline.corpus.splits import SPLITS, assign_splits
 from pipeline.errors import UsageError
 from pipeline.models.loading import load_tokenizer
 from pipeline.running.context import Outcome, StageContext
+from pipeline.running.settings import CorpusSettings
 
 REJECTS = "rejects.jsonl"
 _WARN_SHARE = 0.1  # of the rows; a warning names a reason that leaves out more
 
 
-def run(context: StageContext) -> Outcome:
+def run(context: StageContext[CorpusSettings]) -> Outcome:
     """Write `prompts.arrow` and `rejects.jsonl`. UsageError where the sources cannot make a corpus."""
-    config = context.config.corpus
-    tokenizer = load_tokenizer(context.inputs["tokenizer"] / "tokenizer", context.config.pair.trust_remote_code)
+    config = context.settings.corpus
+    tokenizer = load_tokenizer(context.inputs["tokenizer"] / "tokenizer", context.resources.trust_remote_code)
     renderer = Renderer(tokenizer, config.chat_template, config.chat_template_arguments)
     paths = [context.inputs[f"prompts_{number}"] for number in range(len(config.sources))]
     scratch = (
@@ -50,9 +51,11 @@ def run(context: StageContext) -> Outcome:
     return Outcome(figures=_figures(counts, clusters, written), notes=_notes(counts, written))
 
 
-def _report(context: StageContext, counts: RowCounts, clusters: Clusters, written: CorpusCounts) -> None:
+def _report(
+    context: StageContext[CorpusSettings], counts: RowCounts, clusters: Clusters, written: CorpusCounts
+) -> None:
     """Say what became of the rows, and warn where a large share is not used."""
-    config, progress = context.config.corpus, context.progress
+    config, progress = context.settings.corpus, context.progress
     left_out = {
         f"longer than {config.prompt_limit:,} tokens (corpus.max_prompt_tokens)": counts.too_long,
         f"shorter than {config.min_prompt_tokens:,} tokens (corpus.min_prompt_tokens)": counts.too_short,
@@ -73,17 +76,10 @@ def _report(context: StageContext, counts: RowCounts, clusters: Clusters, writte
             progress.warn(
                 f"corpus: {count:,} of {counts.rows:,} rows ({count / counts.rows:.0%}) are not used: {reason}"
             )
-    least = context.config.gate.min_prompts_per_domain
-    for domain, by_split in written.by_domain().items():
-        if by_split["examination"] < least:
-            progress.warn(
-                f"corpus: domain '{domain}' has {by_split['examination']} examination prompts and the gate needs {least}, so it "
-                "will refuse; add prompts, or lower gate.min_prompts_per_domain"
-            )
 
 
-def _report_answers(context: StageContext, counts: RowCounts, answers: int) -> None:
-    if not any(source.use_answers for source in context.config.corpus.sources):
+def _report_answers(context: StageContext[CorpusSettings], counts: RowCounts, answers: int) -> None:
+    if not any(source.use_answers for source in context.settings.corpus.sources):
         return
     reasons = "".join(f", {count:,} {reason}" for reason, count in counts.unused_answers.most_common())
     context.progress.line(

@@ -14,42 +14,44 @@ from pipeline.models.files import model_digest
 from pipeline.models.loading import load_tokenizer
 from pipeline.models.stored_pair import Pair, read_pair
 from pipeline.running.context import Outcome, StageContext
+from pipeline.running.settings import DistillSettings
 from pipeline.speculation.settings import Sampling
 from pipeline.store.files import write_json
 
 
-def run(context: StageContext) -> Outcome:
+def run(context: StageContext[DistillSettings]) -> Outcome:
     """Train the base draft and write `draft/`, `training.json` and, if asked for, `learning_curve.json`.
 
     Inputs: the pair and the completions of `generate`. UnderstudyError if the trained weights are not finite.
     """
-    config, pair = context.config, read_pair(context.inputs["draft"], context.config.pair)
+    settings, resources = context.settings.training, context.resources
+    pair = read_pair(context.inputs["draft"], resources.models)
     completions, checkpoints = context.inputs["completions"], context.out / "checkpoints"
     train = list(read_completions(completions, {"train"}))
-    dev = list(read_completions(completions, {"dev"}, Sampling.from_config(config.sampling)))
-    training = Training(config, pair, dev, context.progress)
-    model, log = training.run(mix(train, config.distill.domain_shares, config.seed), checkpoints / "whole")
+    dev = list(read_completions(completions, {"dev"}, Sampling.from_config(settings.sampling)))
+    training = Training(settings, pair, dev, context.progress, resources.device, resources.trust_remote_code)
+    model, log = training.run(mix(train, settings.distill.domain_shares, settings.seed), checkpoints / "whole")
     # A base draft that Understudy made was trained on prompts before; they count as seen too.
     trained_on = {item.id for item in train} | trained_on_before(pair.path("draft"))
     _save(context, model, pair, sorted(trained_on))
     write_json(context.out / "training.json", log)
     figures = _figures(train, log)
-    if config.distill.learning_curve:
-        curve = curve_json([*_parts(context, training, train, checkpoints), _point(train, log)])
+    if settings.distill.learning_curve:
+        curve = curve_json([*_parts(training, train, checkpoints), _point(train, log)])
         write_json(context.out / CURVE, curve)
         figures |= {} if curve["next_doubling"] is None else {"next_doubling": curve["next_doubling"]}
     shutil.rmtree(checkpoints, ignore_errors=True)
     return Outcome(figures, {"draft": model_digest(context.out / "draft")})
 
 
-def _parts(
-    context: StageContext, training: Training, train: list[StoredCompletion], checkpoints: Path
-) -> list[CurvePoint]:
+def _parts(training: Training, train: list[StoredCompletion], checkpoints: Path) -> list[CurvePoint]:
     """The learning curve: results of drafts trained on parts of the completions. The drafts are not kept."""
-    config, points = context.config, []
-    for share in config.distill.learning_curve:
+    settings, points = training.settings, []
+    for share in settings.distill.learning_curve:
         some = subset(train, share)
-        _, log = training.run(mix(some, config.distill.domain_shares, config.seed), checkpoints / f"share-{share!r}")
+        _, log = training.run(
+            mix(some, settings.distill.domain_shares, settings.seed), checkpoints / f"share-{share!r}"
+        )
         points.append(_point(some, log))
     return points
 
@@ -78,11 +80,11 @@ def _figures(train: list[StoredCompletion], log: Log) -> dict[str, float]:
     } | ({"last_loss": losses[-1]} if losses else {})  # a step with an examination on dev prompts logs no loss
 
 
-def _save(context: StageContext, model: Any, pair: Pair, prompts: list[str]) -> None:
+def _save(context: StageContext[DistillSettings], model: Any, pair: Pair, prompts: list[str]) -> None:
     """The draft as it is served: safetensors, the target's tokenizer and stop tokens, and the ids of its training prompts."""
     import torch
 
-    out, tokenizer = context.out / "draft", load_tokenizer(pair.tokenizer, context.config.pair.trust_remote_code)
+    out, tokenizer = context.out / "draft", load_tokenizer(pair.tokenizer, context.resources.trust_remote_code)
     if not all(bool(torch.isfinite(parameter).all()) for parameter in model.parameters()):
         raise UnderstudyError(
             "distill: the trained draft has weights that are NaN or infinite; lower distill.learning_rate"
@@ -90,6 +92,6 @@ def _save(context: StageContext, model: Any, pair: Pair, prompts: list[str]) -> 
     model.config.pad_token_id = tokenizer.pad_token_id
     model.generation_config.eos_token_id = pair.stop_tokens
     model.generation_config.pad_token_id = tokenizer.pad_token_id
-    model.to(getattr(torch, pair.dtype("draft"))).save_pretrained(out)
+    model.to(getattr(torch, context.settings.training.dtype)).save_pretrained(out)
     tokenizer.save_pretrained(out)
     write_json(out / TRAINED_ON, {"prompts": prompts})

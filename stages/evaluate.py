@@ -14,7 +14,6 @@ from pipeline.acceptance.profile_file import write_profile
 from pipeline.acceptance.rounds import CONVENTIONS
 from pipeline.acceptance.schema import (
     FILE,
-    ConventionName,
     CrossCheck,
     ExaminedDraft,
     MeasuredTimes,
@@ -24,6 +23,7 @@ from pipeline.acceptance.schema import (
     SamplingSettings,
     figures_of,
 )
+from pipeline.config.evaluate import ConventionName
 from pipeline.errors import BrokenDraft, UnderstudyError
 from pipeline.examination.cross_check import cross_check
 from pipeline.examination.examiner import Examiner
@@ -41,7 +41,8 @@ from pipeline.models.stored_pair import Pair, read_pair
 from pipeline.models.surgery import added_tokens, extend_vocabulary
 from pipeline.models.tokenizers import check_same_family
 from pipeline.running.context import Outcome, StageContext
-from pipeline.running.tasks import EvaluateTask
+from pipeline.running.settings import EvaluateSettings
+from pipeline.running.tasks import Examination
 from pipeline.servers.identity import Identity
 from pipeline.speculation.settings import GREEDY, Sampling
 from pipeline.store.row_files import RowFile
@@ -49,21 +50,20 @@ from pipeline.store.row_files import RowFile
 _TIMED_CONTEXT, _TIMED_REPEATS = 128, 5
 
 
-def run(context: StageContext) -> Outcome:
+def run(context: StageContext[EvaluateSettings]) -> Outcome:
     """Examine the draft of the task on stored completions and write `acceptance.json`.
 
     Inputs: the draft, the completions, and the pair for the cross-check. A draft that cannot be computed has `broken` instead of
     figures. UnderstudyError if the split has no completions at the deployment's sampling settings.
     """
-    task = context.task
-    assert isinstance(task, EvaluateTask)
+    task = context.settings.task
     sets = _sets(context, task)
     with RowFile(context.out / FILE, list(sets)) as rows:
         if task.kind == "prompt-lookup":
             draft = ExaminedDraft("prompt-lookup", 0, 0)
             found = _look_up(context, task, sets, rows)
         else:
-            path = find_draft(context.inputs["draft"], context.config.pair)
+            path = find_draft(context.inputs["draft"], context.resources.models)
             weights = measure_weights(path)
             draft = ExaminedDraft("model", weights.bytes, weights.parameters, context.digests["draft"])
             try:
@@ -89,10 +89,10 @@ class _Set:
     completions: int
 
 
-def _sets(context: StageContext, task: EvaluateTask) -> dict[str, _Set]:
+def _sets(context: StageContext[EvaluateSettings], task: Examination) -> dict[str, _Set]:
     """All stored tuples: `deployed`, `greedy` (unless that is the deployed one), and `also_1`, `also_2`, ..."""
     stored = stored_samplings(context.inputs["completions"], {task.split})
-    deployed = canonical(Sampling.from_config(context.config.sampling))
+    deployed = canonical(Sampling.from_config(context.settings.sampling))
     names = {deployed: "deployed"} | ({} if deployed.greedy or task.split == "dev" else {GREEDY: "greedy"})
     if missing := [name for sampling, name in names.items() if sampling not in stored]:
         raise UnderstudyError(
@@ -104,19 +104,23 @@ def _sets(context: StageContext, task: EvaluateTask) -> dict[str, _Set]:
     return {name: _Set(sampling, stored[sampling]) for sampling, name in names.items()}
 
 
-def _completions(context: StageContext, task: EvaluateTask, sampling: Sampling) -> Iterator[StoredCompletion]:
+def _completions(
+    context: StageContext[EvaluateSettings], task: Examination, sampling: Sampling
+) -> Iterator[StoredCompletion]:
     return read_completions(context.inputs["completions"], {task.split}, sampling)
 
 
-def _convention(context: StageContext, task: EvaluateTask) -> ConventionName:
+def _convention(context: StageContext[EvaluateSettings], task: Examination) -> ConventionName:
     """How calls are counted. For dev completions no tokens past the end are stored, which an unclipped convention needs:
     there calls are counted as for a user."""
-    convention = context.config.evaluate.convention
+    convention = context.settings.evaluate.convention
     return convention if task.split == "examination" or CONVENTIONS[convention].clipped else "user"
 
 
-def _look_up(context: StageContext, task: EvaluateTask, sets: dict[str, _Set], rows: RowFile) -> dict[str, Any]:
-    settings = context.config.evaluate
+def _look_up(
+    context: StageContext[EvaluateSettings], task: Examination, sets: dict[str, _Set], rows: RowFile
+) -> dict[str, Any]:
+    settings = context.settings.evaluate
     tallies = {}
     for name, item in sets.items():
         counts = prompt_lookup_counts(_completions(context, task, item.sampling), settings)
@@ -125,9 +129,9 @@ def _look_up(context: StageContext, task: EvaluateTask, sets: dict[str, _Set], r
 
 
 def _examine(
-    context: StageContext, task: EvaluateTask, path: Path, sets: dict[str, _Set], rows: RowFile
+    context: StageContext[EvaluateSettings], task: Examination, path: Path, sets: dict[str, _Set], rows: RowFile
 ) -> dict[str, Any]:
-    settings, pair = context.config.evaluate, read_pair(context.inputs["target"], context.config.pair)
+    settings, pair = context.settings.evaluate, read_pair(context.inputs["target"], context.resources.models)
     model = _load(context, pair, path)
     tallies, total = {}, sum(item.completions for item in sets.values())
     with context.progress.track(f"{context.job_id}: examine", total, "completions") as track:
@@ -141,12 +145,12 @@ def _examine(
     return _figures(context, sets, tallies) | _with_target(context, task, pair, model)
 
 
-def _load(context: StageContext, pair: Pair, path: Path) -> Any:
+def _load(context: StageContext[EvaluateSettings], pair: Pair, path: Path) -> Any:
     """The draft with a row for every token of the pair. A champion may lack tokens that the target has gained since; it gets
     rows for them as the base draft did, because no engine accepts it otherwise."""
-    settings = context.config.pair
-    gained = _gained(pair, path, settings.trust_remote_code)
-    model = load_model(path, settings.draft.dtype, choose_device(context.config.device), settings.trust_remote_code)
+    resources = context.resources
+    gained = _gained(pair, path, resources.trust_remote_code)
+    model = load_model(path, context.settings.dtype, choose_device(resources.device), resources.trust_remote_code)
     if gained and getattr(model.config, "quantization_config", None) is not None:
         raise BrokenDraft(
             f"the draft is quantized and lacks {len(gained)} tokens that the target has gained since it was trained; rows for "
@@ -172,15 +176,15 @@ def _gained(pair: Pair, path: Path, trusted: bool) -> list[int]:
     return gained
 
 
-def _with_target(context: StageContext, task: EvaluateTask, pair: Pair, draft: Any) -> dict[str, Any]:
+def _with_target(context: StageContext[EvaluateSettings], task: Examination, pair: Pair, draft: Any) -> dict[str, Any]:
     """What needs the target too. `crosscheck`: a real greedy decode of a few prompts, compared round by round with the
     examination's prediction, and the stored log p of their completions, compared with the target's own pass.
     `forward_times`: seconds of a forward pass of both models on this machine, unless the target is on servers."""
-    settings = context.config.evaluate
+    settings = context.settings.evaluate
     if settings.crosscheck_prompts == 0 or task.split == "dev":
         return {}
     stored = list(islice(_completions(context, task, GREEDY), settings.crosscheck_prompts))
-    deployed = canonical(Sampling.from_config(context.config.sampling))
+    deployed = canonical(Sampling.from_config(context.settings.sampling))
     sampled = (
         [] if deployed.greedy else list(islice(_completions(context, task, deployed), settings.crosscheck_prompts))
     )
@@ -188,12 +192,13 @@ def _with_target(context: StageContext, task: EvaluateTask, pair: Pair, draft: A
     def check(target: Any) -> CrossCheck:
         return cross_check(target, draft, stored, settings, pair.vocabulary, pair.stop_tokens, sampled)
 
-    if context.config.generate.is_served and task.target == "target":
-        server, identity = context.config.generate.server, Identity.from_facts(pair.facts["served"])
+    server = context.resources.servers
+    if server is not None and task.target == "target":
+        identity = Identity.from_facts(pair.facts["served"])
         with served_model(server, identity, pair.vocabulary, context.progress) as served:
             return {"crosscheck": check(served)}
-    device = choose_device(context.config.device)
-    target = load_model(pair.path(task.target), pair.dtype(task.target), device, context.config.pair.trust_remote_code)
+    device, trusted = choose_device(context.resources.device), context.resources.trust_remote_code
+    target = load_model(pair.path(task.target), pair.dtype(task.target), device, trusted)
     return {"crosscheck": check(target), "forward_times": _forward_times(target, draft, pair, settings.gamma)}
 
 
@@ -204,14 +209,14 @@ def _forward_times(target: Any, draft: Any, pair: Pair, gamma: int) -> MeasuredT
     return MeasuredTimes(hardware_class(target.device), context, dict(times.target), times.draft)
 
 
-def _conditions(context: StageContext, task: EvaluateTask) -> ProfileConditions:
-    config, settings = context.config, context.config.evaluate
+def _conditions(context: StageContext[EvaluateSettings], task: Examination) -> ProfileConditions:
+    settings = context.settings.evaluate
     return ProfileConditions(
         completions=context.digests["completions"],
         convention=_convention(context, task),
         draft_sampling=settings.draft_sampling,
-        sampling=SamplingSettings.of(config.sampling),
-        dtype=config.pair.draft.dtype,
+        sampling=SamplingSettings.of(context.settings.sampling),
+        dtype=context.settings.dtype,
         confidence=settings.confidence,
         gamma=settings.gamma,
         max_gamma=settings.max_gamma,
@@ -219,8 +224,10 @@ def _conditions(context: StageContext, task: EvaluateTask) -> ProfileConditions:
     )
 
 
-def _figures(context: StageContext, sets: dict[str, _Set], tallies: dict[str, AcceptanceTally]) -> dict[str, Any]:
-    settings = context.config.evaluate
+def _figures(
+    context: StageContext[EvaluateSettings], sets: dict[str, _Set], tallies: dict[str, AcceptanceTally]
+) -> dict[str, Any]:
+    settings = context.settings.evaluate
     figures = {name: tally.figures(settings.confidence) for name, tally in tallies.items()}
     return {
         "headline": figures["deployed"],
@@ -236,8 +243,8 @@ def _figures(context: StageContext, sets: dict[str, _Set], tallies: dict[str, Ac
     }
 
 
-def _headline(context: StageContext, profile: Profile) -> dict[str, float]:
-    gamma, (headline, greedy) = context.config.evaluate.gamma, profile.examined
+def _headline(context: StageContext[EvaluateSettings], profile: Profile) -> dict[str, float]:
+    gamma, (headline, greedy) = context.settings.evaluate.gamma, profile.examined
     found = {
         "acceptance_rate": headline.acceptance_rate.value,
         f"tokens_per_target_call_gamma_{gamma}": headline.tokens_per_target_call[gamma].value,

@@ -21,6 +21,7 @@ from pipeline.judgement.schema import (
     BASELINE,
     CANDIDATE,
     LOOKUP,
+    REFUSE,
     ChampionVersion,
     Decision,
     ModelSource,
@@ -28,6 +29,7 @@ from pipeline.judgement.schema import (
     Side,
     Standing,
     TargetSource,
+    brief,
 )
 from pipeline.latency.costs.step_costs import StepCosts, read_step_costs
 from pipeline.latency.load.prediction import chosen_lengths, predict
@@ -39,18 +41,19 @@ from pipeline.models.stored_pair import read_pair
 from pipeline.registry.run_content import decision_figures
 from pipeline.running.context import Outcome, StageContext
 from pipeline.running.pair_checks import left_out_variants
+from pipeline.running.settings import GateSettings
 from pipeline.running.tasks import UNQUANTIZED, draft_input, examination_input, profile_input
 from pipeline.store.artifacts import age_in_days, read_manifest
 from pipeline.store.files import write_json
 
 
-def run(context: StageContext) -> Outcome:
+def run(context: StageContext[GateSettings]) -> Outcome:
     """Choose the variant, apply the rules to it and write `decision.json`.
 
     Inputs: the acceptance profiles of the candidate, of the champion or base draft, and of prompt-lookup; the step times for
-    `gate.load`; completions, for the examples of `review.html`. A failed rule is no error here: `promote` refuses the draft.
+    `gate.load`; completions, for the examples of the review page, which the run renders with its own config.
     """
-    config, digests = context.config, context.digests
+    settings, digests = context.settings, context.digests
     results = choose(_contenders(context))
     chosen = next(result.name for result in results if result.verdict == CHOSEN)
     has_champion = "champion" in context.inputs
@@ -63,7 +66,7 @@ def run(context: StageContext) -> Outcome:
     if candidate == digests.get("champion"):
         judgement = already_champion()
     else:
-        judgement = judge(apply_rules(case, config.gate, config.evaluate.gamma, config.evaluate.confidence))
+        judgement = judge(apply_rules(case, settings.rules, settings.gamma, settings.confidence))
     decision = Decision(
         verdict=judgement.verdict,
         reasons=judgement.reasons,
@@ -73,51 +76,47 @@ def run(context: StageContext) -> Outcome:
         variants=[*results, *_left_out(context)],
         baseline="champion" if has_champion else "base",
         champion=ChampionVersion(champion["name"], str(champion["version"])) if champion else None,
-        gamma=config.evaluate.gamma,
-        confidence=config.evaluate.confidence,
+        gamma=settings.gamma,
+        confidence=settings.confidence,
         dropped_prompts=len(whole.candidate) - len(case.candidate),
         **_evidence(context, examinations, case),
     )
-    _write_review(context, decision, _examples(context, directories, examinations, case))
+    write_json(context.out / "examples.json", _examples(context, directories, examinations, case))
     write_decision(context.out, decision)
-    return Outcome(decision_figures(decision), notes={"verdict": decision.verdict, "reasons": decision.reasons})
+    return Outcome(
+        decision_figures(decision),
+        notes={"verdict": decision.verdict, "reasons": decision.reasons},
+        refused="refused: " + "; ".join(decision.reasons) if decision.verdict == REFUSE else "",
+        decision=brief(decision),
+    )
 
 
-def _write_review(context: StageContext, decision: Decision, examples: Mapping[str, Any]) -> None:
-    """The page, and the examples from which `show --html` makes it again."""
-    from pipeline.report.page import review_page
-
-    write_json(context.out / "examples.json", examples)
-    page = review_page(decision, examples, context.config.model_dump(mode="json"))
-    (context.out / "review.html").write_text(page, encoding="utf-8")
-
-
-def _contenders(context: StageContext) -> list[Contender]:
+def _contenders(context: StageContext[GateSettings]) -> list[Contender]:
     """All variants of the candidate. One that can be chosen has a draft among the inputs, and step times if there is a load."""
     found = []
-    for variant in (UNQUANTIZED, *context.config.quantize.loadable):
+    for variant in (UNQUANTIZED, *context.settings.variants):
         acceptance, timed = _acceptance(context, variant), _timed(context, variant)
         seconds = _seconds(context, variant) if timed and acceptance is not None else None
         found.append(Contender(name=variant, acceptance=acceptance, timed=timed, seconds=seconds))
     return found
 
 
-def _left_out(context: StageContext) -> list[Standing]:
+def _left_out(context: StageContext[GateSettings]) -> list[Standing]:
     """The default variants that the draft cannot have."""
-    facts = read_pair(context.inputs["pair"], context.config.pair).facts
+    facts = read_pair(context.inputs["pair"], context.resources.models).facts
     return [not_made(variant, reason) for variant, reason in left_out_variants(facts).items()]
 
 
-def _timed(context: StageContext, variant: Variant) -> bool:
-    return context.config.gate.load is not None and profile_input(variant) in context.inputs
+def _timed(context: StageContext[GateSettings], variant: Variant) -> bool:
+    return context.settings.rules.load is not None and profile_input(variant) in context.inputs
 
 
-def _acceptance(context: StageContext, variant: Variant) -> float | None:
+def _acceptance(context: StageContext[GateSettings], variant: Variant) -> float | None:
     found = read_profile(context.inputs[examination_input(variant)]).headline
     return None if found is None else found.acceptance_rate.value
 
 
-def _seconds(context: StageContext, variant: Variant) -> float | None:
+def _seconds(context: StageContext[GateSettings], variant: Variant) -> float | None:
     """Predicted mean request latency on dev prompts. With a single contender nothing was examined on dev."""
     examined = context.inputs.get(examination_input(variant, "dev"))
     if examined is None:
@@ -127,16 +126,16 @@ def _seconds(context: StageContext, variant: Variant) -> float | None:
 
 
 def _serving(
-    context: StageContext, variant: Variant, workload: Workload
+    context: StageContext[GateSettings], variant: Variant, workload: Workload
 ) -> tuple[Workload, StepCosts, float, int, int]:
     """The arguments of `point_at_load` and `latency_at_load`: workload, step costs, request rate, batch cap, draft length."""
-    load, step_costs = context.config.gate.load, read_step_costs(context.inputs[profile_input(variant)])
+    load, step_costs = context.settings.rules.load, read_step_costs(context.inputs[profile_input(variant)])
     assert load is not None  # callers have checked
-    gamma = context.config.evaluate.gamma
+    gamma = context.settings.gamma
     return workload.up_to(step_costs.max_gamma), step_costs, load.requests_per_second, load.max_batch, gamma
 
 
-def _examined(context: StageContext, chosen: Variant, has_champion: bool) -> dict[Side, Path]:
+def _examined(context: StageContext[GateSettings], chosen: Variant, has_champion: bool) -> dict[Side, Path]:
     """The directory of the examination by side: candidate, baseline (champion, or base draft), prompt_lookup."""
     names: dict[Side, str] = {
         CANDIDATE: examination_input(chosen),
@@ -158,15 +157,19 @@ def _case(examinations: Mapping[Side, Examination], has_champion: bool) -> Case:
     )
 
 
-def _seen(context: StageContext, chosen: Variant, has_champion: bool) -> Collection[str]:
+def _seen(context: StageContext[GateSettings], chosen: Variant, has_champion: bool) -> Collection[str]:
     """Prompts that candidate or champion was trained on."""
     drafts = [draft_input(chosen), *(["champion"] if has_champion else [])]
-    return frozenset().union(*(trained_on(find_draft(context.inputs[name], context.config.pair)) for name in drafts))
+    return frozenset().union(
+        *(trained_on(find_draft(context.inputs[name], context.resources.models)) for name in drafts)
+    )
 
 
-def _evidence(context: StageContext, examinations: Mapping[Side, Examination], case: Case) -> dict[str, Any]:
+def _evidence(
+    context: StageContext[GateSettings], examinations: Mapping[Side, Examination], case: Case
+) -> dict[str, Any]:
     """The figures of the decision, what they buy, and where they come from."""
-    settings = context.config.evaluate
+    settings = context.settings
     counts: dict[Side, Sequence[PromptCounts]] = {
         CANDIDATE: case.candidate,
         BASELINE: case.baseline,
@@ -190,13 +193,13 @@ def _evidence(context: StageContext, examinations: Mapping[Side, Examination], c
     }
 
 
-def _target(context: StageContext) -> TargetSource:
-    facts = read_pair(context.inputs["pair"], context.config.pair).facts["target"]
+def _target(context: StageContext[GateSettings]) -> TargetSource:
+    facts = read_pair(context.inputs["pair"], context.resources.models).facts["target"]
     return TargetSource(facts["source"], facts["revision"], facts["digest"], facts["dtype"])
 
 
-def _provenance(context: StageContext) -> Provenance:
-    base = read_pair(context.inputs["pair"], context.config.pair).facts["draft"]
+def _provenance(context: StageContext[GateSettings]) -> Provenance:
+    base = read_pair(context.inputs["pair"], context.resources.models).facts["draft"]
     completions = read_manifest(context.inputs["completions"])
     return Provenance(
         target=_target(context),
@@ -204,14 +207,17 @@ def _provenance(context: StageContext) -> Provenance:
         completions=completions["key"],
         completions_made_at=completions["created"],
         corpus=completions["inputs"]["corpus"],
-        sampling=SamplingSettings.of(context.config.sampling),
-        seed=context.config.seed,
+        sampling=SamplingSettings.of(context.settings.sampling),
+        seed=context.settings.seed,
         environment=completions["environment"],
     )
 
 
 def _examples(
-    context: StageContext, directories: Mapping[Side, Path], examinations: Mapping[Side, Examination], case: Case
+    context: StageContext[GateSettings],
+    directories: Mapping[Side, Path],
+    examinations: Mapping[Side, Examination],
+    case: Case,
 ) -> dict[str, Any]:
     """Completions with the outcome of each token, for the page."""
     if not case.candidate or context.digests.get("champion") == examinations[CANDIDATE].profile.draft.digest:
@@ -221,40 +227,48 @@ def _examples(
     from pipeline.models.loading import load_tokenizer
     from pipeline.speculation.settings import Sampling
 
-    config = context.config
+    settings, resources = context.settings, context.resources
     sides: dict[str, Path] = {side: directories[side] for side in (CANDIDATE, BASELINE)}
-    sampling = canonical(Sampling.from_config(config.sampling))
+    sampling = canonical(Sampling.from_config(settings.sampling))
     return make_examples(
-        choose_examples(case.candidate, case.baseline, config.gate.examples),
+        choose_examples(case.candidate, case.baseline, settings.rules.examples),
         read_completions(context.inputs["completions"], {"examination"}, sampling),
         sides,
-        load_tokenizer(read_pair(context.inputs["pair"], config.pair).tokenizer, config.pair.trust_remote_code),
-        config.evaluate.gamma,
-        CONVENTIONS[config.evaluate.convention],
+        load_tokenizer(read_pair(context.inputs["pair"], resources.models).tokenizer, resources.trust_remote_code),
+        settings.gamma,
+        CONVENTIONS[settings.convention],
     )
 
 
-def _with_latency(context: StageContext, chosen: Variant, case: Case) -> Case:
+def _with_latency(context: StageContext[GateSettings], chosen: Variant, case: Case) -> Case:
     """The case with the predicted latency at the stated load, where one is stated."""
-    config, load = context.config, context.config.gate.load
+    settings, load = context.settings, context.settings.rules.load
     if load is None or not case.candidate:
         return case
     served = benefit = None
     if _timed(context, chosen):
-        convention = CONVENTIONS[config.evaluate.convention]
-        workload = examined_workload(case.candidate, convention, config.evaluate.max_gamma)
+        convention = CONVENTIONS[settings.convention]
+        workload = examined_workload(case.candidate, convention, settings.max_gamma)
         arguments = _serving(context, chosen, workload)
-        served = latency_at_load(*arguments, confidence=config.evaluate.confidence, quantiles=config.gate.quantiles)
-        benefit = benefit_at_load(*arguments, config.gate.quantiles)
+        served = latency_at_load(*arguments, confidence=settings.confidence, quantiles=settings.rules.quantiles)
+        benefit = benefit_at_load(*arguments, settings.rules.quantiles)
         if arguments[1].plain:
             _plot(context, chosen, *arguments)
-    pair = read_pair(context.inputs["pair"], config.pair)
+    pair = read_pair(context.inputs["pair"], context.resources.models)
     draft = float("nan") if case.draft_bytes is None else case.draft_bytes
-    return replace(case, served=served, benefit=benefit, serving_bytes=pair.serving_bytes(draft, *config.gate.served))
+    return replace(
+        case, served=served, benefit=benefit, serving_bytes=pair.serving_bytes(draft, *settings.rules.served)
+    )
 
 
 def _plot(
-    context: StageContext, chosen: Variant, workload: Workload, step_costs: StepCosts, _: float, cap: int, gamma: int
+    context: StageContext[GateSettings],
+    chosen: Variant,
+    workload: Workload,
+    step_costs: StepCosts,
+    _: float,
+    cap: int,
+    gamma: int,
 ) -> None:
     """Figures of the variant at other loads and draft lengths, for people who review the decision."""
     from pipeline.report.latency_predict import plot_prediction
@@ -262,5 +276,5 @@ def _plot(
 
     steps_GN = step_costs.steps(cap, round(workload.context), workload.max_gamma)
     found = predict(workload, step_costs, chosen_lengths(workload, step_costs, cap, gamma), [])
-    plot_prediction(found, context.config.gate.quantiles, context.out / "latency.png")
+    plot_prediction(found, context.settings.rules.quantiles, context.out / "latency.png")
     plot_schedule(make_schedule([DraftOption(chosen, workload.rounds_G, steps_GN)]), context.out / "draft_lengths.png")

@@ -10,7 +10,6 @@ import numpy as np
 from pipeline.corpus.answer_store import StoredAnswers
 from pipeline.corpus.prompt_store import open_prompts
 from pipeline.corpus.rendering import Renderer
-from pipeline.distillation.mixing import check_shares
 from pipeline.generation.completion_plan import CompletionRequest, plan_completions, shard_prefix
 from pipeline.generation.completion_store import TOKENIZER, read_completions
 from pipeline.generation.generate import GenerationSettings, generate
@@ -21,37 +20,32 @@ from pipeline.generation.served_completion import Served
 from pipeline.models.loading import choose_device, load_model, load_tokenizer
 from pipeline.models.stored_pair import Pair, read_pair
 from pipeline.running.context import Outcome, StageContext
-from pipeline.running.tasks import GenerateTask
+from pipeline.running.settings import GenerateSettings
 from pipeline.servers.connect import connect
 from pipeline.servers.identity import Identity
 from pipeline.speculation.settings import Sampling
 
 
-def run(context: StageContext) -> Outcome:
+def run(context: StageContext[GenerateSettings]) -> Outcome:
     """Generate the target's completions of the task's splits and write them as shards.
 
-    Inputs: the pair and the corpus. Multi-turn chats are continued turn by turn. UsageError for `distill.domain_shares` of a
-    domain that no train prompt has.
+    Inputs: the pair and the corpus. Multi-turn chats are continued turn by turn.
     """
-    task = context.task
-    assert isinstance(task, GenerateTask)
-    config, pair = context.config, read_pair(context.inputs["target"], context.config.pair)
-    sampling = Sampling.from_config(config.sampling)
-    examination_samplings = [Sampling.from_config(further) for further in config.generate.examination_samplings]
-    train_at = [replace(sampling, temperature=temperature) for temperature in config.generate.train_temperatures]
-    prompts = open_prompts(context.inputs["corpus"], task.splits)
-    if "train" in task.splits:  # known here, so not an error after hours of generation
-        check_shares(prompts.domains("train"), config.distill.domain_shares)
+    asked, pair = context.settings, read_pair(context.inputs["target"], context.resources.models)
+    sampling = Sampling.from_config(asked.sampling)
+    examination_samplings = [Sampling.from_config(further) for further in asked.examination_samplings]
+    train_at = [replace(sampling, temperature=temperature) for temperature in asked.train_temperatures]
+    prompts = open_prompts(context.inputs["corpus"], asked.task.splits)
     requests, logged = plan_completions(prompts, sampling, examination_samplings, train_at), None
     settings = GenerationSettings(
         sampling=sampling,
-        max_new_tokens=config.generate.max_new_tokens,
-        lookahead=config.generate.lookahead,
-        distribution_tokens=config.generate.distribution_tokens,
-        distribution_selection=config.generate.distribution_selection,
-        batch=config.generate.batch,
-        shard=config.generate.shard,
-        seed=config.seed,
+        max_new_tokens=asked.max_new_tokens,
+        lookahead=asked.lookahead,
+        distribution_tokens=asked.distribution_tokens,
+        distribution_selection=asked.distribution_selection,
+        batch=asked.batch or 1,
+        shard=asked.shard,
+        seed=asked.seed,
     )
     shutil.copytree(pair.tokenizer, context.out / TOKENIZER, dirs_exist_ok=True)
     stop_reasons = StopReasons()
@@ -59,11 +53,11 @@ def run(context: StageContext) -> Outcome:
     def next_turn_of(requests: Sequence[CompletionRequest], turn: int) -> list[CompletionRequest]:
         return _next_turn(context, pair, requests, turn, stop_reasons) if prompts.has_chats else []
 
-    if config.generate.is_served and task.target == "target":
+    if asked.api is not None:
         logged = _logged(context, pair, settings)
         turns = asyncio.run(_by_servers(context, pair, requests, settings, next_turn_of, logged))
     else:
-        turns = _here(context, task, pair, requests, settings, next_turn_of)
+        turns = _here(context, pair, requests, settings, next_turn_of)
     counts = _counts(context, logged)
     if logged is not None:
         context.progress.line(
@@ -78,16 +72,16 @@ NextTurn = Callable[[Sequence[CompletionRequest], int], list[CompletionRequest]]
 
 
 def _here(
-    context: StageContext,
-    task: GenerateTask,
+    context: StageContext[GenerateSettings],
     pair: Pair,
     requests: Sequence[CompletionRequest],
     settings: GenerationSettings,
     next_turn_of: NextTurn,
 ) -> int:
     """Generate by the model in this process, and return the number of turns."""
-    device, trusted = choose_device(context.config.device), context.config.pair.trust_remote_code
-    model, turns = load_model(pair.path(task.target), pair.dtype(task.target), device, trusted), 0
+    asked, device = context.settings, choose_device(context.resources.device)
+    path, turns = pair.path(asked.task.target), 0
+    model = load_model(path, asked.dtype, device, context.resources.trust_remote_code)
     while requests:
         turns += 1
         generate(model, requests, settings, pair.vocabulary, pair.stop_tokens, context.out, context.progress, turns)
@@ -96,7 +90,7 @@ def _here(
 
 
 async def _by_servers(
-    context: StageContext,
+    context: StageContext[GenerateSettings],
     pair: Pair,
     requests: Sequence[CompletionRequest],
     settings: GenerationSettings,
@@ -104,7 +98,8 @@ async def _by_servers(
     logged: LoggedAnswers | None,
 ) -> int:
     """Generate by the servers of the target, and return the number of turns."""
-    server, identity, turns = context.config.generate.server, Identity.from_facts(pair.facts["served"]), 0
+    server, identity, turns = context.resources.servers, Identity.from_facts(pair.facts["served"]), 0
+    assert server is not None  # the target is on servers
     async with connect(server, identity, pair.vocabulary, context.progress) as (target, abilities):
         served = Served(target, abilities, identity, server.logprobs, pair.vocabulary, pair.stop_tokens)
         while requests:
@@ -114,7 +109,7 @@ async def _by_servers(
     return turns
 
 
-def _logged(context: StageContext, pair: Pair, settings: GenerationSettings) -> LoggedAnswers | None:
+def _logged(context: StageContext[GenerateSettings], pair: Pair, settings: GenerationSettings) -> LoggedAnswers | None:
     stored = StoredAnswers(context.inputs["corpus"])
     if not len(stored):
         return None
@@ -122,25 +117,28 @@ def _logged(context: StageContext, pair: Pair, settings: GenerationSettings) -> 
 
 
 def _next_turn(
-    context: StageContext, pair: Pair, requests: Sequence[CompletionRequest], turn: int, stop_reasons: StopReasons
+    context: StageContext[GenerateSettings],
+    pair: Pair,
+    requests: Sequence[CompletionRequest],
+    turn: int,
+    stop_reasons: StopReasons,
 ) -> list[CompletionRequest]:
     """The next user turn of every chat that has one, after the completions of `turn`."""
     if all(item.prompt.chat is None for item in requests):
         return []
-    config = context.config
-    tokenizer = load_tokenizer(pair.tokenizer, config.pair.trust_remote_code)
+    asked, tokenizer = context.settings, load_tokenizer(pair.tokenizer, context.resources.trust_remote_code)
     return next_turn(
         requests,
         read_completions(context.out, shards=shard_prefix(turn)),
         tokenizer,
-        Renderer(tokenizer, config.corpus.chat_template, config.corpus.chat_template_arguments),
+        Renderer(tokenizer, asked.chat_template, asked.chat_template_arguments),
         pair.stop_tokens,
-        config.corpus.prompt_limit,
+        asked.prompt_limit,
         stop_reasons,
     )
 
 
-def _counts(context: StageContext, logged: LoggedAnswers | None) -> dict[str, float]:
+def _counts(context: StageContext[GenerateSettings], logged: LoggedAnswers | None) -> dict[str, float]:
     """Counted from the stored files, so that a resumed run reports the same figures as an uninterrupted one."""
     completions = tokens = stopped = stored = size = recorded = 0
     for item in read_completions(context.out):

@@ -5,37 +5,39 @@ from dataclasses import asdict
 from typing import Any
 
 from pipeline.config.quantize import Variant
-from pipeline.errors import Refused, UnderstudyError
+from pipeline.errors import UnderstudyError
 from pipeline.judgement.decision_file import read_decision
 from pipeline.judgement.headline import baseline_name, gain_in_words, points
 from pipeline.judgement.policy import examination_age
 from pipeline.judgement.rule_result import PASS
 from pipeline.judgement.schema import ALREADY_CHAMPION, PROMOTE, Decision
 from pipeline.models.stored_pair import read_pair
-from pipeline.registry.registry import Proposed, RegisteredDraft, Registry, Withdrawn, registry_for
+from pipeline.registry.registry import Proposed, RegisteredDraft, Registry, Withdrawn
 from pipeline.registry.run_content import model_figures
 from pipeline.report.card import card, examined, version_description
 from pipeline.running.approval import approval_command
 from pipeline.running.context import Outcome, StageContext
+from pipeline.running.settings import PromoteSettings
 from pipeline.running.tasks import UNQUANTIZED, draft_input, examination_input
 from pipeline.store.artifacts import Store, age_in_days, read_manifest
 from pipeline.store.files import write_json
 from pipeline.store.times import utc_now
 
 
-def run(context: StageContext) -> Outcome:
+def run(context: StageContext[PromoteSettings]) -> Outcome:
     """Register the chosen draft in MLflow and make it champion, or with `promote.by_hand` challenger.
 
     Inputs: the decision, and the draft. Refused if the gate refused the draft. A draft that was
     rolled back, or that nobody approved in time, is registered only with --force-promote.
     """
     decision = read_decision(context.inputs["decision"])
-    registry = registry_for(context.config, Store(context.store))
+    registry = context.resources.registry
     if decision.verdict == ALREADY_CHAMPION:
         return _already_champion(context, registry, decision.candidate)
     if decision.verdict != PROMOTE:
-        raise Refused("refused: " + "; ".join(decision.reasons))
-    _require_recent(context)
+        return Outcome(refused="refused: " + "; ".join(decision.reasons))
+    if (too_old := _too_old(context)) is not None:
+        return Outcome(refused=too_old)
     chosen = decision.variant
     facts = _facts(context, registry.name, decision, chosen)
     withdrawn = None if context.force_promote else registry.withdrawn(facts["digest"])
@@ -43,20 +45,20 @@ def run(context: StageContext) -> Outcome:
         return _stays_off(context, registry.name, withdrawn)
     text = card(facts)
     (context.out / "card.md").write_text(text, encoding="utf-8")
-    by_hand = context.config.promote.by_hand
+    by_hand = context.settings.promote.by_hand
     _check_export(context, chosen)
     draft = registry.promote(
         model_dir=context.inputs[draft_input(chosen)] / "draft",
         digest=facts["digest"],
         card=text,
         description=version_description(decision, registry.name, context.run_id, utc_now()),
-        tags=_tags(facts, context.config.promote.deployment),
+        tags=_tags(facts, context.settings.promote.deployment),
         metrics=model_figures(decision),
-        dataset=(f"{context.config.name}-corpus", facts["provenance"]["corpus"]),
+        dataset=(f"{context.settings.name}-corpus", facts["provenance"]["corpus"]),
         expected=_expected(context),
         run_id=context.run_id,
         why=gain_in_words(decision),
-        approval_days=context.config.promote.approval_days if by_hand else None,
+        approval_days=context.settings.promote.approval_days if by_hand else None,
     )
     waiting = registry.proposed(facts["digest"]) if by_hand else None
     if waiting is not None and waiting.champion != waiting.version:
@@ -64,9 +66,9 @@ def run(context: StageContext) -> Outcome:
     return _report(context, draft, "promoted" if draft.run == context.run_id else "already champion")
 
 
-def _check_export(context: StageContext, chosen: Variant) -> None:
+def _check_export(context: StageContext[PromoteSettings], chosen: Variant) -> None:
     """What the engine cannot load is found before the draft is registered."""
-    settings = context.config.promote.export
+    settings = context.settings.promote.export
     if settings is not None:
         from pipeline.export.promoted import check_export
         from pipeline.export.subject import run_subject
@@ -76,25 +78,28 @@ def _check_export(context: StageContext, chosen: Variant) -> None:
         check_export(settings, run_subject(store, require_run(store, context.run_id), chosen, "the candidate"))
 
 
-def _export(context: StageContext, champion: RegisteredDraft) -> dict[str, str]:
+def _export(context: StageContext[PromoteSettings], champion: RegisteredDraft) -> dict[str, str]:
     """With `promote.export`, where the champion is exported to."""
-    if context.config.promote.export is None:
+    settings = context.settings.promote.export
+    if settings is None:
         return {}
     from pipeline.export.promoted import export_champion
 
-    return {"export": str(export_champion(context.config, Store(context.store), champion, context.progress))}
+    registry, store = context.resources.registry, Store(context.store)
+    return {"export": str(export_champion(settings, registry, store, champion, context.progress))}
 
 
-def _require_recent(context: StageContext) -> None:
-    """The gate's decision may be a stored one, made when the completions were younger."""
-    most = context.config.gate.max_examination_days
+def _too_old(context: StageContext[PromoteSettings]) -> str | None:
+    """Why the draft is refused if the completions have become too old: the gate's decision may be a stored one."""
+    most = context.settings.max_examination_days
     if most is not None:
         rule = examination_age(age_in_days(context.inputs["completions"]), most)
         if rule.verdict != PASS:
-            raise Refused(f"refused: {rule.name} ({rule.verdict}): {rule.text}")
+            return f"refused: {rule.name} ({rule.verdict}): {rule.text}"
+    return None
 
 
-def _already_champion(context: StageContext, registry: Registry, digest: str) -> Outcome:
+def _already_champion(context: StageContext[PromoteSettings], registry: Registry, digest: str) -> Outcome:
     champion = registry.settled_champion()
     if champion is None or champion.digest != digest:
         raise UnderstudyError(
@@ -104,7 +109,7 @@ def _already_champion(context: StageContext, registry: Registry, digest: str) ->
     return _report(context, champion, "already champion")
 
 
-def _waits(context: StageContext, draft: RegisteredDraft, waiting: Proposed) -> Outcome:
+def _waits(context: StageContext[PromoteSettings], draft: RegisteredDraft, waiting: Proposed) -> Outcome:
     """The draft is challenger now: a person decides."""
     result = f"challenger, to be approved before {waiting.approve_before}"
     write_json(context.out / "promotion.json", {"result": result, **asdict(draft)})
@@ -114,7 +119,7 @@ def _waits(context: StageContext, draft: RegisteredDraft, waiting: Proposed) -> 
     return Outcome(notes=notes)
 
 
-def _stays_off(context: StageContext, name: str, draft: Withdrawn) -> Outcome:
+def _stays_off(context: StageContext[PromoteSettings], name: str, draft: Withdrawn) -> Outcome:
     """A rollback is a person's decision, and so is an approval that did not come: the next scheduled run changes neither."""
     result = f"refused, {draft.what}"
     notes = {"result": result, "name": name, "version": draft.version}
@@ -126,7 +131,7 @@ def _stays_off(context: StageContext, name: str, draft: Withdrawn) -> Outcome:
     return Outcome(notes=notes, refused=refused)
 
 
-def _report(context: StageContext, champion: RegisteredDraft, result: str) -> Outcome:
+def _report(context: StageContext[PromoteSettings], champion: RegisteredDraft, result: str) -> Outcome:
     write_json(context.out / "promotion.json", {"result": result, **asdict(champion)})
     context.progress.line(f"{champion.name} version {champion.version}: {result}")
     notes: dict[str, Any] = {"result": result, "name": champion.name, "version": champion.version}
@@ -134,16 +139,16 @@ def _report(context: StageContext, champion: RegisteredDraft, result: str) -> Ou
     return Outcome({"change": float(champion.change)}, notes=notes)
 
 
-def _expected(context: StageContext) -> RegisteredDraft | None:
+def _expected(context: StageContext[PromoteSettings]) -> RegisteredDraft | None:
     """The champion that the candidate was compared with; only its version matters here."""
     facts = context.facts["champion"]
     return RegisteredDraft(name=facts["name"], version=str(facts["version"])) if facts else None
 
 
-def _facts(context: StageContext, name: str, decision: Decision, chosen: Variant) -> dict[str, Any]:
+def _facts(context: StageContext[PromoteSettings], name: str, decision: Decision, chosen: Variant) -> dict[str, Any]:
     """The content of the card and of the tags."""
-    pair = read_pair(context.inputs["pair"], context.config.pair)
-    served = context.config.gate.served
+    pair = read_pair(context.inputs["pair"], context.resources.models)
+    served = context.settings.served
     provenance = _provenance(context, chosen)
     corpus = Store(context.store).find("corpus", provenance["corpus"])
     if corpus is None:
@@ -155,7 +160,7 @@ def _facts(context: StageContext, name: str, decision: Decision, chosen: Variant
         "run": context.run_id,
         "target": pair.facts["target"],
         "base": pair.facts["draft"],
-        "license": context.config.promote.license or pair.facts["draft"]["license"],
+        "license": context.settings.promote.license or pair.facts["draft"]["license"],
         "serving": {
             "bytes": pair.serving_bytes(examined(decision).draft.bytes, *served),
             "cache_bytes_per_token": pair.cache_bytes_per_token,
@@ -168,7 +173,7 @@ def _facts(context: StageContext, name: str, decision: Decision, chosen: Variant
     }
 
 
-def _provenance(context: StageContext, chosen: Variant) -> dict[str, str]:
+def _provenance(context: StageContext[PromoteSettings], chosen: Variant) -> dict[str, str]:
     """Key of every artifact that the draft was made from or examined with."""
     completions = read_manifest(context.inputs["completions"])
     found = {

@@ -20,27 +20,26 @@ from pipeline.models.stored_pair import read_pair
 from pipeline.quantization.recovery import fake_quantization
 from pipeline.quantization.variants import Quantized, quantize
 from pipeline.running.context import Outcome, StageContext
-from pipeline.running.tasks import QuantizeTask
+from pipeline.running.settings import QuantizeSettings
 from pipeline.speculation.settings import Sampling
 
 
-def run(context: StageContext) -> Outcome:
+def run(context: StageContext[QuantizeSettings]) -> Outcome:
     """Write the variant of the task to `draft/`.
 
     Inputs: the trained draft and the completions of `generate`. The figures are sizes in bytes and acceptance rates on dev
     prompts.
     """
-    task = context.task
-    assert isinstance(task, QuantizeTask)
-    config, variant = context.config, task.variant
-    source, out = find_draft(context.inputs["draft"], config.pair), context.out / "draft"
+    settings, resources, variant = context.settings, context.resources, context.settings.task.variant
+    source, out = find_draft(context.inputs["draft"], resources.models), context.out / "draft"
     completions = context.inputs["completions"]
-    dev = list(read_completions(completions, {"dev"}, Sampling.from_config(config.sampling)))
-    training = Training(config, read_pair(context.inputs["shared"], config.pair), dev, context.progress)
+    dev = list(read_completions(completions, {"dev"}, Sampling.from_config(settings.training.sampling)))
+    pair = read_pair(context.inputs["shared"], resources.models)
+    training = Training(settings.training, pair, dev, context.progress, resources.device, resources.trust_remote_code)
     made = _quantize(context, variant, source, out)
     before, after = _acceptance(context, training, source), _acceptance(context, training, out)
     figures = {"dev_acceptance_rate_before": before, "dev_acceptance_rate_quantized": after}
-    if before - after > config.quantize.recovery.max_acceptance_loss:
+    if before - after > settings.recovery.max_acceptance_loss:
         recovered = context.out / "recovered"
         made_again = _recover(context, variant, training, made.layers, recovered)
         figures["dev_acceptance_rate_recovered"] = again = _acceptance(context, training, recovered / variant)
@@ -58,26 +57,30 @@ def run(context: StageContext) -> Outcome:
     return Outcome(made.sizes | figures | {"dev_acceptance_rate": after}, {"draft": model_digest(out)})
 
 
-def _quantize(context: StageContext, variant: QuantizedVariant, source: Path, out: Path) -> Quantized:
-    config = context.config
-    trusted, head = config.pair.trust_remote_code, config.quantize.quantized_head
-    return quantize(source, variant, out, choose_device(config.device), trusted, head)
+def _quantize(context: StageContext[QuantizeSettings], variant: QuantizedVariant, source: Path, out: Path) -> Quantized:
+    resources = context.resources
+    device = choose_device(resources.device)
+    return quantize(source, variant, out, device, resources.trust_remote_code, context.settings.head)
 
 
-def _acceptance(context: StageContext, training: Training, draft: Path) -> float:
+def _acceptance(context: StageContext[QuantizeSettings], training: Training, draft: Path) -> float:
     """Acceptance rate of a draft on dev prompts; 0 where it cannot be examined."""
     try:
-        return training.examine(_load(context, draft, context.config.pair.draft.dtype)).acceptance
+        return training.examine(_load(context, draft, training.settings.dtype)).acceptance
     except BrokenDraft:
         return 0.0
 
 
 def _recover(
-    context: StageContext, variant: QuantizedVariant, training: Training, layers: frozenset[str], work: Path
+    context: StageContext[QuantizeSettings],
+    variant: QuantizedVariant,
+    training: Training,
+    layers: frozenset[str],
+    work: Path,
 ) -> Quantized:
     """Train the candidate through rounded weights and quantize the result into `work`."""
-    config, recovery = context.config, context.config.quantize.recovery
-    settings = config.distill.model_copy(
+    given, recovery = training.settings, context.settings.recovery
+    settings = given.distill.model_copy(
         update={
             "max_steps": recovery.max_steps,
             "learning_rate": recovery.learning_rate,
@@ -86,15 +89,15 @@ def _recover(
             "lora": None,
         }
     )
-    rows = mix(
-        list(read_completions(context.inputs["completions"], {"train"})), config.distill.domain_shares, config.seed
-    )
-    model = _load(context, find_draft(context.inputs["draft"], config.pair), "float32")
+    train = list(read_completions(context.inputs["completions"], {"train"}))
+    rows = mix(train, given.distill.domain_shares, given.seed)
+    model = _load(context, find_draft(context.inputs["draft"], context.resources.models), "float32")
     with fake_quantization(model, variant, layers):
-        training.train(model, rows, settings, config.seed, work / "checkpoints")
+        training.train(model, rows, settings, given.seed, work / "checkpoints")
     model.bfloat16().save_pretrained(work / "draft")
     return _quantize(context, variant, work / "draft", work / variant)
 
 
-def _load(context: StageContext, path: Path, dtype: str) -> Any:
-    return load_model(path, dtype, choose_device(context.config.device), context.config.pair.trust_remote_code)
+def _load(context: StageContext[QuantizeSettings], path: Path, dtype: str) -> Any:
+    resources = context.resources
+    return load_model(path, dtype, choose_device(resources.device), resources.trust_remote_code)

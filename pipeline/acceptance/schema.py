@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
+from pipeline.config.evaluate import ConventionName, Drafting
 from pipeline.errors import BrokenDraft
 from pipeline.speculation.settings import SamplingFields
 from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, CountKey, Format, Number, Text
@@ -18,8 +19,6 @@ SCHEMA = 3
 FILE = "acceptance.json"
 ROWS = "prompts"  # the key of the rows
 
-ConventionName = Literal["user", "transformers", "vllm", "openvino"]  # `pipeline/acceptance/rounds.py`
-Drafting = Literal["probabilistic", "greedy"]  # how draft tokens are chosen
 DEPLOYED, GREEDY = "deployed", "greedy"  # lists of rows
 
 

@@ -25,7 +25,7 @@ def promote(
     The checks are those of a promotion at once: the run passed the gate, the champion is still the one it was compared with, the
     registered files are intact. Exit 3 if one of them fails, or if promote.approval_days have passed.
     """
-    from pipeline.config.loading import parse_stored_config
+    from pipeline.config.stored import run_config
     from pipeline.progress import Progress
     from pipeline.registry.tracking import Tracker
     from pipeline.running.approval import approve_run
@@ -34,15 +34,17 @@ def promote(
 
     where = Store(store)
     record = require_run(where, run)
-    config = parse_stored_config(record.config, f"run {record.id}")
+    config = run_config(record)
     _require_registry(config, where)
     champion = approve_run(where, record, force_promote)
     Tracker(config, where, Progress()).sync(record)  # the run's verdict is another now
     typer.echo(f"{champion.name}: version {champion.version} is champion (draft {champion.digest})")
     if config.promote.export is not None:
         from pipeline.export.promoted import export_champion
+        from pipeline.registry.registry import registry_for
 
-        typer.echo(f"exported to {export_champion(config, where, champion, Progress())}")
+        out = export_champion(config.promote.export, registry_for(config, where), where, champion, Progress())
+        typer.echo(f"exported to {out}")
 
 
 def rollback(config: ConfigPath, overrides: Overrides = None, store: StorePath = DEFAULT_STORE) -> None:

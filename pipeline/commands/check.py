@@ -162,11 +162,11 @@ def _examine(stored: "Artifact", draft: str, settings: "Settings") -> "Examined"
 
 def _settings(before: "Examined | None", record: "RunRecord | None", trust_remote_code: bool) -> "Settings":
     """The baseline says how a draft is examined; for a new baseline the run's config does."""
-    from pipeline.config.loading import parse_stored_config
+    from pipeline.config.stored import run_config
     from pipeline.errors import UsageError
     from pipeline.examination.on_completions import Settings
 
-    config = None if record is None else parse_stored_config(record.config, f"run {record.id}")
+    config = None if record is None else run_config(record)
     device = "auto" if config is None else config.device
     trusted = trust_remote_code or (config is not None and config.pair.trust_remote_code)
     if before is not None:

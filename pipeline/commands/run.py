@@ -51,15 +51,18 @@ def run(
     if dry_run:
         _dry_run(resolved)
         return
+    from pipeline.commands.stage_runs import stage_runs
     from pipeline.progress import Progress
+    from pipeline.report.run_page import render_page
     from pipeline.report.show import print_summary
     from pipeline.report.summary import summarise
-    from pipeline.running.runner import Runner, begin
+    from pipeline.running.begin import begin
+    from pipeline.running.runner import Runner
 
     target, progress = Store(store), Progress()
     record = begin(resolved, target, run_id, progress, verify)
     progress.line(f"run {record.id} in {target.root}")
-    runner = Runner(target, record, progress, verify, force_promote)
+    runner = Runner(target, record, progress, stage_runs(), render_page, verify, force_promote)
     try:
         runner.run(from_, until)
     finally:

@@ -20,9 +20,12 @@ def stage(
     force_promote: ForcePromote = False,
 ) -> None:
     """Run one stage of a run. The stages before it must be finished. A scheduler calls this once a stage."""
+    from pipeline.commands.stage_runs import stage_runs
     from pipeline.config.loading import load_config
     from pipeline.progress import Progress
-    from pipeline.running.runner import Runner, begin
+    from pipeline.report.run_page import render_page
+    from pipeline.running.begin import begin
+    from pipeline.running.runner import Runner
     from pipeline.store.artifacts import Store
     from pipeline.store.runs import load_run
 
@@ -32,4 +35,5 @@ def stage(
     if name != STAGE_NAMES[0] and load_run(target, run_id) is None:
         raise UsageError(f"--run {run_id}: no such run in {target.root}; the first stage, {STAGE_NAMES[0]}, creates it")
     record = begin(load_config(config, set_ or ()), target, run_id, progress)
-    Runner(target, record, progress, force_promote=force_promote).run(name, name)
+    runner = Runner(target, record, progress, stage_runs(), render_page, force_promote=force_promote)
+    runner.run(name, name)

@@ -69,7 +69,7 @@ def sync(
     store: StorePath = DEFAULT_STORE,
 ) -> None:
     """Upload to MLflow the runs that it does not have yet. Repeating the command changes nothing."""
-    from pipeline.config.loading import parse_stored_config
+    from pipeline.config.stored import run_config
     from pipeline.errors import UnderstudyError, UsageError
     from pipeline.progress import Progress
     from pipeline.registry.tracking import Tracker, ui_link
@@ -83,7 +83,7 @@ def sync(
             progress.line(f"{record.id}: still running, or killed; give its id to upload it anyway")
             continue
         try:
-            config = parse_stored_config(record.config, f"run {record.id}")
+            config = run_config(record)
         except UsageError as error:  # made by another version; the other runs can be uploaded all the same
             progress.warn(str(error))
             continue

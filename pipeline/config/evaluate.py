@@ -6,15 +6,18 @@ from pydantic import Field
 
 from pipeline.config.base import Section
 
+ConventionName = Literal["user", "transformers", "vllm", "openvino"]  # `pipeline/acceptance/rounds.py`
+Drafting = Literal["probabilistic", "greedy"]  # how draft tokens are chosen
+
 
 class EvaluateConfig(Section):
     """The examination (teacher-forced, without decoding), and its cross-check by real decoding."""
 
-    convention: Literal["user", "transformers", "vllm", "openvino"] = Field(
+    convention: ConventionName = Field(
         default="user",
         description="The convention for counting target calls (docs/examination.md); `user` counts every call and the prefill.",
     )
-    draft_sampling: Literal["probabilistic", "greedy"] = Field(
+    draft_sampling: Drafting = Field(
         default="probabilistic",
         description="How the engine chooses draft tokens when the target samples: sampled (probabilistic), or argmax (greedy).",
     )

@@ -1,11 +1,13 @@
 """Sampling settings of the deployment, and what is stored of the target's output."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from pipeline.config.base import Section
 from pipeline.config.server import ServerConfig
+
+DistributionSelection = Literal["sampled", "top_k"]
 
 
 class SamplingConfig(Section):
@@ -44,7 +46,7 @@ class GenerateConfig(Section):
         le=255,
         description="Tokens stored of each target distribution, 3 bytes each (the K of top-K).",
     )
-    distribution_selection: Literal["sampled", "top_k"] = Field(
+    distribution_selection: DistributionSelection = Field(
         default="sampled",
         description="top_k: the most likely tokens, and the probability of the rest. sampled: the most likely tokens, and others "
         "sampled from the rest, which makes the losses unbiased estimates of those on the whole distribution.",
@@ -76,10 +78,3 @@ class GenerateConfig(Section):
         if self.is_served != bool(self.server.endpoints):
             raise ValueError("`engine: server` and `server.endpoints` belong together: set both, or neither")
         return self
-
-    def key_settings(self) -> dict[str, Any]:
-        """JSON: what decides the content of the stored completions."""
-        if self.is_served:
-            unused = {"engine", "server", "batch"}  # the server decides what it decodes at once
-            return self.model_dump(mode="json", exclude=unused) | {"server": self.server.key_settings()}
-        return self.model_dump(mode="json", exclude={"engine", "server"})

@@ -113,11 +113,6 @@ def parse_config(raw: Any, where: str, overrides: Sequence[str] = ()) -> Config:
         raise UsageError("\n".join(lines)) from None
 
 
-def parse_stored_config(raw: Any, where: str) -> Config:
-    """The config of a run record; `where` names the run in messages."""
-    return parse_config(raw, where)
-
-
 def _read(path: Path) -> Any:
     try:
         with path.open(encoding="utf-8") as stream:  # of a string, an error would show a part: it may be a password

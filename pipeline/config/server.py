@@ -107,7 +107,3 @@ class ServerConfig(Section):
                 f"model is {self.model}, but SGLang's /generate takes no model name; remove it (adapters are not supported)"
             )
         return self
-
-    def key_settings(self) -> dict[str, Any]:
-        """JSON: what decides the content of the stored completions."""
-        return {"api": self.api, "logprobs": self.logprobs}

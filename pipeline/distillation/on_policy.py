@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.config.distill import DistillConfig
-from pipeline.config.generate import GenerateConfig
+from pipeline.distillation.settings import RoundSettings
 from pipeline.generation.completion_store import StoredCompletion, read_completions, shard_exists, write_shard
 from pipeline.generation.scoring import DraftCompletion, score
 from pipeline.progress import Progress
@@ -59,7 +59,7 @@ def sample_round(
     target: Any,
     prompts: Sequence[StoredCompletion],
     sampling: Sampling,
-    settings: GenerateConfig,
+    settings: RoundSettings,
     *,
     batch_tokens: int,
     seed: int,

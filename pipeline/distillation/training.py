@@ -7,9 +7,9 @@ from typing import Any
 
 from pipeline.config.distill import DistillConfig
 from pipeline.config.evaluate import EvaluateConfig
-from pipeline.config.root import Config
 from pipeline.distillation.adapters import add_adapters, merge_adapters
 from pipeline.distillation.on_policy import SampleFunction, run_rounds, sample_round
+from pipeline.distillation.settings import TrainingSettings
 from pipeline.distillation.trainer import distill
 from pipeline.examination.examiner import AcceptanceSummary, Examiner
 from pipeline.generation.completion_store import StoredCompletion
@@ -26,15 +26,17 @@ Log = list[dict[str, float]]  # entries of step with loss, or with dev_acceptanc
 class Training:
     """The inputs that all trainings of a run share."""
 
-    config: Config
+    settings: TrainingSettings
     pair: Pair
     dev: Sequence[StoredCompletion]  # at the deployment's sampling
     progress: Progress
+    device: str
+    trust_remote_code: bool
 
     def run(self, rows: Sequence[StoredCompletion], work: Path) -> tuple[Any, Log]:
         """The base draft trained on `rows`, with its best weights on dev prompts, and the log. Checkpoints are written to `work`;
         an interrupted training resumes from them, a finished one is only loaded."""
-        settings, seed = self.config.distill, self.config.seed
+        settings, seed = self.settings.distill, self.settings.seed
         # fp32 regardless of the serving dtype: small updates are lost in bf16 weights.
         model = self._load("draft", "float32")
         if settings.lora is not None:
@@ -54,7 +56,7 @@ class Training:
         self, model: Any, rows: Sequence[StoredCompletion], settings: DistillConfig, seed: int, work: Path
     ) -> Log:
         """One phase: train `model` in place on `rows`; it ends with its best weights on dev prompts."""
-        tokenizer = load_tokenizer(self.pair.tokenizer, self.config.pair.trust_remote_code)
+        tokenizer = load_tokenizer(self.pair.tokenizer, self.trust_remote_code)
         vocabulary = self.pair.vocabulary
         return distill(
             model,
@@ -72,26 +74,27 @@ class Training:
     def examiner(self) -> Examiner:
         """For checkpoints and variants: tokens per target call at draft length `DEV_GAMMA`, every call counted. This is the same
         for every `evaluate.gamma` and `evaluate.convention`, so that changing those does not train the draft again."""
-        evaluate = self.config.evaluate
         settings = EvaluateConfig(
             gamma=DEV_GAMMA,
             convention="user",
-            draft_sampling=evaluate.draft_sampling,
-            batch_tokens=evaluate.batch_tokens,
+            draft_sampling=self.settings.draft_sampling,
+            batch_tokens=self.settings.batch_tokens,
         )
         return Examiner(self.sampling, settings, self.pair.vocabulary)
 
     @property
     def sampling(self) -> Sampling:
         """The deployment's."""
-        return Sampling.from_config(self.config.sampling)
+        return Sampling.from_config(self.settings.sampling)
 
     def examine(self, draft: Any) -> AcceptanceSummary:
         """Acceptance rate and tokens per target call of `draft` on dev prompts."""
         return self.examiner.summary(draft, self.dev)
 
     def _sampler(self, draft: Any) -> SampleFunction:
-        target = self._load("target", self.pair.dtype("target"))
+        rounds = self.settings.rounds
+        assert rounds is not None  # there are on-policy rounds
+        target = self._load("target", rounds.target_dtype)
 
         def write(prompts: Sequence[StoredCompletion], seed: int, out: Path) -> list[StoredCompletion]:
             return sample_round(
@@ -99,8 +102,8 @@ class Training:
                 target,
                 prompts,
                 self.sampling,
-                self.config.generate,
-                batch_tokens=self.config.evaluate.batch_tokens,
+                rounds,
+                batch_tokens=self.settings.batch_tokens,
                 seed=seed,
                 vocabulary=self.pair.vocabulary,
                 stop_tokens=self.pair.stop_tokens,
@@ -111,8 +114,7 @@ class Training:
         return write
 
     def _load(self, role: str, dtype: str) -> Any:
-        device = choose_device(self.config.device)
-        return load_model(self.pair.path(role), dtype, device, self.config.pair.trust_remote_code)
+        return load_model(self.pair.path(role), dtype, choose_device(self.device), self.trust_remote_code)
 
 
 def best(log: Log) -> dict[str, float]:

@@ -4,9 +4,10 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from pipeline.config.loading import load_config, parse_stored_config
+from pipeline.config.loading import load_config
 from pipeline.config.quantize import Variant
 from pipeline.config.root import Config
+from pipeline.config.stored import run_config
 from pipeline.errors import UsageError
 from pipeline.export.subject import Subject, registered_subject
 from pipeline.registry.registry import registry_for
@@ -40,4 +41,4 @@ def find_subject(
 
 def _latest(store: Store) -> Config:
     record = require_run(store, None)
-    return parse_stored_config(record.config, f"run {record.id}")
+    return run_config(record)

@@ -8,14 +8,13 @@ import os
 from pathlib import Path
 
 from pipeline.config.promote import ExportConfig
-from pipeline.config.root import Config
 from pipeline.engines.facts import ExportEngine
 from pipeline.errors import UnderstudyError
 from pipeline.export.plan import plan_export
 from pipeline.export.subject import Subject, registered_subject
 from pipeline.export.write import write_export
 from pipeline.progress import Progress
-from pipeline.registry.registry import RegisteredDraft, registry_for
+from pipeline.registry.registry import RegisteredDraft, Registry
 from pipeline.store.artifacts import Store
 
 LINK = "champion"
@@ -26,11 +25,10 @@ def check_export(settings: ExportConfig, subject: Subject) -> None:
     plan_export(subject, settings.engine, Path(settings.out), settings.tensor_parallel, settings.converter)
 
 
-def export_champion(config: Config, store: Store, champion: RegisteredDraft, progress: Progress) -> Path:
+def export_champion(
+    settings: ExportConfig, registry: Registry, store: Store, champion: RegisteredDraft, progress: Progress
+) -> Path:
     """Export a registered draft as `promote.export` says, unless that was done before. Returns the version's directory."""
-    settings = config.promote.export
-    assert settings is not None
-    registry = registry_for(config, store)
     engine: ExportEngine = settings.engine
     out = Path(settings.out).absolute() / f"version-{champion.version}"
     if not (out / "README.md").is_file():

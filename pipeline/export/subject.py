@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.acceptance.schema import Profile, read_profile
-from pipeline.config.loading import parse_stored_config
 from pipeline.config.quantize import Variant
 from pipeline.config.root import Config
+from pipeline.config.stored import run_config
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.judgement.decision_file import recorded_decision
 from pipeline.models.loading import read_model_config
+from pipeline.models.places import model_places
 from pipeline.models.shape import read_shape
 from pipeline.models.stored_pair import Pair, read_pair
 from pipeline.registry.registry import RegisteredDraft, Registry
@@ -94,7 +95,7 @@ def run_subject(
     store: Store, record: RunRecord, variant: Variant, label: str, files: Path | None = None, version: str = ""
 ) -> Subject:
     """The draft of a run in one variant. `files`: where its files are, if not in the store."""
-    config = parse_stored_config(record.config, f"run {record.id}")
+    config = run_config(record)
     jobs = (
         ("distill", "evaluate/candidate") if variant == UNQUANTIZED else (f"quantize/{variant}", f"evaluate/{variant}")
     )
@@ -110,7 +111,7 @@ def run_subject(
         draft=files or draft.path / "draft",
         digest=draft.provides["draft"],
         variant=variant,
-        pair=read_pair(find_built(store, record, "pair").path, config.pair),
+        pair=read_pair(find_built(store, record, "pair").path, model_places(config.pair)),
         config=config,
         examination=examined.path,
         completions=find_built(store, record, "generate").path,

@@ -6,22 +6,22 @@ so that a draft is never examined on them.
 
 from pathlib import Path
 
-from pipeline.config.pair import PairConfig
 from pipeline.errors import UnderstudyError
+from pipeline.models.places import Places
 from pipeline.models.stored_pair import PAIR_FILE, read_pair
 from pipeline.store.files import read_json
 
 TRAINED_ON = "trained_on.json"
 
 
-def find_draft(given: Path, config: PairConfig) -> Path:
+def find_draft(given: Path, places: Places) -> Path:
     """The draft's model directory. `given` is a pair, distill or quantize artifact, or already a model directory.
 
-    Of a pair artifact it is the base draft, which may be outside the store; `config` then says where. Raises UnderstudyError if
+    Of a pair artifact it is the base draft, which may be outside the store; `places` then says where. Raises UnderstudyError if
     the directory has no config.json.
     """
     if (given / PAIR_FILE).exists():
-        return read_pair(given, config).path("draft")
+        return read_pair(given, places).path("draft")
     path = given / "draft" if (given / "draft").is_dir() else given
     if not (path / "config.json").is_file():
         raise UnderstudyError(f"{path}: not a model directory (no config.json there)")

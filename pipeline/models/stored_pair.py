@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.config.pair import PairConfig
-from pipeline.models.hub import fetch, fetch_tokenizer
+from pipeline.models.places import Places
 from pipeline.store.files import read_json
 
 PAIR_FILE = "pair.json"
@@ -17,7 +16,7 @@ class Pair:
 
     directory: Path
     facts: dict[str, Any]
-    config: PairConfig
+    places: Places  # of the models that the stage did not make
 
     @property
     def vocabulary(self) -> int:
@@ -53,30 +52,15 @@ class Pair:
         )
 
     def path(self, role: str) -> Path:
-        """The directory of a role's model: in the artifact if the stage made it, otherwise the source in the current config (a
-        model may have been moved since the artifact was made; its digest is the same)."""
+        """The directory of a role's model: in the artifact if the stage made it, otherwise where it lies now (a model may have
+        been moved since the artifact was made; its digest is the same)."""
         made = self.directory / role
-        return made if self.config.is_reference or made.is_dir() else source_directory(self.config, role)
+        return made if role not in self.places or made.is_dir() else self.places[role].directory()
 
     def dtype(self, role: str) -> str:
         return str(self.facts[role]["dtype"])
 
 
-def source_directory(config: PairConfig, role: str) -> Path:
-    """The directory of a role's model outside the store, downloaded if needed; of a served target, that of its tokenizer."""
-    source = getattr(config, role)
-    if role == "target" and source.is_served:
-        return tokenizer_directory(source.tokenizer)
-    if source.is_local:
-        return Path(source.source)
-    return fetch(source.source, source.revision)
-
-
-def tokenizer_directory(name: str) -> Path:
-    """The directory that holds a served target's tokenizer, downloaded if needed. `name`: a directory or `org/name@revision`."""
-    return fetch_tokenizer(name) if "@" in name else Path(name)
-
-
-def read_pair(artifact: Path, config: PairConfig) -> Pair:
-    """The pair of a finished pair artifact, with the config of the run that reads it."""
-    return Pair(artifact, read_json(artifact / PAIR_FILE), config)
+def read_pair(artifact: Path, places: Places) -> Pair:
+    """The pair of a finished pair artifact; `places`: where the models of the run that reads it lie."""
+    return Pair(artifact, read_json(artifact / PAIR_FILE), places)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from pipeline.config.root import Config
 from pipeline.errors import EXIT_REFUSED, UnderstudyError, UsageError
+from pipeline.models.places import model_places
 from pipeline.models.stored_pair import read_pair
 from pipeline.planning.forecast import Forecast, source_rows
 from pipeline.progress import Progress
@@ -192,7 +193,7 @@ def cost_of(artifact: Artifact) -> Cost:
 
 def _serving(config: Config, store: Store) -> dict[str, float]:
     record = require_run(store, None)
-    pair = read_pair(find_built(store, record, PAIR).path, config.pair)
+    pair = read_pair(find_built(store, record, PAIR).path, model_places(config.pair))
     examined = {
         job.task.variant: find_built(store, record, job.id)
         for job in expand(config, ())

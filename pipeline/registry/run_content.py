@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipeline.acceptance.schema import Figure
-from pipeline.config.loading import parse_stored_config
+from pipeline.config.stored import given_config
 from pipeline.judgement.decision_file import recorded_decision
 from pipeline.judgement.headline import UNDO, baseline_name, headline, interval, mark, points, power_summary
 from pipeline.judgement.rule_result import PASS
@@ -34,7 +34,7 @@ def run_name(record: RunRecord) -> str:
 
 def parameters(record: RunRecord) -> dict[str, str]:
     """The target, the base draft, and every setting that is not the default: few, and whatever differs between two runs."""
-    config = parse_stored_config(record.config, f"run {record.id}")
+    config = given_config(record)
     chosen = flatten(
         config.model_dump(
             mode="json", exclude_defaults=True, exclude={"tracking": True, "name": True, "pair": {"reference"}}

@@ -43,7 +43,7 @@ from pipeline.registry.run_content import (
 )
 from pipeline.registry.shared_view import publish_view, view_path
 from pipeline.store.artifacts import Artifact, Store
-from pipeline.store.files import content_key, read_json
+from pipeline.store.files import content_key, file_sha256, read_json
 from pipeline.store.runs import RunRecord, run_directory
 from pipeline.store.times import seconds_of
 
@@ -55,9 +55,10 @@ _STATUS = {
     "interrupted": "KILLED",
 }
 _SMALL_BYTES = 2_000_000
+PAGE = "review.html"  # in the directory of the run
 # Files of an artifact that reviewers want, and the folder they are shown in.
 _FILES = {
-    "gate": ("", ("review.html", "decision.json", "latency.png", "draft_lengths.png")),
+    "gate": ("", ("decision.json", "latency.png", "draft_lengths.png")),
     "promote": ("", ("card.md", "promotion.json")),
     "evaluate": ("examinations", ("acceptance.json",)),
     "distill": ("training", ("training.json", "learning_curve.json")),
@@ -121,6 +122,7 @@ class Tracker:
                 continue
             points += self._upload_job(client, record, job_id, entry)
             state["synced"][job_id] = _stamp(entry)
+        self._upload_page(client, record)
         self._upload_summary(client, record, points)
 
     def _open(self, client: Any, record: RunRecord) -> None:
@@ -133,6 +135,7 @@ class Tracker:
             "experiment_id": experiment,
             "run_id": run_id,
             "synced": {},
+            "page": "",
             "summary": "",
         }
         log_batch(client, run_id, params=parameters(record))
@@ -159,6 +162,13 @@ class Tracker:
             return decision_points(decision)
         return []
 
+    def _upload_page(self, client: Any, record: RunRecord) -> None:
+        """The review page, as the run left it. It is written again when the draft is promoted."""
+        path, state = run_directory(self.store, record.id) / PAGE, record.mlflow
+        if path.is_file() and state["page"] != (digest := file_sha256(path)):
+            client.log_artifact(state["run_id"], str(path), None)
+            state["page"] = digest
+
     def _directory(self, record: RunRecord, job_id: str, entry: Mapping[str, Any]) -> Path | None:
         """The job's artifact, or the run's own folder for a job without one."""
         if "figures" in entry:
@@ -177,7 +187,7 @@ class Tracker:
         gate = record.jobs.get("gate")
         directory = self._directory(record, "gate", gate) if gate else None
         decision = find_decision(directory) if directory is not None else None
-        page = f"#/experiments/{state['experiment_id']}/runs/{state['run_id']}/artifacts/review.html"
+        page = f"#/experiments/{state['experiment_id']}/runs/{state['run_id']}/artifacts/{PAGE}"
         tags = {
             "verdict": verdict(record),
             "mlflow.runName": run_name(record),
@@ -186,7 +196,7 @@ class Tracker:
             "understudy.state": record.state,
             "understudy.seed": str(record.config["seed"]),
         }
-        stamp = content_key([tags, sorted(state["synced"].items())])
+        stamp = content_key([tags, sorted(state["synced"].items()), state["page"]])
         if state.get("summary") == stamp and not points:
             return
         self._log_datasets(client, record)

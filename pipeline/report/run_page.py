@@ -1,5 +1,8 @@
-"""The review page of a run in the store: the page that its gate made, with what only the run knows."""
+"""The review page of a run: the decision in its gate's artifact, with what only the run knows."""
 
+from pathlib import Path
+
+from pipeline.config.stored import run_config
 from pipeline.judgement.decision_file import read_decision
 from pipeline.report.page import review_page
 from pipeline.store.artifacts import Store
@@ -9,8 +12,13 @@ from pipeline.store.runs import RunRecord, find_built
 
 def run_page(store: Store, record: RunRecord) -> str:
     """HTML. UnderstudyError for a run without a decision, or with one of another version."""
-    gate = find_built(store, record, "gate").path
+    return render_page(record, find_built(store, record, "gate").path)
+
+
+def render_page(record: RunRecord, gate: Path) -> str:
+    """HTML of the decision in the artifact `gate`, which another run may have made, with the config of the run `record`."""
     decision = read_decision(gate)
     promotion = record.jobs.get("promote", {}).get("notes")
     run = {"id": record.id, "promotion": promotion if promotion and "version" in promotion else None}
-    return review_page(decision, read_json(gate / "examples.json"), record.config, run)
+    config = run_config(record).model_dump(mode="json")
+    return review_page(decision, read_json(gate / "examples.json"), config, run)

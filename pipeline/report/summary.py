@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.acceptance.schema import Figure, read_profile
-from pipeline.config.loading import parse_stored_config
 from pipeline.config.pair import SERVER
+from pipeline.config.stored import run_config
 from pipeline.distillation.learning_curve import CURVE
 from pipeline.judgement.decision_file import recorded_decision
 from pipeline.judgement.schema import BriefDecision
@@ -137,6 +137,6 @@ def _draft(artifact: Artifact, name: str, gamma: int) -> DraftLine:
 
 def _order(record: RunRecord) -> Callable[[str], int]:
     """The position of a job in the run's plan."""
-    config = parse_stored_config(record.config, f"run {record.id}")
+    config = run_config(record)
     positions = {job.id: position for position, job in enumerate(expand(config, record.outside))}
     return lambda job: positions.get(job, len(positions))

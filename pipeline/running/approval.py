@@ -5,7 +5,7 @@ import os
 import shlex
 from pathlib import Path
 
-from pipeline.config.loading import parse_stored_config
+from pipeline.config.stored import run_config
 from pipeline.errors import Refused, UsageError
 from pipeline.judgement.decision_file import read_decision
 from pipeline.judgement.headline import gain_in_words
@@ -23,7 +23,7 @@ def approve_run(store: Store, record: RunRecord, force_promote: bool) -> Registe
     Raises UsageError if the run has registered no draft for approval, and Refused if its draft may not be promoted (any more).
     """
     decision = _decision(store, record)
-    registry = registry_for(parse_stored_config(record.config, f"run {record.id}"), store)
+    registry = registry_for(run_config(record), store)
     champion = registry.champion()
     if champion is not None and champion.digest == decision.candidate:
         return champion

@@ -1,22 +1,48 @@
 """What a stage receives and what it returns. Does not depend on stages."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from pipeline.config.root import Config
+from pipeline.config.server import ServerConfig
+from pipeline.models.places import Places, model_places
 from pipeline.progress import Progress
-from pipeline.running.tasks import Task
+from pipeline.registry.registry import Registry
+
+S = TypeVar("S", covariant=True)  # the settings of a stage
 
 
 @dataclass(frozen=True, kw_only=True)
-class StageContext:
+class Resources:
+    """What a stage uses that is not in its key: it may change the last digits of a figure, never what the figure means."""
+
+    device: str  # auto, cpu, cuda or mps
+    trust_remote_code: bool
+    models: Places
+    servers: ServerConfig | None  # of the target: endpoints, limits, names of variables; None: it is loaded here
+    registry: Registry
+
+
+def resources_of(config: Config, registry: Registry) -> Resources:
+    """The part of a config that enters no key."""
+    return Resources(
+        device=config.device,
+        trust_remote_code=config.pair.trust_remote_code,
+        models=model_places(config.pair),
+        servers=config.generate.server if config.generate.is_served else None,
+        registry=registry,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageContext(Generic[S]):
     """Everything a stage may use."""
 
-    config: Config
+    settings: S  # what the artifact's key says, beside the digests
+    resources: Resources
     job_id: str  # for messages
-    task: Task | None  # which of the stage's artifacts to build; None where there is one only
     inputs: Mapping[str, Path]  # by name: a committed artifact, or a path outside the store
     digests: Mapping[str, str]  # by name: the digest that entered the key
     facts: Mapping[str, Any]  # by name: facts about an outside input, such as the champion's version
@@ -35,4 +61,10 @@ class Outcome:
     # name -> digest, for stages that depend on one file of the artifact only
     provides: Mapping[str, str] = field(default_factory=dict)
     notes: Mapping[str, Any] = field(default_factory=dict)  # what people should see: warnings, differences
-    refused: str = ""  # why the stage refused the draft: the run ends here, as refused
+    refused: str = (
+        ""  # why the stage refused the draft: the run ends here, as refused, also when the artifact is reused
+    )
+    decision: Mapping[str, Any] | None = None  # what the run's record says of a decision
+
+
+StageRun = Callable[[StageContext[Any]], Outcome]

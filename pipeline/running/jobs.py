@@ -9,9 +9,23 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pipeline.config.corpus import PromptSource
+from pipeline.config.pair import NumberFormat
 from pipeline.config.quantize import Variant
 from pipeline.config.root import Config
+from pipeline.distillation.settings import RoundSettings, TrainingSettings
+from pipeline.running.settings import (
+    CorpusSettings,
+    DistillSettings,
+    EvaluateSettings,
+    GateSettings,
+    GenerateSettings,
+    PairSettings,
+    PromoteSettings,
+    QuantizeSettings,
+    ServerNeeds,
+    Settings,
+    key_json,
+)
 from pipeline.running.stage_list import stage_named
 from pipeline.running.tasks import (
     UNQUANTIZED,
@@ -25,10 +39,6 @@ from pipeline.running.tasks import (
 )
 from pipeline.store.files import content_key
 
-_TRAFFIC = {
-    name: PromptSource.model_fields[name].default for name in ("time_field", "since", "sample", "half_life", "redact")
-}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
@@ -36,8 +46,8 @@ class Job:
 
     stage: str
     part: str = ""  # for people: makes the id unique within the stage; no behaviour depends on it
-    task: Task | None = None
-    settings: Mapping[str, Any]  # JSON; the part of the config that enters the key
+    task: Task | None = None  # for people and tables; what the stage is asked is in its settings
+    settings: Settings
     reads: Mapping[str, str]  # name of the input -> reference
 
     @property
@@ -45,9 +55,9 @@ class Job:
         return f"{self.stage}/{self.part}" if self.part else self.stage
 
     @property
-    def key_settings(self) -> dict[str, Any]:
+    def key_settings(self) -> Any:
         """JSON: everything but the inputs that the artifact depends on."""
-        return {**self.settings, **({} if self.task is None else {"task": self.task.key_settings()})}
+        return key_json(self.settings)
 
     def key(self, digests: Mapping[str, str]) -> str:
         """Content key, given the digest of every input."""
@@ -77,90 +87,121 @@ def _has_before(config: Config) -> bool:
 def _pair(config: Config) -> Job:
     pair = config.pair
     if pair.is_reference:
-        made = {"reference": pair.reference.model_dump(), "seed": config.seed}
+        made = PairSettings(
+            reference=pair.reference, seed=config.seed, target="float32", draft="float32", target_before="float32"
+        )
         return Job(stage="pair", settings=made, reads={"text": "outside#reference_text"})
-    roles = ["target", "draft"] + (["target_before"] if pair.target_before else [])
-    settings: dict[str, Any] = {role: {"dtype": getattr(pair, role).dtype} for role in roles}
-    settings |= {"trust": pair.trust_remote_code}
-    if pair.target.is_served:
-        roles.append("tokenizer")
-        # The servers are asked whether they can give what these need.
-        settings["server"] = {"check": pair.generation_config, **_generating(config)}
-    if pair.draft.is_of_target:
-        settings |= {"layers": pair.draft.layers}
-        roles.remove("draft")
+    settings = PairSettings(
+        target=pair.target.dtype,
+        draft=pair.draft.dtype,
+        target_before=pair.target_before.dtype if pair.target_before else None,
+        layers=pair.draft.layers,
+        server=_server_needs(config) if pair.target.is_served else None,
+    )
+    roles = [role for role in settings.roles if role != "draft" or not pair.draft.is_of_target]
+    roles += ["tokenizer"] if pair.target.is_served else []
     return Job(stage="pair", settings=settings, reads={role: f"outside#{role}" for role in roles})
 
 
+def _server_needs(config: Config) -> ServerNeeds:
+    """The servers are asked whether they can give what `generate` will ask of them."""
+    generate, sampling = config.generate, config.sampling
+    warmer = [sampling.model_copy(update={"temperature": one}) for one in generate.train_temperatures]
+    return ServerNeeds(
+        api=generate.server.api,
+        logprobs=generate.server.logprobs,
+        samplings=(sampling, *generate.examination_samplings, *warmer),
+        check_defaults=config.pair.generation_config == "check",
+    )
+
+
 def _corpus(config: Config) -> Job:
-    settings = config.corpus.model_dump(mode="json")
-    reads = {"tokenizer": "pair#tokenizer"}
-    for number, source in enumerate(settings["sources"]):
-        reads[f"prompts_{number}"] = "pair#prompts" if source["path"] == "reference" else f"outside#prompts_{number}"
-        if config.corpus.sources[number].needs_time:
+    reads, sources = {"tokenizer": "pair#tokenizer"}, []
+    for number, source in enumerate(config.corpus.sources):
+        reads[f"prompts_{number}"] = "pair#prompts" if source.is_reference else f"outside#prompts_{number}"
+        if source.needs_time:
             reads["today"] = "outside#today"
-        for (
-            name,
-            default,
-        ) in _TRAFFIC.items():  # unset, they are not part of the key: corpora from before they existed stay
-            if source[name] == default or (name == "time_field" and not config.corpus.sources[number].needs_time):
-                del source[name]
-        del source["path"]  # its digest is an input instead: a file that was moved is still the same file
+        # The digest is an input instead of the path: a file that was moved is still the same file.
+        sources.append(source if source.is_reference else source.model_copy(update={"path": ""}))
+    settings = CorpusSettings(corpus=config.corpus.model_copy(update={"sources": tuple(sources)}))
     return Job(stage="corpus", settings=settings, reads=reads)
 
 
-def _generating(config: Config) -> dict[str, Any]:
-    return {
-        "sampling": config.sampling.model_dump(),
-        "generate": config.generate.key_settings(),
-        "seed": config.seed,
-    }
-
-
 def _generations(config: Config) -> list[Job]:
-    settings = _generating(config)
-
-    def by(part: str, dtype: str, task: GenerateTask) -> Job:
-        reads = {"target": f"pair#{task.target}", "shared": "pair#shared", "corpus": "corpus"}
-        return Job(stage="generate", part=part, task=task, settings=settings | {"dtype": dtype}, reads=reads)
-
-    jobs = [
-        by("", config.pair.target.dtype, GenerateTask(target="target", splits=("train", "dev", "examination"))),
-    ]
+    whole = GenerateTask(target="target", splits=("train", "dev", "examination"))
+    jobs = [_generation(config, "", config.pair.target.dtype, whole)]
     if _has_before(config):
         before = config.pair.target_before or config.pair.target
-        jobs.append(by("before", before.dtype, GenerateTask(target="target_before", splits=("examination",))))
+        task = GenerateTask(target="target_before", splits=("examination",))
+        jobs.append(_generation(config, "before", before.dtype, task))
     return jobs
+
+
+def _generation(config: Config, part: str, dtype: NumberFormat, task: GenerateTask) -> Job:
+    generate, corpus = config.generate, config.corpus
+    served = generate.is_served and task.target == "target"
+    settings = GenerateSettings(
+        task=task,
+        sampling=config.sampling,
+        examination_samplings=generate.examination_samplings,
+        train_temperatures=generate.train_temperatures,
+        max_new_tokens=generate.max_new_tokens,
+        lookahead=generate.lookahead,
+        distribution_tokens=generate.distribution_tokens,
+        distribution_selection=generate.distribution_selection,
+        batch=None if served else generate.batch,
+        shard=generate.shard,
+        dtype=dtype,
+        seed=config.seed,
+        api=generate.server.api if served else None,
+        logprobs=generate.server.logprobs if served else None,
+        chat_template=corpus.chat_template,
+        chat_template_arguments=corpus.chat_template_arguments,
+        prompt_limit=corpus.prompt_limit,
+    )
+    reads = {"target": f"pair#{task.target}", "shared": "pair#shared", "corpus": "corpus"}
+    return Job(stage="generate", part=part, task=task, settings=settings, reads=reads)
 
 
 def _distill(config: Config) -> Job:
     reads = {"draft": "pair#draft", "shared": "pair#shared", "completions": "generate"}
+    settings, generate = training_settings(config), config.generate
     if config.distill.on_policy.rounds:
         reads["target"] = "pair#target"
-    return Job(stage="distill", settings=_training(config), reads=reads)
+        rounds = RoundSettings(
+            target_dtype=config.pair.target.dtype,
+            max_new_tokens=generate.max_new_tokens,
+            distribution_tokens=generate.distribution_tokens,
+            batch=generate.batch,
+            shard=generate.shard,
+        )
+        settings = replace(settings, rounds=rounds)
+    return Job(stage="distill", settings=DistillSettings(training=settings), reads=reads)
 
 
-def _training(config: Config) -> dict[str, Any]:
+def training_settings(config: Config) -> TrainingSettings:
     """The settings of every training."""
-    return {
-        "distill": config.distill.model_dump(),
-        "seed": config.seed,
-        "dtype": config.pair.draft.dtype,
-        "draft_sampling": config.evaluate.draft_sampling,
-    }
+    return TrainingSettings(
+        distill=config.distill,
+        rounds=None,
+        sampling=config.sampling,
+        draft_sampling=config.evaluate.draft_sampling,
+        batch_tokens=config.evaluate.batch_tokens,
+        dtype=config.pair.draft.dtype,
+        seed=config.seed,
+    )
 
 
 def _variants(config: Config) -> list[Job]:
-    settings = _training(config) | {
-        "head": config.quantize.quantized_head,
-        "recovery": config.quantize.recovery.model_dump(),
-        "sampling": config.sampling.model_dump(),
-    }
     reads = {"draft": "distill#draft", "shared": "pair#shared", "completions": "generate"}
-    return [
-        Job(stage="quantize", part=variant, task=QuantizeTask(variant=variant), settings=settings, reads=reads)
-        for variant in config.quantize.loadable
-    ]
+    quantize, jobs = config.quantize, []
+    for variant in quantize.loadable:
+        task = QuantizeTask(variant=variant)
+        settings = QuantizeSettings(
+            task=task, training=training_settings(config), head=quantize.quantized_head, recovery=quantize.recovery
+        )
+        jobs.append(Job(stage="quantize", part=variant, task=task, settings=settings, reads=reads))
+    return jobs
 
 
 def _variants_of_candidate(config: Config) -> dict[Variant, str]:
@@ -189,11 +230,13 @@ def _name(variant: Variant) -> str:
 
 def _examinations(config: Config, champion: bool) -> list[Job]:
     """One examination per draft, in the order of the table that people see."""
-    settings = {"evaluate": config.evaluate.model_dump(), "dtype": config.pair.draft.dtype}
 
-    def of(part: str, draft: str, task: EvaluateTask) -> Job:
-        completions = "generate/before" if task.target == "target_before" else "generate"
-        reads = {"draft": draft, "completions": completions, "target": f"pair#{task.target}", "shared": "pair#shared"}
+    def of(part: str, draft: str | None, task: EvaluateTask) -> Job:
+        reads = {"completions": "generate/before" if task.target == "target_before" else "generate"}
+        reads |= {"draft": draft, "target": f"pair#{task.target}", "shared": "pair#shared"} if draft else {}
+        settings = EvaluateSettings(
+            task=task.examination, evaluate=config.evaluate, sampling=config.sampling, dtype=config.pair.draft.dtype
+        )
         return Job(stage="evaluate", part=part, task=task, settings=settings, reads=reads)
 
     base = EvaluateTask(kind="model", role="base")
@@ -207,10 +250,7 @@ def _examinations(config: Config, champion: bool) -> list[Job]:
         for variant, draft in contenders.items():
             task = EvaluateTask(kind="model", role="candidate", variant=variant, split="dev")
             jobs.append(of(f"dev-{_name(variant)}", draft, task))
-    lookup = EvaluateTask(kind="prompt-lookup")
-    jobs.append(
-        Job(stage="evaluate", part="prompt-lookup", task=lookup, settings=settings, reads={"completions": "generate"})
-    )
+    jobs.append(of("prompt-lookup", None, EvaluateTask(kind="prompt-lookup")))
     return jobs
 
 
@@ -224,14 +264,16 @@ def _gate(config: Config, champion: bool) -> Job:
     if len(contenders) > 1:
         reads |= {examination_input(variant, "dev"): f"evaluate/dev-{_name(variant)}" for variant in contenders}
     reads |= {profile_input(variant): f"outside#{profile_input(variant)}" for variant in config.gate.profile}
-    gate = config.gate.model_dump()
-    del gate["profile"]  # the files' digests are inputs instead
-    settings = {
-        "gate": gate,
-        "gamma": config.evaluate.gamma,
-        "convention": config.evaluate.convention,
-        "confidence": config.evaluate.confidence,
-    }
+    settings = GateSettings(
+        rules=config.gate.model_copy(update={"profile": {}}),  # the files' digests are inputs instead
+        variants=config.quantize.loadable,
+        gamma=config.evaluate.gamma,
+        max_gamma=config.evaluate.max_gamma,
+        convention=config.evaluate.convention,
+        confidence=config.evaluate.confidence,
+        sampling=config.sampling,
+        seed=config.seed,
+    )
     return Job(stage="gate", settings=settings, reads=reads)
 
 
@@ -239,4 +281,10 @@ def _promote(config: Config) -> Job:
     reads = {"decision": "gate", "distilled": "distill#draft", "pair": "pair", "completions": "generate"}
     for variant, draft in _contenders(config).items():
         reads |= {draft_input(variant): draft, examination_input(variant): f"evaluate/{_name(variant)}"}
-    return Job(stage="promote", settings={}, reads=reads)
+    settings = PromoteSettings(
+        name=config.name,
+        promote=config.promote,
+        max_examination_days=config.gate.max_examination_days,
+        served=config.gate.served,
+    )
+    return Job(stage="promote", settings=settings, reads=reads)

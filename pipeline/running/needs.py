@@ -1,15 +1,14 @@
 """Which artifacts a run needs: those in its record, and those whose keys follow from its config and its pinned inputs."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
-from pipeline.config.loading import parse_stored_config
+from pipeline.config.stored import given_config
 from pipeline.errors import UnderstudyError
-from pipeline.models.stored_pair import PAIR_FILE
+from pipeline.running.after_stage import after_stage
 from pipeline.running.jobs import Job, expand
-from pipeline.running.pair_checks import apply_pair
-from pipeline.running.stage_list import STAGE_NAMES
+from pipeline.running.stage_list import STAGE_NAMES, stage_named
 from pipeline.store.artifacts import MANIFEST, Store, read_manifest
-from pipeline.store.files import read_json
 from pipeline.store.runs import RunRecord
 
 
@@ -26,16 +25,15 @@ def needs_of(store: Store, record: RunRecord) -> Needs:
     """A run that starts late, or has just begun, has few artifacts in its record but reads those of all stages."""
     found = {f"{entry['stage']}-{entry['key']}" for entry in record.jobs.values()}
     try:
-        config = parse_stored_config(record.config, f"run {record.id}")
-        walk = _Walk(store, record)
-        jobs = expand(config, record.outside)
-        walk.visit(jobs[0])
-        pair = walk.directories.get(jobs[0].id)
-        if pair is not None and (store.root / "artifacts" / pair / PAIR_FILE).exists():
-            config, _ = apply_pair(config, read_json(store.root / "artifacts" / pair / PAIR_FILE))
-            jobs = expand(config, record.outside)
-        for job in jobs[1:]:
-            walk.visit(job)
+        config = given_config(record)
+        walk, jobs, done = _Walk(store, record), expand(config, record.outside), 0
+        while done < len(jobs):
+            job = jobs[done]
+            artifact = walk.visit(job)
+            if artifact is not None and stage_named(job.stage).completes_config:
+                config = after_stage(job.stage, config, artifact).config
+                jobs = expand(config, record.outside)
+            done += 1
     except UnderstudyError:  # a record of another version, or a damaged artifact
         return Needs(frozenset(found), frozenset(STAGE_NAMES))
     return Needs(frozenset(found | set(walk.directories.values())), frozenset(walk.unknown))
@@ -50,14 +48,17 @@ class _Walk:
         self.unknown: set[str] = set()
         self._keys: dict[str, str] = {}
 
-    def visit(self, job: Job) -> None:
+    def visit(self, job: Job) -> Path | None:
+        """The job's artifact, if it is in the store."""
         digests = {name: self._digest(reference) for name, reference in job.reads.items()}
         known = {name: digest for name, digest in digests.items() if digest is not None}
         if len(known) < len(digests):
             self.unknown.add(job.stage)
-            return
+            return None
         self._keys[job.id] = job.key(known)
         self.directories[job.id] = f"{job.stage}-{self._keys[job.id]}"
+        directory = self.store.directory(job.stage, self._keys[job.id])
+        return directory if (directory / MANIFEST).exists() else None
 
     def _digest(self, reference: str) -> str | None:
         source, _, name = reference.partition("#")

@@ -9,8 +9,8 @@ from pathlib import Path
 from pipeline.acceptance.baseline import Conditions, Examined, read_baseline
 from pipeline.acceptance.profile_file import read_examination
 from pipeline.config.evaluate import EvaluateConfig
-from pipeline.config.loading import parse_stored_config
 from pipeline.config.pair import Dtype
+from pipeline.config.stored import run_config
 from pipeline.errors import UsageError
 from pipeline.examination.on_completions import Settings, conditions_of, examine_on, open_completions
 from pipeline.judgement.decision_file import recorded_decision
@@ -93,7 +93,7 @@ def _examined(operand: Operand, stored: Artifact, settings: Settings, conditions
 
 def _of_run(store: Store, record: RunRecord) -> Operand:
     """The candidate of a run, in the variant that its gate chose, with the examination that the run made."""
-    config = parse_stored_config(record.config, f"run {record.id}")
+    config = run_config(record)
     decision = recorded_decision(record)
     variant = decision.variant if decision else UNQUANTIZED
     drafts, part = ("distill", "candidate") if variant == UNQUANTIZED else (f"quantize/{variant}", variant)
@@ -132,7 +132,7 @@ def registered_draft(name: str, which: str, store: Store) -> tuple[Registry, Reg
             f"{name}@{which}: {store.root} has no run that says where the registry is; name another --store"
         )
     record = require_run(store, runs[-1])
-    location = registry_for(parse_stored_config(record.config, f"run {record.id}"), store).location
+    location = registry_for(run_config(record), store).location
     registry = Registry(name, location)
     held = {alias: one.version for one in registry.versions() for alias in (*one.aliases, one.version)}
     if which not in held:

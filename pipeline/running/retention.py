@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pipeline.acceptance.baseline import read_baseline
-from pipeline.config.loading import parse_stored_config
+from pipeline.config.loading import parse_config
 from pipeline.config.root import Config
+from pipeline.config.stored import run_config
 from pipeline.errors import UsageError
 from pipeline.registry.mlflow_client import store_database, tracking_location
 from pipeline.registry.registry import CHALLENGER, CHAMPION, PREVIOUS, Registry, registered_name
@@ -176,7 +177,7 @@ def _registries(store: Store, records: Sequence[RunRecord]) -> list[Registry]:
 def _config(record: RunRecord) -> Config | None:
     """None if it was written by another version."""
     try:
-        return parse_stored_config(record.config, f"run {record.id}")
+        return run_config(record)
     except UsageError:
         return None
 
@@ -187,7 +188,7 @@ def _bare_config(record: RunRecord) -> Config:
     tracking = record.config.get("tracking") or {}
     kept = {name: tracking[name] for name in ("uri", "experiment") if name in tracking}
     raw = {"name": record.name, "pair": pair, "corpus": {"sources": [{"path": "reference"}]}, "tracking": kept}
-    return parse_stored_config(raw, f"run {record.id}")
+    return parse_config(raw, f"run {record.id}")
 
 
 def _is_running(store: Store, record: RunRecord) -> bool:

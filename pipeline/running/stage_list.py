@@ -7,24 +7,30 @@ class Stage(NamedTuple):
     """One stage of the loop.
 
     `version` enters the content key of everything the stage writes: raise it when a fix changes what the stage writes.
-    A stage that is not `cached` acts on the outside world (the registry) and runs again in every run.
+    A stage that is not `cached` acts on the outside world (the registry) and runs again in every run. One that is `resumable`
+    goes on from the files that a killed run left in its work directory. One that `needs_registry` compares with the champion, so
+    the run stops there if the registry does not answer. Settings that the user left open are known once a stage that
+    `completes_config` is done, and with them the jobs after it (`after_stage.py`).
     """
 
     name: str
     version: int
     summary: str
     cached: bool = True
+    resumable: bool = False
+    needs_registry: bool = False
+    completes_config: bool = False
 
 
 STAGES: tuple[Stage, ...] = (
-    Stage("pair", 4, "resolve and check the models"),
-    Stage("corpus", 5, "read, clean and split the prompts"),
-    Stage("generate", 5, "target completions and distributions"),
-    Stage("distill", 4, "train the draft"),
-    Stage("quantize", 2, "INT8, INT4, FP8 variants of the draft"),
-    Stage("evaluate", 6, "teacher-forced acceptance, every draft length"),
-    Stage("gate", 9, "apply the promotion rules"),
-    Stage("promote", 1, "register the draft and set the alias `champion`", cached=False),
+    Stage("pair", 5, "resolve and check the models", resumable=True, completes_config=True),
+    Stage("corpus", 6, "read, clean and split the prompts"),
+    Stage("generate", 6, "target completions and distributions", resumable=True),
+    Stage("distill", 5, "train the draft", resumable=True),
+    Stage("quantize", 3, "INT8, INT4, FP8 variants of the draft"),
+    Stage("evaluate", 7, "teacher-forced acceptance, every draft length"),
+    Stage("gate", 10, "apply the promotion rules", needs_registry=True),
+    Stage("promote", 2, "register the draft and set the alias `champion`", cached=False, needs_registry=True),
 )
 
 STAGE_NAMES: tuple[str, ...] = tuple(stage.name for stage in STAGES)

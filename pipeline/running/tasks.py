@@ -1,6 +1,7 @@
 """What a job asks of its stage, where a stage builds several artifacts. Torch-free; runs nothing.
 
-A task is part of the stage's context and of the artifact's key. The name of the artifact (`Job.part`) is for people only.
+What the stage is asked is a field of its settings, and so of the artifact's key. The name of the artifact (`Job.part`), and whose
+draft it examines, are for people and tables only.
 """
 
 from dataclasses import asdict, dataclass
@@ -21,10 +22,6 @@ class GenerateTask:
     target: TargetRole
     splits: tuple[Split, ...]
 
-    def key_settings(self) -> dict[str, Any]:
-        """JSON; enters the content key."""
-        return {"target": self.target, "splits": list(self.splits)}
-
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizeTask:
@@ -32,25 +29,28 @@ class QuantizeTask:
 
     variant: QuantizedVariant
 
-    def key_settings(self) -> dict[str, Any]:
-        """JSON; enters the content key."""
-        return {"variant": self.variant}
-
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateTask:
-    """The examination of one draft model, or of prompt-lookup, on the completions of one target."""
+class Examination:
+    """An examination of a draft model, or of prompt-lookup, on the completions of one target."""
 
     kind: Literal["model", "prompt-lookup"]
-    role: DraftRole | None = None  # None: prompt-lookup
-    variant: Variant | None = None  # of the candidate
     target: TargetRole = "target"
     split: Literal["dev", "examination"] = "examination"
 
-    def key_settings(self) -> dict[str, Any]:
-        """JSON; enters the content key. Role and variant do not: an examination depends on the draft's content alone, so a
-        candidate that has become the champion is not examined again."""
-        return {"kind": self.kind, "target": self.target, "split": self.split}
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateTask(Examination):
+    """An examination, and whose draft it is of. An examination depends on the draft's content alone, so a candidate that has
+    become the champion is not examined again."""
+
+    role: DraftRole | None = None  # None: prompt-lookup
+    variant: Variant | None = None  # of the candidate
+
+    @property
+    def examination(self) -> Examination:
+        """What the stage is asked."""
+        return Examination(kind=self.kind, target=self.target, split=self.split)
 
 
 Task = GenerateTask | QuantizeTask | EvaluateTask
@@ -58,7 +58,11 @@ Task = GenerateTask | QuantizeTask | EvaluateTask
 
 def task_json(task: Task | None) -> dict[str, Any]:
     """All fields, for manifests and run records; empty where the stage builds one artifact only."""
-    return {} if task is None else {**asdict(task), **task.key_settings()}
+    return (
+        {}
+        if task is None
+        else {name: list(one) if isinstance(one, tuple) else one for name, one in asdict(task).items()}
+    )
 
 
 # Inputs of gate and promote that there is one of for each variant of the candidate.

@@ -42,6 +42,17 @@ class Artifact:
         """Digests of named parts of the artifact; a later stage may depend on a part instead of the whole artifact."""
         return dict(self.manifest["provides"])
 
+    @property
+    def refused(self) -> str:
+        """Why the stage refused the draft; empty if it did not."""
+        return str(self.manifest.get("refused", ""))
+
+    @property
+    def decision(self) -> dict[str, Any] | None:
+        """What a run's record says of the decision in this artifact; None where there is none."""
+        found = self.manifest.get("decision")
+        return None if found is None else dict(found)
+
     def _check_listed(self) -> None:
         """A file that was put there later would be read like the others."""
         for path in self.path.rglob("*"):

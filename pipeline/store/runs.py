@@ -29,7 +29,8 @@ class RunRecord:
     id: Text
     name: Text
     created: Text
-    config: dict[str, Any]
+    config: dict[str, Any]  # as it was given
+    resolved: dict[str, Any] | None = None  # with what the pair decided; None before that
     outside: dict[str, dict[str, Any]]  # name -> {"digest", "path", "facts"}: the pinned inputs
     # job id -> {"stage", "part", "task", "key", "state", "seconds"}
     jobs: dict[str, dict[str, Any]] = field(default_factory=dict)

@@ -55,13 +55,14 @@ def find_pair() -> ReferencePair:
 
 def read_pair_of_run(root: Path) -> ReferencePair:
     """The pair of the latest run in the store at `root`."""
-    from pipeline.config.loading import parse_stored_config
+    from pipeline.config.stored import run_config
+    from pipeline.models.places import model_places
     from pipeline.models.stored_pair import read_pair
     from pipeline.store.artifacts import Store
     from pipeline.store.runs import find_built, require_run
 
     record = require_run(store := Store(root), None)
-    pair = read_pair(find_built(store, record, "pair").path, parse_stored_config(record.config, record.id).pair)
+    pair = read_pair(find_built(store, record, "pair").path, model_places(run_config(record).pair))
     return ReferencePair(
         root,
         record.id,

@@ -54,14 +54,15 @@ def examination_counts(pair: ReferencePair, draft: Any) -> list[PromptCounts]:
 
 def _run(pair: ReferencePair) -> tuple[Any, Any]:
     """The config and the models of the pair's run."""
-    from pipeline.config.loading import parse_stored_config
+    from pipeline.config.stored import run_config
+    from pipeline.models.places import model_places
     from pipeline.models.stored_pair import read_pair
     from pipeline.store.artifacts import Store
     from pipeline.store.runs import find_built, require_run
 
     record = require_run(store := Store(pair.root), pair.run)
-    config = parse_stored_config(record.config, record.id)
-    return config, read_pair(find_built(store, record, "pair").path, config.pair)
+    config = run_config(record)
+    return config, read_pair(find_built(store, record, "pair").path, model_places(config.pair))
 
 
 def _train(pair: ReferencePair, seed: int, half: int | None) -> Any:
@@ -70,6 +71,7 @@ def _train(pair: ReferencePair, seed: int, half: int | None) -> Any:
     from pipeline.distillation.training import Training
     from pipeline.generation.completion_store import read_completions
     from pipeline.progress import Progress
+    from pipeline.running.jobs import training_settings
     from pipeline.speculation.settings import Sampling
 
     stored, models = _run(pair)
@@ -81,7 +83,8 @@ def _train(pair: ReferencePair, seed: int, half: int | None) -> Any:
         if half is None or int(item.id, 16) % 2 == half  # ids are digests
     ]
     with tempfile.TemporaryDirectory() as folder:
-        model, _ = Training(config, models, dev, Progress()).run(
-            mix(train, config.distill.domain_shares, seed), Path(folder) / "checkpoints"
+        training = Training(
+            training_settings(config), models, dev, Progress(), config.device, config.pair.trust_remote_code
         )
+        model, _ = training.run(mix(train, config.distill.domain_shares, seed), Path(folder) / "checkpoints")
     return model

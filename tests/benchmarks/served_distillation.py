@@ -138,21 +138,24 @@ def _trained(place: Path, found: dict[str, Path], seed: int, listed: int) -> tup
     from pipeline.distillation.mixing import mix
     from pipeline.distillation.training import Training
     from pipeline.generation.completion_store import read_completions
+    from pipeline.models.places import model_places
     from pipeline.models.stored_pair import read_pair
     from pipeline.progress import Progress
+    from pipeline.running.jobs import training_settings
     from pipeline.speculation.settings import Sampling
 
     directory = place / f"listed-{listed}-{seed}"
     config = parse_config(yaml.safe_load((place / f"process-{seed}.yaml").read_text()), "served")
-    models = read_pair(found["pair"], config.pair)
+    models = read_pair(found["pair"], model_places(config.pair))
     train = list(read_completions(found["generate"], {"train"}))
     changed, unlisted = _listed(models, train, listed)
     if not (directory / "config.json").exists():
         dev = list(read_completions(found["generate"], {"dev"}, Sampling.from_config(config.sampling)))
         with tempfile.TemporaryDirectory() as folder:
-            model, _ = Training(config, models, dev, Progress()).run(
-                mix(changed, config.distill.domain_shares, seed), Path(folder) / "checkpoints"
+            training = Training(
+                training_settings(config), models, dev, Progress(), config.device, config.pair.trust_remote_code
             )
+            model, _ = training.run(mix(changed, config.distill.domain_shares, seed), Path(folder) / "checkpoints")
         model.save_pretrained(directory)
     return directory, unlisted
 

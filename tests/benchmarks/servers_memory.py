@@ -70,11 +70,9 @@ def _build(place: Path, count: int) -> None:
 def _generate(place: Path, url: str, count: int) -> dict[str, float]:
     """The stage, in this process."""
     from pipeline.config.root import Config
-    from pipeline.progress import Progress
-    from pipeline.running.context import StageContext
     from pipeline.running.served_input import identify_target
-    from pipeline.running.tasks import GenerateTask
     from stages.generate import run
+    from tests.contexts import stage_context
 
     config = Config.model_validate(
         {
@@ -97,17 +95,8 @@ def _generate(place: Path, url: str, count: int) -> dict[str, float]:
     facts = {"vocabulary": VOCABULARY, "stop_tokens": [EOS], "served": identify_target(config, []).facts()}
     (place / "pair" / "pair.json").write_text(json.dumps(facts))
     (place / "out").mkdir()
-    context = StageContext(
-        config=config,
-        job_id="generate",
-        task=GenerateTask(target="target", splits=("train", "dev", "examination")),
-        inputs={"target": place / "pair", "corpus": place / "corpus"},
-        digests={},
-        facts={},
-        out=place / "out",
-        store=place,
-        run_id="memory",
-        progress=Progress(terminal=False),
+    context = stage_context(
+        config, "generate", place, place / "out", inputs={"target": place / "pair", "corpus": place / "corpus"}
     )
     began = time.perf_counter()
     figures = run(context).figures

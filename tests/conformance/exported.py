@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from pipeline.acceptance.examine import acceptance_probabilities
-from pipeline.config.loading import parse_stored_config
+from pipeline.config.stored import run_config
 from pipeline.generation.completion_store import StoredCompletion, read_completions
 from pipeline.models.loading import load_model
 from pipeline.registry.registry import registered_name
@@ -49,7 +49,7 @@ def export_champion(engine: str, out: Path, *arguments: str) -> Exported:
     record = next(
         one for one in reversed(records) if (one.decision or {}).get("verdict") == "promote" and "promote" in one.jobs
     )
-    config = parse_stored_config(record.config, record.id)
+    config = run_config(record)
     command = ["champion", "export", f"{registered_name(config)}@champion", "--engine", engine, "--out", str(out)]
     subprocess.run(
         [sys.executable, "-m", "understudy_cli", *command, *arguments, "--store", str(store.root)], check=True

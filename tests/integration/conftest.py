@@ -32,7 +32,7 @@ _TIMED = {
     "acceptance.json": ("forward_times",),
     "decision.json": ("benefit",),
 }  # by file: keys that hold measured seconds
-_RENDERINGS = ("review.html", "draft_lengths.png", "latency.png")  # of a decision
+_RENDERINGS = ("draft_lengths.png", "latency.png")  # of a decision
 JOBS = (
     "pair",
     "corpus",

@@ -2,6 +2,7 @@
 
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,14 @@ from pipeline.config.promote import PromoteConfig
 from pipeline.errors import Refused, UnderstudyError, UsageError
 from pipeline.models.files import model_digest
 from pipeline.registry.mlflow_client import client_for
-from pipeline.registry.registry import RegisteredDraft, Registry, registry_for
+from pipeline.registry.registry import RegisteredDraft, Registry
 from pipeline.running.approval import approve_run
 from pipeline.running.context import StageContext
 from pipeline.store.artifacts import Store
 from pipeline.store.runs import RunRecord, load_run
 from stages import promote
 from tests.integration.conftest import RUN, SMOKE, Place
-from tests.integration.mlflow_fixtures import make_draft, mlflow_template, store
+from tests.integration.mlflow_fixtures import config_of, make_draft, mlflow_template, store
 from tests.integration.test_promote_stage import context, decide
 from tests.integration.test_registry import aliases
 from tests.integration.test_registry import promote as promote_other
@@ -27,15 +28,14 @@ __all__ = ["context", "mlflow_template", "store"]
 
 
 @pytest.fixture
-def by_hand(context: StageContext, monkeypatch: pytest.MonkeyPatch) -> StageContext:
+def by_hand(context: StageContext[Any], monkeypatch: pytest.MonkeyPatch) -> StageContext[Any]:
     """A run whose gate decided to promote, and whose config leaves the promotion to a person."""
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "ann")
     decide(context, "promote")
-    config = context.config.model_copy(update={"promote": PromoteConfig(by_hand=True, approval_days=14)})
-    return StageContext(**{**vars(context), "config": config})
+    return replace(context, settings=replace(context.settings, promote=PromoteConfig(by_hand=True, approval_days=14)))
 
 
-def as_run(context: StageContext, store: Store, **facts: Any) -> RunRecord:
+def as_run(context: StageContext[Any], store: Store, **facts: Any) -> RunRecord:
     """The record of that run, with the gate's artifact as it is now."""
     gate = store.commit(
         _copied(context.inputs["decision"], store.open_work("gate", context.run_id, resumable=False)),
@@ -43,7 +43,7 @@ def as_run(context: StageContext, store: Store, **facts: Any) -> RunRecord:
     )
     jobs = {"gate": {"stage": "gate", "key": gate.key}, "promote": {"stage": "promote", "key": "k", "notes": {}}}
     record = RunRecord(
-        id=context.run_id, name="loop", created="", config=context.config.model_dump(mode="json"), outside={}, jobs=jobs
+        id=context.run_id, name="loop", created="", config=config_of().model_dump(mode="json"), outside={}, jobs=jobs
     )
     if facts:
         record.outside["champion"] = {"digest": "", "path": None, "facts": facts}
@@ -56,8 +56,8 @@ def _copied(source: Path, target: Path) -> Path:
     return target
 
 
-def registry_of(context: StageContext, store: Store) -> Registry:
-    return registry_for(context.config, store)
+def registry_of(context: StageContext[Any], store: Store) -> Registry:
+    return context.resources.registry
 
 
 def weeks_later(monkeypatch: pytest.MonkeyPatch, days: float = 15) -> None:
@@ -71,12 +71,12 @@ def said(registry: Registry) -> list[tuple[str, str, str, str, str]]:
     return [(change.action, change.old, change.new, change.run, change.by) for change in registry.history()]
 
 
-def test_a_draft_waits_for_approval_and_is_approved(by_hand: StageContext, store: Store) -> None:
+def test_a_draft_waits_for_approval_and_is_approved(by_hand: StageContext[Any], store: Store) -> None:
     """The stage makes it challenger and says how to go on (exit 0); a second run with it changes nothing; a person makes it
     champion once."""
     registry, outcome = registry_of(by_hand, store), promote.run(by_hand)
     waiting = aliases(registry)
-    again = promote.run(StageContext(**{**vars(by_hand), "run_id": "run-2"}))
+    again = promote.run(replace(by_hand, run_id="run-2"))
     champion = approve_run(store, as_run(by_hand, store), False)
     record = load_run(store, "run-1")
 
@@ -95,11 +95,11 @@ def test_a_draft_waits_for_approval_and_is_approved(by_hand: StageContext, store
     assert ("promoted", "ann") == tuple(record.jobs["promote"]["notes"][key] for key in ("result", "approved_by"))
 
 
-def by_hand_as(run: str, context: StageContext) -> StageContext:
-    return StageContext(**{**vars(context), "run_id": run})
+def by_hand_as(run: str, context: StageContext[Any]) -> StageContext[Any]:
+    return replace(context, run_id=run)
 
 
-def test_no_flag_approves_a_refused_run(by_hand: StageContext, store: Store) -> None:
+def test_no_flag_approves_a_refused_run(by_hand: StageContext[Any], store: Store) -> None:
     """Nor a run without a decision, nor one whose draft was never registered: those are wrong runs, not refusals."""
     unregistered = as_run(by_hand, store)
     with pytest.raises(UsageError, match="run-1: its draft was not registered for approval"):
@@ -113,7 +113,7 @@ def test_no_flag_approves_a_refused_run(by_hand: StageContext, store: Store) -> 
 
 
 def test_a_challenger_that_nobody_approved_is_refused(
-    by_hand: StageContext, store: Store, monkeypatch: pytest.MonkeyPatch
+    by_hand: StageContext[Any], store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next command that meets it removes the alias; later runs with the same draft are refused until a person insists."""
     registry = registry_of(by_hand, store)
@@ -127,7 +127,7 @@ def test_a_challenger_that_nobody_approved_is_refused(
     with pytest.raises(Refused, match="was not approved before"):
         approve_run(store, record, True)
     nightly = promote.run(by_hand)
-    insisted = promote.run(StageContext(**{**vars(by_hand), "force_promote": True}))
+    insisted = promote.run(replace(by_hand, force_promote=True))
 
     assert (None, {}) == (early, left)
     assert "version 1, which was not approved before 20" in nightly.refused
@@ -137,7 +137,7 @@ def test_a_challenger_that_nobody_approved_is_refused(
     assert registry.drop_overdue() is None
 
 
-def test_another_draft_replaces_the_challenger(by_hand: StageContext, store: Store, tmp_path: Path) -> None:
+def test_another_draft_replaces_the_challenger(by_hand: StageContext[Any], store: Store, tmp_path: Path) -> None:
     """The replaced one is refused, and so is one that was compared with another champion."""
     registry = registry_of(by_hand, store)
     promote.run(by_hand)
@@ -157,7 +157,7 @@ def _propose(registry: Registry, draft: Path) -> RegisteredDraft:
     return promote_other(registry, draft, approval_days=14)
 
 
-def test_altered_and_rolled_back_drafts_are_not_approved(by_hand: StageContext, store: Store) -> None:
+def test_altered_and_rolled_back_drafts_are_not_approved(by_hand: StageContext[Any], store: Store) -> None:
     """The registered files must be those that were examined; a rollback is undone only with --force-promote."""
     registry = registry_of(by_hand, store)
     promote.run(by_hand)

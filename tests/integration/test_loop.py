@@ -12,6 +12,7 @@ from pipeline.examination.examiner import Examiner
 from pipeline.generation.completion_store import StoredCompletion, read_completions
 from pipeline.models.draft_directory import trained_on, trained_on_before
 from pipeline.models.loading import choose_device, load_model
+from pipeline.models.places import model_places
 from pipeline.models.stored_pair import read_pair
 from pipeline.speculation.settings import Sampling
 from tests.integration.conftest import JOBS, NOBODY, RUN, SMOKE, Place, Smoke
@@ -134,6 +135,21 @@ def test_show_json_holds_the_same(smoke: Smoke) -> None:
     assert (RUN, "finished", "promote") == (summary["run"], summary["state"], summary["decision"]["verdict"])
 
 
+def test_a_reused_decision_is_reviewed_with_the_runs_own_config(loop: Place) -> None:
+    """A renamed run finds the gate's artifact of another; its page, on disk and from `show --html`, shows its own config."""
+    loop.understudy("run", SMOKE, "--run", "second")  # compares with the champion that the first has made
+    ended = loop.understudy("run", SMOKE, "--set", "name=renamed", "--run", "third")
+    page, shown = loop.store / "runs" / "third" / "review.html", loop.root / "shown.html"
+    loop.understudy("show", "third", "--html", shown)
+
+    assert (0, "skipped") == (ended.code, ended.states["gate"]), ended.err
+    assert ["name: smoke", "name: renamed"] == [
+        re.search(r"name: \w+", (loop.store / "runs" / run / "review.html").read_text())[0]  # type: ignore[index]
+        for run in ("second", "third")
+    ]
+    assert page.read_text() == shown.read_text()
+
+
 def test_a_run_is_chosen_by_its_id_and_the_latest_by_default(loop: Place) -> None:
     """`show` and `check` take the same argument; without it they take the latest run that can answer: a run without jobs has no
     completions."""
@@ -153,7 +169,7 @@ def test_prompts_are_used_for_what_they_were_split_for(smoke: Smoke) -> None:
     """A draft is trained on train prompts, and chosen and quantized by its acceptance on dev prompts: both figures are
     found again in the stored draft."""
     place, config = smoke.place, load_config(SMOKE)
-    pair = read_pair(place.artifact("pair"), config.pair)
+    pair = read_pair(place.artifact("pair"), model_places(config.pair))
     ids = {split: {item.id for item in _stored(place, split)} for split in ("train", "dev", "examination")}
     seen = trained_on(place.artifact("distill") / "draft") - trained_on_before(pair.path("draft"))
     figures = {job: _figures(place, job) for job in ("distill", "quantize/int8")}

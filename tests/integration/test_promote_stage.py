@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from pipeline.errors import Refused, UnderstudyError
+from pipeline.errors import UnderstudyError
 from pipeline.judgement.decision_file import write_decision
 from pipeline.judgement.schema import Verdict
 from pipeline.models.files import model_digest
 from pipeline.registry.mlflow_client import client_for
-from pipeline.registry.registry import registry_for
 from pipeline.running.context import StageContext
 from pipeline.store.artifacts import Store
 from pipeline.store.files import read_json, write_json
 from stages import promote
+from tests.contexts import stage_context
 from tests.decisions import make_decision
 from tests.integration.mlflow_fixtures import Quiet, config_of, make_draft, mlflow_template, store
 
@@ -37,7 +37,7 @@ def commit(store: Store, stage: str, inputs: dict[str, str], figures: dict[str, 
 
 
 @pytest.fixture
-def context(store: Store, tmp_path: Path) -> StageContext:
+def context(store: Store, tmp_path: Path) -> StageContext[Any]:
     """A run whose gate decided to promote."""
     model = {"source": "reference", "revision": None, "digest": "d", "license": None, "parameters": 5}
     model |= {"bytes": 20, "cache_bytes_per_token": 8}
@@ -52,30 +52,29 @@ def context(store: Store, tmp_path: Path) -> StageContext:
     }
     out = tmp_path / "out"
     out.mkdir()
-    return StageContext(
-        config=config_of(),
-        job_id="promote",
-        task=None,
+    return stage_context(
+        config_of(),
+        "promote",
+        store.root,
+        out,
         inputs=inputs,
         digests={"draft_unquantized": model_digest(distilled / "draft")},
         facts={"champion": {}},
-        out=out,
-        store=store.root,
         run_id="run-1",
         progress=Quiet(),
     )
 
 
-def decide(context: StageContext, verdict: Verdict, **changes: Any) -> None:
+def decide(context: StageContext[Any], verdict: Verdict, **changes: Any) -> None:
     candidate = context.digests["draft_unquantized"]
     found = replace(DECISION, **{"candidate": candidate, "verdict": verdict, "reasons": ["too slow"], **changes})
     write_decision(context.inputs["decision"], found)
 
 
-def test_promotes_with_card_tags_and_figures(context: StageContext, store: Store) -> None:
+def test_promotes_with_card_tags_and_figures(context: StageContext[Any], store: Store) -> None:
     """The draft is champion, and card and tags have its provenance."""
     outcome = promote.run(context)
-    registry = registry_for(context.config, store)
+    registry = context.resources.registry
     champion = registry.champion()
     assert champion is not None
     version = client_for(registry.location).get_model_version(champion.name, "1")
@@ -95,7 +94,7 @@ def test_promotes_with_card_tags_and_figures(context: StageContext, store: Store
     assert tags["understudy.key.corpus"] == "corpus0"
 
 
-def test_the_chosen_variant_is_promoted(context: StageContext, store: Store) -> None:
+def test_the_chosen_variant_is_promoted(context: StageContext[Any], store: Store) -> None:
     """A quantized variant is registered with its own examination, and card and tags name the variant."""
     variant = store.root / "variant"
     make_draft(variant / "draft", b"four bits")
@@ -104,52 +103,49 @@ def test_the_chosen_variant_is_promoted(context: StageContext, store: Store) -> 
     )
     digest = model_digest(variant / "draft")
     more = {"draft_int4": variant, "examination_int4": context.inputs["examination_unquantized"]}
-    other = StageContext(
-        **{**vars(context), "inputs": {**context.inputs, **more}, "digests": {**context.digests, "draft_int4": digest}}
-    )
+    other = replace(context, inputs={**context.inputs, **more}, digests={**context.digests, "draft_int4": digest})
     decide(other, "promote", variant="int4", candidate=digest)
     promote.run(other)
-    champion = registry_for(context.config, store).champion()
+    champion = context.resources.registry.champion()
 
     assert champion is not None
     assert digest == champion.digest
-    tags = client_for(registry_for(context.config, store).location).get_model_version(champion.name, "1").tags
+    tags = client_for(context.resources.registry.location).get_model_version(champion.name, "1").tags
     assert ("int4", "quantize0") == (tags["quantization"], tags["understudy.key.quantize"])
     assert "| quantization | int4 |" in (other.out / "card.md").read_text()
 
 
-def test_repeated_it_says_already_champion(context: StageContext) -> None:
+def test_repeated_it_says_already_champion(context: StageContext[Any]) -> None:
     """Another run with the same draft changes nothing."""
     promote.run(context)
-    other = StageContext(**{**vars(context), "run_id": "run-2", "facts": {"champion": {}}})
+    other = replace(context, run_id="run-2", facts={"champion": {}})
     assert promote.run(other).notes["result"] == "already champion"
     decide(context, "already_champion")
     assert promote.run(other).notes["result"] == "already champion"
 
 
-def test_verdict_about_another_champion_is_refused(context: StageContext) -> None:
+def test_verdict_about_another_champion_is_refused(context: StageContext[Any]) -> None:
     """`already champion` is checked against the registry as it is."""
     decide(context, "already_champion")
     with pytest.raises(UnderstudyError, match=r"changed since the examination \(is none\)"):
         promote.run(context)
 
 
-def test_refused_draft_is_not_promoted(context: StageContext, store: Store) -> None:
+def test_refused_draft_is_not_promoted(context: StageContext[Any], store: Store) -> None:
     """Any verdict but a promotion leaves the registry alone."""
     decide(context, "refuse")
-    with pytest.raises(Refused, match="too slow"):
-        promote.run(context)
-    assert registry_for(context.config, store).champion() is None
+    assert "refused: too slow" == promote.run(context).refused
+    assert context.resources.registry.champion() is None
 
 
-def test_a_draft_that_was_rolled_back_is_refused(context: StageContext, store: Store) -> None:
+def test_a_draft_that_was_rolled_back_is_refused(context: StageContext[Any], store: Store) -> None:
     """It stays off in every later run; a forced promotion makes it champion again, and ordinary from then on."""
     promote.run(context)
-    registry = registry_for(context.config, store)
+    registry = context.resources.registry
     registry.rollback()
     off = [promote.run(context) for _ in range(2)]
     nobody = registry.champion()
-    forced = promote.run(StageContext(**{**vars(context), "force_promote": True}))
+    forced = promote.run(replace(context, force_promote=True))
     again = promote.run(context)
 
     reason = "refused: the draft is reference-draft version 1, which was rolled back at 20"
@@ -160,10 +156,10 @@ def test_a_draft_that_was_rolled_back_is_refused(context: StageContext, store: S
     assert ["promoted", ""] == [again.notes["result"], again.refused]
 
 
-def test_champion_that_appeared_meanwhile_stops_it(context: StageContext, store: Store, tmp_path: Path) -> None:
+def test_champion_that_appeared_meanwhile_stops_it(context: StageContext[Any], store: Store, tmp_path: Path) -> None:
     """Compared with no champion, but there is one now."""
     other = make_draft(tmp_path / "other", b"other")
-    registry_for(context.config, store).promote(
+    context.resources.registry.promote(
         model_dir=other,
         digest=model_digest(other),
         card="",
@@ -178,10 +174,9 @@ def test_champion_that_appeared_meanwhile_stops_it(context: StageContext, store:
         promote.run(context)
 
 
-def test_completions_that_have_become_too_old_stop_it(context: StageContext) -> None:
+def test_completions_that_have_become_too_old_stop_it(context: StageContext[Any]) -> None:
     """The gate's decision may be a stored one, from when the completions were young."""
     manifest = read_json(context.inputs["completions"] / "manifest.json")
     write_json(context.inputs["completions"] / "manifest.json", {**manifest, "created": "2020-01-01T00:00:00Z"})
-    other = StageContext(**{**vars(context), "config": config_of(gate={"max_examination_days": 30})})
-    with pytest.raises(Refused, match="max_examination_days"):
-        promote.run(other)
+    other = replace(context, settings=replace(context.settings, max_examination_days=30))
+    assert promote.run(other).refused.startswith("refused: max_examination_days (fail): ")

@@ -72,17 +72,11 @@ def test_run_is_uploaded_whole(store: Store) -> None:
     decision = make_decision(-5.0)
     build(store, "corpus", "corpus0", {"prompts": 12})
     build(store, "distill", "distill0", {}, training__json=json.dumps(TRAINING))
-    build(
-        store,
-        "gate",
-        "gate0",
-        {},
-        decision__json=json.dumps(asdict(decision)),
-        review__html="<p>page</p>",
-        other__json="{}",
-    )
+    build(store, "gate", "gate0", {}, decision__json=json.dumps(asdict(decision)), other__json="{}")
     record = record_of(store, corpus="skipped", distill="done", gate="done")
     record.state, record.decision, record.ended = "refused", brief(decision), "2026-11-20T00:12:00Z"
+    page = run_directory(store, record.id) / "review.html"
+    page.write_text("<p>page</p>")
     tracker = Tracker(config_of(), store, Quiet())
     assert tracker.sync(record)
     run = only_run(tracker.location)
@@ -104,6 +98,9 @@ def test_run_is_uploaded_whole(store: Store) -> None:
     assert "config.yaml decision.json manifests review.html training" == " ".join(
         artifacts_of(tracker.location, run.info.run_id)
     )
+    page.write_text("<p>page of a promoted draft</p>")
+    assert tracker.sync(record)
+    assert page.read_text() == Path(client.download_artifacts(run.info.run_id, "review.html")).read_text()
 
 
 def test_description_opens_with_the_decision(store: Store) -> None:

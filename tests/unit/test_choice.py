@@ -95,7 +95,7 @@ def test_a_standing_has_its_figures() -> None:
 def test_the_gate_names_default_variants_that_the_draft_cannot_have(tmp_path: Path) -> None:
     """With the reason; a variant that is not made by default is not named."""
     write_json(tmp_path / "pair.json", {"impossible_variants": {"int4": "q_proj has 172 inputs", "fp8": "x"}})
-    context = SimpleNamespace(inputs={"pair": tmp_path}, config=SimpleNamespace(pair=None))
+    context = SimpleNamespace(inputs={"pair": tmp_path}, resources=SimpleNamespace(models={}))
     (found,) = gate._left_out(context)  # type: ignore[arg-type]
 
     assert ("int4", NOT_MADE, "int4: q_proj has 172 inputs") == (found.name, found.verdict, found.text)

@@ -7,10 +7,16 @@ import pytest
 from pipeline.config.pair import PairConfig
 from pipeline.errors import UnderstudyError
 from pipeline.models.draft_directory import TRAINED_ON, find_draft, trained_on, trained_on_before
+from pipeline.models.places import model_places
 from pipeline.store.files import write_json
 
-REFERENCE = PairConfig.model_validate({"target": {"source": "reference"}, "draft": {"source": "reference"}})
-LOCAL = PairConfig.model_validate({"target": {"source": "/elsewhere/t"}, "draft": {"source": "/elsewhere/d"}})
+REFERENCE, LOCAL = (
+    model_places(PairConfig.model_validate({role: {"source": source} for role, source in sources.items()}))
+    for sources in (
+        {"target": "reference", "draft": "reference"},
+        {"target": "/elsewhere/t", "draft": "/elsewhere/d"},
+    )
+)
 
 
 def _model(path: Path) -> Path:

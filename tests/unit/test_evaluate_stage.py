@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,10 +19,11 @@ from pipeline.errors import UnderstudyError
 from pipeline.examination.token_acceptance import FILE as BY_TOKEN
 from pipeline.generation.completion_store import write_shard
 from pipeline.models.shape import Weights
-from pipeline.running.context import Outcome, StageContext
+from pipeline.running.context import Outcome
 from pipeline.running.tasks import DraftRole, EvaluateTask
 from pipeline.speculation.settings import GREEDY, Sampling
-from tests.fakes import TableModel, quiet, stored_completion, table_model
+from tests.contexts import settings_of, stage_context
+from tests.fakes import TableModel, stored_completion, table_model
 
 WARM = Sampling(0.5, 0, 0.9)
 CANDIDATE = EvaluateTask(kind="model", role="candidate", variant="unquantized")
@@ -57,17 +58,15 @@ def _run(tmp_path: Path, task: EvaluateTask = CANDIDATE, **sections: Any) -> tup
     base = {"name": "t", "pair": reference, "corpus": {"sources": [{"path": "reference"}]}}
     settings = {"max_gamma": 4, "gamma": 3, "crosscheck_prompts": 0, "convention": "vllm"}
     inputs = dict.fromkeys(("completions", "draft", "target"), tmp_path / "store")
-    context = StageContext(
-        config=parse_config({**base, "evaluate": settings, **sections}, "test"),
-        job_id="evaluate",
-        task=task,
+    config = parse_config({**base, "evaluate": settings, **sections}, "test")
+    context = stage_context(
+        config,
+        "evaluate/candidate",
+        tmp_path,
+        tmp_path / "out",
+        settings=replace(settings_of(config, "evaluate/candidate"), task=task.examination),
         inputs=inputs,
         digests={"completions": "c0", "draft": "d0"},
-        facts={},
-        out=tmp_path / "out",
-        store=tmp_path,
-        run_id="run",
-        progress=quiet(),
     )
     outcome = stages.evaluate.run(context)
     profile = json.loads((tmp_path / "out" / "acceptance.json").read_text())

@@ -23,8 +23,9 @@ from pipeline.acceptance.profile import counts_json
 from pipeline.acceptance.profile_file import read_examination
 from pipeline.acceptance.schema import read_profile
 from pipeline.config.corpus import PromptSource
-from pipeline.config.loading import load_config, parse_stored_config
+from pipeline.config.loading import load_config, parse_config
 from pipeline.config.root import Config
+from pipeline.config.stored import run_config
 from pipeline.corpus.readers import SourceReader
 from pipeline.corpus.rows import BadRow, parse_row
 from pipeline.errors import UnderstudyError
@@ -144,14 +145,15 @@ MANIFEST_CONTENT = {
 }  # fmt: skip
 JOB = {"stage": "pair", "part": "", "task": {"stage": "pair"}, "key": "k", "state": "built", "seconds": 0.5}
 RECORD = {
-    "id": "r", "name": "r", "created": "2026-01-01T00:00:00Z", "config": CONFIG, "jobs": {"pair": JOB}, "state": "finished",
-    "outside": {"target": {"digest": "d", "path": None, "facts": {}}}, "decision": brief(make_decision()), "mlflow": {},
+    "id": "r", "name": "r", "created": "2026-01-01T00:00:00Z", "config": CONFIG, "resolved": CONFIG, "jobs": {"pair": JOB},
+    "state": "finished", "outside": {"target": {"digest": "d", "path": None, "facts": {}}},
+    "decision": brief(make_decision()), "mlflow": {},
 }  # fmt: skip
 
 
 def _survives_its_record(config: Config) -> None:
     stored = canonical_json(config.model_dump(mode="json")).encode()
-    assert config == parse_stored_config(json.loads(stored), "run")
+    assert config == parse_config(json.loads(stored), "run")
 
 
 @fuzzed
@@ -331,7 +333,7 @@ def test_run_records(place: Path, content: bytes) -> None:
     with _read_or_refused(path, "run "):
         list_runs(store)
         record = require_run(store, "r")
-        parse_stored_config(record.config, "run r")
+        run_config(record)
         find_built(store, record, "pair")
         recorded_decision(record)
 

@@ -1,12 +1,20 @@
 """Which artifacts a run builds, and what makes their keys differ."""
 
+import os
+import subprocess
+import sys
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
+from pydantic import BaseModel
 
 from pipeline.config.loading import load_config
 from pipeline.config.root import Config
+from pipeline.running.context import StageContext
 from pipeline.running.jobs import Job, expand
+from pipeline.running.settings import Settings
 from pipeline.running.stage_list import STAGE_NAMES
 from pipeline.running.tasks import EvaluateTask, GenerateTask, QuantizeTask, Task
 
@@ -67,10 +75,13 @@ def test_a_change_reruns_its_stage_and_what_follows_only(override: str, first: s
     assert set() == changed & upstream
 
 
-@pytest.mark.parametrize("override", ["name=other", "device=cpu", "tracking.experiment=x", "promote.license=mit"])
+@pytest.mark.parametrize(
+    "override",
+    ["name=other", "device=cpu", "pair.trust_remote_code=true", "tracking.experiment=x", "promote.license=mit"],
+)
 def test_what_changes_no_content_changes_no_key(override: str) -> None:
-    """Names, devices and bookkeeping are not content."""
-    assert set() == _changed(override)
+    """Names, devices and bookkeeping are not content; `promote` makes no artifact."""
+    assert set() == _changed(override) - {"promote"}
 
 
 def test_the_gate_depends_on_the_champion() -> None:
@@ -87,8 +98,13 @@ def test_a_candidate_that_became_champion_is_not_examined_again() -> None:
     assert jobs["evaluate/candidate"].key(digests) == jobs["evaluate/champion"].key(digests)
 
 
+def _asked(task: Task) -> Any:
+    return task.examination if isinstance(task, EvaluateTask) else task
+
+
 def _job(task: Task, part: str = "") -> Job:
-    return Job(stage="evaluate", part=part, task=task, settings={}, reads={})
+    settings = next(job.settings for job in expand(_config(), ()) if type(job.task) is type(task))
+    return Job(stage="evaluate", part=part, task=task, settings=replace(settings, task=_asked(task)), reads={})  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(
@@ -162,3 +178,77 @@ def test_another_base_draft_does_not_repeat_the_completions() -> None:
     """generate depends on the target inside the pair artifact, not on the whole of it."""
     generate = next(job for job in expand(_config(), ()) if job.id == "generate")
     assert {"target": "pair#target", "shared": "pair#shared", "corpus": "corpus"} == dict(generate.reads)
+
+
+def _other(value: Any) -> Any:
+    """Another value of the same type; a section of the config with another number."""
+    if isinstance(value, bool) or value is None:
+        return not value
+    if isinstance(value, int | float):
+        return value + 1
+    if isinstance(value, str):
+        return value + "x"
+    if isinstance(value, tuple | list):
+        return (*value, "x")
+    if isinstance(value, dict):
+        return {**value, "x": 1}
+    if isinstance(value, BaseModel):
+        name = next(name for name in type(value).model_fields if isinstance(getattr(value, name), int | float))
+        return value.model_copy(update={name: _other(getattr(value, name))})
+    return replace(value, **{fields(value)[0].name: _other(getattr(value, fields(value)[0].name))})
+
+
+@pytest.mark.parametrize("kind", get_args(Settings), ids=lambda kind: kind.__name__)
+def test_everything_that_a_stage_reads_of_the_config_is_in_its_key(kind: Any) -> None:
+    """Every field of a stage's settings changes the key."""
+    job = next(job for job in expand(_config(), ()) if type(job.settings) is kind)
+    key = job.key({})
+    for field in fields(kind):
+        changed = replace(job.settings, **{field.name: _other(getattr(job.settings, field.name))})
+        assert key != replace(job, settings=changed).key({}), field.name
+
+
+def test_every_stage_has_settings_of_its_own() -> None:
+    """A stage gets them and resources, and no config."""
+    kinds = {job.stage: type(job.settings) for job in expand(_config(), ("champion",))}
+    assert list(get_args(Settings)) == [kinds[stage] for stage in STAGE_NAMES]
+    assert {"settings", "resources"} <= {field.name for field in fields(StageContext)}
+    assert "config" not in {field.name for field in fields(StageContext)}
+
+
+_READS = """
+from pipeline.running.context import Outcome, StageContext
+from pipeline.running.settings import GateSettings
+
+def run(context: StageContext[GateSettings]) -> Outcome:
+    print(context.settings.gamma, context.resources.device)
+    print({read})
+    return Outcome()
+"""
+
+
+@pytest.mark.long
+def test_a_stage_that_reads_anything_else_has_no_type(tmp_path: Path) -> None:
+    """mypy refuses the whole config, settings of another stage, and what is in no key."""
+    reads = {
+        "context.settings.gamma": None,
+        "context.config": '"StageContext[GateSettings]" has no attribute "config"',
+        "context.settings.evaluate": '"GateSettings" has no attribute "evaluate"',
+        "context.resources.seed": '"Resources" has no attribute "seed"',
+    }
+    paths = []
+    for number, read in enumerate(reads):
+        paths.append(tmp_path / f"snippet_{number}.py")
+        paths[-1].write_text(_READS.format(read=read))
+    found = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", *paths],
+        cwd=CONFIGS.parent,
+        env={**os.environ, "MYPYPATH": str(CONFIGS.parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout
+    lines = [line for line in found.splitlines() if "snippet_" in line]
+    assert sorted(filter(None, reads.values())) == sorted(
+        line.split("error: ")[1].split("  [")[0] for line in lines if "error: " in line
+    )

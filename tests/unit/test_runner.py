@@ -2,9 +2,7 @@
 
 import json
 import os
-import sys
 import time
-import types
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,19 +11,20 @@ from typing import Any
 import pytest
 
 from pipeline.config.loading import load_config
+from pipeline.config.stored import given_config, run_config
 from pipeline.errors import Refused, RegistryUnavailable, UnderstudyError, UsageError
-from pipeline.judgement.decision_file import write_decision
 from pipeline.progress import Progress
 from pipeline.registry.registry import Proposed, RegisteredDraft
+from pipeline.running import begin as begin_module
 from pipeline.running import inputs as inputs_module
 from pipeline.running import runner as runner_module
+from pipeline.running.begin import begin
 from pipeline.running.context import Outcome, StageContext
-from pipeline.running.runner import Runner, begin
+from pipeline.running.runner import Runner
 from pipeline.running.stage_list import STAGE_NAMES
 from pipeline.store.artifacts import Store
 from pipeline.store.files import read_json, write_json
 from pipeline.store.runs import GC_LOCK, RunRecord, load_run, run_lock
-from tests.decisions import make_decision
 from tests.unit.test_latency_profile import PROFILE
 
 CONFIG = Path(__file__).parents[2] / "configs" / "smoke.yaml"
@@ -64,18 +63,20 @@ class _Tracker:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> "_World":
     registry = _Registry()
-    monkeypatch.setattr(runner_module, "registry_for", lambda config, store: registry)
+    for module in (runner_module, begin_module):
+        monkeypatch.setattr(module, "registry_for", lambda config, store: registry)
     monkeypatch.setattr(runner_module, "Tracker", _Tracker)
     monkeypatch.setattr(inputs_module, "text_digest", lambda library, megabytes: "text")
-    return _World(monkeypatch, tmp_path, registry)
+    return _World(tmp_path, registry)
 
 
 class _World:
     """A store, and stand-in stages that record their calls."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, root: Path, registry: _Registry) -> None:
+    def __init__(self, root: Path, registry: _Registry) -> None:
         self.store, self.registry, self.calls = Store(root / "store"), registry, []  # type: ignore[var-annotated]
         self.verdict = "promote"
+        self.domains: dict[str, dict[str, int]] = {}
         self.facts: dict[str, Any] = {
             "vocabulary": 512,
             "context": 128,
@@ -83,23 +84,24 @@ class _World:
             "generation_config": {},
             "impossible_variants": {},
         }
-        self.during: dict[str, Callable[[StageContext], None]] = {}
-        for name in STAGE_NAMES:
-            module = types.ModuleType(f"stages.{name}")
-            module.run = self._stage(name)  # type: ignore[attr-defined]
-            monkeypatch.setitem(sys.modules, f"stages.{name}", module)
+        self.during: dict[str, Callable[[StageContext[Any]], None]] = {}
+        self.stages = {name: self._stage(name) for name in STAGE_NAMES}
 
-    def _stage(self, name: str) -> Callable[[StageContext], Outcome]:
-        def run(context: StageContext) -> Outcome:
+    def _stage(self, name: str) -> Callable[[StageContext[Any]], Outcome]:
+        def run(context: StageContext[Any]) -> Outcome:
             self.calls.append(context.job_id)
             (context.out / "file").write_text(name)
             if name == "pair":
                 write_json(context.out / "pair.json", self.facts)
-            if name == "gate":
-                write_decision(context.out, make_decision(verdict=self.verdict, reasons=["because"], rules=[]))
             self.during.get(name, lambda context: None)(context)
             names = ("target", "draft", "target_before", "tokenizer", "prompts", "shared")
-            return Outcome({"n": 1.0}, {part: f"{context.job_id}:{part}" for part in names})
+            provides = {part: f"{context.job_id}:{part}" for part in names}
+            if name == "corpus":
+                return Outcome({"n": 1.0}, provides, notes={"domains": self.domains})
+            if name == "gate":
+                refused = "refused: because" if self.verdict == "refuse" else ""
+                return Outcome({"n": 1.0}, provides, refused=refused, decision={"verdict": self.verdict})
+            return Outcome({"n": 1.0}, provides)
 
         return run
 
@@ -108,8 +110,17 @@ class _World:
 
     def run(self, *overrides: str, first: str = "pair", last: str = "promote", run_id: str | None = None) -> RunRecord:
         record = self.begin(*overrides, run_id=run_id)
-        Runner(self.store, record, Progress(False)).run(first, last)
+        self.runner(record).run(first, last)
         return record
+
+    def runner(self, record: RunRecord, verify: bool = False) -> Runner:
+        return Runner(self.store, record, Progress(False), self.stages, _page, verify)
+
+
+def _page(record: RunRecord, gate: Path) -> str:
+    """The page of a run names its config and the decision's artifact."""
+    assert record.resolved is not None
+    return f"{record.resolved['name']} {gate.name} {'promoted' if 'promote' in record.jobs else ''}"
 
 
 def test_a_run_builds_every_job_once_and_says_so(world: _World) -> None:
@@ -186,7 +197,7 @@ def test_a_run_appears_when_nothing_is_being_deleted(world: _World, capsys: pyte
         record = begun.result(10)
     world.during["corpus"] = lambda context: held.append(world.store.is_locked(run_lock("r")))
     held: list[bool] = []
-    Runner(world.store, record, Progress(False)).run()
+    world.runner(record).run()
 
     assert ("`store gc` is running; waiting\n", None) == (said, unseen)
     assert ([True], False) == (held, world.store.is_locked(run_lock("r")))
@@ -195,21 +206,16 @@ def test_a_run_appears_when_nothing_is_being_deleted(world: _World, capsys: pyte
 def test_the_next_run_says_that_nobody_approved_the_last_draft(
     world: _World, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also a run whose own draft the gate refuses, and a promote stage alone; not one that ends before the gate."""
+    """Each run looks up the champion as it begins; also one that ends before the gate, and a promote stage alone."""
     world.registry.overdue = Proposed(
         version="4", approve_before="2026-11-01", rolled_back="", challenger="4", champion="1"
     )
-    world.run(last="evaluate")
-    silent = capsys.readouterr().err
-    world.verdict = "refuse"
-    for first in ("pair", "promote"):
-        with pytest.raises(Refused):
-            world.run(run_id="r", first=first)
+    for first, last in (("pair", "corpus"), ("pair", "evaluate"), ("gate", "gate"), ("promote", "promote")):
+        world.run(run_id="r", first=first, last=last)
         assert (
             "the-draft version 4: nobody approved it before 2026-11-01; it is refused and no longer challenger\n"
             in capsys.readouterr().err
         )
-    assert "approved" not in silent
 
 
 def test_a_single_promote_stage_after_a_refusal_is_refused(world: _World) -> None:
@@ -247,7 +253,7 @@ def test_stages_one_by_one_build_what_one_run_builds(world: _World) -> None:
 def test_a_failed_stage_leaves_no_artifact_and_a_failed_record(world: _World) -> None:
     """The next run builds it again, from an empty directory if the stage cannot resume."""
 
-    def fail(context: StageContext) -> None:
+    def fail(context: StageContext[Any]) -> None:
         raise UnderstudyError("no luck")
 
     world.during["corpus"] = fail
@@ -264,7 +270,7 @@ def test_a_failed_stage_leaves_no_artifact_and_a_failed_record(world: _World) ->
 def test_an_interrupted_run_says_so(world: _World) -> None:
     """The record of a run stopped by Ctrl-C is `interrupted`."""
 
-    def interrupt(context: StageContext) -> None:
+    def interrupt(context: StageContext[Any]) -> None:
         raise KeyboardInterrupt
 
     world.during["generate"] = interrupt
@@ -293,9 +299,9 @@ def test_verify_hashes_what_a_skip_does_not(world: _World) -> None:
     stat = path.stat()
     path.write_text("corpuS")
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    Runner(world.store, world.begin(), Progress(False)).run()
+    world.runner(world.begin()).run()
     with pytest.raises(UnderstudyError, match="altered"):
-        Runner(world.store, world.begin(), Progress(False), verify=True).run()
+        world.runner(world.begin(), verify=True).run()
 
 
 def test_a_failed_run_names_the_job(world: _World, capsys: pytest.CaptureFixture[str]) -> None:
@@ -306,7 +312,7 @@ def test_a_failed_run_names_the_job(world: _World, capsys: pytest.CaptureFixture
     assert "distill: failed" == capsys.readouterr().err.splitlines()[-1]
 
 
-def _fail(context: StageContext) -> None:
+def _fail(context: StageContext[Any]) -> None:
     raise UnderstudyError("broken")
 
 
@@ -377,11 +383,11 @@ def test_an_input_that_changed_before_it_is_read_is_refused(
     last = before[STAGE_NAMES.index(stage) - 1] if stage != "pair" else "pair"
     record = world.begin(*own, run_id="r")
     if stage != "pair":
-        Runner(world.store, record, Progress(False)).run(last=last)
+        world.runner(record).run(last=last)
     world.calls.clear()
     _replace(tmp_path / file)
     with pytest.raises(UsageError, match="has changed since this run began; start a new run"):
-        Runner(world.store, record, Progress(False)).run()
+        world.runner(record).run()
     assert [] == world.calls
 
 
@@ -434,3 +440,62 @@ def test_the_champion_is_examined_and_pinned(world: _World) -> None:
     record = world.run()
     assert "evaluate/champion" in world.calls
     assert {"name": "d", "version": "3"} == record.outside["champion"]["facts"]
+
+
+def test_the_page_of_a_reused_decision_shows_its_own_runs_config(world: _World) -> None:
+    """A decision may be another run's; the page belongs to the run, and is written again when the draft is promoted."""
+    first, second = world.run(run_id="a"), world.run("name=renamed", run_id="b")
+    pages = [(world.store.runs / record.id / "review.html").read_text() for record in (first, second)]
+    gate = world.store.directory("gate", first.jobs["gate"]["key"]).name
+
+    assert ("skipped", 1) == (second.jobs["gate"]["state"], world.calls.count("gate"))
+    assert [f"smoke {gate} promoted", f"renamed {gate} promoted"] == pages
+
+
+def test_a_refused_run_has_a_page(world: _World) -> None:
+    """Refusals are what people review first."""
+    world.verdict = "refuse"
+    with pytest.raises(Refused):
+        world.run(run_id="r")
+    assert (world.store.runs / "r" / "review.html").read_text().startswith("smoke gate-")
+
+
+def test_a_record_has_the_config_as_given_and_as_resolved(world: _World) -> None:
+    """What the pair decides is stored once it is known; a run that goes on is compared with what was given."""
+    world.facts["impossible_variants"] = {"int4": "narrow"}
+    begun = world.begin(run_id="r")
+    record = world.run(run_id="r")
+    stored = load_run(world.store, "r")
+
+    assert (None, None) == (begun.resolved, record.config["quantize"]["variants"])
+    assert stored is not None
+    assert ("int8",) == run_config(stored).quantize.variants
+    assert None is given_config(stored).quantize.variants
+
+
+def test_the_corpus_says_which_domains_are_too_small(world: _World, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where it is in the store already, under another rule of the gate; not where the stage was not asked for."""
+    world.domains = {"code": {"train": 9, "dev": 1, "examination": 39}}
+    said = []
+    for least, first in ((39, "pair"), (40, "pair"), (40, "generate")):
+        world.run(f"gate.min_prompts_per_domain={least}", first=first, last="generate")
+        said.append("domain 'code' has 39 examination prompts and the gate needs 40" in capsys.readouterr().err)
+    assert [False, True, False] == said
+
+
+def test_a_share_of_a_domain_that_is_not_there_stops_before_generation(world: _World) -> None:
+    """An error after hours of generation would come too late."""
+    world.domains = {
+        "code": {"train": 9, "dev": 1, "examination": 90},
+        "chat": {"train": 0, "dev": 0, "examination": 90},
+    }
+    with pytest.raises(UsageError, match="no train prompt has domain 'chat'; domains are code"):
+        world.run("distill.domain_shares={chat: 0.5}")
+    assert ["pair", "corpus"] == world.calls
+
+
+def test_the_manifest_says_what_kind_of_device_it_was(world: _World) -> None:
+    """Equal bytes are promised within a class of devices."""
+    record = world.run(last="pair")
+    manifest = read_json(world.store.directory("pair", record.jobs["pair"]["key"]) / "manifest.json")
+    assert manifest["environment"]["device"].startswith("cpu")

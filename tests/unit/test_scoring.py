@@ -103,8 +103,8 @@ def test_a_greedy_text_is_stored_as_greedy(target: Any) -> None:
 
 def test_rounds_leave_a_store(tmp_path: Path) -> None:
     """A round stores the draft's own completions, and a resumed round gives the same bytes."""
-    from pipeline.config.generate import GenerateConfig
     from pipeline.distillation.on_policy import sample_round
+    from pipeline.distillation.settings import RoundSettings
     from pipeline.speculation.batch import Request
     from pipeline.speculation.decoder import Decoder
     from tests.fakes import stored_completion
@@ -115,7 +115,7 @@ def test_rounds_leave_a_store(tmp_path: Path) -> None:
         stored_completion(generator.integers(2, 32, 3 + n % 2), generator.integers(2, 32, 4), name=f"p{n}", seed=n)
         for n in range(5)
     ]
-    settings = GenerateConfig(max_new_tokens=6, distribution_tokens=4, batch=2, shard=2)
+    settings = RoundSettings(target_dtype="float32", max_new_tokens=6, distribution_tokens=4, batch=2, shard=2)
 
     def write(out: Path) -> list[StoredCompletion]:
         return sample_round(

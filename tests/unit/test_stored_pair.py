@@ -3,14 +3,13 @@
 from pathlib import Path
 
 from pipeline.config.gate import GateConfig, LoadConfig
-from pipeline.config.pair import PairConfig
 from pipeline.models.stored_pair import Pair
 
 
 def test_serving_memory() -> None:
     """Weights of target and draft, and the KV cache of both for every token of every request."""
     facts = {"target": {"bytes": 1_000, "cache_bytes_per_token": 3}, "draft": {"bytes": 77, "cache_bytes_per_token": 2}}
-    pair = Pair(Path("nowhere"), facts, PairConfig.model_construct())
+    pair = Pair(Path("nowhere"), facts, {})
 
     assert 5.0 == pair.cache_bytes_per_token
     assert 1_000 + 100 + 5 * 4 * 64 == pair.serving_bytes(100, 4, 64)

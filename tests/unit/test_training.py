@@ -8,6 +8,7 @@ import pytest
 
 from pipeline.config.loading import parse_config
 from pipeline.distillation.training import Training
+from pipeline.running.jobs import training_settings
 from tests.fakes import quiet
 
 
@@ -15,7 +16,8 @@ def _examiner(**evaluate: Any) -> Any:
     models = {"target": {"source": "reference"}, "draft": {"source": "reference"}}
     raw = {"name": "t", "pair": models, "corpus": {"sources": [{"path": "reference"}]}, "evaluate": evaluate}
     pair = cast(Any, SimpleNamespace(vocabulary=8, tokenizer=Path("nowhere")))
-    return Training(parse_config(raw, "test"), pair, [], quiet()).examiner
+    settings = training_settings(parse_config(raw, "test"))
+    return Training(settings, pair, [], quiet(), "cpu", False).examiner
 
 
 @pytest.mark.parametrize("evaluate", [{"gamma": 2}, {"convention": "transformers"}, {"max_gamma": 5}], ids=str)

@@ -1,0 +1,71 @@
+"""The base draft of a pair, and what its tokenizers must have in common. A draft is made here where the config asks for layers
+of the target, and where the target has gained tokens since the draft was made."""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pipeline.errors import UsageError
+from pipeline.models.draft_directory import TRAINED_ON
+from pipeline.models.loading import load_model, load_tokenizer, read_model_config
+from pipeline.models.surgery import added_tokens, extend_vocabulary, prune_layers
+from pipeline.models.tokenizers import check_same_family, legal_differences
+
+
+def draft_of_layers(
+    target: Path, layers: int | Sequence[int], tokenizer: Any, dtype: str, out: Path, trust_remote_code: bool
+) -> list[str]:
+    """Write a draft made of some of the target's layers to `out`; returns notes about it. Raises as `prune_layers`."""
+    whole = load_model(target, dtype, torch.device("cpu"), trust_remote_code)
+    model, chosen = prune_layers(whole, layers)
+    model.save_pretrained(out)
+    tokenizer.save_pretrained(out)
+    return [f"the draft is the target's layers {', '.join(map(str, chosen))} of {whole.config.num_hidden_layers}"]
+
+
+def fitting_draft(
+    given: Path, tokenizer: Any, dtype: str, out: Path, trust_remote_code: bool
+) -> tuple[Path, list[str]]:
+    """The directory of a draft with every token of the target's `tokenizer`, and notes about it.
+
+    It is `given` itself, or a copy in `out` with rows for the tokens that the target has gained. UsageError for a quantized
+    draft, UnderstudyError for one of another model family.
+    """
+    if read_model_config(given).get("quantization_config"):
+        raise UsageError(
+            f"pair.draft: {given} is quantized, so it cannot be trained; set a draft with float weights "
+            "(quantize makes the variants)"
+        )
+    own = load_tokenizer(given, trust_remote_code)
+    gained = added_tokens(tokenizer, own)
+    if not gained:
+        return given, check_same_family(tokenizer, own)
+    model = load_model(given, dtype, torch.device("cpu"), trust_remote_code)
+    extend_vocabulary(model, gained)
+    out.mkdir(parents=True, exist_ok=True)
+    if (trained_on := given / TRAINED_ON).exists():
+        shutil.copyfile(trained_on, out / TRAINED_ON)
+    model.save_pretrained(out)
+    tokenizer.save_pretrained(out)
+    return out, [
+        f"the draft lacked {len(gained)} tokens of the target, such as {_token(tokenizer, gained)}: rows for them were "
+        "added, which the draft can use only after training",
+        *legal_differences(tokenizer, own),
+    ]
+
+
+def check_earlier_target(target: Any, before: Any) -> None:
+    """UsageError or UnderstudyError unless `before`, the tokenizer of the earlier target, reads the target's prompts."""
+    if gained := added_tokens(target, before):
+        raise UsageError(
+            f"pair.target_before: has no token {_token(target, gained)} ({len(gained)} in all), which the target gained; it "
+            "cannot read the target's prompts; remove pair.target_before"
+        )
+    check_same_family(target, before)
+
+
+def _token(tokenizer: Any, ids: list[int]) -> str:
+    return repr(tokenizer.convert_ids_to_tokens(ids[0]))

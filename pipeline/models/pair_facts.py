@@ -1,0 +1,72 @@
+"""Facts of the models of a pair, as `pair.json` has them, and what they must have in common."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import UsageError
+from pipeline.models.files import model_digest
+from pipeline.models.loading import dtype_bytes
+from pipeline.models.shape import measure_weights, read_shape
+
+Facts = Mapping[str, Mapping[str, Any]]  # by role
+_CACHED_TOKENS = 4096  # for which the memory of the KV cache is stated
+
+
+def model_facts(path: Path, origin: Path, dtype: str, trust_remote_code: bool) -> dict[str, Any]:
+    """Facts of the model at `path`, whose weights, and so whose licence, come from `origin`."""
+    weights, shape = measure_weights(path), read_shape(path, trust_remote_code)
+    return {
+        "dtype": dtype,
+        "digest": model_digest(path),
+        "parameters": weights.parameters,
+        "bytes": weights.bytes,
+        "license": licence(origin),
+        "logits_width": shape.logits_width,
+        "context": shape.context,
+        "cache_bytes_per_token": shape.cache_elements_per_token * dtype_bytes(dtype),
+    }
+
+
+def licence(path: Path) -> str | None:
+    """The licence in the header of a model's card, where there is one."""
+    for name in ("README.md", "card.md"):
+        if (path / name).is_file():
+            for line in (path / name).read_text(encoding="utf-8", errors="replace").splitlines()[:60]:
+                if line.startswith("license:"):
+                    return line.partition(":")[2].strip() or None
+    return None
+
+
+def check_sizes(described: Facts) -> None:
+    """UsageError for a draft that is larger than its target."""
+    target, draft = described["target"]["parameters"], described["draft"]["parameters"]
+    if target is not None and draft > target:
+        raise UsageError(
+            f"pair.draft: the draft has {draft:,} parameters and the target {target:,}; "
+            "a draft larger than its target cannot save time; swap the two if they are in the wrong places"
+        )
+
+
+def check_width(described: Facts, tokenizer: Any) -> None:
+    """UsageError for logits with fewer columns than the tokenizer has tokens; they may have more."""
+    for role, entry in described.items():
+        if entry["logits_width"] < len(tokenizer):
+            token = tokenizer.convert_ids_to_tokens(entry["logits_width"])
+            raise UsageError(
+                f"pair.{role}: its logits have {entry['logits_width']} columns and the tokenizer "
+                f"{len(tokenizer)} tokens; {token!r} is the first without a column; take the tokenizer of this model"
+            )
+
+
+def serving_memory(described: Facts) -> dict[str, float] | None:
+    """Memory for serving the pair, in bytes: weights, and the KV cache of 4,096 tokens. None for a served target."""
+    if described["target"]["bytes"] is None:
+        return None
+    weights = sum(described[role]["bytes"] for role in ("target", "draft"))
+    cache = sum(described[role]["cache_bytes_per_token"] for role in ("target", "draft"))
+    return {
+        "weights_bytes": weights,
+        "cache_bytes_per_token": cache,
+        f"cache_bytes_at_{_CACHED_TOKENS}": _CACHED_TOKENS * cache,
+    }

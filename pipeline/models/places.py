@@ -1,0 +1,46 @@
+"""Where the models of a pair lie outside the store. Torch-free."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.config.pair import ModelSource, PairConfig, TargetSource
+from pipeline.models.hub import fetch, fetch_tokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelPlace:
+    """A directory, or a revision on the hub. Of a served target only the tokenizer is here."""
+
+    source: str  # a path, or org/name
+    revision: str | None = None
+    tokenizer: str | None = None  # of a served target: a directory, or org/name@revision
+
+    def directory(self) -> Path:
+        """Where its files are, downloaded if needed."""
+        if self.tokenizer is not None:
+            return fetch_tokenizer(self.tokenizer) if "@" in self.tokenizer else Path(self.tokenizer)
+        if self.source.startswith((".", "/", "~")):
+            return Path(self.source)
+        assert self.revision is not None  # the config demands it of a hub model
+        return fetch(self.source, self.revision)
+
+
+Places = Mapping[str, ModelPlace]  # by role: target, draft, target_before
+
+
+def model_places(pair: PairConfig) -> dict[str, ModelPlace]:
+    """By role, the models that are not made in a run: none of the reference pair, no draft of the target's layers."""
+    if pair.is_reference:
+        return {}
+    found = {"target": _place(pair.target)}
+    if not pair.draft.is_of_target:
+        found["draft"] = _place(pair.draft)
+    if pair.target_before is not None:
+        found["target_before"] = _place(pair.target_before)
+    return found
+
+
+def _place(source: ModelSource | TargetSource) -> ModelPlace:
+    tokenizer = source.tokenizer if isinstance(source, TargetSource) else None
+    return ModelPlace(source=source.source, revision=source.revision, tokenizer=tokenizer)

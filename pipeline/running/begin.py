@@ -1,0 +1,83 @@
+"""Begins a run, or goes on with one: pins its outside inputs and looks up the champion."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from pipeline.config.root import Config
+from pipeline.errors import RegistryUnavailable, UsageError
+from pipeline.progress import Progress
+from pipeline.registry.registry import Registry, registry_for
+from pipeline.running.inputs import OutsideInput, resolve_inputs
+from pipeline.store.artifacts import Store
+from pipeline.store.runs import GC_LOCK, RunRecord, load_run, new_run_id
+from pipeline.store.times import utc_now
+
+
+def begin(config: Config, store: Store, run_id: str | None, progress: Progress, verify: bool = False) -> RunRecord:
+    """A new record with its outside inputs pinned, or the existing one called `run_id`.
+
+    An existing run keeps its pinned inputs. Only the champion is looked up again, because the registry may have changed.
+    `verify`: hash the inputs instead of trusting remembered digests.
+    Raises UsageError if `run_id` exists with another config, or if a pinned input has changed since.
+    """
+    store.create()
+    record = load_run(store, run_id) if run_id is not None else None
+    given = config.model_dump(mode="json")
+    inputs = resolve_inputs(config, store, verify)
+    if record is None:
+        record = RunRecord(
+            id=run_id if run_id is not None else new_run_id(config.name),
+            name=config.name,
+            created=utc_now(),
+            config=given,
+            outside={name: asdict(item) for name, item in inputs.items()},
+        )
+    elif record.config != given:
+        raise UsageError(f"--run {run_id}: exists with another config; leave --run out or name a new one")
+    else:
+        _check_pinned(record, inputs)
+    record.state, record.ended, record.failure = "running", "", ""
+    for name in ("registry_down", "champion"):
+        record.outside.pop(name, None)
+    record.outside |= _champion(registry_for(config, store), progress)
+    # From here on `store gc` sees the run, and keeps what it needs; what it is about to delete is gone before the run looks.
+    with store.lock(GC_LOCK, lambda: progress.line("`store gc` is running; waiting"), shared=True):
+        record.save(store)
+    return record
+
+
+def _check_pinned(record: RunRecord, inputs: Mapping[str, OutsideInput]) -> None:
+    """All stages of a run must read the same files."""
+    for name, item in inputs.items():
+        if name == "today":  # the run keeps the day on which it began
+            continue
+        if record.outside[name]["digest"] != item.digest:
+            raise UsageError(
+                f"--run {record.id}: {name} ({item.path or item.digest}) has changed since this run began; start a new run"
+            )
+
+
+def _champion(registry: Registry, progress: Progress) -> dict[str, dict[str, Any]]:
+    """The champion as an outside input, if there is one; the reason if the registry does not answer."""
+    try:
+        _drop_overdue_challenger(registry, progress)
+        champion = registry.champion()
+    except RegistryUnavailable as error:
+        progress.warn(f"{error}; continuing without it; the gate cannot decide until it answers")
+        return {"registry_down": asdict(OutsideInput("", facts={"reason": str(error)}))}
+    if champion is None:
+        return {}
+    return {
+        "champion": asdict(OutsideInput(champion.digest, facts={"name": champion.name, "version": champion.version}))
+    }
+
+
+def _drop_overdue_challenger(registry: Registry, progress: Progress) -> None:
+    """Nothing runs between two runs, so the next one says that nobody approved the last one's draft."""
+    found = registry.drop_overdue()
+    if found is not None:
+        progress.line(
+            f"{registry.name} version {found.version}: nobody approved it before {found.approve_before}; "
+            "it is refused and no longer challenger"
+        )

@@ -1,0 +1,158 @@
+"""What each stage is asked: exactly what enters the key of its artifacts. Torch-free.
+
+A stage reads its settings and its inputs, whose digests are in the key too, and nothing else that decides what it writes. What it
+uses beside them cannot decide that: `context.Resources`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from pipeline.config.corpus import CorpusConfig
+from pipeline.config.evaluate import ConventionName, EvaluateConfig
+from pipeline.config.gate import GateConfig
+from pipeline.config.generate import DistributionSelection, SamplingConfig
+from pipeline.config.pair import Dtype, NumberFormat, ReferenceRecipe
+from pipeline.config.promote import PromoteConfig
+from pipeline.config.quantize import QuantizedVariant, RecoveryConfig
+from pipeline.config.server import Api
+from pipeline.distillation.settings import TrainingSettings
+from pipeline.running.tasks import Examination, GenerateTask, QuantizeTask
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerNeeds:
+    """What the servers of a target are asked for, and checked to give."""
+
+    api: Api
+    logprobs: int  # listed for each token
+    samplings: tuple[SamplingConfig, ...]  # of the completions; the deployment's first
+    check_defaults: bool  # whether the servers' sampling defaults must be the deployment's
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairSettings:
+    """The dtype of each model, and how the ones that are made here are made."""
+
+    reference: ReferenceRecipe | None = None  # None: the models are the user's own
+    seed: int | None = None  # of the reference pair's training
+    target: NumberFormat
+    draft: Dtype
+    target_before: Dtype | None = None
+    layers: int | tuple[int, ...] | None = None  # of the target, of which the draft is made
+    server: ServerNeeds | None = None  # None: the target is loaded here
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return ("target", "draft", *(["target_before"] if self.target_before else []))
+
+    def dtype(self, role: str) -> str:
+        """The dtype, or of a served target the number format, of a role's model."""
+        return str(getattr(self, role))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorpusSettings:
+    """How prompts are read, cleaned and split."""
+
+    corpus: CorpusConfig  # without the paths of its files, which are inputs
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerateSettings:
+    """What is generated and stored. Lengths are in tokens."""
+
+    task: GenerateTask
+    sampling: SamplingConfig  # of the deployment
+    examination_samplings: tuple[SamplingConfig, ...]
+    train_temperatures: tuple[float, ...]
+    max_new_tokens: int
+    lookahead: int
+    distribution_tokens: int
+    distribution_selection: DistributionSelection
+    batch: int | None  # completions decoded at once; None: as the servers choose
+    shard: int
+    dtype: NumberFormat  # of the target
+    seed: int
+    api: Api | None  # of the servers; None: the target is loaded here
+    logprobs: int | None  # asked of the servers for each token
+    # How later turns of a chat are rendered: as the corpus rendered the first.
+    chat_template: bool | None
+    chat_template_arguments: Mapping[str, Any]
+    prompt_limit: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistillSettings:
+    """How the draft is trained."""
+
+    training: TrainingSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizeSettings:
+    """The variant, and when and how it is trained further."""
+
+    task: QuantizeTask
+    training: TrainingSettings
+    head: bool  # whether the output head is quantized
+    recovery: RecoveryConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateSettings:
+    """How a draft is examined, and on which completions."""
+
+    task: Examination
+    evaluate: EvaluateConfig
+    sampling: SamplingConfig  # of the deployment
+    dtype: Dtype  # of the draft
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateSettings:
+    """The rules, and the settings of the figures that they are applied to."""
+
+    rules: GateConfig  # without the paths of its profiles, which are inputs
+    variants: tuple[QuantizedVariant, ...]
+    gamma: int
+    max_gamma: int
+    convention: ConventionName
+    confidence: float
+    sampling: SamplingConfig  # of the deployment
+    seed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromoteSettings:
+    """How the draft is registered. `promote` writes nothing that is reused, so this key names no artifact."""
+
+    name: str  # of the config
+    promote: PromoteConfig
+    max_examination_days: int | None
+    served: tuple[int, int]  # batch and context for which memory is stated
+
+
+Settings = (
+    PairSettings
+    | CorpusSettings
+    | GenerateSettings
+    | DistillSettings
+    | QuantizeSettings
+    | EvaluateSettings
+    | GateSettings
+    | PromoteSettings
+)
+
+
+def key_json(value: Any) -> Any:
+    """Settings as JSON, every field of them: what enters a key, and what a manifest shows."""
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if is_dataclass(value):
+        return {field.name: key_json(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {name: key_json(one) for name, one in value.items()}
+    return [key_json(one) for one in value] if isinstance(value, tuple | list) else value
