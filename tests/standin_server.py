@@ -30,16 +30,17 @@ _ORDER = 3  # tokens that the next distribution depends on
 _NO_CUT_OFFS = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
 
 
-def log_p_of(prefix: Sequence[int], weights: int = 0) -> NDArray[np.float64]:
-    """(V,), read-only: log p of the next token at temperature 1, for a model called `weights`."""
-    return _log_p_of(tuple(prefix[-_ORDER:]), weights)
+def log_p_of(prefix: Sequence[int], weights: int = 0, scale: float = 1.0) -> NDArray[np.float64]:
+    """(V,), read-only: log p of the next token at temperature 1, for a model called `weights`, with its logits times `scale`."""
+    return _log_p_of(tuple(prefix[-_ORDER:]), weights, scale)
 
 
 @functools.lru_cache(maxsize=8192)
-def _log_p_of(last: tuple[int, ...], weights: int) -> NDArray[np.float64]:
+def _log_p_of(last: tuple[int, ...], weights: int, scale: float) -> NDArray[np.float64]:
     digest = hashlib.sha256(f"{weights}/{list(last)}".encode()).digest()
     logits = 3.0 * np.random.Generator(np.random.SFC64(list(digest[:8]))).standard_normal(VOCABULARY)
     logits[EOS] += 6.0  # so that some completions end
+    logits *= scale
     log_p = np.asarray(logits - np.log(np.exp(logits).sum()))
     log_p.setflags(write=False)
     return log_p
@@ -90,6 +91,7 @@ class StandIn:
     scaled: bool = False  # log p of completions is at the temperature, before cut-offs
     max_logprobs: int = 128
     weights: int = 0
+    scale: float = 1.0  # of the logits: greedy tokens stay the same
     rounding: float = 0.0  # standard deviation of an error of each log p, as of another batch in a coarse number format
     latency: float = 0.0
     defaults: dict[str, float] = field(default_factory=dict)  # of the generation config
@@ -208,7 +210,7 @@ class StandIn:
         rng = np.random.default_rng(body.get("seed"))
         ids, tokens, log_p, top, reason = list(body["prompt"]), [], [], [], "length"
         while len(tokens) < body["max_tokens"]:
-            plain = log_p_of(ids, self.weights)
+            plain = log_p_of(ids, self.weights, self.scale)
             broken = {} if self.sampler_temperature is None else {"temperature": self.sampler_temperature}
             by = sampled_from(plain, body | broken)
             token = int(plain.argmax()) if body["temperature"] == 0 else _drawn(by, rng)
@@ -261,7 +263,7 @@ class StandIn:
             return None
         found = []
         for place in range(1, len(body["prompt"])):
-            log_p = self._rounded(log_p_of(body["prompt"][:place], self.weights))
+            log_p = self._rounded(log_p_of(body["prompt"][:place], self.weights, self.scale))
             found.append(_listed(log_p, body["prompt"][place], body["prompt_logprobs"]))
         return found
 

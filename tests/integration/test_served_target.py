@@ -70,6 +70,10 @@ def test_generation_by_a_server(smoke: Smoke, place: Place, server: StandIn, mon
     assert len(server.requests) - asked == 4  # the known sequences are scored
     texts = [path for path in place.root.rglob("*") if path.is_file() and CANARY.encode() in path.read_bytes()]
     assert ([], False, False) == (texts, CANARY in ended.err, CANARY in ended.out)
+    server.scale = 0.9  # retrained a little: the greedy tokens are as before
+    retrained = place.understudy("run", config, "--until", "generate", GATEWAY=CANARY)
+    assert "done" == retrained.states["generate"]
+    server.scale = 1.0
     without = place.understudy("run", config, "--until", "generate")
     assert (2, True) == (without.code, "the environment variable GATEWAY is not set" in without.complaint)
 

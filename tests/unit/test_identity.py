@@ -55,7 +55,7 @@ def test_a_server_that_rounds_is_the_same_target() -> None:
 
 
 def test_what_is_declared_and_said_is_in_the_digest() -> None:
-    """Revision, number format, engine version, context length, name and root; not the log p, which are rounded."""
+    """Revision, number format, engine version, context length, name, root, greedy tokens, and log p to the last digit."""
     golden = Golden([[1, 2]], [[-1.0]])
     model = ServedModel("m", "/m", 4096, "0.32.0")
     first = new_identity(model, golden, "v1", "float32")
@@ -67,10 +67,25 @@ def test_what_is_declared_and_said_is_in_the_digest() -> None:
         new_identity(ServedModel("m", "/m", 2048, "0.32.0"), golden, "v1", "float32"),
         new_identity(ServedModel("m", "/m", 4096, "0.33.0"), golden, "v1", "float32"),
         new_identity(model, Golden([[1, 3]], [[-1.0]]), "v1", "float32"),
+        new_identity(model, Golden([[1, 2]], [[-1.000000000000001]]), "v1", "float32"),
     ]
-    assert 8 == len({one.digest for one in [first, *changed]})
-    assert first.digest == new_identity(model, Golden([[1, 2]], [[-1.1]]), "v1", "float32").digest
+    assert 9 == len({one.digest for one in [first, *changed]})
+    assert first.digest == new_identity(model, Golden([[1, 2]], [[-1.0]]), "v1", "float32").digest
     assert first == Identity.from_facts(first.facts())
+
+
+@pytest.mark.parametrize(("scale", "is_new"), [(0.6, True), (0.99, True), (0.9995, True), (0.9999, False)])
+def test_weights_with_the_same_greedy_tokens_are_told_apart(scale: float, is_new: bool) -> None:
+    """Scaled logits give every greedy token as before. A mean difference of log p above 0.001 is a new target, with a digest of
+    its own; below that it is rounding (float32)."""
+    with running(StandIn()) as server:
+        first = identity_of(config_of(server))
+        server.scale = scale
+        again = asyncio.run(identify(config_of(server), "v1", "float32", [first], quiet()))
+        now = identity_of(config_of(server))
+
+    assert first.golden.sequences == now.golden.sequences
+    assert (is_new, is_new) == (difference(first.golden, now.golden) > 1e-3, first.digest != again.digest)
 
 
 def test_differences_do_not_cancel() -> None:
