@@ -16,13 +16,11 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from pipeline.registry.mlflow_client import EXISTS, MISSING, error_code
+from pipeline.registry.port import Port, Prompt
 
 STALE_SECONDS = 600.0
 _TAG = "understudy.claim."
-_IS_PROMPT = "tags.`mlflow.prompt.is_prompt` = 'true'"
 _MOST_GENERATIONS = 100
 
 
@@ -53,94 +51,68 @@ class Held:
     holder: str
 
 
-def take(client: Any, name: str, change: int, facts: Mapping[str, str]) -> Claim | Held:
-    """Claim change number `change` of `name`, or return the claim of its holder. `facts` become tags, for people to read."""
+def take(port: Port, change: int, facts: Mapping[str, str]) -> Claim | Held:
+    """Claim change number `change` of the port's model, or return the claim of its holder. `facts` become tags, for people to
+    read."""
     for generation in range(1, _MOST_GENERATIONS):
-        if _create(client, name, change, generation, facts):
-            return Claim(name, change, generation, time.time())
-        held = _get(client, _model_name(name, change, generation))
+        name = _model_name(port.name, change, generation)
+        if _create(port, name, facts):
+            return Claim(port.name, change, generation, time.time())
+        held = port.prompt(name)
         if held is None:
-            return Held(_model_name(name, change, generation), "released just now")
-        later = _get(client, _model_name(name, change, generation + 1))
+            return Held(name, "released just now")
+        later = port.prompt(_model_name(port.name, change, generation + 1))
         if later is None and not _is_stale(held):
             holder, at = (held.tags.get(_TAG + key, "unknown") for key in ("holder", "at"))
-            return Held(held.name, f"{holder} since {at}")
-    return Held(_model_name(name, change, _MOST_GENERATIONS), "too many abandoned claims")
+            return Held(name, f"{holder} since {at}")
+    return Held(_model_name(port.name, change, _MOST_GENERATIONS), "too many abandoned claims")
 
 
-def release(client: Any, claim: Claim) -> None:
+def release(port: Port, claim: Claim) -> None:
     """Delete the claim. Older generations are deleted first: as long as the newest exists, no other process can start."""
     for generation in range(1, claim.generation + 1):
-        _delete(client, _model_name(claim.name, claim.change, generation))
+        port.delete_prompt(_model_name(claim.name, claim.change, generation))
 
 
-def sweep(client: Any, name: str, change: int) -> bool:
-    """Delete the claims that killed processes left behind for changes up to `change`; True if there were any."""
-    found = False
-    pattern = re.compile(re.escape(f"{name}--claim-") + r"(\d+)(\.\d+)?$")
-    listed = f"name LIKE '{name}--claim-%' AND {_IS_PROMPT}"
-    for model in client.search_registered_models(listed, max_results=100):
-        match = pattern.match(model.name)
-        if match and int(match.group(1)) <= change and _is_stale(model):
-            _delete(client, model.name)
-            found = True
-    return found
+def is_abandoned(port: Port, change: int) -> bool:
+    """Whether the process that claimed change number `change` has died, or its claim is gone. False while it is at work."""
+    held = port.prompt(_model_name(port.name, change, 1))
+    return held is None or _is_stale(held)
+
+
+def sweep(port: Port, change: int) -> None:
+    """Delete the claims that killed processes left behind for changes up to `change`."""
+    prefix = f"{port.name}--claim-"
+    pattern = re.compile(re.escape(prefix) + r"(\d+)(\.\d+)?$")
+    for prompt in port.prompts(prefix):
+        match = pattern.match(prompt.name)
+        if match and int(match.group(1)) <= change and _is_stale(prompt):
+            port.delete_prompt(prompt.name)
 
 
 def _model_name(name: str, change: int, generation: int) -> str:
     return f"{name}--claim-{change}" + (f".{generation}" if generation > 1 else "")
 
 
-def _create(client: Any, name: str, change: int, generation: int, facts: Mapping[str, str]) -> bool:
-    from mlflow.exceptions import MlflowException
-
+def _create(port: Port, name: str, facts: Mapping[str, str]) -> bool:
     tags = {
         _TAG + "machine": _machine(),
         _TAG + "process": _process(os.getpid()),
         _TAG + "holder": f"{socket.gethostname()} process {os.getpid()}",
         _TAG + "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
-    tags |= {_TAG + key: value for key, value in facts.items()}
-    try:
-        client.create_prompt(
-            _model_name(name, change, generation),
-            tags=tags,
-            description=f"Not a prompt: a promotion or rollback of {name} is under way. Taken over when older than "
-            f"{STALE_SECONDS / 60:.0f} minutes; safe to delete after that.",
-        )
-    except MlflowException as error:
-        if error_code(error) in (EXISTS, MISSING):  # MISSING: deleted while the server handled the request
-            return False
-        raise
-    return True
+    description = (
+        f"Not a prompt: a promotion or rollback of {port.name} is under way. Taken over when older than "
+        f"{STALE_SECONDS / 60:.0f} minutes; safe to delete after that."
+    )
+    return port.create_prompt(name, tags | {_TAG + key: value for key, value in facts.items()}, description)
 
 
-def _get(client: Any, model_name: str) -> Any | None:
-    from mlflow.exceptions import MlflowException
-
-    try:
-        return client.get_prompt(model_name)
-    except MlflowException as error:
-        if error_code(error) == MISSING:
-            return None
-        raise
-
-
-def _delete(client: Any, model_name: str) -> None:
-    from mlflow.exceptions import MlflowException
-
-    try:
-        client.delete_prompt(model_name)
-    except MlflowException as error:
-        if error_code(error) != MISSING:
-            raise
-
-
-def _is_stale(model: Any) -> bool:
-    if time.time() - int(model.creation_timestamp) / 1000 > STALE_SECONDS:
+def _is_stale(held: Prompt) -> bool:
+    if time.time() - held.created > STALE_SECONDS:
         return True
-    process = model.tags.get(_TAG + "process", "")
-    return bool(process) and model.tags.get(_TAG + "machine") == _machine() and not _is_alive(process)
+    process = held.tags.get(_TAG + "process", "")
+    return bool(process) and held.tags.get(_TAG + "machine") == _machine() and not _is_alive(process)
 
 
 def _machine() -> str:

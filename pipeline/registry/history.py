@@ -2,12 +2,16 @@
 
 import re
 from dataclasses import dataclass
+from functools import cache
 
 NONE = "none"
 REGISTER, APPROVE, PROMOTE, ROLLBACK, EXPIRE = "register", "approve", "promote", "rollback", "expire"
+MOVE = "move"  # the alias was moved by hand, and the move was followed
+INTERRUPTED = "interrupted, nothing changed"
 _LINE = re.compile(
     r"(?P<time>\S+) (?P<action>\S+) (?P<old>\S+) -> (?P<new>\S+)"
-    r"(?: run (?P<run>\S+))?(?: by (?P<by>\S+))?(?: because (?P<why>.*))?"
+    r"(?: run (?P<run>\S+))?(?: by (?P<by>\S+))?(?: because (?P<why>.*))?",
+    re.DOTALL,
 )
 
 
@@ -30,6 +34,15 @@ class Change:
         return self.action in (REGISTER, EXPIRE)
 
     @property
+    def moves_champion(self) -> bool:
+        return self.action in (PROMOTE, APPROVE, ROLLBACK, MOVE)
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether its process died before the alias moved."""
+        return self.why == INTERRUPTED
+
+    @property
     def line(self) -> str:
         """The text of the tag."""
         more = {"run": self.run, "by": re.sub(r"\s+", "_", self.by), "because": self.why}
@@ -38,6 +51,7 @@ class Change:
         )
 
 
+@cache
 def read_change(number: int, line: str) -> Change:
     """The change that a tag describes; one that was altered by hand is shown as it is."""
     found = _LINE.fullmatch(line)

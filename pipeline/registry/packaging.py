@@ -57,12 +57,6 @@ class Package:
             raise UnderstudyError(f"{self.model_dir}: digest {found}, but {self.digest} was examined; run again")
 
 
-def find_version(client: Any, name: str, digest: str) -> str:
-    """The oldest version of `name` with this digest, such as one of an interrupted promotion; "" if there is none."""
-    found = client.search_model_versions(f"name = '{name}' AND tags.`understudy.digest` = '{digest}'")
-    return str(min((int(version.version) for version in found), default=""))
-
-
 def register(client: Any, location: Location, name: str, package: Package) -> str:
     """Upload the files, log the figures, create the version with its tags; returns the version."""
     package.check()

@@ -1,34 +1,30 @@
 """The registry of drafts: the champion, the previous champion, promotion and rollback.
 
 One MLflow registered model per target (or deployment), one version per draft that passed, aliases `champion`, `previous`,
-`challenger`. Every change of the aliases has a number, is made under a claim (`pipeline.registry.claims`) and is recorded in
-tags, because MLflow keeps no history of aliases. Does not depend on stages. It applies no rules: the gate has done so.
+`challenger`. Which writes make up a change is decided in `pipeline.registry.aliases`; here they are carried out, under a claim
+(`pipeline.registry.claims`), after an interrupted change has been completed. Does not depend on stages. It applies no rules: the
+gate has done so.
 """
 
 import contextlib
 import re
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pipeline.config.root import Config
-from pipeline.errors import RegistryUnavailable, UnderstudyError, UsageError
-from pipeline.registry import claims
-from pipeline.registry.history import APPROVE, EXPIRE, NONE, PROMOTE, REGISTER, ROLLBACK, Change, read_change
-from pipeline.registry.mlflow_client import MISSING, Location, answering, client_for, error_code, tracking_location
-from pipeline.registry.packaging import Package, files_of, find_version, register
+from pipeline.errors import UnderstudyError, UsageError
+from pipeline.registry import aliases, claims
+from pipeline.registry.aliases import ALIASES, Alias, Entry, Write
+from pipeline.registry.history import APPROVE, MOVE, NONE, Change
+from pipeline.registry.mlflow_client import Location, answering, client_for, tracking_location
+from pipeline.registry.packaging import Package, files_of
+from pipeline.registry.port import Port
 from pipeline.store.artifacts import Store
 from pipeline.store.times import utc_now
 
-CHAMPION, PREVIOUS, CHALLENGER = "champion", "previous", "challenger"
-_HISTORY = "understudy.history."  # tags of the registered model, one per change
-# Tags of a version: when it was rolled back; until when it may be approved; since when it may not be approved any more.
-_ROLLED_BACK, _APPROVE_BEFORE, _EXPIRED = (
-    f"understudy.{name}" for name in ("rolled_back_at", "approve_before", "expired_at")
-)
-_WAIT_SECONDS = 20.0  # wait for another promotion, which takes about 1 s
+_WAIT_SECONDS = 20.0  # wait for another change, which takes about 1 s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,16 +71,6 @@ class RegisteredVersion:
     tags: Mapping[str, str]
 
 
-@dataclass(frozen=True)
-class _State:
-    """The registry entry as it is now. Versions are str; "" stands for no version."""
-
-    champion: str = ""
-    previous: str = ""
-    challenger: str = ""
-    change: int = 0
-
-
 def registered_name(config: Config) -> str:
     """`<target>-draft` or `<target>-draft--<deployment>`, without what MLflow forbids in names."""
     source = config.generate.server.model if config.pair.target.is_served else config.pair.target.source
@@ -118,74 +104,62 @@ class Registry:
     def __init__(self, name: str, location: Location) -> None:
         self.name, self.location = name, location
 
+    def entry(self) -> Entry:
+        """Aliases, tags and versions as they are now. A change that is under way is shown as if it were complete."""
+        with self._port() as port:
+            return port.read().completed
+
     def champion(self) -> RegisteredDraft | None:
         """The current champion, or None."""
-        with self._client() as client:
-            state = self._state(client)
-            return self._draft(client, state.champion) if state.champion else None
-
-    def settled_champion(self) -> RegisteredDraft | None:
-        """The champion. A promotion that was killed after it had set the aliases is completed first."""
-        with self._client() as client:
-            champion = self._current(client)
-            if champion is not None and claims.sweep(client, self.name, champion.change):
-                self._set_alias(client, CHALLENGER, "")
-                self._set_change(client, max(champion.change, self._state(client).change))
-            return champion
+        with self._port() as port:
+            champion = port.read().champion
+            return self._draft(port, champion) if champion else None
 
     def champion_at(self, version: str) -> RegisteredDraft:
         """The draft that `version` is. UnderstudyError if it was deleted or was not registered by Understudy."""
-        with self._client() as client:
-            return self._draft(client, version)
+        with self._port() as port:
+            return self._draft(port, version)
 
     def versions(self) -> list[RegisteredVersion]:
         """Every version; none if nothing was registered yet."""
-        with self._client() as client:
-            aliases = asdict(self._state(client))
-            found, token = [], None
-            while True:
-                page = client.search_model_versions(f"name = '{self.name}'", max_results=1000, page_token=token)
-                for one in page:
-                    held = tuple(
-                        alias for alias in (CHAMPION, PREVIOUS, CHALLENGER) if aliases[alias] == str(one.version)
-                    )
-                    found.append(RegisteredVersion(str(one.version), held, dict(one.tags)))
-                token = page.token
-                if not token:
-                    return found
+        entry = self.entry()
+        return [
+            RegisteredVersion(version, tuple(alias for alias in ALIASES if entry.aliases.get(alias) == version), tags)
+            for version, tags in entry.versions.items()
+        ]
+
+    def history(self) -> list[Change]:
+        """Every change of the aliases, the oldest first."""
+        return list(self.entry().history)
 
     def withdrawn(self, digest: str) -> Withdrawn | None:
         """The version with these weights, if it was rolled back or not approved in time, and not promoted since; else None."""
-        with self._client() as client:
-            version = find_version(client, self.name, digest)
-            if not version or version == self._state(client).champion:
-                return None
-            tags = self._version(client, version).tags
-            if _ROLLED_BACK in tags:
-                return Withdrawn(version, f"rolled back at {tags[_ROLLED_BACK]}")
-            return Withdrawn(version, f"not approved before {tags[_APPROVE_BEFORE]}") if _EXPIRED in tags else None
+        entry = self.entry()
+        version = _with_digest(entry, digest)
+        if not version or version == entry.champion:
+            return None
+        state = entry.version(version)
+        if state.rolled_back:
+            return Withdrawn(version, f"rolled back at {state.rolled_back}")
+        return Withdrawn(version, f"not approved before {state.approve_before}") if state.expired else None
 
     def proposed(self, digest: str) -> Proposed | None:
         """The version with these weights, if it was registered for approval; else None."""
-        with self._client() as client:
-            version = find_version(client, self.name, digest)
-            return self._proposed(client, version, self._state(client))
+        entry = self.entry()
+        return _proposed(entry, _with_digest(entry, digest))
 
     def drop_overdue(self) -> Proposed | None:
         """Delete the alias `challenger` if nobody approved the draft in time. Returns that draft, or None."""
-        with self._client() as client:
-            state = self._state(client)
-            found = self._proposed(client, state.challenger, state)
-            if found is None or found.version == state.champion or not found.is_overdue:
+        with self._port() as port:
+            entry = port.read().completed
+            found = _proposed(entry, entry.challenger)
+            if found is None or found.version == entry.champion or not found.is_overdue:
                 return None
-            with self._claim(client, state.champion, {"run": "expiry"}) as (state, claim):
-                if state.challenger != found.version:
-                    return None
-                why = f"nobody approved it before {found.approve_before}"
-                self._record_change(client, claim.change, EXPIRE, found.version, "", why=why)
-                client.set_model_version_tag(self.name, found.version, _EXPIRED, utc_now())
-                self._require_unexpired(claim)
-                self._set_alias(client, CHALLENGER, "")
+
+            def plan(now: Entry) -> list[Write]:
+                return aliases.expiry(now, utc_now()) if now.challenger == found.version else []
+
+            self._make_change(port, entry.champion, {"run": "expiry"}, plan)
             return found
 
     def fetch(self, draft: RegisteredDraft, into: Path) -> Path:
@@ -193,8 +167,8 @@ class Registry:
 
         Raises UnderstudyError if the files are missing or are not those that were promoted.
         """
-        with self._client() as client:
-            where = self._files(client, draft)
+        with self._port() as port:
+            where = port.files_of(draft.version)
         return files_of(self.location, where, draft.digest, f"{draft.name} version {draft.version}", into)
 
     def promote(
@@ -230,302 +204,184 @@ class Registry:
             dataset=dataset,
             run_id=run_id,
         )
-        with self._client() as client:
+        was = "" if expected is None else expected.version
+        with self._port() as port:
             try:
-                return self._promote(client, package, expected, why, approval_days)
+                return self._promote(port, package, was, why, approval_days)
             except UnderstudyError:
-                champion = self._current(client)
-                if champion is None or champion.digest != digest:
+                champion = port.read().champion
+                if not champion or (draft := self._draft(port, champion)).digest != digest:
                     raise
-                return champion  # another run promoted the same draft in the meantime
+                return draft  # another run promoted the same draft in the meantime
 
     def _promote(
-        self, client: Any, package: Package, expected: RegisteredDraft | None, why: str, approval_days: int | None
+        self, port: Port, package: Package, expected: str, why: str, approval_days: int | None
     ) -> RegisteredDraft:
-        champion = self._current(client)
-        if champion is not None and champion.digest == package.digest:
-            return champion
-        self._require_expected(champion.version if champion else "", expected)
-        version = find_version(client, self.name, package.digest) or register(client, self.location, self.name, package)
+        entry = port.read().completed
+        if entry.champion and self._draft(port, entry.champion).digest == package.digest:
+            return self._draft(port, entry.champion)
+        self._require_expected(entry.champion, expected)
+        version = _with_digest(entry, package.digest) or port.register(package)
+        run, facts = package.run_id, {"run": package.run_id, "to": version}
         if approval_days is None:
-            return self._make_champion(client, version, expected, PROMOTE, package.run_id, why=why)
-        return self._make_challenger(client, version, expected, package.run_id, why, approval_days)
+            self._make_change(
+                port, expected, facts, lambda now: aliases.promotion(now, version, utc_now(), run=run, why=why)
+            )
+        elif entry.challenger != version or _proposed(entry, version) is None:  # else it keeps its deadline
+            deadline = utc_now(approval_days)
+            self._make_change(
+                port,
+                expected,
+                facts,
+                lambda now: aliases.registration(now, version, utc_now(), run=run, why=why, approve_before=deadline),
+            )
+        return self._draft(port, version)
 
     def approve(self, version: str, expected: str, run: str, by: str, why: str) -> RegisteredDraft:
         """Make a registered version champion in place of version `expected`, because a person said so."""
-        with self._client() as client:
+
+        def plan(now: Entry) -> list[Write]:
+            return aliases.promotion(now, version, utc_now(), action=APPROVE, run=run, by=by, why=why)
+
+        with self._port() as port:
             try:
-                return self._make_champion(client, version, expected, APPROVE, run, by, why)
+                self._make_change(port, expected, {"run": run, "to": version}, plan)
             except UnderstudyError:
-                if self._state(client).champion != version:
-                    raise
-                return self._draft(client, version)  # another person approved it in the meantime
+                if port.read().champion != version:
+                    raise  # else another person approved it in the meantime
+            return self._draft(port, version)
 
-    def _make_champion(
-        self,
-        client: Any,
-        version: str,
-        expected: RegisteredDraft | str | None,
-        action: str,
-        run: str,
-        by: str = "",
-        why: str = "",
-    ) -> RegisteredDraft:
-        with self._claim(client, expected, {"run": run, "to": version}) as (state, claim):
-            number = claim.change
-            self._record_change(
-                client, number, action, state.champion, version, run, by, _and_dropped(why, state, version)
+    def rollback(self, expected: str, target: str, by: str = "", why: str = "") -> None:
+        """Make version `target` champion in place of version `expected`, which is marked as rolled back; with an empty
+        `target` there is no champion afterwards. Raises UnderstudyError if the champion is not `expected`."""
+        with self._port() as port:
+            self._make_change(
+                port,
+                expected,
+                {"run": "rollback"},
+                lambda now: aliases.rollback(now, target, utc_now(), by=by, why=why),
             )
-            for key, value in (
-                ("change", str(number)),
-                ("replaced", state.champion or NONE),
-                ("run", run),
-                ("promoted_at", utc_now()),
-            ):
-                client.set_model_version_tag(self.name, version, f"understudy.{key}", value)
-            self._delete_tags(client, version, _ROLLED_BACK, _EXPIRED)
-            self._set_alias(client, CHALLENGER, version)
-            self._require_unexpired(claim)
-            self._set_alias(client, PREVIOUS, state.champion)
-            self._set_alias(client, CHAMPION, version)
-            self._set_alias(client, CHALLENGER, "")
-        return self._draft(client, version)
 
-    def _make_challenger(
-        self, client: Any, version: str, expected: RegisteredDraft | None, run: str, why: str, days: int
-    ) -> RegisteredDraft:
-        """A draft that is the challenger already keeps its deadline."""
-        state = self._state(client)
-        if state.challenger == version and self._proposed(client, version, state) is not None:
-            return self._draft(client, version)
-        with self._claim(client, expected, {"run": run, "to": version}) as (state, claim):
-            self._record_change(client, claim.change, REGISTER, state.challenger, version, run, why=why)
-            self._delete_tags(client, version, _EXPIRED)
-            client.set_model_version_tag(self.name, version, "understudy.run", run)
-            client.set_model_version_tag(self.name, version, _APPROVE_BEFORE, utc_now(days))
-            self._require_unexpired(claim)
-            self._set_alias(client, CHALLENGER, version)
-        return self._draft(client, version)
+    def follow(self, version: str, by: str = "") -> None:
+        """Make the move of the alias `champion` to `version`, which a person made by hand, a change of the history."""
+        with self._port() as port:
+            self._make_change(
+                port,
+                version,
+                {"run": "move"},
+                lambda now: (
+                    aliases.promotion(now, version, utc_now(), action=MOVE, by=by) if now.is_moved_by_hand else []
+                ),
+            )
 
-    def rollback(self, by: str = "") -> RegisteredDraft | None:
-        """Make `previous` the champion again; the version it had replaced becomes `previous`. Without a `previous` there is no
-        champion afterwards. A challenger was compared with the champion that leaves, so it is no challenger afterwards.
-
-        Returns the new champion. Raises UnderstudyError if there is no champion.
-        """
-        with self._client() as client:
-            before = self._state(client)
-            if not before.champion:
-                raise UnderstudyError(f"{self.name} has no champion: nothing to roll back")
-            with self._claim(client, before.champion, {"run": "rollback"}) as (state, claim):
-                leaving = state.champion
-                tags = self._version(client, leaving).tags
-                target = state.previous
-                if target == leaving:  # a promotion was interrupted between its two aliases
-                    target = self._still_there(client, tags.get("understudy.replaced", NONE))
-                after = self._before(client, target)
-                self._record_change(
-                    client, claim.change, ROLLBACK, leaving, target, by=by, why=_and_dropped("", state, leaving)
-                )
-                client.set_model_version_tag(self.name, leaving, _ROLLED_BACK, utc_now())
-                self._require_unexpired(claim)
-                self._set_alias(client, CHAMPION, target)
-                self._set_alias(client, PREVIOUS, after if after != target else "")
-                self._set_alias(client, CHALLENGER, "")
-            return self._draft(client, target) if target else None
+    def recover(self) -> None:
+        """Complete a change whose process died, or mark it as interrupted, and delete the claims of dead processes. A change
+        that is under way is left alone."""
+        with self._port() as port:
+            entry = port.read()
+            if entry.announced is not None and claims.is_abandoned(port, entry.change + 1):
+                self._make_change(port, entry.completed.champion, {"run": "recovery"}, lambda _: [])
+            claims.sweep(port, entry.change)
 
     def note_export(self, version: str, where: str) -> None:
         """Write into the version's tags where it was exported to."""
-        with self._client() as client:
-            client.set_model_version_tag(self.name, version, "export", where)
-
-    def history(self) -> list[Change]:
-        """Every change of the aliases, the oldest first."""
-        from mlflow.exceptions import MlflowException
-
-        with self._client() as client:
-            try:
-                tags = dict(client.get_registered_model(self.name).tags)
-            except MlflowException as error:
-                if error_code(error) == MISSING:
-                    return []
-                raise
-        numbered = {int(key.removeprefix(_HISTORY)): line for key, line in tags.items() if key.startswith(_HISTORY)}
-        return [read_change(number, line) for number, line in sorted(numbered.items())]
+        with self._port() as port:
+            port.write(aliases.VersionTag(version, "export", where))
 
     @contextlib.contextmanager
-    def _client(self) -> Iterator[Any]:
+    def _port(self) -> Iterator[Port]:
         client = client_for(self.location)
         with answering(self.location):
-            yield client
+            yield Port(client, self.location, self.name)
 
-    def _state(self, client: Any) -> _State:
-        from mlflow.exceptions import MlflowException
-
-        try:
-            model = client.get_registered_model(self.name)
-        except MlflowException as error:
-            if error_code(error) == MISSING:
-                return _State()
-            raise
-        aliases = {str(alias): str(version) for alias, version in dict(model.aliases).items()}
-        change = int(model.tags.get("understudy.change", "0"))
-        champion, previous, challenger = (aliases.get(alias, "") for alias in (CHAMPION, PREVIOUS, CHALLENGER))
-        return _State(champion, previous, challenger, change)
-
-    def _proposed(self, client: Any, version: str, state: _State) -> Proposed | None:
-        tags = self._version(client, version).tags if version else {}
-        if _APPROVE_BEFORE not in tags:
-            return None
-        return Proposed(
-            version=version,
-            approve_before=tags[_APPROVE_BEFORE],
-            rolled_back=tags.get(_ROLLED_BACK, ""),
-            challenger=state.challenger,
-            champion=state.champion,
-        )
-
-    def _version(self, client: Any, version: str) -> Any:
-        from mlflow.exceptions import MlflowException
-
-        try:
-            return client.get_model_version(self.name, version)
-        except MlflowException as error:
-            if error_code(error) == MISSING:
-                raise UnderstudyError(
-                    f"{self.name} has no version {version} in {self.location.uri}: it was deleted; run again"
-                ) from None
-            raise
-
-    def _draft(self, client: Any, version: str) -> RegisteredDraft:
-        found = self._version(client, version)
-        digest = found.tags.get("understudy.digest")
-        if not digest:
+    def _draft(self, port: Port, version: str) -> RegisteredDraft:
+        found = port.version(version)
+        state = aliases.VersionState(found.tags)
+        if not state.digest:
             raise UnderstudyError(
                 f"{self.name} version {version} was not registered by Understudy (no tag "
                 "understudy.digest); move the alias `champion` to one that was, or delete the alias"
             )
         return RegisteredDraft(
             name=self.name,
-            version=str(found.version),
-            digest=digest,
-            change=int(found.tags.get("understudy.change", "0")),
-            run=found.tags.get("understudy.run", ""),
-            mlflow_run=found.run_id or "",
+            version=found.version,
+            digest=state.digest,
+            change=state.change,
+            run=state.run,
+            mlflow_run=found.mlflow_run,
         )
 
-    def _current(self, client: Any) -> RegisteredDraft | None:
-        state = self._state(client)
-        return self._draft(client, state.champion) if state.champion else None
-
-    def _require_expected(self, found: str, expected: RegisteredDraft | str | None) -> None:
-        was = expected.version if isinstance(expected, RegisteredDraft) else expected or ""
-        if found != was:
+    def _require_expected(self, found: str, expected: str) -> None:
+        if found != expected:
             raise UnderstudyError(
                 f"{self.name}: the champion changed since the examination "
-                f"(was version {was or NONE}, is {found or NONE}); run again"
+                f"(was version {expected or NONE}, is {found or NONE}); run again"
             )
 
-    def _require_unexpired(self, claim: claims.Claim) -> None:
-        if claim.expired:
-            raise UnderstudyError(
-                f"{self.name}: the claim {claim.model_name} took too long and may have been taken "
-                "over; no alias was changed, run again"
-            )
+    def _make_change(
+        self, port: Port, expected: str, facts: Mapping[str, str], plan: Callable[[Entry], list[Write]]
+    ) -> None:
+        """Carry out the writes that `plan` decides on for the entry as it is read under the claim."""
+        with self._claim(port, expected, facts) as (entry, claim):
+            for write in plan(entry):
+                if isinstance(write, Alias) and claim.expired:
+                    raise UnderstudyError(
+                        f"{self.name}: the claim {claim.model_name} took too long and may have been taken over; run again"
+                    )
+                port.write(write)
+        claims.sweep(port, claim.change)
 
     @contextlib.contextmanager
-    def _claim(
-        self, client: Any, expected: RegisteredDraft | str | None, facts: Mapping[str, str]
-    ) -> Iterator[tuple[_State, claims.Claim]]:
-        """Hold the exclusive claim to the next change. Yields the state as read under the claim."""
+    def _claim(self, port: Port, expected: str, facts: Mapping[str, str]) -> Iterator[tuple[Entry, claims.Claim]]:
+        """Hold the exclusive claim to the next change, once an interrupted one is completed. Yields the entry as read under the
+        claim."""
         give_up = time.monotonic() + _WAIT_SECONDS
         while True:
-            state = self._state(client)
-            self._require_expected(state.champion, expected)
-            claim = claims.take(client, self.name, state.change + 1, {**facts, "champion": state.champion or NONE})
-            if isinstance(claim, claims.Claim):
-                if claim.generation == 1:
-                    break
-                self._note_interrupted(client, claim.change)
-                self._set_change(client, claim.change)  # the number of the process that died is not used again
-                claims.release(client, claim)
+            entry = port.read()
+            self._require_expected(entry.completed.champion, expected)
+            claim = claims.take(port, entry.change + 1, {**facts, "champion": entry.champion or NONE})
+            if isinstance(claim, claims.Held):
+                if time.monotonic() > give_up:
+                    raise UnderstudyError(
+                        f"{self.name}: another promotion or rollback is under way ({claim.holder}, held "
+                        f"as {claim.model_name}); run again, an abandoned claim is taken over after "
+                        f"{claims.STALE_SECONDS / 60:.0f} minutes"
+                    )
+                time.sleep(0.2)
                 continue
-            if time.monotonic() > give_up:
-                raise UnderstudyError(
-                    f"{self.name}: another promotion or rollback is under way ({claim.holder}, held "
-                    f"as {claim.model_name}); run again, an abandoned claim is taken over after "
-                    f"{claims.STALE_SECONDS / 60:.0f} minutes"
-                )
-            time.sleep(0.2)
-        try:
-            again = self._state(client)
-            self._require_expected(again.champion, expected)
-            if again.change + 1 != claim.change:
-                raise UnderstudyError(f"{self.name}: another process changed the champion in the meantime; run again")
-            yield again, claim
-            # Last: once the number is set, the next claim can be taken.
-            self._set_change(client, claim.change)
-        finally:
-            claims.release(client, claim)
-        claims.sweep(client, self.name, claim.change)
+            try:
+                entry = port.read()
+                if entry.change + 1 != claim.change:
+                    continue  # another process has made this change
+                if entry.announced is not None or claim.generation > 1:
+                    self._complete(port, entry, claim)
+                    continue
+                self._require_expected(entry.champion, expected)
+                yield entry, claim
+                return
+            finally:
+                claims.release(port, claim)
 
-    def _note_interrupted(self, client: Any, number: int) -> None:
-        """Say in the history that a process died before the change that it had announced."""
-        line = client.get_registered_model(self.name).tags.get(f"{_HISTORY}{number:06d}")
-        if line is None:
-            return
-        change, state = read_change(number, line), self._state(client)
-        if change.new != ((state.challenger if change.moves_challenger else state.champion) or NONE):
-            line = replace(change, why="interrupted, nothing changed").line
-            client.set_registered_model_tag(self.name, f"{_HISTORY}{number:06d}", line)
-
-    def _set_change(self, client: Any, number: int) -> None:
-        client.set_registered_model_tag(self.name, "understudy.change", str(number))
-
-    def _record_change(
-        self, client: Any, number: int, action: str, old: str, new: str, run: str = "", by: str = "", why: str = ""
-    ) -> None:
-        change = Change(number=number, time=utc_now(), action=action, old=old, new=new, run=run, by=by, why=why)
-        client.set_registered_model_tag(self.name, f"{_HISTORY}{number:06d}", change.line)
-
-    def _delete_tags(self, client: Any, version: str, *names: str) -> None:
-        tags = self._version(client, version).tags
-        for name in names:
-            if name in tags:
-                client.delete_model_version_tag(self.name, version, name)
-
-    def _set_alias(self, client: Any, alias: str, version: str) -> None:
-        if version:
-            client.set_registered_model_alias(self.name, alias, version)
-        else:
-            client.delete_registered_model_alias(self.name, alias)
-
-    def _before(self, client: Any, version: str) -> str:
-        """The version that `version` replaced when it was promoted, unless that was rolled back or deleted since."""
-        if not version:
-            return ""
-        return self._still_there(client, self._version(client, version).tags.get("understudy.replaced", NONE))
-
-    def _still_there(self, client: Any, version: str) -> str:
-        if version == NONE:
-            return ""
-        try:
-            return "" if _ROLLED_BACK in self._version(client, version).tags else version
-        except RegistryUnavailable:
-            raise
-        except UnderstudyError:
-            return ""
-
-    def _files(self, client: Any, draft: RegisteredDraft) -> str:
-        version = self._version(client, draft.version)
-        if str(version.source).startswith("models:/"):
-            model_id = str(version.source).removeprefix("models:/")
-            return str(client.get_logged_model(model_id).artifact_location)
-        return str(version.source)
+    def _complete(self, port: Port, entry: Entry, claim: claims.Claim) -> None:
+        """Do what the process that died had left to do. Its number is not used again."""
+        for write in aliases.recovery(entry) or [aliases.numbered(claim.change)]:
+            port.write(write)
 
 
-def _and_dropped(why: str, state: _State, version: str) -> str:
-    """`why`, and that a challenger other than `version` is none any more."""
-    if state.challenger in ("", version):
-        return why
-    return "; ".join([*([why] if why else []), f"challenger {state.challenger} was compared with another champion"])
+def _with_digest(entry: Entry, digest: str) -> str:
+    """The oldest version with these weights, such as one of an interrupted promotion; empty if there is none."""
+    found = [version for version in entry.versions if entry.version(version).digest == digest]
+    return min(found, key=int, default="")
+
+
+def _proposed(entry: Entry, version: str) -> Proposed | None:
+    state = entry.version(version)
+    if not state.approve_before:
+        return None
+    return Proposed(
+        version=version,
+        approve_before=state.approve_before,
+        rolled_back=state.rolled_back,
+        challenger=entry.challenger,
+        champion=entry.champion,
+    )

@@ -18,8 +18,9 @@ from pipeline.config.loading import parse_config
 from pipeline.config.root import Config
 from pipeline.config.stored import run_config
 from pipeline.errors import UsageError
+from pipeline.registry.aliases import ALIASES
 from pipeline.registry.mlflow_client import store_database, tracking_location
-from pipeline.registry.registry import CHALLENGER, CHAMPION, PREVIOUS, Registry, registered_name
+from pipeline.registry.registry import Registry, registered_name
 from pipeline.running.needs import needs_of
 from pipeline.store.artifacts import MANIFEST, Store, read_manifest
 from pipeline.store.files import read_user_json
@@ -27,7 +28,6 @@ from pipeline.store.runs import RunRecord, list_runs, load_run, run_directory, r
 
 DAY = 86400.0
 _ENDED = ("finished", "refused")
-_ALIASES = (CHAMPION, PREVIOUS, CHALLENGER)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ def review(store: Store, policy: Policy) -> list[Entry]:
     champions = set()
     for registry in _registries(store, records):
         for version in registry.versions():
-            aliases = [alias for alias in _ALIASES if alias in version.aliases]
+            aliases = [alias for alias in ALIASES if alias in version.aliases]
             if not aliases and policy.aliased_only:
                 continue
             why = aliases[0] if aliases else "registered"

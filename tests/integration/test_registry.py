@@ -16,7 +16,9 @@ import pytest
 from pipeline.errors import RegistryUnavailable, UnderstudyError, UsageError
 from pipeline.models.files import model_digest
 from pipeline.registry import claims
+from pipeline.registry.aliases import Alias, Write
 from pipeline.registry.mlflow_client import client_for
+from pipeline.registry.port import Port
 from pipeline.registry.registry import RegisteredDraft, Registry, registered_name, registry_for
 from pipeline.store.artifacts import Store
 from tests.integration.mlflow_fixtures import config_of, make_draft, mlflow_template, store
@@ -53,6 +55,13 @@ def aliases(registry: Registry) -> dict[str, str]:
 
 def models(registry: Registry) -> list[str]:
     return sorted(model.name for model in client_for(registry.location).search_registered_models())
+
+
+def roll_back(registry: Registry) -> RegisteredDraft | None:
+    """To the version that the registry entry names."""
+    entry = registry.entry()
+    registry.rollback(entry.champion, entry.rollback_target)
+    return registry.champion()
 
 
 def prompts(registry: Registry) -> list[str]:
@@ -206,7 +215,7 @@ def test_a_promotion_that_was_killed_is_finished(
     """A death between claim and alias leaves one version, and the next attempt takes the claim over at once."""
     draft = make_draft(tmp_path / "draft")
     with monkeypatch.context() as patch:
-        patch.setattr(Registry, "_set_alias", _die)
+        patch.setattr(Port, "write", _die_at_an_alias)
         patch.setattr(claims, "release", lambda *_: None)  # a killed process releases nothing
         patch.setattr(claims, "_process", lambda pid: "999999999 1")  # nor does it live
         with pytest.raises(KeyboardInterrupt):
@@ -221,14 +230,23 @@ def test_a_promotion_that_was_killed_is_finished(
     assert prompts(registry) == []
 
 
-def _die(*_: object) -> None:
-    raise KeyboardInterrupt
+_write = Port.write
+
+
+def _die_at_an_alias(port: Port, write: Write) -> None:
+    if isinstance(write, Alias):
+        raise KeyboardInterrupt
+    _write(port, write)
 
 
 def _claim(registry: Registry, change: int = 1) -> claims.Claim:
-    claim = claims.take(client_for(registry.location), registry.name, change, {})
+    claim = claims.take(port_of(registry), change, {})
     assert isinstance(claim, claims.Claim)
     return claim
+
+
+def port_of(registry: Registry) -> Port:
+    return Port(client_for(registry.location), registry.location, registry.name)
 
 
 def test_a_claim_is_in_no_list_of_models(registry: Registry, tmp_path: Path) -> None:
@@ -236,7 +254,7 @@ def test_a_claim_is_in_no_list_of_models(registry: Registry, tmp_path: Path) -> 
     promote(registry, make_draft(tmp_path / "draft"))
     claim = _claim(registry, change=2)
     during = models(registry)
-    claims.release(client_for(registry.location), claim)
+    claims.release(port_of(registry), claim)
 
     assert [registry.name] == during == models(registry)
     assert [] == prompts(registry)
@@ -258,12 +276,12 @@ def test_claim_of_a_dead_process_is_taken_over_once(
     registry: Registry, monkeypatch: pytest.MonkeyPatch, process: str
 ) -> None:
     """Of two processes that find the same stale claim only one gets the next one."""
-    client = client_for(registry.location)
+    port = port_of(registry)
     with monkeypatch.context() as patch:
         patch.setattr(claims, "_process", lambda pid: process)
         _claim(registry)
-    second = claims.take(client, registry.name, 1, {})
-    third = claims.take(client, registry.name, 1, {})
+    second = claims.take(port, 1, {})
+    third = claims.take(port, 1, {})
     assert isinstance(second, claims.Claim)
     assert second.generation == 2
     assert isinstance(third, claims.Held)
@@ -281,31 +299,29 @@ def test_a_process_is_known_by_the_time_of_its_start() -> None:
 
 def test_old_claim_of_another_machine_is_taken_over(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     """For a claim of another machine the age decides; the old holder sees that its claim has expired."""
-    client = client_for(registry.location)
+    port = port_of(registry)
     with monkeypatch.context() as patch:
         patch.setattr(claims, "_machine", lambda: "elsewhere")
         first = _claim(registry)
-    assert isinstance(claims.take(client, registry.name, 1, {}), claims.Held)
+    assert isinstance(claims.take(port, 1, {}), claims.Held)
     later = time.time() + claims.STALE_SECONDS + 1
     monkeypatch.setattr(time, "time", lambda: later)
     assert first.expired
-    assert isinstance(claims.take(client, registry.name, 1, {}), claims.Claim)
+    assert isinstance(claims.take(port, 1, {}), claims.Claim)
 
 
 def test_rollbacks_end_without_a_champion(registry: Registry, tmp_path: Path) -> None:
-    """Each rollback restores the replaced version; after the last there is nothing to roll back."""
+    """Each rollback restores the replaced version."""
     first = promote(registry, make_draft(tmp_path / "a", b"a"))
     second = promote(registry, make_draft(tmp_path / "b", b"b"), first)
     promote(registry, make_draft(tmp_path / "c", b"c"), second)
-    back = registry.rollback()
+    back = roll_back(registry)
     assert back is not None
     assert (back.version, aliases(registry)) == ("2", {"champion": "2", "previous": "1"})
-    assert registry.rollback() is not None
+    assert roll_back(registry) is not None
     assert aliases(registry) == {"champion": "1"}
-    assert registry.rollback() is None
+    assert roll_back(registry) is None
     assert registry.champion() is None
-    with pytest.raises(UnderstudyError, match="nothing to roll back"):
-        registry.rollback()
     tags = client_for(registry.location).get_registered_model(registry.name).tags
     assert [key for key in sorted(tags) if ".history." in key] == [f"understudy.history.{n:06d}" for n in range(1, 7)]
     assert "rollback 1 -> none" in tags["understudy.history.000006"]
@@ -315,7 +331,7 @@ def test_promotion_again_after_a_rollback(registry: Registry, tmp_path: Path) ->
     """A draft that was rolled back and passes again keeps its version."""
     first = promote(registry, make_draft(tmp_path / "a", b"a"))
     second = promote(registry, make_draft(tmp_path / "b", b"b"), first)
-    registry.rollback()
+    roll_back(registry)
     again = promote(registry, tmp_path / "b", first)
     assert again.version == second.version
     assert again.change == 4
@@ -327,11 +343,11 @@ def test_a_draft_that_was_promoted_again_is_not_rolled_back(registry: Registry, 
     draft = make_draft(tmp_path / "a", b"a")
     digest = model_digest(draft)
     promote(registry, draft)
-    registry.rollback()
+    roll_back(registry)
     off = registry.withdrawn(digest)
     again = promote(registry, draft)
     promote(registry, make_draft(tmp_path / "b", b"b"), again)
-    replaced, back = registry.withdrawn(digest), registry.rollback()
+    replaced, back = registry.withdrawn(digest), roll_back(registry)
 
     assert off is not None
     assert replaced is None
@@ -343,7 +359,7 @@ def test_a_champion_set_by_hand_is_not_rolled_back(registry: Registry, tmp_path:
     """The alias says what is in use, whatever was rolled back before."""
     draft = make_draft(tmp_path / "a", b"a")
     promote(registry, draft)
-    registry.rollback()
+    roll_back(registry)
     client_for(registry.location).set_registered_model_alias(registry.name, "champion", "1")
 
     assert registry.withdrawn(model_digest(draft)) is None
