@@ -1,4 +1,4 @@
-"""The retraining loop as an Airflow 3 DAG: one task per stage, then a reload of the servers, and a report at the end.
+"""The retraining loop as an Airflow 3 DAG: one task per stage, then what follows the champion, and a report at the end.
 
 Imports Airflow and the standard library only: the heavy libraries are in another environment, behind the `understudy`
 command. The only state in the DAG is the run id. Everything else is in the store, so a task that is cleared or retried reuses
@@ -21,9 +21,9 @@ LONG = ("generate", "distill")  # they keep finished parts, so a retry continues
 # Parameters are passed to bash as environment variables, never as command text: each value is one argument.
 # With `--name=value` and `--`, a value that begins with a dash is not read as an option. With `exec`, a timeout of Airflow
 # signals the command itself.
-STAGE_COMMAND = """
+_CALL = """
 set -e
-call=("$RETRAIN_EXECUTABLE" stage "$RETRAIN_STAGE" "--run=$RETRAIN_RUN" "--store=$RETRAIN_STORE")
+call=("$RETRAIN_EXECUTABLE" WORDS "--store=$RETRAIN_STORE")
 while IFS= read -r override; do
     if [[ -n $override ]]; then call+=("--set=$override"); fi
 done <<< "$RETRAIN_OVERRIDES"
@@ -31,20 +31,10 @@ call+=(-- "$RETRAIN_CONFIG")
 printf 'calling:'; printf ' %q' "${call[@]}"; printf '\\n'
 exec "${call[@]}"
 """
-
-# The Airflow Variable `understudy_reload` is a webhook (http:// or https://) or the absolute path of a program. It is no
-# parameter of a run: a user who may start a run must not choose what is called.
-EXIT_SKIPPED = 99
-RELOAD_COMMAND = """
-case "$RETRAIN_RELOAD" in
-    "") echo "nothing to reload: the Variable understudy_reload is not set"; exit 99 ;;
-    http://*|https://*)
-        exec curl --fail --silent --show-error --max-time 60 --data-urlencode "run=$RETRAIN_RUN" \\
-            --data-urlencode "store=$RETRAIN_STORE" -- "$RETRAIN_RELOAD" ;;
-    /*) exec "$RETRAIN_RELOAD" "$RETRAIN_RUN" "$RETRAIN_STORE" ;;
-    *) echo "understudy_reload: give a URL or an absolute path"; exit 1 ;;
-esac
-"""
+STAGE_COMMAND = _CALL.replace("WORDS", 'stage "$RETRAIN_STAGE" "--run=$RETRAIN_RUN"')
+# `promote.notice` in the config file names the webhook or program that reloads the servers. A run's parameters cannot: the
+# command refuses `--set promote.notice`, because a user who may start a run must not choose what is called.
+SETTLE_COMMAND = _CALL.replace("WORDS", "champion settle")
 
 REPORT_COMMAND = 'exec "$RETRAIN_EXECUTABLE" show "--store=$RETRAIN_STORE" -- "$RETRAIN_RUN"'
 
@@ -60,7 +50,7 @@ ENVIRONMENT = {
 DOC = """
 ### Retrains a draft model and promotes it only if it is better
 
-`pair → corpus → generate → distill → quantize → evaluate → gate → promote`, then `reload` and `report`.
+`pair → corpus → generate → distill → quantize → evaluate → gate → promote`, then `settle` and `report`.
 Each task calls `understudy stage NAME`; no code of the pipeline runs in Airflow's own environment.
 
 | you see | it means |
@@ -68,7 +58,7 @@ Each task calls `understudy stage NAME`; no code of the pipeline runs in Airflow
 | all green | the new draft is the champion, or the champion already *is* this draft |
 | `gate` and `promote` skipped, the run green | **refused**: not proved better. Nothing failed, nothing changed |
 | only `promote` skipped | refused by `promote`, such as a draft that was rolled back: its log says why |
-| only `reload` skipped | no reload is set up (see below) |
+| `settle` red | the champion was promoted, but could not be exported or the servers were not told: its last line says why |
 | a red task, the run red | a failure; the last line of its log says what to do. Clear the task to continue the run |
 
 The reasons for a refusal are in the logs of `gate` and `report`. `report` always prints the figures of the run; it is a
@@ -78,10 +68,9 @@ teardown, so it runs after a failure and does not hide it.
 `overrides` are `key=value`, as for `--set`. `run_id` is the run in the store; if it is empty, the id of the DAG run is used,
 so clearing a task continues the same run. `executable` is the `understudy` command of the environment that has it.
 
-**Reload.** After `promote`, `reload` calls what the Airflow Variable `understudy_reload` names, and is skipped without it: a
-webhook (`https://...`, called with POST and the fields `run` and `store`), or a program on the worker (an absolute path, called
-with the run and the store). It is called after every run that was not refused, also if the champion stayed; with
-`promote.export` the servers find the champion's files behind one link.
+**Servers.** `promote` already exports the champion (`promote.export`) and tells the servers (`promote.notice`: a webhook, or a
+program on the worker; in the config file only). `settle` calls `understudy champion settle`, which does what is still due: a
+champion that a person approved, rolled back or moved since, or a notice that was not accepted. It does nothing twice.
 
 **Defaults of scheduled runs** come from the environment of the DAG processor:
 
@@ -152,15 +141,15 @@ def _stage_task(stage: str) -> BashOperator:
     )
 
 
-def _reload_task() -> BashOperator:
-    """Tells the servers that there may be another champion."""
+def _settle_task() -> BashOperator:
+    """Export, records and notice follow the champion."""
     return BashOperator(
-        task_id="reload",
-        bash_command=RELOAD_COMMAND,
-        env=ENVIRONMENT | {"RETRAIN_RELOAD": "{{ var.value.get('understudy_reload', '') }}"},
+        task_id="settle",
+        bash_command=SETTLE_COMMAND,
+        env=ENVIRONMENT,
         append_env=True,
-        skip_on_exit_code=EXIT_SKIPPED,
-        execution_timeout=timedelta(minutes=30),
+        skip_on_exit_code=None,
+        execution_timeout=timedelta(hours=1),
         do_xcom_push=False,
     )
 
@@ -198,4 +187,4 @@ with DAG(
     },
     tags=["understudy", "speculative-decoding"],
 ):
-    chain(*(_stage_task(stage) for stage in STAGES), _reload_task(), _report_task())
+    chain(*(_stage_task(stage) for stage in STAGES), _settle_task(), _report_task())

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.commands.champion import export, history, promote, rollback
+from pipeline.commands.champion import export, history, promote, rollback, settle
 from pipeline.commands.check import check
 from pipeline.commands.compare import compare
 from pipeline.commands.decode import decode
@@ -70,7 +70,9 @@ def _group(name: str, text: str, commands: Iterable[Callable[..., None]]) -> Non
 
 
 _group("latency", "Predict latency, speedup and the best draft length by load.", (fit, predict, schedule, explain))
-_group("champion", "Approve, roll back, list or export the drafts in use.", (promote, rollback, history, export))
+_group(
+    "champion", "Approve, roll back, list or export the drafts in use.", (promote, rollback, settle, history, export)
+)
 _group("store", "Maintain the store of artifacts and runs.", (gc, sync))
 
 _DISK_ERRORS = {

@@ -6,6 +6,7 @@ from typing import Any
 
 from pipeline.config.quantize import Variant
 from pipeline.errors import UnderstudyError
+from pipeline.handover.approval import approval_command
 from pipeline.judgement.decision_file import read_decision
 from pipeline.judgement.headline import baseline_name, gain_in_words, points
 from pipeline.judgement.policy import examination_age
@@ -15,7 +16,6 @@ from pipeline.models.stored_pair import read_pair
 from pipeline.registry.registry import Proposed, RegisteredDraft, Registry, Withdrawn
 from pipeline.registry.run_content import model_figures
 from pipeline.report.card import card, examined, version_description
-from pipeline.running.approval import approval_command
 from pipeline.running.context import Outcome, StageContext
 from pipeline.running.settings import PromoteSettings
 from pipeline.running.tasks import UNQUANTIZED, draft_input, examination_input
@@ -70,23 +70,12 @@ def _check_export(context: StageContext[PromoteSettings], chosen: Variant) -> No
     """What the engine cannot load is found before the draft is registered."""
     settings = context.settings.promote.export
     if settings is not None:
-        from pipeline.export.promoted import check_export
         from pipeline.export.subject import run_subject
+        from pipeline.handover.link import check_export
         from pipeline.store.runs import require_run
 
         store = Store(context.store)
         check_export(settings, run_subject(store, require_run(store, context.run_id), chosen, "the candidate"))
-
-
-def _export(context: StageContext[PromoteSettings], champion: RegisteredDraft) -> dict[str, str]:
-    """With `promote.export`, where the champion is exported to."""
-    settings = context.settings.promote.export
-    if settings is None:
-        return {}
-    from pipeline.export.promoted import export_champion
-
-    registry, store = context.resources.registry, Store(context.store)
-    return {"export": str(export_champion(settings, registry, store, champion, context.progress))}
 
 
 def _too_old(context: StageContext[PromoteSettings]) -> str | None:
@@ -100,7 +89,8 @@ def _too_old(context: StageContext[PromoteSettings]) -> str | None:
 
 
 def _already_champion(context: StageContext[PromoteSettings], registry: Registry, digest: str) -> Outcome:
-    champion = registry.settled_champion()
+    registry.recover()
+    champion = registry.champion()
     if champion is None or champion.digest != digest:
         raise UnderstudyError(
             f"{registry.name}: the champion changed since the examination "
@@ -135,7 +125,6 @@ def _report(context: StageContext[PromoteSettings], champion: RegisteredDraft, r
     write_json(context.out / "promotion.json", {"result": result, **asdict(champion)})
     context.progress.line(f"{champion.name} version {champion.version}: {result}")
     notes: dict[str, Any] = {"result": result, "name": champion.name, "version": champion.version}
-    notes |= _export(context, champion)
     return Outcome({"change": float(champion.change)}, notes=notes)
 
 

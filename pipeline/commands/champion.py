@@ -9,7 +9,6 @@ from pipeline.commands.options import DEFAULT_STORE, ConfigPath, Overrides, Stor
 
 if TYPE_CHECKING:
     from pipeline.config.root import Config
-    from pipeline.registry.registry import Registry
     from pipeline.store.artifacts import Store
 
 
@@ -26,9 +25,10 @@ def promote(
     registered files are intact. Exit 3 if one of them fails, or if promote.approval_days have passed.
     """
     from pipeline.config.stored import run_config
+    from pipeline.handover.approval import approve_run
+    from pipeline.handover.notice import check_receiver
+    from pipeline.handover.settle import handover
     from pipeline.progress import Progress
-    from pipeline.registry.tracking import Tracker
-    from pipeline.running.approval import approve_run
     from pipeline.store.artifacts import Store
     from pipeline.store.runs import require_run
 
@@ -36,35 +36,61 @@ def promote(
     record = require_run(where, run)
     config = run_config(record)
     _require_registry(config, where)
-    champion = approve_run(where, record, force_promote)
-    Tracker(config, where, Progress()).sync(record)  # the run's verdict is another now
-    typer.echo(f"{champion.name}: version {champion.version} is champion (draft {champion.digest})")
-    if config.promote.export is not None:
-        from pipeline.export.promoted import export_champion
-        from pipeline.registry.registry import registry_for
-
-        out = export_champion(config.promote.export, registry_for(config, where), where, champion, Progress())
-        typer.echo(f"exported to {out}")
+    check_receiver(config.promote.notice)
+    with handover(config, where, Progress()) as scope:
+        approve_run(scope, record, force_promote)
 
 
-def rollback(config: ConfigPath, overrides: Overrides = None, store: StorePath = DEFAULT_STORE) -> None:
-    """Make the previous champion the champion again. Without a previous one there is no champion afterwards.
+def rollback(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    store: StorePath = DEFAULT_STORE,
+    to: Annotated[
+        str | None, typer.Option(metavar="VERSION", help="The version to return to; by default the previous champion.")
+    ] = None,
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; goes into the history and the notice.")] = "",
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Roll back even if no champion is left. Servers then find no draft.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would happen, and change nothing.")] = False,
+) -> None:
+    """Make the previous champion the champion again.
 
-    Later runs do not promote the draft that was rolled back, unless they are called with --force-promote.
+    The exported link, the records of the runs and MLflow follow, and the receiver of promote.notice is told. Later runs do not
+    promote the draft that was rolled back, unless they are called with --force-promote. A rollback that was interrupted is
+    completed, and not repeated.
     """
-    from pipeline.running.approval import approver
+    from pipeline.handover.notice import check_receiver
+    from pipeline.handover.rollback import Rollback, roll_back
+    from pipeline.handover.settle import handover
+    from pipeline.progress import Progress
 
-    registry = _registry(config, overrides, store)
-    champion = registry.rollback(by=approver())
-    if champion is None:
-        typer.echo(
-            f"{registry.name} has no champion now: there was none before; the next candidate is compared with the base draft"
-        )
-    else:
-        typer.echo(f"{registry.name}: version {champion.version} is champion again (draft {champion.digest})")
-    typer.echo(
-        "Later runs do not promote the draft that was rolled back, except with `understudy run CONFIG --force-promote`."
-    )
+    read, where = _config_and_store(config, overrides, store)
+    check_receiver(read.promote.notice)
+    asked = Rollback(to=to, reason=" ".join(reason.split()), may_leave_none=yes, dry_run=dry_run)
+    with handover(read, where, Progress()) as scope:
+        said = roll_back(scope, asked)
+    if dry_run:
+        typer.echo(f"dry run: {said}")
+
+
+def settle(config: ConfigPath, overrides: Overrides = None, store: StorePath = DEFAULT_STORE) -> None:
+    """Bring link, records and notice in line with the champion.
+
+    Promotion, approval and rollback do this themselves. Call it after one of them was interrupted or failed half-way, after the
+    alias champion was moved by hand, and on a machine that serves what another machine promotes. Exit 3 if the alias was moved by
+    hand to a version that did not pass its gate, was not approved (promote.by_hand) or was rolled back: then the link stays.
+    """
+    from pipeline.handover.notice import check_receiver
+    from pipeline.handover.settle import settle as settle_config
+    from pipeline.progress import Progress
+    from pipeline.registry.registry import registered_name
+
+    read, where = _config_and_store(config, overrides, store)
+    check_receiver(read.promote.notice)
+    entry = settle_config(read, where, Progress())
+    champion = f"version {entry.champion} is champion" if entry.champion else "there is no champion"
+    typer.echo(f"{registered_name(read)}: {champion}; settled")
 
 
 def history(config: ConfigPath, overrides: Overrides = None, store: StorePath = DEFAULT_STORE) -> None:
@@ -72,14 +98,19 @@ def history(config: ConfigPath, overrides: Overrides = None, store: StorePath = 
 
     Registrations for approval, approvals, promotions and rollbacks are listed, the oldest first.
     """
+    from pipeline.handover.difference import report_difference
+    from pipeline.progress import Progress
+    from pipeline.registry.registry import registry_for
     from pipeline.report.history import print_history
 
-    registry = _registry(config, overrides, store)
+    read, where = _config_and_store(config, overrides, store)
+    registry = registry_for(read, where)
     changes = registry.history()
     if not changes:
         typer.echo(f"{registry.name}: nothing was promoted yet")
     else:
         print_history(changes)
+    report_difference(read, where, Progress())
 
 
 def export(
@@ -134,14 +165,13 @@ def export(
     typer.echo(f"{subject.label}: exported for {plan.facts.title} to {write_export(plan, progress)}")
 
 
-def _registry(config: "Path", overrides: list[str] | None, store: "Path") -> "Registry":
+def _config_and_store(config: "Path", overrides: list[str] | None, store: "Path") -> "tuple[Config, Store]":
     from pipeline.config.loading import load_config
-    from pipeline.registry.registry import registry_for
     from pipeline.store.artifacts import Store
 
     read, where = load_config(config, overrides or []), Store(store)
     _require_registry(read, where)
-    return registry_for(read, where)
+    return read, where
 
 
 def _require_registry(config: "Config", store: "Store") -> None:

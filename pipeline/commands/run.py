@@ -52,6 +52,9 @@ def run(
         _dry_run(resolved)
         return
     from pipeline.commands.stage_runs import stage_runs
+    from pipeline.handover.difference import report_difference
+    from pipeline.handover.notice import check_receiver
+    from pipeline.handover.settle import settle
     from pipeline.progress import Progress
     from pipeline.report.run_page import render_page
     from pipeline.report.show import print_summary
@@ -59,12 +62,16 @@ def run(
     from pipeline.running.begin import begin
     from pipeline.running.runner import Runner
 
+    check_receiver(resolved.promote.notice)
     target, progress = Store(store), Progress()
     record = begin(resolved, target, run_id, progress, verify)
     progress.line(f"run {record.id} in {target.root}")
     runner = Runner(target, record, progress, stage_runs(), render_page, verify, force_promote)
+    report_difference(resolved, target, progress)
     try:
         runner.run(from_, until)
+        if until == STAGE_NAMES[-1]:
+            settle(resolved, target, progress)
     finally:
         print_summary(summarise(target, record))
 

@@ -22,6 +22,8 @@ def stage(
     """Run one stage of a run. The stages before it must be finished. A scheduler calls this once a stage."""
     from pipeline.commands.stage_runs import stage_runs
     from pipeline.config.loading import load_config
+    from pipeline.handover.notice import check_receiver
+    from pipeline.handover.settle import settle
     from pipeline.progress import Progress
     from pipeline.report.run_page import render_page
     from pipeline.running.begin import begin
@@ -34,6 +36,10 @@ def stage(
     target, progress = Store(store), Progress()
     if name != STAGE_NAMES[0] and load_run(target, run_id) is None:
         raise UsageError(f"--run {run_id}: no such run in {target.root}; the first stage, {STAGE_NAMES[0]}, creates it")
-    record = begin(load_config(config, set_ or ()), target, run_id, progress)
+    resolved = load_config(config, set_ or ())
+    check_receiver(resolved.promote.notice)
+    record = begin(resolved, target, run_id, progress)
     runner = Runner(target, record, progress, stage_runs(), render_page, force_promote=force_promote)
     runner.run(name, name)
+    if name == STAGE_NAMES[-1]:
+        settle(resolved, target, progress)

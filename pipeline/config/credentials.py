@@ -10,8 +10,9 @@ _IN_QUERY = re.compile(r"\?.*(password|passwd|pwd|token|secret|api_?key)(=|%3d)"
 _USER = re.compile(r"(://)\S*@")
 
 
-def credentials_in(uri: str) -> str | None:
+def credentials_in(uri: str, remedy: str = f"set {LOGIN} in the environment") -> str | None:
     """What is wrong with a URI that holds credentials, and what to do, without the credentials; None where it holds none.
+    `remedy`: where credentials belong instead.
 
     A user alone is allowed for a database. An `@` in the path of a server's URI has to be written as %40, because a password may
     contain a `/`.
@@ -25,7 +26,7 @@ def credentials_in(uri: str) -> str | None:
             )
         return None
     if _IN_QUERY.search(rest) or (scheme not in _FILES and "@" in rest):
-        return f"it holds credentials; leave them out and set {LOGIN} in the environment"
+        return f"it holds credentials; leave them out and {remedy}"
     return None
 
 

@@ -1,5 +1,6 @@
 """From a YAML file and `--set` overrides to a frozen Config, or to one clear line per mistake."""
 
+import copy
 import difflib
 import re
 import typing
@@ -94,8 +95,12 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     raw = _read(path)
     if not isinstance(raw, dict):
         raise UsageError(f"{path}: a config must be a mapping of sections, not {type(raw).__name__}")
+    receiver = _notice(raw)
     for override in overrides:
         _apply(raw, override)
+    if _notice(raw) != receiver:
+        # Who may start a run may set its settings, and must not choose which program is called.
+        raise UsageError("--set promote.notice: set it in the config file; --set does not change who is called")
     config = parse_config(raw, str(path), overrides)
     return _anchored(config, path.resolve().parent, str(path))
 
@@ -111,6 +116,12 @@ def parse_config(raw: Any, where: str, overrides: Sequence[str] = ()) -> Config:
             printable(f"{_blamed(_location(item), overrides, where)}: {_explain(item)}") for item in error.errors()
         ]
         raise UsageError("\n".join(lines)) from None
+
+
+def _notice(raw: Any) -> Any:
+    """A copy of `promote.notice` as it was written; None where it is not set."""
+    promote = raw.get("promote") if isinstance(raw, dict) else None
+    return copy.deepcopy(promote.get("notice")) if isinstance(promote, dict) else None
 
 
 def _read(path: Path) -> Any:

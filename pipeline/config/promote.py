@@ -1,6 +1,6 @@
 """The registry entry and the tracking server."""
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from pipeline.config.base import Section
 from pipeline.config.credentials import credentials_in
@@ -20,6 +20,47 @@ class ExportConfig(Section):
         default=None,
         description="With engine llama.cpp: the path of its convert_hf_to_gguf.py; null: LLAMA_CPP_CONVERTER.",
     )
+
+
+class NoticeConfig(Section):
+    """Who is told that the champion has changed: a webhook or a program (docs/champion.md). Set it in the config file: `--set`
+    does not change it."""
+
+    url: str | None = Field(
+        default=None,
+        description="A webhook, http:// or https://. It receives a POST with JSON, and accepts with a status of 200 to 299.",
+    )
+    program: str | None = Field(
+        default=None,
+        pattern="^/",
+        description="The absolute path of a program. It receives the JSON on its standard input, and accepts with exit code 0.",
+    )
+    key_variable: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
+        description="Name of the environment variable that holds the bearer token of the webhook. The token is stored nowhere.",
+    )
+    timeout_seconds: float = Field(
+        default=60.0, gt=0, le=3600, description="Seconds after which a receiver that has not answered is given up."
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _is_a_url(cls, url: str | None) -> str | None:
+        if url is not None:
+            if mistake := credentials_in(url, "put a token into the environment variable named by key_variable"):
+                raise ValueError(mistake)
+            if not url.startswith(("http://", "https://")) or url.endswith("://"):
+                raise ValueError(f"{url} is not a URL; write http://host:port/path or https://host/path")
+        return url
+
+    @model_validator(mode="after")
+    def _has_one_receiver(self) -> "NoticeConfig":
+        if (self.url is None) == (self.program is None):
+            raise ValueError("give one receiver: url or program")
+        if self.program is not None and self.key_variable is not None:
+            raise ValueError("key_variable is for a url; a program reads its own environment")
+        return self
 
 
 class PromoteConfig(Section):
@@ -46,7 +87,11 @@ class PromoteConfig(Section):
         description="With by_hand: days after which a draft that nobody approved is refused and is no longer `challenger`.",
     )
     export: ExportConfig | None = Field(
-        default=None, description="Export the champion after each promotion; see `understudy champion export`."
+        default=None,
+        description="Export the champion after each change, and let a link point to it; see `understudy champion settle`.",
+    )
+    notice: NoticeConfig | None = Field(
+        default=None, description="Who is told each time the champion changes, such as what reloads the servers."
     )
     license: str | None = Field(default=None, description="Licence of the draft; null: the licence of the base draft.")
 

@@ -2,18 +2,14 @@
 
 import json
 import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs
 
 import pytest
 from airflow.dag_processing.dagbag import DagBag
-from airflow.models.variable import Variable
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import ParamValidationError
 
@@ -27,7 +23,7 @@ import json, sys
 log, exits = {log!r}, {exits!r}
 with open(log, "a") as stream:
     stream.write(json.dumps(sys.argv[1:]) + "\\n")
-stage = sys.argv[2] if sys.argv[1] == "stage" else "show"
+stage = sys.argv[2] if sys.argv[1] in ("stage", "champion") else "show"
 with open(log) as stream:
     calls = sum(stage in json.loads(line)[:2] for line in stream)
 codes = exits.get(stage, [0])
@@ -46,7 +42,7 @@ class Ran:
 
     @property
     def called(self) -> list[str]:
-        return [call[1] if call[0] == "stage" else call[0] for call in self.calls]
+        return [call[0] if call[0] == "show" else call[1] for call in self.calls]
 
 
 def load(path: Path = DAG_FILE) -> DAG:
@@ -92,13 +88,14 @@ def test_every_dag_file_is_imported_without_an_error() -> None:
 
 
 def test_passing_run_calls_every_stage_in_order_with_the_id_of_the_dag_run(start: Start) -> None:
-    """A pass: each stage once, all given the same run and store, then the report."""
+    """A pass: each stage once, all given the same run and store, then what follows the champion, then the report."""
     ran = start()
     options = [f"--run={ran.id}", "--store=/s"]
     assert ran.calls == [["stage", stage, *options, "--", "/c.yaml"] for stage in STAGES] + [
-        ["show", "--store=/s", "--", ran.id]
+        ["champion", "settle", "--store=/s", "--", "/c.yaml"],
+        ["show", "--store=/s", "--", ran.id],
     ]
-    assert ran.tasks == dict.fromkeys([*STAGES, "report"], "success") | {"reload": "skipped"}
+    assert ran.tasks == dict.fromkeys([*STAGES, "settle", "report"], "success")
     assert ran.state == "success"
 
 
@@ -108,7 +105,7 @@ def test_refusal_by_the_gate_is_a_skip_and_not_a_failure(start: Start) -> None:
     assert ran.tasks == dict.fromkeys(STAGES[:6], "success") | {
         "gate": "skipped",
         "promote": "skipped",
-        "reload": "skipped",
+        "settle": "skipped",
         "report": "success",
     }
     assert ran.called == [*STAGES[:7], "show"]
@@ -138,60 +135,25 @@ def test_no_other_exit_code_is_taken_for_a_refusal(start: Start, stage: str, cod
     assert (ran.tasks[stage], ran.state) == ("failed", "failed")
 
 
-@pytest.fixture
-def set_reload() -> Iterator[Callable[[str], None]]:
-    """Sets the Variable that names what reloads the servers; deleted afterwards."""
-    yield lambda value: Variable.set("understudy_reload", value)
-    Variable.delete("understudy_reload")
-
-
-def test_the_servers_are_reloaded_after_a_promotion(
-    start: Start, set_reload: Callable[[str], None], tmp_path: Path
-) -> None:
-    """A program on the worker is called with the run and the store, each one argument."""
-    program, seen = tmp_path / "reload it", tmp_path / "seen"
-    program.write_text(f"#!/bin/sh\nprintf '%s\\n' \"$@\" > '{seen}'\n")
-    program.chmod(0o755)
-    set_reload(str(program))
-    ran = start(store="/s $(id)")
-    assert (ran.tasks["reload"], ran.state) == ("success", "success")
-    assert seen.read_text().splitlines() == [ran.id, "/s $(id)"]
-
-
-def test_a_webhook_gets_run_and_store(start: Start, set_reload: Callable[[str], None]) -> None:
-    """POST, form fields."""
-    asked: list[bytes] = []
-
-    class Hook(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            asked.append(self.rfile.read(int(self.headers["Content-Length"])))
-            self.send_response(200)
-            self.end_headers()
-
-    server = HTTPServer(("127.0.0.1", 0), Hook)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    set_reload(f"http://127.0.0.1:{server.server_port}/reload")
-    ran = start()
-    server.shutdown()
-    assert (ran.tasks["reload"], ran.state) == ("success", "success")
-    assert [parse_qs(body.decode()) for body in asked] == [{"run": [ran.id], "store": ["/s"]}]
-
-
 @pytest.mark.parametrize(("stage", "code"), [("gate", 3), ("promote", 3), ("distill", 1)])
-def test_nothing_is_reloaded_without_a_promotion(
-    start: Start, set_reload: Callable[[str], None], tmp_path: Path, stage: str, code: int
-) -> None:
+def test_nothing_is_settled_without_a_promotion(start: Start, stage: str, code: int) -> None:
     """A refusal or a failure leaves the servers alone."""
-    set_reload(f"{tmp_path}/not-called")
     ran = start({stage: [code]})
-    assert ran.tasks["reload"] in ("skipped", "upstream_failed")
+    assert ran.tasks["settle"] in ("skipped", "upstream_failed")
+    assert "settle" not in ran.called
 
 
-def test_failing_reload_fails_the_run(start: Start, set_reload: Callable[[str], None]) -> None:
-    """The servers still have the draft from before: somebody has to look."""
-    set_reload("relative/path")
-    ran = start()
-    assert (ran.tasks["promote"], ran.tasks["reload"], ran.state) == ("success", "failed", "failed")
+@pytest.mark.parametrize("code", [1, 3])
+def test_failing_to_settle_fails_the_run(start: Start, code: int) -> None:
+    """The servers still have the draft from before, or the alias was moved by hand: somebody has to look."""
+    ran = start({"settle": [code]})
+    assert (ran.tasks["promote"], ran.tasks["settle"], ran.state) == ("success", "failed", "failed")
+
+
+def test_settling_is_tried_again(start: Start) -> None:
+    """Such as after a webhook that did not answer."""
+    ran = start({"settle": [1, 0]}, retries=1)
+    assert (ran.called[-3:], ran.state) == (["settle", "settle", "show"], "success")
 
 
 def test_failing_report_does_not_undo_a_promotion(start: Start) -> None:
@@ -203,7 +165,7 @@ def test_failing_report_does_not_undo_a_promotion(start: Start) -> None:
 def test_failed_stage_is_tried_again_within_the_same_run(start: Start) -> None:
     """A second try goes on with the same run id."""
     ran = start({"generate": [1, 0]}, retries=1)
-    assert ran.called == ["pair", "corpus", "generate", *STAGES[2:], "show"]
+    assert ran.called == ["pair", "corpus", "generate", *STAGES[2:], "settle", "show"]
     assert {call[2] for call in ran.calls if call[0] == "stage"} == {f"--run={ran.id}"}
     assert ran.state == "success"
 
@@ -309,7 +271,7 @@ def test_real_run_promotes(promoted: tuple[Path, Any]) -> None:
     """The smoke config, from nothing to a champion."""
     state, tasks, record = promoted[1]
     assert state == "success"
-    assert tasks == dict.fromkeys([*STAGES, "report"], "success") | {"reload": "skipped"}
+    assert tasks == dict.fromkeys([*STAGES, "settle", "report"], "success")
     assert record["state"] == "finished"
     assert record["decision"]["verdict"] != "refuse"
 

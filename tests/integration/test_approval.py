@@ -9,19 +9,23 @@ from typing import Any
 import pytest
 
 from pipeline.config.promote import PromoteConfig
+from pipeline.config.stored import run_config
 from pipeline.errors import Refused, UnderstudyError, UsageError
+from pipeline.handover.approval import approve_run
+from pipeline.handover.settle import handover
 from pipeline.models.files import model_digest
 from pipeline.registry.mlflow_client import client_for
-from pipeline.registry.registry import RegisteredDraft, Registry
-from pipeline.running.approval import approve_run
+from pipeline.registry.registry import RegisteredDraft, Registry, registry_for
 from pipeline.running.context import StageContext
 from pipeline.store.artifacts import Store
 from pipeline.store.runs import RunRecord, load_run
+from pipeline.store.times import utc_now
 from stages import promote
+from tests.fakes import quiet
 from tests.integration.conftest import RUN, SMOKE, Place
 from tests.integration.mlflow_fixtures import config_of, make_draft, mlflow_template, store
 from tests.integration.test_promote_stage import context, decide
-from tests.integration.test_registry import aliases
+from tests.integration.test_registry import aliases, roll_back
 from tests.integration.test_registry import promote as promote_other
 
 __all__ = ["context", "mlflow_template", "store"]
@@ -41,14 +45,30 @@ def as_run(context: StageContext[Any], store: Store, **facts: Any) -> RunRecord:
         _copied(context.inputs["decision"], store.open_work("gate", context.run_id, resumable=False)),
         {"stage": "gate", "key": context.run_id, "inputs": {}, "figures": {}, "provides": {}},
     )
-    jobs = {"gate": {"stage": "gate", "key": gate.key}, "promote": {"stage": "promote", "key": "k", "notes": {}}}
+    entry = {"part": "", "task": {}, "state": "done", "seconds": 0.0}
+    notes = {"name": "reference-draft", "version": "1", "result": "challenger", "approve_with": "..."}
+    promotion = {**entry, "stage": "promote", "key": "k", "figures": {}, "notes": notes}
+    jobs = {"gate": {**entry, "stage": "gate", "key": gate.key}, "promote": promotion}
     record = RunRecord(
-        id=context.run_id, name="loop", created="", config=config_of().model_dump(mode="json"), outside={}, jobs=jobs
+        id=context.run_id,
+        name="loop",
+        created=utc_now(),
+        config=config_of().model_dump(mode="json"),
+        outside={},
+        jobs=jobs,
     )
     if facts:
         record.outside["champion"] = {"digest": "", "path": None, "facts": facts}
     record.save(store)
     return record
+
+
+def approve(store: Store, record: RunRecord, force_promote: bool) -> RegisteredDraft | None:
+    """As `champion promote`; the champion afterwards."""
+    config = run_config(record)
+    with handover(config, store, quiet()) as scope:
+        approve_run(scope, record, force_promote)
+    return registry_for(config, store).champion()
 
 
 def _copied(source: Path, target: Path) -> Path:
@@ -77,7 +97,7 @@ def test_a_draft_waits_for_approval_and_is_approved(by_hand: StageContext[Any], 
     registry, outcome = registry_of(by_hand, store), promote.run(by_hand)
     waiting = aliases(registry)
     again = promote.run(replace(by_hand, run_id="run-2"))
-    champion = approve_run(store, as_run(by_hand, store), False)
+    champion = approve(store, as_run(by_hand, store), False)
     record = load_run(store, "run-1")
 
     assert ({"challenger": "1"}, "") == (waiting, outcome.refused)
@@ -86,13 +106,14 @@ def test_a_draft_waits_for_approval_and_is_approved(by_hand: StageContext[Any], 
     assert by_hand.progress.lines[-1].endswith(f"understudy champion promote run-2 --store {store.root}")  # type: ignore[attr-defined]
     assert outcome.notes["result"] == again.notes["result"]
     assert {"champion": "1"} == aliases(registry)
-    assert champion == registry.champion() == approve_run(store, as_run(by_hand_as("run-3", by_hand), store), False)
+    assert champion == registry.champion() == approve(store, as_run(by_hand_as("run-3", by_hand), store), False)
     assert champion == registry.approve(
         "1", "", "run-1", "bob", ""
     )  # approved by two at once: the second finds it done
     assert [("register", "none", "1", "run-1", ""), ("approve", "none", "1", "run-1", "ann")] == said(registry)
     assert record is not None
     assert ("promoted", "ann") == tuple(record.jobs["promote"]["notes"][key] for key in ("result", "approved_by"))
+    assert "approve_with" not in record.jobs["promote"]["notes"]
 
 
 def by_hand_as(run: str, context: StageContext[Any]) -> StageContext[Any]:
@@ -103,13 +124,13 @@ def test_no_flag_approves_a_refused_run(by_hand: StageContext[Any], store: Store
     """Nor a run without a decision, nor one whose draft was never registered: those are wrong runs, not refusals."""
     unregistered = as_run(by_hand, store)
     with pytest.raises(UsageError, match="run-1: its draft was not registered for approval"):
-        approve_run(store, unregistered, True)
+        approve(store, unregistered, True)
     decide(by_hand, "refuse")
     with pytest.raises(Refused, match="refused: too slow"):
-        approve_run(store, as_run(by_hand_as("run-2", by_hand), store), True)
+        approve(store, as_run(by_hand_as("run-2", by_hand), store), True)
     unregistered.jobs.clear()
     with pytest.raises(UsageError, match="run-1 has no decision"):
-        approve_run(store, unregistered, True)
+        approve(store, unregistered, True)
 
 
 def test_a_challenger_that_nobody_approved_is_refused(
@@ -122,10 +143,10 @@ def test_a_challenger_that_nobody_approved_is_refused(
     early = registry.drop_overdue()
     weeks_later(monkeypatch)
     with pytest.raises(Refused, match=r"version 1 was not approved before 20.*approval_days"):
-        approve_run(store, record, False)
+        approve(store, record, False)
     left = aliases(registry)
     with pytest.raises(Refused, match="was not approved before"):
-        approve_run(store, record, True)
+        approve(store, record, True)
     nightly = promote.run(by_hand)
     insisted = promote.run(replace(by_hand, force_promote=True))
 
@@ -144,10 +165,10 @@ def test_another_draft_replaces_the_challenger(by_hand: StageContext[Any], store
     first = as_run(by_hand, store)
     _propose(registry, make_draft(tmp_path / "b", b"b"))
     with pytest.raises(Refused, match="version 1 is not the challenger; that is 2"):
-        approve_run(store, first, False)
+        approve(store, first, False)
     promote_other(registry, make_draft(tmp_path / "c", b"c"), run_id="run-3")
     with pytest.raises(Refused, match=r"compared with version none, but the champion is 3; run again"):
-        approve_run(store, first, False)
+        approve(store, first, False)
     assert {"champion": "3"} == aliases(registry)
     assert ("register", "1", "2", "run-1", "") == said(registry)[1]
     assert "challenger 2 was compared with another champion" == registry.history()[-1].why
@@ -167,14 +188,14 @@ def test_altered_and_rolled_back_drafts_are_not_approved(by_hand: StageContext[A
     weights = (source / "model.safetensors").read_bytes()
     (source / "model.safetensors").write_bytes(b"other")
     with pytest.raises(UnderstudyError, match="not the files that were registered"):
-        approve_run(store, record, False)
+        approve(store, record, False)
     (source / "model.safetensors").write_bytes(weights)
-    approve_run(store, record, False)
-    registry.rollback()
+    approve(store, record, False)
+    roll_back(registry)
     with pytest.raises(Refused, match=r"version 1 was rolled back at 20.*add --force-promote"):
-        approve_run(store, record, False)
+        approve(store, record, False)
 
-    assert model_digest(source) == approve_run(store, record, True).digest
+    assert model_digest(source) == getattr(approve(store, record, True), "digest", None)
     assert {"champion": "1"} == aliases(registry)
 
 

@@ -18,6 +18,7 @@ from stages import promote
 from tests.contexts import stage_context
 from tests.decisions import make_decision
 from tests.integration.mlflow_fixtures import Quiet, config_of, make_draft, mlflow_template, store
+from tests.integration.test_registry import roll_back
 
 __all__ = ["mlflow_template", "store"]
 
@@ -142,7 +143,7 @@ def test_a_draft_that_was_rolled_back_is_refused(context: StageContext[Any], sto
     """It stays off in every later run; a forced promotion makes it champion again, and ordinary from then on."""
     promote.run(context)
     registry = context.resources.registry
-    registry.rollback()
+    roll_back(registry)
     off = [promote.run(context) for _ in range(2)]
     nobody = registry.champion()
     forced = promote.run(replace(context, force_promote=True))

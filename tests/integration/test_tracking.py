@@ -25,6 +25,7 @@ from pipeline.store.artifacts import Store
 from pipeline.store.runs import RunRecord, load_run, run_directory
 from tests.decisions import TRAINING, make_decision
 from tests.integration.mlflow_fixtures import Quiet, config_of, make_draft, mlflow_template, store
+from tests.integration.test_registry import roll_back
 
 __all__ = ["mlflow_template", "store"]
 
@@ -298,9 +299,10 @@ def test_rollback_command_says_what_happened(store: Store, tmp_path: Path) -> No
     arguments = (rollback, str(config), "--store", str(store.root))
     assert "nothing to roll back" in str(command(*arguments).exception)
     _promote(store, draft)
-    result = command(*arguments)
+    assert "add --yes" in str(command(*arguments).exception)
+    result = command(*arguments, "--yes")
     assert result.exit_code == 0
-    assert result.stdout.startswith("reference-draft has no champion now")
+    assert result.stdout.startswith("reference-draft: version 1 was rolled back; there is no champion")
 
 
 def test_history_command_lists_every_change(store: Store, tmp_path: Path) -> None:
@@ -308,7 +310,7 @@ def test_history_command_lists_every_change(store: Store, tmp_path: Path) -> Non
     arguments = (history, str(_config(tmp_path)), "--store", str(store.root))
     nothing = command(*arguments).stdout
     _promote(store, make_draft(tmp_path / "draft"))
-    registry_for(config_of(), store).rollback()
+    roll_back(registry_for(config_of(), store))
     rows = [line.split() for line in command(*arguments).stdout.replace("│", " ").splitlines()]
 
     assert "reference-draft: nothing was promoted yet\n" == nothing

@@ -93,6 +93,43 @@ def test_what_is_wanted_is_said_in_words_of_the_config(small: Path, override: st
     assert wanted in _error(small, override)
 
 
+@pytest.mark.parametrize(
+    "override",
+    [
+        "promote.notice.program=/bin/sh",
+        "promote.notice={program: /bin/sh}",
+        "promote={notice: {program: /bin/sh}}",
+        "promote.notice.url=http://elsewhere/",
+        "promote.notice=null",
+        "promote={}",
+    ],
+)
+def test_no_override_changes_who_is_called(small: Path, override: str) -> None:
+    """Who may start a run must not choose a program. Other settings of the section stay free."""
+    small.write_text(SMALL + "promote: {notice: {program: /usr/bin/reload}}\n")
+    assert "--set promote.notice: set it in the config file" in _error(small, override)
+    assert load_config(small, ["promote.by_hand=true"]).promote.by_hand
+
+
+@pytest.mark.parametrize(
+    ("notice", "said"),
+    [
+        ("{}", "give one receiver: url or program"),
+        ("{url: 'http://h/', program: /p}", "give one receiver: url or program"),
+        ("{program: reload.sh}", "promote.notice.program"),
+        ("{program: /p, key_variable: T}", "key_variable is for a url"),
+        ("{url: 'ftp://h/x'}", "ftp://h/x is not a URL"),
+        ("{url: 'https://user:hidden@h/x'}", "it holds credentials"),
+    ],
+)
+def test_a_receiver_is_one_url_or_one_program(small: Path, notice: str, said: str) -> None:
+    """A mistake is named; credentials are not shown."""
+    small.write_text(SMALL + f"promote: {{notice: {notice}}}\n")
+    message = _error(small)
+    assert said in message
+    assert "hidden" not in message
+
+
 def test_an_unknown_key_inside_a_list_names_its_position(small: Path) -> None:
     """A misspelt key of a source lists the keys of a source."""
     message = _error(small, "corpus.sources.0.domian=x")

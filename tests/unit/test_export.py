@@ -26,7 +26,6 @@ from pipeline.export.expected import counter_figures
 from pipeline.export.gguf import convert, find_converter
 from pipeline.export.lengths import ZERO_WARNING, DraftLengths, _from_schedule
 from pipeline.export.plan import ExportPlan, _drafting, require_free
-from pipeline.export.promoted import _point
 from pipeline.export.readme import readme
 from pipeline.export.shell import HERE, launch_script
 from pipeline.export.widths import padding_rows, resize_rows
@@ -335,18 +334,6 @@ def test_an_export_does_not_touch_a_directory_with_files(tmp_path: Path) -> None
     for name in ('a"b', "a[1]"):
         with pytest.raises(UsageError, match="is not possible in the path"):
             require_free(tmp_path / name)
-
-
-def test_the_link_points_to_the_latest_version(tmp_path: Path) -> None:
-    """It is replaced; a directory in its place is left alone."""
-    for version in ("version-1", "version-2"):
-        (tmp_path / version).mkdir()
-        _point(tmp_path / version)
-        assert version == (tmp_path / "champion").readlink().name
-    (tmp_path / "champion").unlink()
-    (tmp_path / "champion").mkdir()
-    with pytest.raises(UnderstudyError, match="it is no link"):
-        _point(tmp_path / "version-1")
 
 
 def test_every_export_has_facts() -> None:

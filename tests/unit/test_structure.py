@@ -41,6 +41,7 @@ ORDER: tuple[str, ...] = (
     "registry",
     "running",
     "export",
+    "handover",
     "planning",
     "report",
     "stages",

@@ -1,65 +1,47 @@
 """`understudy champion promote`: a person makes the draft of a run champion, with the checks of a promotion at once."""
 
-import getpass
-import os
 import shlex
 from pathlib import Path
 
-from pipeline.config.stored import run_config
 from pipeline.errors import Refused, UsageError
+from pipeline.handover.person import acting_person
+from pipeline.handover.settle import Handover, finish, recovered_entry
 from pipeline.judgement.decision_file import read_decision
 from pipeline.judgement.headline import gain_in_words
 from pipeline.judgement.schema import ALREADY_CHAMPION, PROMOTE, Decision
 from pipeline.registry.history import NONE
-from pipeline.registry.registry import Proposed, RegisteredDraft, Registry, registry_for
+from pipeline.registry.registry import Proposed, RegisteredDraft, Registry
 from pipeline.store.artifacts import Store
 from pipeline.store.runs import RunRecord, find_built
-from pipeline.store.times import utc_now
 
 
-def approve_run(store: Store, record: RunRecord, force_promote: bool) -> RegisteredDraft:
-    """Make the draft that `record` registered champion, and write that down in the record.
+def approve_run(scope: Handover, record: RunRecord, force_promote: bool) -> None:
+    """Make the draft that `record` registered champion, and settle.
 
     Raises UsageError if the run has registered no draft for approval, and Refused if its draft may not be promoted (any more).
     """
-    decision = _decision(store, record)
-    registry = registry_for(run_config(record), store)
-    champion = registry.champion()
-    if champion is not None and champion.digest == decision.candidate:
-        return champion
-    found = registry.proposed(decision.candidate)
-    if found is None:
-        raise UsageError(
-            f"run {record.id}: its draft was not registered for approval (promote.by_hand); name a run that was"
-        )
-    draft = RegisteredDraft(name=registry.name, version=found.version, digest=decision.candidate)
-    expected = str(record.outside["champion"]["facts"]["version"]) if "champion" in record.outside else ""
-    _require_allowed(registry, found, expected, force_promote)
-    registry.fetch(draft, store.root / "champions" / draft.digest)  # an error if the registered files are not intact
-    by = approver()
-    champion = registry.approve(found.version, expected, record.id, by, gain_in_words(decision))
-    entry = record.jobs.get("promote", {})
-    if entry:
-        kept = {name: note for name, note in entry["notes"].items() if name != "approve_with"}
-        entry["notes"] = {**kept, "result": "promoted", "approved_by": by, "approved_at": utc_now()}
-        record.save(store)
-    return champion
+    decision, registry = _decision(scope.store, record), scope.registry
+    entry = recovered_entry(scope)
+    if not entry.champion or entry.version(entry.champion).digest != decision.candidate:
+        found = registry.proposed(decision.candidate)
+        if found is None:
+            raise UsageError(
+                f"run {record.id}: its draft was not registered for approval (promote.by_hand); name a run that was"
+            )
+        draft = RegisteredDraft(name=registry.name, version=found.version, digest=decision.candidate)
+        expected = str(record.outside["champion"]["facts"]["version"]) if "champion" in record.outside else ""
+        _require_allowed(registry, found, expected, force_promote)
+        registry.fetch(draft, scope.store.root / "champions" / draft.digest)  # an error if the files are not intact
+        registry.approve(found.version, expected, record.id, acting_person(), gain_in_words(decision))
+        entry = registry.entry()
+    digest = entry.version(entry.champion).digest
+    finish(scope, entry, f"{registry.name}: version {entry.champion} is champion (draft {digest})")
 
 
 def approval_command(run: str, store: Path, force_promote: bool) -> str:
     """The command that approves, as it can be pasted into a shell."""
     words = ["understudy", "champion", "promote", run, "--store", str(store)]
     return shlex.join(words + (["--force-promote"] if force_promote else []))
-
-
-def approver() -> str:
-    """Who approves: the user of MLflow, else of this machine."""
-    if name := os.environ.get("MLFLOW_TRACKING_USERNAME"):
-        return name
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a user id without a name, as in containers
-        return f"user {os.getuid()}"
 
 
 def _decision(store: Store, record: RunRecord) -> Decision:

@@ -1,0 +1,39 @@
+"""Says what is not in line with the alias `champion`. Changes nothing."""
+
+from pipeline.config.root import Config
+from pipeline.errors import RegistryUnavailable
+from pipeline.handover.link import exported_directory, linked_directory
+from pipeline.handover.settled import read_settled
+from pipeline.progress import Progress
+from pipeline.registry.registry import registry_for
+from pipeline.store.artifacts import Store
+
+
+def difference(config: Config, store: Store) -> str:
+    """The first thing that `understudy champion settle` would change; empty if there is none. Reads the registry."""
+    registry = registry_for(config, store)
+    entry, promote = registry.entry(), config.promote
+    if entry.is_moved_by_hand:
+        return f"the alias champion was moved by hand to version {entry.champion or 'none'}"
+    if promote.export is not None:
+        link = linked_directory(promote.export)
+        wanted = exported_directory(promote.export, entry.champion) if entry.champion else None
+        if link != wanted:
+            return (
+                f"the link in {promote.export.out} points to {'nothing' if link is None else link.name}, and the champion is "
+                f"{f'version {entry.champion}' if entry.champion else 'none'}"
+            )
+    settled, change = read_settled(store, registry.name), entry.last_change
+    if promote.notice is not None and change is not None and (settled is None or settled.noticed < change.number):
+        return f"no notice of change {change.number} was accepted"
+    return ""
+
+
+def report_difference(config: Config, store: Store, progress: Progress) -> None:
+    """Print the difference. Says nothing where the registry does not answer: the command itself does."""
+    try:
+        found = difference(config, store)
+    except RegistryUnavailable:
+        return
+    if found:
+        progress.warn(f"not settled: {found}; run `understudy champion settle CONFIG`")

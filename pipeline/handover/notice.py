@@ -1,0 +1,120 @@
+"""`promote.notice`: tells a webhook or a program that the champion has changed, so that it can reload the servers.
+
+A notice states which version is champion and which change made it so. It is sent at least once: a receiver drops a notice whose
+number it has seen, or a lower one. Does not decide when a notice is due.
+"""
+
+import asyncio
+import json
+import os
+import subprocess
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
+
+from pipeline.config.promote import NoticeConfig
+from pipeline.errors import UnderstudyError, UsageError
+
+SCHEMA = 1
+_TRIES = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Champion:
+    """The draft to serve. `export`: where `promote.export` has put it, in the form of the engine."""
+
+    version: str
+    digest: str
+    run: str
+    export: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notice:
+    """The body of a notice, as JSON. `change` numbers the changes of one `name`; `replaced` is the version before."""
+
+    schema: int = SCHEMA
+    name: str
+    change: int
+    time: str
+    action: str
+    champion: Champion | None
+    replaced: str | None
+    by: str
+    why: str
+
+    @property
+    def text(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True)
+
+
+class _NotDelivered(UnderstudyError):
+    """The receiver may answer later."""
+
+
+def check_receiver(settings: NoticeConfig | None) -> None:
+    """UsageError where no notice could be delivered: before a promotion, not after it."""
+    if settings is None:
+        return
+    if settings.program is not None and not os.access(settings.program, os.X_OK):
+        raise UsageError(f"promote.notice.program: {settings.program}: no such program, or it is not executable")
+    if settings.key_variable is not None and not os.environ.get(settings.key_variable):
+        raise UsageError(
+            f"promote.notice.key_variable: the environment variable {settings.key_variable} is not set; put the token into it"
+        )
+
+
+def send(settings: NoticeConfig, notice: Notice) -> None:
+    """Deliver a notice. UnderstudyError if the receiver does not accept it."""
+    check_receiver(settings)
+    if settings.program is not None:
+        _call(Path(settings.program), notice, settings.timeout_seconds)
+        return
+    tries = Retrying(
+        stop=stop_after_attempt(_TRIES),
+        wait=wait_exponential(multiplier=0.5, max=5),
+        retry=retry_if_exception_type(_NotDelivered),
+        reraise=True,
+    )
+    tries(lambda: asyncio.run(_post(settings, notice)))
+
+
+def _call(program: Path, notice: Notice, seconds: float) -> None:
+    """The notice is the program's standard input; exit code 0 accepts it."""
+    try:
+        ended = subprocess.run(
+            [str(program)], input=notice.text, capture_output=True, text=True, timeout=seconds, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise UnderstudyError(f"notice: {program} did not end within {seconds:g} s") from None
+    except OSError as error:
+        raise UnderstudyError(f"notice: {program}: {error.strerror or error}") from None
+    if ended.returncode:
+        said = (ended.stderr.strip() or ended.stdout.strip() or "no output").splitlines()[-1]
+        raise UnderstudyError(f"notice: {program} ended with exit code {ended.returncode}: {said}")
+
+
+async def _post(settings: NoticeConfig, notice: Notice) -> None:
+    """Redirects are not followed: the token is for the configured URL only."""
+    # Imported here because it takes a third of a second, and most commands send nothing.
+    import aiohttp
+
+    headers = {"Content-Type": "application/json", "Idempotency-Key": f"{notice.name}/{notice.change}"}
+    if settings.key_variable is not None:
+        headers["Authorization"] = f"Bearer {os.environ[settings.key_variable]}"
+    timeout = aiohttp.ClientTimeout(total=settings.timeout_seconds)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.post(str(settings.url), data=notice.text, headers=headers, allow_redirects=False) as answer,
+        ):
+            status = answer.status
+    except TimeoutError:
+        raise _NotDelivered(f"notice: {settings.url} did not answer within {settings.timeout_seconds:g} s") from None
+    except aiohttp.ClientError as error:
+        raise _NotDelivered(f"notice: {settings.url} does not answer ({error})") from None
+    if status >= 500 or status == 429:
+        raise _NotDelivered(f"notice: {settings.url} answered with HTTP {status}")
+    if not 200 <= status < 300:
+        raise UnderstudyError(f"notice: {settings.url} answered with HTTP {status}; check promote.notice")

@@ -1,0 +1,65 @@
+"""What the records of runs say of their drafts, derived from the registry. A record is a copy for people: nothing reads a
+promotion from it."""
+
+from pathlib import Path
+from typing import Any
+
+from pipeline.registry.aliases import Entry
+from pipeline.registry.history import APPROVE, NONE, ROLLBACK, Change
+from pipeline.registry.tracking import Tracker
+from pipeline.store.artifacts import Store
+from pipeline.store.runs import load_run
+
+_DERIVED = ("result", "approve_with", "approved_by", "approved_at", "rolled_back_by", "export")
+
+
+def update_records(entry: Entry, since: int, export: Path | None, store: Store, tracker: Tracker) -> None:
+    """Bring the records of the runs whose versions took part in a change after number `since` up to date, and what MLflow shows
+    of them. Runs that this store does not have are left out. `export`: where the champion was exported to."""
+    changes = [one for one in entry.history if one.number > since and not one.is_interrupted]
+    versions = {version for one in changes for version in (one.old, one.new) if version != NONE} | {entry.champion}
+    for version in sorted(versions - {""}):
+        record = load_run(store, entry.version(version).run) if entry.version(version).run else None
+        if record is None or "promote" not in record.jobs:
+            continue
+        job = record.jobs["promote"]
+        if job.get("notes", {}).get("version") != version:
+            continue
+        notes = _notes(entry, version, job["notes"])
+        if export is not None and version == entry.champion:
+            notes["export"] = str(export)
+        if notes != job["notes"]:
+            job["notes"] = notes
+            record.save(store)
+            tracker.sync(record)
+
+
+def _notes(entry: Entry, version: str, before: dict[str, Any]) -> dict[str, Any]:
+    """The notes of the job that promoted or proposed `version`, as the registry has it now."""
+    state = entry.version(version)
+    kept = {name: note for name, note in before.items() if name not in _DERIVED}
+    if version == entry.challenger and version != entry.champion:
+        waits = {"result": f"challenger, to be approved before {state.approve_before}"}
+        return kept | waits | {name: before[name] for name in ("approve_with",) if name in before}
+    if state.rolled_back:
+        by = _last(entry, ROLLBACK, old=version)
+        found = {"result": f"rolled back at {state.rolled_back}"}
+        return kept | found | ({"rolled_back_by": by.by} if by is not None and by.by else {})
+    if state.expired:
+        return kept | {"result": f"refused, not approved before {state.approve_before}"}
+    if not state.change:
+        return before  # a challenger that another one replaced
+    approved = _last(entry, APPROVE, new=version)
+    by_whom = {} if approved is None else {"approved_by": approved.by, "approved_at": approved.time}
+    exported = {"export": before["export"]} if "export" in before else {}
+    result = before["result"] if str(before.get("result", "")).startswith("already") else "promoted"
+    return kept | {"result": result} | by_whom | exported
+
+
+def _last(entry: Entry, action: str, *, old: str | None = None, new: str | None = None) -> Change | None:
+    found = [
+        one
+        for one in entry.history
+        if one.action == action and not one.is_interrupted and old in (None, one.old) and new in (None, one.new)
+    ]
+    return found[-1] if found else None

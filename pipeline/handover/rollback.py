@@ -1,0 +1,95 @@
+"""`understudy champion rollback`: another version becomes champion, and servers follow."""
+
+from dataclasses import dataclass
+
+from pipeline.errors import UnderstudyError, UsageError
+from pipeline.handover.person import acting_person
+from pipeline.handover.settle import Handover, finish, recovered_entry
+from pipeline.handover.settled import Settled, read_settled, write_settled
+from pipeline.registry.aliases import Entry
+from pipeline.registry.history import NONE, ROLLBACK
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rollback:
+    """What the user asked for. `to`: a version; None: the previous champion."""
+
+    to: str | None = None
+    reason: str = ""
+    may_leave_none: bool = False  # --yes
+    dry_run: bool = False
+
+
+def roll_back(scope: Handover, asked: Rollback) -> str:
+    """Roll the champion back, and settle. Returns what to print for a dry run, else prints it.
+
+    A rollback that was killed after the alias had moved is completed, and no second one is made: a person who saw no result
+    calls again. UsageError for a version that cannot be champion again, and where no champion would be left without --yes.
+    """
+    entry, name = recovered_entry(scope), scope.registry.name
+    if (unfinished := _unfinished(scope, entry)) is not None:
+        if not asked.dry_run:
+            finish(scope, entry, unfinished)
+        return unfinished
+    if not entry.champion:
+        raise UnderstudyError(f"{name} has no champion: nothing to roll back")
+    if asked.to is not None and asked.to == entry.champion:
+        said = f"{name}: version {asked.to} is champion already"
+        if not asked.dry_run:
+            finish(scope, entry, said)
+        return said
+    target = entry.rollback_target if asked.to is None else _required(entry, name, asked.to)
+    if not target and not asked.may_leave_none:
+        raise UsageError(
+            f"{name}: no version is left to roll back to, so there would be no champion: servers that restart would find no "
+            "draft; add --yes if you want that"
+        )
+    said = _said(name, entry.champion, target)
+    if asked.dry_run:
+        return said
+    _remember_start(scope, entry)
+    scope.registry.rollback(entry.champion, target, by=acting_person(), why=asked.reason)
+    finish(scope, scope.registry.entry(), said)
+    return said
+
+
+def _unfinished(scope: Handover, entry: Entry) -> str | None:
+    """What to print for a rollback that nobody has settled here; None if there is none."""
+    change, settled = entry.last_change, read_settled(scope.store, scope.registry.name)
+    if change is None or change.action != ROLLBACK or settled is None or not settled.change < change.number:
+        return None
+    by = f" by {change.by}" if change.by else ""
+    return (
+        f"{_said(scope.registry.name, change.old, '' if change.new == NONE else change.new)} This was change {change.number}"
+        f"{by} at {change.time}, which was not complete here. Nothing else was rolled back; to roll back once more, run the "
+        "command again."
+    )
+
+
+def _remember_start(scope: Handover, entry: Entry) -> None:
+    """From here on a rollback that is not settled is told from one that is."""
+    settled = read_settled(scope.store, scope.registry.name)
+    if settled is None or settled.change > entry.change:
+        write_settled(scope.store, scope.registry.name, Settled(change=entry.change, noticed=0))
+
+
+def _required(entry: Entry, name: str, version: str) -> str:
+    if version not in entry.versions:
+        raise UsageError(f"--to {version}: {name} has no such version; it has {', '.join(entry.versions)}")
+    state = entry.version(version)
+    if state.rolled_back:
+        raise UsageError(
+            f"--to {version}: it was rolled back at {state.rolled_back}; to promote it again, use `understudy run CONFIG "
+            "--force-promote`"
+        )
+    if not state.change:
+        raise UsageError(f"--to {version}: it was never champion; give one that was (`understudy champion history`)")
+    return version
+
+
+def _said(name: str, leaving: str, target: str) -> str:
+    now = f"version {target} is champion" if target else "there is no champion"
+    return (
+        f"{name}: version {leaving} was rolled back; {now}. Later runs do not promote version {leaving}, except with "
+        "`understudy run CONFIG --force-promote`."
+    )

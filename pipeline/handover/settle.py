@@ -1,0 +1,157 @@
+"""Brings what is derived from the alias `champion` into line with it: run records, MLflow's notes, the exported link, the notice.
+
+The alias is the truth. Every step may be repeated, so a call repairs what a killed one has left. Promotion, approval, rollback
+and `understudy champion settle` end with it; other commands only report a difference (`difference.py`).
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pipeline.config.root import Config
+from pipeline.errors import Refused, UnderstudyError
+from pipeline.handover.by_hand import reason_not_to_follow
+from pipeline.handover.link import export_version, linked_directory, point_link
+from pipeline.handover.notice import Champion, Notice, send
+from pipeline.handover.records import update_records
+from pipeline.handover.settled import Settled, read_settled, write_settled
+from pipeline.progress import Progress
+from pipeline.registry.aliases import Entry
+from pipeline.registry.history import NONE, Change
+from pipeline.registry.registry import Registry, registry_for
+from pipeline.registry.tracking import Tracker
+from pipeline.store.artifacts import Store
+
+
+@dataclass(frozen=True)
+class Handover:
+    """The registry entry of a config, and the store whose machine follows it."""
+
+    config: Config
+    store: Store
+    registry: Registry
+    progress: Progress
+
+
+@contextmanager
+def handover(config: Config, store: Store, progress: Progress) -> Iterator[Handover]:
+    """One process of a store at a time changes the champion and settles."""
+    registry = registry_for(config, store)
+    store.create()
+    with store.lock(
+        f"handover-{registry.name}", lambda: progress.line("another process changes the champion; waiting")
+    ):
+        yield Handover(config, store, registry, progress)
+
+
+def settle(config: Config, store: Store, progress: Progress) -> Entry:
+    """Do what is due; returns the registry entry. Raises Refused and UnderstudyError as `recovered_entry` and `finish`."""
+    with handover(config, store, progress) as scope:
+        entry = recovered_entry(scope)
+        finish(scope, entry)
+        return entry
+
+
+def recovered_entry(scope: Handover) -> Entry:
+    """The registry entry, once an interrupted change is completed and a move by hand is followed.
+
+    Refused for a move that may not be followed: link and records stay as they are.
+    """
+    registry = scope.registry
+    registry.recover()
+    entry = registry.entry()
+    if not entry.is_moved_by_hand:
+        return entry
+    if reason := reason_not_to_follow(entry, scope.store, scope.config.promote.by_hand):
+        export = scope.config.promote.export
+        link = None if export is None else linked_directory(export)
+        stays = "" if link is None else f"; the link stays at {link.name}"
+        known = "none" if entry.last_change is None else entry.last_change.new
+        raise Refused(
+            f"{registry.name}: the alias champion was moved by hand and is not followed: {reason}{stays}; set the alias to "
+            f"version {known} again, or promote another draft"
+        )
+    registry.follow(entry.champion)
+    scope.progress.line(
+        f"{registry.name}: the alias champion was moved to version {entry.champion} by hand; following it"
+    )
+    return registry.entry()
+
+
+def finish(scope: Handover, entry: Entry, said: str = "") -> None:
+    """Bring everything into line with `entry`. `said` is printed when all is done, before that is written down: a person who
+    saw nothing may call again.
+
+    If the champion cannot be exported or the receiver does not accept the notice, what is possible is done and UnderstudyError
+    is raised; the next call tries again.
+    """
+    before = read_settled(scope.store, scope.registry.name) or Settled(change=0, noticed=0)
+    if before.change > entry.change:  # of another registry, under the same name
+        before = Settled(change=0, noticed=0)
+    directory, failure = None, None
+    try:
+        directory = _follow_link(scope, entry)
+    except UnderstudyError as error:
+        failure = error
+    tracker = Tracker(scope.config, scope.store, scope.progress)
+    update_records(entry, before.change, directory, scope.store, tracker)
+    if failure is not None:
+        raise _not_settled(scope, entry, failure)
+    change, noticed = entry.last_change, before.noticed
+    if scope.config.promote.notice is not None and change is not None and change.number > noticed:
+        try:
+            send(scope.config.promote.notice, _notice(scope, entry, change, directory))
+        except UnderstudyError as error:
+            raise _not_settled(scope, entry, error) from error
+        noticed = change.number
+    if said:
+        print(said, flush=True)
+    if (now := replace(before, change=entry.change, noticed=noticed)) != before:
+        write_settled(scope.store, scope.registry.name, now)
+
+
+def _follow_link(scope: Handover, entry: Entry) -> Path | None:
+    """With `promote.export`: export the champion and let the link point to it, or remove the link. Returns the directory."""
+    settings = scope.config.promote.export
+    if settings is None:
+        return None
+    directory = None
+    if entry.champion:
+        draft = scope.registry.champion_at(entry.champion)
+        directory = export_version(settings, scope.store, scope.registry, draft, scope.progress)
+    if linked_directory(settings) != directory:
+        point_link(settings, directory)
+        scope.progress.line(
+            f"the link in {settings.out} was removed: there is no champion"
+            if directory is None
+            else f"the link in {settings.out} points to {directory.name}"
+        )
+    return directory
+
+
+def _notice(scope: Handover, entry: Entry, change: Change, directory: Path | None) -> Notice:
+    state = entry.version(entry.champion)
+    champion = Champion(
+        version=entry.champion,
+        digest=state.digest,
+        run=state.run,
+        export=None if directory is None else str(directory),
+    )
+    return Notice(
+        name=scope.registry.name,
+        change=change.number,
+        time=change.time,
+        action=change.action,
+        champion=champion if entry.champion else None,
+        replaced=None if change.old == NONE else change.old,
+        by=change.by,
+        why=change.why,
+    )
+
+
+def _not_settled(scope: Handover, entry: Entry, error: UnderstudyError) -> UnderstudyError:
+    champion = f"version {entry.champion} is champion" if entry.champion else "there is no champion"
+    return UnderstudyError(
+        f"{scope.registry.name}: {champion}, but not settled: {error}; then run `understudy champion settle CONFIG`"
+    )

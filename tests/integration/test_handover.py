@@ -1,0 +1,471 @@
+"""What follows the champion: the exported link, records, notices. A kill between any two steps is repaired by the next call."""
+
+import http.server
+import itertools
+import json
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.config.root import Config
+from pipeline.errors import Refused, UnderstudyError, UsageError
+from pipeline.handover import link, notice, records, rollback, settle, settled
+from pipeline.handover.difference import difference
+from pipeline.handover.rollback import Rollback, roll_back
+from pipeline.judgement.decision_file import write_decision
+from pipeline.models.files import model_digest
+from pipeline.registry import claims
+from pipeline.registry.mlflow_client import client_for
+from pipeline.registry.port import Port
+from pipeline.registry.registry import Registry, registry_for
+from pipeline.store.artifacts import Store
+from tests.decisions import make_decision
+from tests.integration.mlflow_fixtures import Quiet, config_of, make_draft, mlflow_template, store
+
+__all__ = ["mlflow_template", "store"]
+
+GATE = {"understudy.key.gate": "g"}
+
+
+@dataclass
+class Site:
+    """A deployment: three drafts were champion in turn, exported, and a program is told of each change."""
+
+    config: Config
+    store: Store
+    root: Path
+    told: Path
+    progress: Quiet = field(default_factory=Quiet)
+
+    @property
+    def registry(self) -> Registry:
+        return registry_for(self.config, self.store)
+
+    @property
+    def out(self) -> Path:
+        return self.root / "served"
+
+    @property
+    def link(self) -> str | None:
+        path = self.out / "champion"
+        return os.readlink(path) if path.is_symlink() else None
+
+    @property
+    def notices(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.told.read_text().splitlines()] if self.told.exists() else []
+
+    @property
+    def aliases(self) -> dict[str, str]:
+        return dict(self.registry.entry().aliases)
+
+    def promote(self, name: str, **changes: Any) -> None:
+        draft = make_draft(self.root / name, name.encode())
+        champion = self.registry.champion()
+        arguments: dict[str, Any] = {"card": "", "description": "", "tags": GATE, "metrics": {}, "dataset": ("d", "1")}
+        found = self.registry.promote(
+            model_dir=draft,
+            digest=model_digest(draft),
+            expected=champion,
+            run_id=f"run-{name}",
+            **(arguments | changes),
+        )
+        directory = self.out / f"version-{found.version}"
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "README.md").touch()  # exported before; making an export is tested elsewhere
+
+    def settle(self) -> None:
+        settle.settle(self.config, self.store, self.progress)
+
+    def roll_back(self, **asked: Any) -> str:
+        with settle.handover(self.config, self.store, self.progress) as scope:
+            return roll_back(scope, Rollback(**asked))
+
+    def set_alias(self, version: str) -> None:
+        client, name = client_for(self.registry.location), self.registry.name
+        if version:
+            client.set_registered_model_alias(name, "champion", version)
+        else:
+            client.delete_registered_model_alias(name, "champion")
+
+
+def site_of(store: Store, root: Path, **promote: Any) -> Site:
+    told, program = root / "told.jsonl", root / "reload"
+    program.write_text(f"#!/bin/sh\ncat >> '{told}'\necho >> '{told}'\n")
+    program.chmod(0o755)
+    known = {"export": {"engine": "vllm", "out": str(root / "served")}, "notice": {"program": str(program)}}
+    return Site(config_of(promote=known | promote), store, root, told)
+
+
+@pytest.fixture
+def site(store: Store, tmp_path: Path) -> Site:
+    found = site_of(store, tmp_path)
+    for name in ("a", "b", "c"):
+        found.promote(name)
+        found.settle()
+    return found
+
+
+def test_a_promotion_moves_the_link_and_tells(site: Site) -> None:
+    """Each champion is announced once, with its number; settling again changes nothing and tells nobody."""
+    site.settle()
+    assert "version-3" == site.link
+    assert [(1, "1", None), (2, "2", "1"), (3, "3", "2")] == [
+        (one["change"], one["champion"]["version"], one["replaced"]) for one in site.notices
+    ]
+    last = site.notices[-1]
+    found = [last[key] for key in ("schema", "name", "action")]
+    assert [1, "reference-draft", "promote", "run-c"] == [*found, last["champion"]["run"]]
+    assert str(site.out / "version-3") == last["champion"]["export"]
+
+
+def test_a_rollback_moves_the_link_and_tells(site: Site) -> None:
+    """The link points to the version that is champion again, and the notice says why."""
+    site.roll_back(reason="slow answers")
+    last = site.notices[-1]
+    assert ("version-2", {"champion": "2", "previous": "1"}) == (site.link, site.aliases)
+    assert (4, "rollback", "slow answers", "2", "3") == (
+        *(last[key] for key in ("change", "action", "why")),
+        last["champion"]["version"],
+        last["replaced"],
+    )
+
+
+def test_the_last_rollback_needs_a_yes(site: Site) -> None:
+    """Without a champion the link is removed, and the notice says so."""
+    site.roll_back()
+    site.roll_back()
+    with pytest.raises(UsageError, match="add --yes"):
+        site.roll_back()
+    assert "version-1" == site.link
+    site.roll_back(may_leave_none=True)
+
+    assert (None, {}) == (site.link, site.aliases)
+    assert (None, "1") == (site.notices[-1]["champion"], site.notices[-1]["replaced"])
+    with pytest.raises(UnderstudyError, match="nothing to roll back"):
+        site.roll_back()
+
+
+def test_a_version_can_be_named(site: Site) -> None:
+    """One that was champion and was not rolled back; repeated, it changes nothing."""
+    with pytest.raises(UsageError, match=r"--to 9: reference-draft has no such version; it has 1, 2, 3"):
+        site.roll_back(to="9")
+    site.roll_back(to="1")
+    said = site.roll_back(to="1")
+    with pytest.raises(UsageError, match="--to 3: it was rolled back at 20"):
+        site.roll_back(to="3")
+
+    assert ("version-1", {"champion": "1"}, "reference-draft: version 1 is champion already") == (
+        site.link,
+        site.aliases,
+        said,
+    )
+    assert 4 == len(site.notices)
+
+
+def test_a_dry_run_changes_nothing(site: Site) -> None:
+    """It says what would happen."""
+    said = site.roll_back(dry_run=True)
+    assert said.startswith("reference-draft: version 3 was rolled back; version 2 is champion")
+    assert ("version-3", "3", 3) == (site.link, site.aliases["champion"], len(site.notices))
+
+
+def test_a_version_that_cannot_be_exported_is_settled_later(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The alias moves, nobody is told, the link stays, and the command fails; the next settling does the rest."""
+    (site.out / "version-2" / "README.md").unlink()
+    with pytest.raises(
+        UnderstudyError, match=r"version 2 is champion, but not settled: .*champion settle CONFIG"
+    ) as caught:
+        site.roll_back()
+    between = (site.aliases["champion"], site.link, len(site.notices), difference(site.config, site.store))
+    (site.out / "version-2" / "README.md").touch()
+    site.settle()
+
+    assert 1 == caught.value.exit_code
+    assert ("2", "version-3", 3) == between[:3]
+    assert "points to version-3, and the champion is version 2" in between[3]
+    assert ("version-2", 4, "") == (site.link, site.notices[-1]["change"], difference(site.config, site.store))
+
+
+@pytest.mark.parametrize(
+    ("prepare", "reason"),
+    [
+        (lambda site: site.set_alias("3"), "version 3 was rolled back at 20"),
+        (lambda site: site.set_alias(""), "the alias was deleted by hand"),
+        (lambda site: site.set_alias(_foreign(site)), "was not registered by Understudy"),
+        (lambda site: site.set_alias(_untested(site)), "did not pass its gate"),
+        (lambda site: site.set_alias(_refused(site)), "did not pass its gate"),
+    ],
+    ids=["rolled back", "deleted", "foreign", "no gate", "refused by the gate"],
+)
+def test_an_alias_moved_by_hand_is_not_followed(site: Site, prepare: Callable[[Site], None], reason: str) -> None:
+    """Exit code 3; the last valid link stays, and nobody is told."""
+    site.roll_back()
+    prepare(site)
+    with pytest.raises(Refused, match=reason) as caught:
+        site.settle()
+    assert 3 == caught.value.exit_code
+    assert "the link stays at version-2; set the alias to version 2 again" in str(caught.value)
+    assert ("version-2", 4) == (site.link, len(site.notices))
+    assert "moved by hand" in difference(site.config, site.store)
+    site.set_alias("2")
+    site.settle()
+    assert "" == difference(site.config, site.store)
+
+
+def _foreign(site: Site) -> str:
+    client = client_for(site.registry.location)
+    return str(client.create_model_version(site.registry.name, "/nowhere", run_id="r", await_creation_for=0).version)
+
+
+def _untested(site: Site) -> str:
+    return _registered(site, "untested", {})
+
+
+def _refused(site: Site) -> str:
+    """The store has its gate's decision."""
+    version = _registered(site, "refused", {"understudy.key.gate": "other"})
+    digest = site.registry.entry().version(version).digest
+    gate = site.store.directory("gate", "other")
+    gate.mkdir(parents=True)
+    write_decision(gate, make_decision(verdict="refuse", candidate=digest))
+    return version
+
+
+def _registered(site: Site, name: str, tags: dict[str, str]) -> str:
+    """A version that was registered and is not champion."""
+    before = site.aliases["champion"]
+    site.promote(name, tags=tags, approval_days=1)
+    assert before == site.aliases["champion"]
+    return site.aliases["challenger"]
+
+
+def test_an_alias_moved_by_hand_to_a_good_version_is_followed(site: Site) -> None:
+    """It becomes a change of the history, the one before it is `previous`, and the link and the notice follow."""
+    site.set_alias("1")
+    site.settle()
+    assert ({"champion": "1", "previous": "3"}, "version-1") == (site.aliases, site.link)
+    assert ("move", "3", "1") == tuple(getattr(site.registry.history()[-1], key) for key in ("action", "old", "new"))
+    assert ("move", "1") == (site.notices[-1]["action"], site.notices[-1]["champion"]["version"])
+
+
+def test_approval_is_needed_for_a_move_by_hand_too(store: Store, tmp_path: Path) -> None:
+    """Where promote.by_hand is set, only a version that was approved or was champion before is followed."""
+    site = site_of(store, tmp_path, by_hand=True)
+    site.promote("a")
+    site.settle()
+    version = _registered(site, "waits", GATE)
+    site.set_alias(version)
+    with pytest.raises(Refused, match="version 2 was not approved"):
+        site.settle()
+    assert "version-1" == site.link
+
+
+class Killed(BaseException):
+    """The process has died."""
+
+
+class Killer:
+    """Dies before step `at`, and lets nothing be written afterwards."""
+
+    def __init__(self, at: int) -> None:
+        self.at, self.steps, self.dead = at, 0, False
+
+    def before(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            self.steps += 1
+            self.dead |= self.steps == self.at
+            if self.dead:
+                raise Killed
+            return function(*arguments, **named)
+
+        return call
+
+
+# Everything that changes something outside the process.
+STEPS: tuple[tuple[Any, str], ...] = (
+    *((Port, name) for name in ("write", "create_prompt", "delete_prompt")),
+    (notice, "_call"),
+    (records, "load_run"),
+    (rollback, "write_settled"),
+    (settle, "write_settled"),
+    (link.os, "replace"),
+    (link.secrets, "token_hex"),
+    (settled, "write_json"),
+    (Path, "symlink_to"),
+)
+
+
+def killed_at(at: int, site: Site, act: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> int:
+    """Call `act` in a process that dies before step `at`. Returns the steps that it began."""
+    killer = Killer(at)
+    with monkeypatch.context() as patch:
+        for owner, name in STEPS:
+            patch.setattr(owner, name, killer.before(getattr(owner, name)))
+        patch.setattr(claims, "_process", lambda pid: "999999999 1")  # it does not live
+        try:
+            act()
+        except Killed:
+            return killer.steps
+    return 0
+
+
+def consistent(site: Site) -> bool:
+    """Alias, link and the last notice agree, no claim is left, and nothing differs."""
+    entry = site.registry.entry()
+    last = site.notices[-1]
+    named = last["champion"]["version"] if last["champion"] else None
+    wanted = f"version-{entry.champion}" if entry.champion else None
+    left = Port(client_for(site.registry.location), site.registry.location, site.registry.name).prompts("")
+    return (site.link, named or "", left, difference(site.config, site.store)) == (wanted, entry.champion, [], "")
+
+
+def test_a_rollback_killed_anywhere_is_settled_and_made_once(
+    site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Killed before each of its steps, then called again: one version was rolled back, and everything agrees. After a kill with a
+    result on the screen nobody calls again."""
+    for at in itertools.count(1):
+        champion, before = site.aliases["champion"], len(site.notices)
+        capsys.readouterr()
+        killed = killed_at(at, site, site.roll_back, monkeypatch)
+        if "was rolled back" in capsys.readouterr().out:
+            site.settle()
+        else:
+            site.roll_back()
+        where = f"killed before step {at}"
+        assert site.registry.entry().version(champion).rolled_back, where
+        assert site.aliases["champion"] == str(int(champion) - 1), where
+        assert consistent(site), where
+        told = [one["change"] for one in site.notices[before:]]
+        assert 1 == len(set(told)), where  # a repeat has the same number
+        if not killed:
+            break
+        _promote_again(site, champion)
+    assert at > 15
+
+
+def _promote_again(site: Site, version: str) -> None:
+    """The version is champion again, as before."""
+    entry = site.registry.entry()
+    site.registry.approve(version, entry.champion, "run-again", "ann", "")
+    site.settle()
+
+
+def test_a_promotion_killed_anywhere_is_settled(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed before each of its steps, then repeated: the new version is champion, and everything agrees."""
+    for at in itertools.count(1):
+        site.registry.rollback(site.aliases["champion"], "2")
+        site.settle()
+
+        def act() -> None:
+            site.registry.approve("3", "2", "run-c", "ann", "")
+            site.settle()
+
+        killed = killed_at(at, site, act, monkeypatch)
+        if site.aliases["champion"] != "3":
+            site.registry.approve("3", "2", "run-c", "ann", "")
+        site.settle()
+        assert ("3", "version-3", True) == (site.aliases["champion"], site.link, consistent(site)), at
+        if not killed:
+            break
+    assert at > 15
+
+
+@pytest.fixture
+def hook() -> Iterator["Hook"]:
+    found = Hook()
+    yield found
+    found.close()
+
+
+class Hook:
+    """A webhook that answers with the given statuses, then with 200."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[dict[str, str], dict[str, Any]]] = []
+        self.statuses: list[int] = []
+        outer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                outer.requests.append((dict(self.headers), body))
+                status = outer.statuses.pop(0) if outer.statuses else 200
+                self.send_response(status)
+                if status == 307:
+                    self.send_header("Location", "http://127.0.0.1:9/elsewhere")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/reload"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def test_a_webhook_gets_json_and_the_token(
+    store: Store, tmp_path: Path, hook: Hook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A POST with the number of the change; a receiver that is busy is asked again."""
+    monkeypatch.setenv("HOOK_TOKEN", "secret-token")
+    site = site_of(store, tmp_path, notice={"url": hook.url, "key_variable": "HOOK_TOKEN"})
+    hook.statuses = [503, 429]
+    site.promote("a")
+    site.settle()
+    site.settle()
+
+    headers, body = hook.requests[-1]
+    assert 3 == len(hook.requests)
+    assert ("Bearer secret-token", "application/json", "reference-draft/1") == tuple(
+        headers[name] for name in ("Authorization", "Content-Type", "Idempotency-Key")
+    )
+    assert ("promote", 1, "1") == (body["action"], body["change"], body["champion"]["version"])
+    assert [] == [path for path in store.root.rglob("*.json") if "secret-token" in path.read_text()]
+
+
+@pytest.mark.parametrize(("status", "tries"), [(401, 1), (307, 1), (500, 3)])
+def test_a_notice_that_is_not_accepted_is_sent_again_later(
+    store: Store, tmp_path: Path, hook: Hook, status: int, tries: int
+) -> None:
+    """The command fails, the champion and the link stay, and the next settling sends the notice again. Redirects are not
+    followed."""
+    site = site_of(store, tmp_path, notice={"url": hook.url})
+    hook.statuses = [status] * tries
+    site.promote("a")
+    with pytest.raises(
+        UnderstudyError, match=f"not settled: notice: {re.escape(hook.url)} answered with HTTP {status}"
+    ):
+        site.settle()
+    asked, differs = len(hook.requests), difference(site.config, store)
+    site.settle()
+
+    assert (tries, "no notice of change 1 was accepted") == (asked, differs)
+    assert (tries + 1, "version-1", "") == (len(hook.requests), site.link, difference(site.config, store))
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [("echo one; echo two >&2; exit 4", "ended with exit code 4: two"), ("sleep 30", "did not end within 0.5 s")],
+)
+def test_a_program_that_fails_is_named(store: Store, tmp_path: Path, script: str, said: str) -> None:
+    """With its last line."""
+    site = site_of(store, tmp_path)
+    program = tmp_path / "fails"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    site.config = config_of(promote={"notice": {"program": str(program), "timeout_seconds": 0.5}})
+    site.promote("a")
+    with pytest.raises(UnderstudyError, match=said):
+        site.settle()
