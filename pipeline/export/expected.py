@@ -1,6 +1,7 @@
 """What the engine's counters should show: the exported weights, examined on the run's stored completions as the engine counts."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,12 @@ import numpy as np
 from pipeline.acceptance.intervals import ratio_gain
 from pipeline.acceptance.profile import PromptCounts, count_completions
 from pipeline.acceptance.rounds import Convention, Floats
-from pipeline.config.evaluate import EvaluateConfig
+from pipeline.acceptance.schema import SamplingSettings
+from pipeline.config.evaluate import Drafting, EvaluateConfig
 from pipeline.engines.facts import EngineFacts
 from pipeline.errors import UnderstudyError
 from pipeline.examination.examiner import Examiner, draft_independent
+from pipeline.export.schema import CounterFigures, ExpectedCounters, ServedFigures
 from pipeline.export.subject import Subject
 from pipeline.generation.completion_store import StoredCompletion, canonical, read_completions
 from pipeline.models.loading import choose_device, load_model
@@ -23,9 +26,9 @@ _MOST_DIFFERENCE = 0.01  # of the acceptance rate: rounding on another machine c
 
 
 def expected_counters(
-    subject: Subject, weights: Path, facts: EngineFacts, drafting: str, gammas: Sequence[int], progress: Progress
-) -> dict[str, Any]:
-    """The content of `expected.json`, without what the engine is called. `gammas`: draft lengths, the longest last.
+    subject: Subject, weights: Path, facts: EngineFacts, drafting: Drafting, gammas: Sequence[int], progress: Progress
+) -> ExpectedCounters:
+    """`gammas`: draft lengths, the longest last.
 
     Raises UnderstudyError if the weights do not have the acceptance rate of the stored examination.
     """
@@ -34,22 +37,28 @@ def expected_counters(
     device = choose_device(config.device)
     model = load_model(weights, config.pair.draft.dtype, device, config.pair.trust_remote_code)
     deployed = canonical(Sampling.from_config(config.sampling))
-    found = {}
-    for name, sampling in {"deployed": deployed, "temperature_0": GREEDY}.items():
+
+    def examined(sampling: Sampling) -> ServedFigures | None:
         stored = list(read_completions(subject.completions, {"examination"}, sampling))
-        if stored and not (name == "temperature_0" and deployed.greedy):
-            found[name] = examine_as_served(
-                model, stored, sampling, settings, subject.pair.vocabulary, gammas, progress
-            )
+        if not stored:
+            return None
+        return examine_as_served(model, stored, sampling, settings, subject.pair.vocabulary, gammas, progress)
+
+    found = examined(deployed)
+    if found is None:
+        raise UnderstudyError(
+            f"{subject.completions}: no examination completions at the deployment's sampling settings"
+        )
     _check_unchanged(subject, found, drafting)
-    return {
-        "convention": settings.convention,
-        "sampling": config.sampling.model_dump(),
-        "draft_sampling": drafting,
-        "gamma": gammas[-1],
-        "notes": note,
-        **found,
-    }
+    return ExpectedCounters(
+        convention=settings.convention,
+        sampling=SamplingSettings.of(config.sampling),
+        draft_sampling=drafting,
+        gamma=gammas[-1],
+        notes=note,
+        deployed=found,
+        temperature_0=None if deployed.greedy else examined(GREEDY),
+    )
 
 
 def examine_as_served(
@@ -60,7 +69,7 @@ def examine_as_served(
     vocabulary: int,
     gammas: Sequence[int],
     progress: Progress,
-) -> dict[str, Any]:
+) -> ServedFigures:
     """Figures by draft length, of completions generated at `sampling`."""
     examiner = Examiner(sampling, settings, vocabulary)
     counts: dict[int, list[PromptCounts]] = {gamma: [] for gamma in gammas}
@@ -74,20 +83,17 @@ def examine_as_served(
         for _ in examiner.counts(model, completions, track.advance, add):
             pass
     longest = counts[gammas[-1]]
-    return {
-        "prompts": len(longest),
-        "tokens": sum(item.tokens for item in longest),
-        "acceptance_rate": sum(item.accepted for item in longest) / sum(item.examined for item in longest),
-        "by_draft_length": {
-            str(gamma): counter_figures(rows, gamma, examiner.counting, settings.confidence)
-            for gamma, rows in counts.items()
-        },
-    }
+    return ServedFigures(
+        len(longest),
+        sum(item.tokens for item in longest),
+        sum(item.accepted for item in longest) / sum(item.examined for item in longest),
+        {gamma: counter_figures(rows, gamma, examiner.counting, settings.confidence) for gamma, rows in counts.items()},
+    )
 
 
 def counter_figures(
     counts: Sequence[PromptCounts], gamma: int, convention: Convention, confidence: float
-) -> dict[str, Any]:
+) -> CounterFigures:
     """Counts over all prompts at draft length `gamma`, and the ratios that a dashboard shows. `counts` reach up to `gamma`."""
     rounds_N = np.array([item.rounds[gamma - 1] for item in counts])
     accepted_N = np.array([item.accepted_drafts[gamma - 1] for item in counts])
@@ -99,19 +105,20 @@ def counter_figures(
         )
     nothing_N = np.zeros_like(rounds_N)
     length = ratio_gain(accepted_N, rounds_N, nothing_N, rounds_N, [item.domain for item in counts], confidence)
-    found: dict[str, Any] = {
-        "drafts": drafts,
-        "accepted": accepted,
-        "accepted_per_position": (positions_G / drafts).tolist(),
-        "mean_acceptance_length": {"value": 1 + length.value, "low": 1 + length.low, "high": 1 + length.high},
-    }
-    if not convention.clipped:  # every draft has gamma tokens
-        found |= {"draft_tokens": gamma * drafts, "draft_acceptance_rate": accepted / (gamma * drafts)}
-    return found
+    above = replace(length, value=1 + length.value, low=1 + length.low, high=1 + length.high)
+    draft_tokens = None if convention.clipped else gamma * drafts  # not clipped: every draft has gamma tokens
+    return CounterFigures(
+        drafts=drafts,
+        accepted=accepted,
+        accepted_per_position=(positions_G / drafts).tolist(),
+        mean_acceptance_length=above.figure,
+        draft_tokens=draft_tokens,
+        draft_acceptance_rate=None if draft_tokens is None else accepted / draft_tokens,
+    )
 
 
 def _as_the_engine(
-    settings: EvaluateConfig, facts: EngineFacts, drafting: str, gamma: int, lookahead: int
+    settings: EvaluateConfig, facts: EngineFacts, drafting: Drafting, gamma: int, lookahead: int
 ) -> tuple[EvaluateConfig, list[str]]:
     """The examination's settings with the engine's convention and its way of drafting, and what is not exact about it."""
     notes = []
@@ -134,16 +141,12 @@ def _as_the_engine(
     return EvaluateConfig.model_validate(settings.model_dump() | changes), notes
 
 
-def _check_unchanged(subject: Subject, found: dict[str, Any], drafting: str) -> None:
+def _check_unchanged(subject: Subject, found: ServedFigures, drafting: Drafting) -> None:
     """The weights as exported must be those that were promoted."""
     profile, config = subject.profile, subject.config
     alike = config.sampling.top_k == 0 and config.sampling.top_p == 1 and config.sampling.min_p == 0
-    if (
-        "deployed" in found
-        and alike
-        and (drafting == config.evaluate.draft_sampling or config.sampling.temperature == 0)
-    ):
-        before, now = profile.examined[0].acceptance_rate.value, found["deployed"]["acceptance_rate"]
+    if alike and (drafting == config.evaluate.draft_sampling or config.sampling.temperature == 0):
+        before, now = profile.examined[0].acceptance_rate.value, found.acceptance_rate
         if abs(now - before) > _MOST_DIFFERENCE:
             raise UnderstudyError(
                 f"{subject.label}: the exported weights have the acceptance rate {now:.4f}, and {before:.4f} was examined; "

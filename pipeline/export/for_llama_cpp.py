@@ -1,15 +1,13 @@
 """Files with which llama.cpp serves the target with the draft."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from pipeline.export.plan import ExportPlan
+from pipeline.export.schema import ExpectedCounters
 from pipeline.export.shell import HERE, launch_script
 
 DRAFT = "draft.gguf"
 
 
-def files(plan: ExportPlan, expected: Mapping[str, Any]) -> dict[str, str]:
+def files(plan: ExportPlan, expected: ExpectedCounters) -> dict[str, str]:
     """By name: the launch script. The target must be a GGUF file, so TARGET has no default."""
     words = [
         *("llama-server", "-m", "$TARGET"),

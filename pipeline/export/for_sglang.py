@@ -1,15 +1,13 @@
 """Files with which SGLang serves the target with the draft."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from pipeline.export.plan import ExportPlan
+from pipeline.export.schema import ExpectedCounters
 from pipeline.export.shell import HERE, launch_script
 
 _QUANTIZATION = {"unquantized": "unquant", "int8": "bitsandbytes", "int4": "bitsandbytes", "fp8": "fp8"}
 
 
-def files(plan: ExportPlan, expected: Mapping[str, Any]) -> dict[str, str]:
+def files(plan: ExportPlan, expected: ExpectedCounters) -> dict[str, str]:
     """By name: the launch script."""
     gamma, source = plan.lengths.gamma, plan.subject.config.pair.target
     words = ["${PYTHON:-python3}", "-m", "sglang.launch_server", "--model-path", "$TARGET"]

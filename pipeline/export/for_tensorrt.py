@@ -1,18 +1,18 @@
 """Files with which TensorRT-LLM serves the target with the draft."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import yaml
 
 from pipeline.export.plan import ExportPlan
+from pipeline.export.schema import ExpectedCounters
 from pipeline.export.shell import HERE, launch_script
 from pipeline.latency.load.schedule import for_tensorrt
 
 CONFIG = "config.yaml"
 
 
-def files(plan: ExportPlan, expected: Mapping[str, Any]) -> dict[str, str]:
+def files(plan: ExportPlan, expected: ExpectedCounters) -> dict[str, str]:
     """By name: the launch script, and the YAML file that it passes."""
     words = ["trtllm-serve", "$TARGET", "--extra_llm_api_options", f"{HERE}/{CONFIG}"]
     words += ["--tp_size", str(plan.tensor_parallel)]

@@ -1,12 +1,12 @@
 """Files with which transformers decodes with the draft: it reads the draft length from the draft's generation config."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from pipeline.export.plan import ExportPlan
+from pipeline.export.schema import ExpectedCounters
 
 
-def files(plan: ExportPlan, expected: Mapping[str, Any]) -> dict[str, str]:
+def files(plan: ExportPlan, expected: ExpectedCounters) -> dict[str, str]:
     """By name: the lines of Python that use the draft."""
     sampled = plan.subject.config.sampling.temperature > 0
     return {

@@ -1,10 +1,10 @@
 """Files with which vLLM serves the target with the draft."""
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 from pipeline.export.plan import ExportPlan
+from pipeline.export.schema import ExpectedCounters
 from pipeline.export.shell import HERE, launch_script
 from pipeline.latency.load.schedule import for_vllm
 
@@ -12,7 +12,7 @@ CONFIG, SYNTHETIC = "speculative-config.json", "speculative-config-synthetic.jso
 _DTYPES = ("float32", "bfloat16", "float16")
 
 
-def files(plan: ExportPlan, expected: Mapping[str, Any]) -> dict[str, str]:
+def files(plan: ExportPlan, expected: ExpectedCounters) -> dict[str, str]:
     """By name: the launch script, the speculative config, and one with imposed acceptance for load tests."""
     draft = f"{HERE}/draft"
     return {
@@ -56,10 +56,10 @@ def speculative_config(plan: ExportPlan, model: str) -> dict[str, Any]:
     }
 
 
-def synthetic_config(plan: ExportPlan, expected: Mapping[str, Any]) -> dict[str, Any]:
+def synthetic_config(plan: ExportPlan, expected: ExpectedCounters) -> dict[str, Any]:
     """A speculative config that accepts draft tokens at the expected rates, whatever the text is."""
     gamma = plan.lengths.gamma
-    rates = expected["deployed"]["by_draft_length"][str(gamma)]["accepted_per_position"]
+    rates = expected.deployed.by_draft_length[gamma].accepted_per_position
     return {
         "method": "draft_model",
         "model": str(plan.out / "draft"),

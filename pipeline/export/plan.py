@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.config.evaluate import Drafting
 from pipeline.config.quantize import Variant
 from pipeline.engines.facts import FACTS, EngineFacts, ExportEngine
 from pipeline.errors import UsageError
@@ -24,7 +25,7 @@ class ExportPlan:
     out: Path
     tensor_parallel: int
     lengths: DraftLengths
-    drafting: str  # greedy or probabilistic
+    drafting: Drafting
     notes: tuple[str, ...]
     converter: Path | None = None  # of llama.cpp
 
@@ -64,7 +65,7 @@ def plan_export(
     )
 
 
-def _drafting(subject: Subject, facts: EngineFacts) -> tuple[str, list[str]]:
+def _drafting(subject: Subject, facts: EngineFacts) -> tuple[Drafting, list[str]]:
     """How draft tokens are chosen: as examined, if the engine can."""
     wanted = subject.config.evaluate.draft_sampling
     if facts.drafts_as_sampled and subject.config.sampling.temperature > 0 and wanted == "greedy":

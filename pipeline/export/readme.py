@@ -1,9 +1,10 @@
 """README.md of an exported directory."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from pipeline.export.plan import ExportPlan
+from pipeline.export.schema import FILE, ExpectedCounters
+from pipeline.judgement.headline import interval
 
 _WHAT = {
     "draft": "the draft: weights, config, tokenizer",
@@ -13,12 +14,12 @@ _WHAT = {
     "speculative-config.json": "the value of `--speculative-config`, for a start command of your own",
     "speculative-config-synthetic.json": "the same with imposed acceptance (`synthetic`), for load tests",
     "config.yaml": "the options that launch.sh passes to `trtllm-serve`",
-    "expected.json": "what the engine's counters should show",
+    FILE: "what the engine's counters should show",
     "README.md": "this file",
 }
 
 
-def readme(plan: ExportPlan, expected: Mapping[str, Any], names: Sequence[str]) -> str:
+def readme(plan: ExportPlan, expected: ExpectedCounters, names: Sequence[str]) -> str:
     """The page. `names`: the files and directories beside it."""
     subject, facts = plan.subject, plan.facts
     target = subject.pair.facts["target"]
@@ -75,17 +76,16 @@ def _serving(plan: ExportPlan) -> list[str]:
     return found
 
 
-def _counters(plan: ExportPlan, expected: Mapping[str, Any]) -> list[str]:
+def _counters(plan: ExportPlan, expected: ExpectedCounters) -> list[str]:
     names = plan.facts.counters
-    figures = expected["deployed"]["by_draft_length"][str(plan.lengths.gamma)]
-    length = figures["mean_acceptance_length"]
-    rates = ", ".join(f"{rate:.3f}" for rate in figures["accepted_per_position"])
+    figures = expected.deployed.by_draft_length[plan.lengths.gamma]
+    rates = ", ".join(f"{rate:.3f}" for rate in figures.accepted_per_position)
     found = [
-        f"At the deployment's sampling, over prompts like the {expected['deployed']['prompts']:,} examined ones:",
+        f"At the deployment's sampling, over prompts like the {expected.deployed.prompts:,} examined ones:",
         "",
         "| figure | expected | from |",
         "|---|---|---|",
-        f"| mean acceptance length | {length['value']:.3f} [{length['low']:.3f}, {length['high']:.3f}] | "
+        f"| mean acceptance length | {interval(figures.mean_acceptance_length, 3)} | "
         f"{_ratio('1 + ', names.accepted, names.drafts)} |",
         f"| accepted by position | {rates} | {_ratio('', names.per_position, names.drafts)} |",
         "",
@@ -101,7 +101,7 @@ def _counters(plan: ExportPlan, expected: Mapping[str, Any]) -> list[str]:
     return [
         *found,
         *(["", f"Counters: {names.note}."] if names.note else []),
-        *(["", *expected["notes"]] if expected["notes"] else []),
+        *(["", *expected.notes] if expected.notes else []),
     ]
 
 

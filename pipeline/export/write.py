@@ -3,9 +3,7 @@
 import contextlib
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from pipeline.engines.facts import ExportEngine
 from pipeline.errors import UsageError
@@ -14,13 +12,15 @@ from pipeline.export.expected import expected_counters
 from pipeline.export.gguf import convert
 from pipeline.export.plan import ExportPlan, require_free
 from pipeline.export.readme import readme
+from pipeline.export.schema import Expected, ExpectedCounters, ExportedDraft, write_expected
 from pipeline.export.widths import resize_rows
+from pipeline.judgement.schema import TargetSource
 from pipeline.models.files import model_digest, model_files
 from pipeline.progress import Progress
 from pipeline.store.atomic import replacing_directory
 from pipeline.store.files import read_json, write_json
 
-Files = Callable[[ExportPlan, Mapping[str, Any]], dict[str, str]]
+Files = Callable[[ExportPlan, ExpectedCounters], dict[str, str]]
 
 _FILES: Mapping[ExportEngine, Files] = {
     "vllm": for_vllm.files,
@@ -39,8 +39,7 @@ def write_export(plan: ExportPlan, progress: Progress) -> Path:
         resized = _write_draft(plan, work)
         weights = plan.subject.draft if plan.engine == "llama.cpp" else work / "draft"
         figures = expected_counters(plan.subject, weights, plan.facts, plan.drafting, plan.lengths.used, progress)
-        expected = _head(plan, weights, resized) | figures
-        write_json(work / "expected.json", expected)
+        write_expected(work, _expected(plan, weights, resized, figures))
         for name, text in _FILES[plan.engine](plan, figures).items():
             (work / name).write_text(text, encoding="utf-8")
             (work / name).chmod(_MODES.get(Path(name).suffix, 0o644))
@@ -68,23 +67,24 @@ def _write_draft(plan: ExportPlan, work: Path) -> bool:
     return resize_rows(draft, int(pair["tokens"]), width, plan.subject.config.pair.trust_remote_code)
 
 
-def _head(plan: ExportPlan, weights: Path, resized: bool) -> dict[str, Any]:
-    subject = plan.subject
-    return {
-        "engine": plan.engine,
-        "checked_version": plan.facts.checked,
-        "draft": {
-            "label": subject.label,
-            "digest": subject.digest,
-            "exported_digest": model_digest(weights),
-            "variant": subject.variant,
-            "resized_to_target": resized,
-        },
-        "target": {name: subject.pair.facts["target"][name] for name in ("source", "revision", "digest", "dtype")},
-        "completions": subject.completions.name,
-        "counters": asdict(plan.facts.counters),
-        "draft_lengths_by_batch": list(plan.lengths.by_batch),
-    }
+def _expected(plan: ExportPlan, weights: Path, resized: bool, figures: ExpectedCounters) -> Expected:
+    subject, target = plan.subject, plan.subject.pair.facts["target"]
+    return Expected(
+        **vars(figures),
+        engine=plan.engine,
+        checked_version=plan.facts.checked,
+        counters=plan.facts.counters,
+        draft=ExportedDraft(
+            label=subject.label,
+            digest=subject.digest,
+            exported_digest=model_digest(weights),
+            variant=subject.variant,
+            resized_to_target=resized,
+        ),
+        target=TargetSource(target["source"], target["revision"], target["digest"], target["dtype"]),
+        completions=subject.completions.name,
+        draft_lengths_by_batch=list(plan.lengths.by_batch),
+    )
 
 
 @contextlib.contextmanager

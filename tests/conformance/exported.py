@@ -1,6 +1,5 @@
 """The champion of CONFORMANCE_STORE as `understudy champion export` writes it, and what explains differences of its server."""
 
-import json
 import os
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import torch
 
 from pipeline.acceptance.examine import acceptance_probabilities
 from pipeline.config.stored import run_config
+from pipeline.export.schema import Expected, read_expected
 from pipeline.generation.completion_store import StoredCompletion, read_completions
 from pipeline.models.loading import load_model
 from pipeline.registry.registry import registered_name
@@ -32,14 +32,14 @@ class Exported:
     """An exported directory, and what the champion was examined on."""
 
     directory: Path
-    expected: dict[str, Any]
+    expected: Expected
     config: Any
     completions: list[StoredCompletion]  # greedy
     target: Path
 
     @property
     def gamma(self) -> int:
-        return int(self.expected["gamma"])
+        return self.expected.gamma
 
 
 def export_champion(engine: str, out: Path, *arguments: str) -> Exported:
@@ -57,7 +57,7 @@ def export_champion(engine: str, out: Path, *arguments: str) -> Exported:
     stored = read_completions(find_built(store, record, "generate").path, {"examination"}, GREEDY)
     completions = sorted(stored, key=lambda item: item.id)[:PROMPTS]
     target = find_built(store, record, "pair").path / "target"
-    return Exported(out, json.loads((out / "expected.json").read_text()), config, completions, target)
+    return Exported(out, read_expected(out), config, completions, target)
 
 
 def divergences(exported: Exported, tokens: Sequence[Sequence[int]]) -> list[dict[str, Any]]:

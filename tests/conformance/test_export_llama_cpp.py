@@ -7,6 +7,7 @@ not counted. An end of sequence clips nothing: tokens accepted past it are count
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ def test_counters_of_the_served_export_are_those_of_the_examination(
     path = f"{llama_cpp / 'build' / 'bin'}:/usr/bin:/bin"
     with served([*command, *context], tmp_path / "log", TARGET=str(gguf_target), PATH=path) as server:
         answers = server.complete(prompts, limit)
-        metrics = server.counters(exported.expected["counters"])
+        metrics = server.counters(asdict(exported.expected.counters))
     tokens = [answer["tokens"] for answer in answers]
     timings = [answer["timings"] for answer in answers]
     counted = [(one.get("draft_n", 0), one.get("draft_n_accepted", 0)) for one in timings]

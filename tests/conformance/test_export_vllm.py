@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import subprocess
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +64,9 @@ def test_counters_of_the_served_export_are_those_of_the_examination(
     prompts = [item.prompt.tolist() for item in exported.completions]
     with served(exported.directory, vllm.interpreter, tmp_path / "log", "--no-enable-prefix-caching") as server:
         server.complete(prompts[:1], limit)  # a warm-up
-        before = server.counters(exported.expected["counters"])
+        before = server.counters(asdict(exported.expected.counters))
         tokens = server.complete(prompts, limit)
-        counted = difference(server.counters(exported.expected["counters"]), before)
+        counted = difference(server.counters(asdict(exported.expected.counters)), before)
     draft = load_model(exported.directory / "draft", "float32", torch.device("cpu"))
     predicted = _predicted(exported, draft)
     ties_of_the_target = divergences(exported, tokens)
@@ -76,7 +76,7 @@ def test_counters_of_the_served_export_are_those_of_the_examination(
         "version": FACTS["vllm"].checked,
         "build": f"shipped, served from an export{', 64 rows added' if padding else ''}",
         "temperature": 0.0,
-        "draft_sampling": exported.expected["draft_sampling"],
+        "draft_sampling": exported.expected.draft_sampling,
         "gamma": exported.gamma,
         "added_rows": padding,
         "prompts": len(prompts),
@@ -106,7 +106,7 @@ def test_a_schedule_with_zero_loses_no_token_at_its_boundaries(
     more = ("--no-enable-prefix-caching", "--speculative-config", json.dumps(settings))  # the last one counts
     with served(exported.directory, vllm.interpreter, tmp_path / "log", *more) as server:
         tokens = [*server.complete(prompts, limit, at_once=8), *server.complete(prompts[:4], limit, at_once=4)]
-        counted = server.counters(exported.expected["counters"])
+        counted = server.counters(asdict(exported.expected.counters))
     assert all(tie["gap"] < TIE for tie in divergences(exported, tokens[: len(prompts)]))
     assert tokens[:4] == tokens[-4:]
     assert 0 < counted["draft_tokens"] < exported.gamma * counted["drafts"]
@@ -140,11 +140,11 @@ def _predicted(exported: Exported, draft: Any) -> dict[str, Any]:
     settings = exported.config.evaluate.model_copy(update={"convention": "vllm", "max_gamma": exported.gamma})
     found = examine_as_served(
         draft, exported.completions, GREEDY, settings, exported.completions[0].vocabulary, [exported.gamma], Progress()
-    )["by_draft_length"][str(exported.gamma)]
-    per_position = [rate * found["drafts"] for rate in found["accepted_per_position"]]
+    ).by_draft_length[exported.gamma]
+    per_position = [rate * found.drafts for rate in found.accepted_per_position]
     return {
-        "drafts": round(found["drafts"]),
-        "draft_tokens": round(found["draft_tokens"]),
-        "accepted": round(found["accepted"]),
+        "drafts": round(found.drafts),
+        "draft_tokens": round(found.draft_tokens or 0),
+        "accepted": round(found.accepted),
         "per_position": [round(count) for count in per_position],
     }

@@ -1,6 +1,5 @@
 """The examination against openvino-genai at temperature 0: equal target calls and tokens per call."""
 
-import json
 import os
 import subprocess
 import sys
@@ -9,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.export.schema import read_expected
 from tests.conformance.cases import openvino_row
 from tests.conformance.engines import Engine, openvino_job
 from tests.conformance.subject import TOKENS, Subject
@@ -51,7 +51,7 @@ def test_the_exported_draft_is_the_examined_one(openvino: Engine, subject: Subje
     command += ["--engine", "transformers", "--out", str(out)]
     command += ["--store", os.environ.get("CONFORMANCE_STORE", ".understudy")]
     subprocess.run(command, check=True)
-    gamma, stop = int(json.loads((out / "expected.json").read_text())["gamma"]), subject.stop_tokens[0]
+    gamma, stop = read_expected(out).gamma, subject.stop_tokens[0]
     result = openvino.run(
         openvino_job(subject.target, out / "draft", subject.prompts, TOKENS, work, stop_token=stop, gamma=gamma)
     )

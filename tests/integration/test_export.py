@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.export.schema import read_expected
 from pipeline.models.files import model_digest
 from tests.integration.conftest import RUN, SMOKE, Place, Smoke
 
@@ -35,12 +36,12 @@ def test_the_champion_is_exported_for_vllm(smoke: Smoke, tmp_path: Path, draft: 
     assert names == sorted(path.name for path in out.iterdir())
     promoted = smoke.place.artifact("distill") / "draft"
     assert model_digest(promoted) == model_digest(out / "draft")
-    expected = json.loads((out / "expected.json").read_text())
+    expected = read_expected(out)
     examined = json.loads((smoke.place.artifact("evaluate/candidate") / "acceptance.json").read_text())
     assert examined["headline"]["acceptance_rate"]["value"] == pytest.approx(
-        expected["deployed"]["acceptance_rate"], abs=1e-4
+        expected.deployed.acceptance_rate, abs=1e-4
     )
-    assert ("vllm", "probabilistic", 5) == tuple(expected[name] for name in ("convention", "draft_sampling", "gamma"))
+    assert ("vllm", "probabilistic", 5) == (expected.convention, expected.draft_sampling, expected.gamma)
     config = json.loads((out / "speculative-config.json").read_text())
     assert ("probabilistic", 5, str(out / "draft")) == (
         config["draft_sample_method"],
@@ -56,8 +57,8 @@ def test_engines_that_draft_greedily_are_expected_to(smoke: Smoke, tmp_path: Pat
     for engine in ("sglang", "tensorrt-llm"):
         ended = _export(smoke, tmp_path / engine, engine)
         assert "drafts greedily" in ended.err
-        expected = json.loads((tmp_path / engine / "expected.json").read_text())
-        figures.append((expected["draft_sampling"], expected["deployed"]["acceptance_rate"]))
+        expected = read_expected(tmp_path / engine)
+        figures.append((expected.draft_sampling, expected.deployed.acceptance_rate))
     assert figures[0] == figures[1]
     assert "greedy" == figures[0][0]
 
@@ -85,7 +86,7 @@ def test_llama_cpp_gets_what_its_converter_writes(smoke: Smoke, tmp_path: Path) 
     assert 0 == ended.code, ended.err
     assert ["README.md", "draft.gguf", "expected.json", "launch.sh"] == sorted(path.name for path in out.iterdir())
     assert (Path((out / "draft.gguf").read_text()) / "model.safetensors").is_file()
-    (note,) = json.loads((out / "expected.json").read_text())["notes"]
+    (note,) = read_expected(out).notes
     assert "llama.cpp counts rounds at the end of a completion in its own way (docs/engines.md)" in note
 
 

@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from pipeline.acceptance.profile import Completions, count_completions
 from pipeline.acceptance.rounds import CONVENTIONS
+from pipeline.acceptance.schema import Figure, SamplingSettings
 from pipeline.config.generate import SamplingConfig
 from pipeline.engines.facts import FACTS
 from pipeline.errors import UnderstudyError, UsageError
@@ -27,8 +28,18 @@ from pipeline.export.gguf import convert, find_converter
 from pipeline.export.lengths import ZERO_WARNING, DraftLengths, _from_schedule
 from pipeline.export.plan import ExportPlan, _drafting, require_free
 from pipeline.export.readme import readme
+from pipeline.export.schema import (
+    CounterFigures,
+    Expected,
+    ExpectedCounters,
+    ExportedDraft,
+    ServedFigures,
+    read_expected,
+    write_expected,
+)
 from pipeline.export.shell import HERE, launch_script
 from pipeline.export.widths import padding_rows, resize_rows
+from pipeline.judgement.schema import TargetSource
 from tests.fakes import tiny_llama
 
 TOKENS = 30
@@ -196,10 +207,49 @@ def test_the_start_command_states_what_the_pair_needs(tmp_path: Path) -> None:
     assert "--trust-remote-code" not in for_vllm.arguments(plan)
 
 
+def _expected(gamma: int, per_position: list[float]) -> ExpectedCounters:
+    figures = CounterFigures(
+        drafts=10.0,
+        accepted=15.0,
+        accepted_per_position=per_position,
+        mean_acceptance_length=Figure(2.5, 2.4, 2.6, 3),
+    )
+    return ExpectedCounters(
+        convention="user",
+        sampling=SamplingSettings(1.0, 0, 1.0, 0.0),
+        draft_sampling="greedy",
+        gamma=gamma,
+        notes=["Not exact."],
+        deployed=ServedFigures(3, 30, 0.7, {gamma: figures}),
+        temperature_0=None,
+    )
+
+
+def test_expected_counters_survive_their_file(tmp_path: Path) -> None:
+    """Draft lengths are text in JSON, and numbers again when read; a damaged file is named with the first wrong place."""
+    draft = ExportedDraft(label="d", digest="d1", exported_digest="d2", variant="int8", resized_to_target=True)
+    expected = Expected(
+        **vars(_expected(2, [0.8, 0.7])),
+        engine="vllm",
+        checked_version="0.32.0",
+        counters=FACTS["vllm"].counters,
+        draft=draft,
+        target=TargetSource("org/t", None, "d0", "float32"),
+        completions="generate-0",
+        draft_lengths_by_batch=[2, 2, 1],
+    )
+    write_expected(tmp_path, expected)
+    assert expected == read_expected(tmp_path)
+
+    path = tmp_path / "expected.json"
+    path.write_text(path.read_text().replace('"engine": "vllm"', '"engine": "other"'))
+    with pytest.raises(UnderstudyError, match=r"expected\.json: not a complete file of expected counters \(engine: "):
+        read_expected(tmp_path)
+
+
 def test_the_readme_names_counters_and_warnings(tmp_path: Path) -> None:
     """Every file is explained; a schedule's figures are said to be a mixture."""
-    figures = {"mean_acceptance_length": {"value": 2.5, "low": 2.4, "high": 2.6}, "accepted_per_position": [0.8, 0.7]}
-    expected = {"deployed": {"prompts": 3, "by_draft_length": {"2": figures}}, "notes": ["Not exact."]}
+    expected = _expected(2, [0.8, 0.7])
     subject = _subject(tmp_path, label="d version 1")
     subject.pair.facts = {"target": {"source": "org/t", "revision": "c" * 40, "digest": "d"}}
     plan = example_plan(tmp_path, DraftLengths(2, (2, 0)))
@@ -217,7 +267,7 @@ def test_the_readme_names_counters_and_warnings(tmp_path: Path) -> None:
 
 def test_imposed_rates_do_not_increase(tmp_path: Path) -> None:
     """vLLM takes the share of drafts in which all tokens up to a position were accepted."""
-    expected = {"deployed": {"by_draft_length": {"3": {"accepted_per_position": [0.8, 0.5, 0.5000001]}}}}
+    expected = _expected(3, [0.8, 0.5, 0.5000001])
     found = for_vllm.synthetic_config(example_plan(tmp_path, DraftLengths(3)), expected)
     assert ("synthetic", [0.8, 0.5, 0.5]) == (found["rejection_sample_method"], found["synthetic_acceptance_rates"])
 
@@ -274,11 +324,14 @@ def test_expected_counters_are_those_of_the_examination() -> None:
     completions = Completions(["a"], ["x"], np.array([3]), lengths_B, [np.zeros(7, dtype=bool)])
     counts = count_completions(completions, [np.ones(8)], 2, CONVENTIONS["vllm"])
     found = counter_figures(counts, 2, CONVENTIONS["vllm"], 0.95)
-    assert [2, 4, 4, [1, 1], 3.0, 1.0] == [
-        *(found[name] for name in ("drafts", "draft_tokens", "accepted", "accepted_per_position")),
-        found["mean_acceptance_length"]["value"],
-        found["draft_acceptance_rate"],
-    ]
+    assert found == CounterFigures(
+        drafts=2,
+        draft_tokens=4,
+        accepted=4,
+        accepted_per_position=[1, 1],
+        mean_acceptance_length=Figure(3.0, None, None, 1),
+        draft_acceptance_rate=1.0,
+    )
 
 
 @pytest.mark.parametrize(

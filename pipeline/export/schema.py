@@ -1,0 +1,104 @@
+"""The content of `expected.json` in an exported directory. Imports nothing heavy."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from pipeline.acceptance.schema import Figure, SamplingSettings
+from pipeline.config.evaluate import ConventionName, Drafting
+from pipeline.config.quantize import Variant
+from pipeline.engines.facts import Counters, ExportEngine
+from pipeline.judgement.schema import TargetSource
+from pipeline.store.files import read_json, write_json
+from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, CountKey, Format, Number, Text
+
+SCHEMA = 1
+FILE = "expected.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CounterFigures:
+    """What the counters show after one decode of all examined completions, and the ratios of a dashboard."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    drafts: Number
+    accepted: Number
+    accepted_per_position: list[Number]  # shares of the drafts
+    mean_acceptance_length: Figure
+    # Where the engine drafts past the end of a completion, so that every draft has gamma tokens; else None.
+    draft_tokens: Number | None = None
+    draft_acceptance_rate: Number | None = None
+
+
+@dataclass(frozen=True)
+class ServedFigures:
+    """The examined completions at one sampling tuple, and the counters by draft length."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    prompts: Count
+    tokens: Count
+    acceptance_rate: Number
+    by_draft_length: dict[CountKey, CounterFigures]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpectedCounters:
+    """The figures, and how the engine drafts and counts."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    convention: ConventionName
+    sampling: SamplingSettings
+    draft_sampling: Drafting
+    gamma: Count  # the longest draft length
+    notes: list[Text]  # what is not exact about the figures
+    deployed: ServedFigures
+    temperature_0: ServedFigures | None  # None where that is the deployed sampling, or where nothing is stored at it
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportedDraft:
+    """The draft as it was registered and as it was exported."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    label: Text
+    digest: Text
+    exported_digest: Text
+    variant: Variant
+    resized_to_target: bool  # rows were added or cut
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expected(ExpectedCounters):
+    """What an engine's counters should show with this draft."""
+
+    schema: int = SCHEMA
+    engine: ExportEngine
+    checked_version: Text  # of the facts about the engine
+    counters: Counters  # their names
+    draft: ExportedDraft
+    target: TargetSource
+    completions: Text  # that the draft was examined on
+    draft_lengths_by_batch: list[Count]  # entry n - 1 for batch size n; empty for one length
+
+
+_FORMAT = Format(
+    name="file of expected counters",
+    schema=SCHEMA,
+    remedy="export the draft again (`understudy champion export`)",
+    content=TypeAdapter(Expected),
+)
+
+
+def read_expected(export: Path) -> Expected:
+    """The expected counters of an exported directory. UnderstudyError naming the file if it is missing or damaged."""
+    path = export / FILE
+    return _FORMAT.parse(read_json(path), str(path))
+
+
+def write_expected(export: Path, expected: Expected) -> None:
+    write_json(export / FILE, asdict(expected))
