@@ -1,6 +1,7 @@
 """What the records of runs say of their drafts, derived from the registry. A record is a copy for people: nothing reads a
 promotion from it."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,14 @@ def update_records(entry: Entry, since: int, export: Path | None, store: Store, 
         record = load_run(store, entry.version(version).run) if entry.version(version).run else None
         if record is None or "promote" not in record.jobs:
             continue
-        job = record.jobs["promote"]
-        if job.get("notes", {}).get("version") != version:
+        before = record.promotion
+        if before.get("version") != version:
             continue
-        notes = _notes(entry, version, job["notes"])
+        notes = _notes(entry, version, before)
         if export is not None and version == entry.champion:
             notes["export"] = str(export)
-        if notes != job["notes"]:
-            job["notes"] = notes
+        if notes != before:
+            record.jobs["promote"] = replace(record.jobs["promote"], notes=notes)
             record.save(store)
             tracker.sync(record)
 

@@ -139,7 +139,7 @@ def last_learning_curve(store: Store, name: str) -> dict[str, Any] | None:
     for run in reversed(list_runs(store)):
         record = require_run(store, run)
         entry = record.jobs.get("distill")
-        artifact = store.find("distill", entry["key"]) if entry and record.name == name else None
+        artifact = store.find("distill", entry.key) if entry and record.name == name else None
         if artifact is not None and (artifact.path / CURVE).exists():
             return dict(read_json(artifact.path / CURVE))
     return None

@@ -18,7 +18,7 @@ _MARKS = {"failed": "!", "interrupted": "!", "refused": "✗", "promoted": "✓"
 
 def verdict(record: RunRecord) -> str:
     """How the run ended, for a list: promoted, refused, already champion, failed, interrupted, stopped, running."""
-    promotion = record.jobs.get("promote", {}).get("notes") or {}
+    promotion = record.promotion
     if record.state == "finished" and promotion.get("result"):
         return str(promotion["result"])
     return record.state
@@ -145,13 +145,13 @@ def note(record: RunRecord, decision: Decision | None, page: str | None) -> str:
         lines += [f"[Review page]({page})", ""] if page else []
         lines += [*_drafts(decision), "", *_rules(decision), ""]
         lines += [f"- {escape(line)}" for line in power_summary(decision)] + [""]
-    promotion = record.jobs.get("promote", {}).get("notes") or {}
+    promotion = record.promotion
     if promotion.get("version"):
         lines += [f"{promotion['name']} version {promotion['version']}: {promotion['result']}", ""]
         lines += [UNDO, ""] if promotion["result"] == "promoted" else []
     if record.failure:
         lines += [escape(record.failure), ""]
-    done = sum(entry["state"] == "done" for entry in record.jobs.values())
+    done = sum(entry.state == "done" for entry in record.jobs.values())
     lines += [
         f"Run `{record.id}`, started {record.created}: {len(record.jobs)} jobs, {done} done in this run, "
         f"{len(record.jobs) - done} reused from earlier runs. To repeat it, save `config.yaml` from the artifacts and run "

@@ -9,7 +9,6 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,7 @@ from pipeline.registry.run_content import (
 from pipeline.registry.shared_view import publish_view, view_path
 from pipeline.store.artifacts import Artifact, Store
 from pipeline.store.files import content_key, file_sha256, read_json
-from pipeline.store.runs import RunRecord, run_directory
+from pipeline.store.runs import RunRecord, Uploaded, run_directory
 from pipeline.store.times import seconds_of
 
 _STATUS = {
@@ -100,94 +99,85 @@ class Tracker:
 
     def _upload_or_start_over(self, client: Any, record: RunRecord) -> None:
         """If the runs in MLflow are gone (deleted, or another database under the same URI), they are created anew, once."""
-        if record.mlflow and record.mlflow["uri"] != self._recorded_uri:
-            record.mlflow = {}
-        known = bool(record.mlflow)
+        if record.mlflow is not None and record.mlflow.uri != self._recorded_uri:
+            record.mlflow = None
+        known = record.mlflow is not None
         try:
             self._upload(client, record)
         except Exception as error:
             if not known or error_code(error) not in (MISSING, "INVALID_STATE", "INVALID_PARAMETER_VALUE"):
                 raise
-            record.mlflow = {}
+            record.mlflow = None
             self._upload(client, record)
 
     def _upload(self, client: Any, record: RunRecord) -> None:
-        if not record.mlflow.get("run_id"):
-            self._open(client, record)
-        state = record.mlflow
+        state = record.mlflow or self._open(client, record)
         points: list[Point] = []
         for job_id, entry in record.jobs.items():
-            if state["synced"].get(job_id, "").endswith(f" {entry['key']}"):
-                state["synced"][job_id] = _stamp(entry)  # built by this run and reused since
-                continue
-            points += self._upload_job(client, record, job_id, entry)
-            state["synced"][job_id] = _stamp(entry)
-        self._upload_page(client, record)
-        self._upload_summary(client, record, points)
+            if not state.synced.get(job_id, "").endswith(f" {entry.key}"):
+                points += self._upload_job(client, record, state.run_id, job_id)
+            state.synced[job_id] = f"{entry.state} {entry.key}"  # also of one built by this run and reused since
+        self._upload_page(client, record, state)
+        self._upload_summary(client, record, state, points)
 
-    def _open(self, client: Any, record: RunRecord) -> None:
+    def _open(self, client: Any, record: RunRecord) -> Uploaded:
         """Create the MLflow run with its settings, or find the one that a killed process or the registry created."""
         experiment = experiment_id(client, self.location)
         publish_view(client, experiment)
         run_id, _ = find_or_create_run(client, experiment, record.id, _milliseconds(record.created))
-        record.mlflow = {
-            "uri": self._recorded_uri,
-            "experiment_id": experiment,
-            "run_id": run_id,
-            "synced": {},
-            "page": "",
-            "summary": "",
-        }
+        record.mlflow = Uploaded(uri=self._recorded_uri, experiment_id=experiment, run_id=run_id)
         log_batch(client, run_id, params=parameters(record))
         client.log_text(run_id, yaml.safe_dump(record.config, sort_keys=False, allow_unicode=True), "config.yaml")
         record.save(self.store)
+        return record.mlflow
 
-    def _upload_job(self, client: Any, record: RunRecord, job_id: str, entry: Mapping[str, Any]) -> list[Point]:
+    def _upload_job(self, client: Any, record: RunRecord, run_id: str, job_id: str) -> list[Point]:
         """Upload the job's files; returns its figures."""
-        run_id, directory = record.mlflow["run_id"], self._directory(record, job_id, entry)
+        entry, directory = record.jobs[job_id], self._directory(record, job_id)
         if directory is None:
             return []
-        folder, names = _FILES.get(entry["stage"], ("", ()))
-        if folder and entry["part"]:
-            folder = f"{folder}/{entry['part']}"
+        folder, names = _FILES.get(entry.stage, ("", ()))
+        if folder and entry.part:
+            folder = f"{folder}/{entry.part}"
         for place, name in (*((folder, name) for name in names), (f"manifests/{job_id}", "manifest.json")):
             path = directory / name
             if name == "card.md" and path.is_file():
                 client.log_text(run_id, _without_header(path.read_text(encoding="utf-8")), name)
             elif path.is_file() and path.stat().st_size <= _SMALL_BYTES:
                 client.log_artifact(run_id, str(path), place or None)
-        if entry["stage"] == "distill" and (directory / "training.json").is_file():
+        if entry.stage == "distill" and (directory / "training.json").is_file():
             return training_points(read_json(directory / "training.json"))
-        if entry["stage"] == "gate" and (decision := find_decision(directory)):
+        if entry.stage == "gate" and (decision := find_decision(directory)):
             return decision_points(decision)
         return []
 
-    def _upload_page(self, client: Any, record: RunRecord) -> None:
+    def _upload_page(self, client: Any, record: RunRecord, state: Uploaded) -> None:
         """The review page, as the run left it. It is written again when the draft is promoted."""
-        path, state = run_directory(self.store, record.id) / PAGE, record.mlflow
-        if path.is_file() and state["page"] != (digest := file_sha256(path)):
-            client.log_artifact(state["run_id"], str(path), None)
-            state["page"] = digest
+        path = run_directory(self.store, record.id) / PAGE
+        if path.is_file() and state.page != (digest := file_sha256(path)):
+            client.log_artifact(state.run_id, str(path), None)
+            state.page = digest
 
-    def _directory(self, record: RunRecord, job_id: str, entry: Mapping[str, Any]) -> Path | None:
-        """The job's artifact, or the run's own folder for a job without one."""
-        if "figures" in entry:
-            return run_directory(self.store, record.id) / str(entry["stage"])
+    def _directory(self, record: RunRecord, job_id: str) -> Path | None:
+        """The job's artifact, or the run's own folder for a job without one; None for a job that is not there."""
+        entry = record.jobs.get(job_id)
+        if entry is None:
+            return None
+        if entry.figures is not None:
+            return run_directory(self.store, record.id) / entry.stage
         artifact: Artifact | None = None
         try:
-            artifact = self.store.find(entry["stage"], entry["key"])
+            artifact = self.store.find(entry.stage, entry.key)
         except UnderstudyError as error:
             self.progress.warn(f"{job_id} is uploaded without figures: {error}")
             return None
         return Path(artifact.path) if artifact is not None else None
 
-    def _upload_summary(self, client: Any, record: RunRecord, points: list[Point]) -> None:
+    def _upload_summary(self, client: Any, record: RunRecord, state: Uploaded, points: list[Point]) -> None:
         """Name, tags, description, datasets and status of the MLflow run."""
-        state = record.mlflow
-        gate = record.jobs.get("gate")
-        directory = self._directory(record, "gate", gate) if gate else None
+        directory = self._directory(record, "gate")
         decision = find_decision(directory) if directory is not None else None
-        page = f"#/experiments/{state['experiment_id']}/runs/{state['run_id']}/artifacts/{PAGE}"
+        page = f"#/experiments/{state.experiment_id}/runs/{state.run_id}/artifacts/{PAGE}"
         tags = {
             "verdict": verdict(record),
             "mlflow.runName": run_name(record),
@@ -196,36 +186,35 @@ class Tracker:
             "understudy.state": record.state,
             "understudy.seed": str(record.config["seed"]),
         }
-        stamp = content_key([tags, sorted(state["synced"].items()), state["page"]])
-        if state.get("summary") == stamp and not points:
+        stamp = content_key([tags, sorted(state.synced.items()), state.page])
+        if state.summary == stamp and not points:
             return
-        self._log_datasets(client, record)
-        log_batch(client, state["run_id"], step_metrics(points, int(time.time() * 1000)), tags=tags)
+        self._log_datasets(client, record, state)
+        log_batch(client, state.run_id, step_metrics(points, int(time.time() * 1000)), tags=tags)
         status = _STATUS.get(record.state, "RUNNING")
         if status == "RUNNING":
-            client.update_run(state["run_id"], status)
+            client.update_run(state.run_id, status)
         else:
-            client.set_terminated(state["run_id"], status, _milliseconds(record.ended) if record.ended else None)
-        state["summary"] = stamp
+            client.set_terminated(state.run_id, status, _milliseconds(record.ended) if record.ended else None)
+        state.summary = stamp
         record.save(self.store)
 
-    def _log_datasets(self, client: Any, record: RunRecord) -> None:
-        state = record.mlflow
+    def _log_datasets(self, client: Any, record: RunRecord, state: Uploaded) -> None:
         for job_id, context in (("corpus", "training"), ("generate", "evaluation")):
-            job, known = record.jobs.get(job_id), state.setdefault("datasets", {})
-            if job is not None and known.get(job_id) != job["key"]:
-                name, source = f"{record.name}-{job_id}", str(self.store.directory(job["stage"], job["key"]))
-                client.log_inputs(state["run_id"], [dataset_input(name, job["key"], source, context)])
-                known[job_id] = job["key"]
+            job = record.jobs.get(job_id)
+            if job is not None and state.datasets.get(job_id) != job.key:
+                name, source = f"{record.name}-{job_id}", str(self.store.directory(job.stage, job.key))
+                client.log_inputs(state.run_id, [dataset_input(name, job.key, source, context)])
+                state.datasets[job_id] = job.key
 
 
 def ui_link(record: RunRecord, store: Store) -> str | None:
     """Where MLflow shows the runs: an address, or the command that serves it, to be pasted as it is; None if the run was never
     uploaded."""
     state = record.mlflow
-    if not state.get("run_id"):
+    if state is None:
         return None
-    uri, path = str(state["uri"] or store_database(store)), view_path(state["experiment_id"])
+    uri, path = state.uri or store_database(store), view_path(state.experiment_id)
     if uri.startswith(("http://", "https://")):
         return f"{uri}{path}"
     command = [_mlflow_command(), "ui", "--backend-store-uri", uri]
@@ -248,7 +237,3 @@ def _without_header(card: str) -> str:
 def _milliseconds(at: str) -> int:
     """A time of a record as MLflow has it."""
     return 1000 * seconds_of(at)
-
-
-def _stamp(entry: Mapping[str, Any]) -> str:
-    return f"{entry['state']} {entry['key']}"

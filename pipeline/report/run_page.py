@@ -18,7 +18,6 @@ def run_page(store: Store, record: RunRecord) -> str:
 def render_page(record: RunRecord, gate: Path) -> str:
     """HTML of the decision in the artifact `gate`, which another run may have made, with the config of the run `record`."""
     decision = read_decision(gate)
-    promotion = record.jobs.get("promote", {}).get("notes")
-    run = {"id": record.id, "promotion": promotion if promotion and "version" in promotion else None}
+    run = {"id": record.id, "promotion": record.promotion if "version" in record.promotion else None}
     config = run_config(record).model_dump(mode="json")
     return review_page(decision, read_json(gate / "examples.json"), config, run)

@@ -69,29 +69,29 @@ def summarise(store: Store, record: RunRecord) -> Summary:
     curve, examination = None, None
     for job in sorted(record.jobs, key=_order(record)):  # the file's own order is alphabetical
         entry = record.jobs[job]
-        stages.append(StageLine(job, entry["state"], entry["seconds"]))
-        directory = store.directory(entry["stage"], entry["key"])
-        task = _task(entry)
-        if entry["stage"] in _DIRECTORIES and task.get("target") != "target_before" and directory.exists():
-            directories[_DIRECTORIES[entry["stage"]]] = str(directory)
+        stages.append(StageLine(job, entry.state, entry.seconds))
+        directory = store.directory(entry.stage, entry.key)
+        task = entry.task
+        if entry.stage in _DIRECTORIES and task.get("target") != "target_before" and directory.exists():
+            directories[_DIRECTORIES[entry.stage]] = str(directory)
             served = record.config["pair"]["target"]["source"] == SERVER  # commands cannot load it
-            if entry["stage"] == "pair" and served:
+            if entry.stage == "pair" and served:
                 del directories["target"]
-            elif entry["stage"] == "pair" and not (directory / "target").is_dir():
+            elif entry.stage == "pair" and not (directory / "target").is_dir():
                 directories["target"] = _source(record.config["pair"]["target"])
-        artifact = store.find(entry["stage"], entry["key"]) if entry["stage"] in _SHOWN else None
+        artifact = store.find(entry.stage, entry.key) if entry.stage in _SHOWN else None
         if artifact is None:
             continue
-        if entry["stage"] == "evaluate" and task.get("split") == "dev":
+        if entry.stage == "evaluate" and task.get("split") == "dev":
             continue  # used only to choose a variant; the table shows the examination
-        if entry["stage"] == "evaluate":
-            drafts.append(_draft(artifact, entry["part"], gamma))
+        if entry.stage == "evaluate":
+            drafts.append(_draft(artifact, entry.part, gamma))
             examination = str(artifact.path) if task.get("variant") == "unquantized" else examination
-        elif entry["stage"] == "distill":
+        elif entry.stage == "distill":
             curve = read_json(artifact.path / CURVE) if (artifact.path / CURVE).exists() else None
         else:
             perplexity = {name: value for name, value in artifact.figures.items() if name.startswith("perplexity_")}
-    promotion = record.jobs.get("promote", {}).get("notes")
+    promotion = record.promotion or None
     return Summary(
         run=record.id,
         state=record.state,
@@ -113,10 +113,6 @@ def summarise(store: Store, record: RunRecord) -> Summary:
 def _source(model: dict[str, Any]) -> str:
     """The name by which commands find a model of the user's own: its directory, or org/name@revision."""
     return f"{model['source']}@{model['revision']}" if model["revision"] else str(model["source"])
-
-
-def _task(entry: dict[str, Any]) -> dict[str, Any]:
-    return dict(entry["task"])
 
 
 def _draft(artifact: Artifact, name: str, gamma: int) -> DraftLine:

@@ -1,16 +1,14 @@
 """Begins a run, or goes on with one: pins its outside inputs and looks up the champion."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any
 
 from pipeline.config.root import Config
 from pipeline.errors import RegistryUnavailable, UsageError
 from pipeline.progress import Progress
 from pipeline.registry.registry import Registry, registry_for
-from pipeline.running.inputs import OutsideInput, resolve_inputs
+from pipeline.running.inputs import resolve_inputs
 from pipeline.store.artifacts import Store
-from pipeline.store.runs import GC_LOCK, RunRecord, load_run, new_run_id
+from pipeline.store.runs import GC_LOCK, OutsideInput, RunRecord, load_run, new_run_id
 from pipeline.store.times import utc_now
 
 
@@ -31,7 +29,7 @@ def begin(config: Config, store: Store, run_id: str | None, progress: Progress, 
             name=config.name,
             created=utc_now(),
             config=given,
-            outside={name: asdict(item) for name, item in inputs.items()},
+            outside=inputs,
         )
     elif record.config != given:
         raise UsageError(f"--run {run_id}: exists with another config; leave --run out or name a new one")
@@ -52,25 +50,23 @@ def _check_pinned(record: RunRecord, inputs: Mapping[str, OutsideInput]) -> None
     for name, item in inputs.items():
         if name == "today":  # the run keeps the day on which it began
             continue
-        if record.outside[name]["digest"] != item.digest:
+        if record.outside[name].digest != item.digest:
             raise UsageError(
                 f"--run {record.id}: {name} ({item.path or item.digest}) has changed since this run began; start a new run"
             )
 
 
-def _champion(registry: Registry, progress: Progress) -> dict[str, dict[str, Any]]:
+def _champion(registry: Registry, progress: Progress) -> dict[str, OutsideInput]:
     """The champion as an outside input, if there is one; the reason if the registry does not answer."""
     try:
         _drop_overdue_challenger(registry, progress)
         champion = registry.champion()
     except RegistryUnavailable as error:
         progress.warn(f"{error}; continuing without it; the gate cannot decide until it answers")
-        return {"registry_down": asdict(OutsideInput("", facts={"reason": str(error)}))}
+        return {"registry_down": OutsideInput("", facts={"reason": str(error)})}
     if champion is None:
         return {}
-    return {
-        "champion": asdict(OutsideInput(champion.digest, facts={"name": champion.name, "version": champion.version}))
-    }
+    return {"champion": OutsideInput(champion.digest, facts={"name": champion.name, "version": champion.version})}
 
 
 def _drop_overdue_challenger(registry: Registry, progress: Progress) -> None:

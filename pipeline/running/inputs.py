@@ -6,7 +6,6 @@ the same. No program can set ctime: a file that was replaced, or written and giv
 
 import sysconfig
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -22,15 +21,7 @@ from pipeline.reference.text import library_stamp, text_digest
 from pipeline.running.tasks import profile_input
 from pipeline.store.artifacts import Store
 from pipeline.store.files import content_key, file_sha256, file_stamp, read_json, write_json
-
-
-@dataclass(frozen=True)
-class OutsideInput:
-    """One outside input. `path` is None until it has been fetched."""
-
-    digest: str
-    path: str | None = None
-    facts: dict[str, Any] = field(default_factory=dict)
+from pipeline.store.runs import OutsideInput
 
 
 def resolve_inputs(config: Config, store: Store, verify: bool = False) -> dict[str, OutsideInput]:

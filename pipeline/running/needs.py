@@ -23,7 +23,7 @@ class Needs:
 
 def needs_of(store: Store, record: RunRecord) -> Needs:
     """A run that starts late, or has just begun, has few artifacts in its record but reads those of all stages."""
-    found = {f"{entry['stage']}-{entry['key']}" for entry in record.jobs.values()}
+    found = {entry.directory_name for entry in record.jobs.values()}
     try:
         config = given_config(record)
         walk, jobs, done = _Walk(store, record), expand(config, record.outside), 0
@@ -63,7 +63,7 @@ class _Walk:
     def _digest(self, reference: str) -> str | None:
         source, _, name = reference.partition("#")
         if source == "outside":
-            return str(self.record.outside[name]["digest"]) if name in self.record.outside else None
+            return self.record.outside[name].digest if name in self.record.outside else None
         if not name or source not in self._keys:
             return self._keys.get(source)
         directory = self.store.root / "artifacts" / self.directories[source]

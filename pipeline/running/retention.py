@@ -80,7 +80,7 @@ def review(store: Store, policy: Policy) -> list[Entry]:
             needs = needs_of(store, record)
             keeper.keep(needs.artifacts, "running run")
             keeper.keep_stages(needs.unknown, "running run")
-            champions |= {record.outside["champion"]["digest"]} if "champion" in record.outside else set()
+            champions |= {record.outside["champion"].digest} if "champion" in record.outside else set()
     for record in _kept(records, policy):
         keeper.keep(needs_of(store, record).artifacts, "kept run")
     for path in policy.baselines:
@@ -159,14 +159,14 @@ def _registries(store: Store, records: Sequence[RunRecord]) -> list[Registry]:
     """Every registry entry that a run of this store may have written to."""
     found: dict[tuple[str, str], Registry] = {}
     for record in records:
-        promotion = record.jobs.get("promote", {}).get("notes", {})
+        promotion = record.promotion
         names, config = {promotion.get("name", "")}, _config(record)
         if config is not None:
             names.add(registered_name(config))
         location = tracking_location(config if config is not None else _bare_config(record), store)
         uris = {location.uri, store_database(store)}
         if promotion:  # MLFLOW_TRACKING_URI may have been another one then
-            uris.add(record.mlflow.get("uri") or store_database(store))
+            uris.add((record.mlflow.uri if record.mlflow else None) or store_database(store))
         for uri in uris:
             where = replace(location, uri=uri)
             if where.exists:

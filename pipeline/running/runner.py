@@ -17,13 +17,13 @@ from pipeline.registry.tracking import PAGE, Tracker
 from pipeline.running.after_stage import after_stage
 from pipeline.running.context import Outcome, StageContext, StageRun, resources_of
 from pipeline.running.environment import environment
-from pipeline.running.inputs import OutsideInput, PinnedInputs
+from pipeline.running.inputs import PinnedInputs
 from pipeline.running.jobs import Job, expand
 from pipeline.running.peak_memory import peak_memory
 from pipeline.running.stage_list import STAGE_NAMES, stage_named
 from pipeline.running.tasks import task_json
 from pipeline.store.artifacts import Artifact, Store
-from pipeline.store.runs import RunRecord, run_directory, run_lock
+from pipeline.store.runs import JobEntry, RunRecord, run_directory, run_lock
 from pipeline.store.times import utc_now
 
 Review = Callable[[RunRecord, Path], str]  # the page of the decision in an artifact, with the run's own config
@@ -47,7 +47,7 @@ class Runner:
         self.verify, self.force_promote = verify, force_promote
         self.config = given_config(record)  # what the pair decides is found again, and said again
         self.registry = registry_for(self.config, store)
-        self.outside = {name: OutsideInput(**item) for name, item in record.outside.items()}
+        self.outside = record.outside
         self.pinned = PinnedInputs(self.config, self.outside)
         self.tracker = Tracker(self.config, store, progress)
         self._built: dict[str, Artifact] = {}
@@ -246,17 +246,16 @@ class Runner:
             )
 
     def _record_job(self, job: Job, key: str, state: str, seconds: float, outcome: Outcome | None = None) -> None:
-        entry: dict[str, Any] = {
-            "stage": job.stage,
-            "part": job.part,
-            "task": task_json(job.task),
-            "key": key,
-            "state": state,
-            "seconds": seconds,
-        }
-        if outcome is not None:
-            entry |= {"figures": dict(outcome.figures), "notes": dict(outcome.notes)}
-        self.record.jobs[job.id] = entry
+        self.record.jobs[job.id] = JobEntry(
+            stage=job.stage,
+            part=job.part,
+            task=task_json(job.task),
+            key=key,
+            state=state,
+            seconds=seconds,
+            figures=None if outcome is None else dict(outcome.figures),
+            notes=None if outcome is None else dict(outcome.notes),
+        )
         self.record.save(self.store)
         self._write_page()
         how = f"in {seconds:.1f} s" if state == "done" else "(already in the store)"

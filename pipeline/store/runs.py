@@ -6,18 +6,69 @@ import time
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.store.artifacts import Artifact, Store
 from pipeline.store.files import damaged, read_json, write_json
-from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Text, parse
+from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Number, Text, parse
 
 GC_LOCK = "gc"  # held by `store gc` while it decides and deletes, and shared by a run while it appears
-_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,80}")  # of a stage, and a key: together they name a directory
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,120}")
+
+
+# A stage and a key: together they name a directory.
+Name = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9][\w.-]{0,80}$")]
+
+
+@dataclass(frozen=True)
+class OutsideInput:
+    """One input from outside the store, pinned to a digest. `path` is None until it has been fetched."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    digest: Text
+    path: Text | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobEntry:
+    """A job that a run has done, or has found done."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    stage: Name
+    part: Text = ""
+    task: dict[str, Any] = field(default_factory=dict)
+    key: Name
+    state: Text = "done"  # done | skipped: its artifact was in the store already
+    seconds: Number = 0.0
+    # Of a job without an artifact, whose files are in the run's own directory; None for the others.
+    figures: dict[str, Number] | None = None
+    notes: dict[str, Any] | None = None
+
+    @property
+    def directory_name(self) -> str:
+        """Of its artifact."""
+        return f"{self.stage}-{self.key}"
+
+
+@dataclass(kw_only=True)
+class Uploaded:
+    """What MLflow has of a run."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    uri: Text | None  # None: the database inside the store
+    experiment_id: Text
+    run_id: Text
+    synced: dict[str, str] = field(default_factory=dict)  # job id -> its state and key
+    datasets: dict[str, str] = field(default_factory=dict)  # job id -> key
+    page: Text = ""  # SHA-256 of the review page
+    summary: Text = ""  # hash of name, tags and description
 
 
 @dataclass(kw_only=True)
@@ -31,14 +82,19 @@ class RunRecord:
     created: Text
     config: dict[str, Any]  # as it was given
     resolved: dict[str, Any] | None = None  # with what the pair decided; None before that
-    outside: dict[str, dict[str, Any]]  # name -> {"digest", "path", "facts"}: the pinned inputs
-    # job id -> {"stage", "part", "task", "key", "state", "seconds"}
-    jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    outside: dict[str, OutsideInput]  # the pinned inputs, by name
+    jobs: dict[str, JobEntry] = field(default_factory=dict)  # by id
     state: Text = "running"  # running | stopped (by --until) | finished | refused | failed | interrupted
     failure: str = ""  # the job that failed, and why
     ended: str = ""  # when it took that state; empty while it runs
     decision: dict[str, Any] | None = None  # without its figures, which are in the gate's artifact
-    mlflow: dict[str, Any] = field(default_factory=dict)
+    mlflow: Uploaded | None = None
+
+    @property
+    def promotion(self) -> dict[str, Any]:
+        """The notes of `promote`: result, name, version; empty before it has run."""
+        entry = self.jobs.get("promote")
+        return {} if entry is None or entry.notes is None else entry.notes
 
     def save(self, store: Store) -> None:
         write_json(run_directory(store, self.id) / "run.json", asdict(self))
@@ -72,13 +128,9 @@ def load_run(store: Store, run_id: str) -> RunRecord | None:
 def _read_record(path: Path) -> RunRecord:
     """UnderstudyError names a file that is not a record."""
     try:
-        record = parse(_RECORD, read_json(path))
-        for job in record.jobs.values():
-            if not all(_NAME.fullmatch(str(job.get(name, ""))) for name in ("stage", "key")):
-                raise ValueError("a job without a stage and a key")
+        return parse(_RECORD, read_json(path))
     except ValueError as error:
         raise damaged(path, str(error)) from None
-    return record
 
 
 def list_runs(store: Store) -> list[str]:
@@ -108,13 +160,13 @@ def require_run(store: Store, run_id: str | None, needs: Collection[str] = ()) -
 
 def _has_built(store: Store, record: RunRecord, job_id: str) -> bool:
     entry = record.jobs.get(job_id)
-    return entry is not None and store.directory(entry["stage"], entry["key"]).is_dir()
+    return entry is not None and store.directory(entry.stage, entry.key).is_dir()
 
 
 def find_built(store: Store, record: RunRecord, job_id: str) -> Artifact:
     """The artifact that `record` says job `job_id` built; UnderstudyError if it is gone."""
     entry = record.jobs.get(job_id)
-    artifact = store.find(entry["stage"], entry["key"]) if entry else None
+    artifact = store.find(entry.stage, entry.key) if entry else None
     if artifact is None:
         raise UnderstudyError(f"run {record.id} has no {job_id}; finish it with `understudy run`")
     return artifact

@@ -52,7 +52,7 @@ def _jobs(store: str) -> dict[str, dict[str, float]]:
 
     kept = Store(Path(store))
     record = require_run(kept, None)
-    built = (job for job, entry in record.jobs.items() if entry["stage"] != "promote")
+    built = (job for job, entry in record.jobs.items() if entry.stage != "promote")
     return {job: asdict(cost_of(find_built(kept, record, job))) for job in built}
 
 

@@ -18,7 +18,7 @@ from pipeline.registry.mlflow_client import client_for
 from pipeline.registry.registry import RegisteredDraft, Registry, registry_for
 from pipeline.running.context import StageContext
 from pipeline.store.artifacts import Store
-from pipeline.store.runs import RunRecord, load_run
+from pipeline.store.runs import JobEntry, OutsideInput, RunRecord, load_run
 from pipeline.store.times import utc_now
 from stages import promote
 from tests.fakes import quiet
@@ -45,10 +45,9 @@ def as_run(context: StageContext[Any], store: Store, **facts: Any) -> RunRecord:
         _copied(context.inputs["decision"], store.open_work("gate", context.run_id, resumable=False)),
         {"stage": "gate", "key": context.run_id, "inputs": {}, "figures": {}, "provides": {}},
     )
-    entry = {"part": "", "task": {}, "state": "done", "seconds": 0.0}
     notes = {"name": "reference-draft", "version": "1", "result": "challenger", "approve_with": "..."}
-    promotion = {**entry, "stage": "promote", "key": "k", "figures": {}, "notes": notes}
-    jobs = {"gate": {**entry, "stage": "gate", "key": gate.key}, "promote": promotion}
+    promotion = JobEntry(stage="promote", key="k", figures={}, notes=notes)
+    jobs = {"gate": JobEntry(stage="gate", key=gate.key), "promote": promotion}
     record = RunRecord(
         id=context.run_id,
         name="loop",
@@ -58,7 +57,7 @@ def as_run(context: StageContext[Any], store: Store, **facts: Any) -> RunRecord:
         jobs=jobs,
     )
     if facts:
-        record.outside["champion"] = {"digest": "", "path": None, "facts": facts}
+        record.outside["champion"] = OutsideInput("", facts=facts)
     record.save(store)
     return record
 
@@ -112,8 +111,8 @@ def test_a_draft_waits_for_approval_and_is_approved(by_hand: StageContext[Any], 
     )  # approved by two at once: the second finds it done
     assert [("register", "none", "1", "run-1", ""), ("approve", "none", "1", "run-1", "ann")] == said(registry)
     assert record is not None
-    assert ("promoted", "ann") == tuple(record.jobs["promote"]["notes"][key] for key in ("result", "approved_by"))
-    assert "approve_with" not in record.jobs["promote"]["notes"]
+    assert ("promoted", "ann") == tuple(record.promotion[key] for key in ("result", "approved_by"))
+    assert "approve_with" not in record.promotion
 
 
 def by_hand_as(run: str, context: StageContext[Any]) -> StageContext[Any]:

@@ -5,7 +5,7 @@ import math
 import shlex
 import socket
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from pipeline.registry.mlflow_client import Location, client_for, metrics
 from pipeline.registry.registry import registry_for
 from pipeline.registry.tracking import Tracker, ui_link
 from pipeline.store.artifacts import Store
-from pipeline.store.runs import RunRecord, load_run, run_directory
+from pipeline.store.runs import JobEntry, RunRecord, Uploaded, load_run, run_directory
 from tests.decisions import TRAINING, make_decision
 from tests.integration.mlflow_fixtures import Quiet, config_of, make_draft, mlflow_template, store
 from tests.integration.test_registry import roll_back
@@ -44,7 +44,7 @@ def record_of(store: Store, **jobs: str) -> RunRecord:
         id="run-1", name="loop", created="2026-11-20T00:00:00Z", config=config_of().model_dump(mode="json"), outside={}
     )
     for stage, state in jobs.items():
-        record.jobs[stage] = {"stage": stage, "part": "", "key": f"{stage}0", "state": state, "seconds": 1.5}
+        record.jobs[stage] = JobEntry(stage=stage, key=f"{stage}0", state=state, seconds=1.5)
     record.save(store)
     return record
 
@@ -123,12 +123,12 @@ def test_shared_view_is_published_once(store: Store) -> None:
     """The link names a view of the list whose columns are verdict, acceptance and gain."""
     record, tracker = record_of(store), Tracker(config_of(), store, Quiet())
     assert tracker.sync(record)
-    experiment = client_for(tracker.location).get_experiment(record.mlflow["experiment_id"])
+    experiment = client_for(tracker.location).get_experiment(record.mlflow.experiment_id)
     view = json.loads(experiment.tags["mlflow.sharedViewState.understudy"])
     assert "tags.`verdict`" == view["selectedColumns"][0]
     link = ui_link(record, store)
     assert link is not None
-    assert link.endswith(f"#/experiments/{record.mlflow['experiment_id']}/runs?viewStateShareKey=understudy")
+    assert link.endswith(f"#/experiments/{record.mlflow.experiment_id}/runs?viewStateShareKey=understudy")
 
 
 def test_sync_again_sends_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,9 +162,9 @@ def test_killed_between_upload_and_record_makes_no_second_run(store: Store) -> N
     build(store, "corpus", "corpus0", {"prompts": 12})
     record = record_of(store, corpus="done")
     assert Tracker(config_of(), store, Quiet()).sync(record)
-    record.mlflow = {}
+    record.mlflow = None
     assert Tracker(config_of(), store, Quiet()).sync(record)
-    assert only_run(Tracker(config_of(), store, Quiet()).location).info.run_id == record.mlflow["run_id"]
+    assert only_run(Tracker(config_of(), store, Quiet()).location).info.run_id == record.mlflow.run_id
 
 
 def test_run_deleted_in_mlflow_is_created_anew(store: Store) -> None:
@@ -172,7 +172,7 @@ def test_run_deleted_in_mlflow_is_created_anew(store: Store) -> None:
     build(store, "corpus", "corpus0", {"prompts": 12})
     record, tracker = record_of(store, corpus="done"), Tracker(config_of(), store, Quiet())
     tracker.sync(record)
-    client_for(tracker.location).delete_run(record.mlflow["run_id"])
+    client_for(tracker.location).delete_run(record.mlflow.run_id)
     record.state = "finished"
     assert tracker.sync(record)
     assert only_run(tracker.location).info.status == "FINISHED"
@@ -193,7 +193,7 @@ def test_promotion_continues_the_run_of_the_registry(store: Store, tmp_path: Pat
         run_id="run-1",
     )
     record, tracker = record_of(store, promote="done"), Tracker(config_of(), store, Quiet())
-    record.jobs["promote"] |= {"figures": {"change": 1.0}, "notes": {"result": "promoted"}}
+    record.jobs["promote"] = replace(record.jobs["promote"], figures={"change": 1.0}, notes={"result": "promoted"})
     record.state = "finished"
     (run_directory(store, "run-1") / "promote").mkdir()
     (run_directory(store, "run-1") / "promote" / "card.md").write_text("---\nlicense: mit\n---\n\n# Card")
@@ -219,11 +219,11 @@ def test_tracking_that_is_down_costs_one_warning(store: Store) -> None:
     assert said.lines == [
         f"warning: tracking at {uri} does not answer; figures are in {where}; `understudy store sync` uploads them later"
     ]
-    assert record.mlflow == {}
+    assert record.mlflow is None
     assert Tracker(config_of(), store, Quiet()).sync(record)
     saved = load_run(store, "run-1")
     assert saved is not None
-    assert saved.mlflow["synced"] == {"corpus": "done corpus0"}
+    assert saved.mlflow.synced == {"corpus": "done corpus0"}
 
 
 def test_damaged_artifact_is_tracked_without_figures(store: Store) -> None:
@@ -262,7 +262,7 @@ def test_sync_command_uploads_ended_runs(store: Store) -> None:
     assert command(sync, "run-2", "--store", str(store.root)).exit_code == 0
     saved = load_run(store, "run-2")
     assert saved is not None
-    assert saved.mlflow["run_id"]
+    assert saved.mlflow.run_id
 
 
 def test_sync_command_skips_a_record_that_it_cannot_read(store: Store) -> None:
@@ -348,9 +348,9 @@ def test_links(tmp_path: Path) -> None:
     record = RunRecord(id="r", name="loop", created="", config={}, outside={})
     view = "/#/experiments/3/runs?viewStateShareKey=understudy"
     assert ui_link(record, store) is None
-    record.mlflow = {"uri": "http://h:5000", "experiment_id": "3", "run_id": "abc"}
+    record.mlflow = Uploaded(uri="http://h:5000", experiment_id="3", run_id="abc")
     assert ui_link(record, store) == f"http://h:5000{view}"
-    record.mlflow["uri"] = None
+    record.mlflow.uri = None
     link = ui_link(record, store)
     assert link is not None
     command, _, comment = link.partition("  # ")

@@ -147,7 +147,8 @@ JOB = {"stage": "pair", "part": "", "task": {"stage": "pair"}, "key": "k", "stat
 RECORD = {
     "id": "r", "name": "r", "created": "2026-01-01T00:00:00Z", "config": CONFIG, "resolved": CONFIG, "jobs": {"pair": JOB},
     "state": "finished", "outside": {"target": {"digest": "d", "path": None, "facts": {}}},
-    "decision": brief(make_decision()), "mlflow": {},
+    "decision": brief(make_decision()),
+    "mlflow": {"uri": None, "experiment_id": "1", "run_id": "a", "synced": {"pair": "done k"}, "page": "", "summary": ""},
 }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from pipeline.report.retention import print_review
 from pipeline.running.retention import Entry, Policy, delete, empty_trash, review
 from pipeline.store.artifacts import Store
 from pipeline.store.files import write_json
-from pipeline.store.runs import RunRecord, run_directory, run_lock
+from pipeline.store.runs import JobEntry, OutsideInput, RunRecord, run_directory, run_lock
 from tests.integration.mlflow_fixtures import config_of
 
 OLD = time.time() - 3 * 86400
@@ -35,7 +35,7 @@ def artifact(store: Store, stage: str, key: str, **inputs: str) -> str:
 
 
 def run(store: Store, number: int, *names: str, state: str = "finished", config: Config | None = None) -> RunRecord:
-    jobs = {name: dict(zip(("stage", "key"), name.split("-"), strict=True)) for name in names}
+    jobs = {name: JobEntry(stage=name.split("-")[0], key=name.split("-")[1]) for name in names}
     day = time.strftime("%Y-%m-%dT00:00:00Z", time.gmtime(OLD - 86400 * (20 - number)))
     raw = (config or config_of()).model_dump(mode="json")
     record = RunRecord(id=f"run-{number}", name="loop", created=day, config=raw, outside={}, jobs=jobs, state=state)
@@ -135,7 +135,7 @@ def test_downloaded_champions_go_unless_one_is_needed(store: Store) -> None:
         (store.root / "champions" / digest).mkdir(parents=True)
     (store.root / "artifacts").mkdir()
     record = run(store, 1, state="running")
-    record.outside["champion"] = {"digest": "needed", "path": None, "facts": {}}
+    record.outside["champion"] = OutsideInput("needed")
     record.save(store)
 
     assert {"needed": "champion"} == kept(store)

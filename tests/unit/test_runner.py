@@ -138,22 +138,22 @@ def test_a_second_run_skips_all_but_promote(world: _World) -> None:
     world.calls.clear()
     record = world.run()
     assert ["promote"] == world.calls
-    assert {"skipped"} == {entry["state"] for job, entry in record.jobs.items() if job != "promote"}
+    assert {"skipped"} == {entry.state for job, entry in record.jobs.items() if job != "promote"}
 
 
 def test_a_manifest_has_inputs_task_and_files(world: _World) -> None:
     """Inputs, task, settings, versions and files are in the manifest, tasks in the record too."""
     record = world.run()
-    manifest = read_json(world.store.directory("distill", record.jobs["distill"]["key"]) / "manifest.json")
+    manifest = read_json(world.store.directory("distill", record.jobs["distill"].key) / "manifest.json")
     assert {
         "draft": "pair:draft",
         "shared": "pair:shared",
-        "completions": record.jobs["generate"]["key"],
+        "completions": record.jobs["generate"].key,
     } == manifest["inputs"]
     assert {"file"} == set(manifest["files"])
     champion_free = ["base", "base", "candidate", "candidate", "candidate", None]
-    assert champion_free == [job["task"]["role"] for job in record.jobs.values() if job["stage"] == "evaluate"]
-    variant = read_json(world.store.directory("quantize", record.jobs["quantize/int4"]["key"]) / "manifest.json")
+    assert champion_free == [job.task["role"] for job in record.jobs.values() if job.stage == "evaluate"]
+    variant = read_json(world.store.directory("quantize", record.jobs["quantize/int4"].key) / "manifest.json")
     assert [{"variant": "int4"}] * 2 == [variant["task"], variant["settings"]["task"]]
     assert {"python", "torch", "git"} <= set(manifest["environment"])
 
@@ -245,8 +245,8 @@ def test_stages_one_by_one_build_what_one_run_builds(world: _World) -> None:
     whole = world.run()
     for stage in STAGE_NAMES:
         record = world.run(first=stage, last=stage, run_id="by-stage")
-    assert {job: entry["key"] for job, entry in whole.jobs.items()} == {
-        job: entry["key"] for job, entry in record.jobs.items()
+    assert {job: entry.key for job, entry in whole.jobs.items()} == {
+        job: entry.key for job, entry in record.jobs.items()
     }
 
 
@@ -284,7 +284,7 @@ def test_an_interrupted_run_says_so(world: _World) -> None:
 def test_an_input_altered_between_two_stages_is_found_before_it_is_read(world: _World) -> None:
     """Every artifact is hashed before a stage reads it."""
     record = world.run(last="corpus")
-    path = world.store.directory("corpus", record.jobs["corpus"]["key"]) / "file"
+    path = world.store.directory("corpus", record.jobs["corpus"].key) / "file"
     stat = path.stat()
     path.write_text("corpuS")
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))  # so that a look at size and mtime alone finds nothing
@@ -295,7 +295,7 @@ def test_an_input_altered_between_two_stages_is_found_before_it_is_read(world: _
 def test_verify_hashes_what_a_skip_does_not(world: _World) -> None:
     """--verify finds a changed file with unchanged size and mtime."""
     record = world.run()
-    path = world.store.directory("corpus", record.jobs["corpus"]["key"]) / "file"  # promote does not read this one
+    path = world.store.directory("corpus", record.jobs["corpus"].key) / "file"  # promote does not read this one
     stat = path.stat()
     path.write_text("corpuS")
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
@@ -405,11 +405,11 @@ def test_a_replaced_input_is_another_input(
 
 def test_remembered_digests_are_not_trusted_to_verify(world: _World, own: tuple[str, ...]) -> None:
     """`--verify` hashes the inputs, here against a remembered digest that is wrong."""
-    digest = world.begin(*own).outside["prompts_0"]["digest"]
+    digest = world.begin(*own).outside["prompts_0"].digest
     path = world.store.root / "digests.json"
     path.write_text(path.read_text().replace(digest, "0" * len(digest)))
-    assert "0" * len(digest) == world.begin(*own).outside["prompts_0"]["digest"]
-    assert digest == world.begin(*own, verify=True).outside["prompts_0"]["digest"]
+    assert "0" * len(digest) == world.begin(*own).outside["prompts_0"].digest
+    assert digest == world.begin(*own, verify=True).outside["prompts_0"].digest
 
 
 def test_a_run_that_continues_reads_the_same_files(world: _World, own: tuple[str, ...], tmp_path: Path) -> None:
@@ -439,16 +439,16 @@ def test_the_champion_is_examined_and_pinned(world: _World) -> None:
     world.registry.answer = RegisteredDraft(name="d", version="3", digest="digest", change=1)
     record = world.run()
     assert "evaluate/champion" in world.calls
-    assert {"name": "d", "version": "3"} == record.outside["champion"]["facts"]
+    assert {"name": "d", "version": "3"} == record.outside["champion"].facts
 
 
 def test_the_page_of_a_reused_decision_shows_its_own_runs_config(world: _World) -> None:
     """A decision may be another run's; the page belongs to the run, and is written again when the draft is promoted."""
     first, second = world.run(run_id="a"), world.run("name=renamed", run_id="b")
     pages = [(world.store.runs / record.id / "review.html").read_text() for record in (first, second)]
-    gate = world.store.directory("gate", first.jobs["gate"]["key"]).name
+    gate = world.store.directory("gate", first.jobs["gate"].key).name
 
-    assert ("skipped", 1) == (second.jobs["gate"]["state"], world.calls.count("gate"))
+    assert ("skipped", 1) == (second.jobs["gate"].state, world.calls.count("gate"))
     assert [f"smoke {gate} promoted", f"renamed {gate} promoted"] == pages
 
 
@@ -497,5 +497,5 @@ def test_a_share_of_a_domain_that_is_not_there_stops_before_generation(world: _W
 def test_the_manifest_says_what_kind_of_device_it_was(world: _World) -> None:
     """Equal bytes are promised within a class of devices."""
     record = world.run(last="pair")
-    manifest = read_json(world.store.directory("pair", record.jobs["pair"]["key"]) / "manifest.json")
+    manifest = read_json(world.store.directory("pair", record.jobs["pair"].key) / "manifest.json")
     assert manifest["environment"]["device"].startswith("cpu")
