@@ -13,7 +13,8 @@ from pipeline.judgement.policy import examination_age
 from pipeline.judgement.rule_result import PASS
 from pipeline.judgement.schema import ALREADY_CHAMPION, PROMOTE, Decision
 from pipeline.models.stored_pair import read_pair
-from pipeline.registry.registry import Proposed, RegisteredDraft, Registry, Withdrawn
+from pipeline.registry.drafts import Proposed, RegisteredDraft, Withdrawn
+from pipeline.registry.registry import Registry
 from pipeline.registry.run_content import model_figures
 from pipeline.report.card import card, examined, version_description
 from pipeline.running.context import Outcome, StageContext

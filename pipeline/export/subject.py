@@ -14,7 +14,8 @@ from pipeline.models.loading import read_model_config
 from pipeline.models.places import model_places
 from pipeline.models.shape import read_shape
 from pipeline.models.stored_pair import Pair, read_pair
-from pipeline.registry.registry import RegisteredDraft, Registry
+from pipeline.registry.drafts import RegisteredDraft
+from pipeline.registry.registry import Registry
 from pipeline.running.tasks import UNQUANTIZED
 from pipeline.store.artifacts import Store
 from pipeline.store.runs import RunRecord, find_built, require_run

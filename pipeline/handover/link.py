@@ -14,7 +14,8 @@ from pipeline.export.plan import plan_export
 from pipeline.export.subject import Subject, registered_subject
 from pipeline.export.write import write_export
 from pipeline.progress import Progress
-from pipeline.registry.registry import RegisteredDraft, Registry
+from pipeline.registry.drafts import RegisteredDraft
+from pipeline.registry.registry import Registry
 from pipeline.store.artifacts import Store
 
 LINK = "champion"

@@ -8,67 +8,21 @@ gate has done so.
 
 import contextlib
 import re
-import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pipeline.config.root import Config
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.registry import aliases, claims
-from pipeline.registry.aliases import ALIASES, Alias, Entry, Write
-from pipeline.registry.history import APPROVE, MOVE, NONE, Change
+from pipeline.registry.aliases import ALIASES, Entry, Write
+from pipeline.registry.changes import make_change, require_expected
+from pipeline.registry.drafts import Proposed, RegisteredDraft, RegisteredVersion, Withdrawn
+from pipeline.registry.history import APPROVE, MOVE, Change
 from pipeline.registry.mlflow_client import Location, answering, client_for, tracking_location
 from pipeline.registry.packaging import Package, files_of
 from pipeline.registry.port import Port
 from pipeline.store.artifacts import Store
 from pipeline.store.times import utc_now
-
-_WAIT_SECONDS = 20.0  # wait for another change, which takes about 1 s
-
-
-@dataclass(frozen=True, kw_only=True)
-class RegisteredDraft:
-    """A version in the registry. `change` is the number of the change that made it champion, 0 if none did."""
-
-    name: str
-    version: str
-    digest: str = ""
-    change: int = 0
-    run: str = ""  # the Understudy run that promoted it
-    mlflow_run: str = ""  # the MLflow run its figures are logged in
-
-
-@dataclass(frozen=True)
-class Withdrawn:
-    """A version that stays out of use until a person promotes it again. `what` says since when and why."""
-
-    version: str
-    what: str  # such as `rolled back at TIME`
-
-
-@dataclass(frozen=True, kw_only=True)
-class Proposed:
-    """A version that was registered for approval, and the aliases as they are."""
-
-    version: str
-    approve_before: str
-    rolled_back: str  # when; empty if it was not
-    challenger: str
-    champion: str
-
-    @property
-    def is_overdue(self) -> bool:
-        return self.approve_before < utc_now()
-
-
-@dataclass(frozen=True)
-class RegisteredVersion:
-    """A version as MLflow lists it."""
-
-    version: str
-    aliases: tuple[str, ...]
-    tags: Mapping[str, str]
 
 
 def registered_name(config: Config) -> str:
@@ -159,7 +113,7 @@ class Registry:
             def plan(now: Entry) -> list[Write]:
                 return aliases.expiry(now, utc_now()) if now.challenger == found.version else []
 
-            self._make_change(port, entry.champion, {"run": "expiry"}, plan)
+            make_change(port, entry.champion, {"run": "expiry"}, plan)
             return found
 
     def fetch(self, draft: RegisteredDraft, into: Path) -> Path:
@@ -220,16 +174,14 @@ class Registry:
         entry = port.read().completed
         if entry.champion and self._draft(port, entry.champion).digest == package.digest:
             return self._draft(port, entry.champion)
-        self._require_expected(entry.champion, expected)
+        require_expected(port, entry.champion, expected)
         version = _with_digest(entry, package.digest) or port.register(package)
         run, facts = package.run_id, {"run": package.run_id, "to": version}
         if approval_days is None:
-            self._make_change(
-                port, expected, facts, lambda now: aliases.promotion(now, version, utc_now(), run=run, why=why)
-            )
+            make_change(port, expected, facts, lambda now: aliases.promotion(now, version, utc_now(), run=run, why=why))
         elif entry.challenger != version or _proposed(entry, version) is None:  # else it keeps its deadline
             deadline = utc_now(approval_days)
-            self._make_change(
+            make_change(
                 port,
                 expected,
                 facts,
@@ -245,7 +197,7 @@ class Registry:
 
         with self._port() as port:
             try:
-                self._make_change(port, expected, {"run": run, "to": version}, plan)
+                make_change(port, expected, {"run": run, "to": version}, plan)
             except UnderstudyError:
                 if port.read().champion != version:
                     raise  # else another person approved it in the meantime
@@ -255,7 +207,7 @@ class Registry:
         """Make version `target` champion in place of version `expected`, which is marked as rolled back; with an empty
         `target` there is no champion afterwards. Raises UnderstudyError if the champion is not `expected`."""
         with self._port() as port:
-            self._make_change(
+            make_change(
                 port,
                 expected,
                 {"run": "rollback"},
@@ -265,7 +217,7 @@ class Registry:
     def follow(self, version: str, by: str = "") -> None:
         """Make the move of the alias `champion` to `version`, which a person made by hand, a change of the history."""
         with self._port() as port:
-            self._make_change(
+            make_change(
                 port,
                 version,
                 {"run": "move"},
@@ -280,7 +232,7 @@ class Registry:
         with self._port() as port:
             entry = port.read()
             if entry.announced is not None and claims.is_abandoned(port, entry.change + 1):
-                self._make_change(port, entry.completed.champion, {"run": "recovery"}, lambda _: [])
+                make_change(port, entry.completed.champion, {"run": "recovery"}, lambda _: [])
             claims.sweep(port, entry.change)
 
     def note_export(self, version: str, where: str) -> None:
@@ -310,62 +262,6 @@ class Registry:
             run=state.run,
             mlflow_run=found.mlflow_run,
         )
-
-    def _require_expected(self, found: str, expected: str) -> None:
-        if found != expected:
-            raise UnderstudyError(
-                f"{self.name}: the champion changed since the examination "
-                f"(was version {expected or NONE}, is {found or NONE}); run again"
-            )
-
-    def _make_change(
-        self, port: Port, expected: str, facts: Mapping[str, str], plan: Callable[[Entry], list[Write]]
-    ) -> None:
-        """Carry out the writes that `plan` decides on for the entry as it is read under the claim."""
-        with self._claim(port, expected, facts) as (entry, claim):
-            for write in plan(entry):
-                if isinstance(write, Alias) and claim.expired:
-                    raise UnderstudyError(
-                        f"{self.name}: the claim {claim.model_name} took too long and may have been taken over; run again"
-                    )
-                port.write(write)
-        claims.sweep(port, claim.change)
-
-    @contextlib.contextmanager
-    def _claim(self, port: Port, expected: str, facts: Mapping[str, str]) -> Iterator[tuple[Entry, claims.Claim]]:
-        """Hold the exclusive claim to the next change, once an interrupted one is completed. Yields the entry as read under the
-        claim."""
-        give_up = time.monotonic() + _WAIT_SECONDS
-        while True:
-            entry = port.read()
-            self._require_expected(entry.completed.champion, expected)
-            claim = claims.take(port, entry.change + 1, {**facts, "champion": entry.champion or NONE})
-            if isinstance(claim, claims.Held):
-                if time.monotonic() > give_up:
-                    raise UnderstudyError(
-                        f"{self.name}: another promotion or rollback is under way ({claim.holder}, held "
-                        f"as {claim.model_name}); run again, an abandoned claim is taken over after "
-                        f"{claims.STALE_SECONDS / 60:.0f} minutes"
-                    )
-                time.sleep(0.2)
-                continue
-            try:
-                entry = port.read()
-                if entry.change + 1 != claim.change:
-                    continue  # another process has made this change
-                if entry.announced is not None or claim.generation > 1:
-                    self._complete(port, entry, claim)
-                    continue
-                self._require_expected(entry.champion, expected)
-                yield entry, claim
-                return
-            finally:
-                claims.release(port, claim)
-
-    def _complete(self, port: Port, entry: Entry, claim: claims.Claim) -> None:
-        """Do what the process that died had left to do. Its number is not used again."""
-        for write in aliases.recovery(entry) or [aliases.numbered(claim.change)]:
-            port.write(write)
 
 
 def _with_digest(entry: Entry, digest: str) -> str:

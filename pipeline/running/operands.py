@@ -17,7 +17,8 @@ from pipeline.judgement.decision_file import recorded_decision
 from pipeline.judgement.regression import differing
 from pipeline.models.draft_directory import trained_on_before
 from pipeline.registry.aliases import CHALLENGER, CHAMPION, PREVIOUS
-from pipeline.registry.registry import RegisteredDraft, Registry, registry_for
+from pipeline.registry.drafts import RegisteredDraft
+from pipeline.registry.registry import Registry, registry_for
 from pipeline.running.tasks import UNQUANTIZED
 from pipeline.store.artifacts import Artifact, Store
 from pipeline.store.files import read_user_json

@@ -5,7 +5,8 @@ import sys
 from pathlib import Path
 
 from pipeline.errors import UnderstudyError
-from pipeline.registry.registry import RegisteredDraft, registry_for
+from pipeline.registry.drafts import RegisteredDraft
+from pipeline.registry.registry import registry_for
 from pipeline.store.artifacts import Store
 from tests.integration.mlflow_fixtures import config_of
 from tests.integration.test_registry import promote

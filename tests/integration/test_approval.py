@@ -14,8 +14,9 @@ from pipeline.errors import Refused, UnderstudyError, UsageError
 from pipeline.handover.approval import approve_run
 from pipeline.handover.settle import handover
 from pipeline.models.files import model_digest
+from pipeline.registry.drafts import RegisteredDraft
 from pipeline.registry.mlflow_client import client_for
-from pipeline.registry.registry import RegisteredDraft, Registry, registry_for
+from pipeline.registry.registry import Registry, registry_for
 from pipeline.running.context import StageContext
 from pipeline.store.artifacts import Store
 from pipeline.store.runs import JobEntry, OutsideInput, RunRecord, load_run

@@ -17,9 +17,10 @@ from pipeline.errors import RegistryUnavailable, UnderstudyError, UsageError
 from pipeline.models.files import model_digest
 from pipeline.registry import claims
 from pipeline.registry.aliases import Alias, Write
+from pipeline.registry.drafts import RegisteredDraft
 from pipeline.registry.mlflow_client import client_for
 from pipeline.registry.port import Port
-from pipeline.registry.registry import RegisteredDraft, Registry, registered_name, registry_for
+from pipeline.registry.registry import Registry, registered_name, registry_for
 from pipeline.store.artifacts import Store
 from tests.integration.mlflow_fixtures import config_of, make_draft, mlflow_template, store
 
@@ -264,7 +265,7 @@ def test_live_claim_is_waited_for_and_respected(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While another live process holds the claim no alias is changed, and the message names the holder."""
-    monkeypatch.setattr("pipeline.registry.registry._WAIT_SECONDS", 0.3)
+    monkeypatch.setattr("pipeline.registry.changes._WAIT_SECONDS", 0.3)
     _claim(registry)
     with pytest.raises(UnderstudyError, match="another promotion or rollback is under way"):
         promote(registry, make_draft(tmp_path / "draft"))

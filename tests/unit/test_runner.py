@@ -14,7 +14,7 @@ from pipeline.config.loading import load_config
 from pipeline.config.stored import given_config, run_config
 from pipeline.errors import Refused, RegistryUnavailable, UnderstudyError, UsageError
 from pipeline.progress import Progress
-from pipeline.registry.registry import Proposed, RegisteredDraft
+from pipeline.registry.drafts import Proposed, RegisteredDraft
 from pipeline.running import begin as begin_module
 from pipeline.running import inputs as inputs_module
 from pipeline.running import runner as runner_module
