@@ -126,8 +126,8 @@ def test_a_draft_that_is_not_there_is_one_line(smoke: Smoke, tmp_path: Path, dra
 
 
 def test_promote_exports_and_tags_the_version(loop: Place, tmp_path: Path) -> None:
-    """The run finds its draft is champion already and exports it; the version's tag and the stage's notes say where to; the
-    next run leaves the directory as it is."""
+    """The run finds its draft is champion already and exports it; the version's tag and the record of the run that trained it say
+    where to; the next run leaves the directory as it is."""
     given = ("--set", f"promote.export={{engine: vllm, out: {tmp_path / 'served'}}}")
     for run in ("again", "and-again"):
         ended = loop.understudy("run", SMOKE, *given, "--run", run)
@@ -136,7 +136,7 @@ def test_promote_exports_and_tags_the_version(loop: Place, tmp_path: Path) -> No
     assert out == (tmp_path / "served" / "champion").resolve()
     assert (out / "launch.sh").is_file()
     assert f"vllm: {out}" == loop.registry()["reference-draft"]["versions"]["1"]["export"]
-    assert str(out) == loop.record("and-again")["jobs"]["promote"]["notes"]["export"]
+    assert str(out) == loop.record(RUN)["jobs"]["promote"]["notes"]["export"]
     assert RUN == loop.registry()["reference-draft"]["versions"]["1"]["understudy.run"]
 
 
