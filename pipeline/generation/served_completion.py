@@ -13,18 +13,18 @@ from numpy.typing import NDArray
 
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.generation.completion_plan import CompletionRequest
-from pipeline.generation.cut_offs import cut_off, sampled_log_p
+from pipeline.generation.cut_offs import sampled_log_p
 from pipeline.generation.distributions import pack, sparsify
 from pipeline.generation.generate import GenerationSettings, seed_of
 from pipeline.generation.logged import LoggedCompletion, NotOfTarget
+from pipeline.generation.served_log_p import SAMPLED_FROM, Answers
 from pipeline.generation.surprise import Surprise, surprise
-from pipeline.servers.abilities import Abilities, passes, passes_of_recorded
+from pipeline.servers.abilities import Abilities, Passes, passes, passes_of_recorded
 from pipeline.servers.answers import Generated, LikeliestTokens, Scored
 from pipeline.servers.api import GenerateRequest, ScoreRequest
 from pipeline.servers.endpoint import Endpoint
 from pipeline.servers.identity import Identity
 from pipeline.servers.target import ServedTarget
-from pipeline.speculation.sampling import log_probabilities
 from pipeline.speculation.settings import Sampling
 
 _NEAR_TIE = 0.25  # nats; two batches in bfloat16 differ by less
@@ -66,66 +66,87 @@ async def complete(
         way = passes(item.sampling, served.abilities, served.listed, served.vocabulary, api)
     else:
         way = passes_of_recorded(item.sampling, api)
-    # Without a seed: vLLM samples slower with seeds of requests, and its CPU build 0.32.0 ends at one whose prefill is split.
-    first = GenerateRequest(
-        prompt=item.prompt.tokens,
-        sampling=item.sampling,
-        max_tokens=settings.max_new_tokens,
-        stop_tokens=served.stop_tokens,
-        kept=served.listed if way.listed else 0,
+    requests = _Requests(served, item, settings, way)
+    found = await requests.completion() if logged is None else _recorded(logged)
+    answers = await requests.answers([found, *await requests.lookahead(found)], recorded=logged is not None)
+    sampled = SAMPLED_FROM[way.log_p](answers, item.sampling)
+    listed = sampled.listed
+    return ReceivedCompletion(
+        endpoints=sorted(requests.endpoints),
+        length=len(found.tokens_N),
+        stopped=found.stopped,
+        surprise=None if listed is None else surprise(answers.tokens_N, listed.ids_NK, listed.log_p_NK),
+        answered_N=answers.answered_N,
+        arrays={
+            "tokens": answers.tokens_N,
+            "log_p": sampled.log_p_N,
+            **_sparse(served, settings, answers.likeliest, seed_of(settings, item)),
+        },
     )
-    endpoints = set()
-    if logged is None:
-        found, endpoint = await served.target.generate(first)
-        _check_end(found, served.stop_tokens, endpoint)
-        endpoints.add(endpoint.url)
-    else:
-        unknown_N = np.zeros(len(logged.tokens_N), dtype=np.float32)  # until it is scored
-        found = Generated(tokens_N=logged.tokens_N, log_p_N=unknown_N, likeliest=None, stopped=logged.stopped)
-    answers = [found]
-    if item.prompt.split == "examination" and settings.lookahead:
-        prompt = [*item.prompt.tokens, *found.tokens_N.tolist()]
-        going_on = replace(first, prompt=prompt, max_tokens=settings.lookahead, ignore_eos=True)
-        later, endpoint = await served.target.generate(going_on)
-        answers.append(later)
-        endpoints.add(endpoint.url)
-    tokens_N = np.concatenate([one.tokens_N for one in answers])
-    answered_N = log_p_N = np.concatenate([one.log_p_N for one in answers])
-    lists = [one.likeliest for one in answers if one.likeliest is not None]
-    if way.rescored:
-        ids = [*item.prompt.tokens, *tokens_N.tolist()]
-        scored, endpoint = await served.target.score(
-            ScoreRequest(ids=ids, start=len(item.prompt.tokens), kept=served.listed)
+
+
+class _Requests:
+    """The requests for one completion. `endpoints`: the URLs of those that have answered."""
+
+    def __init__(self, served: Served, item: CompletionRequest, settings: GenerationSettings, way: Passes) -> None:
+        self.endpoints: set[str] = set()
+        self._served, self._item, self._settings, self._way = served, item, settings, way
+        # Without a seed: vLLM samples slower with seeds of requests, and its CPU build 0.32.0 crashes at one whose prefill is
+        # split.
+        self._first = GenerateRequest(
+            prompt=item.prompt.tokens,
+            sampling=item.sampling,
+            max_tokens=settings.max_new_tokens,
+            stop_tokens=served.stop_tokens,
+            kept=served.listed if way.listed else 0,
         )
-        endpoints.add(endpoint.url)
-        likeliest = scored.likeliest
-        log_p_N = scored.log_p_N if way.log_p == "answer" and item.sampling.unchanged else log_p_N
-        if logged is not None:
+
+    async def completion(self) -> Generated:
+        """The completion itself."""
+        found, endpoint = await self._served.target.generate(self._first)
+        _check_end(found, self._served.stop_tokens, endpoint)
+        self.endpoints.add(endpoint.url)
+        return found
+
+    async def lookahead(self, found: Generated) -> list[Generated]:
+        """The tokens past the end, of an examination prompt; else nothing."""
+        if self._item.prompt.split != "examination" or not self._settings.lookahead:
+            return []
+        prompt = [*self._item.prompt.tokens, *found.tokens_N.tolist()]
+        request = replace(self._first, prompt=prompt, max_tokens=self._settings.lookahead, ignore_eos=True)
+        later, endpoint = await self._served.target.generate(request)
+        self.endpoints.add(endpoint.url)
+        return [later]
+
+    async def answers(self, parts: Sequence[Generated], recorded: bool) -> Answers:
+        """What is known of the tokens of `parts`, scored if that is needed. NotOfTarget for an impossible recorded token."""
+        tokens_N = np.concatenate([part.tokens_N for part in parts])
+        answered_N = np.concatenate([part.log_p_N for part in parts])
+        scored = await self._scored(tokens_N) if self._way.rescored else None
+        if recorded:
+            assert scored is not None  # `passes_of_recorded` asks for a scoring
             answered_N = scored.log_p_N
-            _require_possible(found.tokens_N, scored, item.sampling)
-    else:
-        likeliest = _joined(lists)
-    surprised = None
-    if item.sampling.unchanged:
-        surprised = surprise(tokens_N, likeliest.ids_NK, likeliest.log_p_NK)
-    if way.log_p == "likeliest":
-        # Every token that can be sampled is listed, so the listed tokens are the whole vocabulary for this purpose.
-        sampled_NK = log_probabilities(torch.from_numpy(likeliest.log_p_NK), item.sampling).numpy()
-        surprised = surprise(tokens_N, likeliest.ids_NK, sampled_NK)
-        log_p_N = _listed_log_p(tokens_N, sampled_NK, likeliest)
-        if not np.isfinite(log_p_N).all():
-            if logged is not None:
-                raise NotOfTarget
-            excluded = tokens_N[~np.isfinite(log_p_N)][0]
-            raise UnderstudyError(f"the server sampled token {excluded}, which `sampling` excludes")
-    elif way.log_p == "cut_off":
-        listed = _joined(lists)
-        log_p_N, sampled_NK = cut_off(tokens_N, answered_N, listed, item.sampling)
-        surprised = surprise(tokens_N, listed.ids_NK, sampled_NK)
-    elif way.log_p == "zero":
-        log_p_N = np.zeros(len(tokens_N), dtype=np.float32)
-    arrays = {"tokens": tokens_N, "log_p": log_p_N, **_sparse(served, settings, likeliest, seed_of(settings, item))}
-    return ReceivedCompletion(sorted(endpoints), len(found.tokens_N), found.stopped, surprised, answered_N, arrays)
+            _require_possible(parts[0].tokens_N, scored, self._item.sampling)
+        lists = [part.likeliest for part in parts if part.likeliest is not None]
+        return Answers(
+            tokens_N=tokens_N,
+            answered_N=answered_N,
+            listed=_joined(lists) if lists else None,
+            scored=scored,
+            recorded=recorded,
+        )
+
+    async def _scored(self, tokens_N: NDArray[np.int32]) -> Scored:
+        prompt = self._item.prompt.tokens
+        request = ScoreRequest(ids=[*prompt, *tokens_N.tolist()], start=len(prompt), kept=self._served.listed)
+        scored, endpoint = await self._served.target.score(request)
+        self.endpoints.add(endpoint.url)
+        return scored
+
+
+def _recorded(logged: LoggedCompletion) -> Generated:
+    unknown_N = np.zeros(len(logged.tokens_N), dtype=np.float32)  # until it is scored
+    return Generated(tokens_N=logged.tokens_N, log_p_N=unknown_N, likeliest=None, stopped=logged.stopped)
 
 
 async def differs(
@@ -197,11 +218,3 @@ def _joined(parts: Sequence[LikeliestTokens]) -> LikeliestTokens:
     return LikeliestTokens(
         np.concatenate([one.ids_NK for one in parts]), np.concatenate([one.log_p_NK for one in parts])
     )
-
-
-def _listed_log_p(
-    tokens_N: NDArray[np.int32], sampled_NK: NDArray[np.float32], likeliest: LikeliestTokens
-) -> NDArray[np.float32]:
-    """log p of the tokens; -inf for one that is not listed."""
-    is_it_NK = (likeliest.ids_NK == tokens_N[:, None]) & np.isfinite(likeliest.log_p_NK)
-    return np.asarray(np.where(is_it_NK, sampled_NK, -np.inf).max(1), dtype=np.float32)
