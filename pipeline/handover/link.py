@@ -5,7 +5,6 @@ from it finds one version or the other.
 """
 
 import os
-import secrets
 from pathlib import Path
 
 from pipeline.config.promote import ExportConfig
@@ -17,6 +16,7 @@ from pipeline.progress import Progress
 from pipeline.registry.drafts import RegisteredDraft
 from pipeline.registry.registry import Registry
 from pipeline.store.artifacts import Store
+from pipeline.store.atomic import PARTIAL, temporary_name
 
 LINK = "champion"
 
@@ -59,11 +59,11 @@ def point_link(settings: ExportConfig, directory: Path | None) -> None:
     link = Path(settings.out).absolute() / LINK
     if link.exists() and not link.is_symlink():
         raise UnderstudyError(f"{link}: not a symlink, refusing to replace it; move it away and run `champion settle`")
-    for stray in link.parent.glob(f".{LINK}.*"):  # of a process that was killed
+    for stray in link.parent.glob(f".{LINK}{PARTIAL[1:]}"):  # of a process that was killed
         stray.unlink(missing_ok=True)
     if directory is None:
         link.unlink(missing_ok=True)
     elif linked_directory(settings) != directory:
-        new = link.parent / f".{LINK}.{secrets.token_hex(8)}"
+        new = temporary_name(link)
         new.symlink_to(directory.name, target_is_directory=True)
         os.replace(new, link)

@@ -295,7 +295,7 @@ STEPS: tuple[tuple[Any, str], ...] = (
     (rollback, "write_settled"),
     (settle, "write_settled"),
     (link.os, "replace"),
-    (link.secrets, "token_hex"),
+    (link, "temporary_name"),
     (settled, "write_json"),
     (Path, "symlink_to"),
 )

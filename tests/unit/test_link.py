@@ -15,7 +15,7 @@ def test_the_link_points_to_one_version_or_to_none(tmp_path: Path) -> None:
     assert linked_directory(settings) is None
     for version in ("version-1", "version-2"):
         (tmp_path / version).mkdir()
-        (tmp_path / ".champion.abc").symlink_to("version-1")
+        (tmp_path / ".champion.abc.partial").symlink_to("version-1")
         point_link(settings, tmp_path / version)
         assert version == (tmp_path / "champion").readlink().name
         assert tmp_path / version == linked_directory(settings)
