@@ -1,6 +1,5 @@
 """promote: compares with the registry as it is now, registers the draft, and moves the aliases."""
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -8,19 +7,20 @@ from pipeline.config.quantize import Variant
 from pipeline.errors import UnderstudyError
 from pipeline.handover.approval import approval_command
 from pipeline.judgement.decision_file import read_decision
-from pipeline.judgement.headline import baseline_name, gain_in_words, points
+from pipeline.judgement.headline import gain_in_words
 from pipeline.judgement.policy import examination_age
 from pipeline.judgement.rule_result import PASS
-from pipeline.judgement.schema import ALREADY_CHAMPION, PROMOTE, Decision
-from pipeline.models.stored_pair import read_pair
+from pipeline.judgement.schema import ALREADY_CHAMPION, PROMOTE
 from pipeline.registry.drafts import Proposed, RegisteredDraft, Withdrawn
 from pipeline.registry.registry import Registry
 from pipeline.registry.run_content import model_figures
-from pipeline.report.card import card, examined, version_description
+from pipeline.registry.version_tags import version_tags
+from pipeline.report.card import card, version_description
+from pipeline.report.card_facts import card_facts
 from pipeline.running.context import Outcome, StageContext
 from pipeline.running.settings import PromoteSettings
-from pipeline.running.tasks import UNQUANTIZED, draft_input, examination_input
-from pipeline.store.artifacts import Store, age_in_days, read_manifest
+from pipeline.running.tasks import draft_input
+from pipeline.store.artifacts import Store, age_in_days
 from pipeline.store.files import write_json
 from pipeline.store.times import utc_now
 
@@ -37,10 +37,12 @@ def run(context: StageContext[PromoteSettings]) -> Outcome:
         return _already_champion(context, registry, decision.candidate)
     if decision.verdict != PROMOTE:
         return Outcome(refused="refused: " + "; ".join(decision.reasons))
-    if (too_old := _too_old(context)) is not None:
-        return Outcome(refused=too_old)
+    if (most := context.settings.max_examination_days) is not None:  # the gate's decision may be a stored one
+        age = examination_age(age_in_days(context.inputs["completions"]), most)
+        if age.verdict != PASS:
+            return Outcome(refused=f"refused: {age.name} ({age.verdict}): {age.text}")
     chosen = decision.variant
-    facts = _facts(context, registry.name, decision, chosen)
+    facts = card_facts(context, decision)
     withdrawn = None if context.force_promote else registry.withdrawn(facts["digest"])
     if withdrawn is not None:
         return _stays_off(context, registry.name, withdrawn)
@@ -48,15 +50,16 @@ def run(context: StageContext[PromoteSettings]) -> Outcome:
     (context.out / "card.md").write_text(text, encoding="utf-8")
     by_hand = context.settings.promote.by_hand
     _check_export(context, chosen)
+    compared = context.facts["champion"]
     draft = registry.promote(
         model_dir=context.inputs[draft_input(chosen)] / "draft",
         digest=facts["digest"],
         card=text,
         description=version_description(decision, registry.name, context.run_id, utc_now()),
-        tags=_tags(facts, context.settings.promote.deployment),
+        tags=version_tags(facts, context.settings.promote.deployment),
         metrics=model_figures(decision),
         dataset=(f"{context.settings.name}-corpus", facts["provenance"]["corpus"]),
-        expected=_expected(context),
+        expected=RegisteredDraft(name=registry.name, version=str(compared["version"])) if compared else None,
         run_id=context.run_id,
         why=gain_in_words(decision),
         approval_days=context.settings.promote.approval_days if by_hand else None,
@@ -77,16 +80,6 @@ def _check_export(context: StageContext[PromoteSettings], chosen: Variant) -> No
 
         store = Store(context.store)
         check_export(settings, run_subject(store, require_run(store, context.run_id), chosen, "the candidate"))
-
-
-def _too_old(context: StageContext[PromoteSettings]) -> str | None:
-    """Why the draft is refused if the completions have become too old: the gate's decision may be a stored one."""
-    most = context.settings.max_examination_days
-    if most is not None:
-        rule = examination_age(age_in_days(context.inputs["completions"]), most)
-        if rule.verdict != PASS:
-            return f"refused: {rule.name} ({rule.verdict}): {rule.text}"
-    return None
 
 
 def _already_champion(context: StageContext[PromoteSettings], registry: Registry, digest: str) -> Outcome:
@@ -127,75 +120,3 @@ def _report(context: StageContext[PromoteSettings], champion: RegisteredDraft, r
     context.progress.line(f"{champion.name} version {champion.version}: {result}")
     notes: dict[str, Any] = {"result": result, "name": champion.name, "version": champion.version}
     return Outcome({"change": float(champion.change)}, notes=notes)
-
-
-def _expected(context: StageContext[PromoteSettings]) -> RegisteredDraft | None:
-    """The champion that the candidate was compared with; only its version matters here."""
-    facts = context.facts["champion"]
-    return RegisteredDraft(name=facts["name"], version=str(facts["version"])) if facts else None
-
-
-def _facts(context: StageContext[PromoteSettings], name: str, decision: Decision, chosen: Variant) -> dict[str, Any]:
-    """The content of the card and of the tags."""
-    pair = read_pair(context.inputs["pair"], context.resources.models)
-    served = context.settings.served
-    provenance = _provenance(context, chosen)
-    corpus = Store(context.store).find("corpus", provenance["corpus"])
-    if corpus is None:
-        raise UnderstudyError(f"corpus {provenance['corpus']} is no longer in {context.store}; run again to rebuild it")
-    return {
-        "name": name,
-        "digest": context.digests[draft_input(chosen)],
-        "quantization": chosen,
-        "run": context.run_id,
-        "target": pair.facts["target"],
-        "base": pair.facts["draft"],
-        "license": context.settings.promote.license or pair.facts["draft"]["license"],
-        "serving": {
-            "bytes": pair.serving_bytes(examined(decision).draft.bytes, *served),
-            "cache_bytes_per_token": pair.cache_bytes_per_token,
-            "batch": served[0],
-            "context": served[1],
-        },
-        "train_prompts": corpus.figures["train"],
-        "decision": decision,
-        "provenance": provenance,
-    }
-
-
-def _provenance(context: StageContext[PromoteSettings], chosen: Variant) -> dict[str, str]:
-    """Key of every artifact that the draft was made from or examined with."""
-    completions = read_manifest(context.inputs["completions"])
-    found = {
-        "pair": read_manifest(context.inputs["pair"])["key"],
-        "corpus": completions["inputs"]["corpus"],
-        "generate": completions["key"],
-        "distill": read_manifest(context.inputs["distilled"])["key"],
-        "evaluate": read_manifest(context.inputs[examination_input(chosen)])["key"],
-        "gate": read_manifest(context.inputs["decision"])["key"],
-    }
-    if chosen != UNQUANTIZED:
-        found["quantize"] = read_manifest(context.inputs[draft_input(chosen)])["key"]
-    return found
-
-
-def _tags(facts: Mapping[str, Any], deployment: str | None) -> dict[str, str]:
-    """Plain names for what people filter by; hashes are under `understudy.`, which lists show last."""
-    target, base, decision = facts["target"], facts["base"], facts["decision"]
-    found, gains = examined(decision), decision.gains
-    tags = {
-        "acceptance_rate": f"{found.acceptance_rate.value:.4f}",
-        "acceptance_gain": points(gains.acceptance_rate) if gains else "none",
-        "compared_with": baseline_name(decision),
-        "tokens_per_target_call": f"{found.tokens_per_target_call[decision.gamma].value:.3f}",
-        "quantization": facts["quantization"],
-        "target": target["source"],
-        "target_revision": target["revision"] or "none",
-        "base_draft": base["source"],
-        "licence": facts["license"] or "not stated",
-        "deployment": deployment or "none",
-        "understudy.target_digest": target["digest"],
-        "understudy.base_digest": base["digest"],
-    }
-    tags |= {f"understudy.key.{what}": key for what, key in facts["provenance"].items()}
-    return {name: str(value) for name, value in tags.items()}

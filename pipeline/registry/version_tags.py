@@ -1,0 +1,29 @@
+"""The tags of a registered version: plain names for what people filter by. Pure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pipeline.judgement.headline import baseline_name, points
+from pipeline.judgement.schema import CANDIDATE
+
+
+def version_tags(facts: Mapping[str, Any], deployment: str | None) -> dict[str, str]:
+    """`facts` are those of the draft's card. Hashes are under `understudy.`, which lists show last."""
+    target, base, decision = facts["target"], facts["base"], facts["decision"]
+    found, gains = decision.drafts[CANDIDATE], decision.gains
+    tags = {
+        "acceptance_rate": f"{found.acceptance_rate.value:.4f}",
+        "acceptance_gain": points(gains.acceptance_rate) if gains else "none",
+        "compared_with": baseline_name(decision),
+        "tokens_per_target_call": f"{found.tokens_per_target_call[decision.gamma].value:.3f}",
+        "quantization": facts["quantization"],
+        "target": target["source"],
+        "target_revision": target["revision"] or "none",
+        "base_draft": base["source"],
+        "licence": facts["license"] or "not stated",
+        "deployment": deployment or "none",
+        "understudy.target_digest": target["digest"],
+        "understudy.base_digest": base["digest"],
+    }
+    tags |= {f"understudy.key.{what}": key for what, key in facts["provenance"].items()}
+    return {name: str(value) for name, value in tags.items()}
