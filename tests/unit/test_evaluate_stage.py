@@ -16,6 +16,7 @@ from pipeline.acceptance.profile import counts_from_json
 from pipeline.acceptance.schema import SCHEMA
 from pipeline.config.loading import parse_config
 from pipeline.errors import UnderstudyError
+from pipeline.examination import load_draft
 from pipeline.examination.token_acceptance import FILE as BY_TOKEN
 from pipeline.generation.completion_store import write_shard
 from pipeline.models.shape import Weights
@@ -84,10 +85,11 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(stages.evaluate, "read_pair", lambda *_: pair)
     monkeypatch.setattr(stages.evaluate, "find_draft", lambda *_: tmp_path)
     monkeypatch.setattr(stages.evaluate, "measure_weights", lambda _: Weights(10, 40))
-    monkeypatch.setattr(stages.evaluate, "load_tokenizer", lambda *_: None)
-    monkeypatch.setattr(stages.evaluate, "added_tokens", lambda *_: [])
-    monkeypatch.setattr(stages.evaluate, "check_same_family", lambda *_: [])
-    monkeypatch.setattr(stages.evaluate, "load_model", lambda *_: table_model(8, 1))
+    monkeypatch.setattr(load_draft, "load_tokenizer", lambda *_: None)
+    monkeypatch.setattr(load_draft, "added_tokens", lambda *_: [])
+    monkeypatch.setattr(load_draft, "check_same_family", lambda *_: [])
+    for module in (load_draft, stages.evaluate):  # the draft, the target
+        monkeypatch.setattr(module, "load_model", lambda *_: table_model(8, 1))
     return tmp_path
 
 
@@ -157,7 +159,7 @@ class _BreaksLate(TableModel):
 def test_a_broken_draft_has_a_reason_and_no_rows(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the failure comes after rows of an earlier window were written."""
     _store(place / "store", [Sampling(), GREEDY])
-    monkeypatch.setattr(stages.evaluate, "load_model", lambda *_: _BreaksLate(table_model(8, 1).table_PVW))
+    monkeypatch.setattr(load_draft, "load_model", lambda *_: _BreaksLate(table_model(8, 1).table_PVW))
     monkeypatch.setattr("pipeline.examination.windows.WINDOW", 2)
     outcome, profile = _run(place)
 
@@ -174,7 +176,7 @@ def test_a_draft_of_another_family_is_broken(place: Path, monkeypatch: pytest.Mo
         raise UnderstudyError("token 3 differs")
 
     _store(place / "store", [Sampling(), GREEDY])
-    monkeypatch.setattr(stages.evaluate, "check_same_family", refuse)
+    monkeypatch.setattr(load_draft, "check_same_family", refuse)
     _, profile = _run(place, EvaluateTask(kind="model", role=role))
 
     assert profile["broken"].startswith("the draft is not of this pair")
