@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from pipeline.acceptance.schema import Figures, MeasuredTimes
 from pipeline.config.quantiles import quantile_name
+from pipeline.judgement.at_load import StatedLoad, covered
 from pipeline.judgement.schema import (
     BASELINE,
     CANDIDATE,
@@ -21,29 +22,27 @@ from pipeline.judgement.schema import (
     SideAtLoad,
 )
 from pipeline.latency.costs.speedup import ForwardTimes
-from pipeline.latency.costs.step_costs import StepCosts
 from pipeline.latency.load.prediction import LoadPoint, chosen_lengths, predict
 from pipeline.latency.load.queueing import Latency
 from pipeline.latency.load.workload import Workload
 
 
-def benefit_at_load(
-    workload: Workload, step_costs: StepCosts, rate: float, cap: int, gamma: int, quantiles: Sequence[float]
-) -> BenefitAtLoad:
-    """Latency (mean and these quantiles) and throughput of the candidate and of plain decoding, at `rate` requests per second and
-    at other loads."""
-    lengths_N = chosen_lengths(workload, step_costs, cap, gamma)
+def benefit_at_load(workload: Workload, load: StatedLoad) -> BenefitAtLoad:
+    """Latency and throughput of the candidate and of plain decoding, at the stated load and at others."""
+    workload, step_costs, quantiles = covered(load, workload), load.step_costs, load.quantiles
+    lengths_N = chosen_lengths(workload, step_costs, load.max_batch, load.gamma)
     tokens = float(workload.tokens_W.mean())
-    stated = predict(workload, step_costs, lengths_N, [rate])
+    stated = predict(workload, step_costs, lengths_N, [load.requests_per_second])
+    point = stated.points[0]
     sides: dict[Side, Latency | None] = {
-        CANDIDATE: stated.points[0].speculative,
-        PLAIN: stated.points[0].plain if step_costs.plain else None,
+        CANDIDATE: point.speculative,
+        PLAIN: point.plain if step_costs.plain else None,
     }
     limits: dict[Side, float] = {CANDIDATE: stated.speculative_limit, PLAIN: stated.plain_limit}
     return BenefitAtLoad(
-        requests_per_second=rate,
-        max_batch=cap,
-        gamma=gamma,
+        requests_per_second=load.requests_per_second,
+        max_batch=load.max_batch,
+        gamma=load.gamma,
         sides={
             side: SideAtLoad(
                 *_latencies(found, quantiles),

@@ -53,6 +53,11 @@ def choose(contenders: Sequence[Contender]) -> list[Standing]:
     return results
 
 
+def chosen(standings: Sequence[Standing]) -> Variant:
+    """The variant that `choose` chose."""
+    return next(one.name for one in standings if one.verdict == CHOSEN)
+
+
 def _is_sound(one: Contender, first: Contender) -> bool:
     if one is first:
         return True

@@ -4,6 +4,7 @@ Every artifact with a draft stores it in `draft/`. `trained_on.json` beside the 
 so that a draft is never examined on them.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from pipeline.errors import UnderstudyError
@@ -36,6 +37,11 @@ def trained_on(draft: Path) -> frozenset[str]:
             f"{draft}: {TRAINED_ON} is missing, so the draft's training prompts are unknown and it cannot be evaluated"
         )
     return frozenset(read_json(path)["prompts"])
+
+
+def seen_prompts(drafts: Iterable[Path], places: Places) -> frozenset[str]:
+    """Ids of the prompts that any of `drafts` was trained on. Each is given as to `find_draft`."""
+    return frozenset().union(*(trained_on(find_draft(given, places)) for given in drafts))
 
 
 def trained_on_before(base: Path) -> frozenset[str]:

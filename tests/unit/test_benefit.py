@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from pipeline.acceptance.schema import Figure
+from pipeline.judgement.at_load import StatedLoad
 from pipeline.judgement.benefit import benefit_at_load, benefit_of_forward_times
 from pipeline.judgement.rule_result import PASS, RuleResult
 from pipeline.judgement.schema import BASELINE, CANDIDATE, PLAIN
@@ -35,7 +36,8 @@ def test_a_machine_that_was_busy_in_one_examination_changes_nothing() -> None:
 def test_latency_is_named_by_its_quantile() -> None:
     """In the decision, on its page and in the metrics: those that were asked for, and no other."""
     step_costs = step_costs_of(0.0005)
-    benefit = benefit_at_load(WORKLOAD, step_costs, 1.0, 16, 2, [0.5, 0.99])
+    load = StatedLoad(step_costs=step_costs, requests_per_second=1.0, max_batch=16, gamma=2, quantiles=[0.5, 0.99])
+    benefit = benefit_at_load(WORKLOAD, load)
     (point,) = predict(WORKLOAD, step_costs, np.full(16, 2), [1.0]).points
     figure = Figure(2.5, 2.4, 2.6, 50)
     rule = RuleResult(name="max_latency_seconds:p99", verdict=PASS, text="", figure=figure, threshold=3.0)

@@ -1,14 +1,10 @@
 """Which variant of the candidate is chosen."""
 
-from pathlib import Path
-from types import SimpleNamespace
-
 import pytest
 
 from pipeline.config.quantize import Variant
-from pipeline.judgement.choice import CHOSEN, NOT_COMPARED, NOT_MADE, REFUSED, SLOWER, Contender, choose
-from pipeline.store.files import write_json
-from stages import gate
+from pipeline.judgement.choice import CHOSEN, NOT_COMPARED, NOT_MADE, REFUSED, SLOWER, Contender, choose, not_made
+from pipeline.running.pair_checks import left_out_variants
 
 
 def _contender(variant: Variant, acceptance: float | None, timed: bool, seconds: float | None = None) -> Contender:
@@ -92,10 +88,9 @@ def test_a_standing_has_its_figures() -> None:
     assert "int4: the load exceeds its capacity" == found[1].text
 
 
-def test_the_gate_names_default_variants_that_the_draft_cannot_have(tmp_path: Path) -> None:
+def test_default_variants_that_the_draft_cannot_have_are_named() -> None:
     """With the reason; a variant that is not made by default is not named."""
-    write_json(tmp_path / "pair.json", {"impossible_variants": {"int4": "q_proj has 172 inputs", "fp8": "x"}})
-    context = SimpleNamespace(inputs={"pair": tmp_path}, resources=SimpleNamespace(models={}))
-    (found,) = gate._left_out(context)  # type: ignore[arg-type]
+    facts = {"impossible_variants": {"int4": "q_proj has 172 inputs", "fp8": "x"}}
+    (found,) = (not_made(variant, reason) for variant, reason in left_out_variants(facts).items())
 
     assert ("int4", NOT_MADE, "int4: q_proj has 172 inputs") == (found.name, found.verdict, found.text)

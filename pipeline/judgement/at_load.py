@@ -1,0 +1,45 @@
+"""A variant of the draft at the load of `gate.load`. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pipeline.latency.costs.step_costs import StepCosts
+from pipeline.latency.load.serving import LatencyAtLoad, latency_at_load, point_at_load
+from pipeline.latency.load.workload import Workload
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatedLoad:
+    """The load, and what a decoding step costs with the variant."""
+
+    step_costs: StepCosts
+    requests_per_second: float
+    max_batch: int
+    gamma: int  # the draft length
+    quantiles: Sequence[float]  # of the latency
+
+
+def mean_seconds(load: StatedLoad, workload: Workload) -> float | None:
+    """Predicted mean request latency; None where the load exceeds capacity."""
+    found = point_at_load(
+        covered(load, workload), load.step_costs, load.requests_per_second, load.max_batch, load.gamma
+    ).speculative
+    return None if found is None else found.mean
+
+
+def latency(load: StatedLoad, workload: Workload, confidence: float) -> LatencyAtLoad:
+    """Predicted latency and speedup, with intervals over prompts."""
+    return latency_at_load(
+        covered(load, workload),
+        load.step_costs,
+        load.requests_per_second,
+        load.max_batch,
+        load.gamma,
+        confidence=confidence,
+        quantiles=load.quantiles,
+    )
+
+
+def covered(load: StatedLoad, workload: Workload) -> Workload:
+    """The workload at the draft lengths whose costs are known."""
+    return workload.up_to(load.step_costs.max_gamma)

@@ -1,0 +1,91 @@
+"""From examinations to the case that the rules are applied to, and to the figures of the decision. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.acceptance.profile import PromptCounts
+from pipeline.acceptance.profile_file import Examination
+from pipeline.acceptance.schema import SamplingSettings
+from pipeline.judgement.benefit import benefit_of_forward_times
+from pipeline.judgement.comparison import draft_figures, paired_gains
+from pipeline.judgement.policy import Case
+from pipeline.judgement.schema import (
+    BASELINE,
+    CANDIDATE,
+    LOOKUP,
+    Benefit,
+    DraftFigures,
+    Gains,
+    ModelSource,
+    Provenance,
+    Side,
+    TargetSource,
+)
+from pipeline.speculation.settings import SamplingFields
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The figures of the drafts, the gains, and the benefit of the candidate; as in `Decision`."""
+
+    drafts: dict[Side, DraftFigures]
+    gains: Gains | None
+    benefit: Benefit | None
+
+
+def make_case(examinations: Mapping[Side, Examination], baseline_name: str) -> Case:
+    """All examined prompts of candidate, baseline and prompt-lookup."""
+    profile = examinations[CANDIDATE].profile
+    return Case(
+        candidate=examinations[CANDIDATE].counts,
+        baseline=examinations[BASELINE].counts,
+        baseline_name=baseline_name,
+        prompt_lookup=examinations[LOOKUP].counts,
+        draft_bytes=profile.draft.bytes,
+        crosscheck_agrees=None if profile.crosscheck is None else profile.crosscheck.agrees,
+    )
+
+
+def gather(
+    examinations: Mapping[Side, Examination], case: Case, *, is_champion: bool, gamma: int, confidence: float
+) -> Evidence:
+    """Figures over the prompts of `case`. `is_champion`: the baseline is the candidate itself and has no figures of its own."""
+    counts: dict[Side, Sequence[PromptCounts]] = {
+        CANDIDATE: case.candidate,
+        BASELINE: () if is_champion else case.baseline,
+        LOOKUP: case.prompt_lookup or (),
+    }
+    drafts = {
+        side: draft_figures(examinations[side], found, gamma, confidence) for side, found in counts.items() if found
+    }
+    both = CANDIDATE in drafts and BASELINE in drafts
+    times = {side: examination.profile.forward_times for side, examination in examinations.items()}
+    return Evidence(
+        drafts,
+        paired_gains(case.candidate, case.baseline, confidence) if both else None,
+        case.benefit or benefit_of_forward_times(times, drafts, gamma),
+    )
+
+
+def target_source(pair: Mapping[str, Any]) -> TargetSource:
+    """The examined target, from the content of `pair.json`."""
+    found = pair["target"]
+    return TargetSource(found["source"], found["revision"], found["digest"], found["dtype"])
+
+
+def provenance(
+    pair: Mapping[str, Any], completions: Mapping[str, Any], sampling: SamplingFields, seed: int
+) -> Provenance:
+    """From the content of `pair.json` and the manifest of the completions."""
+    base = pair["draft"]
+    return Provenance(
+        target=target_source(pair),
+        base_draft=ModelSource(base["source"], base["revision"], base["digest"]),
+        completions=completions["key"],
+        completions_made_at=completions["created"],
+        corpus=completions["inputs"]["corpus"],
+        sampling=SamplingSettings.of(sampling),
+        seed=seed,
+        environment=completions["environment"],
+    )
