@@ -6,23 +6,26 @@ from it finds one version or the other.
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pipeline.config.promote import ExportConfig
 from pipeline.errors import UnderstudyError
-from pipeline.export.plan import plan_export
-from pipeline.export.subject import Subject, registered_subject
-from pipeline.export.write import write_export
 from pipeline.progress import Progress
 from pipeline.registry.drafts import RegisteredDraft
 from pipeline.registry.registry import Registry
 from pipeline.store.artifacts import Store
 from pipeline.store.atomic import PARTIAL, temporary_name
 
+if TYPE_CHECKING:
+    from pipeline.export.subject import Subject
+
 LINK = "champion"
 
 
-def check_export(settings: ExportConfig, subject: Subject) -> None:
+def check_export(settings: ExportConfig, subject: "Subject") -> None:
     """UsageError if the engine does not take the draft; before a promotion, which could not be exported otherwise."""
+    from pipeline.export.plan import plan_export
+
     plan_export(subject, settings.engine, Path(settings.out), settings.tensor_parallel, settings.converter)
 
 
@@ -43,6 +46,10 @@ def export_version(
     """Export a registered draft, unless that was done before. Returns the version's directory."""
     out = exported_directory(settings, draft.version)
     if not (out / "README.md").is_file():
+        from pipeline.export.plan import plan_export  # loads torch: a run that changes nothing exports nothing
+        from pipeline.export.subject import registered_subject
+        from pipeline.export.write import write_export
+
         subject = registered_subject(store, registry, draft)
         plan = plan_export(subject, settings.engine, out, settings.tensor_parallel, settings.converter)
         for note in plan.notes:
