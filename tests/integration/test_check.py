@@ -223,7 +223,7 @@ def test_a_draft_that_was_trained_on_the_prompts_is_refused(
     assert [0, 3] == [ended.code for ended in ends], ends[0].err + ends[1].err
     assert "; 5 prompts left out, because a draft was trained on them" in ends[0].out
     assert f"over {len(ids) - 5} prompts" in ends[0].out
-    assert f"inconclusive:  a draft was trained on all of the {len(ids)} examination prompts" in ends[1].complaint
+    assert f"inconclusive: a draft was trained on all of the {len(ids)} examination prompts" in ends[1].complaint
 
 
 def test_another_class_of_machine_is_said(smoke: Smoke, baseline: tuple[Path, Ended], tmp_path: Path) -> None:
