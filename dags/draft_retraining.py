@@ -21,9 +21,9 @@ LONG = ("generate", "distill")  # they keep finished parts, so a retry continues
 # Parameters are passed to bash as environment variables, never as command text: each value is one argument.
 # With `--name=value` and `--`, a value that begins with a dash is not read as an option. With `exec`, a timeout of Airflow
 # signals the command itself.
-_CALL = """
+STAGE_COMMAND = """
 set -e
-call=("$RETRAIN_EXECUTABLE" WORDS "--store=$RETRAIN_STORE")
+call=("$RETRAIN_EXECUTABLE" stage "$RETRAIN_STAGE" "--run=$RETRAIN_RUN" "--store=$RETRAIN_STORE")
 while IFS= read -r override; do
     if [[ -n $override ]]; then call+=("--set=$override"); fi
 done <<< "$RETRAIN_OVERRIDES"
@@ -31,10 +31,19 @@ call+=(-- "$RETRAIN_CONFIG")
 printf 'calling:'; printf ' %q' "${call[@]}"; printf '\\n'
 exec "${call[@]}"
 """
-STAGE_COMMAND = _CALL.replace("WORDS", 'stage "$RETRAIN_STAGE" "--run=$RETRAIN_RUN"')
+
 # `promote.notice` in the config file names the webhook or program that reloads the servers. A run's parameters cannot: the
 # command refuses `--set promote.notice`, because a user who may start a run must not choose what is called.
-SETTLE_COMMAND = _CALL.replace("WORDS", "champion settle")
+SETTLE_COMMAND = """
+set -e
+call=("$RETRAIN_EXECUTABLE" champion settle "--store=$RETRAIN_STORE")
+while IFS= read -r override; do
+    if [[ -n $override ]]; then call+=("--set=$override"); fi
+done <<< "$RETRAIN_OVERRIDES"
+call+=(-- "$RETRAIN_CONFIG")
+printf 'calling:'; printf ' %q' "${call[@]}"; printf '\\n'
+exec "${call[@]}"
+"""
 
 REPORT_COMMAND = 'exec "$RETRAIN_EXECUTABLE" show "--store=$RETRAIN_STORE" -- "$RETRAIN_RUN"'
 

@@ -75,7 +75,7 @@ def _check_export(context: StageContext[PromoteSettings], chosen: Variant) -> No
     settings = context.settings.promote.export
     if settings is not None:
         from pipeline.export.subject import run_subject
-        from pipeline.handover.link import check_export
+        from pipeline.handover.champion_export import check_export
         from pipeline.store.runs import require_run
 
         store = Store(context.store)

@@ -283,7 +283,8 @@ def test_refused_draft_leaves_the_champion(loop: Place) -> None:
 
 def test_a_draft_that_was_rolled_back_stays_off(loop: Place) -> None:
     """The next runs pass the gate, exit 3 and say how to promote the draft again; a run that is told so promotes it."""
-    back = loop.understudy("champion", "rollback", SMOKE)
+    asked = loop.understudy("champion", "rollback", SMOKE)
+    back = loop.understudy("champion", "rollback", SMOKE, "--yes")
     empty = loop.champion()
     nothing = loop.understudy("champion", "rollback", SMOKE)
     nightly = [loop.understudy("run", SMOKE, "--run", f"night-{number}") for number in (1, 2)]
@@ -292,9 +293,10 @@ def test_a_draft_that_was_rolled_back_stays_off(loop: Place) -> None:
     ended = loop.understudy("run", SMOKE, "--run", "after", "--force-promote")
     next_night = loop.understudy("run", SMOKE)
     record = loop.record("after")
+    assert (2, True) == (asked.code, "add --yes" in asked.complaint)
     assert (0, None) == (back.code, empty), back.err
-    assert "reference-draft has no champion now" in back.out
-    assert "Later runs do not promote the draft that was rolled back" in back.out
+    assert "reference-draft: version 1 was rolled back; there is no champion" in back.out
+    assert "Later runs do not promote version 1" in back.out
     assert [3, 3] == [night.code for night in nightly], nightly[0].err
     assert nightly[0].complaint.startswith(
         "refused: the draft is reference-draft version 1, which was rolled back at 20"

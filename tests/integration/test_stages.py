@@ -7,7 +7,7 @@ from tests.integration.conftest import JOBS, NOBODY, RUN, SMOKE, Place
 def test_stages_one_by_one_give_the_keys_of_run(loop: Place) -> None:
     """Each stage finds its predecessors through the store and the run's id, and all keys are those of `run`."""
     expected = loop.keys(RUN)
-    loop.understudy("champion", "rollback", SMOKE)  # as before `run`: no champion
+    loop.understudy("champion", "rollback", SMOKE, "--yes")  # as before `run`: no champion
     states = []
     for name in STAGE_NAMES:
         away = (

@@ -137,6 +137,8 @@ HEAVY = ("torch", "transformers", "trl", "datasets", "mlflow", "bitsandbytes", "
         ("import pipeline.running.jobs, pipeline.running.inputs, pipeline.store.runs", ()),
         ("import pipeline.running.runner, pipeline.report.summary, pipeline.report.show", ()),
         ("import stages.gate", ("scipy",)),
+        ("import stages.promote", ("scipy",)),
+        ("import pipeline.handover.settle, pipeline.handover.rollback, pipeline.handover.difference", ()),
         ("import pipeline.acceptance.rounds, pipeline.acceptance.moments, pipeline.acceptance.position_bins", ()),
         ("import pipeline.acceptance.prompt_lookup, pipeline.acceptance.repetition, pipeline.store.row_files", ()),
         ("import pipeline.speculation.decoder, pipeline.acceptance.examine", ("torch", "transformers", "scipy")),

@@ -1,0 +1,42 @@
+"""`promote.export`: a registered draft in the form of the engine that serves it. Loads torch only where something is exported."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.config.promote import ExportConfig
+from pipeline.handover.link import exported_directory
+from pipeline.progress import Progress
+from pipeline.registry.drafts import RegisteredDraft
+from pipeline.registry.registry import Registry
+from pipeline.store.artifacts import Store
+
+if TYPE_CHECKING:
+    from pipeline.export.subject import Subject
+
+
+def check_export(settings: ExportConfig, subject: "Subject") -> None:
+    """UsageError if the engine does not take the draft; before a promotion, which could not be exported otherwise."""
+    from pipeline.export.plan import plan_export
+
+    plan_export(subject, settings.engine, Path(settings.out), settings.tensor_parallel, settings.converter)
+
+
+def export_version(
+    settings: ExportConfig, store: Store, registry: Registry, draft: RegisteredDraft, progress: Progress
+) -> Path:
+    """Export a registered draft, unless that was done before. Returns the version's directory."""
+    out = exported_directory(settings, draft.version)
+    if not (out / "README.md").is_file():
+        from pipeline.export.plan import plan_export
+        from pipeline.export.subject import registered_subject
+        from pipeline.export.write import write_export
+
+        subject = registered_subject(store, registry, draft)
+        plan = plan_export(subject, settings.engine, out, settings.tensor_parallel, settings.converter)
+        for note in plan.notes:
+            progress.warn(f"export: {note}")
+        write_export(plan, progress)
+    where = f"{settings.engine}: {out}"
+    if registry.entry().version(draft.version).tags.get("export") != where:
+        registry.note_export(draft.version, where)
+    return out
