@@ -258,8 +258,8 @@ def _rest(entry: Entry, change: Change) -> list[Write]:
         previous = entry.usable(entry.version(new).replaced)
         writes = [
             *_tagged(entry, old, {_ROLLED_BACK: change.time}),
-            Alias(PREVIOUS, "" if previous in (old, new) else previous),
-            Alias(CHALLENGER, ""),
+            *_held(entry, PREVIOUS, "" if previous in (old, new) else previous),
+            *_held(entry, CHALLENGER, ""),
         ]
     else:
         tags = {_CHANGE: str(change.number), _REPLACED: old or NONE, _PROMOTED_AT: change.time}
@@ -267,10 +267,15 @@ def _rest(entry: Entry, change: Change) -> list[Write]:
         writes = [
             *_tagged(entry, new, tags | ({RUN: change.run} if change.run else {})),
             *_untagged(entry, new, _ROLLED_BACK, _EXPIRED),
-            Alias(PREVIOUS, "" if previous == new else previous),
-            Alias(CHALLENGER, ""),
+            *_held(entry, PREVIOUS, "" if previous == new else previous),
+            *_held(entry, CHALLENGER, ""),
         ]
     return [*writes, numbered(change.number)]
+
+
+def _held(entry: Entry, alias: str, version: str) -> list[Write]:
+    """No write for an alias that is as it should be: MLflow lets fewer accounts delete an alias than set one."""
+    return [] if entry.aliases.get(alias, "") == version else [Alias(alias, version)]
 
 
 def _known(entry: Entry) -> str:
