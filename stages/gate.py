@@ -17,7 +17,7 @@ from pipeline.judgement.decision import already_champion, judge, without_prompts
 from pipeline.judgement.decision_file import read_training, write_decision
 from pipeline.judgement.evidence import gather, make_case, provenance, target_source
 from pipeline.judgement.policy import Case, apply_rules
-from pipeline.judgement.schema import BASELINE, CANDIDATE, LOOKUP, REFUSE, ChampionVersion, Decision, Side, brief
+from pipeline.judgement.schema import BASELINE, CANDIDATE, LOOKUP, REFUSE, Decision, Side, brief
 from pipeline.latency.costs.step_costs import read_step_costs
 from pipeline.latency.load.workload import examined_workload, read_workload
 from pipeline.models.draft_directory import seen_prompts
@@ -40,7 +40,7 @@ def run(context: StageContext[GateSettings]) -> Outcome:
     settings, inputs, digests = context.settings, context.inputs, context.digests
     pair = read_pair(inputs["pair"], context.resources.models)
     standings = choose([_contender(context, variant) for variant in (UNQUANTIZED, *settings.variants)])
-    variant, champion = chosen(standings), context.facts["champion"]
+    variant, champion = chosen(standings), settings.champion
     directories = _examinations(context, variant)
     examinations = {side: read_examination(directory) for side, directory in directories.items()}
     whole = make_case(examinations, "champion" if champion else "base draft")
@@ -59,7 +59,7 @@ def run(context: StageContext[GateSettings]) -> Outcome:
         variant=variant,
         variants=[*standings, *(not_made(name, why) for name, why in left_out_variants(pair.facts).items())],
         baseline="champion" if champion else "base",
-        champion=ChampionVersion(champion["name"], str(champion["version"])) if champion else None,
+        champion=champion,
         gamma=gamma,
         confidence=confidence,
         dropped_prompts=len(whole.candidate) - len(case.candidate),

@@ -50,7 +50,7 @@ def run(context: StageContext[PromoteSettings]) -> Outcome:
     (context.out / "card.md").write_text(text, encoding="utf-8")
     by_hand = context.settings.promote.by_hand
     _check_export(context, chosen)
-    compared = context.facts["champion"]
+    compared = context.settings.champion
     draft = registry.promote(
         model_dir=context.inputs[draft_input(chosen)] / "draft",
         digest=facts["digest"],
@@ -59,7 +59,7 @@ def run(context: StageContext[PromoteSettings]) -> Outcome:
         tags=version_tags(facts, context.settings.promote.deployment),
         metrics=model_figures(decision),
         dataset=(f"{context.settings.name}-corpus", facts["provenance"]["corpus"]),
-        expected=RegisteredDraft(name=registry.name, version=str(compared["version"])) if compared else None,
+        expected=RegisteredDraft(name=registry.name, version=compared.version) if compared else None,
         run_id=context.run_id,
         why=gain_in_words(decision),
         approval_days=context.settings.promote.approval_days if by_hand else None,

@@ -13,7 +13,7 @@ from tests.fakes import quiet
 
 def settings_of(config: Config, job: str) -> Any:
     """The settings of the job `job`."""
-    return next(one.settings for one in expand(config, ()) if one.id == job)
+    return next(one.settings for one in expand(config, {}) if one.id == job)
 
 
 def stage_context(config: Config, job: str, store: Path, out: Path, **rest: Any) -> StageContext[Any]:

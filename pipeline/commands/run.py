@@ -99,7 +99,7 @@ def _dry_run(given: "Config") -> None:
         "# JOB#PART is a part of a job's output; pair#shared: vocabulary, stop tokens and context that both models have"
     )
     print("# outside#NAME is an input that no job makes")
-    for job in expand(resolved, ()):
+    for job in expand(resolved, {}):
         inputs = dict.fromkeys(job.reads.values())  # promote may read one draft under two names
         print(f"# {job.id}: reads {', '.join(inputs) or 'nothing'}")
     for note in notes:

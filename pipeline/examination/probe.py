@@ -272,4 +272,4 @@ def _verdict(prompts: int, pays: bool | None, gamma: int, speedup: float, low: f
             "no interval: a few prompts have most of the tokens; give more prompts with completions of similar length"
         )
     about = f"the predicted speedup is about {speedup:.2f} and its interval includes 1"
-    return f"inconclusive:  {about}; use more prompts or an idle machine"
+    return f"inconclusive: {about}; use more prompts or an idle machine"

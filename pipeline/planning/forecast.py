@@ -56,7 +56,7 @@ def forecast(config: Config) -> Forecast:
     bytes_per_token = _PER_TOKEN + _PER_KEPT * config.generate.distribution_tokens
     generate = [
         _generation(config, job.id, job.task.splits, prompts, bytes_per_token)
-        for job in expand(config, ())
+        for job in expand(config, {})
         if isinstance(job.task, GenerateTask)
     ]
     generate += _on_policy(config, prompts["train"], bytes_per_token)

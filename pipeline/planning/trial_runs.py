@@ -155,7 +155,7 @@ def _run(config: Config, share: float, pair_share: float, place: Path) -> Trial:
         raise UnderstudyError(f"plan: a run of this config with {share:.1%} of its prompts and steps failed: {why}")
     store = Store(place / _STORE)
     record = require_run(store, None)
-    cached = [job.id for job in expand(config, ()) if stage_named(job.stage).cached and job.id in record.jobs]
+    cached = [job.id for job in expand(config, {}) if stage_named(job.stage).cached and job.id in record.jobs]
     built = {job: find_built(store, record, job) for job in cached}
     return Trial(
         seconds=seconds,
@@ -196,7 +196,7 @@ def _serving(config: Config, store: Store) -> dict[str, float]:
     pair = read_pair(find_built(store, record, PAIR).path, model_places(config.pair))
     examined = {
         job.task.variant: find_built(store, record, job.id)
-        for job in expand(config, ())
+        for job in expand(config, {})
         if isinstance(job.task, EvaluateTask)
         and job.task.variant
         and job.task.split == "examination"

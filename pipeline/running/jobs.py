@@ -5,7 +5,7 @@ as references: `corpus` is the key of that artifact, `pair#target` the digest of
 does not repeat the target's completions), `outside#champion` the digest of an input from outside the store.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from pipeline.config.pair import NumberFormat
 from pipeline.config.quantize import Variant
 from pipeline.config.root import Config
 from pipeline.distillation.settings import RoundSettings, TrainingSettings
+from pipeline.judgement.schema import ChampionVersion
 from pipeline.running.settings import (
     CorpusSettings,
     DistillSettings,
@@ -38,6 +39,7 @@ from pipeline.running.tasks import (
     profile_input,
 )
 from pipeline.store.files import content_key
+from pipeline.store.runs import OutsideInput
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,18 +67,19 @@ class Job:
         return content_key([stage.name, stage.version, self.key_settings, dict(digests)])
 
 
-def expand(config: Config, outside: Collection[str]) -> tuple[Job, ...]:
-    """All jobs of a run in an order that respects their reads. `outside` names the outside inputs there are."""
-    champion = "champion" in outside
+def expand(config: Config, outside: Mapping[str, OutsideInput]) -> tuple[Job, ...]:
+    """All jobs of a run in an order that respects their reads. `outside`: the outside inputs that are known."""
+    facts = outside["champion"].facts if "champion" in outside else None
+    champion = None if facts is None else ChampionVersion(facts["name"], str(facts["version"]))
     return (
         _pair(config),
         _corpus(config),
         *_generations(config),
         _distill(config),
         *_variants(config),
-        *_examinations(config, champion),
+        *_examinations(config, champion is not None),
         _gate(config, champion),
-        _promote(config),
+        _promote(config, champion),
     )
 
 
@@ -254,7 +257,7 @@ def _examinations(config: Config, champion: bool) -> list[Job]:
     return jobs
 
 
-def _gate(config: Config, champion: bool) -> Job:
+def _gate(config: Config, champion: ChampionVersion | None) -> Job:
     reads = {"pair": "pair", "examination_base": "evaluate/base", "examination_lookup": "evaluate/prompt-lookup"}
     reads |= {"completions": "generate", "distilled": "distill#draft"}
     reads |= {"examination_champion": "evaluate/champion", "champion": "outside#champion"} if champion else {}
@@ -273,11 +276,12 @@ def _gate(config: Config, champion: bool) -> Job:
         confidence=config.evaluate.confidence,
         sampling=config.sampling,
         seed=config.seed,
+        champion=champion,
     )
     return Job(stage="gate", settings=settings, reads=reads)
 
 
-def _promote(config: Config) -> Job:
+def _promote(config: Config, champion: ChampionVersion | None) -> Job:
     reads = {"decision": "gate", "distilled": "distill#draft", "pair": "pair", "completions": "generate"}
     for variant, draft in _contenders(config).items():
         reads |= {draft_input(variant): draft, examination_input(variant): f"evaluate/{_name(variant)}"}
@@ -286,5 +290,6 @@ def _promote(config: Config) -> Job:
         promote=config.promote,
         max_examination_days=config.gate.max_examination_days,
         served=config.gate.served,
+        champion=champion,
     )
     return Job(stage="promote", settings=settings, reads=reads)

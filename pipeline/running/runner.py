@@ -196,8 +196,7 @@ class Runner:
             job_id=job.id,
             inputs={name: self._path(ref) for name, ref in job.reads.items()},
             digests=digests,
-            facts={name: self._facts(ref) for name, ref in job.reads.items()}
-            | {"champion": self._facts("outside#champion")},
+            facts={name: self._facts(ref) for name, ref in job.reads.items()},
             out=out,
             store=self.store.root,
             run_id=self.record.id,

@@ -19,6 +19,7 @@ from pipeline.config.promote import PromoteConfig
 from pipeline.config.quantize import QuantizedVariant, RecoveryConfig
 from pipeline.config.server import Api
 from pipeline.distillation.settings import TrainingSettings
+from pipeline.judgement.schema import ChampionVersion
 from pipeline.running.tasks import Examination, GenerateTask, QuantizeTask
 
 
@@ -123,6 +124,7 @@ class GateSettings:
     confidence: float
     sampling: SamplingConfig  # of the deployment
     seed: int
+    champion: ChampionVersion | None  # whose weights are an input; None: the base draft is compared
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,6 +135,7 @@ class PromoteSettings:
     promote: PromoteConfig
     max_examination_days: int | None
     served: tuple[int, int]  # batch and context for which memory is stated
+    champion: ChampionVersion | None  # that the candidate was compared with
 
 
 Settings = (

@@ -60,7 +60,7 @@ def context(store: Store, tmp_path: Path) -> StageContext[Any]:
         out,
         inputs=inputs,
         digests={"draft_unquantized": model_digest(distilled / "draft")},
-        facts={"champion": {}},
+        facts={},
         run_id="run-1",
         progress=Quiet(),
     )
@@ -119,7 +119,7 @@ def test_the_chosen_variant_is_promoted(context: StageContext[Any], store: Store
 def test_repeated_it_says_already_champion(context: StageContext[Any]) -> None:
     """Another run with the same draft changes nothing."""
     promote.run(context)
-    other = replace(context, run_id="run-2", facts={"champion": {}})
+    other = replace(context, run_id="run-2")
     assert promote.run(other).notes["result"] == "already champion"
     decide(context, "already_champion")
     assert promote.run(other).notes["result"] == "already champion"

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -17,7 +18,9 @@ from pipeline.running.jobs import Job, expand
 from pipeline.running.settings import Settings
 from pipeline.running.stage_list import STAGE_NAMES
 from pipeline.running.tasks import EvaluateTask, GenerateTask, QuantizeTask, Task
+from pipeline.store.runs import OutsideInput
 
+CHAMPION = {"champion": OutsideInput("c0", facts={"name": "smoke-draft", "version": 3})}
 CONFIGS = Path(__file__).parents[2] / "configs"
 
 
@@ -25,16 +28,23 @@ def _config(*overrides: str, name: str = "smoke") -> Config:
     return load_config(CONFIGS / f"{name}.yaml", overrides)
 
 
-def _keys(config: Config, outside: tuple[str, ...] = ()) -> dict[str, str]:
+def _keys(config: Config, outside: Mapping[str, OutsideInput] | None = None) -> dict[str, str]:
     """The key of every job, with each job's provided digests standing in as functions of its key."""
     keys: dict[str, str] = {}
-    for job in expand(config, outside):
+    for job in expand(config, outside or {}):
         digests = {}
         for role, reference in job.reads.items():
             source, _, name = reference.partition("#")
             digests[role] = reference if source == "outside" else f"{keys[source]}#{name}"
         keys[job.id] = job.key(digests)
     return keys
+
+
+def test_a_decision_names_the_version_that_it_compared_with() -> None:
+    """The same weights under another version number: they are not examined again, and the decision is made anew."""
+    other = {"champion": replace(CHAMPION["champion"], facts={"name": "smoke-draft", "version": 4})}
+    one, another = _keys(_config(), CHAMPION), _keys(_config(), other)
+    assert {"gate", "promote"} == {job for job in one if one[job] != another[job]}
 
 
 def _changed(*overrides: str) -> set[str]:
@@ -44,7 +54,7 @@ def _changed(*overrides: str) -> set[str]:
 
 def test_jobs_cover_every_stage_in_order() -> None:
     """Every stage has a job, and a job reads only from jobs before it."""
-    jobs = expand(_config(), ("champion",))
+    jobs = expand(_config(), CHAMPION)
     assert list(STAGE_NAMES) == list(dict.fromkeys(job.stage for job in jobs))
     seen = {"outside"}
     for job in jobs:
@@ -86,14 +96,14 @@ def test_what_changes_no_content_changes_no_key(override: str) -> None:
 
 def test_the_gate_depends_on_the_champion() -> None:
     """With another champion the gate runs again."""
-    with_champion, without = _keys(_config(), ("champion",)), _keys(_config())
+    with_champion, without = _keys(_config(), CHAMPION), _keys(_config())
     assert with_champion["gate"] != without["gate"]
     assert with_champion["distill"] == without["distill"]
 
 
 def test_a_candidate_that_became_champion_is_not_examined_again() -> None:
     """Neither the part nor the role enters an examination's key, only the draft's digest."""
-    jobs = {job.id: job for job in expand(_config(), ("champion",))}
+    jobs = {job.id: job for job in expand(_config(), CHAMPION)}
     digests = {"draft": "d", "completions": "c", "target": "t", "shared": "s"}
     assert jobs["evaluate/candidate"].key(digests) == jobs["evaluate/champion"].key(digests)
 
@@ -103,7 +113,7 @@ def _asked(task: Task) -> Any:
 
 
 def _job(task: Task, part: str = "") -> Job:
-    settings = next(job.settings for job in expand(_config(), ()) if type(job.task) is type(task))
+    settings = next(job.settings for job in expand(_config(), {}) if type(job.task) is type(task))
     return Job(stage="evaluate", part=part, task=task, settings=replace(settings, task=_asked(task)), reads={})  # type: ignore[call-arg]
 
 
@@ -127,7 +137,7 @@ def test_the_task_enters_the_key(one: Task, other: Task) -> None:
 def test_every_artifact_of_a_stage_has_its_task() -> None:
     """The tasks of a run with two variants that compete, in order; stages with one artifact have none."""
     profiles = "gate.profile={unquantized: a.json, int8: b.json, int4: c.json}"
-    jobs = expand(_config(profiles, "gate.load={requests_per_second: 1}"), ("champion",))
+    jobs = expand(_config(profiles, "gate.load={requests_per_second: 1}"), CHAMPION)
     roles = [
         (job.part, job.task.role, job.task.variant, job.task.split)
         for job in jobs
@@ -170,13 +180,13 @@ def test_what_is_only_counted_otherwise_is_not_trained_again(override: str) -> N
 
 def test_training_on_the_drafts_own_text_reads_the_target() -> None:
     """On-policy rounds load the target, so it is among the inputs that are checked."""
-    distill = next(job for job in expand(_config("distill.on_policy.rounds=1"), ()) if job.id == "distill")
+    distill = next(job for job in expand(_config("distill.on_policy.rounds=1"), {}) if job.id == "distill")
     assert "pair#target" == distill.reads["target"]
 
 
 def test_another_base_draft_does_not_repeat_the_completions() -> None:
     """generate depends on the target inside the pair artifact, not on the whole of it."""
-    generate = next(job for job in expand(_config(), ()) if job.id == "generate")
+    generate = next(job for job in expand(_config(), {}) if job.id == "generate")
     assert {"target": "pair#target", "shared": "pair#shared", "corpus": "corpus"} == dict(generate.reads)
 
 
@@ -201,7 +211,7 @@ def _other(value: Any) -> Any:
 @pytest.mark.parametrize("kind", get_args(Settings), ids=lambda kind: kind.__name__)
 def test_everything_that_a_stage_reads_of_the_config_is_in_its_key(kind: Any) -> None:
     """Every field of a stage's settings changes the key."""
-    job = next(job for job in expand(_config(), ()) if type(job.settings) is kind)
+    job = next(job for job in expand(_config(), {}) if type(job.settings) is kind)
     key = job.key({})
     for field in fields(kind):
         changed = replace(job.settings, **{field.name: _other(getattr(job.settings, field.name))})
@@ -210,7 +220,7 @@ def test_everything_that_a_stage_reads_of_the_config_is_in_its_key(kind: Any) ->
 
 def test_every_stage_has_settings_of_its_own() -> None:
     """A stage gets them and resources, and no config."""
-    kinds = {job.stage: type(job.settings) for job in expand(_config(), ("champion",))}
+    kinds = {job.stage: type(job.settings) for job in expand(_config(), CHAMPION)}
     assert list(get_args(Settings)) == [kinds[stage] for stage in STAGE_NAMES]
     assert {"settings", "resources"} <= {field.name for field in fields(StageContext)}
     assert "config" not in {field.name for field in fields(StageContext)}

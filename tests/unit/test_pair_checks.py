@@ -122,7 +122,7 @@ def test_a_default_variant_that_cannot_be_made_is_left_out() -> None:
     """With a note; no job asks for it."""
     config, notes = apply_pair(_config(), FACTS | {"impossible_variants": {"int4": NARROW, "fp8": "x"}})
 
-    assert ["quantize/int8"] == [job.id for job in expand(config, ()) if job.stage == "quantize"]
+    assert ["quantize/int8"] == [job.id for job in expand(config, {}) if job.stage == "quantize"]
     assert f"quantize: int4 is left out: {NARROW}" in notes
     assert not any("fp8" in note for note in notes)
 
