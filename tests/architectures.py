@@ -1,4 +1,4 @@
-"""Tiny random models of many families: what `tests/unit/test_proof.py` and the architecture benchmark decode."""
+"""Tiny random models of many families: what `tests/unit/speculation/test_proof.py` and the architecture benchmark decode."""
 
 import warnings
 from typing import Any, NamedTuple

@@ -21,7 +21,7 @@ from pipeline.servers.sglang import Sglang
 from pipeline.speculation.settings import Sampling
 from tests.conformance.sources import Declared, fields_of, lists_of, source, strings_of
 from tests.standin_sglang import SglangStandIn
-from tests.unit.test_export import example_plan
+from tests.unit.export.test_export import example_plan
 
 REQUEST = GenerateRequest(
     prompt=[20, 30], sampling=Sampling(0.7, 5, 0.9, 0.1), max_tokens=4, stop_tokens=[7], seed=1, kept=3

@@ -14,7 +14,7 @@ import pytest
 from pipeline.export import for_tensorrt
 from pipeline.export.lengths import DraftLengths
 from tests.conformance.sources import Declared, fields_of, source, strings_of
-from tests.unit.test_export import example_plan
+from tests.unit.export.test_export import example_plan
 
 # Which Python types an annotation of a field takes.
 _TYPES: dict[str, tuple[type, ...]] = {

@@ -54,7 +54,7 @@ from tests.strategies import (
     parquet_file,
     yaml_text,
 )
-from tests.unit.test_workload import BASELINE, COUNTS, PROFILE
+from tests.unit.latency.load.test_workload import BASELINE, COUNTS, PROFILE
 
 FEW = 60
 INPUTS = int(os.environ.get("FUZZ_INPUTS", FEW))

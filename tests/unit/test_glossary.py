@@ -17,7 +17,7 @@ from pipeline.speculation.batch import Completion
 from pipeline.speculation.statistics import count
 from tests.decisions import TRAINING, make_decision
 from tests.fakes import counted
-from tests.unit.test_card import facts
+from tests.unit.report.test_card import facts
 
 GLOSSARY = Path(__file__).parents[2] / "docs" / "glossary.md"
 REPORTS = Path(pipeline.report.__file__).parent

@@ -15,7 +15,7 @@ _CODE = (
     "tests/__init__.py",
     "tests/unit/__init__.py",
     "tests/unit/conftest.py",
-    "tests/unit/test_losses.py",
+    "tests/unit/distillation/test_losses.py",
 )
 
 pytestmark = pytest.mark.skipif(
@@ -38,7 +38,7 @@ def test_the_diff_adds_a_loss(tmp_path: Path) -> None:
 
 
 _ACCEPTED = "from pipeline.config.distill import DistillConfig; DistillConfig(loss='skew_kl')"
-_SELECTED = ("-c", os.devnull, "--rootdir", ".", "tests/unit/test_losses.py", "-k", "skew_kl")
+_SELECTED = ("-c", os.devnull, "--rootdir", ".", "tests/unit/distillation/test_losses.py", "-k", "skew_kl")
 
 
 def _succeeds(command: list[str], where: Path, given: str = "") -> str:

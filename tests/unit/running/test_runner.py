@@ -25,9 +25,9 @@ from pipeline.running.stage_list import STAGE_NAMES
 from pipeline.store.artifacts import Store
 from pipeline.store.files import read_json, write_json
 from pipeline.store.runs import GC_LOCK, RunRecord, load_run, run_lock
-from tests.unit.test_latency_profile import PROFILE
+from tests.unit.latency.costs.test_latency_profile import PROFILE
 
-CONFIG = Path(__file__).parents[2] / "configs" / "smoke.yaml"
+CONFIG = Path(__file__).parents[3] / "configs" / "smoke.yaml"
 
 
 class _Registry:

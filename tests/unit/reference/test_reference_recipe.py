@@ -15,7 +15,7 @@ from pipeline.progress import Progress
 from pipeline.reference.recipe import Training, new_model, train_model, train_tokenizer, write_prompts
 from pipeline.reference.text import Document
 
-EARLIER = Path(__file__).parents[1] / "benchmarks" / "reference_pair.yaml"
+EARLIER = Path(__file__).parents[2] / "benchmarks" / "reference_pair.yaml"
 TEXTS = [f"def function_{n}(value):\n    return value + {n}\n" * 60 for n in range(40)]
 SHAPE = {"hidden": 32, "layers": 1, "heads": 1, "intermediate": 32, "steps": 30, "learning_rate": 0.01}
 SMALL = ReferenceRecipe.model_validate(

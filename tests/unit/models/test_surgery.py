@@ -8,7 +8,7 @@ import torch
 from pipeline.errors import UsageError
 from pipeline.models.surgery import added_tokens, extend_vocabulary, prune_layers
 from tests.fakes import family_model, tiny_llama
-from tests.unit.test_models import MERGES, _bpe
+from tests.unit.models.test_models import MERGES, _bpe
 
 IDS = torch.arange(6)[None]
 

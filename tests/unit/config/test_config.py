@@ -26,7 +26,7 @@ def _error(path: Path, *overrides: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "path", sorted((Path(__file__).parents[2] / "configs").glob("*.yaml")), ids=lambda path: path.stem
+    "path", sorted((Path(__file__).parents[3] / "configs").glob("*.yaml")), ids=lambda path: path.stem
 )
 def test_shipped_configs_parse(path: Path) -> None:
     """Every shipped config is valid."""

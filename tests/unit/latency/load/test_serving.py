@@ -10,7 +10,7 @@ from scipy.special import stdtrit
 from pipeline.latency.load.prediction import chosen_lengths, predict
 from pipeline.latency.load.serving import jackknife, latency_at_load
 from pipeline.latency.load.workload import Workload
-from tests.unit.test_prediction import WORKLOAD, step_costs_of
+from tests.unit.latency.load.test_prediction import WORKLOAD, step_costs_of
 
 
 def _spread(prompts: int, seed: int = 0) -> Workload:

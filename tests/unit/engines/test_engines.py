@@ -10,7 +10,7 @@ from pipeline.config.promote import ExportConfig
 from pipeline.config.quantize import QuantizeConfig, QuantizedVariant, Variant
 from pipeline.engines.facts import FACTS, Engine, ExportEngine, loads
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.skipif(not (ROOT / "docs").exists(), reason="runs in a checkout")

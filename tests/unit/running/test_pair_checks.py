@@ -18,7 +18,7 @@ from pipeline.running.jobs import expand
 from pipeline.running.pair_checks import apply_pair
 from tests.fakes import tiny_llama, tiny_tokenizer
 
-SMOKE = Path(__file__).parents[2] / "configs" / "smoke.yaml"
+SMOKE = Path(__file__).parents[3] / "configs" / "smoke.yaml"
 NARROW = "gate_proj has 64 inputs and 172 outputs, but int4 needs multiples of 64 and 32"
 FACTS: dict[str, Any] = {
     "vocabulary": 512,

@@ -12,7 +12,7 @@ from pipeline.planning.trial_runs import Cost, Measured, Trial, _shares, cost_of
 from pipeline.report.plan import print_measured
 from pipeline.store.artifacts import Artifact
 
-SMOKE = Path(__file__).parents[2] / "configs" / "smoke.yaml"
+SMOKE = Path(__file__).parents[3] / "configs" / "smoke.yaml"
 
 
 def _cost(seconds: float, stored: int, memory: int, gpu: int) -> Cost:

@@ -17,9 +17,9 @@ from pipeline.latency.load.workload import (
     measured_acceptance_workload,
     server_capacity,
 )
-from tests.unit.test_prediction import step_costs_of
-from tests.unit.test_queueing import _linear, _stable
-from tests.unit.test_simulation import _replica, _traces
+from tests.unit.latency.load.test_prediction import step_costs_of
+from tests.unit.latency.load.test_queueing import _linear, _stable
+from tests.unit.latency.load.test_simulation import _replica, _traces
 
 
 def test_an_arrival_waits_for_the_running_step_or_the_prefills_before_it() -> None:

@@ -16,7 +16,7 @@ from pipeline.registry.run_content import decision_points
 from pipeline.report.page import review_page
 from tests.decisions import make_decision, make_example_set
 from tests.profiles import TIMES
-from tests.unit.test_prediction import WORKLOAD, step_costs_of
+from tests.unit.latency.load.test_prediction import WORKLOAD, step_costs_of
 
 
 def test_a_machine_that_was_busy_in_one_examination_changes_nothing() -> None:

@@ -21,7 +21,7 @@ from pipeline.running.tasks import EvaluateTask, GenerateTask, QuantizeTask, Tas
 from pipeline.store.runs import OutsideInput
 
 CHAMPION = {"champion": OutsideInput("c0", facts={"name": "smoke-draft", "version": 3})}
-CONFIGS = Path(__file__).parents[2] / "configs"
+CONFIGS = Path(__file__).parents[3] / "configs"
 
 
 def _config(*overrides: str, name: str = "smoke") -> Config:
