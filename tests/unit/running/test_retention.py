@@ -135,7 +135,7 @@ def test_downloaded_champions_go_unless_one_is_needed(store: Store) -> None:
         (store.root / "champions" / digest).mkdir(parents=True)
     (store.root / "artifacts").mkdir()
     record = run(store, 1, state="running")
-    record.outside["champion"] = OutsideInput("needed")
+    record.outside["champion"] = OutsideInput("needed", facts={"name": "loop-draft", "version": "1"})
     record.save(store)
 
     assert {"needed": "champion"} == kept(store)
