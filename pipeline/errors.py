@@ -42,7 +42,7 @@ class Refused(UnderstudyError):
 
 
 class RegistryUnavailable(UnderstudyError):
-    """The model registry cannot be reached. Tracking continues without it; promotion does not."""
+    """The model registry cannot be reached (exit code 1). Tracking continues without it; gate and promotion do not."""
 
 
 class BrokenDraft(UnderstudyError):

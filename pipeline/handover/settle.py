@@ -11,9 +11,9 @@ from pathlib import Path
 
 from pipeline.config.root import Config
 from pipeline.errors import Refused, UnderstudyError
-from pipeline.handover.by_hand import reason_not_to_follow
 from pipeline.handover.champion_export import export_version
 from pipeline.handover.link import linked_directory, point_link
+from pipeline.handover.moved_alias import reason_not_to_follow
 from pipeline.handover.notice import Champion, Notice, send
 from pipeline.handover.records import update_records
 from pipeline.handover.settled import Settled, read_settled, write_settled

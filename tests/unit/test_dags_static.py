@@ -41,7 +41,7 @@ def commands(tree: ast.Module) -> list[object]:
 
 
 def test_stages_of_the_dag_are_those_of_the_plan() -> None:
-    """The literal tuple in the DAG follows `plan.py`, and so does the code of a refusal."""
+    """The literal tuple in the DAG follows `stage_list.py`, and so does the code of a refusal."""
     path = next(path for path in DAGS if path.name == "draft_retraining.py")
     found = constants(ast.parse(path.read_text()))
     assert found["STAGES"] == STAGE_NAMES

@@ -16,7 +16,7 @@ from pipeline.progress import Progress
 from pipeline.running.context import Outcome
 from stages import corpus
 from tests.contexts import stage_context
-from tests.unit.corpus.test_corpus_rows import ToolTokenizer, WordTokenizer
+from tests.unit.corpus.test_rows import ToolTokenizer, WordTokenizer
 
 Run = Callable[..., tuple[Outcome, Path]]
 
