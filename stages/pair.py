@@ -106,11 +106,11 @@ def _describe(context: StageContext[PairSettings], role: str, path: Path, origin
     settings, place = context.settings, context.resources.models.get(role)
     dtype, trusted = settings.dtype(role), context.resources.trust_remote_code
     if role == "target" and settings.server is not None:
-        identity, revision = Identity.from_facts(context.facts["target"]), place.revision if place else None
-        return served_facts(identity, path, tokens, revision, dtype, settings.server.api, trusted)
+        identity = Identity.from_facts(context.facts["target"])
+        return served_facts(identity, path, tokens, settings.revisions[role], dtype, settings.server.api, trusted)
     source = place.source if place is not None else TARGET if settings.layers is not None else REFERENCE
     facts = model_facts(path, origin, dtype, trusted)
-    return {"source": source, "revision": place.revision if place else None, **facts}
+    return {"source": source, "revision": settings.revisions.get(role), **facts}
 
 
 def _ask_servers(context: StageContext[PairSettings], vocabulary: int) -> dict[str, Any]:

@@ -95,12 +95,14 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     raw = _read(path)
     if not isinstance(raw, dict):
         raise UsageError(f"{path}: a config must be a mapping of sections, not {type(raw).__name__}")
-    receiver = _notice(raw)
+    called = _programs(raw)
     for override in overrides:
         _apply(raw, override)
-    if _notice(raw) != receiver:
+    if changed := [key for key, value in _programs(raw).items() if value != called[key]]:
         # Who may start a run may set its settings, and must not choose which program is called.
-        raise UsageError("--set promote.notice: set it in the config file; --set does not change who is called")
+        raise UsageError(
+            f"--set {changed[0]}: set it in the config file; --set does not change which program is called"
+        )
     config = parse_config(raw, str(path), overrides)
     return _anchored(config, path.resolve().parent, str(path))
 
@@ -118,10 +120,16 @@ def parse_config(raw: Any, where: str, overrides: Sequence[str] = ()) -> Config:
         raise UsageError("\n".join(lines)) from None
 
 
-def _notice(raw: Any) -> Any:
-    """A copy of `promote.notice` as it was written; None where it is not set."""
+def _programs(raw: Any) -> dict[str, Any]:
+    """A copy of the settings that name what is called, as they were written; None where one is not set."""
     promote = raw.get("promote") if isinstance(raw, dict) else None
-    return copy.deepcopy(promote.get("notice")) if isinstance(promote, dict) else None
+    promote = promote if isinstance(promote, dict) else {}
+    export = promote.get("export")
+    converter = export.get("converter") if isinstance(export, dict) else None
+    return {
+        "promote.notice": copy.deepcopy(promote.get("notice")),
+        "promote.export.converter": copy.deepcopy(converter),
+    }
 
 
 def _read(path: Path) -> Any:

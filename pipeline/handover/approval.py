@@ -30,7 +30,7 @@ def approve_run(scope: Handover, record: RunRecord, force_promote: bool) -> None
                 f"run {record.id}: its draft was not registered for approval (promote.by_hand); name a run that was"
             )
         draft = RegisteredDraft(name=registry.name, version=found.version, digest=decision.candidate)
-        expected = str(record.outside["champion"].facts["version"]) if "champion" in record.outside else ""
+        expected = "" if decision.champion is None else decision.champion.version
         _require_allowed(registry, found, expected, force_promote)
         registry.fetch(draft, scope.store.root / "champions" / draft.digest)  # an error if the files are not intact
         registry.approve(found.version, expected, record.id, acting_person(), gain_in_words(decision))

@@ -4,6 +4,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.config.promote import ExportConfig
+from pipeline.errors import UnderstudyError
+from pipeline.export.schema import FILE, read_expected
 from pipeline.handover.link import exported_directory
 from pipeline.progress import Progress
 from pipeline.registry.drafts import RegisteredDraft
@@ -24,9 +26,20 @@ def check_export(settings: ExportConfig, subject: "Subject") -> None:
 def export_version(
     settings: ExportConfig, store: Store, registry: Registry, draft: RegisteredDraft, progress: Progress
 ) -> Path:
-    """Export a registered draft, unless that was done before. Returns the version's directory."""
+    """Export a registered draft, unless that was done before. Returns the version's directory.
+
+    UnderstudyError if the directory holds the export of another draft or for another engine, such as of another registry whose
+    versions have the same numbers.
+    """
     out = exported_directory(settings, draft.version)
-    if not (out / "README.md").is_file():
+    if (out / FILE).is_file():
+        found = read_expected(out)
+        if (found.draft.digest, found.engine) != (draft.digest, settings.engine):
+            raise UnderstudyError(
+                f"{out} holds another export (draft {found.draft.digest} for {found.engine}); move it away, or set another "
+                "promote.export.out for this deployment or engine"
+            )
+    else:
         from pipeline.export.plan import plan_export
         from pipeline.export.subject import registered_subject
         from pipeline.export.write import write_export

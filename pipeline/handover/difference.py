@@ -1,8 +1,9 @@
 """Says what is not in line with the alias `champion`. Changes nothing."""
 
 from pipeline.config.root import Config
-from pipeline.errors import RegistryUnavailable
+from pipeline.errors import RegistryUnavailable, UnderstudyError
 from pipeline.handover.link import exported_directory, linked_directory
+from pipeline.handover.notice import receiver_name
 from pipeline.handover.settled import read_settled
 from pipeline.progress import Progress
 from pipeline.registry.registry import registry_for
@@ -24,16 +25,21 @@ def difference(config: Config, store: Store) -> str:
                 f"{f'version {entry.champion}' if entry.champion else 'none'}"
             )
     settled, change = read_settled(store, registry.name), entry.last_change
-    if promote.notice is not None and change is not None and (settled is None or settled.noticed < change.number):
-        return f"no notice of change {change.number} was accepted"
+    if promote.notice is not None and change is not None:
+        known = {} if settled is None or settled.change > entry.change else settled.noticed
+        if known.get(receiver_name(promote.notice), 0) < change.number:
+            return f"no notice of change {change.number} was accepted"
     return ""
 
 
 def report_difference(config: Config, store: Store, progress: Progress) -> None:
-    """Print the difference. Says nothing where the registry does not answer: the command itself does."""
+    """Print the difference, or why it is not known."""
     try:
         found = difference(config, store)
     except RegistryUnavailable:
+        return  # the command itself says so
+    except UnderstudyError as error:
+        progress.warn(str(error))
         return
     if found:
         progress.warn(f"not settled: {found}; run `understudy champion settle CONFIG`")

@@ -13,9 +13,7 @@ def reason_not_to_follow(entry: Entry, store: Store, needs_approval: bool) -> st
     """Why the champion, which was set by hand, is not followed; empty if it is. `needs_approval`: promote.by_hand."""
     version = entry.champion
     if not version:
-        return (
-            "the alias was deleted by hand, or its version was; `understudy champion rollback --yes` leaves no champion"
-        )
+        return "the alias or its version was deleted by hand (`understudy champion rollback CONFIG` returns to another version)"
     state = entry.version(version)
     if not state.digest:
         return f"version {version} was not registered by Understudy"

@@ -7,7 +7,9 @@ number it has seen, or a lower one. Does not decide when a notice is due.
 import asyncio
 import json
 import os
+import socket
 import subprocess
+import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -53,16 +55,27 @@ class _NotDelivered(UnderstudyError):
     """The receiver may answer later."""
 
 
+def receiver_name(settings: NoticeConfig) -> str:
+    """A webhook is one receiver for all machines, a program one on each."""
+    return settings.url if settings.url is not None else f"{settings.program} on {socket.gethostname()}"
+
+
 def check_receiver(settings: NoticeConfig | None) -> None:
     """UsageError where no notice could be delivered: before a promotion, not after it."""
     if settings is None:
         return
     if settings.program is not None and not os.access(settings.program, os.X_OK):
         raise UsageError(f"promote.notice.program: {settings.program}: no such program, or it is not executable")
-    if settings.key_variable is not None and not os.environ.get(settings.key_variable):
-        raise UsageError(
-            f"promote.notice.key_variable: the environment variable {settings.key_variable} is not set; put the token into it"
-        )
+    if settings.key_variable is not None:
+        token = _token(settings.key_variable)
+        if not token:
+            raise UsageError(
+                f"promote.notice.key_variable: the environment variable {settings.key_variable} is not set; put the token into it"
+            )
+        if not token.isprintable() or not token.isascii():
+            raise UsageError(
+                f"promote.notice.key_variable: {settings.key_variable} has characters that no HTTP header can have; correct it"
+            )
 
 
 def send(settings: NoticeConfig, notice: Notice) -> None:
@@ -80,19 +93,33 @@ def send(settings: NoticeConfig, notice: Notice) -> None:
     tries(lambda: asyncio.run(_post(settings, notice)))
 
 
+def _token(variable: str) -> str:
+    """Without the line break that a file of secrets ends with."""
+    return os.environ.get(variable, "").strip()
+
+
 def _call(program: Path, notice: Notice, seconds: float) -> None:
     """The notice is the program's standard input; exit code 0 accepts it."""
-    try:
-        ended = subprocess.run(
-            [str(program)], input=notice.text, capture_output=True, text=True, timeout=seconds, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise UnderstudyError(f"notice: {program} did not end within {seconds:g} s") from None
-    except OSError as error:
-        raise UnderstudyError(f"notice: {program}: {error.strerror or error}") from None
-    if ended.returncode:
-        said = (ended.stderr.strip() or ended.stdout.strip() or "no output").splitlines()[-1]
-        raise UnderstudyError(f"notice: {program} ended with exit code {ended.returncode}: {said}")
+    with (
+        tempfile.TemporaryFile() as output
+    ):  # not a pipe: a process that it leaves in the background would keep that open
+        try:
+            ended = subprocess.run(
+                [str(program)],
+                input=notice.text.encode(),
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=seconds,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise UnderstudyError(f"notice: {program} did not end within {seconds:g} s") from None
+        except OSError as error:
+            raise UnderstudyError(f"notice: {program}: {error.strerror or error}") from None
+        if ended.returncode:
+            output.seek(0)
+            said = output.read().decode(errors="replace").strip() or "no output"
+            raise UnderstudyError(f"notice: {program} ended with exit code {ended.returncode}: {said.splitlines()[-1]}")
 
 
 async def _post(settings: NoticeConfig, notice: Notice) -> None:
@@ -102,7 +129,7 @@ async def _post(settings: NoticeConfig, notice: Notice) -> None:
 
     headers = {"Content-Type": "application/json", "Idempotency-Key": f"{notice.name}/{notice.change}"}
     if settings.key_variable is not None:
-        headers["Authorization"] = f"Bearer {os.environ[settings.key_variable]}"
+        headers["Authorization"] = f"Bearer {_token(settings.key_variable)}"
     timeout = aiohttp.ClientTimeout(total=settings.timeout_seconds)
     try:
         async with (

@@ -6,33 +6,41 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.registry.aliases import Entry
-from pipeline.registry.history import APPROVE, NONE, ROLLBACK, Change
+from pipeline.registry.history import APPROVE, ROLLBACK, Change
 from pipeline.registry.tracking import Tracker
 from pipeline.store.artifacts import Store
-from pipeline.store.runs import load_run
+from pipeline.store.runs import RunRecord, load_run, run_lock
 
 _DERIVED = ("result", "approve_with", "approved_by", "approved_at", "rolled_back_by", "export")
 
 
-def update_records(entry: Entry, since: int, export: Path | None, store: Store, tracker: Tracker) -> None:
-    """Bring the records of the runs whose versions took part in a change after number `since` up to date, and what MLflow shows
-    of them. Runs that this store does not have are left out. `export`: where the champion was exported to."""
-    changes = [one for one in entry.history if one.number > since and not one.is_interrupted]
-    versions = {version for one in changes for version in (one.old, one.new) if version != NONE} | {entry.champion}
-    for version in sorted(versions - {""}):
-        record = load_run(store, entry.version(version).run) if entry.version(version).run else None
-        if record is None or "promote" not in record.jobs:
+def update_records(entry: Entry, export: Path | None, store: Store, tracker: Tracker) -> None:
+    """Bring the records of the runs that registered a version up to date, and what MLflow shows of them.
+
+    Runs that this store does not have, and runs that a process is working on, are left out: the latter are met again the next
+    time. `export`: where the champion was exported to.
+    """
+    for version in entry.versions:
+        run = entry.version(version).run
+        if not run or load_run(store, run) is None:
             continue
-        before = record.promotion
-        if before.get("version") != version:
-            continue
-        notes = _notes(entry, version, before)
-        if export is not None and version == entry.champion:
-            notes["export"] = str(export)
-        if notes != before:
-            record.jobs["promote"] = replace(record.jobs["promote"], notes=notes)
-            record.save(store)
-            tracker.sync(record)
+        with store.try_lock(run_lock(run)) as free:
+            if free:
+                _update(entry, version, load_run(store, run), export, store, tracker)
+
+
+def _update(
+    entry: Entry, version: str, record: RunRecord | None, export: Path | None, store: Store, tracker: Tracker
+) -> None:
+    if record is None or "promote" not in record.jobs or record.promotion.get("version") != version:
+        return
+    notes = _notes(entry, version, record.promotion)
+    if export is not None and version == entry.champion:
+        notes["export"] = str(export)
+    if notes != record.promotion:
+        record.jobs["promote"] = replace(record.jobs["promote"], notes=notes)
+        record.save(store)
+        tracker.sync(record)
 
 
 def _notes(entry: Entry, version: str, before: dict[str, Any]) -> dict[str, Any]:

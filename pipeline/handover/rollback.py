@@ -24,14 +24,15 @@ def roll_back(scope: Handover, asked: Rollback) -> str:
     """Roll the champion back, and settle. Returns what to print for a dry run, else prints it.
 
     A rollback that was killed after the alias had moved is completed, and no second one is made: a person who saw no result
-    calls again. UsageError for a version that cannot be champion again, and where no champion would be left without --yes.
+    calls again. An alias that was deleted by hand is rolled back as the champion that it named.
+    UsageError for a version that cannot be champion again, and where no champion would be left without --yes.
     """
-    entry, name = recovered_entry(scope), scope.registry.name
-    if (unfinished := _unfinished(scope, entry)) is not None:
+    entry, name = recovered_entry(scope, may_be_deleted=True), scope.registry.name
+    if (unfinished := _unfinished(scope, entry, asked)) is not None:
         if not asked.dry_run:
             finish(scope, entry, unfinished)
         return unfinished
-    if not entry.champion:
+    if not entry.leaving:
         raise UnderstudyError(f"{name} has no champion: nothing to roll back")
     if asked.to is not None and asked.to == entry.champion:
         said = f"{name}: version {asked.to} is champion already"
@@ -44,7 +45,7 @@ def roll_back(scope: Handover, asked: Rollback) -> str:
             f"{name}: no version is left to roll back to, so there would be no champion: servers that restart would find no "
             "draft; add --yes if you want that"
         )
-    said = _said(name, entry.champion, target)
+    said = _said(name, entry.leaving, target)
     if asked.dry_run:
         return said
     _remember_start(scope, entry)
@@ -53,10 +54,13 @@ def roll_back(scope: Handover, asked: Rollback) -> str:
     return said
 
 
-def _unfinished(scope: Handover, entry: Entry) -> str | None:
-    """What to print for a rollback that nobody has settled here; None if there is none."""
+def _unfinished(scope: Handover, entry: Entry, asked: Rollback) -> str | None:
+    """What to print for a rollback whose end nobody has seen here, and which may be the one that is asked for; None if there is
+    none."""
     change, settled = entry.last_change, read_settled(scope.store, scope.registry.name)
-    if change is None or change.action != ROLLBACK or settled is None or not settled.change < change.number:
+    if change is None or change.action != ROLLBACK or entry.is_moved_by_hand:
+        return None
+    if settled is None or settled.change >= change.number or asked.to not in (None, change.new):
         return None
     by = f" by {change.by}" if change.by else ""
     return (
@@ -70,7 +74,7 @@ def _remember_start(scope: Handover, entry: Entry) -> None:
     """From here on a rollback that is not settled is told from one that is."""
     settled = read_settled(scope.store, scope.registry.name)
     if settled is None or settled.change > entry.change:
-        write_settled(scope.store, scope.registry.name, Settled(change=entry.change, noticed=0))
+        write_settled(scope.store, scope.registry.name, Settled(change=entry.change, noticed={}))
 
 
 def _required(entry: Entry, name: str, version: str) -> str:

@@ -6,7 +6,7 @@ and `understudy champion settle` end with it; other commands only report a diffe
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.config.root import Config
@@ -14,7 +14,7 @@ from pipeline.errors import Refused, UnderstudyError
 from pipeline.handover.champion_export import export_version
 from pipeline.handover.link import linked_directory, point_link
 from pipeline.handover.moved_alias import reason_not_to_follow
-from pipeline.handover.notice import Champion, Notice, send
+from pipeline.handover.notice import Champion, Notice, receiver_name, send
 from pipeline.handover.records import update_records
 from pipeline.handover.settled import Settled, read_settled, write_settled
 from pipeline.progress import Progress
@@ -54,15 +54,16 @@ def settle(config: Config, store: Store, progress: Progress) -> Entry:
         return entry
 
 
-def recovered_entry(scope: Handover) -> Entry:
+def recovered_entry(scope: Handover, may_be_deleted: bool = False) -> Entry:
     """The registry entry, once an interrupted change is completed and a move by hand is followed.
 
-    Refused for a move that may not be followed: link and records stay as they are.
+    Refused for a move that may not be followed: link and records stay as they are. `may_be_deleted`: an alias that was deleted by
+    hand is returned as it is, for a rollback.
     """
     registry = scope.registry
     registry.recover()
     entry = registry.entry()
-    if not entry.is_moved_by_hand:
+    if not entry.is_moved_by_hand or (may_be_deleted and not entry.champion):
         return entry
     if reason := reason_not_to_follow(entry, scope.store, scope.config.promote.by_hand):
         export = scope.config.promote.export
@@ -81,35 +82,51 @@ def recovered_entry(scope: Handover) -> Entry:
 
 
 def finish(scope: Handover, entry: Entry, said: str = "") -> None:
-    """Bring everything into line with `entry`. `said` is printed when all is done, before that is written down: a person who
-    saw nothing may call again.
+    """Bring everything into line with `entry`. `said` is printed once what is possible is done, before that is written down: a
+    person who saw nothing may call again.
 
-    If the champion cannot be exported or the receiver does not accept the notice, what is possible is done and UnderstudyError
-    is raised; the next call tries again.
+    If the champion cannot be exported or the receiver does not accept the notice, UnderstudyError is raised at the end; the next
+    call tries again.
     """
-    before = read_settled(scope.store, scope.registry.name) or Settled(change=0, noticed=0)
-    if before.change > entry.change:  # of another registry, under the same name
-        before = Settled(change=0, noticed=0)
+    before = _told(scope, entry)
     directory, failure = None, None
     try:
         directory = _follow_link(scope, entry)
-    except UnderstudyError as error:
+    except (UnderstudyError, OSError) as error:
         failure = error
-    tracker = Tracker(scope.config, scope.store, scope.progress)
-    update_records(entry, before.change, directory, scope.store, tracker)
-    if failure is not None:
-        raise _not_settled(scope, entry, failure)
-    change, noticed = entry.last_change, before.noticed
-    if scope.config.promote.notice is not None and change is not None and change.number > noticed:
+    update_records(entry, directory, scope.store, Tracker(scope.config, scope.store, scope.progress))
+    noticed = before.noticed
+    if failure is None:
         try:
-            send(scope.config.promote.notice, _notice(scope, entry, change, directory))
+            noticed = _notified(scope, entry, directory, before)
         except UnderstudyError as error:
-            raise _not_settled(scope, entry, error) from error
-        noticed = change.number
+            failure = error
     if said:
         print(said, flush=True)
-    if (now := replace(before, change=entry.change, noticed=noticed)) != before:
-        write_settled(scope.store, scope.registry.name, now)
+    # A change that another process has announced and not completed may still be made.
+    done = Settled(change=min(entry.change, scope.registry.change()), noticed=noticed)
+    if done != before:
+        write_settled(scope.store, scope.registry.name, done)
+    if failure is not None:
+        raise _not_settled(scope, entry, failure) from failure
+
+
+def _told(scope: Handover, entry: Entry) -> Settled:
+    """What this store has told; nothing, if that was of another registry under the same name."""
+    found = read_settled(scope.store, scope.registry.name)
+    return found if found is not None and found.change <= entry.change else Settled(change=0, noticed={})
+
+
+def _notified(scope: Handover, entry: Entry, directory: Path | None, before: Settled) -> dict[str, int]:
+    """By receiver, the last change whose notice was accepted; the configured one is told of the last change if it was not yet."""
+    settings, change = scope.config.promote.notice, entry.last_change
+    if settings is None or change is None:
+        return before.noticed
+    name = receiver_name(settings)
+    if change.number <= before.noticed.get(name, 0):
+        return before.noticed
+    send(settings, _notice(scope, entry, change, directory))
+    return {**before.noticed, name: change.number}
 
 
 def _follow_link(scope: Handover, entry: Entry) -> Path | None:
@@ -117,11 +134,16 @@ def _follow_link(scope: Handover, entry: Entry) -> Path | None:
     settings = scope.config.promote.export
     if settings is None:
         return None
-    directory = None
+    directory, linked = None, linked_directory(settings)
     if entry.champion:
         draft = scope.registry.champion_at(entry.champion)
         directory = export_version(settings, scope.store, scope.registry, draft, scope.progress)
-    if linked_directory(settings) != directory:
+    elif entry.last_change is None and linked is not None:
+        raise UnderstudyError(
+            f"the link in {settings.out} points to {linked.name}, but {scope.registry.name} has never had a champion; check "
+            "promote.deployment, promote.target_name and the tracking server, or set another promote.export.out"
+        )
+    if linked != directory:
         point_link(settings, directory)
         scope.progress.line(
             f"the link in {settings.out} was removed: there is no champion"
@@ -151,7 +173,7 @@ def _notice(scope: Handover, entry: Entry, change: Change, directory: Path | Non
     )
 
 
-def _not_settled(scope: Handover, entry: Entry, error: UnderstudyError) -> UnderstudyError:
+def _not_settled(scope: Handover, entry: Entry, error: Exception) -> UnderstudyError:
     champion = f"version {entry.champion} is champion" if entry.champion else "there is no champion"
     return UnderstudyError(
         f"{scope.registry.name}: {champion}, but not settled: {error}; then run `understudy champion settle CONFIG`"

@@ -1,5 +1,5 @@
-"""Up to which change of the champion this store has done its part: the file `handover/<name>.json`. Nothing else says which
-notices were accepted."""
+"""What this store has told of the champion: the file `handover/<name>.json`. Nothing else says which notices were accepted, and
+of which change a person has seen the end."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -8,17 +8,17 @@ from pydantic import TypeAdapter
 
 from pipeline.store.artifacts import Store
 from pipeline.store.files import damaged, read_json, write_json
-from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, parse
+from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, Text, parse
 
 
 @dataclass(frozen=True)
 class Settled:
-    """`change`: the last change that was settled; `noticed`: the last change whose notice was accepted."""
+    """`change`: the last change whose end was printed; `noticed`: by receiver, the last change whose notice was accepted."""
 
     __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     change: Count
-    noticed: Count
+    noticed: dict[Text, Count]
 
 
 _ADAPTER = TypeAdapter(Settled)

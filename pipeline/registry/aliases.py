@@ -175,8 +175,13 @@ class Entry:
     @property
     def rollback_target(self) -> str:
         """The version that a rollback of the champion returns to; empty if there is none."""
-        target = self.previous if self.previous != self.champion else self.version(self.champion).replaced
+        target = self.previous if self.previous != self.leaving else self.version(self.leaving).replaced
         return self.usable(target)
+
+    @property
+    def leaving(self) -> str:
+        """The version that a rollback marks: the champion, or the one that the last change left if its alias was deleted."""
+        return self.champion or _known(self)
 
 
 def promotion(
@@ -190,7 +195,7 @@ def promotion(
 def rollback(entry: Entry, target: str, time: str, *, by: str = "", why: str = "") -> list[Write]:
     """Make `target` champion in place of the champion, which is marked as rolled back; an empty `target` leaves no champion.
     The version that `target` had replaced becomes `previous`, and there is no challenger."""
-    return _change(entry, ROLLBACK, entry.champion, target, time, "", by, why)
+    return _change(entry, ROLLBACK, entry.leaving, target, time, "", by, why)
 
 
 def registration(entry: Entry, version: str, time: str, *, run: str, why: str, approve_before: str) -> list[Write]:

@@ -76,8 +76,13 @@ def release(port: Port, claim: Claim) -> None:
 
 def is_abandoned(port: Port, change: int) -> bool:
     """Whether the process that claimed change number `change` has died, or its claim is gone. False while it is at work."""
-    held = port.prompt(_model_name(port.name, change, 1))
-    return held is None or _is_stale(held)
+    newest = None
+    for generation in range(1, _MOST_GENERATIONS):
+        held = port.prompt(_model_name(port.name, change, generation))
+        if held is None and generation > 1:
+            break
+        newest = held or newest
+    return newest is None or _is_stale(newest)
 
 
 def sweep(port: Port, change: int) -> None:

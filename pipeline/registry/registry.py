@@ -63,6 +63,11 @@ class Registry:
         with self._port() as port:
             return port.read().completed
 
+    def change(self) -> int:
+        """The number of the last change that is complete, as it is now."""
+        with self._port() as port:
+            return port.read().change
+
     def champion(self) -> RegisteredDraft | None:
         """The current champion, or None."""
         with self._port() as port:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from pipeline.config.root import Config
-from pipeline.errors import RegistryUnavailable, UsageError
+from pipeline.errors import RegistryUnavailable, UnderstudyError, UsageError
 from pipeline.progress import Progress
 from pipeline.registry.registry import Registry, registry_for
 from pipeline.running.inputs import resolve_inputs
@@ -71,7 +71,11 @@ def _champion(registry: Registry, progress: Progress) -> dict[str, OutsideInput]
 
 def _drop_overdue_challenger(registry: Registry, progress: Progress) -> None:
     """Nothing runs between two runs, so the next one says that nobody approved the last one's draft."""
-    found = registry.drop_overdue()
+    try:
+        found = registry.drop_overdue()
+    except UnderstudyError as error:  # such as an account that may only read; approving it is refused all the same
+        progress.warn(f"an overdue challenger keeps its alias: {error}")
+        return
     if found is not None:
         progress.line(
             f"{registry.name} version {found.version}: nobody approved it before {found.approve_before}; "

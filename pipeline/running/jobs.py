@@ -91,13 +91,23 @@ def _pair(config: Config) -> Job:
     pair = config.pair
     if pair.is_reference:
         made = PairSettings(
-            reference=pair.reference, seed=config.seed, target="float32", draft="float32", target_before="float32"
+            reference=pair.reference,
+            seed=config.seed,
+            target="float32",
+            draft="float32",
+            target_before="float32",
+            revisions={},
         )
         return Job(stage="pair", settings=made, reads={"text": "outside#reference_text"})
     settings = PairSettings(
         target=pair.target.dtype,
         draft=pair.draft.dtype,
         target_before=pair.target_before.dtype if pair.target_before else None,
+        revisions={
+            role: source.revision
+            for role in ("target", "draft", "target_before")
+            if (source := getattr(pair, role)) is not None
+        },
         layers=pair.draft.layers,
         server=_server_needs(config) if pair.target.is_served else None,
     )

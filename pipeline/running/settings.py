@@ -42,6 +42,7 @@ class PairSettings:
     target: NumberFormat
     draft: Dtype
     target_before: Dtype | None = None
+    revisions: Mapping[str, str | None]  # by role, as declared: a rule of the gate compares the target's
     layers: int | tuple[int, ...] | None = None  # of the target, of which the draft is made
     server: ServerNeeds | None = None  # None: the target is loaded here
 

@@ -18,6 +18,7 @@ from pipeline.handover.settle import settle
 from pipeline.models.files import model_digest
 from pipeline.registry.registry import registry_for
 from pipeline.store.artifacts import Store
+from tests.exports import make_export
 from tests.integration.conftest import Place
 from tests.integration.mlflow_fixtures import Quiet, make_draft, mlflow_template, store
 
@@ -52,9 +53,7 @@ def _promote(config: Config, store: Store, root: Path, name: str) -> str:
         expected=registry.champion(),
         run_id=f"run-{name}",
     )
-    directory = root / "served" / f"version-{found.version}"
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / "README.md").touch()  # exported before
+    make_export(root / "served" / f"version-{found.version}", found.digest)  # exported before
     settle(config, store, Quiet())
     return found.version
 

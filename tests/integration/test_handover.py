@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.config.promote import NoticeConfig
 from pipeline.config.root import Config
 from pipeline.errors import Refused, UnderstudyError, UsageError
 from pipeline.handover import link, notice, records, rollback, settle, settled
@@ -26,6 +27,7 @@ from pipeline.registry.port import Port
 from pipeline.registry.registry import Registry, registry_for
 from pipeline.store.artifacts import Store
 from tests.decisions import make_decision
+from tests.exports import make_export
 from tests.integration.mlflow_fixtures import Quiet, config_of, make_draft, mlflow_template, store
 
 __all__ = ["mlflow_template", "store"]
@@ -75,9 +77,8 @@ class Site:
             run_id=f"run-{name}",
             **(arguments | changes),
         )
-        directory = self.out / f"version-{found.version}"
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / "README.md").touch()  # exported before; making an export is tested elsewhere
+        # Exported before; making an export is tested elsewhere.
+        make_export(self.out / f"version-{found.version}", found.digest)
 
     def settle(self) -> None:
         settle.settle(self.config, self.store, self.progress)
@@ -124,9 +125,11 @@ def test_a_promotion_moves_the_link_and_tells(site: Site) -> None:
     assert str(site.out / "version-3") == last["champion"]["export"]
 
 
-def test_a_rollback_moves_the_link_and_tells(site: Site) -> None:
-    """The link points to the version that is champion again, and the notice says why."""
+def test_a_rollback_moves_the_link_and_tells(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The link points to the version that is champion again, and the notice says who did it and why."""
+    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "ann")
     site.roll_back(reason="slow answers")
+    assert "ann" == site.notices[-1]["by"]
     last = site.notices[-1]
     assert ("version-2", {"champion": "2", "previous": "1"}) == (site.link, site.aliases)
     assert (4, "rollback", "slow answers", "2", "3") == (
@@ -155,6 +158,9 @@ def test_a_version_can_be_named(site: Site) -> None:
     """One that was champion and was not rolled back; repeated, it changes nothing."""
     with pytest.raises(UsageError, match=r"--to 9: reference-draft has no such version; it has 1, 2, 3"):
         site.roll_back(to="9")
+    waiting = _registered(site, "waits", GATE)
+    with pytest.raises(UsageError, match=f"--to {waiting}: it was never champion"):
+        site.roll_back(to=waiting)
     site.roll_back(to="1")
     said = site.roll_back(to="1")
     with pytest.raises(UsageError, match="--to 3: it was rolled back at 20"):
@@ -177,13 +183,13 @@ def test_a_dry_run_changes_nothing(site: Site) -> None:
 
 def test_a_version_that_cannot_be_exported_is_settled_later(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The alias moves, nobody is told, the link stays, and the command fails; the next settling does the rest."""
-    (site.out / "version-2" / "README.md").unlink()
+    (site.out / "version-2" / "expected.json").rename(site.out / "kept")
     with pytest.raises(
         UnderstudyError, match=r"version 2 is champion, but not settled: .*champion settle CONFIG"
     ) as caught:
         site.roll_back()
     between = (site.aliases["champion"], site.link, len(site.notices), difference(site.config, site.store))
-    (site.out / "version-2" / "README.md").touch()
+    (site.out / "kept").rename(site.out / "version-2" / "expected.json")
     site.settle()
 
     assert 1 == caught.value.exit_code
@@ -196,7 +202,7 @@ def test_a_version_that_cannot_be_exported_is_settled_later(site: Site, monkeypa
     ("prepare", "reason"),
     [
         (lambda site: site.set_alias("3"), "version 3 was rolled back at 20"),
-        (lambda site: site.set_alias(""), "the alias was deleted by hand"),
+        (lambda site: site.set_alias(""), "the alias or its version was deleted by hand"),
         (lambda site: site.set_alias(_foreign(site)), "was not registered by Understudy"),
         (lambda site: site.set_alias(_untested(site)), "did not pass its gate"),
         (lambda site: site.set_alias(_refused(site)), "did not pass its gate"),
@@ -245,6 +251,101 @@ def _registered(site: Site, name: str, tags: dict[str, str]) -> str:
     return site.aliases["challenger"]
 
 
+def test_another_rollback_may_follow_one_that_is_not_settled(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first one has printed its result; a receiver that is down, or a version that cannot be exported, blocks no second."""
+    (site.out / "version-2" / "expected.json").unlink()
+    with pytest.raises(UnderstudyError, match="version 2 is champion, but not settled"):
+        site.roll_back()
+    said = capsys.readouterr().out
+    site.roll_back()
+
+    assert "version 3 was rolled back; version 2 is champion" in said
+    assert ("version-1", {"champion": "1"}, 5) == (site.link, site.aliases, site.notices[-1]["change"])
+
+
+def test_a_rollback_by_another_machine_is_not_taken_for_the_one_asked_for(site: Site) -> None:
+    """It is completed here, and only a rollback to the version that it left counts as done."""
+    site.registry.rollback("3", "2")
+    said = site.roll_back()
+    between = site.aliases["champion"]
+    site.registry.rollback("2", "1")
+    site.promote("d")
+    site.registry.rollback("4", "1")
+    with pytest.raises(UsageError, match="--to 2: it was rolled back"):
+        site.roll_back(to="2")
+
+    assert ("2", True) == (between, "Nothing else was rolled back" in said)
+
+
+@pytest.mark.parametrize("what", ["alias", "version"])
+def test_a_champion_that_was_deleted_can_be_rolled_back(site: Site, what: str) -> None:
+    """The way out that the refusal names: the previous version is champion, and everything follows."""
+    if what == "alias":
+        site.set_alias("")
+    else:
+        client_for(site.registry.location).delete_model_version(site.registry.name, "3")
+    with pytest.raises(Refused, match="`understudy champion rollback CONFIG` returns to another version"):
+        site.settle()
+    site.roll_back()
+
+    assert ("version-2", {"champion": "2", "previous": "1"}) == (site.link, site.aliases)
+    last = site.notices[-1]
+    assert ("rollback", "3", "") == (last["action"], last["replaced"], difference(site.config, site.store))
+
+
+def test_a_link_that_no_champion_explains_is_left_alone(site: Site) -> None:
+    """Such as with a mistyped deployment: servers keep the draft that they have."""
+    promote = site.config.promote.model_dump() | {"deployment": "typo"}
+    typo = site_of(site.store, site.root, **promote)
+    with pytest.raises(
+        UnderstudyError, match=r"points to version-3, but reference-draft--typo has never had a champion"
+    ):
+        typo.settle()
+    assert ("version-3", 3) == (site.link, len(site.notices))
+
+
+@pytest.mark.parametrize(
+    "change", [{"deployment": "other"}, {"export": {"engine": "sglang", "out": "OUT"}}], ids=["deployment", "engine"]
+)
+def test_a_directory_with_another_export_is_not_linked(site: Site, change: dict[str, Any]) -> None:
+    """Versions of two registry entries have the same numbers, and an export is for one engine."""
+    if "export" in change:
+        change = {"export": change["export"] | {"out": str(site.out)}}
+    other = site_of(site.store, site.root, **change)
+    if "deployment" in change:
+        draft = make_draft(site.root / "other", b"other")
+        arguments: dict[str, Any] = {"card": "", "description": "", "tags": GATE, "metrics": {}, "dataset": ("d", "1")}
+        other.registry.promote(
+            model_dir=draft, digest=model_digest(draft), expected=None, run_id="run-other", **arguments
+        )
+    with pytest.raises(UnderstudyError, match="holds another export"):
+        other.settle()
+    assert "version-3" == site.link
+
+
+def test_each_receiver_is_told(site: Site) -> None:
+    """A program is a receiver of its machine: another one on the same store is told as well."""
+    second = site.root / "second"
+    second.write_text(f"#!/bin/sh\ncat > '{site.root / 'heard'}'\n")
+    second.chmod(0o755)
+    export = site.config.promote.export
+    assert export is not None
+    other = Site(
+        config_of(promote={"export": export.model_dump(), "notice": {"program": str(second)}}),
+        site.store,
+        site.root,
+        site.told,
+    )
+    before = difference(other.config, other.store)
+    other.settle()
+
+    assert ("no notice of change 3 was accepted", 3) == (
+        before,
+        json.loads((site.root / "heard").read_text())["change"],
+    )
+    assert 3 == len(site.notices)
+
+
 def test_an_alias_moved_by_hand_to_a_good_version_is_followed(site: Site) -> None:
     """It becomes a change of the history, the one before it is `previous`, and the link and the notice follow."""
     site.set_alias("1")
@@ -263,6 +364,12 @@ def test_approval_is_needed_for_a_move_by_hand_too(store: Store, tmp_path: Path)
     site.set_alias(version)
     with pytest.raises(Refused, match="version 2 was not approved"):
         site.settle()
+    assert "version-1" == site.link
+    site.set_alias("1")
+    site.promote("b")
+    site.settle()
+    site.set_alias("1")
+    site.settle()
     assert "version-1" == site.link
 
 
@@ -457,7 +564,11 @@ def test_a_notice_that_is_not_accepted_is_sent_again_later(
 
 @pytest.mark.parametrize(
     ("script", "said"),
-    [("echo one; echo two >&2; exit 4", "ended with exit code 4: two"), ("sleep 30", "did not end within 0.5 s")],
+    [
+        ("echo one; echo two >&2; exit 4", "ended with exit code 4: two"),
+        (r"printf '\377' ; exit 1", "ended with exit code 1: \ufffd"),
+        ("sleep 30", "did not end within 0.5 s"),
+    ],
 )
 def test_a_program_that_fails_is_named(store: Store, tmp_path: Path, script: str, said: str) -> None:
     """With its last line."""
@@ -469,3 +580,27 @@ def test_a_program_that_fails_is_named(store: Store, tmp_path: Path, script: str
     site.promote("a")
     with pytest.raises(UnderstudyError, match=said):
         site.settle()
+
+
+def test_a_program_may_leave_something_in_the_background(store: Store, tmp_path: Path) -> None:
+    """A reload that goes on is not waited for."""
+    site = site_of(store, tmp_path)
+    program = tmp_path / "reloads"
+    program.write_text("#!/bin/sh\nsleep 20 &\nexit 0\n")
+    program.chmod(0o755)
+    site.config = config_of(promote={"notice": {"program": str(program), "timeout_seconds": 5}})
+    site.promote("a")
+    site.settle()
+    assert "" == difference(site.config, store)
+
+
+@pytest.mark.parametrize(("token", "said"), [("", "is not set"), ("a\nb", "no HTTP header can have"), (" t\n", "")])
+def test_a_token_that_cannot_be_sent_is_found_before(token: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a promotion; the line break at the end of a file of secrets is no fault."""
+    monkeypatch.setenv("HOOK_TOKEN", token)
+    settings = NoticeConfig(url="http://127.0.0.1:9/", key_variable="HOOK_TOKEN")
+    if said:
+        with pytest.raises(UsageError, match=said):
+            notice.check_receiver(settings)
+    else:
+        notice.check_receiver(settings)

@@ -303,6 +303,7 @@ def test_old_claim_of_another_machine_is_taken_over(registry: Registry, monkeypa
     port = port_of(registry)
     with monkeypatch.context() as patch:
         patch.setattr(claims, "_machine", lambda: "elsewhere")
+        patch.setattr(claims, "_process", lambda pid: "999999999 1")  # a process id says nothing about another machine
         first = _claim(registry)
     assert isinstance(claims.take(port, 1, {}), claims.Held)
     later = time.time() + claims.STALE_SECONDS + 1

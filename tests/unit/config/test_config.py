@@ -108,6 +108,9 @@ def test_no_override_changes_who_is_called(small: Path, override: str) -> None:
     """Who may start a run must not choose a program. Other settings of the section stay free."""
     small.write_text(SMALL + "promote: {notice: {program: /usr/bin/reload}}\n")
     assert "--set promote.notice: set it in the config file" in _error(small, override)
+    assert "--set promote.export.converter: set it" in _error(
+        small, "promote.export={engine: llama.cpp, out: x, converter: /e.py}"
+    )
     assert load_config(small, ["promote.by_hand=true"]).promote.by_hand
 
 
