@@ -13,7 +13,7 @@ class ExportConfig(Section):
     engine: ExportEngine = Field(description="The engine that serves the pair (docs/engines.md).")
     out: str = Field(
         min_length=1,
-        description="A directory. Each version is exported to `version-N` in it, and the link `champion` points to the latest.",
+        description="A directory. Each version is exported to `version-N` in it; the link `champion` points to the champion's.",
     )
     tensor_parallel: int = Field(default=1, ge=1, le=1024, description="Tensor parallel size of the target.")
     converter: str | None = Field(
@@ -88,7 +88,7 @@ class PromoteConfig(Section):
     )
     export: ExportConfig | None = Field(
         default=None,
-        description="Export the champion after each change, and let a link point to it; see `understudy champion settle`.",
+        description="Export the champion after each change, and let a link point to it (docs/champion.md).",
     )
     notice: NoticeConfig | None = Field(
         default=None, description="Who is told each time the champion changes, such as what reloads the servers."

@@ -126,6 +126,7 @@ def _notified(scope: Handover, entry: Entry, directory: Path | None, before: Set
     if change.number <= before.noticed.get(name, 0):
         return before.noticed
     send(settings, _notice(scope, entry, change, directory))
+    scope.progress.line(f"notice of change {change.number}: accepted by {name}")
     return {**before.noticed, name: change.number}
 
 

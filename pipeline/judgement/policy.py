@@ -151,8 +151,7 @@ def _proved(
 
 def _demand(threshold: float, unit: str) -> str:
     """The condition on the lower bound of a gain, in words."""
-    amount = f"{abs(threshold):.2f} {unit}{'' if abs(threshold) == 1 else 's'}"
-    return f"lower bound may lose at most {amount}" if threshold < 0 else f"lower bound must be above {amount}"
+    return f"lower bound must be above {threshold:.2f} {unit}{'' if abs(threshold) == 1 else 's'}"
 
 
 def _size(draft_bytes: float | None, limit_megabytes: float) -> RuleResult:

@@ -464,6 +464,7 @@ def _promote_again(site: Site, version: str) -> None:
     site.settle()
 
 
+@pytest.mark.long
 def test_a_promotion_killed_anywhere_is_settled(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed before each of its steps, then repeated: the new version is champion, and everything agrees."""
     for at in itertools.count(1):

@@ -20,7 +20,7 @@ def test_gate_stops_and_the_run_is_finished_later(loop: Place) -> None:
         "run again when the registry answers"
     )
     assert list(JOBS[:-2]) == list(down.states)
-    assert ("failed", None, {}) == (record["state"], record["decision"], record["mlflow"])
+    assert ("failed", None, None) == (record["state"], record["decision"], record["mlflow"])
     assert 0 == shown.code
     assert "candidate, int4" in shown.out
     assert (0, "finished", "already_champion") == (finished.code, again["state"], again["decision"]["verdict"])

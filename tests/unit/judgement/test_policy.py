@@ -81,10 +81,10 @@ def test_a_rule_says_what_it_demands() -> None:
 
     assert rules["min_gain"].text.startswith("gain in acceptance rate over the base draft: +10.")
     assert rules["min_gain"].text.endswith("], lower bound must be above 0.00 points")
-    assert rules["domain_margin:chat"].text.endswith("], lower bound may lose at most 1.00 point")
+    assert rules["domain_margin:chat"].text.endswith("], lower bound must be above -1.00 point")
     assert rules["beats_prompt_lookup"].text.endswith("], lower bound must be above 0.00 tokens")
     assert half["min_gain"].text.endswith("], lower bound must be above 2.00 points")
-    assert half["domain_margin:chat"].text.endswith("], lower bound may lose at most 0.50 points")
+    assert half["domain_margin:chat"].text.endswith("], lower bound must be above -0.50 points")
 
 
 @pytest.mark.parametrize(

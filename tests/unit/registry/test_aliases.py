@@ -118,7 +118,9 @@ def check(path: tuple[str, ...], before: Entry, step: Step) -> None:
         assert not entry.challenger, where
 
 
-@pytest.mark.parametrize(("versions", "events"), [(2, 6), pytest.param(3, 4, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("versions", "events"), [(2, 5), *(pytest.param(*case, marks=pytest.mark.long) for case in ((2, 6), (3, 4)))]
+)
 def test_every_sequence_of_events_keeps_the_promises(versions: int, events: int) -> None:
     """What a change leaves is consistent, also after a kill between any two writes and moves by hand in between."""
     start = entry_of(versions)
