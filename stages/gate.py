@@ -18,6 +18,7 @@ from pipeline.judgement.decision_file import read_training, write_decision
 from pipeline.judgement.evidence import gather, make_case, provenance, target_source
 from pipeline.judgement.policy import Case, apply_rules
 from pipeline.judgement.schema import BASELINE, CANDIDATE, LOOKUP, REFUSE, Decision, Side, brief
+from pipeline.judgement.speed import speed_warnings
 from pipeline.latency.costs.step_costs import read_step_costs
 from pipeline.latency.load.workload import examined_workload, read_workload
 from pipeline.models.draft_directory import seen_prompts
@@ -55,6 +56,7 @@ def run(context: StageContext[GateSettings]) -> Outcome:
     evidence = gather(examinations, case, is_champion=is_champion, gamma=gamma, confidence=confidence)
     decision = Decision(
         **vars(judgement),
+        warnings=speed_warnings(judgement.verdict, judgement.rules, evidence.speed, evidence.benefit),
         candidate=candidate,
         variant=variant,
         variants=[*standings, *(not_made(name, why) for name, why in left_out_variants(pair.facts).items())],

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from pipeline.acceptance.decoding_speed import DecodingSpeed, DraftSpeed, Measured
 from pipeline.acceptance.profile_file import Examination
 from pipeline.acceptance.schema import SamplingSettings
 from pipeline.config.gate import GateConfig
@@ -20,6 +21,7 @@ from pipeline.judgement.schema import (
     TargetSource,
     TrainingStep,
 )
+from pipeline.report.summary import Summary
 from tests.fakes import counted
 from tests.profiles import TIMES, make_profile
 
@@ -65,6 +67,7 @@ def make_decision(gain: float = 10.0, domain: str = "code", prompts: int = 50, *
     decision = Decision(
         verdict=judgement.verdict,
         reasons=judgement.reasons,
+        warnings=[],
         rules=judgement.rules,
         candidate="d2",
         variant="unquantized",
@@ -74,6 +77,7 @@ def make_decision(gain: float = 10.0, domain: str = "code", prompts: int = 50, *
         gamma=5,
         confidence=0.95,
         dropped_prompts=0,
+        speed=None,
         drafts=drafts,
         gains=paired_gains(candidate, baseline, 0.95),
         benefit=benefit_of_forward_times({CANDIDATE: TIMES, BASELINE: TIMES}, drafts, 5),
@@ -81,6 +85,44 @@ def make_decision(gain: float = 10.0, domain: str = "code", prompts: int = 50, *
         provenance=PROVENANCE,
     )
     return replace(decision, **changes)
+
+
+def make_speed(speedup: Measured | None) -> DecodingSpeed:
+    """The candidate's `speedup` over plain decoding. That of the base draft is not measurable."""
+    return DecodingSpeed(
+        device="cpu",
+        gamma=2,
+        prompts=8,
+        tokens=512,
+        turns=9,
+        confidence=0.95,
+        plain=Measured(5000.0, 4900.0, 5100.0),
+        baseline=DraftSpeed(
+            tokens_per_second=Measured(4500.0, None, None), speedup=None, not_measurable="turns differ"
+        ),
+        candidate=DraftSpeed(tokens_per_second=Measured(4350.0, 4250.0, 4500.0), speedup=speedup),
+    )
+
+
+def make_summary(**changes: Any) -> Summary:
+    """The summary of a finished run."""
+    found: dict[str, Any] = {
+        "run": "r",
+        "state": "finished",
+        "stages": [],
+        "gamma": 5,
+        "temperature": 1.0,
+        "drafts": [],
+        "perplexity": {},
+        "decision": None,
+        "promotion": None,
+        "mlflow": None,
+        "learning_curve": None,
+        "directories": {},
+        "examination": None,
+        "failure": "",
+    }
+    return Summary(**found | changes)
 
 
 def make_example_set(*tokens: str, domain: str = "code", count: int = 1) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline.acceptance.decoding_speed import DecodingSpeed
 from pipeline.acceptance.profile import PromptCounts
 from pipeline.acceptance.profile_file import Examination
 from pipeline.acceptance.schema import SamplingSettings
@@ -27,10 +28,11 @@ from pipeline.speculation.settings import SamplingFields
 
 @dataclass(frozen=True)
 class Evidence:
-    """The figures of the drafts, the gains, and the benefit of the candidate; as in `Decision`."""
+    """The figures of the drafts, the gains, the measured speed and the benefit of the candidate; as in `Decision`."""
 
     drafts: dict[Side, DraftFigures]
     gains: Gains | None
+    speed: DecodingSpeed | None
     benefit: Benefit | None
 
 
@@ -60,11 +62,14 @@ def gather(
         side: draft_figures(examinations[side], found, gamma, confidence) for side, found in counts.items() if found
     }
     both = CANDIDATE in drafts and BASELINE in drafts
+    speed = examinations[CANDIDATE].profile.decoding_speed
     times = {side: examination.profile.forward_times for side, examination in examinations.items()}
+    alone = benefit_of_forward_times(times, drafts, gamma) if speed is None else None  # a decode says more
     return Evidence(
         drafts,
         paired_gains(case.candidate, case.baseline, confidence) if both else None,
-        case.benefit or benefit_of_forward_times(times, drafts, gamma),
+        speed,
+        case.benefit or alone,
     )
 
 

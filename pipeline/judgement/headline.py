@@ -16,8 +16,11 @@ from pipeline.judgement.schema import (
     BenefitAtLoad,
     BriefDecision,
     Decision,
+    Side,
 )
+from pipeline.judgement.speed import speed_line
 
+_WARNED = "⚠"
 _MARKS = {PROMOTE: "✓", REFUSE: "✗", ALREADY_CHAMPION: "="}
 _WORDS = {PROMOTE: "passed", REFUSE: "refused", ALREADY_CHAMPION: "already champion"}
 NO_POWER = "power not known: too few prompts for an interval, or both drafts accept the same on every prompt"
@@ -28,12 +31,17 @@ _BASELINES = {"base": "the base draft", "champion": "the champion"}
 
 
 def mark(decision: BriefDecision) -> str:
-    """One character that tells verdicts apart in a list."""
-    return _MARKS[decision.verdict]
+    """One character that tells verdicts apart in a list; of a draft with a warning another one."""
+    return _WARNED if decision.warnings else _MARKS[decision.verdict]
 
 
 def verdict_word(decision: BriefDecision) -> str:
     return _WORDS[decision.verdict]
+
+
+def verdict_text(decision: BriefDecision) -> str:
+    """Such as `passed`, or `passed, but slower than plain decoding on this machine (x0.87 [0.85, 0.90])`."""
+    return ", but ".join([verdict_word(decision), *decision.warnings])
 
 
 def baseline_name(decision: BriefDecision) -> str:
@@ -46,10 +54,14 @@ def headline(decision: Decision) -> list[str]:
     """The verdict, the figures and the reasons, one line each."""
     compared = baseline_name(decision) + ("; there is no champion yet" if decision.baseline == "base" else "")
     return [
-        f"{verdict_word(decision).capitalize()}: candidate ({decision.variant}) compared with {compared}",
+        f"{_capital(verdict_text(decision))}: candidate ({decision.variant}) compared with {compared}",
         *figures(decision),
         *decision.reasons,
     ]
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def gain_in_words(decision: Decision) -> str:
@@ -76,6 +88,8 @@ def figures(decision: Decision) -> list[str]:
         )
         other = f"; {compared} {theirs.tokens_per_target_call[gamma].value:.2f}"
     lines = [acceptance, f"tokens per target call {interval(omega, 2)} with {gamma} draft tokens{other}"]
+    if decision.speed is not None:
+        lines.append(speed_line(decision.speed, side_names(decision)))
     return lines + ([benefit_line(decision, decision.benefit)] if decision.benefit else [])
 
 
@@ -134,10 +148,14 @@ def benefit_line(decision: BriefDecision, benefit: Benefit) -> str:
         if isinstance(benefit, BenefitAtLoad)
         else f"one request at a time, forward passes alone, on {benefit.device}"
     )
-    names = {PLAIN: "plain decoding", BASELINE: baseline_name(decision).removeprefix("the "), CANDIDATE: "candidate"}
-    sides = benefit.sides
+    names, sides = side_names(decision), benefit.sides
     shown = (f"{sides[side].ms_per_token:.3g} ms ({name})" for side, name in names.items() if side in sides)
     return f"time per token {', '.join(shown)}; {where}" if sides else f"the load exceeds capacity; {where}"
+
+
+def side_names(decision: BriefDecision) -> dict[Side, str]:
+    """What each side of the comparison is called within a sentence, in the order of `benefit_line`."""
+    return {PLAIN: "plain decoding", BASELINE: baseline_name(decision).removeprefix("the "), CANDIDATE: "candidate"}
 
 
 def interval(figure: Figure, digits: int) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
+from pipeline.acceptance.decoding_speed import DecodingSpeed
 from pipeline.acceptance.schema import (
     DomainFigures,
     ExaminedDraft,
@@ -20,7 +21,7 @@ from pipeline.config.quantize import Variant
 from pipeline.judgement.rule_result import RuleResult
 from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, CountKey, Format, Number, Text
 
-SCHEMA = 7
+SCHEMA = 8
 FILE = "decision.json"
 
 Verdict = Literal["promote", "refuse", "already_champion"]
@@ -227,6 +228,7 @@ class BriefDecision:
     schema: int = SCHEMA
     verdict: Verdict
     reasons: list[Text]  # the text of each rule that did not pass
+    warnings: list[Text]  # of a draft that passed: why it may be worth nothing, in the words that follow "passed, but"
     rules: list[RuleResult]
     candidate: Text  # digest
     variant: Variant
@@ -236,6 +238,7 @@ class BriefDecision:
     gamma: Count
     confidence: Number
     dropped_prompts: Count  # left out, because candidate or champion was trained on them
+    speed: DecodingSpeed | None  # measured on the machine of the run; None where nothing was measured
 
 
 @dataclass(frozen=True, kw_only=True)

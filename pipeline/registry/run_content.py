@@ -10,10 +10,11 @@ from pipeline.judgement.decision_file import recorded_decision
 from pipeline.judgement.headline import UNDO, baseline_name, headline, interval, mark, points, power_summary
 from pipeline.judgement.rule_result import PASS
 from pipeline.judgement.schema import BASELINE, CANDIDATE, PLAIN, BriefDecision, Decision
+from pipeline.judgement.speed import drafts, speedup_of
 from pipeline.store.runs import RunRecord
 
 Point = tuple[str, float, int]  # metric, value, step
-_MARKS = {"failed": "!", "interrupted": "!", "refused": "✗", "promoted": "✓"}
+_MARKS = {"failed": "!", "interrupted": "!", "refused": "✗", "promoted": "✓"}  # where no decision is known
 
 
 def verdict(record: RunRecord) -> str:
@@ -28,7 +29,7 @@ def run_name(record: RunRecord) -> str:
     """The verdict comes first, so that a narrow column shows it."""
     word = verdict(record)
     decision = recorded_decision(record) if record.state == "finished" else None
-    sign = _MARKS.get(word) or (mark(decision) if decision else "")
+    sign = mark(decision) if decision else _MARKS.get(word, "")
     return " ".join(filter(None, [sign, word, record.id]))
 
 
@@ -117,16 +118,28 @@ def _decision_points(decision: Decision) -> list[Point]:
 
 
 def _benefit(decision: Decision) -> list[Point]:
-    found: list[Point] = []
+    found = _speed(decision)
     sides = decision.benefit.sides if decision.benefit else {}
     for side, suffix in ((CANDIDATE, ""), (BASELINE, "_before"), (PLAIN, "_plain")):
         if side in sides:
             found.append((f"ms_per_token{suffix}", sides[side].ms_per_token, 0))
     for rule in decision.rules:
         rule_name, _, quantile = rule.name.partition(":")
-        names = {"min_speedup": "predicted_speedup", "max_latency_seconds": f"predicted_{quantile}_seconds"}
-        if rule_name in names and rule.figure is not None:
-            found += _bounded(names[rule_name], rule.figure)
+        if rule_name == "max_latency_seconds" and rule.figure is not None:
+            found += _bounded(f"predicted_{quantile}_seconds", rule.figure)
+    return found
+
+
+def _speed(decision: Decision) -> list[Point]:
+    """The speedup over plain decoding, from the source that `speed_warnings` names, and measured tokens per second."""
+    found: list[Point] = []
+    speedup, speed = speedup_of(decision.rules, decision.speed, decision.benefit), decision.speed
+    if speedup is not None:
+        found += _bounded("speedup", Figure(speedup.median, speedup.low, speedup.high, 0))
+    if speed is not None:
+        found.append(("tokens_per_second_plain", speed.plain.median, 0))
+        names = {CANDIDATE: "tokens_per_second", BASELINE: "tokens_per_second_before"}
+        found += [(names[side], draft.tokens_per_second.median, 0) for side, draft in drafts(speed)]
     return found
 
 

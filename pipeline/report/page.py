@@ -12,7 +12,8 @@ from markupsafe import Markup, escape
 from pipeline.acceptance.outcomes import ACCEPTED, BONUS, CORRECTED
 from pipeline.acceptance.schema import Figure
 from pipeline.judgement.headline import UNDO, baseline_name, benefit_line, headline, interval, mark, points, power_lines
-from pipeline.judgement.schema import BASELINE, CANDIDATE, LOOKUP, PLAIN, SIDES, BenefitAtLoad, Decision
+from pipeline.judgement.schema import BASELINE, CANDIDATE, LOOKUP, PLAIN, SIDES, BenefitAtLoad, Decision, Side
+from pipeline.judgement.speed import conditions, drafts, per_second, speedup_text
 from pipeline.report.charts import Charts
 
 _TEMPLATE = Path(__file__).with_name("page.html")
@@ -73,6 +74,7 @@ def _render(
         names=names,
         gamma=decision.gamma,
         order=SIDES,
+        speed=_speed(decision, names),
         rule_class=_RULE_CLASSES,
         power=power_lines(decision),
         benefit_text=_sentence(benefit_line(decision, benefit)) if benefit else "",
@@ -90,6 +92,16 @@ def _render(
         run=run,
         undo=UNDO.replace("`", ""),
     )
+
+
+def _speed(decision: Decision, names: Mapping[Side, str]) -> dict[str, Any] | None:
+    """The table of measured tokens per second: conditions, and rows of text."""
+    speed = decision.speed
+    if speed is None:
+        return None
+    rows = [(names[PLAIN], per_second(speed.plain), "")]
+    rows += [(names[side], per_second(draft.tokens_per_second), speedup_text(draft)) for side, draft in drafts(speed)]
+    return {"conditions": _sentence(conditions(speed)), "rows": rows, "confidence": speed.confidence}
 
 
 def _quantiles(benefit: BenefitAtLoad) -> list[str]:

@@ -2,9 +2,11 @@
 
 import shlex
 
+from pipeline.acceptance.decoding_speed import DecodingSpeed
 from pipeline.acceptance.schema import Figure
-from pipeline.judgement.headline import interval, power_summary
-from pipeline.judgement.schema import BriefDecision
+from pipeline.judgement.headline import interval, power_summary, side_names, verdict_text
+from pipeline.judgement.schema import PLAIN, REFUSE, BriefDecision
+from pipeline.judgement.speed import conditions, drafts, per_second, speedup_text
 from pipeline.report.console import NO_BREAK, Report
 from pipeline.report.plan import curve_text
 from pipeline.report.summary import DraftLine, Summary
@@ -17,6 +19,7 @@ COLUMNS = (
     "repetition (T=0)",
     "MB",
 )
+SPEED_COLUMNS = ("decoding", "tokens/s", "speedup")
 _NAMES = {
     "base-before": "base draft, old target",
     "base": "base draft, new target",
@@ -28,7 +31,6 @@ _NAMES = {
     "prompt-lookup": "prompt-lookup",
 }
 _BASELINES = {"base": "the base draft", "champion": "the champion"}
-_VERDICTS = {"promote": "passed", "refuse": "REFUSED", "already_champion": "already champion"}
 
 
 def print_summary(summary: Summary) -> None:
@@ -60,6 +62,8 @@ def print_summary(summary: Summary) -> None:
         )
     if summary.mlflow:
         out.line(f"MLflow: {summary.mlflow}")
+    if summary.decision and summary.decision.speed:
+        _print_speed(out, summary.decision, summary.decision.speed)
 
 
 def _print_stages(out: Report, summary: Summary) -> None:
@@ -115,13 +119,23 @@ def _perplexity(figures: dict[str, float]) -> str:
 def _print_decision(out: Report, decision: BriefDecision) -> None:
     baseline = _BASELINES[decision.baseline]
     dropped = f", {decision.dropped_prompts} prompts left out" if decision.dropped_prompts else ""
-    out.line(f"\ndecision: {_VERDICTS[decision.verdict]} (candidate compared with {baseline}{dropped})")
+    verdict = "REFUSED" if decision.verdict == REFUSE else verdict_text(decision)
+    out.line(f"\ndecision: {verdict} (candidate compared with {baseline}{dropped})")
     if any(one.verdict in ("slower", "refused", "not made") for one in decision.variants):
         # Otherwise there was only one variant to choose.
         _print_verdicts(out, [(one.verdict, one.text) for one in decision.variants])
     _print_verdicts(out, [(rule.verdict, f"{rule.name}: {rule.text}") for rule in decision.rules])
     for line in power_summary(decision):
         out.text(f"power of {line}")
+
+
+def _print_speed(out: Report, decision: BriefDecision, speed: DecodingSpeed) -> None:
+    """The last lines of a run: what its draft is worth on this machine."""
+    names = side_names(decision)
+    rows = [[names[PLAIN], per_second(speed.plain), "-"]]
+    rows += [[names[side], per_second(draft.tokens_per_second), speedup_text(draft)] for side, draft in drafts(speed)]
+    out.line()
+    out.table(SPEED_COLUMNS, rows, left=("decoding",), title=f"Measured: {conditions(speed)}")
 
 
 def _print_verdicts(out: Report, lines: list[tuple[str, str]]) -> None:

@@ -38,7 +38,11 @@ def test_loop_is_tracked_and_promoted_on_the_server(server: Server, promoted: Pl
     """The run has the decision's figures and files, the draft is champion there, and the store has no database of its own."""
     run = server.run("served")
     figures = json.loads((promoted.artifact("gate", "served") / "manifest.json").read_text())["figures"]
-    assert ("✓ promoted served", "FINISHED", "promoted") == (run["name"], run["status"], run["tags"]["verdict"])
+    assert ("promoted served", "FINISHED", "promoted") == (
+        run["name"].lstrip("✓⚠ "),
+        run["status"],
+        run["tags"]["verdict"],
+    )
     assert figures == pytest.approx({name: run["metrics"][name] for name in figures})
     assert {"card.md", "config.yaml", "decision.json", "manifests", "review.html"} <= set(run["artifacts"])
     assert "1" == server.champion()

@@ -29,8 +29,8 @@ NOBODY = "http://127.0.0.1:1"  # a tracking server that is not there: also saves
 RUN = "first"  # the id of the run that made the smoke store
 _ENDED = "ended.json"
 _TIMED = {
-    "acceptance.json": ("forward_times",),
-    "decision.json": ("benefit",),
+    "acceptance.json": ("forward_times", "decoding_speed"),
+    "decision.json": ("benefit", "speed", "warnings"),
 }  # by file: keys that hold measured seconds
 _RENDERINGS = ("draft_lengths.png", "latency.png")  # of a decision
 JOBS = (

@@ -95,7 +95,8 @@ def test_show_prints_the_figures_of_the_profiles(smoke: Smoke) -> None:
         ]
     assert (0, "") == (shown.code, shown.err)
     assert expected == found
-    assert "decision: passed (candidate compared with the base draft" in shown.out
+    # Whether the draft is faster than plain decoding depends on the machine.
+    assert re.search(r"^decision: passed(, but .*)? \(candidate compared with the base draft", shown.out, re.MULTILINE)
     assert "\npromotion: promoted, reference-draft version 1\n" in shown.out
     named = {option: smoke.place.artifact(job) for option, job in GIVEN.items()}
     assert (

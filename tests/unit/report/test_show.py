@@ -5,29 +5,13 @@ import shlex
 import pytest
 
 from pipeline.report.show import print_summary
-from pipeline.report.summary import Summary
+from tests.decisions import make_summary
 
 
 def test_printed_commands_can_be_pasted(capsys: pytest.CaptureFixture[str]) -> None:
     """Names with spaces and other characters of the shell are quoted."""
     directories = {"target": "/my models/it's", "draft": "org/name@main", "completions": "/a/$b"}
-    summary = Summary(
-        run="r",
-        state="finished",
-        stages=[],
-        gamma=5,
-        temperature=1.0,
-        drafts=[],
-        perplexity={},
-        decision=None,
-        promotion=None,
-        mlflow=None,
-        learning_curve=None,
-        directories=directories,
-        examination="/a b/(c)",
-        failure="",
-    )
-    print_summary(summary)
+    print_summary(make_summary(directories=directories, examination="/a b/(c)"))
     printed = [line.partition(": ")[2] for line in capsys.readouterr().out.splitlines() if "understudy " in line]
     options = [word for name, value in directories.items() for word in (f"--{name}", value)]
 

@@ -1,0 +1,88 @@
+"""Whether decoding with the candidate is faster than plain decoding, in words. Pure."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from pipeline.acceptance.decoding_speed import DecodingSpeed, DraftSpeed, Measured
+from pipeline.judgement.rule_result import RuleResult
+from pipeline.judgement.schema import BASELINE, CANDIDATE, PLAIN, REFUSE, Benefit, BenefitOfForwardTimes, Side, Verdict
+
+MIN_SPEEDUP = "min_speedup"  # the rule about the speedup at `gate.load`
+
+
+def speed_warnings(
+    verdict: Verdict, rules: Sequence[RuleResult], speed: DecodingSpeed | None, benefit: Benefit | None
+) -> list[str]:
+    """Why a draft that passed may be worth nothing, in the words that follow "passed, but". A refused draft has none.
+
+    The figure is the one that says most about the deployment: the prediction at `gate.load`, else the measured speedup on this
+    machine, else the one from forward times. An estimate below 1 warns, also if 1 is in its interval.
+    """
+    if verdict == REFUSE:
+        return []
+    found = _found(rules, speed, benefit)
+    if found is None or found[0].median >= 1:
+        return []
+    figure, where = found
+    slower = figure.high is None or figure.high < 1
+    return [f"{'slower' if slower else 'not faster'} than plain decoding {where} ({times(figure)})"]
+
+
+def speedup_of(rules: Sequence[RuleResult], speed: DecodingSpeed | None, benefit: Benefit | None) -> Measured | None:
+    """The candidate's speedup over plain decoding that `speed_warnings` looks at; None where there is none."""
+    found = _found(rules, speed, benefit)
+    return None if found is None else found[0]
+
+
+def _found(
+    rules: Sequence[RuleResult], speed: DecodingSpeed | None, benefit: Benefit | None
+) -> tuple[Measured, str] | None:
+    predicted = next((rule.figure for rule in rules if rule.name == MIN_SPEEDUP and rule.figure is not None), None)
+    if predicted is not None:
+        return Measured(predicted.value, predicted.low, predicted.high), "at the stated load"
+    if speed is not None:
+        measured = speed.candidate.speedup
+        return None if measured is None else (measured, "on this machine")
+    if isinstance(benefit, BenefitOfForwardTimes) and CANDIDATE in benefit.sides:
+        return Measured(benefit.sides[CANDIDATE].speedup, None, None), "on this machine, by forward times"
+    return None
+
+
+def speed_line(speed: DecodingSpeed, names: Mapping[Side, str]) -> str:
+    """Tokens per second of each side, and the speedups. `names`: what each side is called."""
+    shown = [f"{per_second(speed.plain)} ({names[PLAIN]})"]
+    for side, draft in drafts(speed):
+        shown.append(f"{per_second(draft.tokens_per_second)} ({names[side]}, {speedup_text(draft)})")
+    return f"measured tokens per second {'; '.join(shown)}; {conditions(speed)}"
+
+
+def conditions(speed: DecodingSpeed) -> str:
+    """What the measurement depends on."""
+    lengths = f"{speed.gamma} draft token{'' if speed.gamma == 1 else 's'}"
+    return f"one request at a time, {lengths}, {speed.turns} interleaved turns, on {speed.device}"
+
+
+def drafts(speed: DecodingSpeed) -> Iterator[tuple[Side, DraftSpeed]]:
+    """The drafts that were measured, in the order in which they are shown."""
+    if speed.baseline is not None:
+        yield BASELINE, speed.baseline
+    yield CANDIDATE, speed.candidate
+
+
+def speedup_text(draft: DraftSpeed) -> str:
+    """`x1.24 [1.20, 1.28]`, or why it is not measurable."""
+    return f"not measurable: {draft.not_measurable}" if draft.speedup is None else times(draft.speedup)
+
+
+def times(speedup: Measured) -> str:
+    """`x0.87 [0.85, 0.90]`; the estimate alone where it has no interval."""
+    return f"x{speedup.median:.2f}{_bounds(speedup, '.2f')}"
+
+
+def per_second(rate: Measured) -> str:
+    """`5,580 [5,410, 5,690]`."""
+    digits = ",.0f" if rate.median >= 100 else ".1f"
+    return f"{rate.median:{digits}}{_bounds(rate, digits)}"
+
+
+def _bounds(figure: Measured, digits: str) -> str:
+    return "" if figure.low is None or figure.high is None else f" [{figure.low:{digits}}, {figure.high:{digits}}]"

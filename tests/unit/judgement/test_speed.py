@@ -1,0 +1,118 @@
+"""What is said of a draft that is slower than plain decoding, by every renderer."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pipeline.acceptance.decoding_speed import Measured
+from pipeline.acceptance.schema import Figure
+from pipeline.judgement.headline import headline, mark
+from pipeline.judgement.rule_result import PASS, RuleResult
+from pipeline.judgement.schema import CANDIDATE, PROMOTE, REFUSE, BenefitOfForwardTimes, Decision, brief, parse_brief
+from pipeline.judgement.speed import speed_warnings
+from pipeline.registry.run_content import decision_figures
+from pipeline.report.card import version_description
+from pipeline.report.page import review_page
+from pipeline.report.show import print_summary
+from tests.decisions import make_decision, make_example_set, make_speed, make_summary
+
+SLOWER = "slower than plain decoding on this machine (x0.87 [0.85, 0.90])"
+
+
+def slow(**changes: Any) -> Decision:
+    """A draft that passed and is slower than plain decoding."""
+    speed = make_speed(Measured(0.87, 0.85, 0.90))
+    decision = replace(make_decision(), speed=speed, benefit=None, **changes)
+    return replace(decision, warnings=speed_warnings(decision.verdict, decision.rules, speed, None))
+
+
+@pytest.mark.parametrize(
+    ("speedup", "expected"),
+    [
+        (Measured(0.87, 0.85, 0.90), [SLOWER]),
+        (Measured(0.98, 0.95, 1.02), ["not faster than plain decoding on this machine (x0.98 [0.95, 1.02])"]),
+        (Measured(0.5, None, None), ["slower than plain decoding on this machine (x0.50)"]),
+        (Measured(1.0, 0.9, 1.1), []),
+        (None, []),
+    ],
+)
+def test_an_estimate_below_one_warns(speedup: Measured | None, expected: list[str]) -> None:
+    """With 1 inside the interval nothing says that the draft pays; without a figure nothing is said."""
+    assert expected == speed_warnings(PROMOTE, [], make_speed(speedup), None)
+
+
+def test_a_refused_draft_has_no_warning() -> None:
+    """Its reasons say enough, and nobody serves it."""
+    assert [] == speed_warnings(REFUSE, [], make_speed(Measured(0.5, 0.4, 0.6)), None)
+
+
+def test_the_stated_load_decides_over_this_machine() -> None:
+    """The machine of the run need not be the one that serves."""
+    rule = RuleResult(name="min_speedup", verdict=PASS, text="", figure=Figure(1.3, 1.2, 1.4, 50), threshold=1.0)
+    assert [] == speed_warnings(PROMOTE, [rule], make_speed(Measured(0.5, 0.4, 0.6)), None)
+    below = replace(rule, figure=Figure(0.9, 0.8, 0.95, 50), threshold=0.5)
+    expected = ["slower than plain decoding at the stated load (x0.90 [0.80, 0.95])"]
+    assert expected == speed_warnings(PROMOTE, [below], make_speed(Measured(2.0, 1.9, 2.1)), None)
+
+
+def test_forward_times_warn_where_nothing_was_decoded() -> None:
+    """They are an upper bound of the speedup."""
+    benefit = make_decision().benefit
+    assert isinstance(benefit, BenefitOfForwardTimes)
+    sides = benefit.sides | {CANDIDATE: replace(benefit.sides[CANDIDATE], speedup=0.9)}
+    expected = ["slower than plain decoding on this machine, by forward times (x0.90)"]
+    assert expected == speed_warnings(PROMOTE, [], None, replace(benefit, sides=sides))
+
+
+def test_the_warning_is_in_the_verdict() -> None:
+    """The first line says it, with a mark of its own."""
+    decision = slow()
+    assert "⚠" == mark(decision)
+    assert (
+        f"Passed, but {SLOWER}: candidate (unquantized) compared with the base draft"
+        == headline(decision)[0].partition(";")[0]
+    )
+
+
+def test_every_renderer_shows_the_warning_and_the_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    """Page, summary of a run, and description of a registered version."""
+    decision = slow()
+    print_summary(make_summary(decision=decision))
+    for text in (
+        capsys.readouterr().out,
+        review_page(decision, make_example_set("one")),
+        version_description(decision, "big-draft", "r", "now"),
+    ):
+        assert SLOWER in text
+        assert "5,000 [4,900, 5,100]" in text
+        assert "not measurable: turns differ" in text
+
+
+def test_the_page_of_a_warned_draft_is_not_green() -> None:
+    """The colour at the verdict is that of something open."""
+    assert '<section class="verdict warned"' in review_page(slow(), make_example_set("one"))
+
+
+def test_the_last_lines_of_a_run_are_the_tokens_per_second(capsys: pytest.CaptureFixture[str]) -> None:
+    """Plain decoding, the draft that was compared with, and the candidate."""
+    print_summary(make_summary(decision=slow(), mlflow="http://m"))
+    out = capsys.readouterr().out
+    shown = [out.index(text) for text in ("http://m", "│ plain decoding", "│ base draft", "│ candidate")]
+    assert sorted(shown) == shown
+    assert "x0.87 [0.85, 0.90]" in out.splitlines()[-2]
+
+
+def test_metrics_have_the_speedup() -> None:
+    """Bounds too, and the medians of the three."""
+    found = decision_figures(slow())
+    assert (0.87, 0.85, 0.9) == (found["speedup"], found["speedup_low"], found["speedup_high"])
+    rates = [found[f"tokens_per_second{suffix}"] for suffix in ("_plain", "_before", "")]
+    assert [5000, 4500, 4350] == rates
+
+
+def test_the_record_of_a_run_holds_the_measurement() -> None:
+    """`show` prints it without the artifact of the gate."""
+    decision = slow()
+    found = parse_brief(brief(decision), "run r")
+    assert (decision.speed, decision.warnings) == (found.speed, found.warnings)
