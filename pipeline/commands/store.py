@@ -40,8 +40,10 @@ def gc(
     deleted.
     """
     from pipeline.errors import UsageError
+    from pipeline.progress import Progress
     from pipeline.report.retention import print_review
     from pipeline.running import retention
+    from pipeline.running.abandoned import close_abandoned
     from pipeline.store.artifacts import Store
     from pipeline.store.runs import GC_LOCK
 
@@ -56,6 +58,7 @@ def gc(
         print_review(entries, [entry for entry in entries if not entry.why], deleted=False)
         return
     with where.lock(GC_LOCK, lambda: typer.echo("a run is starting; waiting", err=True)):
+        close_abandoned(where, Progress())
         entries = retention.review(where, policy)
         gone = retention.delete(where, entries)
     retention.empty_trash(where)
@@ -73,14 +76,16 @@ def sync(
     from pipeline.errors import UnderstudyError, UsageError
     from pipeline.progress import Progress
     from pipeline.registry.tracking import Tracker, ui_link
+    from pipeline.running.abandoned import close_abandoned
     from pipeline.store.artifacts import Store
     from pipeline.store.runs import list_runs, require_run
 
     where, progress, failed = Store(store), Progress(), list[str]()
+    close_abandoned(where, progress)
     chosen: list[str] = runs or list_runs(where) or ["latest"]
     for record in [require_run(where, run) for run in chosen]:
         if record.state == "running" and not runs:  # its own process uploads it, and writes the same record
-            progress.line(f"{record.id}: still running, or killed; give its id to upload it anyway")
+            progress.line(f"{record.id}: still running; give its id to upload it anyway")
             continue
         try:
             config = run_config(record)

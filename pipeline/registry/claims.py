@@ -15,9 +15,9 @@ import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from pipeline.registry.port import Port, Prompt
+from pipeline.store.processes import machine, running_process
 
 STALE_SECONDS = 600.0
 _TAG = "understudy.claim."
@@ -101,8 +101,8 @@ def _model_name(name: str, change: int, generation: int) -> str:
 
 def _create(port: Port, name: str, facts: Mapping[str, str]) -> bool:
     tags = {
-        _TAG + "machine": _machine(),
-        _TAG + "process": _process(os.getpid()),
+        _TAG + "machine": machine(),
+        _TAG + "process": running_process(os.getpid()),
         _TAG + "holder": f"{socket.gethostname()} process {os.getpid()}",
         _TAG + "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
@@ -117,27 +117,8 @@ def _is_stale(held: Prompt) -> bool:
     if time.time() - held.created > STALE_SECONDS:
         return True
     process = held.tags.get(_TAG + "process", "")
-    return bool(process) and held.tags.get(_TAG + "machine") == _machine() and not _is_alive(process)
-
-
-def _machine() -> str:
-    """Identifies the set of visible process ids: host, boot and process namespace. Unique where that is not known."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{socket.gethostname()} {boot} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        return f"unknown {time.time_ns()}"  # equal to no other: then only the age decides
-
-
-def _process(pid: int) -> str:
-    """A process id with its start time, so that a reused id is recognised as another process."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return ""
-    fields = stat.rpartition(")")[2].split()
-    return "" if fields[0] in "ZX" else f"{pid} {fields[19]}"
+    return bool(process) and held.tags.get(_TAG + "machine") == machine() and not _is_alive(process)
 
 
 def _is_alive(process: str) -> bool:
-    return _process(int(process.split()[0])) == process
+    return running_process(int(process.split()[0])) == process

@@ -14,6 +14,7 @@ from pipeline.registry.tracking import ui_link
 from pipeline.running.jobs import expand
 from pipeline.store.artifacts import Artifact, Store
 from pipeline.store.files import read_json
+from pipeline.store.run_state import state_of
 from pipeline.store.runs import RunRecord
 
 _SHOWN = ("pair", "distill", "evaluate")
@@ -94,7 +95,7 @@ def summarise(store: Store, record: RunRecord) -> Summary:
     promotion = record.promotion or None
     return Summary(
         run=record.id,
-        state=record.state,
+        state=state_of(store, record),
         stages=stages,
         gamma=gamma,
         temperature=float(record.config["sampling"]["temperature"]),

@@ -6,9 +6,11 @@ from pipeline.config.root import Config
 from pipeline.errors import RegistryUnavailable, UnderstudyError, UsageError
 from pipeline.progress import Progress
 from pipeline.registry.registry import Registry, registry_for
+from pipeline.running.abandoned import close_abandoned
 from pipeline.running.inputs import resolve_inputs
 from pipeline.store.artifacts import Store
-from pipeline.store.runs import GC_LOCK, OutsideInput, RunRecord, load_run, new_run_id
+from pipeline.store.processes import sign_life
+from pipeline.store.runs import GC_LOCK, OutsideInput, RunRecord, load_run, new_run_id, run_directory
 from pipeline.store.times import utc_now
 
 
@@ -41,7 +43,9 @@ def begin(config: Config, store: Store, run_id: str | None, progress: Progress, 
     record.outside |= _champion(registry_for(config, store), progress)
     # From here on `store gc` sees the run, and keeps what it needs; what it is about to delete is gone before the run looks.
     with store.lock(GC_LOCK, lambda: progress.line("`store gc` is running; waiting"), shared=True):
+        sign_life(run_directory(store, record.id))  # before the record says that it is running
         record.save(store)
+    close_abandoned(store, progress)
     return record
 
 

@@ -24,7 +24,8 @@ from pipeline.registry.registry import Registry, registered_name
 from pipeline.running.needs import needs_of
 from pipeline.store.artifacts import MANIFEST, Store, read_manifest
 from pipeline.store.files import read_user_json
-from pipeline.store.runs import RunRecord, list_runs, load_run, run_directory, run_lock
+from pipeline.store.run_state import is_worked_on
+from pipeline.store.runs import RunRecord, list_runs, load_run, run_directory
 
 DAY = 86400.0
 _ENDED = ("finished", "refused")
@@ -192,9 +193,9 @@ def _bare_config(record: RunRecord) -> Config:
 
 
 def _is_running(store: Store, record: RunRecord) -> bool:
-    """Whether a process has the run's lock, or the run is unfinished and was worked on within a day, such as between two tasks
-    of a scheduler."""
-    if store.is_locked(run_lock(record.id)):
+    """Whether a process works on the run, or the run is unfinished and was worked on within a day, such as between two tasks of a
+    scheduler."""
+    if is_worked_on(store, record.id):
         return True
     changed = (run_directory(store, record.id) / "run.json").stat().st_mtime
     return record.state not in _ENDED and time.time() - changed < DAY

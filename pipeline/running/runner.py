@@ -23,6 +23,7 @@ from pipeline.running.peak_memory import peak_memory
 from pipeline.running.stage_list import STAGE_NAMES, stage_named
 from pipeline.running.tasks import task_json
 from pipeline.store.artifacts import Artifact, Store
+from pipeline.store.processes import signs_of_life
 from pipeline.store.runs import JobEntry, RunRecord, run_directory, run_lock
 from pipeline.store.times import utc_now
 
@@ -59,7 +60,8 @@ class Runner:
 
         Raises Refused when a stage refuses the draft; the record says in any case how the run ended.
         """
-        with self.store.lock(run_lock(self.record.id), shared=True):
+        alive = signs_of_life(run_directory(self.store, self.record.id))
+        with alive, self.store.lock(run_lock(self.record.id), shared=True):
             self._run(first, last)
 
     def _run(self, first: str, last: str) -> None:

@@ -414,7 +414,7 @@ def killed_at(at: int, site: Site, act: Callable[[], object], monkeypatch: pytes
     with monkeypatch.context() as patch:
         for owner, name in STEPS:
             patch.setattr(owner, name, killer.before(getattr(owner, name)))
-        patch.setattr(claims, "_process", lambda pid: "999999999 1")  # it does not live
+        patch.setattr(claims, "running_process", lambda pid: "999999999 1")  # it does not live
         try:
             act()
         except Killed:

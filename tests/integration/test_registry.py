@@ -218,7 +218,7 @@ def test_a_promotion_that_was_killed_is_finished(
     with monkeypatch.context() as patch:
         patch.setattr(Port, "write", _die_at_an_alias)
         patch.setattr(claims, "release", lambda *_: None)  # a killed process releases nothing
-        patch.setattr(claims, "_process", lambda pid: "999999999 1")  # nor does it live
+        patch.setattr(claims, "running_process", lambda pid: "999999999 1")  # nor does it live
         with pytest.raises(KeyboardInterrupt):
             promote(registry, draft)
     left = prompts(registry)
@@ -279,7 +279,7 @@ def test_claim_of_a_dead_process_is_taken_over_once(
     """Of two processes that find the same stale claim only one gets the next one."""
     port = port_of(registry)
     with monkeypatch.context() as patch:
-        patch.setattr(claims, "_process", lambda pid: process)
+        patch.setattr(claims, "running_process", lambda pid: process)
         _claim(registry)
     second = claims.take(port, 1, {})
     third = claims.take(port, 1, {})
@@ -291,19 +291,21 @@ def test_claim_of_a_dead_process_is_taken_over_once(
 def test_a_process_is_known_by_the_time_of_its_start() -> None:
     """Its id alone may be another's after its end; one that has ended is none."""
     other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    starts = [claims._process(pid).split()[1] for pid in (os.getpid(), other.pid)]
+    starts = [claims.running_process(pid).split()[1] for pid in (os.getpid(), other.pid)]
     other.communicate()
 
     assert starts[0] != starts[1]
-    assert "" == claims._process(other.pid)
+    assert "" == claims.running_process(other.pid)
 
 
 def test_old_claim_of_another_machine_is_taken_over(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     """For a claim of another machine the age decides; the old holder sees that its claim has expired."""
     port = port_of(registry)
     with monkeypatch.context() as patch:
-        patch.setattr(claims, "_machine", lambda: "elsewhere")
-        patch.setattr(claims, "_process", lambda pid: "999999999 1")  # a process id says nothing about another machine
+        patch.setattr(claims, "machine", lambda: "elsewhere")
+        patch.setattr(
+            claims, "running_process", lambda pid: "999999999 1"
+        )  # a process id says nothing about another machine
         first = _claim(registry)
     assert isinstance(claims.take(port, 1, {}), claims.Held)
     later = time.time() + claims.STALE_SECONDS + 1

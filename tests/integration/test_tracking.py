@@ -18,10 +18,11 @@ from pipeline.commands.store import sync
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.judgement.schema import CANDIDATE, brief
 from pipeline.models.files import model_digest
-from pipeline.registry.mlflow_client import Location, client_for, metrics
+from pipeline.registry.mlflow_client import Location, client_for, metrics, tracking_location
 from pipeline.registry.registry import registry_for
 from pipeline.registry.tracking import Tracker, ui_link
 from pipeline.store.artifacts import Store
+from pipeline.store.processes import sign_life
 from pipeline.store.runs import JobEntry, RunRecord, Uploaded, load_run, run_directory
 from tests.decisions import TRAINING, make_decision
 from tests.integration.mlflow_fixtures import Quiet, config_of, make_draft, mlflow_template, store
@@ -250,15 +251,22 @@ def command(function: Callable[..., None], *arguments: str) -> Any:
 
 
 def test_sync_command_uploads_ended_runs(store: Store) -> None:
-    """Ended runs are uploaded; a run that may still be running is uploaded only if named."""
-    ended, going = record_of(store), record_of(store)
-    ended.state, going.id = "finished", "run-2"
+    """Ended runs are uploaded; a run that is still running is uploaded only if named; a killed one is closed."""
+    ended, going, killed = record_of(store), record_of(store), record_of(store)
+    ended.state, going.id, killed.id = "finished", "run-2", "run-3"
     ended.save(store)
     going.save(store)
+    sign_life(run_directory(store, "run-2"))
+    assert Tracker(config_of(), store, Quiet()).sync(killed)
     result = command(sync, "--store", str(store.root))
     assert result.exit_code == 0
     assert "mlflow ui --backend-store-uri sqlite:////" in result.stdout
     assert "run-2: still running" in result.output
+    closed = load_run(store, "run-3")
+    assert closed is not None
+    assert closed.mlflow is not None
+    seen = client_for(tracking_location(config_of(), store)).get_run(closed.mlflow.run_id)
+    assert ("interrupted", "KILLED") == (closed.state, seen.info.status)
     assert command(sync, "run-2", "--store", str(store.root)).exit_code == 0
     saved = load_run(store, "run-2")
     assert saved is not None

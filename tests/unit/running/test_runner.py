@@ -24,7 +24,7 @@ from pipeline.running.runner import Runner
 from pipeline.running.stage_list import STAGE_NAMES
 from pipeline.store.artifacts import Store
 from pipeline.store.files import read_json, write_json
-from pipeline.store.runs import GC_LOCK, RunRecord, load_run, run_lock
+from pipeline.store.runs import GC_LOCK, RunRecord, load_run, run_directory, run_lock
 from tests.unit.latency.costs.test_latency_profile import PROFILE
 
 CONFIG = Path(__file__).parents[3] / "configs" / "smoke.yaml"
@@ -499,3 +499,29 @@ def test_the_manifest_says_what_kind_of_device_it_was(world: _World) -> None:
     record = world.run(last="pair")
     manifest = read_json(world.store.directory("pair", record.jobs["pair"].key) / "manifest.json")
     assert manifest["environment"]["device"].startswith("cpu")
+
+
+def test_a_killed_run_is_closed_by_the_next_one(world: _World, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its record says `interrupted`, since its last sign of life; the run that closes it, and one at work, are left alone."""
+    seen: list[str | None] = []
+
+    def within(context: StageContext[Any]) -> None:
+        world.begin(run_id="second")
+        seen.extend(found and found.state for found in (load_run(world.store, name) for name in ("first", "second")))
+
+    world.during["corpus"] = within
+    world.run(run_id="first", last="corpus")
+    killed = load_run(world.store, "first")
+    assert killed is not None
+    killed.state = "running"  # as SIGKILL leaves it
+    killed.save(world.store)
+    begun = run_directory(world.store, "first") / "run.json"
+    os.utime(begun, (1_700_000_000,) * 2)
+    world.during.clear()
+    world.run(run_id="third")
+    closed = load_run(world.store, "first")
+
+    assert ["running", "running"] == seen
+    assert closed is not None
+    assert ("interrupted", "2023-11-14T22:13:20Z", 1_700_000_000) == (closed.state, closed.ended, begun.stat().st_mtime)
+    assert "run first was killed at 2023-11-14T22:13:20Z: closed as interrupted\n" in capsys.readouterr().err
