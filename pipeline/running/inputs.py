@@ -34,25 +34,34 @@ def resolve_inputs(config: Config, store: Store, verify: bool = False) -> dict[s
     digests = _FileDigests(dict(known))
     found = _inputs(config, digests)
     if digests.known != known:
-        write_json(path, digests.known)
+        new = {name: one for name, one in digests.known.items() if one != known.get(name)}
+        with store.changing(path):
+            write_json(path, {**(read_json(path) if path.exists() else {}), **new})
     if any(source.needs_time for source in config.corpus.sources):
         today = datetime.now(UTC).date().isoformat()
         found["today"] = OutsideInput(today, facts={"date": today})
     if config.generate.is_served:
-        found["target"] = _served(config, store.root / "served_targets.json")
+        found["target"] = _served(config, store)
     return found
 
 
-def _served(config: Config, path: Path) -> OutsideInput:
-    """The served target. The store remembers the first answers of each, because later ones differ by rounding."""
+def _served(config: Config, store: Store) -> OutsideInput:
+    """The served target. The store remembers the first answers of each, because later ones differ by rounding. If another process
+    adds a target while this one asks its servers, they are asked again: it may be the same target."""
     # Imported here because the HTTP client takes a third of a second, and most runs load their target.
     from pipeline.running.served_input import identify_target
 
-    known = read_json(path) if path.exists() else []
-    before = len(known)
-    identity = identify_target(config, known)
-    if len(known) > before:
-        write_json(path, known)
+    path = store.root / "served_targets.json"
+    while True:
+        known = read_json(path) if path.exists() else []
+        before = list(known)
+        identity = identify_target(config, known)
+        if known == before:
+            break
+        with store.changing(path):
+            if (read_json(path) if path.exists() else []) == before:
+                write_json(path, known)
+                break
     return OutsideInput(identity.digest, facts=identity.facts())
 
 

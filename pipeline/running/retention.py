@@ -17,7 +17,7 @@ from pipeline.acceptance.baseline import read_baseline
 from pipeline.config.loading import parse_config
 from pipeline.config.root import Config
 from pipeline.config.stored import run_config
-from pipeline.errors import UsageError
+from pipeline.errors import UnderstudyError, UsageError
 from pipeline.registry.aliases import ALIASES
 from pipeline.registry.mlflow_client import store_database, tracking_location
 from pipeline.registry.registry import Registry, registered_name
@@ -25,7 +25,7 @@ from pipeline.running.needs import needs_of
 from pipeline.store.artifacts import MANIFEST, Store, read_manifest
 from pipeline.store.files import read_user_json
 from pipeline.store.run_state import is_worked_on
-from pipeline.store.runs import RunRecord, list_runs, load_run, run_directory
+from pipeline.store.runs import RunRecord, read_runs, run_directory, unreadable_runs
 
 DAY = 86400.0
 _ENDED = ("finished", "refused")
@@ -54,8 +54,13 @@ class Entry:
 def review(store: Store, policy: Policy) -> list[Entry]:
     """All artifacts, unfinished work and downloaded champions, with why they are kept. RegistryUnavailable where MLflow does
     not answer: then nobody knows what registered drafts need."""
+    for run in unreadable_runs(store):
+        if is_worked_on(store, run):
+            raise UnderstudyError(
+                f"run {run}: a process works on it, and its record cannot be read, so nobody knows what it needs; wait for it"
+            )
     keeper = _Keeper(store)
-    records = [record for run in list_runs(store) if (record := load_run(store, run)) is not None]
+    records = read_runs(store)
     by_id = {record.id: record for record in records}
     champions = set()
     for registry in _registries(store, records):

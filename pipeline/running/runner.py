@@ -23,6 +23,7 @@ from pipeline.running.peak_memory import peak_memory
 from pipeline.running.stage_list import STAGE_NAMES, stage_named
 from pipeline.running.tasks import task_json
 from pipeline.store.artifacts import Artifact, Store
+from pipeline.store.atomic import replacing
 from pipeline.store.processes import signs_of_life
 from pipeline.store.runs import JobEntry, RunRecord, run_directory, run_lock
 from pipeline.store.times import utc_now
@@ -268,7 +269,8 @@ class Runner:
         """The review page belongs to the run: its artifact may be another run's, and the page shows this run's config."""
         if self._decided is not None:
             page = self.review(self.record, self._decided)
-            (run_directory(self.store, self.record.id) / PAGE).write_text(page, encoding="utf-8")
+            with replacing(run_directory(self.store, self.record.id) / PAGE) as partial:
+                partial.write_text(page, encoding="utf-8")
 
     def _close(self, state: str) -> None:
         self.record.state, self.record.ended = state, utc_now()

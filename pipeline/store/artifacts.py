@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.store.atomic import PARTIAL, sync
-from pipeline.store.files import damaged, file_sha256, read_json, write_json
+from pipeline.store.files import content_key, damaged, file_sha256, read_json, write_json
 from pipeline.store.times import days_since
 
 MANIFEST = "manifest.json"
@@ -143,6 +143,13 @@ class Store:
             if not _taken(stream, how):
                 on_wait()
                 fcntl.flock(stream, how)
+            yield
+
+    @contextmanager
+    def changing(self, path: Path) -> Iterator[None]:
+        """Read a file of the store, change what was read and replace the file, all inside: of two processes that do so at once
+        neither loses what the other has written. Keep it short: everybody waits."""
+        with self.lock(f"file-{content_key(str(path.relative_to(self.root)))}"):
             yield
 
     @contextmanager

@@ -1,8 +1,8 @@
 """Which process a file belongs to, told by the file's name, and whether that process still runs.
 
 A tag `MACHINE-PID-START` is in the names of temporary files and of signs of life. The system knows the processes of this machine
-by id and start time. Of another machine only the age of a file is known. It is measured with the clock of the file system, because
-the clocks of two machines differ. Standard library only.
+by id and start time. Of another machine only the age of a file is known, measured with the clock of the file system, because the
+clocks of two machines differ. Standard library only.
 """
 
 import contextlib

@@ -1,5 +1,6 @@
 """The record of one run, `runs/<id>/run.json`: its config, its pinned inputs, its jobs and its result."""
 
+import contextlib
 import re
 import secrets
 import time
@@ -11,11 +12,13 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter
 
 from pipeline.errors import UnderstudyError, UsageError
+from pipeline.progress import Progress
 from pipeline.store.artifacts import Artifact, Store
-from pipeline.store.files import damaged, read_json, write_json
-from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Number, Text, parse
+from pipeline.store.files import read_json, write_json
+from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Format, Number, Text
 
 GC_LOCK = "gc"  # held by `store gc` while it decides and deletes, and shared by a run while it appears
+SCHEMA = 1  # of run.json
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,120}")
 
 
@@ -89,6 +92,7 @@ class RunRecord:
     ended: str = ""  # when it took that state; empty while it runs
     decision: dict[str, Any] | None = None  # without its figures, which are in the gate's artifact
     mlflow: Uploaded | None = None
+    schema: int = SCHEMA
 
     @property
     def promotion(self) -> dict[str, Any]:
@@ -97,10 +101,23 @@ class RunRecord:
         return {} if entry is None or entry.notes is None else entry.notes
 
     def save(self, store: Store) -> None:
-        write_json(run_directory(store, self.id) / "run.json", asdict(self))
+        """Write the record. Jobs that another process has recorded in the meantime are taken over, because several processes may
+        work on one run, such as two tasks of a scheduler."""
+        path = _record_file(store, self.id)
+        with store.changing(path):
+            if path.exists():
+                with contextlib.suppress(UnderstudyError):  # a damaged one is replaced
+                    self.jobs = {**_read_record(path).jobs, **self.jobs}
+            write_json(path, asdict(self))
 
 
-_RECORD = TypeAdapter(RunRecord)
+_FORMAT = Format(
+    name="record of a run",
+    schema=SCHEMA,
+    remedy="move its directory out of the store, or use the version of Understudy that wrote it",
+    content=TypeAdapter(RunRecord),
+)
+_told: set[tuple[str, str]] = set()  # records that were skipped, and why
 
 
 def new_run_id(name: str) -> str:
@@ -121,39 +138,61 @@ def run_lock(run_id: str) -> str:
 
 def load_run(store: Store, run_id: str) -> RunRecord | None:
     """The record of `run_id`, or None if there is none yet."""
-    path = run_directory(store, run_id) / "run.json"
+    path = _record_file(store, run_id)
     return _read_record(path) if path.exists() else None
 
 
+def _record_file(store: Store, run_id: str) -> Path:
+    return run_directory(store, run_id) / "run.json"
+
+
 def _read_record(path: Path) -> RunRecord:
-    """UnderstudyError names a file that is not a record."""
-    try:
-        return parse(_RECORD, read_json(path))
-    except ValueError as error:
-        raise damaged(path, str(error)) from None
+    """UnderstudyError names a file that is not the record of the run that its directory is named after."""
+    record = _FORMAT.parse(read_json(path), str(path))
+    if record.id != path.parent.name:
+        raise UnderstudyError(
+            f"{path}: the record of run {record.id!r}, so its directory was copied or renamed; undo that"
+        )
+    return record
 
 
 def list_runs(store: Store) -> list[str]:
-    """Ids of all runs of the store, oldest first by creation time."""
-    records = sorted(store.runs.glob("*/run.json"), key=lambda path: _read_record(path).created)
-    return [path.parent.name for path in records]
+    """Ids of the runs of the store whose records can be read, oldest first by creation time. The others are named on stderr."""
+    return [record.id for record in read_runs(store)]
+
+
+def read_runs(store: Store) -> list[RunRecord]:
+    """As `list_runs`: their records."""
+    found = []
+    for path in store.runs.glob("*/run.json"):
+        try:
+            found.append(_read_record(path))
+        except UnderstudyError as error:
+            if (told := (str(path), str(error))) not in _told:  # a command reads the records more than once
+                _told.add(told)
+                Progress().warn(f"run {path.parent.name} is skipped: {error}")
+    return sorted(found, key=lambda record: (record.created, record.id))
+
+
+def unreadable_runs(store: Store) -> list[str]:
+    """Ids of the runs whose records are damaged or of another version."""
+    known = set(list_runs(store))
+    return sorted({path.parent.name for path in store.runs.glob("*/run.json")} - known)
 
 
 def require_run(store: Store, run_id: str | None, needs: Collection[str] = ()) -> RunRecord:
     """The run called `run_id`, or the latest that has built the jobs `needs`; UsageError where there is none."""
-    known = list_runs(store)
+    if run_id not in (None, "latest") and (named := load_run(store, str(run_id))) is not None:
+        return named
+    known = read_runs(store)
     if not known:
         raise UsageError(
             f"{store.root}: no runs here yet; start one with `understudy run CONFIG` or name another --store"
         )
     if run_id not in (None, "latest"):
-        record = load_run(store, str(run_id))
-        if record is None:
-            raise UsageError(f"run {run_id}: not in {store.root}; the latest is {known[-1]}")
-        return record
-    for name in reversed(known):
-        record = load_run(store, name)
-        if record is not None and all(_has_built(store, record, job_id) for job_id in needs):
+        raise UsageError(f"run {run_id}: not in {store.root}; the latest is {known[-1].id}")
+    for record in reversed(known):
+        if all(_has_built(store, record, job_id) for job_id in needs):
             return record
     raise UsageError(f"{store.root}: no run here has built {', '.join(needs)}; finish one with `understudy run`")
 

@@ -145,6 +145,7 @@ MANIFEST_CONTENT = {
 }  # fmt: skip
 JOB = {"stage": "pair", "part": "", "task": {"stage": "pair"}, "key": "k", "state": "built", "seconds": 0.5}
 RECORD = {
+    "schema": 1,
     "id": "r", "name": "r", "created": "2026-01-01T00:00:00Z", "config": CONFIG, "resolved": CONFIG, "jobs": {"pair": JOB},
     "state": "finished", "outside": {"target": {"digest": "d", "path": None, "facts": {}}},
     "decision": brief(make_decision()),

@@ -10,10 +10,12 @@ import pytest
 from pipeline.acceptance.baseline import Conditions, Examined, baseline_json
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.config.root import Config
+from pipeline.errors import UnderstudyError
 from pipeline.report.retention import print_review
 from pipeline.running.retention import Entry, Policy, delete, empty_trash, review
 from pipeline.store.artifacts import Store
-from pipeline.store.files import write_json
+from pipeline.store.files import read_json, write_json
+from pipeline.store.processes import sign_life
 from pipeline.store.runs import JobEntry, OutsideInput, RunRecord, run_directory, run_lock
 from tests.integration.mlflow_fixtures import config_of
 
@@ -163,3 +165,15 @@ def test_the_table_says_what_is_freed_and_why_the_rest_is_kept(
     ] == [[cell.strip() for cell in row] for row in rows[:2]]
     assert "1 directory, 3.0 MB, can be deleted; nothing was changed, add --delete to do so" in out
     assert out.endswith("nothing to delete\n")
+
+
+def test_nothing_is_deleted_while_a_run_of_another_version_works(store: Store) -> None:
+    """Nobody knows what it needs. Once it has ended it is skipped."""
+    record = run(store, 1, artifact(store, "corpus", "c"))
+    path = store.runs / record.id / "run.json"
+    write_json(path, {**read_json(path), "schema": 99})
+    sign = sign_life(path.parent)
+    with pytest.raises(UnderstudyError, match="its record cannot be read, so nobody knows what it needs"):
+        review(store, Policy(runs=0))
+    sign.unlink()
+    assert {} == kept(store)
