@@ -107,7 +107,7 @@ class RunRecord:
         with store.changing(path):
             if path.exists():
                 with contextlib.suppress(UnderstudyError):  # a damaged one is replaced
-                    self.jobs = {**_read_record(path).jobs, **self.jobs}
+                    self.jobs |= {job: one for job, one in _read_record(path).jobs.items() if job not in self.jobs}
             write_json(path, asdict(self))
 
 
