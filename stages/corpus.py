@@ -42,7 +42,7 @@ def run(context: StageContext[CorpusSettings]) -> Outcome:
         hashes = buffer.hashes()
         clusters = find_clusters(hashes, buffer.signatures(), config.near_duplicate_threshold, scratch)
         splits = assign_splits(hashes, clusters, config.splits)
-        written = write_prompts(context.out / PROMPTS, buffer.accepted, hashes["id"], clusters, splits)
+        written = write_prompts(context.out / PROMPTS, buffer.accepted, hashes, clusters, splits)
         answers = write_answers(context.out / ANSWERS, buffer.accepted, hashes["id"], clusters.kept)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)

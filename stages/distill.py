@@ -9,7 +9,7 @@ from pipeline.distillation.mixing import mix
 from pipeline.distillation.training import Log, Training, best
 from pipeline.errors import UnderstudyError
 from pipeline.generation.completion_store import StoredCompletion, read_completions
-from pipeline.models.draft_directory import TRAINED_ON, trained_on_before
+from pipeline.models.draft_directory import TrainedOn, trained_on_before
 from pipeline.models.files import model_digest
 from pipeline.models.loading import load_tokenizer
 from pipeline.models.stored_pair import Pair, read_pair
@@ -32,8 +32,8 @@ def run(context: StageContext[DistillSettings]) -> Outcome:
     training = Training(settings, pair, dev, context.progress, resources.device, resources.trust_remote_code)
     model, log = training.run(mix(train, settings.distill.domain_shares, settings.seed), checkpoints / "whole")
     # A base draft that Understudy made was trained on prompts before; they count as seen too.
-    trained_on = {item.id for item in train} | trained_on_before(pair.path("draft"))
-    _save(context, model, pair, sorted(trained_on))
+    prompts, texts = (frozenset(getattr(item, name) for item in train) for name in ("id", "text_id"))
+    _save(context, model, pair, TrainedOn(prompts, texts) | trained_on_before(pair.path("draft")))
     write_json(context.out / "training.json", log)
     figures = _figures(train, log)
     if settings.distill.learning_curve:
@@ -80,8 +80,8 @@ def _figures(train: list[StoredCompletion], log: Log) -> dict[str, float]:
     } | ({"last_loss": losses[-1]} if losses else {})  # a step with an examination on dev prompts logs no loss
 
 
-def _save(context: StageContext[DistillSettings], model: Any, pair: Pair, prompts: list[str]) -> None:
-    """The draft as it is served: safetensors, the target's tokenizer and stop tokens, and the ids of its training prompts."""
+def _save(context: StageContext[DistillSettings], model: Any, pair: Pair, trained_on: TrainedOn) -> None:
+    """The draft as it is served: safetensors, the target's tokenizer and stop tokens, and the list of its training prompts."""
     import torch
 
     out, tokenizer = context.out / "draft", load_tokenizer(pair.tokenizer, context.resources.trust_remote_code)
@@ -94,4 +94,4 @@ def _save(context: StageContext[DistillSettings], model: Any, pair: Pair, prompt
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     model.to(getattr(torch, context.settings.training.dtype)).save_pretrained(out)
     tokenizer.save_pretrained(out)
-    write_json(out / TRAINED_ON, {"prompts": prompts})
+    trained_on.write(out)

@@ -36,7 +36,8 @@ def run(context: StageContext[GateSettings]) -> Outcome:
     """Choose the variant, apply the rules to it and write `decision.json`.
 
     Inputs: the acceptance profiles of the candidate, of the champion or base draft, and of prompt-lookup; the step times for
-    `gate.load`; completions, for the examples of the review page, which the run renders with its own config.
+    `gate.load`; completions, for the texts of their prompts and the examples of the review page, which the run renders with its
+    own config.
     """
     settings, inputs, digests = context.settings, context.inputs, context.digests
     pair = read_pair(inputs["pair"], context.resources.models)
@@ -45,8 +46,7 @@ def run(context: StageContext[GateSettings]) -> Outcome:
     directories = _examinations(context, variant)
     examinations = {side: read_examination(directory) for side, directory in directories.items()}
     whole = make_case(examinations, "champion" if champion else "base draft")
-    trained = [inputs[name] for name in (draft_input(variant), "champion") if name in inputs]
-    case = without_prompts(whole, seen_prompts(trained, context.resources.models))
+    case = without_prompts(whole, _seen(context, variant))
     case = _with_latency(context, variant, case, pair)
     case = replace(case, target=target_source(pair.facts), examination_days=age_in_days(inputs["completions"]))
 
@@ -119,6 +119,15 @@ def _examinations(context: StageContext[GateSettings], variant: Variant) -> dict
         LOOKUP: "examination_lookup",
     }
     return {side: context.inputs[name] for side, name in names.items()}
+
+
+def _seen(context: StageContext[GateSettings], variant: Variant) -> frozenset[str]:
+    """The examined prompts that the candidate or the champion was trained on."""
+    from pipeline.generation.completion_files import text_ids
+
+    trained = [context.inputs[name] for name in (draft_input(variant), "champion") if name in context.inputs]
+    examined = text_ids(context.inputs["completions"], {"examination"})
+    return seen_prompts(trained, context.resources.models).among(examined)
 
 
 def _with_latency(context: StageContext[GateSettings], variant: Variant, case: Case, pair: Pair) -> Case:

@@ -205,6 +205,7 @@ def stored_completion(
     stored = distributions.sparsify(torch.from_numpy(p_NV).log(), kept, keep, generator.random(count))
     return StoredCompletion(
         id=name,
+        text_id=f"text of {name}",
         split=split,
         domain=domain,
         sampling=GREEDY if greedy else sampling,

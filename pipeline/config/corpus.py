@@ -128,7 +128,8 @@ class CorpusConfig(Section):
         default=0.8,
         gt=0,
         le=1,
-        description="Two prompts are near-duplicates from this Jaccard similarity of their 5-gram sets.",
+        description="Two prompts are near-duplicates from this Jaccard similarity of their 5-gram sets; case, whitespace and "
+        "punctuation around a message do not count.",
     )
     min_prompt_tokens: int = Field(default=1, ge=1, description="Shorter prompts are rejected.")
     max_prompt_tokens: int | None = Field(

@@ -1,4 +1,4 @@
-"""Clusters of rows: exact duplicates, near-duplicates and rows of one group.
+"""Clusters of rows: exact duplicates, near-duplicates, rows with the same words and rows of one group.
 
 Works on the hashes and signatures in the row buffer (`row_buffer.py`), not on text. Memory is a few integers per row.
 """
@@ -52,11 +52,12 @@ class Clusters:
 def find_clusters(
     hashes: NDArray[np.void], signatures: NDArray[np.uint32], threshold: float, scratch: Path
 ) -> Clusters:
-    """Clusters of `hashes` [rows] (fields `id`, `group`) with `signatures` [rows, 128].
+    """Clusters of `hashes` [rows] (fields `id`, `text`, `group`) with `signatures` [rows, 128].
 
     Of exact duplicates and near-duplicates (estimated Jaccard similarity >= `threshold`, transitively) the first row is kept.
-    A cluster joins them with all rows of the same group. A dropped row still links its group: otherwise the rest of a
-    conversation could be in train while its opening, as a duplicate in another conversation, is in examination.
+    A cluster joins them with all rows of the same words, and with all rows of the same group. A dropped row still links its
+    group: otherwise the rest of a conversation could be in train while its opening, as a duplicate in another conversation, is
+    in examination.
     """
     duplicates = UnionFind(len(hashes))
     for rows in _equal(hashes, "id", scratch):
@@ -65,9 +66,10 @@ def find_clusters(
     for rows in equal_rows(sorted_records(_bands(signatures, distinct, threshold), scratch / "bands.bin")):
         _join_similar(duplicates, rows, signatures[rows], threshold)
     kept = duplicates.roots() == np.arange(len(hashes))
-    clusters = duplicates  # groups are joined to the duplicates
-    for rows in _equal(hashes, "group", scratch):
-        _join_all(clusters, rows)
+    clusters = duplicates  # the others are joined to the duplicates
+    for field in ("text", "group"):
+        for rows in _equal(hashes, field, scratch):
+            _join_all(clusters, rows)
     exact = int((~distinct).sum())
     return Clusters(kept, clusters.roots(), exact, int((~kept).sum()) - exact)
 

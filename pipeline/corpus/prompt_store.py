@@ -23,6 +23,7 @@ PROMPTS = "prompts.arrow"
 SCHEMA = pa.schema(
     [
         ("id", pa.string()),
+        ("text_id", pa.string()),
         ("split", pa.string()),
         ("domain", pa.string()),
         ("cluster", pa.int64()),
@@ -49,6 +50,7 @@ class Chat:
 @dataclass(frozen=True)
 class Prompt:
     """One prompt. `id` is 16 hex digits of SHA-256 over the token ids as little-endian int32: equal ids, equal tokens.
+    Prompts with one `text_id` have the same words (`same_text.py`).
 
     `split` is train, dev or examination; prompts of one `cluster` (a number within this artifact) share it. `chat` is set for
     chats with follow-ups.
@@ -60,6 +62,7 @@ class Prompt:
     cluster: int
     tokens: tuple[int, ...]
     chat: Chat | None = None
+    text_id: str = field(kw_only=True)
 
 
 @dataclass
@@ -81,11 +84,11 @@ class CorpusCounts:
 
 
 def write_prompts(
-    path: Path, accepted: Path, ids: NDArray[np.uint64], clusters: Clusters, splits: NDArray[np.uint8]
+    path: Path, accepted: Path, hashes: NDArray[np.void], clusters: Clusters, splits: NDArray[np.uint8]
 ) -> CorpusCounts:
     """Copy the kept rows of the row buffer's `accepted` file to `path`, batch by batch, in the order they were read.
 
-    `ids` and `splits` are [rows]; clusters are numbered by their first kept row.
+    `hashes` (fields `id`, `text`) and `splits` are [rows]; clusters are numbered by their first kept row.
     """
     kept_first = clusters.first[clusters.kept]
     found, start, inverse, sizes = np.unique(kept_first, return_index=True, return_inverse=True, return_counts=True)
@@ -107,7 +110,7 @@ def write_prompts(
             out.write_batch(
                 pa.record_batch(
                     [
-                        pa.array([f"{int(value):016x}" for value in ids[rows]]),
+                        *(pa.array([f"{int(value):016x}" for value in hashes[name][rows]]) for name in ("id", "text")),
                         pa.array(names),
                         domains,
                         pa.array(cluster_of[rows]),
@@ -218,7 +221,9 @@ def read_prompts(artifact_dir: Path, splits: Collection[str] | None = None) -> l
 def _prompts(batch: Any) -> Iterator[Prompt]:
     for row in batch.to_pylist():
         chat = None if row["chat"] is None else _chat(json.loads(row["chat"]))
-        yield Prompt(row["id"], row["split"], row["domain"], row["cluster"], tuple(row["tokens"]), chat)
+        yield Prompt(
+            row["id"], row["split"], row["domain"], row["cluster"], tuple(row["tokens"]), chat, text_id=row["text_id"]
+        )
 
 
 def _chat(raw: Mapping[str, Any]) -> Chat:

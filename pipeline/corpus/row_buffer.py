@@ -18,9 +18,9 @@ from pipeline.corpus.minhash import PERMUTATIONS, signatures
 from pipeline.corpus.rows import ParsedPrompt
 from pipeline.store.files import canonical_json
 
-# 64-bit hashes: `id` of the token ids, `content` of the messages, `group` of source and group, `group_name` of the group
-# alone (independent of the order of the sources); `grouped`: whether the row has a group.
-ROW_HASHES = np.dtype([("id", "<u8"), ("content", "<u8"), ("group", "<u8"), ("group_name", "<u8"), ("grouped", "?")])
+# 64-bit hashes: `id` of the token ids, `text` of the words (`same_text.text_id`), `group` of source and group, `group_name` of
+# the group alone (independent of the order of the sources); `grouped`: whether the row has a group.
+ROW_HASHES = np.dtype([("id", "<u8"), ("text", "<u8"), ("group", "<u8"), ("group_name", "<u8"), ("grouped", "?")])
 ACCEPTED = pa.schema(
     [("domain", pa.string()), ("tokens", pa.list_(pa.int32())), ("chat", pa.string()), ("answer", ANSWER)]
 )
@@ -37,10 +37,9 @@ def text_hash(text: str) -> int:
 
 
 def _hashes(prompt: ParsedPrompt, tokens: Sequence[int], source: int) -> tuple[int, int, int, int, bool]:
-    content = text_hash(canonical_json([dict(part) for part in (*prompt.messages, *prompt.tools)]))
     group = prompt.group
     scoped, name = (0, 0) if group is None else (text_hash(f"{source} {group}"), text_hash(group))
-    return token_hash(tokens), content, scoped, name, group is not None
+    return token_hash(tokens), int(prompt.text_id, 16), scoped, name, group is not None
 
 
 def _chat(prompt: ParsedPrompt) -> str | None:
@@ -88,8 +87,8 @@ class RowBuffer:
         bare: list[list[int]],
         answers: Sequence[StoredAnswer | None],
     ) -> None:
-        """Append rows: prompts, their token ids for the target, their bare ids for near-duplicate detection, and the recorded
-        answers that are used."""
+        """Append rows: prompts, their token ids for the target, the token ids of what near-duplicates are found by, and the
+        recorded answers that are used."""
         if not prompts:
             return
         hashes = [_hashes(prompt, ids, source) for prompt, ids in zip(prompts, tokens, strict=True)]

@@ -10,6 +10,7 @@ from itertools import takewhile
 from typing import Any
 
 from pipeline.config.corpus import PromptSource
+from pipeline.corpus.same_text import normalised, text_id
 from pipeline.errors import printable
 from pipeline.store.files import canonical_json
 
@@ -45,9 +46,15 @@ class ParsedPrompt:
 
     @property
     def comparison_text(self) -> str:
-        """The text for near-duplicate detection: all messages but system messages, which a deployment shares."""
+        """The text for near-duplicate detection: all messages, normalised, but system messages, which a deployment shares."""
         messages = (*self.messages, *(message for part in self.follow_ups for message in part))
-        return "\n".join(message.get("content", "") for message in messages if message["role"] != "system")
+        texts = [normalised(message.get("content", "")) for message in messages if message["role"] != "system"]
+        return "\n".join(texts) if any(texts) else canonical_json([dict(message) for message in messages])
+
+    @property
+    def text_id(self) -> str:
+        """Of the messages up to the first answer: chats that open alike are one prompt, whatever follows."""
+        return text_id(self.messages)
 
 
 def parse_row(value: Any, source: PromptSource) -> ParsedPrompt:

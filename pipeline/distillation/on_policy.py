@@ -105,6 +105,7 @@ def _sample(decoder: Decoder, items: Sequence[StoredCompletion], most: int, seed
     return [
         DraftCompletion(
             id=item.id,
+            text_id=item.text_id,
             split=item.split,
             domain=item.domain,
             prompt=item.prompt,

@@ -80,7 +80,7 @@ def examine_on(completions: Artifact, draft: str, settings: Settings) -> Examine
         conditions=conditions_of(completions, settings),
         hardware=hardware_class(device),
         digest=model_digest(path),
-        trained_on=trained_on_before(path) & {item.id for item in counts},
+        trained_on=trained_on_before(path).among({item.id: item.text_id for item in stored}),
     )
 
 

@@ -1,13 +1,10 @@
 """Answers whether a draft is worth using on this machine: completions of some prompts, an examination of each draft, and the
 speedup that follows from this machine's forward times. Works without a config or a store."""
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from pipeline.acceptance.figures import AcceptanceTally
 from pipeline.acceptance.schema import DomainFigures, Figure, Figures
@@ -16,6 +13,7 @@ from pipeline.config.evaluate import EvaluateConfig
 from pipeline.corpus.prompt_store import Prompt
 from pipeline.corpus.readers import SourceReader
 from pipeline.corpus.rendering import Renderer
+from pipeline.corpus.row_buffer import token_hash
 from pipeline.corpus.rows import BadRow, parse_row
 from pipeline.errors import BrokenDraft, UsageError
 from pipeline.examination.examiner import Examiner
@@ -92,14 +90,14 @@ def read_prompts(
         if not 0 < len(tokens) <= most_tokens:
             longer += 1
             continue
-        digest = hashlib.sha256(np.array(tokens, dtype="<i4").tobytes()).hexdigest()[:16]
+        digest = f"{token_hash(tokens):016x}"
         domain = min(request.domain, found[digest].domain) if digest in found else request.domain
-        found[digest] = Prompt(digest, "examination", domain, 0, tuple(tokens))
+        found[digest] = Prompt(digest, "examination", domain, 0, tuple(tokens), text_id=request.text_id)
     notes = [f"{longer} prompts left out: no token, or more than {most_tokens} tokens (context minus --max-new-tokens)"]
     notes = (notes if longer else []) + ([f"{len(bad)} rows are not prompts; the first: {bad[0]}"] if bad else [])
     if not found:
         raise UsageError(f"--prompts {path}: no prompt to complete{''.join('; ' + note for note in notes)}")
-    trained_on = pair.trained_on & found.keys()
+    trained_on = pair.trained_on.among({name: prompt.text_id for name, prompt in found.items()})
     if trained_on:
         notes.append(f"{len(trained_on)} prompts left out: a draft was trained on them")
     fresh = sorted(found.keys() - trained_on)
@@ -158,8 +156,8 @@ def probe(
 ) -> Probe:
     """Every draft on the same completions. `cost_ratio` None measures forward times here. Raises BrokenDraft if no draft
     could be examined."""
-    stored = [item.id for item in read_completions(completions, {"examination"}, sampling)]
-    ids = sorted(set(stored) - pair.trained_on)
+    stored = {item.id: item.text_id for item in read_completions(completions, {"examination"}, sampling)}
+    ids = sorted(stored.keys() - pair.trained_on.among(stored))
     if not ids:
         raise UsageError("a draft was trained on every one of these prompts; use other prompts")
     chosen = frozenset(ids[:count])  # ids are digests: a random choice that does not depend on the store's order

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.errors import UnderstudyError
+from pipeline.generation.completion_files import completion_files, open_batch, other_version
 from pipeline.generation.distributions import ENTRY_BYTES
 from pipeline.speculation.settings import GREEDY, Sampling
 from pipeline.store.atomic import replacing
@@ -26,6 +26,7 @@ _TUPLE = ["temperature", "top_k", "top_p", "min_p"]
 _COMPLETIONS = pa.schema(
     [
         ("id", pa.string()),
+        ("text_id", pa.string()),
         ("split", pa.string()),
         ("domain", pa.string()),
         ("temperature", pa.float64()),
@@ -46,6 +47,7 @@ class StoredCompletion:
     """One completion; its arrays are views of the memory-mapped file. N tokens including the lookahead, K entries each."""
 
     id: str  # of the prompt
+    text_id: str  # of the prompt, see `corpus.same_text`
     split: str
     domain: str
     sampling: Sampling  # of the tokens and of log_p
@@ -100,6 +102,7 @@ def write_shard(directory: Path, name: str, completions: Sequence[StoredCompleti
     completion_rows = pa.record_batch(
         [
             [item.id for item in completions],
+            [item.text_id for item in completions],
             [item.split for item in completions],
             [item.domain for item in completions],
             *_sampling_columns([item.sampling for item in completions]),
@@ -166,10 +169,10 @@ def _shards(
     directory: Path, splits: Collection[str] | None, sampling: Sampling | None = None, prefix: str = ""
 ) -> Iterator[tuple[Path, Any]]:
     """The completion file of each shard, with its selected rows."""
-    for path in sorted(directory.glob(f"{prefix}*.completions.arrow")):
-        batch = _open(path)
+    for path in completion_files(directory, prefix):
+        batch = open_batch(path)
         if batch.schema != _COMPLETIONS:
-            raise _other_version(path)
+            raise other_version(path)
         chosen_N = np.ones(batch.num_rows, dtype=bool)
         if splits is not None:
             chosen_N &= np.isin(batch["split"].to_pylist(), list(splits))
@@ -188,9 +191,9 @@ class _TokenColumns:
     entries (N, K, ENTRY_BYTES). UnderstudyError for a file of another version."""
 
     def __init__(self, path: Path) -> None:
-        batch = _open(path)
+        batch = open_batch(path)
         if "entries" not in batch.schema.names:
-            raise _other_version(path)
+            raise other_version(path)
         self.token = batch["token"].to_numpy()
         self.log_p = batch["log_p"].to_numpy()
         self.certain = batch["certain"].to_numpy()
@@ -203,6 +206,7 @@ class _TokenColumns:
         rows = slice(row["first"], row["first"] + row["total"])
         return StoredCompletion(
             id=row["id"],
+            text_id=row["text_id"],
             split=row["split"],
             domain=row["domain"],
             sampling=_sampling(row),
@@ -216,17 +220,3 @@ class _TokenColumns:
             rest_log_p=self.rest_log_p[rows],
             vocabulary=self.vocabulary,
         )
-
-
-def _other_version(path: Path) -> UnderstudyError:
-    return UnderstudyError(f"{path}: written by another version; delete its directory and run again")
-
-
-def _open(path: Path) -> Any:
-    try:
-        reader = pa.ipc.open_file(pa.memory_map(str(path)))
-        return reader.get_batch(0)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise UnderstudyError(
-            f"{path}: missing or damaged completion file ({error}); delete its directory and run again"
-        ) from None

@@ -142,6 +142,7 @@ class _Recorder:
         count = len(completion.tokens)
         return StoredCompletion(
             id=item.prompt.id,
+            text_id=item.prompt.text_id,
             split=item.prompt.split,
             domain=item.prompt.domain,
             sampling=item.sampling,

@@ -8,6 +8,7 @@ from pipeline.corpus.prompt_store import Chat, Prompt
 from pipeline.corpus.rendering import Renderer
 from pipeline.corpus.row_buffer import token_hash
 from pipeline.corpus.rows import BadRow, ParsedPrompt
+from pipeline.corpus.same_text import text_id
 from pipeline.generation.completion_plan import CompletionRequest, sort_requests
 from pipeline.generation.completion_store import StoredCompletion
 
@@ -64,7 +65,15 @@ def _prompt(before: Prompt, tokens: Sequence[int], chat: Chat) -> Prompt:
     """The prompt of the next turn. It keeps the split of the chat's first question, so that no draft is examined on a chat it
     was trained on."""
     name = f"{token_hash(tokens):016x}"
-    return Prompt(name, before.split, before.domain, before.cluster, tuple(tokens), chat if chat.follow_ups else None)
+    return Prompt(
+        name,
+        before.split,
+        before.domain,
+        before.cluster,
+        tuple(tokens),
+        chat if chat.follow_ups else None,
+        text_id=text_id(chat.messages),
+    )
 
 
 def _text(completion: StoredCompletion, tokenizer: Any, stop_tokens: Sequence[int]) -> str:

@@ -22,6 +22,7 @@ class DraftCompletion:
     """A completion sampled from the draft. `seed` decides which tokens of the target's distributions are sampled."""
 
     id: str  # of the prompt
+    text_id: str  # of the prompt
     split: str
     domain: str
     prompt: NDArray[np.int32]
@@ -77,6 +78,7 @@ def _stored(
         rest.append(found.rest_log_p_N)
     return StoredCompletion(
         id=row.id,
+        text_id=row.text_id,
         split=row.split,
         domain=row.domain,
         sampling=canonical(sampling),

@@ -302,6 +302,7 @@ def _is_exact(served: Served, sampling: Sampling) -> bool:
 def _stored(item: CompletionRequest, record: Record, vocabulary: int) -> StoredCompletion:
     return StoredCompletion(
         id=item.prompt.id,
+        text_id=item.prompt.text_id,
         split=item.prompt.split,
         domain=item.prompt.domain,
         sampling=item.sampling,

@@ -1,16 +1,19 @@
 """Finds a draft's model directory in an artifact, and the prompts that the draft was trained on. Torch-free.
 
-Every artifact with a draft stores it in `draft/`. `trained_on.json` beside the weights lists the ids of its training prompts,
-so that a draft is never examined on them.
+Every artifact with a draft stores it in `draft/`. `trained_on.json` beside the weights lists its training prompts, so that a
+draft is never examined on them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from pathlib import Path
 
 from pipeline.errors import UnderstudyError
 from pipeline.models.places import Places
 from pipeline.models.stored_pair import PAIR_FILE, read_pair
-from pipeline.store.files import read_json
+from pipeline.store.files import read_json, write_json
 
 TRAINED_ON = "trained_on.json"
 
@@ -29,21 +32,42 @@ def find_draft(given: Path, places: Places) -> Path:
     return path
 
 
-def trained_on(draft: Path) -> frozenset[str]:
-    """Ids of the prompts that the draft in `draft` was trained on. UnderstudyError if the file is missing."""
+@dataclass(frozen=True)
+class TrainedOn:
+    """The prompts that drafts were trained on: their ids, and the ids of their texts (`corpus.same_text`)."""
+
+    prompts: frozenset[str] = frozenset()
+    texts: frozenset[str] = frozenset()
+
+    def __or__(self, other: "TrainedOn") -> "TrainedOn":
+        return TrainedOn(self.prompts | other.prompts, self.texts | other.texts)
+
+    def among(self, text_ids: Mapping[str, str]) -> frozenset[str]:
+        """The ids of the prompts of `text_ids` (id -> id of the text) that a draft was trained on, as they are or in a text that
+        differs only in case, whitespace or punctuation."""
+        return frozenset(name for name, text in text_ids.items() if name in self.prompts or text in self.texts)
+
+    def write(self, draft: Path) -> None:
+        """Write `trained_on.json` into the draft's directory."""
+        write_json(draft / TRAINED_ON, {"prompts": sorted(self.prompts), "texts": sorted(self.texts)})
+
+
+def trained_on(draft: Path) -> TrainedOn:
+    """The prompts that the draft in `draft` was trained on. UnderstudyError if the file is missing."""
     path = draft / TRAINED_ON
     if not path.exists():
         raise UnderstudyError(
             f"{draft}: {TRAINED_ON} is missing, so the draft's training prompts are unknown and it cannot be evaluated"
         )
-    return frozenset(read_json(path)["prompts"])
+    raw = read_json(path)
+    return TrainedOn(frozenset(raw["prompts"]), frozenset(raw.get("texts", ())))
 
 
-def seen_prompts(drafts: Iterable[Path], places: Places) -> frozenset[str]:
-    """Ids of the prompts that any of `drafts` was trained on. Each is given as to `find_draft`."""
-    return frozenset().union(*(trained_on(find_draft(given, places)) for given in drafts))
+def seen_prompts(drafts: Iterable[Path], places: Places) -> TrainedOn:
+    """The prompts that any of `drafts` was trained on. Each is given as to `find_draft`."""
+    return reduce(or_, (trained_on(find_draft(given, places)) for given in drafts), TrainedOn())
 
 
-def trained_on_before(base: Path) -> frozenset[str]:
-    """Ids of the prompts that a base draft was trained on; empty if it has no such file, such as a draft from the hub."""
-    return trained_on(base) if (base / TRAINED_ON).exists() else frozenset()
+def trained_on_before(base: Path) -> TrainedOn:
+    """The prompts that a base draft was trained on; empty if it has no such file, such as a draft from the hub."""
+    return trained_on(base) if (base / TRAINED_ON).exists() else TrainedOn()

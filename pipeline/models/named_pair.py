@@ -3,11 +3,13 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import Any
 
 from pipeline.errors import UsageError
-from pipeline.models.draft_directory import trained_on_before
+from pipeline.models.draft_directory import TrainedOn, trained_on_before
 from pipeline.models.hub import fetch
 from pipeline.models.loading import choose_device, load_model, load_tokenizer, read_model_config
 from pipeline.models.shape import read_shape
@@ -26,7 +28,7 @@ class NamedPair:
     vocabulary: int  # tokens that all models share
     context: int  # shortest maximum sequence length of all models
     stop_tokens: list[int]
-    trained_on: frozenset[str]  # ids of prompts that any draft was trained on
+    trained_on: TrainedOn  # any of the drafts
 
 
 def load_named_pair(
@@ -63,7 +65,7 @@ def load_named_pair(
         vocabulary=min(shape.logits_width for shape in shapes.values()),
         context=min(shape.context for shape in shapes.values()),
         stop_tokens=stop_token_ids(target_path, tokenizer),
-        trained_on=frozenset().union(*map(trained_on_before, paths.values())),
+        trained_on=reduce(or_, map(trained_on_before, paths.values()), TrainedOn()),
     )
 
 

@@ -13,6 +13,7 @@ from pipeline.config.pair import Dtype
 from pipeline.config.stored import run_config
 from pipeline.errors import UsageError
 from pipeline.examination.on_completions import Settings, conditions_of, examine_on, open_completions
+from pipeline.generation.completion_files import text_ids
 from pipeline.judgement.decision_file import recorded_decision
 from pipeline.judgement.regression import differing
 from pipeline.models.draft_directory import trained_on_before
@@ -108,7 +109,7 @@ def _of_run(store: Store, record: RunRecord) -> Operand:
         conditions=conditions_of(generated, settings),
         hardware=str(evaluated.manifest.get("environment", {}).get("machine", "")),
         digest=draft.provides["draft"],
-        trained_on=trained_on_before(draft.path / "draft") & {item.id for item in counts},
+        trained_on=trained_on_before(draft.path / "draft").among(text_ids(generated.path, {"examination"})),
     )
     return Operand(
         label=f"{record.id} ({variant})" if variant != UNQUANTIZED else record.id,

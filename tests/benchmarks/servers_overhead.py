@@ -78,7 +78,14 @@ async def _ours(pair: Any, url: str, listed: int, seed: int) -> float:
 
     rng = random.Random(seed)
     prompts = [
-        Prompt(f"{n:016x}", "train", "d", n, tuple(rng.randrange(10, pair.vocabulary) for _ in range(INPUT)))
+        Prompt(
+            f"{n:016x}",
+            "train",
+            "d",
+            n,
+            tuple(rng.randrange(10, pair.vocabulary) for _ in range(INPUT)),
+            text_id=f"{n:016x}",
+        )
         for n in range(PROMPTS)
     ]
     config = ServerConfig.model_validate({"endpoints": [url], "logprobs": listed, "concurrency": CONCURRENCY})

@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from pipeline.generation.completion_files import text_ids
+from pipeline.models.draft_directory import TrainedOn, trained_on
 from pipeline.store.files import content_key
 from tests.integration.conftest import RUN, SMOKE, Ended, Place, Smoke, rename_token, replace_bytes
 
@@ -211,13 +213,18 @@ def test_a_directory_that_is_no_generate_artifact_is_named(smoke: Smoke, baselin
 def test_a_draft_that_was_trained_on_the_prompts_is_refused(
     smoke: Smoke, baseline: tuple[Path, Ended], tmp_path: Path
 ) -> None:
-    """Prompts in the draft's `trained_on.json` are left out, as in the gate; with none left there is no pass."""
+    """Prompts in the draft's `trained_on.json`, by tokens or by words, are left out, as in the gate; with none left there is no
+    pass."""
     ids = sorted(row["id"] for row in json.loads(baseline[0].read_text())["prompts"])
+    texts = text_ids(smoke.place.artifact("generate"), {"examination"})
     copied = shutil.copytree(smoke.place.artifact("distill") / "draft", tmp_path / "learnt")
-    known = json.loads((copied / "trained_on.json").read_text())["prompts"]
+    known = trained_on(copied)
     ends = []
-    for learnt in (ids[:5], ids):
-        (copied / "trained_on.json").write_text(json.dumps({"prompts": [*known, *learnt]}))
+    for learnt in (
+        TrainedOn(frozenset(ids[:2]), frozenset(texts[name] for name in ids[2:5])),
+        TrainedOn(texts=frozenset(texts[name] for name in ids)),
+    ):
+        (known | learnt).write(copied)
         ends.append(_check(smoke.place, copied, baseline[0]))
 
     assert [0, 3] == [ended.code for ended in ends], ends[0].err + ends[1].err

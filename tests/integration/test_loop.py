@@ -9,6 +9,7 @@ import pytest
 
 from pipeline.config.loading import load_config
 from pipeline.examination.examiner import Examiner
+from pipeline.generation.completion_files import text_ids
 from pipeline.generation.completion_store import StoredCompletion, read_completions
 from pipeline.models.draft_directory import trained_on, trained_on_before
 from pipeline.models.loading import choose_device, load_model
@@ -172,14 +173,16 @@ def test_prompts_are_used_for_what_they_were_split_for(smoke: Smoke) -> None:
     place, config = smoke.place, load_config(SMOKE)
     pair = read_pair(place.artifact("pair"), model_places(config.pair))
     ids = {split: {item.id for item in _stored(place, split)} for split in ("train", "dev", "examination")}
-    seen = trained_on(place.artifact("distill") / "draft") - trained_on_before(pair.path("draft"))
+    texts = {split: set(text_ids(place.artifact("generate"), {split}).values()) for split in ids}
+    seen, before = trained_on(place.artifact("distill") / "draft"), trained_on_before(pair.path("draft"))
     figures = {job: _figures(place, job) for job in ("distill", "quantize/int8")}
     sampling = Sampling.from_config(config.sampling)
     examiner = Examiner(sampling, config.evaluate, pair.vocabulary, count_as="user")
     model = load_model(place.artifact("distill") / "draft", "float32", choose_device("cpu"))
     expected = examiner.summary(model, list(_stored(place, "dev", sampling)))
 
-    assert ids["train"] == seen
+    assert (ids["train"], texts["train"]) == (seen.prompts - before.prompts, seen.texts - before.texts)
+    assert not texts["train"] & (texts["dev"] | texts["examination"])
     assert not ids["train"] & (ids["dev"] | ids["examination"])
     assert len(list(_stored(place, "train"))) == figures["distill"]["train_completions"]
     for found in (

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.models.draft_directory import TRAINED_ON
+from pipeline.generation.completion_files import text_ids
+from pipeline.models.draft_directory import TrainedOn
 from tests.integration.conftest import Ended, Smoke, replace_bytes
 
 
@@ -177,9 +178,10 @@ def test_prompts_that_a_draft_learnt_are_left_out(
     stored = found["draft"]["figures"]["prompts"]
     completions = ("--draft", tmp_path / "seen", "--completions", smoke.place.artifact("generate"), "--cost-ratio", 0.1)
 
-    (tmp_path / "seen" / TRAINED_ON).write_text(json.dumps({"prompts": examined[:5]}))
+    texts = text_ids(smoke.place.artifact("generate"), {"examination"})
+    TrainedOn(frozenset(examined[:2]), frozenset(texts[name] for name in examined[2:5])).write(tmp_path / "seen")
     some = _probe(smoke, *completions)
-    (tmp_path / "seen" / TRAINED_ON).write_text(json.dumps({"prompts": examined}))
+    TrainedOn(texts=frozenset(texts.values())).write(tmp_path / "seen")
     every = _probe(smoke, *completions)
 
     assert 0 == some.code, some.err

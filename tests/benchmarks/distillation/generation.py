@@ -45,7 +45,9 @@ def _ours(target: Any, regime: Any, some: list[Any], batch: int, turn: int) -> f
     from pipeline.progress import Progress
     from pipeline.speculation.settings import Sampling
 
-    prompts = [Prompt(item.id, "train", item.domain, 0, tuple(item.prompt.tolist())) for item in some]
+    prompts = [
+        Prompt(item.id, "train", item.domain, 0, tuple(item.prompt.tolist()), text_id=item.text_id) for item in some
+    ]
     config = regime.config.generate
     settings = GenerationSettings(
         sampling=Sampling(),

@@ -228,7 +228,7 @@ def test_messages_of_an_api_are_read() -> None:
     parsed = {"id": "1", "function": {"name": "weather", "arguments": {"city": "Rome"}}}
     assert "What is\nthe weather?" == found.messages[0]["content"]
     assert {"role": "assistant", "tool_calls": [parsed]} == found.messages[1]
-    assert "What is\nthe weather?\n\nsunny" == found.comparison_text
+    assert "what is the weather\n\nsunny" == found.comparison_text
     image = [{"type": "image_url", "image_url": {"url": "x"}}]
     with pytest.raises(BadRow, match="'messages\\[1\\]' has a part of type image_url"):
         parse_row({"messages": [{"role": "user", "content": image}]}, SOURCE)
@@ -420,4 +420,4 @@ def test_a_chat_is_compared_by_all_its_questions() -> None:
     """Two chats that differ in the greeting and then ask the same are near-duplicates and stay in one cluster."""
     found = parse_row({"turns": ["hello", "what is a draft?"]}, EVERY)
 
-    assert "hello\nwhat is a draft?" == found.comparison_text
+    assert "hello\nwhat is a draft" == found.comparison_text

@@ -69,6 +69,7 @@ def test_stored_log_p_is_compared_for_every_token(model: ServedModel, shift: flo
         items.append(
             StoredCompletion(
                 id=str(number),
+                text_id="t",
                 split="examination",
                 domain="d",
                 sampling=Sampling(),

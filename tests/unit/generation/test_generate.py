@@ -35,7 +35,7 @@ def prompts() -> list[Prompt]:
     generator = np.random.default_rng(0)
     splits = ["train", "examination", "train", "dev", "examination", "train", "examination", "train"]
     return [
-        Prompt(f"{n:016x}", split, "code", n, tuple(generator.integers(2, 32, 1 + 2 * n % 7).tolist()))
+        Prompt(f"{n:016x}", split, "code", n, tuple(generator.integers(2, 32, 1 + 2 * n % 7).tolist()), text_id="t")
         for n, split in enumerate(splits)
     ]
 
@@ -133,7 +133,7 @@ def test_a_plan_is_sorted_as_its_requests_are(
 ) -> None:
     """Indices are sorted as the requests themselves would be, and shards are cut in the same places."""
     made = [
-        Prompt(hashlib.sha256(bytes([n])).hexdigest()[:16], split, "d", n, (5,) * length)
+        Prompt(hashlib.sha256(bytes([n])).hexdigest()[:16], split, "d", n, (5,) * length, text_id="t")
         for n, (split, length) in enumerate(shapes)
     ]
     plan = plan_completions(made, SAMPLED, examined, train_at)
@@ -255,7 +255,7 @@ def test_similar_prompts_get_different_completions(model: Any, tmp_path: Path) -
     with torch.no_grad():
         model = tiny_llama(3, layers=1)
         model.lm_head.weight.zero_()  # every token is equally likely, whatever came before
-    prompts = [Prompt(f"{n:016x}", "train", "code", n, (2 + n, 3)) for n in range(4)]
+    prompts = [Prompt(f"{n:016x}", "train", "code", n, (2 + n, 3), text_id="t") for n in range(4)]
     _generate(model, prompts, tmp_path)
     assert 4 == len({tuple(item.tokens.tolist()) for item in read_completions(tmp_path)})
 
@@ -266,7 +266,7 @@ def test_what_is_kept_is_drawn_anew_at_each_token(model: Any, tmp_path: Path) ->
     with torch.no_grad():
         model = tiny_llama(3, layers=1)
         model.lm_head.weight.zero_()
-    prompts = [Prompt(f"{n:016x}", "train", "code", n, (2 + n, 3)) for n in range(4)]
+    prompts = [Prompt(f"{n:016x}", "train", "code", n, (2 + n, 3), text_id="t") for n in range(4)]
     settings = replace(SETTINGS, sampling=Sampling(), max_new_tokens=12)
     generate(model, plan_completions(prompts, Sampling()), settings, 32, [], tmp_path, quiet())
     found = list(read_completions(tmp_path))

@@ -28,7 +28,7 @@ def _tokenizer(template: str = TEMPLATE) -> Any:
 
 
 def _request(name: str, sampling: Sampling = HOT, chat: Chat | None = CHAT, number: int = 0) -> CompletionRequest:
-    return CompletionRequest(Prompt(name, "train", "code", 7, (3, 9), chat), sampling, number)
+    return CompletionRequest(Prompt(name, "train", "code", 7, (3, 9), chat, text_id="t"), sampling, number)
 
 
 def _said(*tokens: int, stopped: bool = True) -> StoredCompletion:

@@ -33,7 +33,8 @@ def generated(
     """What a target said, as it was stored, and the same as if another had written it."""
     generator, out = np.random.default_rng(0), tmp_path_factory.mktemp("said")
     prompts = [
-        Prompt(f"{n:016x}", "train", "code", n, tuple(generator.integers(2, 32, 2 + n).tolist())) for n in range(6)
+        Prompt(f"{n:016x}", "train", "code", n, tuple(generator.integers(2, 32, 2 + n).tolist()), text_id="t")
+        for n in range(6)
     ]
     wanted = plan_completions(prompts, SAMPLING)
     generate(target, wanted, SETTINGS, 32, range(24, 32), out, quiet())
@@ -42,6 +43,7 @@ def generated(
     return said, [
         DraftCompletion(
             id=item.id,
+            text_id=item.text_id,
             split=item.split,
             domain=item.domain,
             prompt=item.prompt,
@@ -81,7 +83,9 @@ def test_a_given_text_gets_the_targets_distributions(target: Any) -> None:
     """For any text, each position has the target's distribution at temperature 1 and log p under the sampling settings."""
     generator = np.random.default_rng(1)
     prompt, tokens = generator.integers(2, 32, 4).astype(np.int32), generator.integers(2, 32, 6).astype(np.int32)
-    written = DraftCompletion(id="a", split="train", domain="code", prompt=prompt, tokens=tokens, stopped=False, seed=0)
+    written = DraftCompletion(
+        id="a", text_id="t", split="train", domain="code", prompt=prompt, tokens=tokens, stopped=False, seed=0
+    )
     (found,) = score(target, [written], SAMPLING, 31, "top_k", 32, 100)
     logits_TV = full_logits(target, [*prompt, *tokens])[len(prompt) - 1 : -1]
     ids, log_p = unpack(found.entries, found.certain, found.rest_log_p, 32)
@@ -95,7 +99,9 @@ def test_a_given_text_gets_the_targets_distributions(target: Any) -> None:
 def test_a_greedy_text_is_stored_as_greedy(target: Any) -> None:
     """Temperature 0 is stored in its canonical form."""
     prompt, tokens = np.array([3], np.int32), np.array([4], np.int32)
-    item = DraftCompletion(id="a", split="train", domain="code", prompt=prompt, tokens=tokens, stopped=True, seed=0)
+    item = DraftCompletion(
+        id="a", text_id="t", split="train", domain="code", prompt=prompt, tokens=tokens, stopped=True, seed=0
+    )
     (found,) = score(target, [item], Sampling(0.0, top_k=5), 3, "sampled", 32, 100)
 
     assert GREEDY == found.sampling

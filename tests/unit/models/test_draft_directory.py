@@ -6,7 +6,14 @@ import pytest
 
 from pipeline.config.pair import PairConfig
 from pipeline.errors import UnderstudyError
-from pipeline.models.draft_directory import TRAINED_ON, find_draft, trained_on, trained_on_before
+from pipeline.models.draft_directory import (
+    TRAINED_ON,
+    TrainedOn,
+    find_draft,
+    seen_prompts,
+    trained_on,
+    trained_on_before,
+)
 from pipeline.models.places import model_places
 from pipeline.store.files import write_json
 
@@ -48,6 +55,18 @@ def test_a_draft_without_training_prompts_cannot_be_evaluated(tmp_path: Path) ->
     """A trained draft must have trained_on.json; a base draft from elsewhere need not."""
     with pytest.raises(UnderstudyError, match=r"trained_on\.json is missing"):
         trained_on(tmp_path)
-    assert frozenset() == trained_on_before(tmp_path)
-    write_json(tmp_path / TRAINED_ON, {"prompts": ["a", "b"]})
-    assert frozenset("ab") == trained_on(tmp_path) == trained_on_before(tmp_path)
+    assert TrainedOn() == trained_on_before(tmp_path)
+    given = TrainedOn(frozenset("ab"), frozenset("xy"))
+    given.write(tmp_path)
+    assert given == trained_on(tmp_path) == trained_on_before(tmp_path)
+
+
+def test_a_draft_has_seen_prompts_by_their_tokens_or_their_words(tmp_path: Path) -> None:
+    """A list without texts, of an older draft, knows tokens only; several drafts together have seen what each has."""
+    drafts = [_model(tmp_path / name) for name in ("one", "other")]
+    write_json(drafts[0] / TRAINED_ON, {"prompts": ["a"]})
+    TrainedOn(frozenset("b"), frozenset("xy")).write(drafts[1])
+    examined = {"a": "x", "b": "other words", "c": "y", "d": "z"}
+
+    assert {"a"} == trained_on(drafts[0]).among(examined)
+    assert {"a", "b", "c"} == seen_prompts(drafts, REFERENCE).among(examined)

@@ -11,6 +11,7 @@ import pytest
 
 from pipeline.config.loading import parse_config
 from pipeline.corpus.prompt_store import PROMPTS, Prompt, read_prompts
+from pipeline.corpus.same_text import text_id
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.progress import Progress
 from pipeline.running.context import Outcome
@@ -97,7 +98,17 @@ def test_prompts_are_read_back(run: Run) -> None:
     ]
     digest = hashlib.sha256(pa.array(words, pa.int32()).buffers()[1].to_pybytes()[: 4 * len(words)]).hexdigest()[:16]
 
-    assert Prompt(digest, prompts[0].split, "default", 0, tuple(words)) == prompts[0]
+    assert (
+        Prompt(
+            digest,
+            prompts[0].split,
+            "default",
+            0,
+            tuple(words),
+            text_id=text_id([{"role": "user", "content": _texts(1)[0]}]),
+        )
+        == prompts[0]
+    )
     assert list(range(30)) == [prompt.cluster for prompt in prompts]
     assert [p for p in prompts if p.split == "dev"] == read_prompts(out, ["dev"])
     with pytest.raises(ValueError, match="no such split: test"):
@@ -154,6 +165,53 @@ def test_near_duplicates_never_straddle_splits(run: Run) -> None:
 
     assert (20, 20) == (outcome.figures["near_duplicates"], outcome.figures["clusters"])
     assert splits[:20] == splits[20:]
+
+
+def _typed_otherwise(text: str) -> list[str]:
+    return [text.upper(), text.replace(" ", "  ") + "\n", f"{text}!", text.replace(" ", ", ")]
+
+
+def test_what_is_typed_otherwise_never_straddles_splits(run: Run) -> None:
+    """Of short prompts that differ in case, whitespace and punctuation: those without content of their own are dropped as
+    near-duplicates, and the others are in the first one's split."""
+    texts = [f"explain {words}" for words in _texts(40, words=3)]
+    outcome, out = run([{"prompt": typed} for text in texts for typed in (text, *_typed_otherwise(text))])
+    splits = [prompt.split for prompt in read_prompts(out)]
+
+    counts = tuple(outcome.figures[name] for name in ("clusters", "exact_duplicates", "near_duplicates"))
+    assert (40, 40, 80) == counts  # the tokenizer of these tests does not see whitespace
+    assert splits[::2] == splits[1::2]
+
+
+@pytest.mark.parametrize("way", range(4))
+def test_what_is_typed_otherwise_next_week_is_in_the_same_split(run: Run, way: int) -> None:
+    """Also where the two are never in one corpus."""
+    texts = [f"explain {words}" for words in _texts(40, words=3)]
+    before, after = (
+        [prompt.split for prompt in read_prompts(run([{"prompt": typed} for typed in rows])[1])]
+        for rows in (texts, [_typed_otherwise(text)[way] for text in texts])
+    )
+
+    assert before == after
+
+
+def test_chats_that_open_with_the_same_words_share_a_split(run: Run) -> None:
+    """Whatever follows, because the opening is a prompt of its own; so does a plain prompt with these words."""
+    texts, later = _texts(30, words=3), _texts(60)
+    chats = [{"turns": [text, later[number]]} for number, text in enumerate(texts)]
+    others = [{"turns": [f"{text.upper()}?", later[30 + number]]} for number, text in enumerate(texts)]
+    _, out = run(chats, others, [{"prompt": f"({text})"} for text in texts], sources=_every_turn(2) + _plain(2))
+    splits = [prompt.split for prompt in read_prompts(out)]
+
+    assert splits[:30] == splits[30:60] == splits[60:]
+
+
+def _every_turn(count: int) -> list[dict[str, Any]]:
+    return [{"path": f"prompts{number}.jsonl", "every_turn": True} for number in range(count)]
+
+
+def _plain(number: int) -> list[dict[str, Any]]:
+    return [{"path": f"prompts{number}.jsonl"}]
 
 
 def test_groups_never_straddle_splits(run: Run) -> None:

@@ -1,0 +1,41 @@
+"""The files of a completion store, and which prompts they are of. Torch-free, unlike `completion_store.py`."""
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.errors import UnderstudyError
+
+
+def completion_files(directory: Path, prefix: str = "") -> list[Path]:
+    """The completion file of each complete shard whose name begins with `prefix`, in order."""
+    return sorted(directory.glob(f"{prefix}*.completions.arrow"))
+
+
+def text_ids(directory: Path, splits: Collection[str]) -> dict[str, str]:
+    """The text id of every prompt of these splits that has a completion, by the prompt's id."""
+    found: dict[str, str] = {}
+    for path in completion_files(directory):
+        batch = open_batch(path)
+        if "text_id" not in batch.schema.names:
+            raise other_version(path)
+        rows = zip(*(batch[name].to_pylist() for name in ("id", "text_id", "split")), strict=True)
+        found.update((name, text) for name, text, split in rows if split in splits)
+    return found
+
+
+def open_batch(path: Path) -> Any:
+    """The rows of one file, memory-mapped. UnderstudyError if it is missing or damaged."""
+    try:
+        reader = pa.ipc.open_file(pa.memory_map(str(path)))
+        return reader.get_batch(0)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise UnderstudyError(
+            f"{path}: missing or damaged completion file ({error}); delete its directory and run again"
+        ) from None
+
+
+def other_version(path: Path) -> UnderstudyError:
+    return UnderstudyError(f"{path}: written by another version; delete its directory and run again")
