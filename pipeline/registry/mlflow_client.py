@@ -19,13 +19,13 @@ from typing import Any
 from pipeline.config.credentials import LOGIN, credentials_in
 from pipeline.config.root import Config
 from pipeline.errors import RegistryUnavailable, UnderstudyError, UsageError
+from pipeline.registry import sqlite_file
 from pipeline.registry.relocation import FOLDER, relocate
 from pipeline.store.artifacts import Store
 
 PROBE_SECONDS = 4.0
 MISSING = "RESOURCE_DOES_NOT_EXIST"
 EXISTS = "RESOURCE_ALREADY_EXISTS"
-_SQLITE = "sqlite:///"
 _ADDRESSES = ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI")
 _ENVIRONMENT = {  # MLflow's own defaults retry for minutes; values set by the user are kept
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
@@ -62,7 +62,7 @@ class Location:
     @property
     def exists(self) -> bool:
         """Whether there is a database file; for anything else than a file, only MLflow can tell."""
-        return not self.uri.startswith(_SQLITE) or Path(self.uri.removeprefix(_SQLITE)).is_file()
+        return not self.uri.startswith(sqlite_file.PREFIX) or sqlite_file.path_of(self.uri).is_file()
 
     @property
     def is_own(self) -> bool:
@@ -72,7 +72,7 @@ class Location:
 
 def store_database(store: Store) -> str:
     """The URI of the database inside a store."""
-    return f"{_SQLITE}{store.root / FOLDER / 'mlflow.db'}"
+    return sqlite_file.uri_of(store.root / FOLDER / "mlflow.db")
 
 
 def addresses_with_credentials() -> dict[str, str]:
@@ -90,9 +90,9 @@ def tracking_location(config: Config, store: Store) -> Location:
         raise UsageError(f"{name}: {mistake}")
     uri = config.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI") or store_database(store)
     artifacts: Path | None = store.root / FOLDER / "artifacts"
-    if uri.startswith(_SQLITE):
-        database = Path(uri.removeprefix(_SQLITE)).absolute()
-        uri, artifacts = f"{_SQLITE}{database}", database.parent / "artifacts"
+    if uri.startswith(sqlite_file.PREFIX):
+        database = sqlite_file.path_of(uri)
+        uri, artifacts = sqlite_file.uri_of(database) + sqlite_file.options_of(uri), database.parent / "artifacts"
     elif uri.startswith(("http://", "https://")):
         uri, artifacts = uri.rstrip("/"), None
     return Location(uri, artifacts, config.tracking.experiment, store)
@@ -120,12 +120,13 @@ def _open(location: Location) -> Any:
         logging.getLogger(name).setLevel(logging.ERROR)
     # It prints a database error with its SQL before raising it; `answering` reports the error in one line.
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
-    if not location.uri.startswith(_SQLITE):
+    if not location.uri.startswith(sqlite_file.PREFIX):
         return MlflowClient(tracking_uri=location.uri, registry_uri=location.uri)
-    Path(location.uri.removeprefix(_SQLITE)).parent.mkdir(parents=True, exist_ok=True)
-    with location.lock_in.lock("mlflow"):  # two processes must not migrate the same new file at once
+    path = sqlite_file.path_of(location.uri)
+    with location.lock_in.lock("mlflow"), sqlite_file.opening(location.uri):
+        sqlite_file.make(path, path.parent / "artifacts")
         if location.is_own:
-            relocate(Path(location.uri.removeprefix(_SQLITE)), location.lock_in.root)
+            relocate(path, location.lock_in.root)
         client = MlflowClient(tracking_uri=location.uri, registry_uri=location.uri)
         # Both stores, tracking and registry, open the file at their first use.
         client.get_experiment("0")

@@ -5,6 +5,7 @@ process ids. A killed process leaves its temporary file behind: `Store.commit` d
 (`PARTIAL`), and `remove_left_behind` deletes those of processes that have ended.
 """
 
+import glob
 import os
 import secrets
 import shutil
@@ -59,11 +60,21 @@ def replacing(path: Path) -> Iterator[Path]:
 @contextmanager
 def replacing_directory(path: Path) -> Iterator[Path]:
     """As `replacing`, for a directory, which is not synced. `path` must not exist, or be an empty directory."""
+    with temporary_directory(path) as partial:
+        yield partial
+        partial.rename(path)
+
+
+@contextmanager
+def temporary_directory(path: Path) -> Iterator[Path]:
+    """An empty directory beside `path`, removed at the end. Those of processes that were killed are removed before."""
+    for stray in path.parent.glob(f".{glob.escape(path.name)}{PARTIAL[1:]}"):
+        if stray.is_dir() and is_gone(_tag_of(stray), stray, _DAY):
+            shutil.rmtree(stray, ignore_errors=True)
     partial = temporary_name(path)
     partial.mkdir()
     try:
         yield partial
-        partial.rename(path)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 

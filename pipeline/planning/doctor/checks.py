@@ -8,11 +8,12 @@ from pipeline.planning.doctor.compiled import compiled
 from pipeline.planning.doctor.libraries import libraries
 from pipeline.planning.doctor.machine import accelerator, machine
 from pipeline.planning.doctor.services import credentials, hub, registry, storage
+from pipeline.registry.sqlite_file import uri_of
 
 
 def checks(store: Path) -> list[Check]:
     """What this machine has and lacks for runs in `store`, which need not exist. Changes nothing."""
-    tracking = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{store}/mlflow/mlflow.db"
+    tracking = os.environ.get("MLFLOW_TRACKING_URI") or uri_of(store.absolute() / "mlflow" / "mlflow.db")
     return [
         *machine(),
         accelerator(),

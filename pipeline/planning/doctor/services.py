@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from pipeline.planning.doctor.check import GIB, Check, Mark, first_line, nearest
+from pipeline.registry import sqlite_file
 
 _PROBE_SECONDS = 1.0
 _DISK_NEEDED_GIB, _DISK_WANTED_GIB = 0.5, 5.0
@@ -39,8 +40,8 @@ def credentials() -> list[Check]:
 
 def registry(uri: str) -> Check:
     """Whether the registry answers. What is shown never holds the user or password of the URI."""
-    if uri.startswith("sqlite:///"):
-        return _database(Path(uri.removeprefix("sqlite:///")))
+    if uri.startswith(sqlite_file.PREFIX):
+        return _database(sqlite_file.path_of(uri))
     parts = urlsplit(uri)
     if parts.scheme not in ("http", "https"):
         return Check("registry", "note", f"{parts.scheme or 'a path'}: not contacted; from MLFLOW_TRACKING_URI")
