@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from pipeline.servers.answer_bytes import most_bytes
 from pipeline.servers.answers import Generated, LikeliestTokens, Scored
 from pipeline.servers.api import GenerateRequest, ScoreRequest
 from pipeline.servers.endpoint import Endpoint
@@ -65,11 +66,11 @@ class AskingByToken(Asking):
         """The scoring of a token that comes without log-probabilities, from the list of the likeliest, or of all tokens."""
         path, body = self.api.list_instead(request, self.model)
         try:
-            return self.api.read_scored(
-                request, await self._post(endpoint, path, body), self.vocabulary
-            ), request.tokens
+            answer = await self._post(endpoint, path, body, most_bytes(request.tokens, request.kept))
+            return self.api.read_scored(request, answer, self.vocabulary), request.tokens
         except Incomplete:
-            answer = await self._post(endpoint, path, body | {"n_probs": _EVERY_TOKEN})
+            most = most_bytes(request.tokens + self.vocabulary, request.kept)
+            answer = await self._post(endpoint, path, body | {"n_probs": _EVERY_TOKEN}, most)
             return self.api.read_scored(request, answer, self.vocabulary), 2 * request.tokens
 
 

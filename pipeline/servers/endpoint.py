@@ -3,26 +3,33 @@
 Does not retry; `pool.py` does. Does not know what is asked.
 """
 
+import asyncio
+import errno
 import json
 import os
 import ssl
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
 
 from pipeline.config.server import UNIX, EndpointConfig, ServerConfig
 from pipeline.errors import UnderstudyError, UsageError
+from pipeline.servers import answer_bytes
+from pipeline.servers.answer_bytes import TooMuch
 
 _QUOTED = 200  # characters of an answer that is quoted in a message
-_READ = 1 << 16  # bytes of an answer that is not JSON
+_READ = 1 << 16  # bytes of an answer that is not JSON, and of an error
+_FACTS = 1 << 23  # bytes of what a server says of itself: models, properties, a chat template
 _LONGEST_PAUSE = 86_400.0
 _GET_SECONDS = 30.0  # for what needs no computation
-# Idle connections are closed before the server does it (uvicorn: after 5 s): a request on a connection that the server is just
-# closing is lost.
+# Idle connections are closed before the server does it (uvicorn: after 5 s). Where this process is busy, the server is faster.
 _IDLE_SECONDS = 3.0
+_REUSED = "reused"  # key of a request's trace: whether it went over a connection that had been used before
 
 
 class Unavailable(UnderstudyError):
@@ -64,9 +71,13 @@ class Endpoint:
             else aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_SECONDS, ttl_dns_cache=60, ssl=self._tls())
         )
         self._base = "http://localhost" if is_unix else self.url
+        trace = aiohttp.TraceConfig()
+        trace.on_connection_reuseconn.append(_note_reuse)
         self._session = aiohttp.ClientSession(
             connector=connector,
-            headers=self._headers(),
+            headers={"Accept-Encoding": "identity"} | self._headers(),
+            auto_decompress=False,
+            trace_configs=[trace],
         )
 
     def _tls(self) -> ssl.SSLContext | bool:
@@ -79,23 +90,21 @@ class Endpoint:
 
     async def get(self, path: str) -> Any:
         """The JSON at `path`, which a server has at hand. Raises as `post` does."""
-        return await self._ask("GET", path, None, min(_GET_SECONDS, self._timeout))
+        return await self._ask("GET", path, None, min(_GET_SECONDS, self._timeout), _FACTS)
 
-    async def post(self, path: str, body: dict[str, Any]) -> Any:
-        """The answer's JSON. Unavailable, AnswerLost, Overloaded or RequestRefused."""
-        return await self._ask("POST", path, body, self._timeout)
+    async def post(self, path: str, body: dict[str, Any], most: int = _FACTS) -> Any:
+        """The answer's JSON, of at most `most` bytes. Unavailable, AnswerLost, Overloaded or RequestRefused."""
+        return await self._ask("POST", path, body, self._timeout, most)
 
-    async def _ask(self, method: str, path: str, body: dict[str, Any] | None, seconds: float) -> Any:
-        assert self._session is not None  # opened
-        timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=min(_GET_SECONDS, seconds))
+    async def _ask(self, method: str, path: str, body: dict[str, Any] | None, seconds: float, most: int) -> Any:
+        """`seconds` count to the last byte, so an answer that comes in small pieces ends too."""
         try:
-            async with self._session.request(
-                method, self._base + path, json=body, allow_redirects=False, timeout=timeout
-            ) as answer:
-                raw = await answer.read()
-                status, headers = answer.status, answer.headers
+            async with asyncio.timeout(seconds):
+                status, headers, raw = await self._received(method, path, body, seconds, most)
         except TimeoutError:
             raise AnswerLost(f"{self.url}: no complete answer within {seconds:g} s") from None
+        except TooMuch as error:
+            raise AnswerLost(f"{self.url}: {error}") from None
         except (aiohttp.ClientConnectorCertificateError, ssl.SSLError) as error:
             raise UsageError(
                 f"{self.url}: its certificate is not valid here ({self._brief(str(error))}); set SSL_CERT_FILE to the file of "
@@ -113,6 +122,30 @@ class Endpoint:
                 f"{self.url}: HTTP {status}: it redirects {path} to {elsewhere}; write the URL of the server itself"
             )
         raise self._error(status, headers.get("Retry-After"), path, raw)
+
+    async def _received(
+        self, method: str, path: str, body: dict[str, Any] | None, seconds: float, most: int
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        """Status, headers and body. A request over an idle connection that the server was just closing is sent again: no byte of
+        an answer came."""
+        assert self._session is not None  # opened
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=min(_GET_SECONDS, seconds))
+        while True:
+            trace = dict[str, bool]()
+            try:
+                async with self._session.request(
+                    method,
+                    self._base + path,
+                    json=body,
+                    allow_redirects=False,
+                    timeout=timeout,
+                    trace_request_ctx=trace,
+                ) as answer:
+                    raw = await answer_bytes.read(answer, most if answer.status == 200 else _READ)
+                    return answer.status, answer.headers, raw
+            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
+                if _REUSED not in trace or not _is_stale(error):
+                    raise
 
     def _json(self, raw: bytes) -> Any:
         try:
@@ -167,6 +200,17 @@ class Endpoint:
         """The beginning of what a server said, in one line. A gateway may repeat the token that it was sent."""
         text = " ".join((text.replace(self._token, "[token]") if self._token else text).split())
         return text if len(text) <= _QUOTED else text[:_QUOTED] + "..."
+
+
+async def _note_reuse(session: aiohttp.ClientSession, context: SimpleNamespace, params: object) -> None:
+    context.trace_request_ctx[_REUSED] = True
+
+
+def _is_stale(error: aiohttp.ClientError) -> bool:
+    """Whether the connection ended before the first byte of an answer. A refused connection is another error."""
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return isinstance(error.message, str)  # else it is the part of the headers that came
+    return isinstance(error, OSError) and error.errno in (errno.ECONNRESET, errno.EPIPE)
 
 
 def _why(error: OSError) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pipeline.errors import UsageError
+from pipeline.servers.answer_bytes import most_bytes
 from pipeline.servers.answers import Generated, Scored
 from pipeline.servers.api import Api, GenerateRequest, ScoreRequest
 from pipeline.servers.endpoint import Endpoint, RequestRefused, Unavailable
@@ -87,17 +88,19 @@ class Asking:
         left out, so that the server's defaults apply."""
         path, body = self.api.generate(request, self.model)
         body = {key: value for key, value in body.items() if key not in without}
-        found = self.api.read_generated(request, await self._post(endpoint, path, body), self.vocabulary)
+        answer = await self._post(endpoint, path, body, most_bytes(request.tokens, request.kept))
+        found = self.api.read_generated(request, answer, self.vocabulary)
         return found, len(request.prompt) + len(found.tokens_N)
 
     async def score(self, endpoint: Endpoint, request: ScoreRequest) -> tuple[Scored, int]:
         """The log-probabilities, and the tokens that they took. BadAnswer, or as `Endpoint.post`."""
         path, body = self.api.score(request, self.model)
-        return self.api.read_scored(request, await self._post(endpoint, path, body), self.vocabulary), request.tokens
+        answer = await self._post(endpoint, path, body, most_bytes(request.tokens, request.kept))
+        return self.api.read_scored(request, answer, self.vocabulary), request.tokens
 
-    async def _post(self, endpoint: Endpoint, path: str, body: dict[str, Any]) -> Any:
+    async def _post(self, endpoint: Endpoint, path: str, body: dict[str, Any], most: int) -> Any:
         try:
-            return await endpoint.post(path, body)
+            return await endpoint.post(path, body, most)
         except RequestRefused as error:
             if self.api.too_many_logprobs(str(error)):
                 wanted = body.get("logprobs") or body.get("prompt_logprobs")

@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import resource
 import socket
 import ssl
 import subprocess
 import threading
+import zlib
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -20,6 +22,7 @@ from hypothesis import strategies as st
 import pipeline.servers.endpoint as endpoint_module
 from pipeline.config.server import EndpointConfig, ServerConfig
 from pipeline.errors import EXIT_FAILURE, EXIT_USAGE, UnderstudyError, UsageError
+from pipeline.servers.answer_bytes import most_bytes
 from pipeline.servers.endpoint import AnswerLost, Endpoint, Overloaded, RequestRefused, Unavailable
 from pipeline.servers.target import read_model
 from tests.standin_server import FAULTS, StandIn, overloaded, running
@@ -347,3 +350,99 @@ def test_the_model_is_chosen_by_name() -> None:
         assert found == read("big", server)
         with pytest.raises(UsageError, match="it does not serve small, but big"):
             read("small", server)
+
+
+async def _endless(request: web.Request, raw: bytes) -> web.StreamResponse:
+    """As fast as it can, without end."""
+    answer = web.StreamResponse(headers={"Content-Type": "application/json"})
+    await answer.prepare(request)
+    with contextlib.suppress(ConnectionError):
+        while True:
+            await answer.write(b" " * (1 << 16))
+    return answer
+
+
+def _packed(megabytes: int, packing: str) -> Any:
+    pack = zlib.compressobj(wbits=31)  # gzip, made without the whole of it in memory
+    spaces = b"".join(pack.compress(b" " * 1_000_000) for _ in range(megabytes))
+    body = spaces + pack.compress(b'{"choices": []}') + pack.flush()
+
+    async def fault(request: web.Request, raw: bytes) -> web.StreamResponse:
+        assert "identity" == request.headers["Accept-Encoding"]
+        return web.Response(body=body, headers={"Content-Encoding": packing})
+
+    return fault
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (_endless, "the answer is larger than"),
+        (_packed(400, "gzip"), "the answer is larger than"),
+        (_packed(1, "br"), "the answer is packed as 'br', which was not asked for"),
+    ],
+    ids=["endless", "gzip bomb", "unknown packing"],
+)
+def test_an_answer_has_a_bound(fault: Any, said: str) -> None:
+    """It follows from the request. What is beyond it is neither received nor inflated: it would fill the memory."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with running(_faulty(fault)) as server, pytest.raises(AnswerLost, match=said):
+        _ask(server.url, timeout_seconds=60.0)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kB
+
+
+def test_a_long_error_is_said_by_its_beginning() -> None:
+    """A page of 10 MB with status 500 is an error of the server, not an answer that is too long."""
+
+    async def page(request: web.Request, raw: bytes) -> web.StreamResponse:
+        return web.Response(status=500, text="broken " * 1_500_000)
+
+    with running(_faulty(page)) as server, pytest.raises(Unavailable, match="HTTP 500: 'broken broken"):
+        _ask(server.url)
+
+
+def test_an_answer_that_a_gateway_packs_is_read() -> None:
+    """Some do so though the request says `identity`."""
+    with running(_faulty(_packed(1, "gzip"))) as server:
+        assert {"choices": []} == _ask(server.url)
+
+
+def test_the_bound_has_room_for_every_engine() -> None:
+    """Entries of 150 bytes, and log p of a whole vocabulary by llama-server."""
+    assert most_bytes(4096, 20) > 4096 * 21 * 150
+    assert most_bytes(2 + 150_000, 1) > 150_000 * 200
+
+
+def test_a_request_on_a_connection_that_was_closed_is_sent_again() -> None:
+    """Without an error, over a new connection; one that ends on a new connection, or within an answer, is not sent again."""
+    sent: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One answer a connection; the next request over it finds it closed."""
+        for number in range(2):
+            with contextlib.suppress(asyncio.IncompleteReadError):
+                head = await reader.readuntil(b"\r\n\r\n")
+                await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].split()[0]))
+                sent.append(head.split()[1])
+                whole = _whole(b"{}")
+                writer.write({b"/cut": whole[:20], b"/none": b""}.get(sent[-1], whole if not number else b""))
+                if sent[-1] in (b"/cut", b"/none"):
+                    break
+        writer.close()
+
+    async def ask() -> list[Any]:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        endpoint, found = Endpoint(EndpointConfig(url=url), ServerConfig(timeout_seconds=5.0)), list[Any]()
+        await endpoint.open()
+        for path in ("/a", "/b", "/cut", "/none"):
+            try:
+                found.append(await endpoint.post(path, BODY))
+            except AnswerLost as error:
+                found.append(type(error))
+        await endpoint.close()
+        server.close()
+        return found
+
+    assert [{}, {}, AnswerLost, AnswerLost] == asyncio.run(ask())
+    assert [b"/a", b"/b", b"/b", b"/cut", b"/none"] == sent
