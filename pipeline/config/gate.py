@@ -65,7 +65,10 @@ class GateConfig(Section):
         "predicted latency on dev prompts at `load` is promoted.",
     )
     min_speedup: float | None = Field(
-        default=None, gt=0, description="The lower bound of the predicted speedup at `load` must exceed this."
+        default=None,
+        ge=0,
+        description="The lower bound of the predicted speedup at `load` must exceed this. Null: 1 with `load` and `profile`. "
+        "0: no such rule.",
     )
     max_latency_seconds: dict[str, Annotated[float, Field(gt=0)]] = Field(
         default={},
@@ -100,6 +103,12 @@ class GateConfig(Section):
         return (self.load.max_batch, self.load.context) if self.load else (1, context)
 
     @property
+    def least_speedup(self) -> float | None:
+        """The threshold of the rule about the speedup; None where there is no such rule."""
+        default = 1.0 if self.load and self.profile else 0.0
+        return (default if self.min_speedup is None else self.min_speedup) or None
+
+    @property
     def quantiles(self) -> tuple[float, ...]:
         """The quantiles of the latency that are predicted: those of the rules, or 0.95 if there are none."""
         return tuple(sorted(map(quantile_of, self.max_latency_seconds))) or (DEFAULT_QUANTILE,)
@@ -123,9 +132,7 @@ class GateConfig(Section):
     def _rules_have_what_they_need(self) -> "GateConfig":
         if self.profile and self.load is None:
             raise ValueError("profile is used at a load: set gate.load too")
-        timed = ["min_speedup"] * (self.min_speedup is not None) + ["max_latency_seconds"] * bool(
-            self.max_latency_seconds
-        )
+        timed = ["min_speedup"] * bool(self.min_speedup) + ["max_latency_seconds"] * bool(self.max_latency_seconds)
         if timed and not (self.load and self.profile):
             raise ValueError(f"{timed[0]} needs a prediction: set gate.load and gate.profile too")
         if self.max_memory_megabytes is not None and self.load is None:

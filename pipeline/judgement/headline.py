@@ -3,6 +3,9 @@
 Lines are plain text, without Markdown.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from pipeline.acceptance.schema import Figure
 from pipeline.judgement.rule_result import Power, RuleResult
 from pipeline.judgement.schema import (
@@ -21,27 +24,39 @@ from pipeline.judgement.schema import (
 from pipeline.judgement.speed import speed_line
 
 _WARNED = "⚠"
+Promotion = Mapping[str, Any] | None
 _MARKS = {PROMOTE: "✓", REFUSE: "✗", ALREADY_CHAMPION: "="}
 _WORDS = {PROMOTE: "passed", REFUSE: "refused", ALREADY_CHAMPION: "already champion"}
 NO_POWER = "power not known: too few prompts for an interval, or both drafts accept the same on every prompt"
-UNDO = (
+_UNDO = (
     "To make the previous champion champion again: `understudy champion rollback config.yaml`, with the run's config."
 )
+_PROMOTED = "promoted"  # the result of a promotion
 _BASELINES = {"base": "the base draft", "champion": "the champion"}
 
 
-def mark(decision: BriefDecision) -> str:
-    """One character that tells verdicts apart in a list; of a draft with a warning another one."""
+def mark(decision: BriefDecision, promotion: Promotion = None) -> str:
+    """One character that tells verdicts apart in a list; of a draft with a warning another one. `promotion`: name, version and
+    result of what the registry did, where that is known."""
+    if promotion and str(promotion["result"]).startswith(("refused", "rolled back")):
+        return _MARKS[REFUSE]
     return _WARNED if decision.warnings else _MARKS[decision.verdict]
 
 
-def verdict_word(decision: BriefDecision) -> str:
-    return _WORDS[decision.verdict]
+def outcome(decision: BriefDecision, promotion: Promotion = None) -> str:
+    """What became of the candidate: `passed`, `promoted as version 1`, or with a warning `promoted as version 1, but slower than
+    plain decoding on this machine (x0.87 [0.85, 0.90])`. `promotion`: as for `mark`."""
+    word = _WORDS[decision.verdict]
+    if promotion and decision.verdict == PROMOTE:
+        result, version = str(promotion["result"]), promotion["version"]
+        word = f"promoted as version {version}" if result == _PROMOTED else f"{word}; version {version}: {result}"
+    return ", but ".join([word, *decision.warnings])
 
 
-def verdict_text(decision: BriefDecision) -> str:
-    """Such as `passed`, or `passed, but slower than plain decoding on this machine (x0.87 [0.85, 0.90])`."""
-    return ", but ".join([verdict_word(decision), *decision.warnings])
+def undo(decision: BriefDecision, promotion: Promotion = None) -> str:
+    """How a promotion is undone, in Markdown; empty where no champion was replaced."""
+    promoted = promotion is None or promotion["result"] == _PROMOTED
+    return _UNDO if promoted and decision.champion is not None and decision.verdict == PROMOTE else ""
 
 
 def baseline_name(decision: BriefDecision) -> str:
@@ -50,11 +65,18 @@ def baseline_name(decision: BriefDecision) -> str:
     return f"{name} (version {champion.version})" if decision.baseline == "champion" and champion else name
 
 
-def headline(decision: Decision) -> list[str]:
-    """The verdict, the figures and the reasons, one line each."""
-    compared = baseline_name(decision) + ("; there is no champion yet" if decision.baseline == "base" else "")
+def compared(decision: BriefDecision) -> str:
+    """Such as `candidate (int8) compared with the champion (version 3)`."""
+    found = f"candidate ({decision.variant}) compared with {baseline_name(decision)}"
+    return found if decision.baseline == "champion" else f"{found} (there was no champion)"
+
+
+def headline(decision: Decision, promotion: Promotion = None) -> list[str]:
+    """What became of the candidate, with what it was compared, the figures and the reasons, one line each. `promotion`: as for
+    `mark`."""
     return [
-        f"{_capital(verdict_text(decision))}: candidate ({decision.variant}) compared with {compared}",
+        _capital(outcome(decision, promotion)),
+        _capital(compared(decision)),
         *figures(decision),
         *decision.reasons,
     ]

@@ -46,8 +46,8 @@ def apply_rules(case: Case, policy: GateConfig, gamma: int, confidence: float) -
         rules.append(_beats_lookup(case, gamma, confidence))
     if policy.max_draft_megabytes is not None:
         rules.append(_size(case.draft_bytes, policy.max_draft_megabytes))
-    if policy.min_speedup is not None:
-        rules.append(_speedup(case.served, policy.min_speedup))
+    if policy.least_speedup is not None:
+        rules.append(_speedup(case.served, policy.least_speedup))
     by_quantile = sorted(policy.max_latency_seconds.items(), key=lambda item: quantile_of(item[0]))
     rules += [_latency(case.served, name, most) for name, most in by_quantile]
     if policy.max_memory_megabytes is not None:

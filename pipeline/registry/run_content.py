@@ -7,7 +7,7 @@ from typing import Any
 from pipeline.acceptance.schema import Figure
 from pipeline.config.stored import given_config
 from pipeline.judgement.decision_file import recorded_decision
-from pipeline.judgement.headline import UNDO, baseline_name, headline, interval, mark, points, power_summary
+from pipeline.judgement.headline import baseline_name, headline, interval, mark, points, power_summary, undo
 from pipeline.judgement.rule_result import PASS
 from pipeline.judgement.schema import BASELINE, CANDIDATE, PLAIN, BriefDecision, Decision
 from pipeline.judgement.speed import drafts, speedup_of
@@ -29,8 +29,13 @@ def run_name(record: RunRecord) -> str:
     """The verdict comes first, so that a narrow column shows it."""
     word = verdict(record)
     decision = recorded_decision(record) if record.state == "finished" else None
-    sign = mark(decision) if decision else _MARKS.get(word, "")
+    sign = mark(decision, registered(record)) if decision else _MARKS.get(word, "")
     return " ".join(filter(None, [sign, word, record.id]))
+
+
+def registered(record: RunRecord) -> dict[str, Any] | None:
+    """Name, version and result of the run's promotion; None if it registered nothing."""
+    return record.promotion if "version" in record.promotion else None
 
 
 def parameters(record: RunRecord) -> dict[str, str]:
@@ -152,16 +157,16 @@ def _bounded(name: str, figure: Figure) -> list[Point]:
 def note(record: RunRecord, decision: Decision | None, page: str | None) -> str:
     """The description of the run in Markdown: the decision first. `page`: where MLflow shows the review page."""
     lines: list[str] = []  # no heading: the page folds the description after six lines
+    promotion = registered(record)
     if decision is not None:
-        first, *rest = headline(decision)
+        first, *rest = headline(decision, promotion)
         lines += [f"**{first}**", "", *(f"- {escape(line)}" for line in rest), ""]
         lines += [f"[Review page]({page})", ""] if page else []
         lines += [*_drafts(decision), "", *_rules(decision), ""]
         lines += [f"- {escape(line)}" for line in power_summary(decision)] + [""]
-    promotion = record.promotion
-    if promotion.get("version"):
+    if promotion is not None:
         lines += [f"{promotion['name']} version {promotion['version']}: {promotion['result']}", ""]
-        lines += [UNDO, ""] if promotion["result"] == "promoted" else []
+        lines += [undo(decision, promotion), ""] if decision is not None and undo(decision, promotion) else []
     if record.failure:
         lines += [escape(record.failure), ""]
     done = sum(entry.state == "done" for entry in record.jobs.values())

@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline.acceptance.schema import Figure, ProfileConditions
 from pipeline.errors import UnderstudyError
-from pipeline.judgement.headline import UNDO, headline, power_summary
+from pipeline.judgement.headline import headline, outcome, power_summary, undo
 from pipeline.judgement.schema import CANDIDATE, FILE, Decision, DraftFigures
 
 
@@ -62,8 +62,7 @@ def version_description(decision: Decision, name: str, run: str, at: str) -> str
         f"understudy champion export {name}@champion --engine vllm --out served-draft",
         "./served-draft/launch.sh",
         "```",
-        "",
-        UNDO,
+        *(["", undo(decision)] if undo(decision) else []),
     ]
     return "\n".join([f"**{first}**", "", *(f"- {line}" for line in facts), "", *commands])
 
@@ -152,6 +151,7 @@ def _greedy(conditions: ProfileConditions) -> bool:
 
 def _decision(decision: Decision) -> str:
     lines = ["## Why it passed", ""]
+    lines += [f"**{outcome(decision)[:1].upper()}{outcome(decision)[1:]}.**", ""] if decision.warnings else []
     lines += [f"- {reason}" for reason in decision.reasons]
     lines += [f"- {rule.name}: {rule.verdict}. {rule.text}" for rule in decision.rules]
     lines += [f"- power of {line}" for line in power_summary(decision)]

@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 
 from pipeline.acceptance.outcomes import ACCEPTED, BONUS, CORRECTED
 from pipeline.acceptance.schema import Figure
-from pipeline.judgement.headline import UNDO, baseline_name, benefit_line, headline, interval, mark, points, power_lines
+from pipeline.judgement.headline import baseline_name, benefit_line, headline, interval, mark, points, power_lines, undo
 from pipeline.judgement.schema import BASELINE, CANDIDATE, LOOKUP, PLAIN, SIDES, BenefitAtLoad, Decision, Side
 from pipeline.judgement.speed import conditions, drafts, per_second, speedup_text
 from pipeline.report.charts import Charts
@@ -65,12 +65,13 @@ def _render(
     }
     decision = _in_order(decision)
     benefit = decision.benefit
-    lines = headline(decision)
+    promotion = run["promotion"] if run else None
+    lines = headline(decision, promotion)
     return template.render(
-        title=f"{mark(decision)} {lines[0]}",
+        title=f"{mark(decision, promotion)} {lines[0]}",
         decision=decision,
         lines=lines,
-        mark=mark(decision),
+        mark=mark(decision, promotion),
         names=names,
         gamma=decision.gamma,
         order=SIDES,
@@ -90,7 +91,7 @@ def _render(
         provenance=_provenance(asdict(decision.provenance)),
         config=yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True) if config else "",
         run=run,
-        undo=UNDO.replace("`", ""),
+        undo=undo(decision, promotion).replace("`", ""),
     )
 
 

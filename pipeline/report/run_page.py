@@ -4,6 +4,7 @@ from pathlib import Path
 
 from pipeline.config.stored import run_config
 from pipeline.judgement.decision_file import read_decision
+from pipeline.registry.run_content import registered
 from pipeline.report.page import review_page
 from pipeline.store.artifacts import Store
 from pipeline.store.files import read_json
@@ -18,6 +19,6 @@ def run_page(store: Store, record: RunRecord) -> str:
 def render_page(record: RunRecord, gate: Path) -> str:
     """HTML of the decision in the artifact `gate`, which another run may have made, with the config of the run `record`."""
     decision = read_decision(gate)
-    run = {"id": record.id, "promotion": record.promotion if "version" in record.promotion else None}
+    run = {"id": record.id, "promotion": registered(record)}
     config = run_config(record).model_dump(mode="json")
     return review_page(decision, read_json(gate / "examples.json"), config, run)

@@ -1,10 +1,11 @@
 """The summary of a run as text for a terminal, a log file or a pipe."""
 
 import shlex
+from typing import Any
 
 from pipeline.acceptance.decoding_speed import DecodingSpeed
 from pipeline.acceptance.schema import Figure
-from pipeline.judgement.headline import interval, power_summary, side_names, verdict_text
+from pipeline.judgement.headline import compared, interval, outcome, power_summary, side_names
 from pipeline.judgement.schema import PLAIN, REFUSE, BriefDecision
 from pipeline.judgement.speed import conditions, drafts, per_second, speedup_text
 from pipeline.report.console import NO_BREAK, Report
@@ -30,7 +31,6 @@ _NAMES = {
     "fp8": "candidate, fp8",
     "prompt-lookup": "prompt-lookup",
 }
-_BASELINES = {"base": "the base draft", "champion": "the champion"}
 
 
 def print_summary(summary: Summary) -> None:
@@ -39,20 +39,18 @@ def print_summary(summary: Summary) -> None:
     out.line(f"\nrun {summary.run}: {summary.state}")
     if summary.failure:
         out.text(summary.failure, indent=2)
-    _print_stages(out, summary)
+    if summary.decision:
+        _print_verdict(out, summary.decision, summary.promotion)
     if summary.drafts:
+        out.line()
         _print_drafts(out, summary)
     if summary.perplexity:
         out.text(_perplexity(summary.perplexity))
     if summary.learning_curve:
         out.text(curve_text(summary.learning_curve))
     if summary.decision:
-        _print_decision(out, summary.decision)
-    if summary.promotion:
-        promotion = summary.promotion
-        out.line(f"promotion: {promotion['result']}, {promotion['name']} version {promotion['version']}")
-        if "approve_with" in promotion:
-            out.line(f"to approve it: {promotion['approve_with']}")
+        _print_rules(out, summary.decision)
+    _print_stages(out, summary)
     if {"target", "draft"} <= set(summary.directories):
         named = (f"--{option} {shlex.quote(value)}" for option, value in summary.directories.items())
         out.line(f"to predict the speedup on this machine: understudy probe {' '.join(named)}")
@@ -78,9 +76,10 @@ def _print_stages(out: Report, summary: Summary) -> None:
 
 def _print_drafts(out: Report, summary: Summary) -> None:
     prompts = max((line.acceptance_rate.prompts for line in summary.drafts if line.acceptance_rate), default=0)
+    names = draft_names(summary)
     rows = [
         [
-            _NAMES.get(line.name, line.name),
+            names.get(line.name, line.name),
             *(["broken", "-", "-", "-"] if line.broken else _figures(line)),
             f"{line.megabytes:.2f}" if line.megabytes else "-",
         ]
@@ -91,7 +90,13 @@ def _print_drafts(out: Report, summary: Summary) -> None:
     out.table(columns, rows, left=("draft",), title=title)
     for line in summary.drafts:
         if line.broken:
-            out.text(f"{_NAMES.get(line.name, line.name)}: {line.broken}")
+            out.text(f"{names.get(line.name, line.name)}: {line.broken}")
+
+
+def draft_names(summary: Summary) -> dict[str, str]:
+    """What the table calls each draft. The base draft is said to be for the new target only where there is an old one."""
+    changed = any(line.name == "base-before" for line in summary.drafts)
+    return _NAMES if changed else _NAMES | {"base": "base draft"}
 
 
 def _figures(line: DraftLine) -> list[str]:
@@ -116,11 +121,21 @@ def _perplexity(figures: dict[str, float]) -> str:
     return f"perplexity of the target on held-out files by domain, old -> new target: {', '.join(changes)}"
 
 
-def _print_decision(out: Report, decision: BriefDecision) -> None:
-    baseline = _BASELINES[decision.baseline]
-    dropped = f", {decision.dropped_prompts} prompts left out" if decision.dropped_prompts else ""
-    verdict = "REFUSED" if decision.verdict == REFUSE else verdict_text(decision)
-    out.line(f"\ndecision: {verdict} (candidate compared with {baseline}{dropped})")
+def _print_verdict(out: Report, decision: BriefDecision, promotion: dict[str, Any] | None) -> None:
+    dropped = f"; {decision.dropped_prompts} prompts left out" if decision.dropped_prompts else ""
+    verdict = "REFUSED" if decision.verdict == REFUSE else outcome(decision)
+    out.line(f"decision: {verdict}")
+    out.text(f"  {compared(decision)}{dropped}", indent=4)
+    for reason in decision.reasons if decision.verdict == REFUSE else ():
+        out.text(f"  {reason}", indent=4)
+    if promotion:
+        out.line(f"promotion: {promotion['result']}, {promotion['name']} version {promotion['version']}")
+        if "approve_with" in promotion:
+            out.line(f"to approve it: {promotion['approve_with']}")
+
+
+def _print_rules(out: Report, decision: BriefDecision) -> None:
+    out.line()
     if any(one.verdict in ("slower", "refused", "not made") for one in decision.variants):
         # Otherwise there was only one variant to choose.
         _print_verdicts(out, [(one.verdict, one.text) for one in decision.variants])

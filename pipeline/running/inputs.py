@@ -148,9 +148,10 @@ def _profile(variant: Variant, config: Config, digests: _Digests) -> OutsideInpu
         raise UsageError(
             f"gate.profile.{variant}: {path} was measured up to draft length {machine.max_gamma}, and evaluate.gamma is {gamma}"
         )
-    if config.gate.min_speedup is not None and not machine.plain:
+    if config.gate.least_speedup is not None and not machine.plain:
         raise UsageError(
-            f"gate.profile.{variant}: {path} has no row with draft length 0, from which the speedup is computed; add some"
+            f"gate.profile.{variant}: {path} has no row with draft length 0, from which the speedup is computed; add some, or "
+            "set gate.min_speedup to 0"
         )
     return OutsideInput(digests.of(path), str(path))
 

@@ -97,7 +97,11 @@ def test_show_prints_the_figures_of_the_profiles(smoke: Smoke) -> None:
     assert (0, "") == (shown.code, shown.err)
     assert expected == found
     # Whether the draft is faster than plain decoding depends on the machine.
-    assert re.search(r"^decision: passed(, but .*)? \(candidate compared with the base draft", shown.out, re.MULTILINE)
+    assert re.search(
+        r"^decision: passed(, but .*)?\n  candidate \(unquantized\) compared with the base draft",
+        shown.out,
+        re.MULTILINE,
+    )
     assert "\npromotion: promoted, reference-draft version 1\n" in shown.out
     named = {option: smoke.place.artifact(job) for option, job in GIVEN.items()}
     assert (
@@ -278,7 +282,7 @@ def test_refused_draft_leaves_the_champion(loop: Place) -> None:
     assert (3, 3) == (first.code, code), first.err + again.err
     assert first.complaint == again.complaint == "refused: " + "; ".join(record["decision"]["reasons"])
     assert "gain (fail): gain in acceptance rate over the champion: -" in first.complaint
-    assert "decision: REFUSED (candidate compared with the champion" in first.out
+    assert "decision: REFUSED\n  candidate (unquantized) compared with the champion" in first.out
     assert ("refused", "refused") == (record["state"], loop.record("ruined-again")["state"])
     assert {"skipped"} == set(again.states.values())
     assert ["mlflow"] == imported

@@ -87,11 +87,9 @@ def test_promotes_with_card_tags_and_figures(context: StageContext[Any], store: 
     assert {"understudy.target_digest", "base_draft", "licence", "understudy.key.generate"} <= set(tags)
     assert tags["quantization"] == "unquantized"
     assert tags["acceptance_gain"].startswith("+10.98 points")
-    assert version.description.startswith(
-        "**Passed: candidate (unquantized) compared with the base draft; there is no champion yet**"
-    )
+    assert version.description.startswith("**Passed**")
     assert f"champion export {champion.name}@champion --engine vllm" in version.description
-    assert "champion rollback config.yaml" in version.description
+    assert "champion rollback" not in version.description  # there was none before
     assert tags["understudy.key.corpus"] == "corpus0"
 
 

@@ -114,8 +114,12 @@ def test_description_opens_with_the_decision(store: Store) -> None:
     assert tracker.sync(record)
     run = only_run(tracker.location)
     note = run.data.tags["mlflow.note.content"].splitlines()
-    assert "**Refused: candidate (unquantized) compared with the base draft; there is no champion yet**" == note[0]
-    assert note[2].startswith("- acceptance rate 0.480, base draft 0.520: -4.0")
+    assert [
+        "**Refused**",
+        "",
+        "- Candidate (unquantized) compared with the base draft (there was no champion)",
+    ] == note[:3]
+    assert note[3].startswith("- acceptance rate 0.480, base draft 0.520: -4.0")
     assert f"runs/{run.info.run_id}/artifacts/review.html)" in "".join(note)
     assert "a\\|b&lt;i>" in "".join(note)
 

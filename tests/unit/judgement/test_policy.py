@@ -293,6 +293,20 @@ def test_each_rule_at_a_load_refuses_alone() -> None:
     assert [FAIL] * 3 == [beyond[name].verdict for name in names]
 
 
+@pytest.mark.parametrize(
+    ("stated", "threshold"),
+    [({}, 1.0), ({"min_speedup": 1.2}, 1.2), ({"min_speedup": 0}, None), ({"profile": {}}, None)],
+)
+def test_a_draft_must_be_faster_at_a_load_with_costs(stated: dict[str, Any], threshold: float | None) -> None:
+    """The lower bound of its speedup must exceed 1, unless the config says otherwise or the costs are not known."""
+    given = {"load": {"requests_per_second": 2.0}, "profile": "costs.json"}
+    rules = _rules(_case(served=_served(1.01, 2.0)), GateConfig(**given | stated))
+    found = rules.get("min_speedup")
+
+    assert threshold == (None if found is None else found.threshold)
+    assert found is None or found.verdict != PASS  # the lower bound is below 1
+
+
 def test_bounds_must_exceed_their_thresholds() -> None:
     """A bound equal to its threshold does not pass."""
 

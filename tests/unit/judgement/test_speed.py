@@ -69,10 +69,7 @@ def test_the_warning_is_in_the_verdict() -> None:
     """The first line says it, with a mark of its own."""
     decision = slow()
     assert "⚠" == mark(decision)
-    assert (
-        f"Passed, but {SLOWER}: candidate (unquantized) compared with the base draft"
-        == headline(decision)[0].partition(";")[0]
-    )
+    assert f"Passed, but {SLOWER}" == headline(decision)[0]
 
 
 def test_every_renderer_shows_the_warning_and_the_figures(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from pipeline.judgement.decision_file import read_decision, write_decision
-from pipeline.judgement.schema import ALREADY_CHAMPION, CANDIDATE, BenefitOfForwardTimes, Decision, SideAlone
+from pipeline.judgement.schema import (
+    ALREADY_CHAMPION,
+    CANDIDATE,
+    BenefitOfForwardTimes,
+    ChampionVersion,
+    Decision,
+    SideAlone,
+)
 from pipeline.report.page import review_page
 from tests.decisions import make_decision, make_example_set
 
@@ -44,7 +51,8 @@ def page() -> str:
 @pytest.mark.parametrize(
     "text",
     [
-        "✓ Passed: candidate (unquantized) compared with the base draft",
+        "✓ Passed",
+        "Candidate (unquantized) compared with the base draft (there was no champion)",
         "acceptance rate 0.630, base draft 0.520: +10.98 points",
         "tokens per target call 2.50",
         "gain in acceptance rate in 'code' over the base draft",
@@ -71,6 +79,52 @@ def test_candidate_that_is_the_champion_has_no_gain() -> None:
     alone = {CANDIDATE: decision.drafts[CANDIDATE]}
     page = page_of(replace(decision, verdict=ALREADY_CHAMPION, rules=[], drafts=alone, gains=None, benefit=None))
     assert "= Already champion" in Outline(page).text
+
+
+CHAMPION = ChampionVersion("big-draft", "2")
+
+
+@pytest.mark.parametrize(
+    ("result", "changes", "title"),
+    [
+        ("promoted", {}, "✓ Promoted as version 3"),
+        (
+            "promoted",
+            {"warnings": ["slower than plain decoding"]},
+            "⚠ Promoted as version 3, but slower than plain decoding",
+        ),
+        ("challenger, to be approved before x", {}, "✓ Passed; version 3: challenger, to be approved before x"),
+        ("rolled back at x", {"warnings": ["slower"]}, "✗ Passed; version 3: rolled back at x, but slower"),
+        ("already champion", {"verdict": ALREADY_CHAMPION}, "= Already champion"),
+    ],
+)
+def test_page_begins_with_what_became_of_the_draft(result: str, changes: dict[str, Any], title: str) -> None:
+    """The registry's version where there is one, in the title and in the first heading."""
+    run = {"id": "r", "promotion": {"name": "big-draft", "version": "3", "result": result}}
+    found = review_page(make_decision(**changes), make_example_set("one"), CONFIG, run)
+    assert f"<title>{title}</title>" in found
+    assert f"<h1>{title}</h1>" in found
+
+
+def test_a_rollback_is_advised_only_where_a_champion_was_replaced() -> None:
+    """Before the first promotion there was none."""
+    run = {"id": "r", "promotion": {"name": "big-draft", "version": "3", "result": "promoted"}}
+    first, later = (
+        review_page(make_decision(baseline=baseline, champion=champion), make_example_set("one"), CONFIG, run)
+        for baseline, champion in (("base", None), ("champion", CHAMPION))
+    )
+    assert (False, True) == ("champion rollback" in first, "champion rollback" in later)
+    assert (True, False) == ("(there was no champion)" in first, "there was no champion" in later)
+
+
+def test_power_is_folded(page: str) -> None:
+    """It answers a question that most readers do not have."""
+    folded = [
+        attributes
+        for tag, attributes in Outline(page).elements
+        if tag == "details" and attributes.get("class") == "power"
+    ]
+    assert [{"class": "power"}] == folded
 
 
 def test_markup_of_prompts_stays_text() -> None:

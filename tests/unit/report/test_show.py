@@ -5,7 +5,50 @@ import shlex
 import pytest
 
 from pipeline.report.show import print_summary
-from tests.decisions import make_summary
+from pipeline.report.summary import DraftLine, StageLine
+from tests.decisions import make_decision, make_summary
+
+
+def test_the_verdict_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
+    """Before tables, rules and the times of the jobs."""
+    promotion = {"name": "big-draft", "version": "1", "result": "promoted"}
+    print_summary(
+        make_summary(
+            decision=make_decision(warnings=["slower"]),
+            promotion=promotion,
+            stages=[StageLine("pair", "done", 1.0)],
+            drafts=[DraftLine(name="base", megabytes=1.0, broken="reason")],
+        )
+    )
+    out = capsys.readouterr().out
+    order = [
+        "run r: finished",
+        "decision: passed, but slower",
+        "promotion: promoted",
+        "MB",
+        "pass  min_gain",
+        "completed",
+    ]
+    shown = [out.index(text) for text in order]
+    assert sorted(shown) == shown
+
+
+def test_reasons_of_a_refusal_stand_with_the_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nobody has to look for the rule that failed."""
+    print_summary(make_summary(decision=make_decision(-5.0)))
+    lines = capsys.readouterr().out.splitlines()
+    assert ("decision: REFUSED", "  min_gain (fail): ") == (lines[2], lines[4][:19])
+
+
+def test_the_base_draft_is_for_a_new_target_only_where_there_was_another(capsys: pytest.CaptureFixture[str]) -> None:
+    """Most pairs have one target."""
+    base, before = (DraftLine(name=name, megabytes=1.0, broken="x") for name in ("base", "base-before"))
+    print_summary(make_summary(drafts=[base]))
+    alone = capsys.readouterr().out
+    print_summary(make_summary(drafts=[before, base]))
+    both = capsys.readouterr().out
+    assert (False, True) == ("new target" in alone, "base draft, new target" in both)
+    assert "│ base draft " in alone
 
 
 def test_printed_commands_can_be_pasted(capsys: pytest.CaptureFixture[str]) -> None:
