@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.commands.options import DraftName
+from pipeline.commands.options import PROMPTS_HELP, DomainFieldOption, DraftName, MessagesFieldOption, PromptFieldOption
 
 
 def init(
@@ -21,9 +21,7 @@ def init(
     draft: DraftName,
     prompts: Annotated[
         Path,
-        typer.Option(
-            "--prompts", metavar="F", help="Your prompts: a JSONL or Parquet file, or a `datasets` directory."
-        ),
+        typer.Option("--prompts", metavar="F", help=f"Your prompts: {PROMPTS_HELP}"),
     ],
     tokenizer: Annotated[
         str | None,
@@ -33,6 +31,9 @@ def init(
             help="With a URL as --target: its tokenizer, a local directory or org/name@revision.",
         ),
     ] = None,
+    prompt_field: PromptFieldOption = None,
+    messages_field: MessagesFieldOption = None,
+    domain_field: DomainFieldOption = None,
 ) -> None:
     """Print a commented config for your models and prompts.
 
@@ -40,4 +41,5 @@ def init(
     """
     from pipeline.planning.starting_config import starting_config
 
-    print(starting_config(target, draft, prompts, tokenizer), end="")
+    columns = {"prompt_field": prompt_field, "messages_field": messages_field, "domain_field": domain_field}
+    print(starting_config(target, draft, prompts, tokenizer, columns), end="")

@@ -59,4 +59,28 @@ DraftSamplingOption = Annotated[
     Literal["probabilistic", "greedy"],
     typer.Option("--draft-sampling", help="How draft tokens are chosen at a temperature above 0: sampled, or argmax."),
 ]
+PROMPTS_HELP = (
+    "a file (JSON lines, JSON, CSV, TSV, text, Parquet; also .gz, .bz2, .xz, .zst), a directory or a glob of such files, or a "
+    "`datasets` directory."
+)
+PromptFieldOption = Annotated[
+    str | None,
+    typer.Option(
+        "--prompt-field",
+        metavar="COLUMN",
+        help="The column of a prompt. Default: `prompt`; else ShareGPT, Alpaca and names such as `question` are recognised.",
+    ),
+]
+MessagesFieldOption = Annotated[
+    str | None,
+    typer.Option(
+        "--messages-field",
+        metavar="COLUMN",
+        help="The column of a chat: {role, content} or {from, value}. Default: `messages`.",
+    ),
+]
+DomainFieldOption = Annotated[
+    str | None,
+    typer.Option("--domain-field", metavar="COLUMN", help="The column of a prompt's domain. Default: `domain`."),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]

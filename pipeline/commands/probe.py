@@ -6,11 +6,15 @@ from typing import Annotated, Literal
 import typer
 
 from pipeline.commands.options import (
+    PROMPTS_HELP,
     DeviceOption,
+    DomainFieldOption,
     DraftSamplingOption,
     DtypeOption,
     JsonOption,
+    MessagesFieldOption,
     MinPOption,
+    PromptFieldOption,
     TargetName,
     TemperatureOption,
     TopKOption,
@@ -31,8 +35,11 @@ def probe(
     ],
     prompts: Annotated[
         Path | None,
-        typer.Option(metavar="F", help="A JSONL or Parquet file, or a `datasets` directory, of prompts to complete."),
+        typer.Option(metavar="F", help=f"The prompts to complete: {PROMPTS_HELP}"),
     ] = None,
+    prompt_field: PromptFieldOption = None,
+    messages_field: MessagesFieldOption = None,
+    domain_field: DomainFieldOption = None,
     completions: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Instead of --prompts: stored completions (a generate artifact).")
     ] = None,
@@ -76,6 +83,7 @@ def probe(
     import json
     import tempfile
 
+    from pipeline.config.corpus import named_source
     from pipeline.config.evaluate import EvaluateConfig
     from pipeline.errors import UsageError
 
@@ -103,7 +111,9 @@ def probe(
     notes: list[str] = []
     with tempfile.TemporaryDirectory() as scratch:
         if prompts is not None:
-            chosen, notes = read_prompts(prompts, pair, chat, count, pair.context - max_new_tokens)
+            columns = {"prompt_field": prompt_field, "messages_field": messages_field, "domain_field": domain_field}
+            source = named_source(prompts, columns)
+            chosen, notes = read_prompts(source, pair, chat, count, pair.context - max_new_tokens)
             complete(pair, chosen, sampling, max_new_tokens, Path(scratch), progress)
         found = examine(pair, completions or Path(scratch), sampling, settings, cost_ratio, count, progress)
     conditions = {
@@ -127,7 +137,7 @@ def _check(prompts: Path | None, completions: Path | None, cost_ratio: float | N
     """Checks that need no model."""
     import math
 
-    from pipeline.corpus.readers import require_prompts
+    from pipeline.corpus.sources import find_files
     from pipeline.errors import UsageError
 
     if (prompts is None) == (completions is None):
@@ -135,6 +145,6 @@ def _check(prompts: Path | None, completions: Path | None, cost_ratio: float | N
     if completions is not None and not completions.is_dir():
         raise UsageError(f"--completions {completions}: no such directory")
     if prompts is not None:
-        require_prompts(prompts)
+        find_files(prompts, "auto", f"--prompts {prompts}")
     if not math.isfinite(temperature) or not math.isfinite(cost_ratio or 0):
         raise UsageError("--temperature and --cost-ratio must be numbers")

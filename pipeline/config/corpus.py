@@ -1,6 +1,8 @@
 """The workload: prompt sources, de-duplication, splits, limits."""
 
 import json
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -9,22 +11,41 @@ from pipeline.config.base import Section
 from pipeline.config.pair import REFERENCE
 from pipeline.store.files import canonical_json
 
+DOMAIN_FIELD = "domain"
+SourceFormat = Literal["auto", "jsonl", "json", "csv", "tsv", "text", "parquet", "dataset"]
+
 
 class PromptSource(Section):
     """One source of prompts."""
 
     path: str = Field(
         min_length=1,
-        description="A .jsonl or .parquet file or a `datasets` directory, relative to the config file; "
-        "or `reference`, the prompts that come with the reference pair.",
+        description="A file of prompts, a directory of such files, a glob such as `logs/*.jsonl.gz`, or a `datasets` directory, "
+        "relative to the config file; or `reference`, the prompts that come with the reference pair.",
     )
-    format: Literal["auto", "jsonl", "parquet", "dataset"] = Field(
-        default="auto", description="File format; `auto` uses the file name."
+    format: SourceFormat = Field(
+        default="auto",
+        description="File format; `auto` uses the file names: .jsonl, .ndjson, .json, .csv, .tsv, .txt (a prompt a line), "
+        ".parquet, and all but the last also with .gz, .bz2, .xz or .zst.",
     )
     domain: str | None = Field(default=None, description="The domain of every row; null reads `domain_field`.")
-    domain_field: str = Field(default="domain", description="The column that holds a row's domain.")
-    prompt_field: str = Field(default="prompt", description="The column of a plain-text prompt.")
-    messages_field: str = Field(default="messages", description="The column of a chat: a list of {role, content}.")
+    domain_field: str = Field(default=DOMAIN_FIELD, description="The column that holds a row's domain.")
+    prompt_field: str = Field(
+        default="prompt",
+        description="The column of a prompt: a text, or a chat. If neither this nor `messages_field` or `turns_field` is set, "
+        "ShareGPT, Alpaca and common names such as `question` are recognised too (docs/prompts.md).",
+    )
+    input_field: str | None = Field(
+        default=None,
+        description="Alpaca: the column of the input of an instruction, which follows `prompt_field` after an empty line.",
+    )
+    system_field: str | None = Field(
+        default=None, description="The column of a system message, which is put before the prompt or chat."
+    )
+    messages_field: str = Field(
+        default="messages",
+        description="The column of a chat: a list of {role, content}, or of {from, value} (ShareGPT), or its JSON text.",
+    )
     turns_field: str = Field(default="turns", description="The column of Spec-Bench turns: a list of user texts.")
     group_field: str = Field(
         default="group", description="The column whose equal values must fall into one split (a conversation, a file)."
@@ -95,6 +116,14 @@ class PromptSource(Section):
     @property
     def is_reference(self) -> bool:
         return self.path == REFERENCE
+
+
+def named_source(path: Path, columns: Mapping[str, str | None]) -> PromptSource:
+    """The source that a command's options `--prompts`, `--prompt-field` and so on name. `columns` are keys of a source; None: its
+    default."""
+    return PromptSource.model_validate(
+        {"path": str(path)} | {name: one for name, one in columns.items() if one is not None}
+    )
 
 
 class Splits(Section):

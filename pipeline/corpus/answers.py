@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.config.corpus import PromptSource
+from pipeline.corpus.chats import as_list, is_share_gpt, message_of_share_gpt
 
 _STATED = ("temperature", "top_k", "top_p", "min_p")
 # Settings of a request that change what is sampled, by the values that change nothing. The target is never asked with them.
@@ -81,6 +82,11 @@ def _setting(value: Any) -> float | None:
 
 
 def _last_message(messages: Any) -> Any:
+    messages = as_list(messages)
+    if isinstance(messages, list):
+        messages = [
+            message_of_share_gpt(one) if isinstance(one, Mapping) and is_share_gpt(one) else one for one in messages
+        ]
     if not isinstance(messages, list) or not messages or not isinstance(messages[-1], Mapping):
         raise UnusableAnswer("no answer")
     if messages[-1].get("role") != "assistant":

@@ -11,7 +11,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TextIO
 
-from pipeline.config.corpus import CorpusConfig, PromptSource
+from pipeline.config.corpus import DOMAIN_FIELD, CorpusConfig, PromptSource
 from pipeline.corpus.answer_store import StoredAnswer
 from pipeline.corpus.answers import UnusableAnswer, parse_answer
 from pipeline.corpus.readers import Row, SourceReader
@@ -24,6 +24,16 @@ from pipeline.progress import Progress, Track
 
 _BATCH_ROWS = 256
 _BATCH_CHARACTERS = 4_000_000
+# By the reason for which most rows of a source are rejected.
+REMEDIES = {
+    "missing column": "set prompt_field or messages_field of {source} to the column's name",
+    "not an object": "set {source}.format to what the file is",
+    "broken JSON": "set {source}.format to what the file is, or write it anew as JSON lines",
+    "broken CSV": "quote cells that hold the delimiter, quotes or line breaks, as csv writers do",
+    "invalid unicode": "convert the file to UTF-8 (iconv -f LATIN1 -t UTF-8)",
+    "bad messages": "set messages_field of {source} to the column of the chats",
+    "not text": "set prompt_field of {source} to a column of texts",
+}
 _NAMED = 3  # rejected rows of a source that are named in warnings
 
 
@@ -77,13 +87,21 @@ def read_sources(
         progress.track("corpus", sum(reader.total() for reader in readers), "rows") as track,
     ):
         for number, (reader, source) in enumerate(zip(readers, config.sources, strict=True)):
-            traffic = Traffic(reader, source, today or datetime.now(UTC).date())
-            source_pass = _SourcePass(number, reader, traffic, source, config, renderer, buffer, stream)
+            _say_columns(reader, source, progress)
+            traffic = Traffic(reader, reader.source, today or datetime.now(UTC).date())
+            source_pass = _SourcePass(number, reader, traffic, config, renderer, buffer, stream)
             source_pass.run(track)
             source_pass.check()
             source_pass.warn(progress)
             counts.add(source_pass.counts)
     return counts
+
+
+def _say_columns(reader: SourceReader, source: PromptSource, progress: Progress) -> None:
+    """How a source is read. What the config does not name is recognised, and nobody should have to guess what was."""
+    if source.is_reference:
+        return
+    progress.line(f"corpus: {reader.path}: {reader.summary}")
 
 
 class _SourcePass:
@@ -94,17 +112,17 @@ class _SourcePass:
         number: int,
         reader: SourceReader,
         traffic: Traffic,
-        source: PromptSource,
         config: CorpusConfig,
         renderer: Renderer,
         buffer: RowBuffer,
         rejects: TextIO,
     ) -> None:
-        self.number, self.reader, self.source, self.config = number, reader, source, config
+        self.number, self.reader, self.source, self.config = number, reader, reader.source, config
         self.traffic = traffic
         self.renderer, self.buffer, self.rejects = renderer, buffer, rejects
         self.counts = RowCounts()
         self.first_rejects: list[str] = []
+        self._has_domains = False  # whether any row has the column of the domain
         self._rejected: list[tuple[Row, str]] = []  # of this batch; written in file order
 
     def run(self, track: Track) -> None:
@@ -128,7 +146,12 @@ class _SourcePass:
         if share > self.config.max_rejected_share:
             raise UsageError(
                 f"{path}: {self.first_rejects[0]}; {counts.rejected:,} of {counts.rows:,} rows rejected ({share:.1%}), "
-                f"more than corpus.max_rejected_share = {self.config.max_rejected_share:g}"
+                f"more than corpus.max_rejected_share = {self.config.max_rejected_share:g}{self._remedy()}"
+            )
+        if self.source.domain is None and self.source.domain_field != DOMAIN_FIELD and not self._has_domains:
+            raise UsageError(
+                f"{path}: no row has a value in the column corpus.sources.{self.number}.domain_field = "
+                f"{self.source.domain_field!r}; other columns are {', '.join(self.reader.columns.unused) or '(none)'}"
             )
         if not counts.accepted:
             lengths = (
@@ -137,6 +160,12 @@ class _SourcePass:
             )
             rejected = f", {counts.rejected:,} rejected, the first: {self.first_rejects[0]}" if counts.rejected else ""
             raise UsageError(f"{path}: no prompt was accepted of {counts.rows:,}: {lengths}{rejected}")
+
+    def _remedy(self) -> str:
+        """What to do about the reason that most malformed rows have."""
+        (reason, _), *_ = self.counts.reasons.most_common(1)
+        known = REMEDIES.get(reason)
+        return f"; {known.format(source=f'corpus.sources.{self.number}')}" if known else ""
 
     def warn(self, progress: Progress) -> None:
         """Name the first malformed rows, which are not used."""
@@ -155,6 +184,7 @@ class _SourcePass:
             track.advance(1)
             try:
                 prompt = parse_row(row.value, self.source)
+                self._has_domains = self._has_domains or row.value.get(self.source.domain_field) is not None
                 text = self._text(prompt, row)
             except BadRow as bad:
                 self._reject(row, bad)

@@ -1,24 +1,25 @@
-"""Rows of a prompt source, one at a time, from JSONL, Parquet or `datasets` directories.
+"""Rows of a prompt source, one at a time: of its files in their format, with the columns that were recognised.
 
 Knows files and row numbers, not prompts. A row that cannot be parsed is yielded as a `BadRow`; a file that cannot be read
 raises UsageError.
 """
 
-import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from pipeline.config.corpus import PromptSource
-from pipeline.corpus import tables
+from pipeline.config.corpus import PromptSource, SourceFormat
+from pipeline.corpus import tables, text_files
 from pipeline.corpus.answers import ANSWER_COLUMNS
-from pipeline.corpus.rows import BadRow
-from pipeline.errors import UsageError
+from pipeline.corpus.columns import SAMPLE, Columns, Where, find_columns, system_column
+from pipeline.corpus.rows import BadRow, prompt_columns
+from pipeline.corpus.sources import TITLES, SourceFiles, compression, find_files
+from pipeline.errors import UsageError, printable
 
-MAX_LINE_BYTES = 16 << 20  # the longest prompt with every character escaped, and the same again for other columns
-_FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}  # by file extension
-_DATASET_MARKS = ("state.json", "dataset_dict.json", "dataset_info.json")
+_SHOWN = 12  # columns in a message
+_BY_LINE: tuple[SourceFormat, ...] = ("jsonl", "csv", "tsv", "text")
 
 
 @dataclass(frozen=True)
@@ -32,115 +33,138 @@ class Row:
 
 
 class SourceReader:
-    """The files of one prompt source.
+    """The rows of one prompt source. `option`: the command's option that names it, for messages; None: the config does.
 
-    UsageError if the format cannot be detected or there is no file; every message names the file.
+    UsageError if there is no file, if its format or columns are not known, or if it cannot be read; every message names the file.
     """
 
-    def __init__(self, number: int, source: PromptSource, path: Path) -> None:
-        self._source = source
+    def __init__(self, number: int, source: PromptSource, path: Path, option: str | None = None) -> None:
         self.path = path / "prompts.jsonl" if source.is_reference else path
-        self._kind = _detect_format(number, source, self.path)
-        if self._kind == "parquet" and self.path.is_dir():
-            self._files = sorted(self.path.rglob("*.parquet"))
-        else:
-            self._files = [self.path]
+        key = f"corpus.sources.{number}"
+        self._found = find_files(self.path, source.format, f"{option or key + '.path:'} {self.path}")
+        first = self._found.files[0]
+        self._is_array = self._found.format == "json" and text_files.is_array(first)
+        self._whole: str | None = None  # the column of rows that are no objects
+        self.columns = self._columns(source, _remedy(key, option))
+        self.source = self.columns.source
+        if source.use_answers and self.columns.foreign_answers:
+            raise UsageError(
+                f"{self.path}: read as {self.columns.layout}; {key}.use_answers: {self.columns.foreign_answers} of such files "
+                "come from other models or people. Set it to false; or, if the file is a log of your deployment, name the "
+                "columns (messages_field, or prompt_field and answer_field)"
+            )
+
+    @property
+    def files(self) -> SourceFiles:
+        return self._found
 
     @property
     def unit(self) -> str:
         """The unit of row numbers in messages: "line" or "row"."""
-        return "line" if self._kind == "jsonl" else "row"
+        return (
+            "line" if self._found.format in _BY_LINE or (self._found.format == "json" and not self._is_array) else "row"
+        )
+
+    @property
+    def layout(self) -> str:
+        """What files and columns were recognised as, for people: one line."""
+        title = "a JSON array" if self._is_array else TITLES[self._found.format]
+        packed = compression(self._found.files[0])
+        files = f"{len(self._found.files):,} files of " if len(self._found.files) > 1 else ""
+        return f"{files}{title}{f' ({packed})' if packed else ''}, {self.columns.layout}"
+
+    @property
+    def summary(self) -> str:
+        """As `layout`, with what is not used."""
+        unused = printable(", ".join(name[:40] for name in self.columns.unused[:_SHOWN]))
+        more = ", ..." if len(self.columns.unused) > _SHOWN else ""
+        hint = system_column(self.columns)
+        return (
+            f"read as {self.layout}"
+            + (f"; columns not used: {unused}{more}" if unused else "")
+            + (f" (system_field: {printable(hint)} puts it before each prompt)" if hint else "")
+        )
 
     def total(self) -> int:
-        """Number of rows for the progress bar. For JSONL the number of newlines, so blank lines count too."""
-        count = {"jsonl": _count_lines, "parquet": tables.count_parquet, "dataset": tables.count_dataset}[self._kind]
-        rows = sum(count(file) for file in self._files)
-        return min(rows, self._source.limit) if self._source.limit else rows
+        """Number of rows for the progress bar. For lines the number of newlines, so blank lines count too."""
+        rows = sum(self._count(file) for file in self._found.files)
+        return min(rows, self.source.limit) if self.source.limit else rows
 
     def __iter__(self) -> Iterator[Row]:
         """At most `limit` rows, in file order."""
-        read = {"jsonl": _read_jsonl, "parquet": tables.read_parquet, "dataset": tables.read_dataset}[self._kind]
-        left = self._source.limit
-        for file in self._files:
-            name = file.relative_to(self.path).as_posix() if file != self.path else file.name
-            for number, value in read(file, _columns(self._source)):
+        left = self.source.limit
+        for file in self._found.files:
+            name = self._found.name(file)
+            for number, value in self._read(file, _wanted(self.source)):
                 if left == 0:
                     return
                 left = None if left is None else left - 1
                 yield Row(name, number, value)
 
+    def _columns(self, source: PromptSource, remedy: str) -> Columns:
+        """By the first rows of the first file. Rows may be texts or chats instead of objects, then all are."""
+        first = self._found.files[0]
+        sample = list(islice(self._read(first, None), SAMPLE))
+        values = [value for _, value in sample if not isinstance(value, BadRow)]
+        if values and all(isinstance(value, str) for value in values):
+            self._whole = source.prompt_field
+            layout = "a text each" if self._found.format != "text" else "each of them"
+            return Columns(source, layout, ())
+        if values and all(isinstance(value, list) for value in values):
+            self._whole = source.messages_field
+            return Columns(source, "a chat each", ())
+        number = next((number for number, value in sample if isinstance(value, Mapping)), 1)
+        where = Where(str(first), self.unit, number, remedy, self._has_header)
+        return find_columns([value for value in values if isinstance(value, Mapping)], source, where)
 
-def _columns(source: PromptSource) -> list[str]:
-    names = (source.prompt_field, source.messages_field, source.turns_field, source.domain_field, source.group_field)
-    further = [source.tools_field, source.time_field if source.needs_time else None]
+    @property
+    def _has_header(self) -> bool:
+        return self._found.format in ("csv", "tsv")
+
+    def _count(self, file: Path) -> int:
+        if self._found.format == "parquet":
+            return tables.count_parquet(file)
+        if self._found.format == "dataset":
+            return tables.count_dataset(file)
+        if self._found.format in ("jsonl", "text"):
+            return text_files.count_lines(file)
+        return sum(1 for _ in self._read(file, None))
+
+    def _read(self, file: Path, columns: list[str] | None) -> Iterator[tuple[int, Any]]:
+        """The rows of a file; of columnar files `columns` only, all of them if None."""
+        match self._found.format:
+            case "parquet":
+                return tables.read_parquet(file, columns)
+            case "dataset":
+                return tables.read_dataset(file, columns)
+            case "json":
+                rows = text_files.read_json(file)
+            case "csv":
+                return text_files.read_table(file, None)
+            case "tsv":
+                return text_files.read_table(file, "\t")
+            case "text":
+                rows = text_files.read_text(file)
+            case _:
+                rows = text_files.read_jsonl(file)
+        return rows if self._whole is None else self._as_objects(rows, self._whole)
+
+    def _as_objects(self, rows: Iterator[tuple[int, Any]], column: str) -> Iterator[tuple[int, Any]]:
+        kind = str if column == self.source.prompt_field else list
+        for number, value in rows:
+            yield number, {column: value} if isinstance(value, kind) else value
+
+
+def _remedy(key: str, option: str | None) -> str:
+    if option is not None:
+        return "name the column with --prompt-field or --messages-field"
+    return f"set prompt_field or messages_field of {key} to the column's name"
+
+
+def _wanted(source: PromptSource) -> list[str]:
+    """Columns to read of columnar files, those of prompts first."""
+    further = [source.input_field, source.system_field, source.domain_field, source.group_field, source.tools_field]
+    further += [source.time_field] if source.needs_time else []
     if source.use_answers:
         further += [source.answer_field, *ANSWER_COLUMNS]
-    return list(dict.fromkeys([*names, *(name for name in further if name)]))
-
-
-def _detect_format(number: int, source: PromptSource, path: Path) -> str:
-    if not path.exists():
-        raise UsageError(f"corpus.sources.{number}.path: {path}: no such file or directory")
-    if source.format == "parquet" and path.is_dir() and not any(path.rglob("*.parquet")):
-        raise UsageError(f"corpus.sources.{number}.path: {path}: no .parquet files in this directory")
-    if (source.format == "jsonl" and path.is_dir()) or (source.format == "dataset" and not path.is_dir()):
-        raise UsageError(
-            f"corpus.sources.{number}.format = {source.format}: {path} is "
-            f"{'a directory' if path.is_dir() else 'a file'}"
-        )
-    if source.format == "dataset" or (source.format == "auto" and path.is_dir()):
-        saved = any((path / mark).is_file() for mark in _DATASET_MARKS)
-        if not saved and not any(path.rglob("*.parquet")):
-            raise UsageError(
-                f"corpus.sources.{number}.path: {path}: not a directory written by save_to_disk, and "
-                "it contains no .parquet files"
-            )
-        return "dataset" if saved else "parquet"
-    if source.format != "auto":
-        return source.format
-    if path.suffix.lower() not in _FORMATS:
-        raise UsageError(
-            f"corpus.sources.{number}.format = auto: unknown file extension of {path}; set format to jsonl or parquet"
-        )
-    return _FORMATS[path.suffix.lower()]
-
-
-def require_prompts(path: Path) -> None:
-    """UsageError unless `path`, the value of an option `--prompts`, can be the file or directory of a prompt source."""
-    if not path.exists():
-        raise UsageError(f"--prompts {path}: no such file or directory")
-    if path.is_file() and path.suffix.lower() not in _FORMATS:
-        raise UsageError(f"--prompts {path}: give a .jsonl or .parquet file, or a `datasets` directory")
-
-
-def _count_lines(path: Path) -> int:
-    with path.open("rb") as stream:
-        lines = 0
-        while chunk := stream.read(1 << 20):
-            lines += chunk.count(b"\n")
-        return lines
-
-
-def _read_jsonl(path: Path, columns: list[str]) -> Iterator[tuple[int, Any]]:
-    """Line by line, with at most MAX_LINE_BYTES of a line in memory; blank lines are numbered and skipped."""
-    with path.open("rb") as stream:
-        number = 0
-        while line := stream.readline(MAX_LINE_BYTES + 1):
-            number += 1
-            if len(line) > MAX_LINE_BYTES:
-                while line and not line.endswith(b"\n"):
-                    line = stream.readline(MAX_LINE_BYTES)
-                yield number, BadRow("line too long", f"more than {MAX_LINE_BYTES:,} bytes")
-            elif stripped := line.removeprefix(b"\xef\xbb\xbf" if number == 1 else b"").strip():
-                yield number, _parse(stripped)
-
-
-def _parse(line: bytes) -> Any:
-    try:
-        return json.loads(line.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        return BadRow("invalid unicode", f"not UTF-8 at byte {error.start + 1} (convert Latin-1 text to UTF-8)")
-    except json.JSONDecodeError as error:
-        return BadRow("broken JSON", f"{error.msg} at character {error.pos + 1}")
-    except (ValueError, RecursionError):
-        return BadRow("broken JSON", "a number too long or brackets too deep")
+    return list(dict.fromkeys([*prompt_columns(source), *(name for name in further if name)]))

@@ -10,6 +10,7 @@ from itertools import takewhile
 from typing import Any
 
 from pipeline.config.corpus import PromptSource
+from pipeline.corpus.chats import SENDERS, as_list, is_chat, is_share_gpt, message_of_share_gpt
 from pipeline.corpus.same_text import normalised, text_id
 from pipeline.errors import printable
 from pipeline.store.files import canonical_json
@@ -66,30 +67,56 @@ def parse_row(value: Any, source: PromptSource) -> ParsedPrompt:
     return replace(_parse_prompt(value, source), tools=_tools(value, source.tools_field))
 
 
+def kind_of(value: Mapping[str, Any], source: PromptSource) -> str:
+    """The column that holds the prompt of a row which `parse_row` accepts."""
+    return next(name for name in prompt_columns(source) if value.get(name) is not None)
+
+
+def prompt_columns(source: PromptSource) -> tuple[str, str, str]:
+    """In the order in which a row's prompt is looked for."""
+    return (source.prompt_field, source.messages_field, source.turns_field)
+
+
 def _parse_prompt(value: Mapping[str, Any], source: PromptSource) -> ParsedPrompt:
     domain = source.domain or _label(value.get(source.domain_field), "domain") or "default"
     group = _label(value.get(source.group_field), "group")
-    if value.get(source.prompt_field) is not None:
-        text = _text(value[source.prompt_field], source.prompt_field)
-        return ParsedPrompt(({"role": "user", "content": text},), True, domain, group)
-    if value.get(source.messages_field) is not None:
-        messages, answers = _messages(value[source.messages_field], source.messages_field)
+    instructed = _optional(value, source.system_field)
+    system = () if instructed is None else ({"role": "system", "content": instructed},)
+    found = value.get(source.prompt_field)
+    if found is not None and not is_chat(found):
+        text, further = _text(found, source.prompt_field), _optional(value, source.input_field)
+        text = text if further is None else f"{text}\n\n{further}"
+        return ParsedPrompt((*system, {"role": "user", "content": text}), not system, domain, group)
+    name = source.messages_field if found is None else source.prompt_field
+    if value.get(name) is not None:
+        messages, answers = _messages(value[name], name)
+        if messages[0]["role"] != "system":
+            messages = (*system, *messages)
         if source.every_turn:
-            return _every_turn(messages, answers, source.messages_field, domain, group)
+            return _every_turn(messages, answers, name, domain, group)
         return ParsedPrompt(messages, False, domain, group, dropped_answers=answers)
     if value.get(source.turns_field) is not None:
-        turns = value[source.turns_field]
+        turns = as_list(value[source.turns_field])
         if not isinstance(turns, list) or not turns:
             raise BadRow("bad turns", f"'{source.turns_field}' is not a list of texts")
         asked = turns if source.every_turn else turns[:1]
         texts = [_text(turn, f"{source.turns_field}[{number}]") for number, turn in enumerate(asked, start=1)]
         first, *later = [({"role": "user", "content": text},) for text in texts]
-        return ParsedPrompt(first, False, domain, group, len(turns) - len(asked), follow_ups=tuple(later))
+        dropped = len(turns) - len(asked)
+        return ParsedPrompt((*system, *first), False, domain, group, dropped, follow_ups=tuple(later))
     raise _missing_prompt(value, source)
 
 
+def _optional(value: Mapping[str, Any], field: str | None) -> str | None:
+    """A further text of a row; None where it has none."""
+    given = None if field is None else value.get(field)
+    if given is None or (isinstance(given, str) and not given.strip()):
+        return None
+    return _text(given, str(field))
+
+
 def _missing_prompt(value: Mapping[str, Any], source: PromptSource) -> BadRow:
-    wanted = (source.prompt_field, source.messages_field, source.turns_field)
+    wanted = prompt_columns(source)
     null = [name for name in wanted if name in value]
     if null:
         return BadRow("null prompt", f"'{null[0]}' is null")
@@ -122,8 +149,10 @@ def _check_unicode(value: str, what: str) -> None:
 
 def _messages(value: Any, what: str) -> tuple[tuple[Mapping[str, Any], ...], int]:
     """The chat up to its last user message, and the number of assistant messages after it, which the target generates."""
+    value = as_list(value)
     if not isinstance(value, list) or not value:
-        raise BadRow("bad messages", f"'{what}' is not a list of messages")
+        spelled = "text that is not JSON, " if isinstance(value, str) and value.lstrip().startswith("[") else ""
+        raise BadRow("bad messages", f"'{what}' is {spelled}not a list of messages")
     messages = [_message(entry, f"{what}[{number}]") for number, entry in enumerate(value, start=1)]
     if sum(len(message.get("content", "")) for message in messages) > MAX_CHARACTERS:
         raise BadRow("too many characters", f"'{what}' has more than {MAX_CHARACTERS:,}")
@@ -158,6 +187,8 @@ def _every_turn(
 def _message(entry: Any, what: str) -> Mapping[str, Any]:
     if not isinstance(entry, Mapping):
         raise BadRow("bad messages", f"'{what}' is {type(entry).__name__}, not {{role, content}}")
+    if is_share_gpt(entry) and (entry := message_of_share_gpt(entry)) is None:
+        raise BadRow("bad messages", f"`from` of '{what}' is none of {', '.join(SENDERS)}")
     role, content = entry.get("role"), _content(entry.get("content"), what)
     if not isinstance(role, str) or not role:
         raise BadRow("bad messages", f"'{what}' has no role")

@@ -11,6 +11,7 @@ from pipeline.corpus.rows import BadRow
 from pipeline.errors import UsageError, printable
 
 _BATCH = 256
+_FEW = 64  # rows of all columns, some of which may be images
 
 
 def _errors() -> tuple[type[Exception], ...]:
@@ -30,14 +31,15 @@ def count_parquet(path: Path) -> int:
         raise _unreadable(path, "Parquet", error) from None
 
 
-def read_parquet(path: Path, columns: list[str]) -> Iterator[tuple[int, Any]]:
-    """(1-based row number, dict of those of `columns` that exist), with one batch in memory."""
+def read_parquet(path: Path, columns: list[str] | None) -> Iterator[tuple[int, Any]]:
+    """(1-based row number, dict of those of `columns` that exist), with one batch in memory. None: of all columns."""
     import pyarrow.parquet as pq
 
     try:
         with pq.ParquetFile(path) as file:
             wanted = _present(path, file.schema_arrow.names, columns)
-            yield from _numbered(file.iter_batches(batch_size=_BATCH, columns=wanted))
+            batch = _BATCH if columns is not None else _FEW
+            yield from _numbered(file.iter_batches(batch_size=batch, columns=wanted))
     except _errors() as error:
         raise _unreadable(path, "Parquet", error) from None
 
@@ -47,11 +49,11 @@ def count_dataset(path: Path) -> int:
     return len(_dataset(path))
 
 
-def read_dataset(path: Path, columns: list[str]) -> Iterator[tuple[int, Any]]:
+def read_dataset(path: Path, columns: list[str] | None) -> Iterator[tuple[int, Any]]:
     """As `read_parquet`, from a directory that `save_to_disk` wrote."""
     rows = _dataset(path)
     rows = rows.select_columns(_present(path, rows.column_names, columns)).with_format("arrow")
-    yield from _numbered(rows.iter(batch_size=_BATCH))
+    yield from _numbered(rows.iter(batch_size=_BATCH if columns is not None else _FEW))
 
 
 def _dataset(path: Path) -> Any:
@@ -71,8 +73,10 @@ def _dataset(path: Path) -> Any:
     return next(iter(found.values()))
 
 
-def _present(path: Path, names: list[str], columns: list[str]) -> list[str]:
+def _present(path: Path, names: list[str], columns: list[str] | None) -> list[str]:
     """The configured columns that exist. UsageError for a file without any prompt column."""
+    if columns is None:
+        return names
     if not set(names) & set(columns[:3]):
         raise UsageError(
             f"{path}: row 1: missing column: none of {', '.join(columns[:3])} among "

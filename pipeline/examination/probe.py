@@ -72,20 +72,21 @@ class Probe:
 
 
 def read_prompts(
-    path: Path, pair: NamedPair, chat: bool | None, count: int, most_tokens: int
+    source: PromptSource, pair: NamedPair, chat: bool | None, count: int, most_tokens: int
 ) -> tuple[list[Prompt], list[str]]:
-    """`count` prompts of a JSONL or Parquet file or a `datasets` directory as token ids, independent of the order of the rows,
-    and a line for each kind of row that was left out. UsageError where no prompt is left, naming the first bad row."""
-    source = PromptSource(path=str(path))
+    """`count` prompts of a source as token ids, independent of the order of the rows, with notes: what the source was read as,
+    and each kind of row that was left out. UsageError where no prompt is left, naming the first bad row."""
+    path = Path(source.path)
+    reader = SourceReader(0, source, path, option="--prompts")
     renderer = Renderer(pair.tokenizer, chat, {})
     found: dict[str, Prompt] = {}
     longer, bad = 0, list[str]()
-    for row in SourceReader(0, source, path):
+    for row in reader:
         try:
-            request = parse_row(row.value, source)
+            request = parse_row(row.value, reader.source)
             tokens = renderer.token_ids([renderer.text(request)])[0]
         except BadRow as reason:
-            bad.append(f"row {row.number}: {reason}")
+            bad.append(f"{reader.unit} {row.number}: {reason}")
             continue
         if not 0 < len(tokens) <= most_tokens:
             longer += 1
@@ -103,7 +104,7 @@ def read_prompts(
     fresh = sorted(found.keys() - trained_on)
     if not fresh:
         raise UsageError(f"--prompts {path}: a draft was trained on every one of these prompts; use other prompts")
-    return [found[digest] for digest in fresh[:count]], notes
+    return [found[digest] for digest in fresh[:count]], [f"{path}: {reader.summary}", *notes]
 
 
 def complete(

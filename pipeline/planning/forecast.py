@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pipeline.config.corpus import PromptSource
 from pipeline.config.generate import SamplingConfig
 from pipeline.config.root import Config
 from pipeline.corpus.readers import SourceReader
@@ -81,15 +80,14 @@ def _chats(config: Config) -> bool:
 def source_rows(config: Config) -> Sequence[int]:
     """The number of rows of each source, within its limit."""
     return [
-        config.pair.reference.prompts
-        if source.is_reference
-        else _rows(SourceReader(number, source, Path(source.path)), source)
+        config.pair.reference.prompts if source.is_reference else _rows(SourceReader(number, source, Path(source.path)))
         for number, source in enumerate(config.corpus.sources)
     ]
 
 
-def _rows(reader: SourceReader, source: PromptSource) -> int:
+def _rows(reader: SourceReader) -> int:
     """Of the window and the sample. The rows are read where only some times are in the window."""
+    source = reader.source
     if source.since is not None:
         return sum(1 for _ in Traffic(reader, source, datetime.now(UTC).date()))
     return min(reader.total(), source.sample or sys.maxsize)

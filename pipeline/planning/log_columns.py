@@ -20,17 +20,26 @@ _TIMES = ("created", "created_at", "timestamp", "time", "date")
 class LogColumns:
     """Rows with a recorded answer and with a time, by column. The column "" stands for the last of a row's messages."""
 
+    messages_field: str = "messages"
     answers: Counter[str] = field(default_factory=Counter)
     times: Counter[str] = field(default_factory=Counter)
     _examples: list[tuple[ParsedPrompt, LoggedAnswer]] = field(default_factory=list)
 
     def add(self, row: Mapping[str, Any], prompt: ParsedPrompt) -> None:
         """Count one row, whose prompt is `prompt`."""
-        found = {column: answer for column in (*_ANSWERS, "") if (answer := _answer(row, column)) is not None}
+        found = {column: answer for column in (*_ANSWERS, "") if (answer := self._answer(row, column)) is not None}
         self.answers.update(found.keys())
         if prompt.plain and len(self._examples) < _EXAMPLES:
             self._examples += [(prompt, answer) for answer in list(found.values())[:1]]
         self.times.update(column for column in _TIMES if timestamp(row.get(column)) is not None)
+
+    def _answer(self, row: Mapping[str, Any], column: str) -> LoggedAnswer | None:
+        if column and row.get(column) is None:
+            return None
+        try:
+            return parse_answer(row, PromptSource(path="log", answer_field=column, messages_field=self.messages_field))
+        except UnusableAnswer:
+            return None
 
     def has_template(self, tokenizer: Tokenizer) -> bool | None:
         """Whether the deployment applies the chat template of the target's `tokenizer` to prompts that are plain text; None where
@@ -63,12 +72,3 @@ def _token_ids(renderer: Renderer, prompt: ParsedPrompt) -> tuple[int, ...] | No
     except BadRow:  # the template refuses it
         return None
     return tuple(found)
-
-
-def _answer(row: Mapping[str, Any], column: str) -> LoggedAnswer | None:
-    if column and row.get(column) is None:
-        return None
-    try:
-        return parse_answer(row, PromptSource(path="log", answer_field=column))
-    except UnusableAnswer:
-        return None

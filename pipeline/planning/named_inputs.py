@@ -3,15 +3,17 @@ and the rows of a file of prompts."""
 
 import asyncio
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from pipeline.config.corpus import PromptSource
+from pipeline.config.corpus import DOMAIN_FIELD, PromptSource, named_source
 from pipeline.config.server import EndpointConfig, ServerConfig
-from pipeline.corpus.readers import SourceReader, require_prompts
-from pipeline.corpus.rows import BadRow, parse_row
+from pipeline.corpus.columns import system_column
+from pipeline.corpus.readers import SourceReader
+from pipeline.corpus.rows import BadRow, kind_of, parse_row
 from pipeline.errors import UsageError
 from pipeline.models.files import tokenizer_files
 from pipeline.models.loading import load_tokenizer
@@ -22,7 +24,7 @@ from pipeline.progress import Progress
 from pipeline.servers.connect import served_model_of
 from pipeline.servers.target import SCORING_TOKENS
 
-_KINDS = ("prompt", "messages", "turns")
+_COLUMNS = ("prompt_field", "input_field", "messages_field", "domain_field")  # keys of a source
 _APIS = {"sglang": "sglang", "llamacpp": "llama.cpp"}  # by what the server says of itself
 
 
@@ -47,10 +49,17 @@ class Prompts:
 
     path: Path
     rows: int
-    kinds: Counter[str]  # by column: prompt, messages, turns
+    kinds: Counter[str]  # by the column that holds the prompt
     domains: Counter[str]
     follow_ups: int  # rows with more than one user message
     log: LogColumns
+    chats: int  # rows that need a chat template
+    layout: str  # what the file was read as
+    columns: Mapping[str, str]  # keys of the source that differ from their defaults
+    unused: tuple[str, ...]  # other columns
+    system: str | None  # of these, one that seems to hold system messages
+    foreign_answers: str | None  # answers of other models, which are not used
+    domain_field: str
 
 
 def named_model(name: str, role: str) -> Model:
@@ -96,23 +105,50 @@ def _server_config(url: str) -> ServerConfig:
         raise UsageError(f"--target: {str(error.errors()[0]['msg']).removeprefix('Value error, ')}") from None
 
 
-def read_prompts(path: Path) -> Prompts:
-    """Every row is parsed as a run would parse it. UsageError where none is a prompt."""
-    require_prompts(path)
-    source = PromptSource(path=str(path), every_turn=True)
-    kinds, domains, log, bad = Counter[str](), Counter[str](), LogColumns(), list[str]()
-    follow_ups = 0
-    for row in SourceReader(0, source, path):
+def read_prompts(path: Path, columns: Mapping[str, str | None]) -> Prompts:
+    """Every row is parsed as a run would parse it. `columns`: keys of a source, None for what is recognised. UsageError where no
+    row is a prompt, and where no row has the domain that was asked for."""
+    reader = SourceReader(0, named_source(path, {**columns}), path, option="--prompts")
+    source = reader.source.model_copy(update={"every_turn": True})
+    kinds, domains, log, bad = Counter[str](), Counter[str](), LogColumns(source.messages_field), list[str]()
+    follow_ups = chats = 0
+    labelled = source.domain_field == DOMAIN_FIELD
+    for row in reader:
         try:
             request = parse_row(row.value, source)
         except BadRow as reason:
-            bad.append(f"row {row.number}: {reason}")
+            bad.append(f"{reader.unit} {row.number}: {reason}")
             continue
-        kinds[next(kind for kind in _KINDS if row.value.get(kind) is not None)] += 1
+        kinds[kind_of(row.value, source)] += 1
+        chats += not request.plain
         domains[request.domain] += 1
+        labelled = labelled or row.value.get(source.domain_field) is not None
         follow_ups += bool(request.follow_ups)
-        log.add(row.value, request)
+        if reader.columns.foreign_answers is None:
+            log.add(row.value, request)
     rows = sum(kinds.values())
     if not rows:
         raise UsageError(f"--prompts {path}: no row contains a prompt{'; ' + bad[0] if bad else ''}")
-    return Prompts(path=path.resolve(), rows=rows, kinds=kinds, domains=domains, follow_ups=follow_ups, log=log)
+    if not labelled:
+        unused = ", ".join(reader.columns.unused) or "(none)"
+        raise UsageError(f"--domain-field {source.domain_field}: no row of {path} has it; other columns are {unused}")
+    return Prompts(
+        path=path.resolve(),
+        rows=rows,
+        kinds=kinds,
+        domains=domains,
+        follow_ups=follow_ups,
+        log=log,
+        chats=chats,
+        layout=reader.layout,
+        columns={key: getattr(source, key) for key in _COLUMNS if getattr(source, key) != _default(key)},
+        unused=reader.columns.unused,
+        system=system_column(reader.columns),
+        foreign_answers=reader.columns.foreign_answers,
+        domain_field=source.domain_field,
+    )
+
+
+def _default(key: str) -> str | None:
+    value: str | None = PromptSource.model_fields[key].default
+    return value

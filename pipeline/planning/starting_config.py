@@ -5,8 +5,9 @@ Nothing is fetched from a hub: what is not on this machine is left to the defaul
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import ValidationError
@@ -28,12 +29,19 @@ _BATCH = 16
 _EPOCHS = 3
 
 
-def starting_config(target_name: str, draft_name: str, prompts_path: Path, tokenizer: str | None = None) -> str:
-    """The YAML text. `target_name` may be the URL of a server; then `tokenizer` names the target's tokenizer.
+def starting_config(
+    target_name: str,
+    draft_name: str,
+    prompts_path: Path,
+    tokenizer: str | None = None,
+    columns: Mapping[str, str | None] = MappingProxyType({}),
+) -> str:
+    """The YAML text. `target_name` may be the URL of a server; then `tokenizer` names the target's tokenizer. `columns`: of the
+    prompts, by the key of a source; None, or no key: what is recognised.
 
     Raises UsageError; UnderstudyError for models that do not form a pair, unreadable prompts, a server that does not answer.
     """
-    prompts = read_prompts(prompts_path)
+    prompts = read_prompts(prompts_path, columns)
     is_served = target_name.startswith(_URLS)
     if is_served != (tokenizer is not None):
         raise UsageError(
@@ -44,9 +52,9 @@ def starting_config(target_name: str, draft_name: str, prompts_path: Path, token
     draft = named_model(draft_name, "draft")
     if target.directory and draft.directory:
         check_same_family(load_tokenizer(target.directory), load_tokenizer(draft.directory))
-    if target.chat_template is False and (chats := prompts.kinds["messages"] + prompts.kinds["turns"]):
+    if target.chat_template is False and (chats := prompts.chats):
         raise UsageError(
-            f"--prompts {prompts_path}: {chats} rows are chats, and the target's tokenizer has no chat template; "
+            f"--prompts {prompts_path}: {chats:,} rows are chats, and the target's tokenizer has no chat template; "
             "give rows with a `prompt`, or an instruction-tuned target"
         )
     text = "\n".join(_lines(target, draft, prompts)) + "\n"
@@ -81,6 +89,7 @@ def _lines(target: Model, draft: Model, prompts: Prompts) -> Iterator[str]:
     yield "  sources:"
     kinds = ", ".join(f"{count:,} with `{kind}`" for kind, count in prompts.kinds.items())
     yield f"    - path: {_text(str(prompts.path))}  # {prompts.rows:,} rows: {kinds}"
+    yield from _columns(prompts)
     if prompts.follow_ups:
         yield f"      every_turn: false  # {prompts.follow_ups:,} chats have several user messages; true uses each of them"
     if target.url is not None:
@@ -130,10 +139,23 @@ def _server(target: Model) -> Iterator[str]:
         yield "    # With a temperature other than 1, or cut-offs: start vLLM with --logprobs-mode processed_logprobs too."
 
 
+def _columns(prompts: Prompts) -> Iterator[str]:
+    """The columns that were recognised, as keys, so that the config says how its prompts are read."""
+    yield f"      # read as {prompts.layout}"
+    for key, column in prompts.columns.items():
+        yield f"      {key}: {_text(column)}"
+    if prompts.system:
+        yield f"      # system_field: {_text(prompts.system)}  # puts this column before each prompt, as a system message"
+    if prompts.unused:
+        yield f"      # columns not used: {', '.join(map(_text, prompts.unused[:12]))}"
+    if prompts.foreign_answers:
+        yield f"      # not used: {prompts.foreign_answers}, which the target has not given; it answers these prompts itself"
+
+
 def _domains(prompts: Prompts) -> Iterator[str]:
     """Whether the gate will have enough examination prompts: a comment, because only the user can add some."""
     shown = ", ".join(f"{_text(domain)} {count:,}" for domain, count in prompts.domains.most_common(8))
-    yield f"  # rows by domain (column `domain`): {shown}"
+    yield f"  # rows by domain (column `{prompts.domain_field}`): {shown}"
     least, (domain, rows) = GateConfig().min_prompts_per_domain, min(prompts.domains.items(), key=lambda item: item[1])
     examined = round(rows * Splits().examination)
     if examined < least:

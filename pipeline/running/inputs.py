@@ -11,9 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from pipeline.config.corpus import PromptSource
 from pipeline.config.pair import TARGET, ModelSource
 from pipeline.config.quantize import Variant
 from pipeline.config.root import Config
+from pipeline.corpus.sources import digested_files, find_files
 from pipeline.errors import UsageError
 from pipeline.models.draft_directory import TRAINED_ON
 from pipeline.models.files import model_files, tokenizer_files
@@ -124,7 +126,7 @@ def _resolvers(config: Config) -> dict[str, Callable[[_Digests], OutsideInput]]:
                 found[role] = partial(_model, role, source)
     for number, prompts in enumerate(config.corpus.sources):
         if not prompts.is_reference:
-            found[f"prompts_{number}"] = partial(_prompts, number, Path(prompts.path))
+            found[f"prompts_{number}"] = partial(_prompts, number, prompts)
     for variant in config.gate.profile:
         found[profile_input(variant)] = partial(_profile, variant, config)
     return found
@@ -178,14 +180,13 @@ def _tokenizer(name: str, digests: _Digests) -> OutsideInput:
     return OutsideInput(digests.of_files(path, sorted([*files, *configs])), str(path))
 
 
-def _prompts(number: int, path: Path, digests: _Digests) -> OutsideInput:
-    if path.is_file():
+def _prompts(number: int, source: PromptSource, digests: _Digests) -> OutsideInput:
+    """Names and contents of the files that are read: a shard that is added, renamed or changed makes another input."""
+    path = Path(source.path)
+    found = find_files(path, source.format, f"corpus.sources.{number}.path: {path}")
+    if found.files == (path,) and found.format != "dataset":
         return OutsideInput(digests.of(path), str(path))
-    if path.is_dir():
-        return OutsideInput(
-            digests.of_files(path, sorted(item for item in path.rglob("*") if item.is_file())), str(path)
-        )
-    raise UsageError(f"corpus.sources.{number}.path: {path}: no such file or directory")
+    return OutsideInput(digests.of_files(found.root, digested_files(found)), str(path))
 
 
 class _NoDigests:

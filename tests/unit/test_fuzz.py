@@ -3,6 +3,7 @@
 `make test` tries FEW of each kind, always the same. `make fuzz` tries FUZZ_INPUTS, new ones each time, `make test-long` a tenth.
 """
 
+import gzip
 import hashlib
 import json
 import os
@@ -86,6 +87,10 @@ ROWS: list[Any] = [
     {"prompt": "def main():", "domain": "code", "group": 7, "tools": [{"type": "function", "function": {"name": "f"}}]},
     {"messages": [{"role": role, "content": "Why?"} for role in ("system", "user", "assistant", "tool", "user")]},
     {"turns": ["One question", "and another"], "tools": '[{"type": "function"}]'},
+]
+FOREIGN_ROWS: list[Any] = [
+    {"conversations": [{"from": one, "value": "Why?"} for one in ("system", "human", "gpt", "function_call", "human")]},
+    {"instruction": "Translate.", "input": "Ja", "output": "Yes"},
 ]
 EXAMINATION = json.loads(json.dumps(profile_json(COUNTS)))
 DECISION = json.loads(json.dumps(asdict(make_decision())))
@@ -294,13 +299,46 @@ def test_prompt_tables(place: Path, content: bytes) -> None:
     _rows_are_sound(path, PromptSource(path=str(path)))
 
 
+@fuzzed
+@given(json_files([*ROWS, *FOREIGN_ROWS]) | damaged(st.lists(mutated(FOREIGN_ROWS), max_size=4).map(json_text)))
+def test_prompt_arrays(place: Path, content: bytes) -> None:
+    """The same of the elements of a JSON array, in ShareGPT's form and Alpaca's too."""
+    path = place / "prompts.json"
+    path.write_bytes(content)
+    _rows_are_sound(path, PromptSource(path=str(path)))
+
+
+@fuzzed
+@given(
+    csv_text(("prompt", "question", "domain", "messages", "id"), 5),
+    st.sampled_from((".csv", ".tsv", ".txt", ".csv.gz")),
+)
+def test_prompt_cells(place: Path, content: bytes, extension: str) -> None:
+    """The same of the rows of a table, and of the lines of a text; what is no gzip file is refused."""
+    path = place / f"prompts{extension}"
+    path.write_bytes(content)
+    _rows_are_sound(path, PromptSource(path=str(path)))
+
+
+@fuzzed
+@given(
+    damaged(st.lists(mutated(ROWS), max_size=3).map(json_text).map(gzip.compress)),
+    st.sampled_from((".json.gz", ".json.zst")),
+)
+def test_compressed_prompts(place: Path, content: bytes, extension: str) -> None:
+    """A damaged compressed file is refused by its name."""
+    path = place / f"prompts{extension}"
+    path.write_bytes(content)
+    _rows_are_sound(path, PromptSource(path=str(path)))
+
+
 def _rows_are_sound(path: Path, source: PromptSource) -> None:
     with _read_or_refused(path):
         reader = SourceReader(0, source, path)
         reader.total()
         for row in reader:
             try:
-                prompt = parse_row(row.value, source)
+                prompt = parse_row(row.value, reader.source)
                 text = prompt.comparison_text + canonical_json([prompt.messages, prompt.tools])
             except BadRow as bad:
                 text = str(bad)

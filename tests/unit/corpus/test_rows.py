@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.config.corpus import PromptSource
-from pipeline.corpus import readers
+from pipeline.corpus import text_files
 from pipeline.corpus.readers import SourceReader
 from pipeline.corpus.rendering import Renderer
 from pipeline.corpus.rows import BadRow, ParsedPrompt, parse_row
@@ -104,7 +104,7 @@ def test_unparsable_line_costs_one_line(
 ) -> None:
     """A line that is not JSON is reported with its number, and the lines around it are read."""
     if reason.startswith("line too long"):
-        monkeypatch.setattr(readers, "MAX_LINE_BYTES", 200)
+        monkeypatch.setattr(text_files, "MAX_LINE_BYTES", 200)
     path = tmp_path / "p.jsonl"
     path.write_bytes(b'\xef\xbb\xbf{"prompt": "a"}\n\n' + line + b'\n{"prompt": "b"}')
     first, bad, last = SourceReader(0, SOURCE, path)
@@ -136,8 +136,7 @@ def _two_splits(path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda folder: (folder / "p.txt").write_text("x"), "corpus.sources.0.format"),
-        (lambda folder: (folder / "p.txt").mkdir(), "not a directory written by save_to_disk"),
+        (lambda folder: (folder / "p.txt").mkdir(), "was not written by save_to_disk"),
         (lambda folder: None, "no such file"),
         (_two_splits, "contains the splits a, b"),
     ],
@@ -157,9 +156,9 @@ def test_damaged_parquet_and_missing_columns_name_the_file(tmp_path: Path) -> No
     (tmp_path / "p.parquet").write_bytes(b"PAR1 not really")
     with pytest.raises(UsageError, match=r"p\.parquet: not readable as Parquet"):
         SourceReader(0, SOURCE, tmp_path / "p.parquet").total()
-    pq.write_table(pa.table({"question": ["a"]}), tmp_path / "q.parquet")
-    with pytest.raises(UsageError, match=r"q\.parquet: row 1: missing column.* among question"):
-        list(SourceReader(0, SOURCE, tmp_path / "q.parquet"))
+    pq.write_table(pa.table({"title": ["a"], "body": ["b"]}), tmp_path / "q.parquet")
+    with pytest.raises(UsageError, match=r"q\.parquet: row 1: no column .* among title, body; set prompt_field or"):
+        SourceReader(0, SOURCE, tmp_path / "q.parquet")
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def test_names_that_yaml_could_misread(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("rows", "complaint"),
     [
-        ([{"prompt": None}, {"x": 1}], "no row contains a prompt; row 1: null prompt: 'prompt' is null"),
+        ([{"prompt": None}, {"x": 1}], "no row contains a prompt; line 1: null prompt: 'prompt' is null"),
         ([], "no row contains a prompt"),
         (
             [{"messages": [{"role": "user", "content": "a"}]}],

@@ -305,7 +305,7 @@ def test_few_unused_rows_are_no_warning(run: Run, capsys: pytest.CaptureFixture[
     run([*_rows(30), _rows(1)[0]])
 
     printed = capsys.readouterr().err
-    assert printed.startswith("corpus: 30 prompts of 31 rows, 1 exact duplicates\n")
+    assert "corpus: 30 prompts of 31 rows, 1 exact duplicates" == printed.splitlines()[1]
     assert "are not used" not in printed
 
 

@@ -1,0 +1,154 @@
+"""Which columns of a source hold its prompts: those of the config, else one of a few forms that public files have. Pure.
+
+What is recognised is printed. Where two columns may hold the prompts, the user chooses. A column that the config names is read.
+"""
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.config.corpus import PromptSource
+from pipeline.corpus.chats import chat_form
+from pipeline.corpus.rows import prompt_columns
+from pipeline.errors import UsageError, printable
+
+SAMPLE = 64  # rows at the beginning of a source, by which its columns are recognised
+_CHOICES = ("prompt_field", "input_field", "messages_field", "turns_field")
+_CHATS = ("messages", "conversations", "conversation", "dialogue", "dialog", "chat")
+_TEXTS = (
+    *("prompt", "question", "query", "instruction", "problem", "request", "user_prompt", "user_input"),
+    *("input", "inputs", "text", "content"),
+)
+_SYSTEMS = ("system", "system_prompt")
+_WORD = re.compile(r"[A-Za-z_][\w-]{0,40}")
+_SHOWN = 12  # columns in a message
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a source's prompts."""
+
+    source: PromptSource  # with the names of the columns that are read
+    layout: str  # what was recognised, for people
+    unused: tuple[str, ...]  # other columns
+    foreign_answers: str | None = None  # the answers of other models or people that the rows hold, which nobody uses
+
+
+@dataclass(frozen=True)
+class Where:
+    """Names for messages."""
+
+    file: str
+    unit: str  # of `number`: line or row
+    number: int  # of the first row
+    remedy: str  # which keys or options name columns
+    has_header: bool  # names are the first line of a file
+
+
+def find_columns(rows: Sequence[Mapping[str, Any]], source: PromptSource, where: Where) -> Columns:
+    """The columns of `rows`, the first of a source. UsageError where none, or more than one, can hold the prompts."""
+    names = list(dict.fromkeys(str(name) for row in rows for name in row))
+    configured = [name for name in prompt_columns(source) if name in names]
+    if not configured and names:
+        if any(getattr(source, key) != PromptSource.model_fields[key].default for key in _CHOICES):
+            raise _not_there(names, source, where)
+        source, layout, foreign = _recognised(rows, names, where)(source)
+    else:
+        layout, foreign = _configured(rows, configured, source), None
+    used = {*prompt_columns(source), source.input_field, source.system_field, source.tools_field}
+    used |= {source.domain_field, source.group_field}
+    unused = tuple(name for name in names if name not in used)
+    return Columns(source, layout, unused, foreign)
+
+
+def system_column(columns: Columns) -> str | None:
+    """An unused column that seems to hold system messages."""
+    return next((name for name in columns.unused if name.lower() in _SYSTEMS), None)
+
+
+class _Found:
+    """Columns that were recognised, to be written into a source."""
+
+    def __init__(self, layout: str, foreign: str | None = None, **fields: str) -> None:
+        self._layout, self._foreign, self._fields = layout, foreign, fields
+
+    def __call__(self, source: PromptSource) -> tuple[PromptSource, str, str | None]:
+        return source.model_copy(update=self._fields), self._layout, self._foreign
+
+
+def _recognised(rows: Sequence[Mapping[str, Any]], names: Sequence[str], where: Where) -> _Found:
+    by_name = {name.strip().lower(): name for name in reversed(names)}
+    chats = {name: form for name in names if (form := _form(rows, name)) is not None}
+    known = [by_name[name] for name in _CHATS if by_name.get(name) in chats]
+    if known or chats:
+        chosen = _only(known[:1] or list(chats), names, where)
+        form = chats[chosen]
+        if form == "from/value":
+            return _Found(f"ShareGPT: `{chosen}` with from/value", f"the answers in `{chosen}`", messages_field=chosen)
+        return _Found(f"chats: `{chosen}` with role/content", messages_field=chosen)
+    texts = [by_name[name] for name in _TEXTS if name in by_name and _is_text(rows, by_name[name])]
+    if "instruction" in by_name and by_name["instruction"] in texts and ("output" in by_name or "input" in by_name):
+        return _alpaca(by_name)
+    if not texts and len(names) == 1 and not where.has_header and _is_text(rows, names[0]):
+        return _Found(f"`{names[0]}`, the only column", prompt_field=names[0])
+    chosen = _only(texts, names, where)
+    return _Found(f"`{chosen}`", prompt_field=chosen)
+
+
+def _alpaca(by_name: Mapping[str, str]) -> _Found:
+    fields = {"prompt_field": by_name["instruction"]}
+    if "input" in by_name:
+        fields["input_field"] = by_name["input"]
+    read = " and ".join(f"`{name}`" for name in fields.values())
+    return _Found(f"Alpaca: {read}", f"`{by_name['output']}`" if "output" in by_name else None, **fields)
+
+
+def _only(found: Sequence[str], names: Sequence[str], where: Where) -> str:
+    if len(found) == 1:
+        return found[0]
+    shown = printable(", ".join(name[:40] for name in names[:_SHOWN])) + (", ..." if len(names) > _SHOWN else "")
+    place = f"{where.file}: {where.unit} {where.number}"
+    if found:
+        several = printable(", ".join(name[:40] for name in found))
+        raise UsageError(f"{place}: several columns may hold the prompts: {several} (of {shown}); {where.remedy}")
+    first = "; the first line is taken for the names of the columns" if where.has_header else ""
+    raise UsageError(f"{place}: no column that is known to hold prompts among {shown}{first}; {where.remedy}")
+
+
+def _not_there(names: Sequence[str], source: PromptSource, where: Where) -> UsageError:
+    wanted = [name for name in prompt_columns(source) if name not in ("prompt", "messages", "turns")] or [
+        source.prompt_field
+    ]
+    close = difflib.get_close_matches(wanted[0], names, n=1)
+    hint = f" (did you mean {printable(close[0])}?)" if close else ""
+    shown = printable(", ".join(name[:40] for name in names[:_SHOWN])) + (", ..." if len(names) > _SHOWN else "")
+    return UsageError(
+        f"{where.file}: {where.unit} {where.number}: missing column: none of {', '.join(wanted)} among {shown}{hint}; "
+        f"{where.remedy}"
+    )
+
+
+def _configured(rows: Sequence[Mapping[str, Any]], names: Sequence[str], source: PromptSource) -> str:
+    if not names:
+        return "no rows"
+    return ", ".join(_described(rows, name) for name in names) + (
+        f" and `{source.input_field}`" if source.input_field else ""
+    )
+
+
+def _described(rows: Sequence[Mapping[str, Any]], name: str) -> str:
+    form = _form(rows, name)
+    return f"`{name}`" if form is None else f"`{name}` with {form}"
+
+
+def _form(rows: Sequence[Mapping[str, Any]], name: str) -> str | None:
+    """Of the chats in a column, by its first value."""
+    first = next((row[name] for row in rows if row.get(name) is not None), None)
+    return chat_form(first)
+
+
+def _is_text(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
+    first = next((row[name] for row in rows if row.get(name) is not None), None)
+    return isinstance(first, str)

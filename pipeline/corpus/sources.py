@@ -1,0 +1,160 @@
+"""Which files a prompt source has and in which format they are, from names alone. Reads no content and has no torch.
+
+A path is a file, a directory or a glob. All files of a source have one format; a directory that holds several is an error,
+because one of them may be something else, such as a README.txt.
+"""
+
+import glob
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.config.corpus import SourceFormat
+from pipeline.errors import UsageError, printable
+
+FORMATS: dict[str, SourceFormat] = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "json",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".txt": "text",
+    ".parquet": "parquet",
+}
+"""By file extension, before the extension of a compression."""
+COMPRESSIONS = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd"}
+TITLES: dict[SourceFormat, str] = {
+    "jsonl": "JSON lines",
+    "json": "JSON",
+    "csv": "CSV",
+    "tsv": "TSV",
+    "text": "text, a prompt a line",
+    "parquet": "Parquet",
+    "dataset": "a `datasets` directory",
+}
+_KNOWN = ", ".join(FORMATS)
+_DATASET_MARKS = ("state.json", "dataset_dict.json", "dataset_info.json")
+_ABOUT = (*_DATASET_MARKS, "dataset_infos.json")  # files that describe a data set and hold no rows
+
+
+@dataclass(frozen=True)
+class SourceFiles:
+    """The files of a source in reading order. `root`: the directory (or the file) that names in messages are relative to."""
+
+    root: Path
+    files: tuple[Path, ...]
+    format: SourceFormat
+
+    def name(self, file: Path) -> str:
+        """Of one of the files, in messages and digests."""
+        return file.relative_to(self.root).as_posix() if file != self.root else file.name
+
+
+def find_files(path: Path, wanted: SourceFormat, name: str) -> SourceFiles:
+    """The files at `path`: a file, a directory or a glob. `wanted` is `format` of the source.
+
+    UsageError, which begins with `name`, where there are none, and where the format is not known from their names.
+    """
+    if path.is_dir():
+        return _directory(path, wanted, name)
+    if path.is_file():
+        return SourceFiles(path, (path,), wanted if wanted != "auto" else _format(path, name))
+    if path.exists():
+        raise UsageError(
+            f"{name}: neither a file nor a directory; a run reads its prompts twice, so save them in a file"
+        )
+    if glob.has_magic(str(path)):
+        return _glob(path, wanted, name)
+    raise UsageError(f"{name}: no such file or directory{_nearest(path)}")
+
+
+def digested_files(found: SourceFiles) -> list[Path]:
+    """The files whose names and contents are the content of a source."""
+    if found.format != "dataset":
+        return list(found.files)
+    return sorted(item for item in found.root.rglob("*") if item.is_file())
+
+
+def compression(path: Path) -> str | None:
+    """Of a file, by its extension."""
+    return COMPRESSIONS.get(path.suffix.lower())
+
+
+def _format(path: Path, name: str) -> SourceFormat:
+    found = _format_of(path)
+    if found is None:
+        raise UsageError(
+            f"{name}: unknown file extension; known are {_KNOWN}, each also with {', '.join(COMPRESSIONS)}; "
+            "rename the file, or set `format` of the source"
+        )
+    return found
+
+
+def _format_of(path: Path) -> SourceFormat | None:
+    suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
+    if suffixes and suffixes[-1] in COMPRESSIONS:
+        suffixes.pop()
+    found = FORMATS.get(suffixes[-1]) if suffixes else None
+    return None if found == "parquet" and compression(path) else found  # is compressed within
+
+
+def _directory(path: Path, wanted: SourceFormat, name: str) -> SourceFiles:
+    saved = any((path / mark).is_file() for mark in _DATASET_MARKS)
+    if wanted == "dataset" or (wanted == "auto" and saved):
+        if not saved:
+            raise UsageError(f"{name}: not a directory written by save_to_disk")
+        return SourceFiles(path, (path,), "dataset")
+    within = sorted(item for item in path.rglob("*") if item.is_file())
+    files = [item for item in within if not _hidden(item.relative_to(path)) and item.name not in _ABOUT]
+    known = [file for file in files if _format_of(file) is not None]
+    if not known:
+        raise UsageError(
+            f"{name}: this directory holds no file of prompts ({_KNOWN}), and was not written by save_to_disk"
+        )
+    return _of_one_format(path, known, wanted, name)
+
+
+def _hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
+
+
+def _glob(path: Path, wanted: SourceFormat, name: str) -> SourceFiles:
+    files = sorted(found for found in map(Path, glob.glob(str(path), recursive=True)) if found.is_file())
+    if not files:
+        raise UsageError(f"{name}: no file matches")
+    root = path
+    while glob.has_magic(str(root)):
+        root = root.parent
+    if wanted == "auto":
+        for file in files:
+            _format(file, f"{name}: {printable(file.name)}")
+        return _of_one_format(root, files, wanted, name)
+    return SourceFiles(root, tuple(files), wanted)
+
+
+def _of_one_format(root: Path, files: list[Path], wanted: SourceFormat, name: str) -> SourceFiles:
+    """`files` have known formats."""
+    by_format: dict[SourceFormat, list[Path]] = {}
+    for file in files:
+        by_format.setdefault(_format(file, name), []).append(file)
+    counts = ", ".join(f"{len(found):,} {format}" for format, found in by_format.items())
+    if wanted == "auto" and len(by_format) > 1:
+        raise UsageError(
+            f"{name}: holds files of several formats ({counts}); set `format` of the source, or give a glob such as "
+            f"{root / '*'}{next(iter(FORMATS))}"
+        )
+    chosen = wanted if wanted != "auto" else next(iter(by_format))
+    if chosen not in by_format:
+        raise UsageError(f"{name}: format is {chosen}, and the directory holds {counts}")
+    return SourceFiles(root, tuple(by_format[chosen]), chosen)
+
+
+def _nearest(path: Path) -> str:
+    """What a mistyped path may mean: a name beside it."""
+    import difflib
+
+    try:
+        beside = sorted(item.name for item in path.parent.iterdir())
+    except OSError:
+        return "" if path.parent == Path() else f" (nor a directory {printable(str(path.parent))})"
+    found = difflib.get_close_matches(path.name, beside, n=1)
+    return f"; did you mean {printable(str(path.parent / found[0]))}?" if found else ""

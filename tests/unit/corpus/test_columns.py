@@ -1,0 +1,155 @@
+"""Columns of prompts: what is recognised and said, what is left to the user, and what a row of each form becomes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.config.corpus import PromptSource
+from pipeline.corpus.answers import UnusableAnswer, parse_answer
+from pipeline.corpus.readers import SourceReader
+from pipeline.corpus.rows import BadRow, ParsedPrompt, parse_row
+from pipeline.errors import UsageError
+
+
+def _said(role: str, content: str) -> dict[str, str]:
+    return {"role": role, "content": content}
+
+
+def _from(sender: str, value: Any) -> dict[str, Any]:
+    return {"from": sender, "value": value}
+
+
+SHARE_GPT = {"id": "1", "conversations": [_from("system", "s"), _from("human", "q"), _from("gpt", "a")]}
+ALPACA = {"instruction": "Translate.", "input": "Ja", "output": "Yes"}
+
+
+def _reader(tmp_path: Path, *rows: Any, **settings: Any) -> SourceReader:
+    path = tmp_path / "p.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return SourceReader(0, PromptSource(path=str(path), **settings), path)
+
+
+def _prompts(reader: SourceReader) -> list[ParsedPrompt]:
+    return [parse_row(row.value, reader.source) for row in reader]
+
+
+@pytest.mark.parametrize(
+    ("row", "layout", "messages"),
+    [
+        (SHARE_GPT, "ShareGPT: `conversations` with from/value", [_said("system", "s"), _said("user", "q")]),
+        ({"conversation": [_said("user", "q")], "model": "m"}, "chats: `conversation` with role/content", [_said("user", "q")]),
+        ({"log": [_said("user", "q")], "id": 3}, "chats: `log` with role/content", [_said("user", "q")]),
+        ({"chat": json.dumps(SHARE_GPT["conversations"][1:])}, "ShareGPT: `chat` with from/value", [_said("user", "q")]),
+        ({"chat": {"from": ["human", "gpt"], "value": ["q", "a"]}}, "ShareGPT: `chat` with from/value", [_said("user", "q")]),
+        (ALPACA, "Alpaca: `instruction` and `input`", [_said("user", "Translate.\n\nJa")]),
+        (ALPACA | {"input": " "}, "Alpaca: `instruction` and `input`", [_said("user", "Translate.")]),
+        ({"instruction": "x", "output": "y"}, "Alpaca: `instruction`", [_said("user", "x")]),
+        ({"id": 7, "question": "q", "answer": "a"}, "`question`", [_said("user", "q")]),
+        ({" Question ": "q"}, "` Question `", [_said("user", "q")]),
+        ({"sentence": "q"}, "`sentence`, the only column", [_said("user", "q")]),
+        ({"prompt": [_said("user", "q")]}, "`prompt` with role/content", [_said("user", "q")]),
+        ({"prompt": "q", "question": "other"}, "`prompt`", [_said("user", "q")]),
+        ({"messages": SHARE_GPT["conversations"][1:]}, "`messages` with from/value", [_said("user", "q")]),
+    ],
+)  # fmt: skip
+def test_forms_are_recognised(tmp_path: Path, row: Any, layout: str, messages: list[Any]) -> None:
+    """The reader says what it recognised, and its source names the columns."""
+    reader = _reader(tmp_path, row)
+    (found,) = _prompts(reader)
+
+    assert f"JSON lines, {layout}" == reader.layout
+    assert messages == list(found.messages)
+
+
+def test_what_is_not_used_is_said(tmp_path: Path) -> None:
+    """Other columns, and one that seems to hold system messages, which a key puts before the prompt."""
+    row = {"id": 1, "system_prompt": "Be kind.", "question": "q", "response": "a"}
+    reader = _reader(tmp_path, row)
+    (with_system,) = _prompts(_reader(tmp_path, row, prompt_field="question", system_field="system_prompt"))
+
+    assert (
+        "read as JSON lines, `question`; columns not used: id, system_prompt, response "
+        "(system_field: system_prompt puts it before each prompt)" == reader.summary
+    )
+    assert ((_said("system", "Be kind."), _said("user", "q")), False) == (with_system.messages, with_system.plain)
+
+
+@pytest.mark.parametrize(
+    ("row", "complaint"),
+    [
+        (
+            {"question": "q", "text": "t"},
+            r"line 1: several columns may hold the prompts: question, text .*; set prompt_field",
+        ),
+        ({"chosen": [_said("user", "q")], "rejected": [_said("user", "q")]}, "line 1: several columns .*: chosen, rejected"),
+        ({"title": "t", "n": 1}, "line 1: no column that is known to hold prompts among title, n; set prompt_field or"),
+        ({"data": [{"prompt": "a"}]}, "line 1: no column that is known to hold prompts among data"),
+    ],
+)
+def test_nothing_is_guessed_between_columns(tmp_path: Path, row: Any, complaint: str) -> None:
+    """The user chooses, by the key or option that the message names."""
+    with pytest.raises(UsageError, match=rf"p\.jsonl: {complaint}"):
+        _reader(tmp_path, row)
+
+
+def test_a_column_that_is_named_is_read(tmp_path: Path) -> None:
+    """And nothing is recognised beside it; where it is missing, the nearest is named."""
+    named = _reader(tmp_path, ALPACA | {"title": "t"}, prompt_field="title")
+    assert ["t"] == [found.messages[0]["content"] for found in _prompts(named)]
+
+    with pytest.raises(
+        UsageError, match=r"line 1: missing column: none of titel among .*title \(did you mean title\?\)"
+    ):
+        _reader(tmp_path, ALPACA | {"title": "t"}, prompt_field="titel")
+    with pytest.raises(UsageError, match="name the column with --prompt-field or --messages-field"):
+        SourceReader(0, PromptSource(path="p", prompt_field="x"), tmp_path / "p.jsonl", option="--prompts")
+
+
+def test_the_first_line_of_a_table_is_not_taken_for_the_only_column(tmp_path: Path) -> None:
+    """A CSV file without a header has its first prompt there."""
+    (tmp_path / "p.csv").write_text("What is love?\nWhy?\n")
+    with pytest.raises(UsageError, match=r"among What is love\?; the first line is taken for the names of the columns"):
+        SourceReader(0, PromptSource(path="p"), tmp_path / "p.csv")
+
+
+def test_parquet_reads_the_columns_that_were_recognised(tmp_path: Path) -> None:
+    """And no others."""
+    pq.write_table(pa.Table.from_pylist([SHARE_GPT]), tmp_path / "p.parquet")
+    reader = SourceReader(0, PromptSource(path="p"), tmp_path / "p.parquet")
+
+    assert [{"conversations": SHARE_GPT["conversations"]}] == [row.value for row in reader]
+    assert ("id",) == reader.columns.unused
+
+
+def test_calls_and_results_of_tools_in_share_gpt() -> None:
+    """A call that is JSON becomes one; results are messages of a tool."""
+    call = _from("function_call", '{"name": "weather", "arguments": {"city": "Rome"}}')
+    chat = [_from("Human", "q"), call, _from("observation", "sunny"), _from("function_call", "{")]
+    source = PromptSource(path="p", messages_field="conversations")
+    found = parse_row({"conversations": [*chat, _from("human", "r")]}, source)
+
+    function = {"name": "weather", "arguments": {"city": "Rome"}}
+    assert {"role": "assistant", "tool_calls": [{"type": "function", "function": function}]} == found.messages[1]
+    assert (_said("tool", "sunny"), _said("assistant", "{")) == found.messages[2:4]
+    with pytest.raises(BadRow, match=r"`from` of 'conversations\[1\]' is none of human, user, gpt"):
+        parse_row({"conversations": [_from("clown", "q")]}, source)
+
+
+@pytest.mark.parametrize(("row", "column"), [(SHARE_GPT, "`conversations`"), (ALPACA, "`output`")])
+def test_answers_of_public_files_are_not_the_targets(tmp_path: Path, row: Any, column: str) -> None:
+    """`use_answers` is refused for a form that was recognised, and not where the columns are named."""
+    with pytest.raises(UsageError, match=f"use_answers: .*{column} of such files come from other models or people"):
+        _reader(tmp_path, row, use_answers=True)
+
+
+def test_answers_of_a_log_in_share_gpt() -> None:
+    """Where the config names the column, the last message is the answer."""
+    source = PromptSource(path="p", messages_field="conversations", use_answers=True)
+
+    assert "a" == parse_answer(SHARE_GPT, source).text
+    with pytest.raises(UnusableAnswer, match="no answer"):
+        parse_answer({"conversations": SHARE_GPT["conversations"][:2]}, source)

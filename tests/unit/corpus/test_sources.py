@@ -1,0 +1,236 @@
+"""Files of prompts as people have them: formats, compressions, directories, globs, and the digest of all of them."""
+
+import bz2
+import csv
+import gzip
+import io
+import json
+import lzma
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pipeline.config.corpus import PromptSource
+from pipeline.config.loading import load_config
+from pipeline.corpus import text_files
+from pipeline.corpus.readers import SourceReader
+from pipeline.corpus.rows import BadRow
+from pipeline.errors import UsageError
+from pipeline.running.inputs import resolve_inputs
+from pipeline.store.artifacts import Store
+
+TEXTS = ["one", 'two, "quoted" ü🎭', "three"]
+ROWS = [{"prompt": text, "domain": "d"} for text in TEXTS]
+LINES = "".join(json.dumps(row) + "\n" for row in ROWS)
+
+
+def _table(delimiter: str) -> str:
+    out = io.StringIO()
+    csv.writer(out, delimiter=delimiter).writerows([["prompt", "domain"], *([row["prompt"], "d"] for row in ROWS)])
+    return out.getvalue()
+
+
+def _zstd(data: bytes) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as stream:
+        stream.write(data)
+    return sink.getvalue().to_pybytes()
+
+
+def _reader(path: Path, **settings: Any) -> SourceReader:
+    return SourceReader(0, PromptSource(path=str(path), **settings), path)
+
+
+def _read(path: Path, **settings: Any) -> list[Any]:
+    return [row.value for row in _reader(path, **settings)]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "layout"),
+    [
+        ("p.json", json.dumps(ROWS), "a JSON array, `prompt`"),
+        ("p.json", "\ufeff \n" + json.dumps(ROWS, indent=2) + "\n", "a JSON array, `prompt`"),
+        ("p.json", LINES, "JSON, `prompt`"),
+        ("p.ndjson", LINES, "JSON lines, `prompt`"),
+        ("p.CSV", _table(","), "CSV, `prompt`"),
+        ("p.csv", "\ufeff" + _table(";"), "CSV, `prompt`"),
+        ("p.tsv", _table("\t"), "TSV, `prompt`"),
+        ("p.txt", "\r\n\n".join(TEXTS), "text, a prompt a line, each of them"),
+        ("p.json", json.dumps(TEXTS), "a JSON array, a text each"),
+    ],
+)
+def test_text_formats_give_the_same_rows(tmp_path: Path, name: str, text: str, layout: str) -> None:
+    """Every format, recognised by its name, yields the same prompts, counts them, and says what it was read as."""
+    (tmp_path / name).write_bytes(text.encode())
+    reader = _reader(tmp_path / name)
+
+    assert TEXTS == [row.value["prompt"] for row in reader]
+    assert len(TEXTS) <= reader.total()
+    assert layout == reader.layout
+
+
+@pytest.mark.parametrize(
+    ("extension", "compress"), [(".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress), (".zst", _zstd)]
+)
+def test_compressed_files_are_read(tmp_path: Path, extension: str, compress: Callable[[bytes], bytes]) -> None:
+    """Also of several parts, as `cat a.gz b.gz` makes them; a file that is cut off is an error with its name."""
+    path = tmp_path / f"p.jsonl{extension}"
+    middle = LINES.index("\n") + 1
+    path.write_bytes(compress(LINES[:middle].encode()) + compress(LINES[middle:].encode()))
+    assert ROWS == _read(path)
+    assert 3 == _reader(path).total()
+
+    path.write_bytes(compress(LINES.encode() * 100)[:-12])
+    with pytest.raises(UsageError, match=rf"p\.jsonl\{extension}: not readable as"):
+        _read(path)
+
+
+def test_rows_are_numbered_by_the_lines_on_which_they_begin(tmp_path: Path) -> None:
+    """A cell may have several lines; a row with other cells than the header costs only itself, and an empty cell is null."""
+    (tmp_path / "p.csv").write_text('prompt,domain\n"a\nb",x\n\nc\nd,"e"f\ng,\n')
+    reader = _reader(tmp_path / "p.csv")
+    found = {row.number: row.value for row in reader}
+
+    assert "line" == reader.unit
+    assert [2, 5, 6, 7] == list(found)
+    assert {"prompt": "a\nb", "domain": "x"} == found[2]
+    assert {"prompt": "g", "domain": None} == found[7]
+    assert "broken CSV: 1 cells, and the header has 2" == str(found[5])
+    assert "broken CSV" == found[6].kind
+
+
+def test_text_that_is_not_utf8_costs_one_row(tmp_path: Path) -> None:
+    """Of a table, an array and a text."""
+    (tmp_path / "p.csv").write_bytes(b"prompt\ngood\n\xff\n")
+    (tmp_path / "p.json").write_bytes(b'[{"prompt": "good"}, {"prompt": "\xff"}]')
+    (tmp_path / "p.txt").write_bytes(b"good\n\xff\n")
+    from pipeline.corpus.rows import parse_row
+
+    for name in ("p.csv", "p.json", "p.txt"):
+        good, bad = _read(tmp_path / name)
+        assert {"prompt": "good"} == good
+        with pytest.raises(BadRow, match="invalid unicode"):
+            parse_row(bad, PromptSource(path="p"))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "complaint"),
+    [
+        ("p.json", b'[{"prompt": "a"}, {"prompt": ', "row 2: not a JSON array"),
+        ("p.json", b'[{"prompt": "a"} {"prompt": "b"}]', "row 1: .*: '{' where a comma belongs"),
+        ("p.json", b'[{"prompt": "a"}', "row 1: .*: the file ends within the array"),
+        ("p.json", b'[{"prompt": "a"}] x', "row 1: .*: text after the end of the array"),
+        ("p.json", b"[" * 100_000, "row 1: .*brackets too deep"),
+        ("p.json", b'{\n "data": [\n]}', r"neither an array nor JSON lines; .* jq -c '\.NAME\[\]'"),
+        ("p.csv", b'prompt\na\n"b\nc\n', "line 3: a quote that begins a cell here is never closed"),
+        ("p.csv", b"prompt,prompt\na,b\n", "line 1, the header: the column 'prompt' is there twice"),
+        ("p.csv", "prompt\nä\n".encode("utf-16"), "UTF-16 text; convert it to UTF-8"),
+        ("p.jsonl.gz", b"no gzip", "not readable as gzip"),
+        ("p.jsonl.zst", b"no zstd", "not readable as zstd"),
+        ("p.xlsx", b"", r"unknown file extension; known are \.jsonl"),
+        ("p.parquet.gz", b"", "unknown file extension"),
+    ],
+)
+def test_files_that_cannot_be_read_are_one_line(tmp_path: Path, name: str, content: bytes, complaint: str) -> None:
+    """With the name of the file, the row, and what to do."""
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UsageError, match=rf"{name}: {complaint}") as caught:
+        _read(tmp_path / name)
+    assert "\n" not in str(caught.value)
+
+
+def test_memory_is_that_of_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 40 MB in one line of JSON, or in one CSV file, a few are in memory."""
+    monkeypatch.setattr(text_files, "_CHUNK", 1 << 16)
+    row = {"prompt": "x" * 20_000}
+    with (tmp_path / "p.json").open("w") as array, (tmp_path / "p.csv").open("w") as table:
+        array.write("[" + ",".join([json.dumps(row)] * 2000) + "]")
+        table.write("prompt\n" + (row["prompt"] + "\n") * 2000)
+    for name in ("p.json", "p.csv"):
+        tracemalloc.start()
+        rows = sum(1 for _ in _reader(tmp_path / name))
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+
+        assert 2000 == rows
+        assert peak < 5e6
+
+
+def test_an_element_over_several_chunks_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever a chunk ends: within a character, an escape, a number or white space."""
+    rows = [{"prompt": 'ü\\"🎭' * 3, "n": [1.5e3, -12]}, {"prompt": "b", "n": 123456}]
+    (tmp_path / "p.json").write_text(json.dumps(rows, ensure_ascii=False, indent=1), encoding="utf-8")
+    for size in (1, 2, 3, 5, 7, 64):
+        monkeypatch.setattr(text_files, "_CHUNK", size)
+        assert rows == _read(tmp_path / "p.json"), size
+
+
+def _shards(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    for number, text in enumerate(TEXTS):
+        with gzip.open(folder / f"part-{number}.jsonl.gz", "wt") as stream:
+            stream.write(json.dumps({"prompt": text}) + "\n")
+    (folder / "README.md").write_text("about")
+    (folder / ".part-9.jsonl").write_text("hidden")
+    return folder
+
+
+@pytest.mark.parametrize("pattern", ["", "*.jsonl.gz", "part-[0-9]*"])
+def test_shards_are_read_in_the_order_of_their_names(tmp_path: Path, pattern: str) -> None:
+    """Of a directory, or of a glob; rows are named by their shard."""
+    shards = _shards(tmp_path / "shards")
+    reader = _reader(shards / pattern)
+
+    assert TEXTS == [row.value["prompt"] for row in reader]
+    assert ["part-0.jsonl.gz", "part-1.jsonl.gz", "part-2.jsonl.gz"] == [row.file for row in reader]
+    assert "3 files of JSON lines (gzip), `prompt`" == reader.layout
+
+
+def test_a_directory_of_several_formats_is_not_guessed(tmp_path: Path) -> None:
+    """One of them may be something else; `format` or a glob chooses."""
+    shards = _shards(tmp_path / "shards")
+    (shards / "notes.txt").write_text("not a prompt\n")
+    with pytest.raises(UsageError, match=r"holds files of several formats \(1 text, 3 jsonl\); set `format`"):
+        _reader(shards)
+
+    assert 3 == len(_read(shards, format="jsonl"))
+    assert [{"prompt": "not a prompt"}] == _read(shards / "*.txt")
+    with pytest.raises(UsageError, match="format is csv, and the directory holds 1 text, 3 jsonl"):
+        _reader(shards, format="csv")
+    with pytest.raises(UsageError, match=r"none-\*: no file matches"):
+        _reader(shards / "none-*")
+    with pytest.raises(UsageError, match=r"no such file or directory; did you mean .*notes\.txt\?"):
+        _reader(shards / "note.txt")
+
+
+def _digest(tmp_path: Path, path: Path) -> str:
+    pair = "pair:\n  target: {source: reference}\n  draft: {source: reference}\n"
+    (tmp_path / "my.yaml").write_text(f"name: a\n{pair}corpus:\n  sources: [{{path: {path}}}]\n")
+    return str(resolve_inputs(load_config(tmp_path / "my.yaml"), Store(tmp_path / "store"))["prompts_0"].digest)
+
+
+@pytest.mark.parametrize("pattern", ["", "*.gz"])
+def test_a_shard_that_is_added_changes_the_digest(tmp_path: Path, pattern: str) -> None:
+    """So does one that is renamed or written anew. A copy elsewhere and files that are not read change nothing."""
+    shards, copy = _shards(tmp_path / "shards"), _shards(tmp_path / "elsewhere" / "shards")
+    for folder in (shards, copy):
+        for file in folder.glob("*.gz"):
+            file.write_bytes(gzip.compress(file.name.encode(), mtime=0))
+    first = _digest(tmp_path, shards / pattern)
+    assert first == _digest(tmp_path, copy / pattern)
+    (shards / "README.md").write_text("changed")
+    assert first == _digest(tmp_path, shards / pattern)
+
+    found = {first}
+    for change in (
+        lambda: (shards / "part-3.jsonl.gz").write_bytes(gzip.compress(b"{}")),
+        lambda: (shards / "part-3.jsonl.gz").rename(shards / "part-4.jsonl.gz"),
+        lambda: (shards / "part-4.jsonl.gz").write_bytes(gzip.compress(b"{ }")),
+    ):
+        change()
+        found.add(_digest(tmp_path, shards / pattern))
+    assert 4 == len(found)
