@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.commands.options import PROMPTS_HELP, DomainFieldOption, DraftName, MessagesFieldOption, PromptFieldOption
+from pipeline.commands.options import PROMPTS_HELP, DomainFieldOption, MessagesFieldOption, PromptFieldOption
 
 
 def init(
@@ -14,11 +14,18 @@ def init(
         typer.Option(
             "--target",
             metavar="T",
-            help="The target model: a local directory, org/name@revision, or the URL of a server that runs it (vLLM, SGLang, "
-            "llama.cpp).",
+            help="The target model: a local directory, org/name, org/name@revision, or the URL of a server that runs it "
+            "(vLLM, SGLang, llama.cpp).",
         ),
     ],
-    draft: DraftName,
+    draft: Annotated[
+        str,
+        typer.Option(
+            "--draft",
+            metavar="D",
+            help="The draft model: a local directory, org/name, org/name@revision, or `target`: some of the target's layers.",
+        ),
+    ],
     prompts: Annotated[
         Path,
         typer.Option("--prompts", metavar="F", help=f"Your prompts: {PROMPTS_HELP}"),
@@ -28,7 +35,7 @@ def init(
         typer.Option(
             "--tokenizer",
             metavar="K",
-            help="With a URL as --target: its tokenizer, a local directory or org/name@revision.",
+            help="With a URL as --target: its tokenizer, a local directory, org/name or org/name@revision.",
         ),
     ] = None,
     prompt_field: PromptFieldOption = None,

@@ -25,10 +25,11 @@ ForcePromote = Annotated[
     ),
 ]
 TargetName = Annotated[
-    str, typer.Option("--target", metavar="T", help="The target model: a local directory or org/name@revision.")
+    str,
+    typer.Option("--target", metavar="T", help="The target model: a local directory, org/name or org/name@revision."),
 ]
 DraftName = Annotated[
-    str, typer.Option("--draft", metavar="D", help="The draft model: a local directory or org/name@revision.")
+    str, typer.Option("--draft", metavar="D", help="The draft model: a local directory, org/name or org/name@revision.")
 ]
 DtypeOption = Annotated[
     Literal["float32", "bfloat16", "float16"] | None,

@@ -214,6 +214,9 @@ class PairConfig(Section):
     def is_reference(self) -> bool:
         return self.target.source == REFERENCE
 
+    def _is_same(self, model: ModelSource) -> bool:
+        return (model.source, model.revision) == (self.target.source, self.target.revision)
+
     @model_validator(mode="after")
     def _reference_is_a_pair(self) -> "PairConfig":
         if (self.target.source == REFERENCE) != (self.draft.source == REFERENCE):
@@ -228,6 +231,11 @@ class PairConfig(Section):
             )
         if SERVER in (self.draft.source, self.target_before.source if self.target_before else None):
             raise ValueError("`server` is a source for the target only")
+        if not self.is_reference and self._is_same(self.draft):
+            raise ValueError(
+                "draft.source is the target itself, and such a draft makes nothing faster; give a smaller model, or make one of "
+                "the target's layers: draft: {source: target, layers: 4}"
+            )
         for role in ("target", "target_before"):
             if getattr(self, role) is not None and getattr(self, role).source == TARGET:
                 raise ValueError(f"`target` is a source for the draft only; give the path of {role}")

@@ -155,6 +155,6 @@ def _nearest(path: Path) -> str:
     try:
         beside = sorted(item.name for item in path.parent.iterdir())
     except OSError:
-        return "" if path.parent == Path() else f" (nor a directory {printable(str(path.parent))})"
-    found = difflib.get_close_matches(path.name, beside, n=1)
+        return ""
+    found = difflib.get_close_matches(path.name, beside, n=1, cutoff=0.75)
     return f"; did you mean {printable(str(path.parent / found[0]))}?" if found else ""

@@ -1,14 +1,60 @@
-"""Models on the hub: a pinned revision as a local directory. Torch-free."""
+"""Models on the hub: the commit of a name, and a pinned revision as a local directory. Torch-free."""
 
+import re
 from pathlib import Path
 
-from pipeline.errors import UnderstudyError
+from pipeline.errors import UnderstudyError, UsageError, printable
 
 _PATTERNS = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken", "*.py", "README.md"]
 _UNUSED = ["consolidated*.safetensors", "original/*"]  # a second copy of the weights, in the format of another library
 
 
 _WEIGHTS = ["*.safetensors"]
+
+
+_COMMIT = re.compile("[0-9a-f]{40}")
+_ASK_SECONDS = 15.0
+
+
+def commit_of(source: str, revision: str | None) -> str:
+    """The commit of a branch or tag of `source` (None: the main branch), as the hub has it now. A commit is returned as it is.
+
+    UsageError for a model or revision that the hub does not have; UnderstudyError if the hub does not answer. Both say how to go
+    on without it.
+    """
+    if revision is not None and _COMMIT.fullmatch(revision):
+        return revision
+    from huggingface_hub import HfApi, errors
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+
+    network: type[Exception] = getattr(errors, "HTTPError", OSError)  # of the HTTP client, which depends on the version
+    otherwise = f"write {source}@ and the commit's 40 hex digits, or give a local directory"
+    try:
+        found = HfApi().model_info(source, revision=revision, timeout=_ASK_SECONDS).sha
+    except GatedRepoError:
+        raise UsageError(f"{source}: its owners give access to it on the hub; ask for it, and set HF_TOKEN") from None
+    except RepositoryNotFoundError:
+        raise UsageError(
+            f"{source}: neither a directory here nor a model of the hub (a private one needs HF_TOKEN); check the name"
+        ) from None
+    except RevisionNotFoundError:
+        raise UsageError(f"{source}: the hub has no revision {printable(str(revision))} of it") from None
+    except (network, OSError, ValueError) as error:
+        reason = printable(" ".join(str(error).split())[:160])
+        raise UnderstudyError(
+            f"{source}: the hub does not say which commit it has ({reason}); {otherwise}{_cached(source)}"
+        ) from None
+    if not isinstance(found, str) or not _COMMIT.fullmatch(found):
+        raise UnderstudyError(f"{source}: the hub does not say which commit it has; {otherwise}{_cached(source)}")
+    return found
+
+
+def _cached(source: str) -> str:
+    """A hint at the commit of `source` that this machine's cache has."""
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(source, "config.json")
+    return f" (this machine has {source}@{Path(found).parent.name})" if isinstance(found, str) else ""
 
 
 def fetch_tokenizer(name: str) -> Path:

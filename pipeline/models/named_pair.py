@@ -1,6 +1,5 @@
 """A target and drafts given on the command line, loaded and checked, without a config or a store."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -10,12 +9,11 @@ from typing import Any
 
 from pipeline.errors import UsageError
 from pipeline.models.draft_directory import TrainedOn, trained_on_before
-from pipeline.models.hub import fetch
+from pipeline.models.hub import commit_of, fetch
 from pipeline.models.loading import choose_device, load_model, load_tokenizer, read_model_config
+from pipeline.models.names import hub_name
 from pipeline.models.shape import read_shape
 from pipeline.models.tokenizers import check_same_family, stop_token_ids
-
-_HUB = re.compile(r"[\w.-]+/[\w.-]+@[0-9a-f]{40}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +34,7 @@ def load_named_pair(
 ) -> NamedPair:
     """Load a target and drafts by name, with the target's tokenizer.
 
-    A name is a model directory, an artifact that contains one, or `org/name@revision` on the hub. `dtype` None: each model is
+    A name is a model directory, an artifact that contains one, or org/name[@revision] on the hub. `dtype` None: each model is
     loaded in the dtype that it was saved in. `device`: auto, cpu, cuda or cuda:N. Raises UsageError for a name that is no model
     and for logits narrower than the tokenizer, UnderstudyError for a draft with another tokenizer or weights that do not load.
     """
@@ -85,14 +83,20 @@ def short_names(names: Sequence[str]) -> dict[str, str]:
 def find_model(name: str, role: str) -> Path:
     """The model directory that `name` stands for, fetched from the hub if need be."""
     directory = local_directory(name, role)
-    return directory if directory is not None else fetch(*name.split("@"))
+    return directory if directory is not None else fetch(*pinned_name(name, role))
+
+
+def pinned_name(name: str, role: str) -> tuple[str, str]:
+    """`name`, which is no directory, as a hub model and its commit. Raises as `hub_name` and `commit_of` do."""
+    source, revision = hub_name(name, f"--{role}")
+    return source, commit_of(source, revision)
 
 
 def local_directory(name: str, role: str) -> Path | None:
-    """The model directory that `name` stands for; None if `name` is a hub model, `org/name@revision`.
+    """The model directory that `name` stands for; None if `name` is a hub model, `org/name` or `org/name@revision`.
 
     `role` is target or draft. In an artifact, the model is in the folder with the name of its role. UsageError if `name` is a
-    directory without a model, or neither a directory nor a hub model.
+    directory without a model, or neither a directory nor the name of a hub model.
     """
     path = Path(name).expanduser()
     if path.is_dir():
@@ -100,10 +104,7 @@ def local_directory(name: str, role: str) -> Path | None:
         if not (path / "config.json").is_file():
             raise UsageError(f"--{role} {name}: not a model directory (no config.json there)")
         return path
-    if _HUB.fullmatch(name) is None:
-        raise UsageError(
-            f"--{role} {name}: not a directory and not a hub model (org/name@revision, the commit's 40 hex digits)"
-        )
+    hub_name(name, f"--{role}")
     return None
 
 

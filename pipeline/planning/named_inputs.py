@@ -4,20 +4,22 @@ and the rows of a file of prompts."""
 import asyncio
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from pipeline.config.corpus import DOMAIN_FIELD, PromptSource, named_source
+from pipeline.config.pair import TARGET
 from pipeline.config.server import EndpointConfig, ServerConfig
 from pipeline.corpus.columns import system_column
 from pipeline.corpus.readers import SourceReader
 from pipeline.corpus.rows import BadRow, kind_of, parse_row
 from pipeline.errors import UsageError
-from pipeline.models.files import tokenizer_files
+from pipeline.models.files import model_digest, model_files, tokenizer_files
 from pipeline.models.loading import load_tokenizer
-from pipeline.models.named_pair import local_directory, saved_dtype
+from pipeline.models.named_pair import local_directory, pinned_name, saved_dtype
+from pipeline.models.names import layers_to_keep, same_model
 from pipeline.models.shape import read_shape
 from pipeline.planning.log_columns import LogColumns
 from pipeline.progress import Progress
@@ -38,6 +40,8 @@ class Model:
     directory: Path | None = None
     context: int | None = None
     chat_template: bool | None = None
+    asked: bool = False  # the hub was asked for the revision
+    layers: int | None = None  # of the target, which the draft is made of
     url: str | None = None  # of the server that runs it
     served_name: str | None = None
     api: str = "vllm"
@@ -63,11 +67,12 @@ class Prompts:
 
 
 def named_model(name: str, role: str) -> Model:
-    """A local directory, or a name on a hub, of which nothing is fetched. `role` is named in errors: target or draft."""
+    """A local directory, or a model of the hub, which is asked for its commit; nothing is fetched. `role`: target or draft, named
+    in errors."""
     directory = local_directory(name, role)
     if directory is None:
-        source, _, revision = name.partition("@")
-        return Model(source=source, revision=revision, dtype="bfloat16")
+        source, commit = pinned_name(name, role)
+        return Model(source=source, revision=commit, dtype="bfloat16", asked=not name.endswith(f"@{commit}"))
     return Model(
         source=str(directory.resolve()),
         revision=None,
@@ -78,12 +83,39 @@ def named_model(name: str, role: str) -> Model:
     )
 
 
+def draft_of_target(target: Model) -> Model:
+    """The draft that is made of the target's layers."""
+    layers = layers_to_keep(target.directory) or 4
+    return replace(target, source=TARGET, revision=None, layers=layers, asked=False)
+
+
+def require_two_models(target: Model, draft: Model, name: str) -> None:
+    """UsageError if the draft, called `name`, is the target: the same directory, commit, or content."""
+    if target.url is not None or draft.layers is not None:
+        return
+    same = (target.source, target.revision) == (draft.source, draft.revision)
+    if not same and target.directory and draft.directory:
+        same = _sizes(target.directory) == _sizes(draft.directory) and (
+            model_digest(target.directory) == model_digest(draft.directory)
+        )
+    if same:
+        raise same_model(f"--draft {name}", target.directory)
+
+
+def _sizes(directory: Path) -> list[int]:
+    """Of the files of a model, which differ for most models: those need not be hashed."""
+    return sorted(file.stat().st_size for file in model_files(directory))
+
+
 def served_model(url: str, tokenizer: str) -> Model:
     """The target that the server at `url` runs, with the tokenizer in a directory or on the hub."""
     settings = _server_config(url)
     model = asyncio.run(served_model_of(settings, Progress()))
-    directory = None if "@" in tokenizer else Path(tokenizer).expanduser()
-    if directory is not None and not tokenizer_files(directory):
+    given = Path(tokenizer).expanduser()
+    directory = given if given.is_dir() else None
+    if directory is None:
+        tokenizer = "@".join(pinned_name(tokenizer, "tokenizer"))
+    elif not tokenizer_files(directory):
         raise UsageError(f"--tokenizer {tokenizer}: not a directory with a tokenizer (no tokenizer.json there)")
     return Model(
         source=str(directory.resolve()) if directory else tokenizer,

@@ -1,6 +1,6 @@
 """A config to start from, with every choice explained in a comment: from the names of two models and a file of prompts.
 
-Nothing is fetched from a hub: what is not on this machine is left to the defaults, and the comment says so.
+The hub is asked for a commit, and nothing is fetched: what is not on this machine is left to the defaults, and a comment says so.
 """
 
 import json
@@ -15,13 +15,22 @@ from pydantic import ValidationError
 from pipeline.config.corpus import Splits
 from pipeline.config.gate import GateConfig
 from pipeline.config.generate import GenerateConfig, SamplingConfig
+from pipeline.config.pair import TARGET
 from pipeline.config.server import UNIX
 from pipeline.errors import UsageError
 from pipeline.models.generation_config import sampling_defaults
 from pipeline.models.loading import load_tokenizer
 from pipeline.models.shape import measure_weights
 from pipeline.models.tokenizers import check_same_family
-from pipeline.planning.named_inputs import Model, Prompts, named_model, read_prompts, served_model
+from pipeline.planning.named_inputs import (
+    Model,
+    Prompts,
+    draft_of_target,
+    named_model,
+    read_prompts,
+    require_two_models,
+    served_model,
+)
 
 _URLS = ("http://", "https://", UNIX)
 _SMALL = 50_000_000  # parameters of a draft that needs a higher learning rate
@@ -49,7 +58,11 @@ def starting_config(
             "and only then"
         )
     target = served_model(target_name, tokenizer) if tokenizer is not None else named_model(target_name, "target")
-    draft = named_model(draft_name, "draft")
+    if draft_name == TARGET and target.url is None:
+        draft = draft_of_target(target)
+    else:
+        draft = named_model(draft_name, "draft")
+    require_two_models(target, draft, draft_name)
     if target.directory and draft.directory:
         check_same_family(load_tokenizer(target.directory), load_tokenizer(draft.directory))
     if target.chat_template is False and (chats := prompts.chats):
@@ -78,8 +91,11 @@ def _lines(target: Model, draft: Model, prompts: Prompts) -> Iterator[str]:
             yield from _served_target(model)
             continue
         yield f"    source: {_text(model.source)}"
+        if model.layers:
+            yield f"    layers: {model.layers}  # the first, the last, and others evenly spaced; fewer are faster and agree less"
         if model.revision:
-            yield f"    revision: {_text(model.revision)}"
+            when = "  # the commit that the hub had when this file was written" if model.asked else ""
+            yield f"    revision: {_text(model.revision)}{when}"
         why = (
             "as it was saved" if model.directory else "not on this machine; float32 is faster on a CPU without bfloat16"
         )

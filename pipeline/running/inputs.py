@@ -19,6 +19,7 @@ from pipeline.corpus.sources import digested_files, find_files
 from pipeline.errors import UsageError
 from pipeline.models.draft_directory import TRAINED_ON
 from pipeline.models.files import model_files, tokenizer_files
+from pipeline.models.names import same_model
 from pipeline.reference.text import library_stamp, text_digest
 from pipeline.running.tasks import profile_input
 from pipeline.store.artifacts import Store
@@ -35,6 +36,8 @@ def resolve_inputs(config: Config, store: Store, verify: bool = False) -> dict[s
     known = read_json(path) if path.exists() and not verify else {}
     digests = _FileDigests(dict(known))
     found = _inputs(config, digests)
+    if {"target", "draft"} <= found.keys() and found["target"].digest == found["draft"].digest:
+        raise same_model(f"pair.draft.source = {config.pair.draft.source}", Path(config.pair.target.source))
     if digests.known != known:
         new = {name: one for name, one in digests.known.items() if one != known.get(name)}
         with store.changing(path):

@@ -105,7 +105,10 @@ def test_a_bad_draft_falls_back(place: Place, tmp_path: Path) -> None:
         (("--threshold", 0.4), "--threshold: works only with --fallback"),
         (("--gamma", 0), "--gamma 0: draft at least 1 token per round; --compare shows the target alone"),
         (("--max-new-tokens", 5000), "exceed the pair's context of 128; lower --max-new-tokens or shorten the prompt"),
-        (("--target", "nowhere"), "--target nowhere: not a directory and not a hub model"),
+        (
+            ("--target", "nowhere"),
+            "--target nowhere: no such directory; a model of the hub is org/name, or org/name@revision",
+        ),
     ],
     ids=str,
 )

@@ -14,7 +14,7 @@ def test_what_it_prints_is_accepted_by_a_dry_run(place: Place, tmp_path: Path) -
     tiny_llama(dtype=torch.float32).save_pretrained(tmp_path / "model")
     tiny_tokenizer().save_pretrained(tmp_path / "model")
     (tmp_path / "prompts.jsonl").write_text(json.dumps({"prompt": "a b c"}) + "\n")
-    options = ("init", "--target", tmp_path / "model", "--draft", tmp_path / "model", "--prompts")
+    options = ("init", "--target", tmp_path / "model", "--draft", "target", "--prompts")
     written = place.understudy(*options, tmp_path / "prompts.jsonl", store=False)
     (tmp_path / "my.yaml").write_text(written.out)
     checked = place.understudy("run", tmp_path / "my.yaml", "--dry-run")

@@ -85,7 +85,10 @@ def test_what_is_not_used_is_said(tmp_path: Path) -> None:
             {"question": "q", "text": "t"},
             r"line 1: several columns may hold the prompts: question, text .*; set prompt_field",
         ),
-        ({"chosen": [_said("user", "q")], "rejected": [_said("user", "q")]}, "line 1: several columns .*: chosen, rejected"),
+        (
+            {"chosen": [_said("user", "q")], "rejected": [_said("user", "q")]},
+            "line 1: several columns .*: chosen, rejected",
+        ),
         ({"title": "t", "n": 1}, "line 1: no column that is known to hold prompts among title, n; set prompt_field or"),
         ({"data": [{"prompt": "a"}]}, "line 1: no column that is known to hold prompts among data"),
     ],

@@ -1,10 +1,12 @@
 """The config that `understudy init` writes: accepted as it is, and one line for what cannot be used."""
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub.constants
 import pytest
 import torch
 import yaml
@@ -14,11 +16,14 @@ from pipeline.config.root import Config
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.models.generation_config import sampling_defaults
 from pipeline.planning.starting_config import starting_config
-from pipeline.running.inputs import require_inputs
+from pipeline.running.inputs import require_inputs, resolve_inputs
 from pipeline.running.pair_checks import apply_pair
+from pipeline.store.artifacts import Store
 from tests.fakes import tiny_llama, tiny_tokenizer
+from tests.standin_hub import standin_hub
 
 HUB = "org/name@" + "12345678e9" * 4  # a revision that YAML could take for a number
+SMALLER = "org/smaller@" + "0" * 40
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 
 
@@ -71,7 +76,7 @@ def test_sampling_is_that_of_the_targets_generation_config(tmp_path: Path) -> No
         ({"top_p": 7}, (1, 1, 0)),
     ):
         (target / "generation_config.json").write_text(json.dumps(saved | change))
-        found = _loaded(tmp_path, starting_config(str(target), str(target), prompts)).sampling
+        found = _loaded(tmp_path, starting_config(str(target), SMALLER, prompts)).sampling
         assert expected == (found.temperature, found.top_p, found.top_k)
 
 
@@ -81,14 +86,14 @@ def test_the_config_agrees_with_the_targets_generation_config(tmp_path: Path) ->
     prompts = _prompts(tmp_path / "prompts.jsonl", [{"prompt": "a"}])
     saved = {"temperature": 0.6, "top_p": 0.9, "max_new_tokens": 50}
     (target / "generation_config.json").write_text(json.dumps(saved))
-    config = _loaded(tmp_path, starting_config(str(target), str(target), prompts))
+    config = _loaded(tmp_path, starting_config(str(target), SMALLER, prompts))
     facts = {"context": 256, "vocabulary": 32, "chat_template": False, "impossible_variants": {}}
 
     assert config == apply_pair(config, facts | {"generation_config": sampling_defaults(target)})[0].model_copy(
         update={"quantize": config.quantize}
     )
     (target / "generation_config.json").write_text(json.dumps(saved | {"repetition_penalty": 1.05}))
-    text = starting_config(str(target), str(target), prompts)
+    text = starting_config(str(target), SMALLER, prompts)
     assert "The file also sets repetition_penalty 1.05" in text
     assert "check" == _loaded(tmp_path, text).pair.generation_config
 
@@ -96,7 +101,7 @@ def test_the_config_agrees_with_the_targets_generation_config(tmp_path: Path) ->
 def test_a_pair_on_the_hub_is_not_fetched(tmp_path: Path) -> None:
     """Names and revisions stand in the config as text; what is not known is said in comments."""
     prompts = _prompts(tmp_path / "prompts.jsonl", [{"turns": ["a", "b"]}])
-    text = starting_config(HUB, HUB, prompts)
+    text = starting_config(SMALLER, HUB, prompts)
     config = _loaded(tmp_path, text)
 
     assert HUB == f"{config.pair.draft.source}@{config.pair.draft.revision}"
@@ -110,7 +115,7 @@ def test_names_that_yaml_could_misread(tmp_path: Path, name: str) -> None:
     """A path is quoted where it must be, a domain cannot break out of its comment, and few prompts are pointed out."""
     (tmp_path / name).mkdir()
     prompts = _prompts(tmp_path / name / "prompts.jsonl", [{"prompt": "a", "domain": name}])
-    text = starting_config(HUB, HUB, prompts)
+    text = starting_config(SMALLER, HUB, prompts)
 
     assert str(prompts) == _loaded(tmp_path, text).corpus.sources[0].path
     assert {"name", "pair", "corpus", "generate", "sampling", "distill", "evaluate", "gate"} == set(
@@ -136,7 +141,7 @@ def test_prompts_that_cannot_be_used(tmp_path: Path, rows: list[Any], complaint:
     target = _model(tmp_path / "target")
     prompts = _prompts(tmp_path / "prompts.jsonl", rows)
     with pytest.raises(UsageError) as caught:
-        starting_config(str(target), str(target), prompts)
+        starting_config(str(target), SMALLER, prompts)
 
     assert f"--prompts {prompts}: " in str(caught.value)
     assert complaint in str(caught.value)
@@ -147,10 +152,65 @@ def test_models_that_cannot_be_used(tmp_path: Path) -> None:
     prompts = _prompts(tmp_path / "prompts.jsonl", [{"prompt": "a"}])
     small = _model(tmp_path / "small", max_position_embeddings=18)
     for name, complaint in (
-        ("org/name", "--target org/name: not a directory and not a hub model"),
+        ("no model", "--target no model: no such directory; a model of the hub is org/name, or org/name@revision"),
         (str(tmp_path), f"--target {tmp_path}: not a model directory"),
         (str(small), "context of 18 tokens leaves no room for a prompt"),
     ):
         with pytest.raises(UnderstudyError) as caught:
-            starting_config(name, name, prompts)
+            starting_config(name, SMALLER, prompts)
         assert complaint in str(caught.value)
+
+
+def test_names_of_the_hub_are_pinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commits of both models that the hub has now stand in the config."""
+    prompts = _prompts(tmp_path / "prompts.jsonl", [{"prompt": "a"}])
+    monkeypatch.chdir(tmp_path)
+    with standin_hub({"org/name": "a1" * 20, "org/small/revision/v1": "b2" * 20}) as url:
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", url)
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+        text = starting_config("org/name", "org/small@v1", prompts)
+    pair = _loaded(tmp_path, text).pair
+
+    assert ("org/name", "a1" * 20) == (pair.target.source, pair.target.revision)
+    assert ("org/small", "b2" * 20) == (pair.draft.source, pair.draft.revision)
+    assert 2 == text.count("# the commit that the hub had when this file was written")
+
+
+def test_a_draft_that_is_the_target_is_refused(tmp_path: Path) -> None:
+    """By name or by content, with a draft of the target's layers as the way on, which `--draft target` writes."""
+    target, copy = _model(tmp_path / "target"), _model(tmp_path / "copy")
+    for file in target.iterdir():
+        shutil.copy(file, copy / file.name)
+    prompts = _prompts(tmp_path / "prompts.jsonl", [{"prompt": "a"}])
+    for one, draft in ((target, target), (target, copy), (HUB, HUB)):
+        with pytest.raises(UsageError, match=r"--draft .*: this is the target itself, .*{source: target, layers: \d}"):
+            starting_config(str(one), str(draft), prompts)
+    config = _loaded(tmp_path, starting_config(str(target), "target", prompts))
+    assert ("target", 1) == (config.pair.draft.source, config.pair.draft.layers)
+
+    (tmp_path / "my.yaml").write_text(starting_config(str(target), SMALLER, prompts))
+    same = ["pair.draft.source=./copy", "pair.draft.revision=null"]
+    with pytest.raises(UsageError, match=r"pair\.draft\.source = .*copy: this is the target itself"):
+        resolve_inputs(load_config(tmp_path / "my.yaml", same), Store(tmp_path / "store"))
+
+
+def test_columns_are_written_into_the_config(tmp_path: Path) -> None:
+    """Those that were recognised, with what is not used, and those that were asked for."""
+    chat = [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]
+    prompts = _prompts(tmp_path / "prompts.jsonl", [{"conversations": chat, "system": "s", "kind": "x"}])
+    text = starting_config(SMALLER, HUB, prompts)
+    asked = starting_config(SMALLER, HUB, prompts, None, {"messages_field": "conversations", "domain_field": "kind"})
+
+    assert "conversations" == _loaded(tmp_path, text).corpus.sources[0].messages_field
+    assert "# read as JSON lines, ShareGPT: `conversations` with from/value\n" in text
+    assert "# system_field: system  # puts this column before each prompt" in text
+    assert "# columns not used: system, kind\n" in text
+    assert "# not used: the answers in `conversations`, which the target has not given" in text
+    assert "kind" == _loaded(tmp_path, asked).corpus.sources[0].domain_field
+    assert "rows by domain (column `kind`): x 1" in asked
+    with pytest.raises(UsageError, match=r"--domain-field knid: no row of .* has it; other columns are system, kind"):
+        starting_config(SMALLER, HUB, prompts, None, {"domain_field": "knid"})
+    with pytest.raises(
+        UsageError, match=r"none of q among .*; name the column with --prompt-field or --messages-field"
+    ):
+        starting_config(SMALLER, HUB, prompts, None, {"prompt_field": "q"})
