@@ -30,11 +30,12 @@ from pipeline.commands.stage import stage
 from pipeline.commands.store import gc, sync
 from pipeline.errors import EXIT_FAILURE, EXIT_INTERRUPTED, UnderstudyError
 from pipeline.native.threads import limit_spinning
+from pipeline.progress import Progress, say
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"understudy {importlib.metadata.version('understudy')}")
+        say(f"understudy {importlib.metadata.version('understudy')}")
         raise typer.Exit
 
 
@@ -106,15 +107,15 @@ def _main() -> int:
         app()
     except SystemExit as end:
         if end.code == EXIT_INTERRUPTED:
-            return _fail("interrupted; finished artifacts are kept, run again to continue", EXIT_INTERRUPTED)
+            return _fail(EXIT_INTERRUPTED, "interrupted; finished artifacts are kept, run again to continue")
         return int(end.code or 0)
     except UnderstudyError as error:
-        return _fail(str(error), error.exit_code)
+        return _fail(error.exit_code, *str(error).split("\n"))
     except Exception as error:
         known = explain_disk_error(error)
         if known is None:
             raise
-        return _fail(known, EXIT_FAILURE)
+        return _fail(EXIT_FAILURE, known)
     return 0
 
 
@@ -137,6 +138,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _fail(message: str, code: int) -> int:
-    print(f"understudy: {message}", file=sys.stderr)
+def _fail(code: int, first: str, *others: str) -> int:
+    for line in (f"understudy: {first}", *others):
+        Progress().line(line)
     return code

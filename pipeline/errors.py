@@ -1,8 +1,10 @@
-"""Errors that a user can cause, with their exit codes. Standard library only.
+"""Errors that a user can cause, with their exit codes. Imports nothing heavy.
 
 An `UnderstudyError` is printed as one line (what, where, what to do). Any other exception is a bug in Understudy and keeps its
 traceback.
 """
+
+from pipeline.escaping.terminal import printable
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
@@ -14,19 +16,18 @@ _MOST_CHARACTERS = 1_000  # of a line; a longer one quotes the content of a file
 
 
 class UnderstudyError(Exception):
-    """A failure that a user can act on; the message says what, where and what to do. It may quote a damaged file: control
-    characters are printed as escapes, and the middle of a very long line is left out."""
+    """A failure that a user can act on; the message says what, where and what to do. Each argument is a line. It may quote a
+    damaged file: line breaks and control characters in it are printed as escapes, and the middle of a very long line is left out.
+    """
 
     exit_code = EXIT_FAILURE
 
     def __str__(self) -> str:
-        return "\n".join(printable(line) for line in super().__str__().split("\n"))
+        return "\n".join(_short(printable(str(line))) for line in self.args)
 
 
-def printable(line: str) -> str:
-    """`line` with control characters and line breaks as escapes; the middle of a very long line is left out."""
-    text = "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in line)
-    return text if len(text) <= _MOST_CHARACTERS else f"{text[:600]} ... {text[-300:]}"
+def _short(line: str) -> str:
+    return line if len(line) <= _MOST_CHARACTERS else f"{line[:600]} ... {line[-300:]}"
 
 
 class UsageError(UnderstudyError):

@@ -1,10 +1,17 @@
-"""Progress of long work: one line per event, and a progress bar on a terminal only."""
+"""What is printed: results on stdout; progress on stderr, one line per event, and a progress bar on a terminal only.
 
+Text of users is escaped here, so that it cannot move the cursor, colour, reorder or add a line. Nothing else prints, but for the
+renderers that use rich (`report/console.py`, `report/decode.py`); a test holds that.
+"""
+
+import json
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
+
+from pipeline.escaping.terminal import printable, printable_block
 
 _PLAIN_INTERVAL_S = 15.0
 
@@ -15,6 +22,22 @@ class Track(Protocol):
     def advance(self, amount: float, note: str = "") -> None: ...
 
 
+def say(*lines: str) -> None:
+    """Lines of a result, to stdout."""
+    for line in lines:
+        print(printable(line), flush=True)
+
+
+def say_block(text: str) -> None:
+    """A result of several lines, to stdout; they end as `text` does."""
+    print(printable_block(text), end="", flush=True)
+
+
+def say_json(value: Any, indent: int | None = 1) -> None:
+    """A result for programs, to stdout: JSON of ASCII only. ValueError for NaN."""
+    print(json.dumps(value, indent=indent, allow_nan=False), flush=True)
+
+
 class Progress:
     """Writes to stderr, because results go to stdout."""
 
@@ -22,7 +45,7 @@ class Progress:
         self.terminal = sys.stderr.isatty() if terminal is None else terminal
 
     def line(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
+        print(printable(text), file=sys.stderr, flush=True)
 
     def warn(self, text: str) -> None:
         self.line(f"warning: {text}")
@@ -70,16 +93,16 @@ def _bar(label: str, total: float, unit: str, done: float) -> Iterator[Track]:
     from rich.progress import Progress as RichProgress
 
     columns = (
-        TextColumn("  {task.description}"),
+        TextColumn("  {task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn(f"{unit}"),
+        TextColumn(unit),
         TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", markup=False),
     )
     with RichProgress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(label, total=total, completed=int(done), rate="", note="")
+        task = progress.add_task(printable(label), total=total, completed=int(done), rate="", note="")
         began, advanced = time.monotonic(), 0.0
 
         class _Bar:
@@ -87,6 +110,6 @@ def _bar(label: str, total: float, unit: str, done: float) -> Iterator[Track]:
                 nonlocal advanced
                 advanced += amount
                 rate = advanced / max(time.monotonic() - began, 1e-9)
-                progress.update(task, advance=amount, rate=f"{_rate(rate)}/s", note=note)
+                progress.update(task, advance=amount, rate=f"{_rate(rate)}/s", note=printable(note))
 
         yield _Bar()

@@ -98,7 +98,8 @@ def _waits(context: StageContext[PromoteSettings], draft: RegisteredDraft, waiti
     result = f"challenger, to be approved before {waiting.approve_before}"
     write_json(context.out / "promotion.json", {"result": result, **asdict(draft)})
     command = approval_command(context.run_id, context.store, bool(waiting.rolled_back))
-    context.progress.line(f"{draft.name} version {draft.version}: {result}, with\n  {command}")
+    context.progress.line(f"{draft.name} version {draft.version}: {result}, with")
+    context.progress.line(f"  {command}")
     notes = {"result": result, "name": draft.name, "version": draft.version, "approve_with": command}
     return Outcome(notes=notes)
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from pipeline.commands.options import DEFAULT_STORE, ConfigPath, Overrides, StorePath
+from pipeline.progress import say
 
 if TYPE_CHECKING:
     from pipeline.config.root import Config
@@ -71,7 +72,7 @@ def rollback(
     with handover(read, where, Progress()) as scope:
         said = roll_back(scope, asked)
     if dry_run:
-        typer.echo(f"dry run: {said}")
+        say(f"dry run: {said}")
 
 
 def settle(config: ConfigPath, overrides: Overrides = None, store: StorePath = DEFAULT_STORE) -> None:
@@ -90,7 +91,7 @@ def settle(config: ConfigPath, overrides: Overrides = None, store: StorePath = D
     check_receiver(read.promote.notice)
     entry = settle_config(read, where, Progress())
     champion = f"version {entry.champion} is champion" if entry.champion else "there is no champion"
-    typer.echo(f"{registered_name(read)}: {champion}; settled")
+    say(f"{registered_name(read)}: {champion}; settled")
 
 
 def history(config: ConfigPath, overrides: Overrides = None, store: StorePath = DEFAULT_STORE) -> None:
@@ -107,7 +108,7 @@ def history(config: ConfigPath, overrides: Overrides = None, store: StorePath = 
     registry = registry_for(read, where)
     changes = registry.history()
     if not changes:
-        typer.echo(f"{registry.name}: nothing was promoted yet")
+        say(f"{registry.name}: nothing was promoted yet")
     else:
         print_history(changes)
     report_difference(read, where, Progress())
@@ -162,7 +163,7 @@ def export(
     progress = Progress()
     for note in plan.notes:
         progress.warn(note)
-    typer.echo(f"{subject.label}: exported for {plan.facts.title} to {write_export(plan, progress)}")
+    say(f"{subject.label}: exported for {plan.facts.title} to {write_export(plan, progress)}")
 
 
 def _config_and_store(config: "Path", overrides: list[str] | None, store: "Path") -> "tuple[Config, Store]":

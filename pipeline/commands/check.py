@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipeline.commands.options import DEFAULT_STORE, RunId, StorePath, TrustOption
+from pipeline.progress import say
 
 if TYPE_CHECKING:
     from pipeline.acceptance.baseline import Examined
@@ -69,12 +70,10 @@ def check(
         raise
     result = compared(comparison, draft, str(baseline), time.perf_counter() - began)
     files.write(result)
-    for remark in (result.note, result.power):
-        if remark:
-            print(remark)
+    say(*filter(None, (result.note, result.power)))
     if not comparison.passed:
         raise Refused(result.line)
-    print(result.line)
+    say(result.line)
 
 
 @dataclass(frozen=True)
@@ -104,7 +103,7 @@ def _update_baseline(inputs: _Inputs, outputs: Sequence[str]) -> None:
     stored, settings = _open(inputs, before)
     examined = _examine(stored, inputs.draft, settings)
     write_json(path, baseline_json(examined))
-    print(f"baseline of {len(examined.counts)} prompts written to {path}{left_out_text(len(examined.trained_on))}")
+    say(f"baseline of {len(examined.counts)} prompts written to {path}{left_out_text(len(examined.trained_on))}")
 
 
 def _compare(inputs: _Inputs, margin: float) -> "Comparison":

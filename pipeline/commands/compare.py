@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from pipeline.commands.options import DEFAULT_STORE, JsonOption, StorePath, TrustOption
+from pipeline.progress import say_json
 
 _OPERAND = "A run, NAME@champion, NAME@VERSION, a model directory, org/name@revision or a baseline file."
 
@@ -26,7 +27,6 @@ def compare(
 
     What a run has examined is not examined again. Prompts that one of the drafts was trained on are left out.
     """
-    import json
     from dataclasses import asdict
 
     from pipeline.errors import BrokenDraft, Refused
@@ -43,6 +43,6 @@ def compare(
     found = compare_examined(*examined, gamma=gamma, domain=domain)
     labels = [operand.label for operand in operands]
     if as_json:
-        print(json.dumps({"a": labels[0], "b": labels[1], **asdict(found)}, indent=1, allow_nan=False))
+        say_json({"a": labels[0], "b": labels[1], **asdict(found)})
     else:
         print_comparison(labels, found)

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from pipeline.commands.options import PROMPTS_HELP, DomainFieldOption, MessagesFieldOption, PromptFieldOption
+from pipeline.progress import say_block
 
 
 def init(
@@ -49,4 +50,4 @@ def init(
     from pipeline.planning.starting_config import starting_config
 
     columns = {"prompt_field": prompt_field, "messages_field": messages_field, "domain_field": domain_field}
-    print(starting_config(target, draft, prompts, tokenizer, columns), end="")
+    say_block(starting_config(target, draft, prompts, tokenizer, columns))

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from pipeline.commands.options import DEFAULT_STORE, ConfigPath, JsonOption, Overrides, StorePath
+from pipeline.progress import say, say_json
 
 
 def plan(
@@ -21,7 +22,6 @@ def plan(
     Prints upper bounds of prompts, target tokens and bytes. With --measure, also the time, disk and memory of each job.
     """
     import dataclasses
-    import json
 
     from pipeline.config.loading import load_config
     from pipeline.planning.forecast import forecast, last_learning_curve
@@ -40,8 +40,8 @@ def plan(
     if as_json:
         figures = {**dataclasses.asdict(found), "learning_curve": curve, "notes": notes}
         figures["measured"] = dataclasses.asdict(measured) if measured else None
-        print(json.dumps(figures, indent=1, allow_nan=False))
+        say_json(figures)
     elif measured:
         print_measured(measured, found.endpoints)
     else:
-        print("to estimate the time, disk and memory of each job from two small runs, add --measure")
+        say("to estimate the time, disk and memory of each job from two small runs, add --measure")

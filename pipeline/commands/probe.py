@@ -21,6 +21,7 @@ from pipeline.commands.options import (
     TopPOption,
     TrustOption,
 )
+from pipeline.progress import say_json
 
 
 def probe(
@@ -80,7 +81,6 @@ def probe(
     Prints acceptance rates by domain, the best draft length, the break-even acceptance rate, and a verdict for each draft.
     """
     import dataclasses
-    import json
     import tempfile
 
     from pipeline.config.corpus import named_source
@@ -124,11 +124,7 @@ def probe(
         "cost_ratio_given": cost_ratio is not None,
     }
     if as_json:
-        print(
-            json.dumps(
-                {"conditions": conditions, "notes": notes, **dataclasses.asdict(found)}, indent=1, allow_nan=False
-            )
-        )
+        say_json({"conditions": conditions, "notes": notes, **dataclasses.asdict(found)})
     else:
         print_probe(found, conditions, notes)
 

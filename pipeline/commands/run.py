@@ -6,6 +6,7 @@ import typer
 
 from pipeline.commands.options import DEFAULT_STORE, ConfigPath, ForcePromote, Overrides, StorePath
 from pipeline.errors import UsageError
+from pipeline.progress import say, say_block
 from pipeline.running.stage_list import STAGE_NAMES
 
 if TYPE_CHECKING:
@@ -78,11 +79,8 @@ def run(
 
 def _dry_run(given: "Config") -> None:
     """Prints before it checks, so that a config with a mistake is printed too. A local pair decides some of the jobs."""
-    import sys
-
-    import yaml
-
     from pipeline.errors import UnderstudyError
+    from pipeline.escaping.yaml import yaml_text
     from pipeline.planning.local_pair import check_local_pair
     from pipeline.running.inputs import require_inputs
     from pipeline.running.jobs import expand
@@ -93,16 +91,16 @@ def _dry_run(given: "Config") -> None:
         resolved, notes = check_local_pair(given)
     except UnderstudyError as error:
         mistake = error
-    yaml.safe_dump(resolved.model_dump(mode="json"), sys.stdout, sort_keys=False, allow_unicode=True)
-    print("---\n# jobs in execution order, and what each reads")
-    print(
+    say_block(yaml_text(resolved.model_dump(mode="json")))
+    say("---", "# jobs in execution order, and what each reads")
+    say(
         "# JOB#PART is a part of a job's output; pair#shared: vocabulary, stop tokens and context that both models have"
     )
-    print("# outside#NAME is an input that no job makes")
+    say("# outside#NAME is an input that no job makes")
     for job in expand(resolved, {}):
         inputs = dict.fromkeys(job.reads.values())  # promote may read one draft under two names
-        print(f"# {job.id}: reads {', '.join(inputs) or 'nothing'}")
+        say(f"# {job.id}: reads {', '.join(inputs) or 'nothing'}")
     for note in notes:
-        print(f"# {note}")
+        say(f"# {note}")
     if mistake is not None:
         raise mistake

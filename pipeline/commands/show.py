@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from pipeline.commands.options import DEFAULT_STORE, JsonOption, RunId, StorePath
+from pipeline.progress import say, say_json
 
 
 def show(
@@ -21,7 +22,6 @@ def show(
     Prints its jobs, the table of drafts, the decision, and the link to MLflow.
     """
     import dataclasses
-    import json
 
     from pipeline.report.show import print_summary
     from pipeline.report.summary import summarise
@@ -34,10 +34,10 @@ def show(
         from pipeline.store.files import write_user_text
 
         write_user_text(html, run_page(target, require_run(target, run, needs=("gate",))), "--html")
-        print(f"review page written to {html}")
+        say(f"review page written to {html}")
         return
     summary = summarise(target, require_run(target, run))
     if as_json:
-        print(json.dumps(dataclasses.asdict(summary), indent=1, allow_nan=False))
+        say_json(dataclasses.asdict(summary))
     else:
         print_summary(summary)

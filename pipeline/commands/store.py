@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from pipeline.commands.options import DEFAULT_STORE, StorePath
+from pipeline.progress import Progress, say
 
 
 def gc(
@@ -40,7 +41,6 @@ def gc(
     deleted.
     """
     from pipeline.errors import UsageError
-    from pipeline.progress import Progress
     from pipeline.report.retention import print_review
     from pipeline.running import retention
     from pipeline.running.abandoned import close_abandoned
@@ -57,7 +57,7 @@ def gc(
         entries = retention.review(where, policy)
         print_review(entries, [entry for entry in entries if not entry.why], deleted=False)
         return
-    with where.lock(GC_LOCK, lambda: typer.echo("a run is starting; waiting", err=True)):
+    with where.lock(GC_LOCK, lambda: Progress().line("a run is starting; waiting")):
         close_abandoned(where, Progress())
         entries = retention.review(where, policy)
         gone = retention.delete(where, entries)
@@ -74,7 +74,6 @@ def sync(
     """Upload to MLflow the runs that it does not have yet. Repeating the command changes nothing."""
     from pipeline.config.stored import run_config
     from pipeline.errors import UnderstudyError, UsageError
-    from pipeline.progress import Progress
     from pipeline.registry.tracking import Tracker, ui_link
     from pipeline.running.abandoned import close_abandoned
     from pipeline.store.artifacts import Store
@@ -96,7 +95,7 @@ def sync(
         if not tracker.sync(record):
             failed.append(record.id)
             break  # the others would wait for the same server
-        typer.echo(f"{record.id}: {ui_link(record, where)}")
+        say(f"{record.id}: {ui_link(record, where)}")
     if failed:
         raise UnderstudyError(
             f"{failed[0]} was not uploaded; run `understudy store sync` again when the server answers"

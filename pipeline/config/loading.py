@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from pipeline.config.credentials import masked
 from pipeline.config.root import Config
-from pipeline.errors import UsageError, printable
+from pipeline.errors import UsageError
 
 _MOST_VALUES = 100_000  # of a YAML document with its aliases expanded
 _MOST_LEVELS = 50
@@ -114,10 +114,9 @@ def parse_config(raw: Any, where: str, overrides: Sequence[str] = ()) -> Config:
     try:
         return Config.model_validate(raw)
     except ValidationError as error:
-        lines = [
-            printable(f"{_blamed(_location(item), overrides, where)}: {_explain(item)}") for item in error.errors()
-        ]
-        raise UsageError("\n".join(lines)) from None
+        raise UsageError(
+            *(f"{_blamed(_location(item), overrides, where)}: {_explain(item)}" for item in error.errors())
+        ) from None
 
 
 def _programs(raw: Any) -> dict[str, Any]:
@@ -149,12 +148,12 @@ def _apply(raw: Any, override: str) -> None:
     parts = key.strip().split(".")
     if not equals or not all(parts):
         raise UsageError(
-            f"--set {printable(masked(override))}: write it as key.path=value, for example --set distill.max_steps=100"
+            f"--set {masked(override)}: write it as key.path=value, for example --set distill.max_steps=100"
         )
     try:
         value = yaml.load(text, _Loader)
     except _YAML_ERRORS:
-        raise UsageError(f"--set {printable(masked(override))}: the value is not valid YAML") from None
+        raise UsageError(f"--set {masked(override)}: the value is not valid YAML") from None
     node = raw
     for depth, part in enumerate(parts[:-1]):
         node = _descend(node, part, ".".join(parts[: depth + 1]), override)
@@ -168,18 +167,18 @@ def _descend(node: Any, part: str, so_far: str, override: str) -> Any:
     if isinstance(node, list):
         item = node[_index(node, part, override)]
         if not isinstance(item, dict | list):
-            raise UsageError(f"--set {printable(masked(override))}: {so_far} is {_short(item)}, not a section")
+            raise UsageError(f"--set {masked(override)}: {so_far} is {_short(item)}, not a section")
         return item
     if part not in node or node[part] is None:
         node[part] = {}
     if not isinstance(node[part], dict | list):
-        raise UsageError(f"--set {printable(masked(override))}: {so_far} is {_short(node[part])}, not a section")
+        raise UsageError(f"--set {masked(override)}: {so_far} is {_short(node[part])}, not a section")
     return node[part]
 
 
 def _index(node: list[Any], part: str, override: str) -> int:
     if not re.fullmatch("[0-9]{1,9}", part) or int(part) >= len(node):
-        raise UsageError(f"--set {printable(masked(override))}: '{part}' is not a position of a list of {len(node)}")
+        raise UsageError(f"--set {masked(override)}: '{part}' is not a position of a list of {len(node)}")
     return int(part)
 
 
@@ -258,7 +257,7 @@ def _anchored(config: Config, base: Path, where: str) -> Config:
         try:
             return str((base / Path(text).expanduser()).resolve())
         except (OSError, RuntimeError, ValueError) as error:  # a link to itself, the home of an unknown user, a NUL
-            raise UsageError(f"{where}: {printable(text)} is not a path: {error}") from None
+            raise UsageError(f"{where}: {text} is not a path: {error}") from None
 
     raw = config.model_dump()
     for role in ("target", "draft", "target_before"):

@@ -12,7 +12,7 @@ from typing import Any
 from pipeline.config.corpus import PromptSource
 from pipeline.corpus.chats import SENDERS, as_list, is_chat, is_share_gpt, message_of_share_gpt
 from pipeline.corpus.same_text import normalised, text_id
-from pipeline.errors import printable
+from pipeline.escaping.terminal import printable
 from pipeline.store.files import canonical_json
 
 MAX_CHARACTERS = 1_000_000

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.corpus.rows import BadRow
-from pipeline.errors import UsageError, printable
+from pipeline.errors import UsageError
+from pipeline.escaping.terminal import printable
 
 _BATCH = 256
 _FEW = 64  # rows of all columns, some of which may be images

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from pipeline.escaping.markdown import code, markdown
 from pipeline.export.plan import ExportPlan
 from pipeline.export.schema import FILE, ExpectedCounters
 from pipeline.judgement.headline import interval
@@ -23,11 +24,11 @@ def readme(plan: ExportPlan, expected: ExpectedCounters, names: Sequence[str]) -
     """The page. `names`: the files and directories beside it."""
     subject, facts = plan.subject, plan.facts
     target = subject.pair.facts["target"]
-    pinned = f"revision `{target['revision']}`" if target["revision"] else f"digest `{target['digest']}`"
+    pinned = f"revision {code(target['revision'])}" if target["revision"] else f"digest `{target['digest']}`"
     lines = [
-        f"# {subject.label}, for {facts.title}",
+        f"# {markdown(subject.label)}, for {facts.title}",
         "",
-        f"A draft model for speculative decoding with `{target['source']}` ({pinned}). The facts about {facts.title} are "
+        f"A draft model for speculative decoding with {code(target['source'])} ({pinned}). The facts about {facts.title} are "
         f"those of version {facts.checked}.",
         "",
         "| file | what it is |",
@@ -43,7 +44,7 @@ def readme(plan: ExportPlan, expected: ExpectedCounters, names: Sequence[str]) -
         *_counters(plan, expected),
     ]
     if plan.notes:
-        lines += ["", "## Warnings", "", *(f"- {note[0].upper()}{note[1:]}." for note in plan.notes)]
+        lines += ["", "## Warnings", "", *(f"- {markdown(note[0].upper() + note[1:])}." for note in plan.notes)]
     return "\n".join(lines) + "\n"
 
 
@@ -63,8 +64,8 @@ def _serving(plan: ExportPlan) -> list[str]:
     if plan.subject.config.pair.target.is_served and plan.engine != "transformers":
         found += [
             "",
-            f"The target is loaded from `{plan.subject.target_name}`, the name that the server of the completions uses. Set "
-            "`TARGET` if it is in another place. Later runs need a server that does not speculate: keep one running.",
+            f"The target is loaded from {code(str(plan.subject.target_name))}, the name that the server of the completions uses. "
+            "Set `TARGET` if it is in another place. Later runs need a server that does not speculate: keep one running.",
         ]
     if plan.engine == "vllm":
         found += [

@@ -17,7 +17,7 @@ from pipeline.handover.moved_alias import reason_not_to_follow
 from pipeline.handover.notice import Champion, Notice, receiver_name, send
 from pipeline.handover.records import update_records
 from pipeline.handover.settled import Settled, read_settled, write_settled
-from pipeline.progress import Progress
+from pipeline.progress import Progress, say
 from pipeline.registry.aliases import Entry
 from pipeline.registry.history import NONE, Change
 from pipeline.registry.registry import Registry, registry_for
@@ -102,7 +102,7 @@ def finish(scope: Handover, entry: Entry, said: str = "") -> None:
         except UnderstudyError as error:
             failure = error
     if said:
-        print(said, flush=True)
+        say(said)
     # A change that another process has announced and not completed may still be made.
     done = Settled(change=min(entry.change, scope.registry.change()), noticed=noticed)
     if done != before:

@@ -9,7 +9,6 @@ import json
 import logging
 import math
 import os
-import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import Any
 from pipeline.config.credentials import LOGIN, credentials_in
 from pipeline.config.root import Config
 from pipeline.errors import RegistryUnavailable, UnderstudyError, UsageError
+from pipeline.escaping.names import metric_name
 from pipeline.registry import sqlite_file
 from pipeline.registry.relocation import FOLDER, relocate
 from pipeline.store.artifacts import Store
@@ -40,8 +40,7 @@ _ENVIRONMENT = {  # MLflow's own defaults retry for minutes; values set by the u
 _TRUST_SECONDS = 10.0  # a server that answered this recently is not checked again
 _clients: dict[str, Any] = {}
 _answered: dict[str, float] = {}
-_METRIC_KEY = re.compile(r"[^\w\-. :/]", re.ASCII)
-_MAX_KEY, _MAX_PARAM, _MAX_TAG = 250, 6000, 8000  # limits of MLflow 3 servers
+_MAX_PARAM, _MAX_TAG = 6000, 8000  # limits of MLflow 3 servers
 _UNAUTHORIZED = (401, 403)
 _BATCH_OF = 90  # params, or tags, of one log_batch; a server takes 100
 
@@ -233,7 +232,7 @@ def metrics(figures: Mapping[str, float], now_ms: int, **entity: str) -> list[An
     from mlflow.entities import Metric
 
     return [
-        Metric(_METRIC_KEY.sub("_", name)[:_MAX_KEY], float(value), now_ms, 0, **entity)
+        Metric(metric_name(name), float(value), now_ms, 0, **entity)
         for name, value in figures.items()
         if isinstance(value, int | float) and math.isfinite(value)
     ]
@@ -243,11 +242,7 @@ def step_metrics(points: Iterable[tuple[str, float, int]], now_ms: int) -> list[
     """Metric entities of (name, value, step); NaN and infinity are left out."""
     from mlflow.entities import Metric
 
-    return [
-        Metric(_METRIC_KEY.sub("_", name)[:_MAX_KEY], value, now_ms, step)
-        for name, value, step in points
-        if math.isfinite(value)
-    ]
+    return [Metric(metric_name(name), value, now_ms, step) for name, value, step in points if math.isfinite(value)]
 
 
 def log_batch(
@@ -261,8 +256,8 @@ def log_batch(
     from mlflow.entities import Param, RunTag
 
     metric_list = figures or []
-    param_list = [Param(key[:_MAX_KEY], value[:_MAX_PARAM]) for key, value in (params or {}).items()]
-    tag_list = [RunTag(key, value[:_MAX_TAG]) for key, value in (tags or {}).items()]
+    param_list = [Param(metric_name(key), value[:_MAX_PARAM]) for key, value in (params or {}).items()]
+    tag_list = [RunTag(metric_name(key), value[:_MAX_TAG]) for key, value in (tags or {}).items()]
     while metric_list or param_list or tag_list:
         room = max(0, _BATCH_OF - len(tag_list))
         client.log_batch(run_id, metrics=metric_list[:800], params=param_list[:room], tags=tag_list[:_BATCH_OF])

@@ -7,12 +7,12 @@ gate has done so.
 """
 
 import contextlib
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pipeline.config.root import Config
 from pipeline.errors import UnderstudyError, UsageError
+from pipeline.escaping.names import model_name
 from pipeline.registry import aliases, claims
 from pipeline.registry.aliases import ALIASES, Entry, Write
 from pipeline.registry.changes import make_change, require_expected
@@ -26,7 +26,7 @@ from pipeline.store.times import utc_now
 
 
 def registered_name(config: Config) -> str:
-    """`<target>-draft` or `<target>-draft--<deployment>`, without what MLflow forbids in names."""
+    """`<target>-draft` or `<target>-draft--<deployment>`, with what a shell or MLflow reads otherwise as escapes."""
     source = config.generate.server.model if config.pair.target.is_served else config.pair.target.source
     if source is None and config.promote.target_name is None:
         raise UsageError(
@@ -34,9 +34,9 @@ def registered_name(config: Config) -> str:
             "registry"
         )
     target = config.promote.target_name or str(source).rstrip("/").rpartition("/")[2]
-    target = re.sub(r"[^A-Za-z0-9._-]", "", target)
     if not target.strip("."):
         raise UsageError(f"pair.target.source = {source!r} gives no name for the registry; set promote.target_name")
+    target = model_name(target)
     name = f"{target}-draft" + (f"--{config.promote.deployment}" if config.promote.deployment else "")
     if "--claim-" in name:
         raise UsageError(f"{name}: '--claim-' marks the registry's locks; choose another promote.deployment")

@@ -6,6 +6,7 @@ from typing import Any
 
 from pipeline.acceptance.schema import Figure
 from pipeline.config.stored import given_config
+from pipeline.escaping.markdown import markdown
 from pipeline.judgement.decision_file import recorded_decision
 from pipeline.judgement.headline import baseline_name, headline, interval, mark, points, power_summary, undo
 from pipeline.judgement.rule_result import PASS
@@ -160,15 +161,15 @@ def note(record: RunRecord, decision: Decision | None, page: str | None) -> str:
     promotion = registered(record)
     if decision is not None:
         first, *rest = headline(decision, promotion)
-        lines += [f"**{first}**", "", *(f"- {escape(line)}" for line in rest), ""]
+        lines += [f"**{markdown(first)}**", "", *(f"- {markdown(line)}" for line in rest), ""]
         lines += [f"[Review page]({page})", ""] if page else []
         lines += [*_drafts(decision), "", *_rules(decision), ""]
-        lines += [f"- {escape(line)}" for line in power_summary(decision)] + [""]
+        lines += [f"- {markdown(line)}" for line in power_summary(decision)] + [""]
     if promotion is not None:
-        lines += [f"{promotion['name']} version {promotion['version']}: {promotion['result']}", ""]
+        lines += [markdown(f"{promotion['name']} version {promotion['version']}: {promotion['result']}"), ""]
         lines += [undo(decision, promotion), ""] if decision is not None and undo(decision, promotion) else []
     if record.failure:
-        lines += [escape(record.failure), ""]
+        lines += [markdown(record.failure), ""]
     done = sum(entry.state == "done" for entry in record.jobs.values())
     lines += [
         f"Run `{record.id}`, started {record.created}: {len(record.jobs)} jobs, {done} done in this run, "
@@ -188,21 +189,15 @@ def _drafts(decision: Decision) -> list[str]:
             f"{found.draft.bytes / 1e6:.2f}" if found.draft.bytes else "-",
         ]
         name = baseline_name(decision).removeprefix("the ") if side == BASELINE else side.replace("_", "-")
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+        lines.append(f"| {markdown(name)} | {' | '.join(cells)} |")
     if decision.gains is not None:
         lines.append(f"| gain, paired by prompt | {points(decision.gains.acceptance_rate)} | | |")
     return lines if decision.drafts else []
 
 
 def _rules(decision: BriefDecision) -> list[str]:
-    rows = [f"| {escape(rule.name)} | {rule.verdict} | {escape(rule.text)} |" for rule in decision.rules]
+    rows = [f"| {markdown(rule.name)} | {rule.verdict} | {markdown(rule.text)} |" for rule in decision.rules]
     return ["Rules:", "", "| rule | verdict | what was found |", "|---|---|---|", *rows] if rows else []
-
-
-def escape(text: str) -> str:
-    """Text of users, such as a domain's name, as Markdown shows it in a line or a table cell."""
-    text = text.replace("\n", " ").replace("<", "&lt;")
-    return "".join(f"\\{letter}" if letter in "\\`*|" else letter for letter in text)
 
 
 def flatten(value: Any, prefix: str = "") -> dict[str, str]:

@@ -12,10 +12,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from pipeline.config.root import Config
 from pipeline.errors import UnderstudyError
+from pipeline.escaping.yaml import yaml_text
 from pipeline.judgement.decision_file import find_decision
 from pipeline.progress import Progress
 from pipeline.registry.mlflow_client import (
@@ -127,7 +126,7 @@ class Tracker:
         run_id, _ = find_or_create_run(client, experiment, record.id, _milliseconds(record.created))
         record.mlflow = Uploaded(uri=self._recorded_uri, experiment_id=experiment, run_id=run_id)
         log_batch(client, run_id, params=parameters(record))
-        client.log_text(run_id, yaml.safe_dump(record.config, sort_keys=False, allow_unicode=True), "config.yaml")
+        client.log_text(run_id, yaml_text(record.config), "config.yaml")
         record.save(self.store)
         return record.mlflow
 

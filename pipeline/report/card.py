@@ -9,6 +9,7 @@ from typing import Any
 
 from pipeline.acceptance.schema import Figure, ProfileConditions
 from pipeline.errors import UnderstudyError
+from pipeline.escaping.markdown import code, markdown
 from pipeline.judgement.headline import headline, outcome, power_summary, undo
 from pipeline.judgement.schema import CANDIDATE, FILE, Decision, DraftFigures
 
@@ -51,8 +52,7 @@ def version_description(decision: Decision, name: str, run: str, at: str) -> str
     """The description of a registered version of model `name` in Markdown: the decision, how to serve it, how to undo."""
     first, *rest = headline(decision)
     facts = [
-        *rest,
-        *power_summary(decision),
+        *map(markdown, [*rest, *power_summary(decision)]),
         f"registered by run `{run}` at {at}; its artifact `review.html` has the rest",
     ]
     commands = [
@@ -64,7 +64,7 @@ def version_description(decision: Decision, name: str, run: str, at: str) -> str
         "```",
         *(["", undo(decision)] if undo(decision) else []),
     ]
-    return "\n".join([f"**{first}**", "", *(f"- {line}" for line in facts), "", *commands])
+    return "\n".join([f"**{markdown(first)}**", "", *(f"- {line}" for line in facts), "", *commands])
 
 
 def _header(facts: Mapping[str, Any]) -> str:
@@ -79,16 +79,16 @@ def _summary(facts: Mapping[str, Any]) -> str:
     licence = facts["license"] or "not stated by the base draft; set promote.license"
     return "\n".join(
         [
-            f"# {facts['name']}",
+            f"# {markdown(facts['name'])}",
             "",
-            f"A draft model for speculative decoding with **{target['source']}**. It is distilled from completions of that",
-            "target and is useful only with it: the target decides every token, the draft decides the speed.",
+            f"A draft model for speculative decoding with **{markdown(target['source'])}**. It is distilled from completions of",
+            "that target and is useful only with it: the target decides every token, the draft decides the speed.",
             "",
             "| fact | value |",
             "|---|---|",
             f"| target | {_model(target)} |",
             f"| base draft | {_model(base)} |",
-            f"| licence | {licence} |",
+            f"| licence | {markdown(licence)} |",
             f"| training prompts | {int(facts['train_prompts']):,} |",
             f"| size | {draft.parameters:,} parameters, {draft.bytes / 1e6:,.1f} MB |",
             f"| memory to serve | {_memory(facts['serving'])} |",
@@ -109,9 +109,9 @@ def _memory(serving: Mapping[str, Any]) -> str:
 
 
 def _model(entry: Mapping[str, Any]) -> str:
-    pinned = f"revision `{entry['revision']}`" if entry["revision"] else f"digest `{entry['digest']}`"
+    pinned = f"revision {code(entry['revision'])}" if entry["revision"] else f"digest `{entry['digest']}`"
     size = "" if entry["parameters"] is None else f", {int(entry['parameters']):,} parameters"
-    return f"{entry['source']}, {pinned}{size}"
+    return f"{markdown(entry['source'])}, {pinned}{size}"
 
 
 def _acceptance(decision: Decision) -> str:
@@ -135,7 +135,7 @@ def _acceptance(decision: Decision) -> str:
     ]
     for name, entry in sorted(found.domains.items()):
         rate = entry.acceptance_rate
-        lines.append(f"| {_cell(name)} | {entry.prompts:,} | {rate.value:.3f} | {_bounds(rate, 3)} |")
+        lines.append(f"| {markdown(name)} | {entry.prompts:,} | {rate.value:.3f} | {_bounds(rate, 3)} |")
     return "\n".join(lines)
 
 
@@ -152,9 +152,9 @@ def _greedy(conditions: ProfileConditions) -> bool:
 def _decision(decision: Decision) -> str:
     lines = ["## Why it passed", ""]
     lines += [f"**{outcome(decision)[:1].upper()}{outcome(decision)[1:]}.**", ""] if decision.warnings else []
-    lines += [f"- {reason}" for reason in decision.reasons]
-    lines += [f"- {rule.name}: {rule.verdict}. {rule.text}" for rule in decision.rules]
-    lines += [f"- power of {line}" for line in power_summary(decision)]
+    lines += [f"- {markdown(reason)}" for reason in decision.reasons]
+    lines += [f"- {markdown(rule.name)}: {rule.verdict}. {markdown(rule.text)}" for rule in decision.rules]
+    lines += [f"- power of {markdown(line)}" for line in power_summary(decision)]
     return "\n".join(lines)
 
 
@@ -194,7 +194,7 @@ def _limits(facts: Mapping[str, Any]) -> str:
         [
             "## Limits",
             "",
-            f"- The figures are valid for this target ({target['revision'] or target['digest']}), for prompts like the "
+            f"- The figures are valid for this target ({code(target['revision'] or target['digest'])}), for prompts like the "
             f"examination prompts and for temperature {temperature:g}. If one changes, examine again.",
             "- Acceptance is not speedup: the speedup depends on the time of a draft pass and a target pass on your machine.",
             "- Without the target the draft is a small language model; do not use its text by itself.",
@@ -204,8 +204,4 @@ def _limits(facts: Mapping[str, Any]) -> str:
 
 def _provenance(facts: Mapping[str, Any]) -> str:
     lines = ["## Provenance", "", f"Understudy run `{facts['run']}`.", "", "| artifact | key |", "|---|---|"]
-    return "\n".join(lines + [f"| {_cell(what)} | `{key}` |" for what, key in facts["provenance"].items()])
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
+    return "\n".join(lines + [f"| {markdown(what)} | `{key}` |" for what, key in facts["provenance"].items()])

@@ -11,7 +11,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from pipeline.acceptance.intervals import Interval
-from pipeline.errors import EXIT_REFUSED, UnderstudyError, printable
+from pipeline.errors import EXIT_REFUSED, UnderstudyError
+from pipeline.escaping.markdown import code
+from pipeline.escaping.terminal import printable
+from pipeline.escaping.xml import xml_text
 from pipeline.judgement.headline import NO_POWER
 from pipeline.judgement.regression import Comparison
 
@@ -161,17 +164,15 @@ def check_junit(result: CheckResult) -> str:
     case = _element(suite, "testcase", classname=_CLASS, name="acceptance rate", time=f"{result.seconds:.3f}")
     if failures or errors:
         problem = _element(case, "failure" if failures else "error", type=verdict, message=result.line)
-        problem.text = _xml_text(result.line)
+        problem.text = xml_text(result.line)
     else:
-        _element(case, "system-out").text = _xml_text(result.line)
+        _element(case, "system-out").text = xml_text(result.line)
     if result.note:
-        _element(case, "system-err").text = _xml_text(result.note)
+        _element(case, "system-err").text = xml_text(result.note)
     for one in domains:
         case = _element(suite, "testcase", classname=f"{_CLASS}.domains", name=one.domain, time="0.000")
         text = f"acceptance rate {one.draft:.4f}, baseline {one.baseline:.4f}: {_points(one.difference)}"
-        _element(case, "system-out").text = _xml_text(
-            f"{text}, over {one.difference.prompts} prompts; information only"
-        )
+        _element(case, "system-out").text = xml_text(f"{text}, over {one.difference.prompts} prompts; information only")
     ET.indent(root)
     return ET.tostring(root, encoding="unicode", xml_declaration=False).join((_XML, "\n"))
 
@@ -181,12 +182,7 @@ _XML = '<?xml version="1.0" encoding="utf-8"?>\n'
 
 
 def _element(parent: ET.Element, tag: str, **attributes: object) -> ET.Element:
-    return ET.SubElement(parent, tag, {name: _xml_text(str(value)) for name, value in attributes.items()})
-
-
-def _xml_text(text: str) -> str:
-    """Without the characters that XML forbids: control characters, lone surrogates and the like become escapes."""
-    return "\n".join(printable(line) for line in text.split("\n"))
+    return ET.SubElement(parent, tag, {name: xml_text(str(value)) for name, value in attributes.items()})
 
 
 def check_markdown(result: CheckResult) -> str:
@@ -200,7 +196,7 @@ def _markdown(result: CheckResult) -> Iterator[str]:
     yield ""
     yield f"    {printable(result.line)}"  # a block of code, in which nothing is markup
     yield ""
-    yield f"Draft {_code(result.draft)}, baseline {_code(result.baseline)}."
+    yield f"Draft {code(result.draft)}, baseline {code(result.baseline)}."
     if result.note:
         yield ""
         yield f"    {printable(result.note)}"
@@ -213,7 +209,7 @@ def _markdown(result: CheckResult) -> Iterator[str]:
     yield "|---|---|---|---|---|"
     yield _row("**all prompts**", found.draft, found.baseline, found.difference)
     for one in found.domains:
-        yield _row(_code(one.domain), one.draft, one.baseline, one.difference)
+        yield _row(code(one.domain), one.draft, one.baseline, one.difference)
     yield ""
     text = f"The draft passes if the lower bound for all prompts is above -{found.margin * 100:g} points."
     yield f"{text} The rows of domains are for information." if found.domains else text
@@ -231,8 +227,3 @@ def _points(difference: Interval) -> str:
     if not (math.isfinite(difference.low) and math.isfinite(difference.high)):
         return f"{text}, too few prompts for an interval"
     return f"{text} [{difference.low * 100:+.2f}, {difference.high * 100:+.2f}]"
-
-
-def _code(text: str) -> str:
-    """Text of other people as a code span, in which nothing is markup, also inside a table."""
-    return "`" + printable(text).replace("`", "'").replace("|", "\\|") + "`"

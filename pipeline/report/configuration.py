@@ -9,6 +9,7 @@ from pydantic_core import PydanticUndefined
 
 from pipeline.config.loading import section_within
 from pipeline.config.root import Config
+from pipeline.progress import say_block
 
 _HEAD = """# Configuration
 
@@ -64,4 +65,4 @@ def _type(annotation: Any) -> str:
 
 
 if __name__ == "__main__":
-    print(render(), end="")
+    say_block(render())

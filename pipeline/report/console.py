@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from pipeline.escaping.terminal import printable
+
 _PIPE_WIDTH = 120
 # Ways to print a table, the widest first: frame, gap, most lines of a header, most lines of a text.
 _STYLES = (
@@ -31,16 +33,18 @@ class Report:
 
     def line(self, text: str = "") -> None:
         """A line that is never broken, such as one with a path in it."""
-        self.console.print(text, markup=False, soft_wrap=True)
+        self.console.print(Text(printable(text)), soft_wrap=True)
 
     def text(self, text: str, indent: int = 0) -> None:
         """A sentence; in a terminal it is broken between words, and the lines after the first are indented."""
+        lines = [NO_BREAK.join(map(printable, text.split(NO_BREAK)))]
         if not self.piped:
             wrapper = TextWrapper(
                 self.console.width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
             )
-            text = wrapper.fill(text)
-        self.line(text.replace(NO_BREAK, " "))
+            lines = wrapper.wrap(lines[0]) or [""]
+        for line in lines:
+            self.line(line.replace(NO_BREAK, " "))
 
     def table(
         self, columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: Collection[str] = (), title: str = ""
@@ -50,6 +54,7 @@ class Report:
         """
         if title:
             self.text(title)
+        columns, rows = [printable(column) for column in columns], [[printable(cell) for cell in row] for row in rows]
         for frame, gap, headers, texts in _STYLES:
             widths = [
                 max(_width([column], headers), _width([row[index] for row in rows], texts if column in left else 1))
@@ -93,7 +98,7 @@ def _table(
 ) -> Table:
     table = Table(box=frame, pad_edge=frame is not None, padding=(0, gap) if frame else (0, gap, 0, 0))
     for column, width in zip(columns, widths, strict=True):
-        table.add_column(column, justify="left" if column in left else "right", width=width)
+        table.add_column(Text(column), justify="left" if column in left else "right", width=width)
     for row in rows:
         table.add_row(*map(Text, row))  # a name may hold what rich takes for markup
     return table

@@ -6,6 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from pipeline.escaping.terminal import printable, printable_block
 from pipeline.models.token_text import TokenText
 from pipeline.report.console import Report
 from pipeline.speculation.batch import Completion
@@ -25,7 +26,7 @@ class Painter:
 
     def begin(self, prompt: str) -> None:
         """The prompt, dimmed."""
-        self.console.print(Text(prompt, style="dim"), end="")
+        self.console.print(Text(printable_block(prompt), style="dim"), end="")
 
     def note(self, line: str) -> None:
         """A remark under the text."""
@@ -46,12 +47,12 @@ class Painter:
 
     def plain(self, tokens: Sequence[int], title: str) -> None:
         """Another completion, for comparison."""
-        self.console.print(Text(f"{title}:", style="bold"))
-        self.console.print(Text(self.tokenizer.decode(list(tokens), skip_special_tokens=True)))
+        self.console.print(Text(printable(f"{title}:"), style="bold"))
+        self.console.print(Text(printable_block(self.tokenizer.decode(list(tokens), skip_special_tokens=True))))
 
     def _print(self, token: int, kind: str) -> None:
         if text := self._text.add(token):
-            self.console.print(Text(self._marked(text, kind), style=_STYLES[kind]), end="")
+            self.console.print(Text(printable_block(self._marked(text, kind)), style=_STYLES[kind]), end="")
 
     def _marked(self, text: str, kind: str) -> str:
         colours = self.console.is_terminal and not self.console.no_color

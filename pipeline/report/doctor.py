@@ -2,7 +2,13 @@
 
 import typer
 
+from pipeline.escaping.terminal import printable
 from pipeline.planning.doctor.check import Check
+
+
+def print_checks(found: list[Check]) -> None:
+    """To stdout."""
+    typer.echo(render(found))
 
 
 def render(found: list[Check]) -> str:
@@ -12,9 +18,9 @@ def render(found: list[Check]) -> str:
     lines = []
     for check in found:
         mark = typer.style(f"{check.mark:<7}", fg=colors[check.mark])
-        lines.append(f"{mark}  {check.name:<{width}}  {check.found}")
+        lines.append(f"{mark}  {check.name:<{width}}  {printable(check.found)}")
         if check.remedy:
-            lines.append(f"{'':9}{'':{width}}  -> {check.remedy}")
+            lines.append(f"{'':9}{'':{width}}  -> {printable(check.remedy)}")
     missing = [check.name for check in found if check.mark == "missing"]
     lines.append(f"\nmissing: {', '.join(missing)}" if missing else "\nnothing is missing that a run on a CPU needs")
     return "\n".join(lines)

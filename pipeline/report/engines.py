@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from pipeline.engines.facts import FACTS, EngineFacts
+from pipeline.progress import say_block
 
 _VARIANTS = ("unquantized", "int8", "int4", "fp8")
 _HEAD = """# Engines
@@ -75,4 +76,4 @@ def _counters(facts: EngineFacts) -> list[tuple[str, str]]:
 
 
 if __name__ == "__main__":
-    print(render(), end="")
+    say_block(render())

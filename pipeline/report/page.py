@@ -5,12 +5,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
 from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from pipeline.acceptance.outcomes import ACCEPTED, BONUS, CORRECTED
 from pipeline.acceptance.schema import Figure
+from pipeline.escaping.html import finalize, html
+from pipeline.escaping.yaml import yaml_text
 from pipeline.judgement.headline import baseline_name, benefit_line, headline, interval, mark, points, power_lines, undo
 from pipeline.judgement.schema import BASELINE, CANDIDATE, LOOKUP, PLAIN, SIDES, BenefitAtLoad, Decision, Side
 from pipeline.judgement.speed import conditions, drafts, per_second, speedup_text
@@ -49,7 +50,7 @@ def _render(
     config: Mapping[str, Any] | None,
     run: Mapping[str, Any] | None,
 ) -> str:
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    environment = Environment(autoescape=True, finalize=finalize, undefined=StrictUndefined, trim_blocks=True)
     environment.filters |= {
         "interval": interval,
         "points": points,
@@ -89,7 +90,7 @@ def _render(
         domains=sorted({example["domain"] for example in examples}),
         painted=_painted,
         provenance=_provenance(asdict(decision.provenance)),
-        config=yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True) if config else "",
+        config=yaml_text(dict(config)) if config else "",
         run=run,
         undo=undo(decision, promotion).replace("`", ""),
     )
@@ -156,7 +157,7 @@ def _painted(tokens: Sequence[str], outcomes: str) -> Markup:
     parts = []
     for text, outcome in zip(tokens, outcomes, strict=True):
         element = _ELEMENTS.get(outcome)
-        parts.append(f"<{element}>{escape(text)}</{element}>" if element and text else str(escape(text)))
+        parts.append(f"<{element}>{html(text)}</{element}>" if element and text else str(html(text)))
     return Markup("".join(parts))
 
 

@@ -36,7 +36,8 @@ _NAMES = {
 def print_summary(summary: Summary) -> None:
     """Print to stdout."""
     out = Report()
-    out.line(f"\nrun {summary.run}: {summary.state}")
+    out.line()
+    out.line(f"run {summary.run}: {summary.state}")
     if summary.failure:
         out.text(summary.failure, indent=2)
     if summary.decision:

@@ -5,7 +5,8 @@ from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import ConfigDict, Field, StrictStr, TypeAdapter, ValidationError
 
-from pipeline.errors import UnderstudyError, printable
+from pipeline.errors import UnderstudyError
+from pipeline.escaping.terminal import printable
 
 _MOST = 2**53  # whole numbers up to here are exact as floats
 

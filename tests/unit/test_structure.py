@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 # Lowest first: a folder imports only from folders above it in this list, and from itself. docs/architecture.md shows it.
 # `stages` stands beside `pipeline`; nothing imports it by name (`commands/stage_runs.py` does when a stage is called).
 ORDER: tuple[str, ...] = (
+    "escaping",
     "errors",
     "progress",
     "store",
@@ -149,3 +150,34 @@ def test_light_paths_stay_light(statement: str, allowed: tuple[str, ...]) -> Non
     code = f"{statement}\nimport sys\nprint(*[name for name in {HEAVY!r} if name in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert set() == set(result.stdout.split()) - set(allowed)
+
+
+# Where text reaches a terminal: `say` and `Progress` escape it, `Report` and `Painter` hand it to rich, `doctor` has own colours.
+PRINTING = ("progress", "report/console", "report/decode", "report/doctor")
+
+
+def _prints(path: Path) -> list[str]:
+    """Calls of a module that would print text as it is, and streams that it takes."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call):
+            name = getattr(node.func, "id", getattr(node.func, "attr", ""))
+            owner = getattr(getattr(node.func, "value", None), "id", "")
+            if name in ("print", "echo", "secho") or (name, owner) == ("Console", ""):
+                found.append(f"{path.stem}:{node.lineno} {name}")
+        elif (
+            isinstance(node, ast.Attribute)
+            and node.attr in ("stdout", "stderr")
+            and getattr(node.value, "id", "") == "sys"
+        ):
+            found.append(f"{path.stem}:{node.lineno} sys.{node.attr}")
+    return found
+
+
+def test_whatever_is_printed_is_escaped() -> None:
+    """Text of users can hold control characters, so no module prints but those that escape them (`pipeline.progress.say`)."""
+    files = [path for root in (PIPELINE, STAGES) for path in root.rglob("*.py")]
+    allowed = {PIPELINE / f"{name}.py" for name in PRINTING}
+
+    assert [] == [line for path in files if path not in allowed for line in _prints(path)]
+    assert all(_prints(path) for path in allowed)

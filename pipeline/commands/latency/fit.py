@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipeline.commands.latency.options import JsonOption
+from pipeline.progress import Progress, say_json
 
 if TYPE_CHECKING:
     from pipeline.latency.costs.fit import Experts
@@ -43,7 +44,6 @@ def fit(
     Costs are per step, per request and per draft token, with confidence intervals.
     """
     import json
-    import sys
 
     from pipeline.errors import UsageError
     from pipeline.latency.costs.fit_measurements import fit_measurements, worst_misfit
@@ -74,8 +74,9 @@ def fit(
     if out is not None:
         out.write_text(json.dumps(found.json(), indent=1) + "\n")
     if as_json:
-        print(*notes, sep="\n", end="\n" if notes else "", file=sys.stderr)
-        print(json.dumps(found.json(), indent=1, allow_nan=False))
+        for note in notes:
+            Progress().line(note)
+        say_json(found.json())
     else:
         print_costs(found, len(measured), out, notes, worst_misfit(found, measured))
 

@@ -15,6 +15,7 @@ from pipeline.commands.latency.options import (
     TokensOption,
 )
 from pipeline.config.quantiles import DEFAULT_QUANTILE, LEAST_QUANTILE, MOST_QUANTILE
+from pipeline.progress import say_json
 
 
 def predict(
@@ -52,7 +53,6 @@ def predict(
 
     Prints the mean and quantiles of the request latency with speculation and without, and the capacity of both.
     """
-    import json
 
     from pipeline.commands.latency.options import check_plot, default_max_num_seqs, notes, read_costs_and_workload
     from pipeline.errors import UsageError
@@ -70,7 +70,7 @@ def predict(
     found = predicted(workload, step_costs, lengths_N, rates, replicas=replicas, simulated=simulate, seed=seed)
     if as_json:
         figures = {"draft_lengths": lengths_N.tolist(), **prediction_json(found, quantiles)}
-        print(json.dumps(figures, indent=1, allow_nan=False))
+        say_json(figures)
     else:
         told = notes(step_costs, workload, cap)
         if acceptance is None and len(set(workload.tokens_W.tolist())) == 1:

@@ -12,6 +12,7 @@ from pipeline.commands.latency.options import (
     PromptTokensOption,
     TokensOption,
 )
+from pipeline.progress import Progress, say_json
 
 _OUTPUT_TOKENS = 256  # where none is known: the best draft length hardly depends on it
 _MAX_PLAIN_SPREAD = 0.1  # relative difference of plain decoding between files from which a note is printed
@@ -54,8 +55,6 @@ def schedule(
 
     A draft length of 0 means no speculation. With several drafts, also prints the best draft for each batch size.
     """
-    import json
-    import sys
 
     from pipeline.commands.latency.options import check_plot, default_max_num_seqs, notes, read_costs_and_workload
     from pipeline.errors import Refused, UsageError
@@ -96,8 +95,9 @@ def schedule(
     if engine is None and not as_json:
         print_schedule(found, told)
     else:
-        print(*told, sep="\n", end="\n" if told else "", file=sys.stderr)
+        for note in told:
+            Progress().line(note)
         figures = FORMATS[engine](found.lengths_N) if engine else schedule_json(found)
-        print(json.dumps(figures, indent=None if engine else 1, allow_nan=False))
+        say_json(figures, indent=None if engine else 1)
     if plot is not None:
         plot_schedule(found, plot)

@@ -8,7 +8,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pipeline.errors import UsageError, printable
+from pipeline.errors import UsageError
+from pipeline.escaping.terminal import printable
 
 # Quantities and the column names under which they are found; the first match is used. Means stand before medians, because a
 # median time per token times mean tokens per step is not the time of a step.
