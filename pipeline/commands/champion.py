@@ -168,10 +168,14 @@ def export(
 
 def _config_and_store(config: "Path", overrides: list[str] | None, store: "Path") -> "tuple[Config, Store]":
     from pipeline.config.loading import load_config
+    from pipeline.progress import Progress
+    from pipeline.running.clear_text import clear_text_warnings
     from pipeline.store.artifacts import Store
 
     read, where = load_config(config, overrides or []), Store(store)
     _require_registry(read, where)
+    for warning in clear_text_warnings(read, where):
+        Progress().warn(warning)
     return read, where
 
 

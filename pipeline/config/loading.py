@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from pipeline.config.credentials import masked
+from pipeline.config.credentials import masked, uris_with_credentials
 from pipeline.config.root import Config
 from pipeline.errors import UsageError
 
@@ -112,11 +112,14 @@ def parse_config(raw: Any, where: str, overrides: Sequence[str] = ()) -> Config:
     if not isinstance(raw, dict):
         raise UsageError(f"{where}: a config must be a mapping of sections, not {type(raw).__name__}")
     try:
-        return Config.model_validate(raw)
+        config = Config.model_validate(raw)
     except ValidationError as error:
         raise UsageError(
-            *(f"{_blamed(_location(item), overrides, where)}: {_explain(item)}" for item in error.errors())
+            *(masked(f"{_blamed(_location(item), overrides, where)}: {_explain(item)}") for item in error.errors())
         ) from None
+    for place, mistake in uris_with_credentials(raw):
+        raise UsageError(f"{_blamed(place, overrides, where)}: {'.'.join(place)}: {mistake}")
+    return config
 
 
 def _programs(raw: Any) -> dict[str, Any]:

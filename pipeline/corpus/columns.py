@@ -12,7 +12,8 @@ from typing import Any
 from pipeline.config.corpus import PromptSource
 from pipeline.corpus.chats import chat_form
 from pipeline.corpus.rows import prompt_columns
-from pipeline.errors import UsageError, printable
+from pipeline.errors import UsageError
+from pipeline.escaping.terminal import printable
 
 SAMPLE = 64  # rows at the beginning of a source, by which its columns are recognised
 _CHOICES = ("prompt_field", "input_field", "messages_field", "turns_field")

@@ -16,7 +16,8 @@ from pipeline.corpus.answers import ANSWER_COLUMNS
 from pipeline.corpus.columns import SAMPLE, Columns, Where, find_columns, system_column
 from pipeline.corpus.rows import BadRow, prompt_columns
 from pipeline.corpus.sources import TITLES, SourceFiles, compression, find_files
-from pipeline.errors import UsageError, printable
+from pipeline.errors import UsageError
+from pipeline.escaping.terminal import printable
 
 _SHOWN = 12  # columns in a message
 _BY_LINE: tuple[SourceFormat, ...] = ("jsonl", "csv", "tsv", "text")

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.config.corpus import SourceFormat
-from pipeline.errors import UsageError, printable
+from pipeline.errors import UsageError
+from pipeline.escaping.terminal import printable
 
 FORMATS: dict[str, SourceFormat] = {
     ".jsonl": "jsonl",

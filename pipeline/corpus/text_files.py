@@ -19,7 +19,8 @@ from typing import IO, Any
 
 from pipeline.corpus.rows import BadRow
 from pipeline.corpus.sources import compression
-from pipeline.errors import UsageError, printable
+from pipeline.errors import UsageError
+from pipeline.escaping.terminal import printable
 
 MAX_LINE_BYTES = 16 << 20  # the longest prompt with every character escaped, and the same again for other columns
 _CHUNK = 1 << 20

@@ -1,9 +1,11 @@
 """Models on the hub: the commit of a name, and a pinned revision as a local directory. Torch-free."""
 
+import os
 import re
 from pathlib import Path
 
-from pipeline.errors import UnderstudyError, UsageError, printable
+from pipeline.config.credentials import credentials_in, masked
+from pipeline.errors import UnderstudyError, UsageError
 
 _PATTERNS = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken", "*.py", "README.md"]
 _UNUSED = ["consolidated*.safetensors", "original/*"]  # a second copy of the weights, in the format of another library
@@ -24,6 +26,7 @@ def commit_of(source: str, revision: str | None) -> str:
     """
     if revision is not None and _COMMIT.fullmatch(revision):
         return revision
+    _check_address()
     from huggingface_hub import HfApi, errors
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
@@ -38,15 +41,21 @@ def commit_of(source: str, revision: str | None) -> str:
             f"{source}: neither a directory here nor a model of the hub (a private one needs HF_TOKEN); check the name"
         ) from None
     except RevisionNotFoundError:
-        raise UsageError(f"{source}: the hub has no revision {printable(str(revision))} of it") from None
+        raise UsageError(f"{source}: the hub has no revision {revision} of it") from None
     except (network, OSError, ValueError) as error:
-        reason = printable(" ".join(str(error).split())[:160])
+        reason = masked(" ".join(str(error).split()))[:160]
         raise UnderstudyError(
             f"{source}: the hub does not say which commit it has ({reason}); {otherwise}{_cached(source)}"
         ) from None
     if not isinstance(found, str) or not _COMMIT.fullmatch(found):
         raise UnderstudyError(f"{source}: the hub does not say which commit it has; {otherwise}{_cached(source)}")
     return found
+
+
+def _check_address() -> None:
+    """UsageError where the address of a mirror holds credentials: errors quote it."""
+    if mistake := credentials_in(os.environ.get("HF_ENDPOINT", ""), "set HF_TOKEN"):
+        raise UsageError(f"HF_ENDPOINT: {mistake}")
 
 
 def _cached(source: str) -> str:
@@ -72,13 +81,14 @@ def fetch(source: str, revision: str) -> Path:
 
 
 def _snapshot(source: str, revision: str, ignored: list[str], otherwise: str) -> Path:
+    _check_address()
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
         return Path(snapshot_download(source, revision=revision, allow_patterns=_PATTERNS, ignore_patterns=ignored))
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = masked(" ".join(str(error).split()))[:200]  # it may quote a signed address
         raise UnderstudyError(
             f"{source}@{revision}: cannot be fetched from the hub ({reason}); "
             f"check the network and HF_TOKEN, or {otherwise}"

@@ -8,7 +8,8 @@ import json
 import re
 from pathlib import Path
 
-from pipeline.errors import UsageError, printable
+from pipeline.errors import UsageError
+from pipeline.escaping.terminal import printable
 
 _HUB = re.compile(r"(?P<source>[A-Za-z0-9][\w.-]*/[\w.-]+)(?:@(?P<revision>[\w./-]+))?")
 _NEAR = 0.75  # of difflib: one or two letters of a short name

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.config.credentials import LOGIN, credentials_in
+from pipeline.config.credentials import LOGIN, credentials_in, masked
 from pipeline.config.root import Config
 from pipeline.errors import RegistryUnavailable, UnderstudyError, UsageError
 from pipeline.escaping.names import metric_name
@@ -202,7 +202,7 @@ def error_code(error: BaseException | None) -> str:
 
 def _first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
-    text = lines[0] if lines else type(error).__name__
+    text = masked(lines[0]) if lines else type(error).__name__  # it may quote a signed address of an artifact
     return text if len(text) <= 200 else text[:197] + "..."
 
 

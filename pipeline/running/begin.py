@@ -7,6 +7,7 @@ from pipeline.errors import RegistryUnavailable, UnderstudyError, UsageError
 from pipeline.progress import Progress
 from pipeline.registry.registry import Registry, registry_for
 from pipeline.running.abandoned import close_abandoned
+from pipeline.running.clear_text import clear_text_warnings
 from pipeline.running.inputs import resolve_inputs
 from pipeline.store.artifacts import Store
 from pipeline.store.processes import sign_life
@@ -21,6 +22,8 @@ def begin(config: Config, store: Store, run_id: str | None, progress: Progress, 
     `verify`: hash the inputs instead of trusting remembered digests.
     Raises UsageError if `run_id` exists with another config, or if a pinned input has changed since.
     """
+    for warning in clear_text_warnings(config, store):
+        progress.warn(warning)
     store.create()
     record = load_run(store, run_id) if run_id is not None else None
     given = config.model_dump(mode="json")
