@@ -13,6 +13,18 @@ from pipeline.store.files import canonical_json
 
 DOMAIN_FIELD = "domain"
 SourceFormat = Literal["auto", "jsonl", "json", "csv", "tsv", "text", "parquet", "dataset"]
+MAX_LABEL = 200  # characters of a domain or group; longer values are probably the wrong column
+
+
+def label_mistake(text: str) -> str | None:
+    """Why `text` cannot name a domain or a group; None if it can. It becomes a metric, a row of tables, a choice on the page."""
+    if len(text) > MAX_LABEL or "\0" in text:
+        return f"{len(text):,} characters, at most {MAX_LABEL}, without NUL"
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        return f"a lone surrogate at character {error.start + 1}, which no text has"
+    return None
 
 
 class PromptSource(Section):
@@ -94,6 +106,13 @@ class PromptSource(Section):
         description="Replace keys, tokens, passwords, e-mail addresses, IP addresses and long numbers in the row's texts before "
         "anything is stored (docs/servers.md lists the rules).",
     )
+
+    @field_validator("domain")
+    @classmethod
+    def _names_a_domain(cls, domain: str | None) -> str | None:
+        if domain is not None and (mistake := label_mistake(domain)):
+            raise ValueError(mistake)
+        return domain
 
     @model_validator(mode="after")
     def _half_life_is_of_a_sample(self) -> "PromptSource":

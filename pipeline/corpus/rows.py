@@ -9,14 +9,13 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
 
-from pipeline.config.corpus import PromptSource
+from pipeline.config.corpus import PromptSource, label_mistake
 from pipeline.corpus.chats import SENDERS, as_list, is_chat, is_share_gpt, message_of_share_gpt
 from pipeline.corpus.same_text import normalised, text_id
 from pipeline.escaping.terminal import printable
 from pipeline.store.files import canonical_json
 
 MAX_CHARACTERS = 1_000_000
-_MAX_LABEL = 200  # characters of a domain or group; longer values are probably the wrong column
 
 
 class BadRow(Exception):
@@ -274,7 +273,6 @@ def _label(value: Any, what: str) -> str | None:
     if not isinstance(value, str | int | float):
         raise BadRow(f"bad {what}", f"it is {type(value).__name__}, not text")
     text = str(value)
-    if len(text) > _MAX_LABEL or "\0" in text:
-        raise BadRow(f"bad {what}", f"{len(text):,} characters, at most {_MAX_LABEL}, without NUL")
-    _check_unicode(text, what)
+    if mistake := label_mistake(text):
+        raise BadRow(f"bad {what}", mistake)
     return text

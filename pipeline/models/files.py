@@ -68,6 +68,16 @@ def model_files(directory: Path) -> list[Path]:
     return sorted([*weights, *configs, *tokenizer_files(directory), *code_files(directory)])
 
 
+def licence(path: Path) -> str | None:
+    """The licence in the header of a model's card, where there is one."""
+    for name in ("README.md", "card.md"):
+        if (path / name).is_file():
+            for line in (path / name).read_text(encoding="utf-8", errors="replace").splitlines()[:60]:
+                if line.startswith("license:"):
+                    return line.partition(":")[2].strip() or None
+    return None
+
+
 def model_digest(directory: Path) -> str:
     """Content digest of a model directory, independent of its path."""
     return content_key({path.name: file_sha256(path) for path in model_files(directory)})

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import UsageError
-from pipeline.models.files import model_digest
+from pipeline.models.files import licence, model_digest
 from pipeline.models.loading import dtype_bytes
 from pipeline.models.shape import measure_weights, read_shape
 
@@ -26,16 +26,6 @@ def model_facts(path: Path, origin: Path, dtype: str, trust_remote_code: bool) -
         "context": shape.context,
         "cache_bytes_per_token": shape.cache_elements_per_token * dtype_bytes(dtype),
     }
-
-
-def licence(path: Path) -> str | None:
-    """The licence in the header of a model's card, where there is one."""
-    for name in ("README.md", "card.md"):
-        if (path / name).is_file():
-            for line in (path / name).read_text(encoding="utf-8", errors="replace").splitlines()[:60]:
-                if line.startswith("license:"):
-                    return line.partition(":")[2].strip() or None
-    return None
 
 
 def check_sizes(described: Facts) -> None:

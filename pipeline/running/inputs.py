@@ -18,7 +18,7 @@ from pipeline.config.root import Config
 from pipeline.corpus.sources import digested_files, find_files
 from pipeline.errors import UsageError
 from pipeline.models.draft_directory import TRAINED_ON
-from pipeline.models.files import model_files, tokenizer_files
+from pipeline.models.files import licence, model_files, tokenizer_files
 from pipeline.models.names import same_model
 from pipeline.reference.text import library_stamp, text_digest
 from pipeline.running.tasks import profile_input
@@ -167,9 +167,16 @@ def _model(role: str, source: ModelSource, digests: _Digests) -> OutsideInput:
     path = Path(source.source)
     if not (path / "config.json").is_file():
         raise UsageError(f"pair.{role}.source: {path} is not a model directory (no config.json there)")
-    digest, seen = digests.of_files(path, model_files(path)), path / TRAINED_ON
-    # Not part of the model, but it decides which prompts its examination leaves out.
-    return OutsideInput(content_key([digest, digests.of(seen)]) if seen.is_file() else digest, str(path))
+    return OutsideInput(_with_facts(path, digests.of_files(path, model_files(path)), digests), str(path))
+
+
+def _with_facts(path: Path, digest: str, digests: _Digests) -> str:
+    """The digest of a model and of what is said beside it: the licence is on the draft's card, and its examination leaves out the
+    prompts that it was trained on."""
+    seen, stated = path / TRAINED_ON, licence(path)
+    facts = {"licence": stated} if stated else {}
+    facts |= {"trained_on": digests.of(seen)} if seen.is_file() else {}
+    return content_key([digest, facts]) if facts else digest
 
 
 def _tokenizer(name: str, digests: _Digests) -> OutsideInput:
@@ -180,7 +187,7 @@ def _tokenizer(name: str, digests: _Digests) -> OutsideInput:
     if not files:
         raise UsageError(f"pair.target.tokenizer: {path} is not a directory with a tokenizer (no tokenizer.json there)")
     configs = [path / name for name in ("config.json", "generation_config.json") if (path / name).is_file()]
-    return OutsideInput(digests.of_files(path, sorted([*files, *configs])), str(path))
+    return OutsideInput(_with_facts(path, digests.of_files(path, sorted([*files, *configs])), digests), str(path))
 
 
 def _prompts(number: int, source: PromptSource, digests: _Digests) -> OutsideInput:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pipeline.config.server import ServerConfig
 from pipeline.errors import UsageError
-from pipeline.models.pair_facts import licence
+from pipeline.models.files import licence
 from pipeline.models.shape import read_shape
 from pipeline.progress import Progress
 from pipeline.servers.abilities import passes, require_defaults

@@ -303,3 +303,11 @@ def test_recorded_answers_are_of_one_turn(small: Path) -> None:
     assert "use_answers and every_turn exclude each other" in _error(
         small, "corpus.sources.0.use_answers=true", "corpus.sources.0.every_turn=true"
     )
+
+
+@pytest.mark.parametrize(("domain", "said"), [("x" * 201, "201 characters, at most 200"), ('"a\\0b"', "without NUL")])
+def test_the_domain_of_a_source_is_checked_as_that_of_a_row(small: Path, domain: str, said: str) -> None:
+    """It becomes a metric and a row of tables."""
+    message = _error(small, f"corpus.sources=[{{path: reference, domain: {domain}}}]")
+    assert "corpus.sources.0.domain" in message
+    assert said in message
