@@ -20,16 +20,16 @@ LONG = ("generate", "distill")  # they keep finished parts, so a retry continues
 
 # Parameters are passed to bash as environment variables, never as command text: each value is one argument.
 # With `--name=value` and `--`, a value that begins with a dash is not read as an option. With `exec`, a timeout of Airflow
-# signals the command itself.
+# signals the command itself. The log shows which keys were set, not their values: the command refuses a secret there.
 STAGE_COMMAND = """
 set -e
 call=("$RETRAIN_EXECUTABLE" stage "$RETRAIN_STAGE" "--run=$RETRAIN_RUN" "--store=$RETRAIN_STORE")
+shown=("${call[@]}")
 while IFS= read -r override; do
-    if [[ -n $override ]]; then call+=("--set=$override"); fi
+    if [[ -n $override ]]; then call+=("--set=$override"); shown+=("--set=${override%%=*}=..."); fi
 done <<< "$RETRAIN_OVERRIDES"
-call+=(-- "$RETRAIN_CONFIG")
-printf 'calling:'; printf ' %q' "${call[@]}"; printf '\\n'
-exec "${call[@]}"
+printf 'calling:'; printf ' %q' "${shown[@]}" -- "$RETRAIN_CONFIG"; printf '\\n'
+exec "${call[@]}" -- "$RETRAIN_CONFIG"
 """
 
 # `promote.notice` in the config file names the webhook or program that reloads the servers. A run's parameters cannot: the
@@ -37,12 +37,12 @@ exec "${call[@]}"
 SETTLE_COMMAND = """
 set -e
 call=("$RETRAIN_EXECUTABLE" champion settle "--store=$RETRAIN_STORE")
+shown=("${call[@]}")
 while IFS= read -r override; do
-    if [[ -n $override ]]; then call+=("--set=$override"); fi
+    if [[ -n $override ]]; then call+=("--set=$override"); shown+=("--set=${override%%=*}=..."); fi
 done <<< "$RETRAIN_OVERRIDES"
-call+=(-- "$RETRAIN_CONFIG")
-printf 'calling:'; printf ' %q' "${call[@]}"; printf '\\n'
-exec "${call[@]}"
+printf 'calling:'; printf ' %q' "${shown[@]}" -- "$RETRAIN_CONFIG"; printf '\\n'
+exec "${call[@]}" -- "$RETRAIN_CONFIG"
 """
 
 REPORT_COMMAND = 'exec "$RETRAIN_EXECUTABLE" show "--store=$RETRAIN_STORE" -- "$RETRAIN_RUN"'

@@ -5,6 +5,7 @@ import importlib.metadata
 import logging
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import Annotated
@@ -114,7 +115,9 @@ def _main() -> int:
     except Exception as error:
         known = explain_disk_error(error)
         if known is None:
-            raise
+            for line in traceback.format_exc().splitlines():  # it may quote what a server said
+                Progress().line(line)
+            return EXIT_FAILURE
         return _fail(EXIT_FAILURE, known)
     return 0
 

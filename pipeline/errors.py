@@ -4,6 +4,7 @@ An `UnderstudyError` is printed as one line (what, where, what to do). Any other
 traceback.
 """
 
+from pipeline.escaping.secrets import without_secrets
 from pipeline.escaping.terminal import printable
 
 EXIT_FAILURE = 1
@@ -23,7 +24,7 @@ class UnderstudyError(Exception):
     exit_code = EXIT_FAILURE
 
     def __str__(self) -> str:
-        return "\n".join(_short(printable(str(line))) for line in self.args)
+        return "\n".join(_short(printable(without_secrets(str(line)))) for line in self.args)
 
 
 def _short(line: str) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from pipeline.escaping.secrets import without_secrets
 from pipeline.escaping.terminal import printable, printable_block
 
 _PLAIN_INTERVAL_S = 15.0
@@ -25,7 +26,7 @@ class Track(Protocol):
 def say(*lines: str) -> None:
     """Lines of a result, to stdout."""
     for line in lines:
-        print(printable(line), flush=True)
+        print(printable(without_secrets(line)), flush=True)
 
 
 def say_block(text: str) -> None:
@@ -45,7 +46,7 @@ class Progress:
         self.terminal = sys.stderr.isatty() if terminal is None else terminal
 
     def line(self, text: str) -> None:
-        print(printable(text), file=sys.stderr, flush=True)
+        print(printable(without_secrets(text)), file=sys.stderr, flush=True)
 
     def warn(self, text: str) -> None:
         self.line(f"warning: {text}")

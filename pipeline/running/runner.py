@@ -9,8 +9,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pipeline.config.credentials import masked
 from pipeline.config.stored import given_config
 from pipeline.errors import Refused, RegistryUnavailable, UnderstudyError, UsageError
+from pipeline.escaping.secrets import without_secrets
 from pipeline.progress import Progress
 from pipeline.registry.registry import registry_for
 from pipeline.registry.tracking import PAGE, Tracker
@@ -279,5 +281,5 @@ class Runner:
 
 
 def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
+    text = without_secrets(masked(" ".join(str(error).split())))
     return text[:500] if isinstance(error, UnderstudyError) and text else f"{type(error).__name__}: {text[:300]}"

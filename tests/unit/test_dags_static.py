@@ -1,6 +1,8 @@
 """What can be held of the DAG files without Airflow: read as syntax trees, never imported."""
 
 import ast
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -72,3 +74,25 @@ def test_retraining_dag_has_commands_to_look_at() -> None:
     """The check above would pass on a file it does not understand."""
     path = next(path for path in DAGS if path.name == "draft_retraining.py")
     assert len(commands(ast.parse(path.read_text()))) == 3
+
+
+@pytest.mark.parametrize("name", ["STAGE_COMMAND", "SETTLE_COMMAND"])
+def test_the_log_of_a_task_shows_no_value_that_was_set(name: str) -> None:
+    """A URI with a password in an override reaches the command, which refuses it, and not the log."""
+    path = next(path for path in DAGS if path.name == "draft_retraining.py")
+    command = str(constants(ast.parse(path.read_text()))[name])
+    environment = {
+        "PATH": os.environ["PATH"],
+        "RETRAIN_EXECUTABLE": "echo",
+        "RETRAIN_STAGE": "pair",
+        "RETRAIN_RUN": "r",
+        "RETRAIN_STORE": "/s",
+        "RETRAIN_OVERRIDES": "tracking.uri=http://u:SECRET@h\nseed=1",
+        "RETRAIN_CONFIG": "/c.yaml",
+    }
+    ended = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True, check=True)
+    log, called = ended.stdout.splitlines()
+
+    assert "SECRET" not in log
+    assert log.endswith("--set=tracking.uri=... --set=seed=... -- /c.yaml")
+    assert called.endswith("--set=tracking.uri=http://u:SECRET@h --set=seed=1 -- /c.yaml")

@@ -1,0 +1,55 @@
+"""Secrets in text of others: a server's error may repeat the header that it was sent, a program's output its environment.
+
+What is printed and every error go through `without_secrets`. The values are those of this process's environment; other encodings
+than base64 of a login are not recognised.
+"""
+
+import base64
+import binascii
+import os
+import re
+
+_SECRET_NAME = re.compile(
+    r"(?i)token|secret|passw|pwd|api_?key|access_?key|private_?key|credential|_key$|authorization"
+)
+_LEAST = 8  # characters; a shorter value is a word like others
+_HEADER = re.compile(r"\b(Bearer|Basic|Token)( +|%20)([\w+/=.~-]{6,})", re.IGNORECASE)
+
+
+def without_secrets(text: str) -> str:
+    """`text` with the values of secret variables as `[NAME]`, and those of Authorization headers as `[hidden]`."""
+    for value, name in _secrets():
+        if value in text:
+            text = text.replace(value, f"[{name}]")
+    return _HEADER.sub(_hidden, text)
+
+
+def _secrets() -> list[tuple[str, str]]:
+    """Values by name, the longest first: one may be part of another."""
+    found = [
+        (value.strip(), name)
+        for name, value in os.environ.items()
+        if _SECRET_NAME.search(name) and _is_secret(value.strip())
+    ]
+    return sorted(found, key=lambda item: -len(item[0]))
+
+
+def _is_secret(value: str) -> bool:
+    """A path and a number are none: the variable then says where the secret is, or counts tokens."""
+    return len(value) >= _LEAST and not value.startswith(("/", "~", ".")) and not value.isdigit()
+
+
+def _hidden(found: re.Match[str]) -> str:
+    """What follows `Bearer` or `Basic`, unless it is a word of a sentence."""
+    scheme, space, value = found.groups()
+    if scheme.lower() == "basic" and not _is_login(value):
+        return found[0]
+    return found[0] if value.isalpha() and value.islower() else f"{scheme}{space}[hidden]"
+
+
+def _is_login(value: str) -> bool:
+    """Whether `value` is `user:password` in base64."""
+    try:
+        return b":" in base64.b64decode(value + "=" * (-len(value) % 4), validate=True)
+    except (binascii.Error, ValueError):
+        return False

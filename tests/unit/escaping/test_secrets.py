@@ -1,0 +1,48 @@
+"""Secrets of the environment and of headers are in no error and in nothing that is printed."""
+
+import base64
+
+import pytest
+
+from pipeline.errors import UnderstudyError
+from pipeline.escaping.secrets import without_secrets
+from pipeline.progress import Progress, say
+
+LOGIN = base64.b64encode(b"user:c4nary-pa55").decode()
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("HTTP 500: c4nary-t0ken", "HTTP 500: [MY_TOKEN]"),
+        ("c4nary-t0ken-and-more", "[MY_LONGER_API_KEY]"),
+        ("{'Authorization': 'Bearer abc.DEF-123'}", "{'Authorization': 'Bearer [hidden]'}"),
+        (f"Authorization: Basic {LOGIN}", "Authorization: Basic [hidden]"),
+        ("token hf_abcDEF123", "token [hidden]"),
+        ("it needs a bearer token", "it needs a bearer token"),
+        ("basic measurements of the token distributions", "basic measurements of the token distributions"),
+        ("/run/secrets/x is 123456789, false", "/run/secrets/x is 123456789, false"),
+    ],
+)
+def test_what_is_hidden(text: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values of variables whose name says that they are secret, and what follows a scheme; words, paths and numbers stay."""
+    for name, value in (
+        ("MY_TOKEN", "c4nary-t0ken"),
+        ("MY_LONGER_API_KEY", "c4nary-t0ken-and-more"),
+        ("SECRET_FILE", "/run/secrets/x"),
+        ("MAX_TOKENS", "123456789"),
+        ("TOKENIZERS_PARALLELISM", "false"),
+    ):
+        monkeypatch.setenv(name, value)
+
+    assert shown == without_secrets(text)
+
+
+def test_errors_and_lines_hide_secrets(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever a library's exception says."""
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "c4nary-pa55")
+    say("c4nary-pa55")
+    Progress(False).warn("c4nary-pa55")
+
+    assert "[MLFLOW_TRACKING_PASSWORD]" == str(UnderstudyError("c4nary-pa55"))
+    assert ("[MLFLOW_TRACKING_PASSWORD]\n", "warning: [MLFLOW_TRACKING_PASSWORD]\n") == tuple(capsys.readouterr())
