@@ -28,7 +28,8 @@ class NoticeConfig(Section):
 
     url: str | None = Field(
         default=None,
-        description="A webhook, http:// or https://. It receives a POST with JSON, and accepts with a status of 200 to 299.",
+        description="A webhook, http:// or https://, without user, query and fragment. It receives a POST with JSON, and accepts "
+        "with a status of 200 to 299.",
     )
     program: str | None = Field(
         default=None,

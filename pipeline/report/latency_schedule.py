@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.escaping.plot import plot_text
 from pipeline.latency.load.schedule import (
     FORMATS,
     Schedule,
@@ -107,10 +108,10 @@ def plot_schedule(found: Schedule, path: Path) -> None:
     for count in [number for number in _SHOWN if number < cap] + [cap]:
         by_length.plot(speedup_GN[:, count - 1], "o-", label=f"batch size {count}")
     by_length.xaxis.get_major_locator().set_params(integer=True)
-    by_length.set(xlabel="draft length", ylabel="speedup over plain decoding", title=first.name)
+    by_length.set(xlabel="draft length", ylabel="speedup over plain decoding", title=plot_text(first.name))
     for draft in found.drafts:
         best_N = speedups(draft.rounds_G, draft.step_GN).max(0)
-        by_load.plot(np.arange(1, cap + 1), best_N, "-", label=f"{draft.name}, best draft length")
+        by_load.plot(np.arange(1, cap + 1), best_N, "-", label=plot_text(f"{draft.name}, best draft length"))
     by_load.set(xlabel="batch size", ylabel="speedup over plain decoding", xscale="log")
     by_load.xaxis.set_major_formatter("{x:g}")
     for axes in (by_length, by_load):

@@ -1,9 +1,11 @@
 """Text of users in a terminal, Markdown, HTML and XML: shown, never executed. Each language is read by a parser of its own."""
 
 import html as standard_html
+import io
 import re
 import xml.etree.ElementTree as ET
 
+import matplotlib as mpl
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -12,6 +14,7 @@ from markdown_it import MarkdownIt
 
 from pipeline.escaping.html import finalize, html
 from pipeline.escaping.markdown import code, markdown
+from pipeline.escaping.plot import plot_text
 from pipeline.escaping.terminal import printable, printable_block
 from pipeline.escaping.xml import xml_text
 from pipeline.escaping.yaml import yaml_text
@@ -134,3 +137,16 @@ def test_yaml_can_be_printed_and_read_back(value: dict[str, str]) -> None:
 
     assert text == printable_block(text)
     assert value == yaml.safe_load(text)
+
+
+@pytest.mark.parametrize("name", ["a$b", "a$b$", "a$\\foo$", "x\\$y$z$", "back\\slash"])
+def test_a_chart_shows_the_text_and_no_formula(name: str) -> None:
+    """matplotlib reads what is between dollars as a formula, and raises where it is none."""
+    from matplotlib.figure import Figure
+
+    figure, out = Figure(), io.StringIO()
+    figure.add_subplot().set_title(plot_text(name))
+    with mpl.rc_context({"svg.fonttype": "none"}):
+        figure.savefig(out, format="svg")
+
+    assert f">{name}</text>" in out.getvalue()
