@@ -1,17 +1,17 @@
 """The `understudy` command: parses, calls, and prints errors as one line with an exit code. No heavy imports."""
 
-import errno
 import importlib.metadata
 import logging
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Annotated
 
 import typer
 
+from pipeline.commands import machine_errors
 from pipeline.commands.champion import export, history, promote, rollback, settle
 from pipeline.commands.check import check
 from pipeline.commands.compare import compare
@@ -77,13 +77,6 @@ _group(
 )
 _group("store", "Maintain the store of artifacts and runs.", (gc, sync))
 
-_DISK_ERRORS = {
-    errno.ENOSPC: "no space left on the disk; free some space and run again; finished artifacts are kept",
-    errno.EDQUOT: "the disk quota is used up; free some space and run again; finished artifacts are kept",
-    errno.EROFS: "the file system is read-only; choose a writable --store",
-    errno.EACCES: "permission denied; change the permissions, or choose a --store that you may write to",
-}
-
 
 def main() -> None:
     """Entry point of the console script."""
@@ -113,32 +106,13 @@ def _main() -> int:
     except UnderstudyError as error:
         return _fail(error.exit_code, *str(error).split("\n"))
     except Exception as error:
-        known = explain_disk_error(error)
+        known = machine_errors.explain(error)
         if known is None:
             for line in traceback.format_exc().splitlines():  # it may quote what a server said
                 Progress().line(line)
             return EXIT_FAILURE
         return _fail(EXIT_FAILURE, known)
     return 0
-
-
-def explain_disk_error(error: BaseException) -> str | None:
-    """One line for a full or read-only disk, also if a library raised the error; None for other errors."""
-    for cause in _causes(error):
-        if isinstance(cause, OSError) and cause.errno in _DISK_ERRORS:
-            return f"{cause.filename or 'the store'}: {_DISK_ERRORS[cause.errno]}"
-        text = str(cause).lower()
-        if "no space left" in text or "os error 28" in text or "disk is full" in text:
-            return f"the store: {_DISK_ERRORS[errno.ENOSPC]}"
-        if "read-only file system" in text or "os error 30" in text or "readonly database" in text:
-            return f"the store: {_DISK_ERRORS[errno.EROFS]}"
-    return None
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 def _fail(code: int, first: str, *others: str) -> int:

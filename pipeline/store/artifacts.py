@@ -140,7 +140,7 @@ class Store:
         not. The kernel frees it however the process ends."""
         how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         with self._lock_file(name).open("w") as stream:
-            if not _taken(stream, how):
+            if not self._taken(stream, how):
                 on_wait()
                 fcntl.flock(stream, how)
             yield
@@ -156,14 +156,29 @@ class Store:
     def try_lock(self, name: str) -> Iterator[bool]:
         """Hold the lock `name` if nobody else does; whether that is so."""
         with self._lock_file(name).open("w") as stream:
-            yield _taken(stream, fcntl.LOCK_EX)
+            yield self._taken(stream, fcntl.LOCK_EX)
 
     def is_locked(self, name: str) -> bool:
-        """Whether a process holds the lock `name`. Creates no file."""
-        if not (self.root / "locks" / name).exists():
+        """Whether a process holds the lock `name`, as far as this machine can tell. Writes nothing to the store."""
+        try:
+            with (self.root / "locks" / name).open("r") as stream:
+                return not self._taken(stream, fcntl.LOCK_EX)
+        except (OSError, UsageError):  # no such lock, or one that cannot be asked
             return False
-        with self.try_lock(name) as free:
-            return not free
+
+    def _taken(self, stream: IO[str], how: int) -> bool:
+        """Take the lock without waiting; False if another process has it. UsageError for a file system without locks: there,
+        two runs would build one artifact at the same time, and nothing else is freed however a process ends."""
+        try:
+            fcntl.flock(stream, how | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EACCES):
+                return False
+            raise UsageError(
+                f"--store {self.root}: this file system has no file locks (flock: {error.strerror}); choose a --store on another "
+                "one, or have it mounted with locks (Lustre: -o flock)"
+            ) from None
+        return True
 
     def _lock_file(self, name: str) -> Path:
         path = self.root / "locks" / name
@@ -201,17 +216,6 @@ class Store:
         work.rename(target)
         sync(target.parent)
         return Artifact(target, complete)
-
-
-def _taken(stream: IO[str], how: int) -> bool:
-    """Take the lock without waiting; False if another process has it."""
-    try:
-        fcntl.flock(stream, how | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno not in (errno.EAGAIN, errno.EACCES):
-            raise
-        return False
-    return True
 
 
 def age_in_days(directory: Path) -> float:

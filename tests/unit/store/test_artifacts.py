@@ -1,5 +1,6 @@
 """The store: keys, atomic commits, damaged files, locks."""
 
+import errno
 import multiprocessing
 import os
 import re
@@ -180,3 +181,28 @@ def test_a_store_cannot_be_made_in_a_file(tmp_path: Path) -> None:
         Store(tmp_path / "file")
     with pytest.raises(UsageError, match=rf"--store {tmp_path}/file/a/b: {tmp_path}/file is a file"):
         Store(tmp_path / "file" / "a" / "b")
+
+
+def test_a_file_system_without_locks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line with the remedy, from every lock; what only reads goes on, and says that nobody has the lock."""
+    store = Store(tmp_path)
+    with store.lock("a"):
+        pass
+
+    def missing(stream: object, how: int) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr("pipeline.store.artifacts.fcntl.flock", missing)
+    for lock in (store.lock("a"), store.lock("a", shared=True), store.try_lock("a"), store.changing(tmp_path / "x")):
+        with pytest.raises(UsageError, match=r"no file locks \(flock: Function not implemented\); choose"), lock:
+            pass
+    assert not store.is_locked("a")
+
+
+def test_who_asks_for_a_lock_writes_nothing(tmp_path: Path) -> None:
+    """Of a store that may only be read too."""
+    store = Store(tmp_path)
+    assert (False, []) == (store.is_locked("a"), list(tmp_path.iterdir()))
+    with store.lock("a", shared=True):
+        assert store.is_locked("a")
+    assert not store.is_locked("a")
