@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 from pipeline.errors import UnderstudyError, UsageError
-from pipeline.handover.person import acting_person
 from pipeline.handover.settle import Handover, finish, recovered_entry
 from pipeline.handover.settled import Settled, read_settled, write_settled
 from pipeline.registry.aliases import Entry
 from pipeline.registry.history import NONE, ROLLBACK
+from pipeline.registry.person import acting_person
 
 
 @dataclass(frozen=True, kw_only=True)

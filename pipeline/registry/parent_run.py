@@ -1,6 +1,9 @@
 """The MLflow run of an Understudy run. There is one: tracking fills it, and the registry links the draft to it."""
 
+from importlib.metadata import version
 from typing import Any
+
+from pipeline.registry.person import acting_person
 
 RUN_TAG, KIND_TAG = "understudy.run", "understudy.kind"
 
@@ -11,5 +14,11 @@ def find_or_create_run(client: Any, experiment: str, run_id: str, begun_ms: int 
     earlier = client.search_runs([experiment], filter_string, max_results=1)
     if earlier:
         return str(earlier[0].info.run_id), False
-    tags = {RUN_TAG: run_id, KIND_TAG: "run"}
+    tags = {
+        RUN_TAG: run_id,
+        KIND_TAG: "run",
+        "mlflow.user": acting_person(),  # only MLflow's fluent interface sets these two
+        "mlflow.source.name": f"understudy {version('understudy')}",
+        "mlflow.source.type": "LOCAL",
+    }
     return str(client.create_run(experiment, begun_ms, tags, run_name=run_id).info.run_id), True

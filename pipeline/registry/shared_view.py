@@ -7,11 +7,16 @@ VIEW = "understudy"
 _TAG = f"mlflow.sharedViewState.{VIEW}"
 _COLUMNS = (
     "tags.`verdict`",
+    "metrics.`speedup`",
     "metrics.`acceptance_rate`",
     "metrics.`gain`",
     "metrics.`gain_low`",
     "metrics.`tokens_per_target_call`",
     "metrics.`draft_megabytes`",
+    "params.`target`",
+    "tags.`compared_with`",
+    "attributes.`Source`",
+    "attributes.`User`",
     "attributes.`Duration`",
 )
 # As the page stores it when a person shares a view. Other fields keep the page's defaults.

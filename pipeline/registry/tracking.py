@@ -16,6 +16,7 @@ from pipeline.config.root import Config
 from pipeline.errors import UnderstudyError
 from pipeline.escaping.yaml import yaml_text
 from pipeline.judgement.decision_file import find_decision
+from pipeline.judgement.headline import baseline_name
 from pipeline.progress import Progress
 from pipeline.registry.mlflow_client import (
     MISSING,
@@ -179,6 +180,7 @@ class Tracker:
         page = f"#/experiments/{state.experiment_id}/runs/{state.run_id}/artifacts/{PAGE}"
         tags = {
             "verdict": verdict(record),
+            **({} if decision is None else {"compared_with": baseline_name(decision)}),
             "mlflow.runName": run_name(record),
             "mlflow.note.content": note(record, decision, page),
             "understudy.name": record.name,

@@ -6,6 +6,7 @@ import shlex
 import socket
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from pipeline.errors import UnderstudyError, UsageError
 from pipeline.judgement.schema import CANDIDATE, brief
 from pipeline.models.files import model_digest
 from pipeline.registry.mlflow_client import Location, client_for, metrics, tracking_location
+from pipeline.registry.person import acting_person
 from pipeline.registry.registry import registry_for
 from pipeline.registry.tracking import Tracker, ui_link
 from pipeline.store.artifacts import Store
@@ -124,13 +126,31 @@ def test_description_opens_with_the_decision(store: Store) -> None:
     assert "a\\|b&lt;i>" in "".join(note)
 
 
+def test_the_list_says_who_ran_what_against_which_draft(store: Store) -> None:
+    """User and source are tags that only MLflow's fluent interface sets by itself."""
+    build(store, "gate", "gate0", {}, decision__json=json.dumps(asdict(make_decision())))
+    tracker = Tracker(config_of(), store, Quiet())
+    assert tracker.sync(record_of(store, gate="done"))
+    run = only_run(tracker.location)
+    found = [run.data.tags[name] for name in ("compared_with", "mlflow.user", "mlflow.source.name")]
+    assert ["the base draft", acting_person(), f"understudy {version('understudy')}"] == found
+
+
 def test_shared_view_is_published_once(store: Store) -> None:
     """The link names a view of the list whose columns are verdict, acceptance and gain."""
     record, tracker = record_of(store), Tracker(config_of(), store, Quiet())
     assert tracker.sync(record)
     experiment = client_for(tracker.location).get_experiment(record.mlflow.experiment_id)
     view = json.loads(experiment.tags["mlflow.sharedViewState.understudy"])
-    assert "tags.`verdict`" == view["selectedColumns"][0]
+    columns = view["selectedColumns"]
+    assert "tags.`verdict`" == columns[0]
+    assert {
+        "metrics.`speedup`",
+        "params.`target`",
+        "tags.`compared_with`",
+        "attributes.`Source`",
+        "attributes.`User`",
+    } <= set(columns)
     link = ui_link(record, store)
     assert link is not None
     assert link.endswith(f"#/experiments/{record.mlflow.experiment_id}/runs?viewStateShareKey=understudy")

@@ -1,4 +1,4 @@
-"""Who changes the champion, for the history."""
+"""Who runs a command: for the history of the champion, and for MLflow's list of runs."""
 
 import getpass
 import os
