@@ -1,15 +1,18 @@
 """What the records of runs say of their drafts, derived from the registry. A record is a copy for people: nothing reads a
 promotion from it."""
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pipeline.errors import UnderstudyError
 from pipeline.registry.aliases import Entry
 from pipeline.registry.history import APPROVE, ROLLBACK, Change
-from pipeline.registry.tracking import Tracker
+from pipeline.registry.tracking import PAGE, Tracker
+from pipeline.report.run_page import run_page
 from pipeline.store.artifacts import Store
-from pipeline.store.runs import RunRecord, load_run, run_lock
+from pipeline.store.runs import RunRecord, load_run, run_directory, run_lock
 
 _DERIVED = ("result", "approve_with", "approved_by", "approved_at", "rolled_back_by", "export")
 
@@ -40,7 +43,16 @@ def _update(
     if notes != record.promotion:
         record.jobs["promote"] = replace(record.jobs["promote"], notes=notes)
         record.save(store)
+        _write_page(record, store)
         tracker.sync(record)
+
+
+def _write_page(record: RunRecord, store: Store) -> None:
+    """The review page says in its first line what became of the draft. Its decision may no longer be in the store."""
+    page = run_directory(store, record.id) / PAGE
+    if page.is_file():
+        with suppress(UnderstudyError):
+            page.write_text(run_page(store, record), encoding="utf-8")
 
 
 def _notes(entry: Entry, version: str, before: dict[str, Any]) -> dict[str, Any]:

@@ -12,14 +12,16 @@ from pipeline.config.promote import PromoteConfig
 from pipeline.config.stored import run_config
 from pipeline.errors import Refused, UnderstudyError, UsageError
 from pipeline.handover.approval import approve_run
-from pipeline.handover.settle import handover
+from pipeline.handover.settle import handover, settle
 from pipeline.models.files import model_digest
 from pipeline.registry.drafts import RegisteredDraft
 from pipeline.registry.mlflow_client import client_for
 from pipeline.registry.registry import Registry, registry_for
+from pipeline.registry.tracking import PAGE
 from pipeline.running.context import StageContext
 from pipeline.store.artifacts import Store
-from pipeline.store.runs import JobEntry, OutsideInput, RunRecord, load_run
+from pipeline.store.files import file_sha256, write_json
+from pipeline.store.runs import JobEntry, OutsideInput, RunRecord, load_run, run_directory
 from pipeline.store.times import utc_now
 from stages import promote
 from tests.fakes import quiet
@@ -73,7 +75,27 @@ def approve(store: Store, record: RunRecord, force_promote: bool) -> RegisteredD
 
 def _copied(source: Path, target: Path) -> Path:
     (target / "decision.json").write_bytes((source / "decision.json").read_bytes())
+    write_json(target / "examples.json", {"schema": 2, "gamma": 5, "examples": []})
     return target
+
+
+def test_the_page_follows_the_approval(by_hand: StageContext[Any], store: Store) -> None:
+    """Its first line says what became of the draft, also after a rollback, in the store and in MLflow."""
+    promote.run(by_hand)
+    record = as_run(by_hand, store)
+    page = run_directory(store, record.id) / PAGE
+    page.write_text("<h1>waits</h1>", encoding="utf-8")
+    approve(store, record, False)
+    approved = page.read_text(encoding="utf-8")
+    roll_back(registry_of(by_hand, store))
+    settle(run_config(record), store, quiet())
+    found = load_run(store, record.id)
+
+    assert "<h1>✓ Promoted as version 1</h1>" in approved
+    assert "<h1>✗ Passed; version 1: rolled back at" in page.read_text(encoding="utf-8")
+    assert found is not None
+    assert found.mlflow is not None
+    assert file_sha256(page) == found.mlflow.page
 
 
 def registry_of(context: StageContext[Any], store: Store) -> Registry:
