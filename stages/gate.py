@@ -17,7 +17,7 @@ from pipeline.judgement.decision import already_champion, judge, without_prompts
 from pipeline.judgement.decision_file import read_training, write_decision
 from pipeline.judgement.evidence import gather, make_case, provenance, target_source
 from pipeline.judgement.policy import Case, apply_rules
-from pipeline.judgement.schema import BASELINE, CANDIDATE, LOOKUP, REFUSE, Decision, Side, brief
+from pipeline.judgement.schema import BASELINE, CANDIDATE, LOOKUP, REFUSE, Decision, Side, VariantFigures, brief
 from pipeline.judgement.speed import speed_warnings
 from pipeline.latency.costs.step_costs import read_step_costs
 from pipeline.latency.load.workload import examined_workload, read_workload
@@ -97,17 +97,19 @@ def _load(context: StageContext[GateSettings], variant: Variant) -> StatedLoad |
 def _contender(context: StageContext[GateSettings], variant: Variant) -> Contender:
     """A variant with its acceptance rate and, at a stated load, its predicted latency on dev prompts. With a single contender
     nothing was examined on dev."""
-    headline = read_profile(context.inputs[examination_input(variant)]).headline
+    profile, gamma = read_profile(context.inputs[examination_input(variant)]), context.settings.gamma
+    headline, figures = profile.headline, None
+    if headline is not None:
+        figures = VariantFigures(
+            bytes=profile.draft.bytes,
+            acceptance_rate=headline.acceptance_rate,
+            tokens_per_target_call=headline.tokens_per_target_call[gamma],
+        )
     load, on_dev = _load(context, variant), context.inputs.get(examination_input(variant, "dev"))
     seconds = None
     if load is not None and on_dev is not None and headline is not None:
         seconds = mean_seconds(load, read_workload(on_dev))
-    return Contender(
-        name=variant,
-        acceptance=None if headline is None else headline.acceptance_rate.value,
-        timed=load is not None,
-        seconds=seconds,
-    )
+    return Contender(name=variant, figures=figures, timed=load is not None, seconds=seconds)
 
 
 def _examinations(context: StageContext[GateSettings], variant: Variant) -> dict[Side, Path]:

@@ -131,9 +131,10 @@ def make_example_set(*tokens: str, domain: str = "code", count: int = 1) -> dict
     example = {
         "id": "p00",
         "domain": domain,
-        "prompt": "The prompt",
+        "title": "The prompt",
+        "prompt": [["<|user|>", True], ["The prompt", False]],
         "length": len(tokens),
         "tokens": list(tokens),
         **{side: {"acceptance_rate": 0.5, "outcomes": letters} for side, letters in sides.items()},
     }
-    return {"schema": 1, "gamma": 5, "examples": [example] * count}
+    return {"schema": 2, "gamma": 5, "examples": [example] * count}

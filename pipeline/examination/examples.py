@@ -10,11 +10,12 @@ import numpy as np
 from pipeline.acceptance.outcomes import draw_outcomes
 from pipeline.acceptance.profile import PromptCounts
 from pipeline.acceptance.rounds import Convention, Floats
+from pipeline.examination.prompt_parts import last_characters, prompt_parts, prompt_title
 from pipeline.examination.token_acceptance import read_token_acceptance
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.models.token_text import token_texts
 
-SCHEMA = 1
+SCHEMA = 2
 WORST = 10  # examples with the lowest gain come first
 _MAX_TOKENS, _MAX_PROMPT = 256, 1500  # shown of a completion, and characters of a prompt
 
@@ -64,7 +65,7 @@ def _example(
     item: StoredCompletion, a: Mapping[str, Any], tokenizer: Any, gamma: int, convention: Convention
 ) -> dict[str, Any]:
     uniforms_T = np.random.default_rng(int.from_bytes(_order(item.id)[:8], "big")).random(item.length)
-    prompt = str(tokenizer.decode(item.prompt.tolist()))
+    parts = prompt_parts(tokenizer, item.prompt.tolist())
     sides = {}
     for side, values in a.items():
         a_T: Floats = values.astype(np.float64)
@@ -73,7 +74,8 @@ def _example(
     return {
         "id": item.id,
         "domain": item.domain,
-        "prompt": prompt if len(prompt) <= _MAX_PROMPT else "…" + prompt[-_MAX_PROMPT:],
+        "title": prompt_title(parts),
+        "prompt": [[part.text, part.template] for part in last_characters(parts, _MAX_PROMPT)],
         "length": item.length,
         "tokens": token_texts(tokenizer, item.tokens[: min(item.length, _MAX_TOKENS)].tolist()),
         **sides,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipeline.config.quantize import Variant
-from pipeline.judgement.schema import Standing, StandingVerdict
+from pipeline.judgement.schema import Standing, StandingVerdict, VariantFigures
 
 _LEAST_SHARE = 0.5  # of the acceptance rate before quantization; INT8 and INT4 cost a few hundredths
 
@@ -18,11 +18,16 @@ class Contender:
     """A variant of the candidate. The first one is the unquantized draft."""
 
     name: Variant
-    acceptance: float | None  # in the examination; None where it could not be computed
+    figures: VariantFigures | None  # of the examination; None where the variant could not be computed
     timed: bool  # whether its step times are known (gate.load, gate.profile)
     seconds: float | None = (
         None  # predicted mean request latency on dev at the stated load; None where it is not stable
     )
+
+    @property
+    def acceptance(self) -> float | None:
+        """The acceptance rate in the examination."""
+        return None if self.figures is None else self.figures.acceptance_rate.value
 
 
 CHOSEN: StandingVerdict = "chosen"
@@ -34,7 +39,7 @@ NOT_MADE: StandingVerdict = "not made"
 
 def not_made(name: Variant, reason: str) -> Standing:
     """The result for a variant that this draft cannot have."""
-    return Standing(name=name, verdict=NOT_MADE, text=f"{name}: {reason}", acceptance=None, seconds=None)
+    return Standing(name=name, verdict=NOT_MADE, text=f"{name}: {reason}", figures=None, seconds=None)
 
 
 def choose(contenders: Sequence[Contender]) -> list[Standing]:
@@ -47,9 +52,7 @@ def choose(contenders: Sequence[Contender]) -> list[Standing]:
     results = []
     for one in contenders:
         verdict, text = _verdict(one, best, first, only)
-        results.append(
-            Standing(name=one.name, verdict=verdict, text=text, acceptance=one.acceptance, seconds=one.seconds)
-        )
+        results.append(Standing(name=one.name, verdict=verdict, text=text, figures=one.figures, seconds=one.seconds))
     return results
 
 

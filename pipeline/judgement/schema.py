@@ -40,6 +40,17 @@ StandingVerdict = Literal["chosen", "slower", "refused", "not compared", "not ma
 
 
 @dataclass(frozen=True, kw_only=True)
+class VariantFigures:
+    """A variant over all examination prompts, at the decision's draft length."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    bytes: Count
+    acceptance_rate: Figure
+    tokens_per_target_call: Figure
+
+
+@dataclass(frozen=True, kw_only=True)
 class Standing:
     """The result for a variant of the candidate, with the reason in one line for people."""
 
@@ -48,7 +59,7 @@ class Standing:
     name: Variant
     verdict: StandingVerdict
     text: Text
-    acceptance: Number | None
+    figures: VariantFigures | None  # None for a variant that was not made, or cannot be computed
     seconds: Number | None  # predicted mean request latency on dev prompts
 
 

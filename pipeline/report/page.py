@@ -76,6 +76,7 @@ def _render(
         names=names,
         gamma=decision.gamma,
         order=SIDES,
+        timed=any(one.seconds is not None for one in decision.variants),
         speed=_speed(decision, names),
         rule_class=_RULE_CLASSES,
         power=power_lines(decision),

@@ -29,7 +29,7 @@ STAGES: tuple[Stage, ...] = (
     Stage("distill", 6, "train the draft", resumable=True),
     Stage("quantize", 3, "INT8, INT4, FP8 variants of the draft"),
     Stage("evaluate", 7, "teacher-forced acceptance, every draft length"),
-    Stage("gate", 11, "apply the promotion rules", needs_registry=True),
+    Stage("gate", 12, "apply the promotion rules", needs_registry=True),
     Stage("promote", 2, "register the draft and set the alias `champion`", cached=False, needs_registry=True),
 )
 

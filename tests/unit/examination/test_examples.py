@@ -1,6 +1,7 @@
 """Which prompts are shown as examples, and what is stored of them."""
 
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -11,7 +12,10 @@ from tests.fakes import counted, stored_completion
 
 
 class NumberTokenizer:
-    """Each token is its number."""
+    """Each token is its number; 1 is a special token."""
+
+    all_special_ids: ClassVar = [1]
+    added_tokens_decoder: ClassVar = {}
 
     def decode(self, tokens: list[int], **_: object) -> str:
         return "".join(f" {token}" for token in tokens)
@@ -41,6 +45,7 @@ def test_sides_share_their_random_numbers(tmp_path: Path) -> None:
     made = make_examples(["p0", "gone"], [completion], sides, NumberTokenizer(), 2, CONVENTIONS["user"])
     (example,) = made["examples"]
     assert example["candidate"] == example["baseline"]
+    assert ("2", [[" 1", True], [" 2", False]]) == (example["title"], example["prompt"])
     assert (4, 4, 0.9) == (
         len(example["tokens"]),
         len(example["candidate"]["outcomes"]),

@@ -2,13 +2,21 @@
 
 import pytest
 
+from pipeline.acceptance.schema import Figure
 from pipeline.config.quantize import Variant
 from pipeline.judgement.choice import CHOSEN, NOT_COMPARED, NOT_MADE, REFUSED, SLOWER, Contender, choose, not_made
+from pipeline.judgement.schema import VariantFigures
 from pipeline.running.pair_checks import left_out_variants
 
 
 def _contender(variant: Variant, acceptance: float | None, timed: bool, seconds: float | None = None) -> Contender:
-    return Contender(name=variant, acceptance=acceptance, timed=timed, seconds=seconds)
+    figures = None if acceptance is None else _figures(acceptance)
+    return Contender(name=variant, figures=figures, timed=timed, seconds=seconds)
+
+
+def _figures(acceptance: float) -> VariantFigures:
+    rate, omega = (Figure(value, None, None, 50) for value in (acceptance, 2.0))
+    return VariantFigures(bytes=1000, acceptance_rate=rate, tokens_per_target_call=omega)
 
 
 def _verdicts(*contenders: Contender) -> dict[str, str]:
@@ -84,7 +92,7 @@ def test_a_standing_has_its_figures() -> None:
     """Acceptance rate and seconds as given, and the reason why it was not chosen."""
     found = choose([_contender("unquantized", 0.8, True, 2.0), _contender("int4", 0.7, True, None)])
 
-    assert [(0.8, 2.0), (0.7, None)] == [(one.acceptance, one.seconds) for one in found]
+    assert [(_figures(0.8), 2.0), (_figures(0.7), None)] == [(one.figures, one.seconds) for one in found]
     assert "int4: the load exceeds its capacity" == found[1].text
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.acceptance.schema import Figure
 from pipeline.judgement.decision_file import read_decision, write_decision
 from pipeline.judgement.schema import (
     ALREADY_CHAMPION,
@@ -16,6 +17,8 @@ from pipeline.judgement.schema import (
     ChampionVersion,
     Decision,
     SideAlone,
+    Standing,
+    VariantFigures,
 )
 from pipeline.report.page import review_page
 from tests.decisions import make_decision, make_example_set
@@ -115,6 +118,32 @@ def test_a_rollback_is_advised_only_where_a_champion_was_replaced() -> None:
     )
     assert (False, True) == ("champion rollback" in first, "champion rollback" in later)
     assert (True, False) == ("(there was no champion)" in first, "there was no champion" in later)
+
+
+def test_variants_have_a_row_each() -> None:
+    """Acceptance, tokens per target call, size, and predicted latency where it is known; one that was not made says why."""
+    rate, omega = Figure(0.61, 0.6, 0.62, 50), Figure(2.4, 2.3, 2.5, 50)
+    figures = VariantFigures(bytes=430_000, acceptance_rate=rate, tokens_per_target_call=omega)
+    whole = Standing(name="unquantized", verdict="slower", text="x", figures=figures, seconds=2.5)
+    int8 = Standing(name="int8", verdict="chosen", text="x", figures=figures, seconds=1.25)
+    int4 = Standing(name="int4", verdict="not made", text="int4: 172 inputs", figures=None, seconds=None)
+    found = page_of(make_decision(variants=[whole, int8, int4]))
+    assert "<td>int8</td><td>0.610 [0.600, 0.620]</td><td>2.40 [2.30, 2.50]</td><td>0.43</td><td>1.25</td>" in found
+    assert "not made: 172 inputs" in found
+    untimed = page_of(make_decision(variants=[replace(one, seconds=None) for one in (whole, int8)]))
+    assert "latency (s)" not in untimed
+    assert "Variants of the candidate" not in page_of(make_decision(variants=[whole]))
+
+
+def test_examples_are_titled_and_their_template_is_grey(page: str) -> None:
+    """By the first words; what the template wrote is an element of its own."""
+    assert "<summary>The prompt <span" in page
+    assert "<s>&lt;|user|&gt;</s>The prompt</p>" in page
+
+
+def test_no_caption_is_inside_a_table_that_scrolls(page: str) -> None:
+    """On a phone it would be cut off at the right."""
+    assert "<caption" not in page
 
 
 def test_power_is_folded(page: str) -> None:
