@@ -4,6 +4,7 @@ What is recognised is printed. Where two columns may hold the prompts, the user 
 """
 
 import difflib
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ _TEXTS = (
     *("input", "inputs", "text", "content"),
 )
 _SYSTEMS = ("system", "system_prompt")
-_WORD = re.compile(r"[A-Za-z_][\w-]{0,40}")
+_WORD = re.compile(r"[A-Za-z_]\w{0,40}")
 _SHOWN = 12  # columns in a message
 
 
@@ -94,7 +95,7 @@ def _recognised(rows: Sequence[Mapping[str, Any]], names: Sequence[str], where: 
         return _alpaca(by_name)
     if not texts and len(names) == 1 and not where.has_header and _is_text(rows, names[0]):
         return _Found(f"`{names[0]}`, the only column", prompt_field=names[0])
-    chosen = _only(texts, names, where)
+    chosen = _only(texts, names, where, _inner_rows(rows[0], where))
     return _Found(f"`{chosen}`", prompt_field=chosen)
 
 
@@ -106,7 +107,20 @@ def _alpaca(by_name: Mapping[str, str]) -> _Found:
     return _Found(f"Alpaca: {read}", f"`{by_name['output']}`" if "output" in by_name else None, **fields)
 
 
-def _only(found: Sequence[str], names: Sequence[str], where: Where) -> str:
+def _inner_rows(row: Mapping[str, Any], where: Where) -> str:
+    """What to do about rows that are inside of the columns of `row`, as exports of APIs have them."""
+    for name, value in row.items():
+        rows = isinstance(value, list) and value and isinstance(value[0], Mapping)
+        if rows or (isinstance(value, Mapping) and any(key in _CHATS + _TEXTS for key in value)):
+            step = f".{name}" if _WORD.fullmatch(name) else f".[{json.dumps(name)}]"
+            return (
+                f"take out the rows, for example with jq -c '{printable(step)[:60]}{'[]' if rows else ''}' {where.file}"
+            )
+    return ""
+
+
+def _only(found: Sequence[str], names: Sequence[str], where: Where, inner: str = "") -> str:
+    """The one column that was found. `inner`: what to do where there is none, in place of naming one."""
     if len(found) == 1:
         return found[0]
     shown = printable(", ".join(name[:40] for name in names[:_SHOWN])) + (", ..." if len(names) > _SHOWN else "")
@@ -115,7 +129,7 @@ def _only(found: Sequence[str], names: Sequence[str], where: Where) -> str:
         several = printable(", ".join(name[:40] for name in found))
         raise UsageError(f"{place}: several columns may hold the prompts: {several} (of {shown}); {where.remedy}")
     first = "; the first line is taken for the names of the columns" if where.has_header else ""
-    raise UsageError(f"{place}: no column that is known to hold prompts among {shown}{first}; {where.remedy}")
+    raise UsageError(f"{place}: no column that is known to hold prompts among {shown}{first}; {inner or where.remedy}")
 
 
 def _not_there(names: Sequence[str], source: PromptSource, where: Where) -> UsageError:

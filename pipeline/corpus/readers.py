@@ -72,7 +72,8 @@ class SourceReader:
         title = "a JSON array" if self._is_array else TITLES[self._found.format]
         packed = compression(self._found.files[0])
         files = f"{len(self._found.files):,} files of " if len(self._found.files) > 1 else ""
-        return f"{files}{title}{f' ({packed})' if packed else ''}, {self.columns.layout}"
+        columns = f", {self.columns.layout}" if self.columns.layout else ""
+        return f"{files}{title}{f' ({packed})' if packed else ''}{columns}"
 
     @property
     def summary(self) -> str:
@@ -103,18 +104,18 @@ class SourceReader:
                 yield Row(name, number, value)
 
     def _columns(self, source: PromptSource, remedy: str) -> Columns:
-        """By the first rows of the first file. Rows may be texts or chats instead of objects, then all are."""
-        first = self._found.files[0]
-        sample = list(islice(self._read(first, None), SAMPLE))
+        """By the first rows of the first file that has some. Rows may be texts or chats instead of objects, then all are."""
+        samples = ((file, list(islice(self._read(file, None), SAMPLE))) for file in self._found.files)
+        first, sample = next((found for found in samples if found[1]), (self._found.files[0], []))
         values = [value for _, value in sample if not isinstance(value, BadRow)]
         if values and all(isinstance(value, str) for value in values):
             self._whole = source.prompt_field
-            layout = "a text each" if self._found.format != "text" else "each of them"
-            return Columns(source, layout, ())
+            return Columns(source, "" if self._found.format == "text" else "a text each", ())
         if values and all(isinstance(value, list) for value in values):
             self._whole = source.messages_field
             return Columns(source, "a chat each", ())
-        number = next((number for number, value in sample if isinstance(value, Mapping)), 1)
+        numbers = (number for number, value in sample if isinstance(value, Mapping))
+        number = 1 if self._has_header else next(numbers, 1)
         where = Where(str(first), self.unit, number, remedy, self._has_header)
         return find_columns([value for value in values if isinstance(value, Mapping)], source, where)
 

@@ -90,7 +90,14 @@ def test_what_is_not_used_is_said(tmp_path: Path) -> None:
             "line 1: several columns .*: chosen, rejected",
         ),
         ({"title": "t", "n": 1}, "line 1: no column that is known to hold prompts among title, n; set prompt_field or"),
-        ({"data": [{"prompt": "a"}]}, "line 1: no column that is known to hold prompts among data"),
+        (
+            {"data": [{"prompt": "a"}]},
+            r"line 1: no column .* among data; take out the rows, for example with jq -c '\.data\[\]'",
+        ),
+        (
+            {"id": 1, "a b": {"messages": []}},
+            r"line 1: no column .*; take out the rows, for example with jq -c '\.\[\"a b\"\]'",
+        ),
     ],
 )
 def test_nothing_is_guessed_between_columns(tmp_path: Path, row: Any, complaint: str) -> None:
@@ -115,7 +122,10 @@ def test_a_column_that_is_named_is_read(tmp_path: Path) -> None:
 def test_the_first_line_of_a_table_is_not_taken_for_the_only_column(tmp_path: Path) -> None:
     """A CSV file without a header has its first prompt there."""
     (tmp_path / "p.csv").write_text("What is love?\nWhy?\n")
-    with pytest.raises(UsageError, match=r"among What is love\?; the first line is taken for the names of the columns"):
+    with pytest.raises(
+        UsageError,
+        match=r"line 1: no column .* among What is love\?; the first line is taken for the names of the columns",
+    ):
         SourceReader(0, PromptSource(path="p"), tmp_path / "p.csv")
 
 

@@ -59,7 +59,7 @@ def _read(path: Path, **settings: Any) -> list[Any]:
         ("p.CSV", _table(","), "CSV, `prompt`"),
         ("p.csv", "\ufeff" + _table(";"), "CSV, `prompt`"),
         ("p.tsv", _table("\t"), "TSV, `prompt`"),
-        ("p.txt", "\r\n\n".join(TEXTS), "text, a prompt a line, each of them"),
+        ("p.txt", "\r\n\n".join(TEXTS), "text, a prompt a line"),
         ("p.json", json.dumps(TEXTS), "a JSON array, a text each"),
     ],
 )
@@ -175,6 +175,7 @@ def _shards(folder: Path) -> Path:
         with gzip.open(folder / f"part-{number}.jsonl.gz", "wt") as stream:
             stream.write(json.dumps({"prompt": text}) + "\n")
     (folder / "README.md").write_text("about")
+    (folder / "part-.jsonl.gz").write_bytes(gzip.compress(b""))  # the first, and empty
     (folder / ".part-9.jsonl").write_text("hidden")
     return folder
 
@@ -187,19 +188,19 @@ def test_shards_are_read_in_the_order_of_their_names(tmp_path: Path, pattern: st
 
     assert TEXTS == [row.value["prompt"] for row in reader]
     assert ["part-0.jsonl.gz", "part-1.jsonl.gz", "part-2.jsonl.gz"] == [row.file for row in reader]
-    assert "3 files of JSON lines (gzip), `prompt`" == reader.layout
+    assert f"{3 if pattern.startswith('part') else 4} files of JSON lines (gzip), `prompt`" == reader.layout
 
 
 def test_a_directory_of_several_formats_is_not_guessed(tmp_path: Path) -> None:
     """One of them may be something else; `format` or a glob chooses."""
     shards = _shards(tmp_path / "shards")
     (shards / "notes.txt").write_text("not a prompt\n")
-    with pytest.raises(UsageError, match=r"holds files of several formats \(1 text, 3 jsonl\); set `format`"):
+    with pytest.raises(UsageError, match=r"holds files of several formats \(1 text, 4 jsonl\); set `format`"):
         _reader(shards)
 
     assert 3 == len(_read(shards, format="jsonl"))
     assert [{"prompt": "not a prompt"}] == _read(shards / "*.txt")
-    with pytest.raises(UsageError, match="format is csv, and the directory holds 1 text, 3 jsonl"):
+    with pytest.raises(UsageError, match="format is csv, and the directory holds 1 text, 4 jsonl"):
         _reader(shards, format="csv")
     with pytest.raises(UsageError, match=r"none-\*: no file matches"):
         _reader(shards / "none-*")
