@@ -32,6 +32,7 @@ class Claim:
     change: int
     generation: int
     taken_at: float
+    ticks: float  # of `_ticks`, at that time
 
     @property
     def model_name(self) -> str:
@@ -40,7 +41,8 @@ class Claim:
     @property
     def expired(self) -> bool:
         """True from half the age at which others take the claim over; the other half is left for the remaining writes."""
-        return time.time() - self.taken_at > STALE_SECONDS / 2
+        passed = max(time.time() - self.taken_at, _ticks() - self.ticks)
+        return passed > STALE_SECONDS / 2
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ def take(port: Port, change: int, facts: Mapping[str, str]) -> Claim | Held:
     for generation in range(1, _MOST_GENERATIONS):
         name = _model_name(port.name, change, generation)
         if _create(port, name, facts):
-            return Claim(port.name, change, generation, time.time())
+            return Claim(port.name, change, generation, time.time(), _ticks())
         held = port.prompt(name)
         if held is None:
             return Held(name, "released just now")
@@ -111,6 +113,11 @@ def _create(port: Port, name: str, facts: Mapping[str, str]) -> bool:
         f"{STALE_SECONDS / 60:.0f} minutes; safe to delete after that."
     )
     return port.create_prompt(name, tags | {_TAG + key: value for key, value in facts.items()}, description)
+
+
+def _ticks() -> float:
+    """Seconds of a clock that nobody sets, and that goes on while the process or the machine is stopped."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def _is_stale(held: Prompt) -> bool:

@@ -11,8 +11,8 @@ from pipeline.running.clear_text import clear_text_warnings
 from pipeline.running.inputs import resolve_inputs
 from pipeline.store.artifacts import Store
 from pipeline.store.processes import sign_life
-from pipeline.store.runs import GC_LOCK, OutsideInput, RunRecord, load_run, new_run_id, run_directory
-from pipeline.store.times import utc_now
+from pipeline.store.runs import GC_LOCK, OutsideInput, RunRecord, load_run, new_run_id, read_runs, run_directory
+from pipeline.store.times import utc_after, utc_now
 
 
 def begin(config: Config, store: Store, run_id: str | None, progress: Progress, verify: bool = False) -> RunRecord:
@@ -32,7 +32,7 @@ def begin(config: Config, store: Store, run_id: str | None, progress: Progress, 
         record = RunRecord(
             id=run_id if run_id is not None else new_run_id(config.name),
             name=config.name,
-            created=utc_now(),
+            created=_created(store),
             config=given,
             outside=inputs,
         )
@@ -50,6 +50,17 @@ def begin(config: Config, store: Store, run_id: str | None, progress: Progress, 
         record.save(store)
     close_abandoned(store, progress)
     return record
+
+
+def _created(store: Store) -> str:
+    """Now, but after the latest run: runs are ordered by this time, also if two begin in one second or the clock was set back.
+    A run that is dated more than a day ahead had a wrong clock itself, and is not followed."""
+    now = utc_now()
+    latest = max((record.created for record in read_runs(store)), default="")
+    try:
+        return utc_after(latest) if now <= latest < utc_now(days=1) else now
+    except ValueError:  # a record that was edited by hand
+        return now
 
 
 def _check_pinned(record: RunRecord, inputs: Mapping[str, OutsideInput]) -> None:

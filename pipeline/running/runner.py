@@ -275,7 +275,7 @@ class Runner:
                 partial.write_text(page, encoding="utf-8")
 
     def _close(self, state: str) -> None:
-        self.record.state, self.record.ended = state, utc_now()
+        self.record.state, self.record.ended = state, max(utc_now(), self.record.created)
         self.record.save(self.store)
         self.tracker.sync(self.record)
 

@@ -11,6 +11,11 @@ def utc_now(days: int = 0) -> str:
     return time.strftime(_FORM, time.gmtime(time.time() + 86400 * days))
 
 
+def utc_after(at: str) -> str:
+    """The second after `at`."""
+    return time.strftime(_FORM, time.gmtime(seconds_of(at) + 1))
+
+
 def seconds_of(at: str) -> int:
     """Seconds since the epoch. ValueError for text that is no such time."""
     return calendar.timegm(time.strptime(at, _FORM))

@@ -24,7 +24,7 @@ from pipeline.running.runner import Runner
 from pipeline.running.stage_list import STAGE_NAMES
 from pipeline.store.artifacts import Store
 from pipeline.store.files import read_json, write_json
-from pipeline.store.runs import GC_LOCK, RunRecord, load_run, run_directory, run_lock
+from pipeline.store.runs import GC_LOCK, RunRecord, list_runs, load_run, require_run, run_directory, run_lock
 from tests.unit.latency.costs.test_latency_profile import PROFILE
 
 CONFIG = Path(__file__).parents[3] / "configs" / "smoke.yaml"
@@ -525,3 +525,25 @@ def test_a_killed_run_is_closed_by_the_next_one(world: _World, capsys: pytest.Ca
     assert closed is not None
     assert ("interrupted", "2023-11-14T22:13:20Z", 1_700_000_000) == (closed.state, closed.ended, begun.stat().st_mtime)
     assert "run first was killed at 2023-11-14T22:13:20Z: closed as interrupted\n" in capsys.readouterr().err
+
+
+def test_the_latest_run_is_the_latest_though_the_clock_was_set_back(
+    world: _World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By an hour between two runs, and within one: it does not end before it began. A run that is dated years ahead is not
+    followed."""
+    clock = [1_800_000_000.0]
+    monkeypatch.setattr("pipeline.store.times.time.time", lambda: clock[0])
+
+    def set_back(context: StageContext[Any]) -> None:
+        clock[0] -= 3600
+
+    world.during["corpus"] = set_back
+    world.run(run_id="z-first")
+    second = world.run(run_id="a-second")
+    assert (["z-first", "a-second"], "a-second") == (list_runs(world.store), require_run(world.store, None).id)
+    assert second.created <= second.ended
+    clock[0] += 40 * 365 * 86400
+    world.begin(run_id="of-the-future")
+    clock[0] -= 40 * 365 * 86400
+    assert world.begin(run_id="now").created < "2030"
