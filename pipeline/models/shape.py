@@ -1,7 +1,9 @@
 """Sizes of a model, read from its config and from the headers of its weights. No tensor is loaded."""
 
 import json
+import re
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,10 +12,17 @@ from transformers import AutoConfig
 from pipeline.errors import UnderstudyError
 from pipeline.models.files import weight_files
 
+_PACKED = "U8"  # two 4-bit weights in each byte, where a `quant_state` stands beside the tensor
+_QUANTIZED = (_PACKED, "I8", "F8_E4M3", "F8_E5M2")
+# What bitsandbytes and FP8 checkpoints store beside a quantized weight `W`: scales, tables, the layout.
+_BESIDE = re.compile(r"(?P<weight>.+)(\.absmax|\.quant_map|\.nested_absmax|\.nested_quant_map|_scale_inv|_format)")
+_STATE = ".quant_state."
+
 
 @dataclass(frozen=True)
 class Weights:
-    """Sizes from the headers of the safetensors files."""
+    """Sizes from the headers of the safetensors files. `parameters`: those of the model, however they are stored; `bytes`: of
+    all that is stored."""
 
     parameters: int
     bytes: int
@@ -22,7 +31,8 @@ class Weights:
 def measure_weights(path: Path) -> Weights:
     """Count parameters and bytes of the files that are loaded, without loading a tensor (a safetensors header is an 8-byte
     length, then JSON)."""
-    parameters = size = 0
+    stored: dict[str, tuple[str, int]] = {}  # of each tensor: dtype and elements
+    size = 0
     for file in weight_files(path):
         with file.open("rb") as stream:
             try:
@@ -36,12 +46,30 @@ def measure_weights(path: Path) -> Weights:
                 count = 1
                 for extent in entry["shape"]:
                     count *= extent
-                parameters, size = parameters + count, size + end - begin
+                stored[name], size = (str(entry["dtype"]), count), size + end - begin
         if file.stat().st_size != 8 + length + max(
             (e["data_offsets"][1] for n, e in header.items() if n != "__metadata__"), default=0
         ):
             raise UnderstudyError(f"{file}: truncated")
-    return Weights(parameters, size)
+    return Weights(_parameters(stored), size)
+
+
+def _parameters(stored: Mapping[str, tuple[str, int]]) -> int:
+    """The parameters of a model with these stored tensors: quantized weights unpacked, without what stands beside them."""
+    packed = {name.partition(_STATE)[0] for name in stored if _STATE in name}
+    total = 0
+    for name, (dtype, count) in stored.items():
+        if not _stands_beside(name, stored):
+            total += 2 * count if name in packed and dtype == _PACKED else count
+    return total
+
+
+def _stands_beside(name: str, stored: Mapping[str, tuple[str, int]]) -> bool:
+    if _STATE in name:
+        return True
+    beside = _BESIDE.fullmatch(name)
+    weight = beside["weight"] if beside else name.removesuffix("SCB") + "weight" if name.endswith(".SCB") else ""
+    return stored.get(weight, ("", 0))[0] in _QUANTIZED
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import torch
 
 from pipeline.errors import UnderstudyError
 from pipeline.models.loading import load_model
+from pipeline.models.shape import measure_weights
 from pipeline.quantization.fp8 import block_scales, to_fp8
 from pipeline.quantization.variants import quantize
 from tests.fakes import family_model, full_logits, tiny_llama
@@ -58,6 +59,15 @@ def test_a_variant_loads_alone_in_a_fresh_process(variants: dict[str, tuple[Path
     for path in paths:
         here = full_logits(load_model(Path(path), "bfloat16", CPU), IDS).float()
         torch.testing.assert_close(here, torch.tensor(found[path]), atol=0, rtol=0)
+
+
+def test_a_variant_has_the_parameters_of_its_draft(
+    source: Path, variants: dict[str, tuple[Path, dict[str, float]]]
+) -> None:
+    """However the weights are packed, and whatever scales and tables are stored beside them."""
+    expected = dict.fromkeys(variants, measure_weights(source).parameters)
+
+    assert expected == {name: measure_weights(path).parameters for name, (path, _) in variants.items()}
 
 
 @pytest.mark.parametrize(("variant", "error"), [("int8", 0.05), ("int4", 0.35), ("fp8", 0.12)])
