@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from pipeline.acceptance.schema import FILE as ACCEPTANCE
+from pipeline.acceptance.schema import ROWS
 from pipeline.config.root import Config
 from pipeline.errors import UnderstudyError
 from pipeline.escaping.yaml import yaml_text
@@ -54,14 +56,19 @@ _STATUS = {
     "interrupted": "KILLED",
 }
 _SMALL_BYTES = 2_000_000
+COMPACT = "acceptance.figures.json"  # the figures of an acceptance.json that is too large, without its rows
 PAGE = "review.html"  # in the directory of the run
 # Files of an artifact that reviewers want, and the folder they are shown in.
 _FILES = {
     "gate": ("", ("decision.json", "latency.png", "draft_lengths.png")),
     "promote": ("", ("card.md", "promotion.json")),
-    "evaluate": ("examinations", ("acceptance.json",)),
+    "evaluate": ("examinations", (ACCEPTANCE,)),
     "distill": ("training", ("training.json", "learning_curve.json")),
 }
+
+
+def _is_small(path: Path) -> bool:
+    return path.stat().st_size <= _SMALL_BYTES
 
 
 class Tracker:
@@ -143,13 +150,29 @@ class Tracker:
             path = directory / name
             if name == "card.md" and path.is_file():
                 client.log_text(run_id, _without_header(path.read_text(encoding="utf-8")), name)
-            elif path.is_file() and path.stat().st_size <= _SMALL_BYTES:
+            elif path.is_file() and _is_small(path):
                 client.log_artifact(run_id, str(path), place or None)
+        if entry.stage == "evaluate" and (directory / ACCEPTANCE).is_file() and not _is_small(directory / ACCEPTANCE):
+            figures = {key: value for key, value in read_json(directory / ACCEPTANCE).items() if key != ROWS}
+            client.log_dict(run_id, figures, f"{folder}/{COMPACT}")
+        for path in self._too_large(record, job_id):
+            self.progress.line(
+                f"{job_id}: {path} is not uploaded to MLflow: {path.stat().st_size / 1e6:,.1f} MB, and at most "
+                f"{_SMALL_BYTES / 1e6:g} MB a file are"
+            )
         if entry.stage == "distill" and (directory / "training.json").is_file():
             return training_points(read_json(directory / "training.json"))
         if entry.stage == "gate" and (decision := find_decision(directory)):
             return decision_points(decision)
         return []
+
+    def _too_large(self, record: RunRecord, job_id: str) -> list[Path]:
+        """The files of a job that are too large to be uploaded."""
+        entry = record.jobs[job_id]
+        own, stored = run_directory(self.store, record.id) / entry.stage, self.store.directory(entry.stage, entry.key)
+        directory = stored if entry.figures is None else own
+        paths = [directory / name for name in (*_FILES.get(entry.stage, ("", ()))[1], "manifest.json")]
+        return [path for path in paths if path.is_file() and not _is_small(path)]
 
     def _upload_page(self, client: Any, record: RunRecord, state: Uploaded) -> None:
         """The review page, as the run left it. It is written again when the draft is promoted."""
@@ -187,6 +210,8 @@ class Tracker:
             "understudy.state": record.state,
             "understudy.seed": str(record.config["seed"]),
         }
+        if left_out := [path for job_id in record.jobs for path in self._too_large(record, job_id)]:
+            tags["understudy.not_uploaded"] = "; ".join(str(path.relative_to(self.store.root)) for path in left_out)
         stamp = content_key([tags, sorted(state.synced.items()), state.page])
         if state.summary == stamp and not points:
             return

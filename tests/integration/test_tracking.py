@@ -19,10 +19,11 @@ from pipeline.commands.store import sync
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.judgement.schema import CANDIDATE, brief
 from pipeline.models.files import model_digest
+from pipeline.progress import Progress
 from pipeline.registry.mlflow_client import Location, client_for, metrics, tracking_location
 from pipeline.registry.person import acting_person
 from pipeline.registry.registry import registry_for
-from pipeline.registry.tracking import Tracker, ui_link
+from pipeline.registry.tracking import COMPACT, Tracker, ui_link
 from pipeline.store.artifacts import Store
 from pipeline.store.processes import sign_life
 from pipeline.store.runs import JobEntry, RunRecord, Uploaded, load_run, run_directory
@@ -105,6 +106,33 @@ def test_run_is_uploaded_whole(store: Store) -> None:
     page.write_text("<p>page of a promoted draft</p>")
     assert tracker.sync(record)
     assert page.read_text() == Path(client.download_artifacts(run.info.run_id, "review.html")).read_text()
+
+
+def test_what_is_too_large_for_mlflow_is_said_and_its_figures_are_there(
+    store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file above the limit is named in a line and a tag; of an examination the figures are uploaded without the rows."""
+    monkeypatch.setattr("pipeline.registry.tracking._SMALL_BYTES", 2_000)
+    acceptance = {"schema": 3, "headline": {"prompts": 740}, "prompts": {"deployed": [{"id": "x" * 3_000}]}}
+    build(store, "evaluate", "evaluate0", {}, acceptance__json=json.dumps(acceptance))
+    build(
+        store, "distill", "distill0", {}, training__json=json.dumps([]), learning_curve__json=json.dumps(["x" * 3_000])
+    )
+    record = record_of(store, evaluate="done", distill="done")
+    tracker = Tracker(config_of(), store, Progress(False))
+    assert tracker.sync(record)
+    run, client = only_run(tracker.location), client_for(tracker.location)
+    figures = Path(client.download_artifacts(run.info.run_id, f"examinations/{COMPACT}"))
+    said = capsys.readouterr().err
+
+    assert {"schema": 3, "headline": {"prompts": 740}} == json.loads(figures.read_text())
+    assert ["examinations/acceptance.figures.json"] == artifacts_of(tracker.location, run.info.run_id, "examinations")
+    assert ["training/training.json"] == artifacts_of(tracker.location, run.info.run_id, "training")
+    assert (
+        "artifacts/evaluate-evaluate0/acceptance.json; artifacts/distill-distill0/learning_curve.json"
+        == run.data.tags["understudy.not_uploaded"]
+    )
+    assert 2 == said.count(" is not uploaded to MLflow: 0.0 MB, and at most 0.002 MB a file are\n")
 
 
 def test_description_opens_with_the_decision(store: Store) -> None:
