@@ -6,9 +6,9 @@ from typing import Any
 from pipeline.config.quantize import Variant
 from pipeline.errors import UnderstudyError
 from pipeline.handover.approval import approval_command
+from pipeline.judgement.age import examination_age
 from pipeline.judgement.decision_file import read_decision
 from pipeline.judgement.headline import gain_in_words
-from pipeline.judgement.policy import examination_age
 from pipeline.judgement.rule_result import PASS
 from pipeline.judgement.schema import ALREADY_CHAMPION, PROMOTE
 from pipeline.registry.drafts import Proposed, RegisteredDraft, Withdrawn

@@ -13,7 +13,7 @@ from pipeline.acceptance.decoding_speed import DecodingSpeed
 from pipeline.config.evaluate import ConventionName, Drafting
 from pipeline.errors import BrokenDraft
 from pipeline.speculation.settings import SamplingFields
-from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, CountKey, Format, Number, Text
+from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, CountKey, Flag, Format, Number, Text
 from pipeline.store.row_files import read_head
 
 SCHEMA = 3
@@ -188,7 +188,7 @@ class LogPCheck:
     largest_difference: Number
     tolerance: Number
     different: list[DifferentCompletion]
-    agrees: bool
+    agrees: Flag
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,9 +203,9 @@ class CrossCheck:
     rounds_predicted: Count
     rounds_decoded: Count
     differences: list[Difference]
-    exact_arithmetic: bool
+    exact_arithmetic: Flag
     log_p: LogPCheck
-    agrees: bool
+    agrees: Flag
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from pipeline.config.quantize import Variant
 from pipeline.engines.facts import Counters, ExportEngine
 from pipeline.judgement.schema import TargetSource
 from pipeline.store.files import read_json, write_json
-from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, CountKey, Format, Number, Text
+from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, CountKey, Flag, Format, Number, Text
 
 SCHEMA = 1
 FILE = "expected.json"
@@ -69,7 +69,7 @@ class ExportedDraft:
     digest: Text
     exported_digest: Text
     variant: Variant
-    resized_to_target: bool  # rows were added or cut
+    resized_to_target: Flag  # rows were added or cut
 
 
 @dataclass(frozen=True, kw_only=True)

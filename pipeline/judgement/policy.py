@@ -14,6 +14,7 @@ from pipeline.acceptance.schema import Figure
 from pipeline.config.gate import GateConfig, ServedTargetConfig
 from pipeline.config.quantiles import quantile_of
 from pipeline.errors import UnderstudyError
+from pipeline.judgement.age import examination_age
 from pipeline.judgement.power import power_of
 from pipeline.judgement.rule_result import FAIL, INCONCLUSIVE, PASS, RuleResult, RuleVerdict
 from pipeline.judgement.schema import BenefitAtLoad, TargetSource
@@ -224,15 +225,6 @@ def _served_target(examined: TargetSource | None, served: ServedTargetConfig) ->
         differing.append(f"{examined.dtype} was examined, and {served.dtype} is served")
     text = "; ".join(differing) or "the examined target is the one that is served"
     return RuleResult(name="served_target", verdict=FAIL if differing else PASS, text=text)
-
-
-def examination_age(days: float | None, most: int) -> RuleResult:
-    """Old completions say little about today's traffic."""
-    name = "max_examination_days"
-    if days is None:
-        return _without_figure(name, "the age of the completions is not known", float(most))
-    text = f"the completions are {days:.1f} days old, at most {most} allowed"
-    return _measured(name, PASS if days <= most else FAIL, text, days, float(most))
 
 
 def _crosscheck(agrees: bool | None) -> RuleResult:

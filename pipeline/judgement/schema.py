@@ -19,7 +19,7 @@ from pipeline.acceptance.schema import (
 )
 from pipeline.config.quantize import Variant
 from pipeline.judgement.rule_result import RuleResult
-from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, CountKey, Format, Number, Text
+from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, CountKey, Format, Number, Text, Whole
 
 SCHEMA = 8
 FILE = "decision.json"
@@ -226,7 +226,7 @@ class Provenance:
     completions_made_at: Text
     corpus: Text  # key
     sampling: SamplingSettings
-    seed: int
+    seed: Whole
     environment: dict[Text, Text]  # versions and machine
 
 

@@ -3,7 +3,7 @@
 The only module that reads or changes aliases, tags and versions through MLflow's client. Applies no rules.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,21 +106,27 @@ class Port:
     def prompts(self, prefix: str) -> list[Prompt]:
         """Those whose names begin with `prefix`."""
         listed = f"name LIKE '{prefix}%' AND {_IS_PROMPT}"
-        return [_prompt(one) for one in self._client.search_registered_models(listed, max_results=100)]
+        return [_prompt(one) for one in _pages(self._client.search_registered_models, listed)]
 
     def delete_prompt(self, name: str) -> None:
         """Does nothing if there is none."""
         _or_none(lambda: self._client.delete_prompt(name))
 
     def _versions(self) -> dict[str, dict[str, str]]:
-        found: dict[str, dict[str, str]] = {}
-        token = None
-        while True:
-            page = self._client.search_model_versions(f"name = '{self.name}'", max_results=_PAGE, page_token=token)
-            found |= {str(one.version): dict(one.tags) for one in page}
-            token = page.token
-            if not token:
-                return dict(sorted(found.items(), key=lambda item: int(item[0])))
+        listed = _pages(self._client.search_model_versions, f"name = '{self.name}'")
+        found = {str(one.version): dict(one.tags) for one in listed}
+        return dict(sorted(found.items(), key=lambda item: int(item[0])))
+
+
+def _pages(search: Callable[..., Any], wanted: str) -> Iterator[Any]:
+    """Everything that a search of MLflow finds, page by page."""
+    token = None
+    while True:
+        page = search(wanted, max_results=_PAGE, page_token=token)
+        yield from page
+        token = page.token
+        if not token:
+            return
 
 
 def _prompt(found: Any) -> Prompt:

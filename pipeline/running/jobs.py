@@ -2,7 +2,8 @@
 
 A stage may build several artifacts: quantize one per variant, evaluate one per draft. An artifact's dependencies are written
 as references: `corpus` is the key of that artifact, `pair#target` the digest of something inside it (so another base draft
-does not repeat the target's completions), `outside#champion` the digest of an input from outside the store.
+does not repeat the target's completions), `outside#champion` the digest of an input from outside the store. What depends on the
+clock is an input too (`AGE`): a stored decision that rests on it would otherwise be found again when it is no longer true.
 """
 
 from collections.abc import Mapping
@@ -267,11 +268,16 @@ def _examinations(config: Config, champion: bool) -> list[Job]:
     return jobs
 
 
+AGE = "at most "  # days old: of a reference `generate#at most 30`, whose digest says whether the artifact is
+
+
 def _gate(config: Config, champion: ChampionVersion | None) -> Job:
     reads = {"pair": "pair", "examination_base": "evaluate/base", "examination_lookup": "evaluate/prompt-lookup"}
     reads |= {"completions": "generate", "distilled": "distill#draft"}
     reads |= {"examination_champion": "evaluate/champion", "champion": "outside#champion"} if champion else {}
     reads |= {examination_input(variant): f"evaluate/{_name(variant)}" for variant in _variants_of_candidate(config)}
+    if (most := config.gate.max_examination_days) is not None:
+        reads["completions_age"] = f"generate#{AGE}{most}"
     contenders = _contenders(config)
     reads |= {draft_input(variant): draft for variant, draft in contenders.items()}
     if len(contenders) > 1:

@@ -13,6 +13,7 @@ from pipeline.config.credentials import masked
 from pipeline.config.stored import given_config
 from pipeline.errors import Refused, RegistryUnavailable, UnderstudyError, UsageError
 from pipeline.escaping.secrets import without_secrets
+from pipeline.judgement.age import examination_age
 from pipeline.progress import Progress
 from pipeline.registry.registry import registry_for
 from pipeline.registry.tracking import PAGE, Tracker
@@ -20,11 +21,11 @@ from pipeline.running.after_stage import after_stage
 from pipeline.running.context import Outcome, StageContext, StageRun, resources_of
 from pipeline.running.environment import environment
 from pipeline.running.inputs import PinnedInputs
-from pipeline.running.jobs import Job, expand
+from pipeline.running.jobs import AGE, Job, expand
 from pipeline.running.peak_memory import peak_memory
 from pipeline.running.stage_list import STAGE_NAMES, stage_named
 from pipeline.running.tasks import task_json
-from pipeline.store.artifacts import Artifact, Store
+from pipeline.store.artifacts import Artifact, Store, age_in_days
 from pipeline.store.atomic import replacing
 from pipeline.store.processes import signs_of_life
 from pipeline.store.runs import JobEntry, RunRecord, run_directory, run_lock
@@ -221,6 +222,9 @@ class Runner:
         source, _, name = reference.partition("#")
         if source == "outside":
             return self.outside[name].digest
+        if name.startswith(AGE):
+            most = int(name.removeprefix(AGE))
+            return examination_age(age_in_days(self._built[source].path), most).verdict
         return self._built[source].provides[name] if name else self._built[source].key
 
     def _path(self, reference: str) -> Path:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, TypeVar
 
-from pydantic import ConfigDict, Field, StrictStr, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, ConfigDict, Field, StrictBool, StrictStr, TypeAdapter, ValidationError
 
 from pipeline.errors import UnderstudyError
 from pipeline.escaping.terminal import printable
@@ -11,9 +11,22 @@ from pipeline.escaping.terminal import printable
 _MOST = 2**53  # whole numbers up to here are exact as floats
 
 Text = StrictStr
+Flag = StrictBool
+Whole = Annotated[int, Field(strict=True)]
 Count = Annotated[int, Field(strict=True, ge=0, lt=_MOST)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False, gt=-_MOST, lt=_MOST)]
-CountKey = Annotated[int, Field(ge=0, lt=_MOST)]  # of an object, whose keys are text in JSON
+
+
+def _key_of_json(key: Any) -> Any:
+    """The number that the key of a JSON object spells as `json.dumps` does. Not True, ` 5 `, 05 or 1_0, which int() takes."""
+    if isinstance(key, str) and key.isascii() and key.isdecimal() and str(int(key[:17])) == key:
+        return int(key)
+    if type(key) is int:
+        return key
+    raise ValueError("not a whole number")
+
+
+CountKey = Annotated[int, BeforeValidator(_key_of_json), Field(ge=0, lt=_MOST)]  # text in JSON
 
 # For a dataclass's `__pydantic_config__`: an unknown field is an error.
 KNOWN_FIELDS_ONLY = ConfigDict(extra="forbid")
@@ -43,7 +56,7 @@ class Format(Generic[T]):
     def parse(self, raw: Any, where: str) -> T:
         """UnderstudyError naming `where` for a file of another schema, or the first field that is wrong."""
         found = raw.get("schema") if isinstance(raw, dict) else None
-        if found != self.schema:
+        if type(found) is not int or found != self.schema:
             raise UnderstudyError(
                 f"{where}: the {self.name} has schema {found!r}, and this version reads schema {self.schema}; {self.remedy}"
             )

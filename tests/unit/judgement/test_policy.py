@@ -342,9 +342,12 @@ def test_the_examined_target_must_be_the_one_that_is_served(served: dict[str, st
     assert verdict == _rules(_case(target=EXAMINED), policy)["served_target"].verdict
 
 
-@pytest.mark.parametrize(("days", "verdict"), [(6.9, PASS), (7.1, FAIL), (None, INCONCLUSIVE)])
+@pytest.mark.parametrize(
+    ("days", "verdict"), [(6.9, PASS), (7.1, FAIL), (None, INCONCLUSIVE), (-0.05, PASS), (-1.0, FAIL)]
+)
 def test_old_completions_refuse(days: float | None, verdict: str) -> None:
-    """Traffic changes; completions without a time are not known to be recent."""
+    """Traffic changes; completions without a time, or of another day in the future, are not known to be recent. The clocks of two
+    machines may differ by an hour or two."""
     policy = GateConfig(max_examination_days=7, min_prompts_per_domain=10)
     assert verdict == _rules(_case(examination_days=days), policy)["max_examination_days"].verdict
 

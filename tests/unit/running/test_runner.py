@@ -25,6 +25,7 @@ from pipeline.running.stage_list import STAGE_NAMES
 from pipeline.store.artifacts import Store
 from pipeline.store.files import read_json, write_json
 from pipeline.store.runs import GC_LOCK, RunRecord, list_runs, load_run, require_run, run_directory, run_lock
+from pipeline.store.times import utc_now
 from tests.unit.latency.costs.test_latency_profile import PROFILE
 
 CONFIG = Path(__file__).parents[3] / "configs" / "smoke.yaml"
@@ -130,6 +131,20 @@ def test_a_run_builds_every_job_once_and_says_so(world: _World) -> None:
     stored = load_run(world.store, record.id)
     assert stored is not None
     assert ("finished", "promote") == (stored.state, stored.decision["verdict"])  # type: ignore[index]
+
+
+@pytest.mark.parametrize(("then", "now"), [("2020-01-01T00:00:00Z", utc_now()), (utc_now(), "2020-01-01T00:00:00Z")])
+def test_a_decision_is_not_found_again_once_completions_are_of_another_age(world: _World, then: str, now: str) -> None:
+    """A refusal that rests on `max_examination_days` ends with the old completions, and a pass ends when they have become old."""
+    asked = ("gate.max_examination_days=30",)
+    record = world.run(*asked)
+    manifest = world.store.directory("generate", record.jobs["generate"].key) / "manifest.json"
+    keys = []
+    for created in (then, then, now, now):
+        write_json(manifest, {**read_json(manifest), "created": created})
+        keys.append(world.run(*asked).jobs["gate"].key)
+
+    assert keys[0] == keys[1] != keys[2] == keys[3]
 
 
 def test_a_second_run_skips_all_but_promote(world: _World) -> None:

@@ -1,0 +1,33 @@
+"""What is asked of MLflow, with a client that counts its pages."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from pipeline.registry.mlflow_client import Location
+from pipeline.registry.port import Port
+from pipeline.store.artifacts import Store
+
+
+class _Page(list[Any]):
+    token: str | None = None
+
+
+class _Client:
+    """Has 250 prompts, and gives at most 100 in one answer, as MLflow's store does when it is asked for more than it allows."""
+
+    def search_registered_models(self, wanted: str, max_results: int, page_token: str | None = None) -> _Page:
+        first = int(page_token or 0)
+        page = _Page(
+            SimpleNamespace(name=f"claim-{number}", tags={}, creation_timestamp=1000 * number)
+            for number in range(first, min(first + 100, 250))
+        )
+        page.token = str(first + 100) if first + 100 < 250 else None
+        return page
+
+
+def test_all_claims_are_listed(tmp_path: Path) -> None:
+    """Abandoned ones fill several pages."""
+    port = Port(_Client(), Location("sqlite:///x", None, "e", Store(tmp_path)), "name")
+
+    assert [f"claim-{number}" for number in range(250)] == [prompt.name for prompt in port.prompts("claim-")]

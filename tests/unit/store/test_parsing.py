@@ -1,0 +1,39 @@
+"""Typed reading of machine-written files."""
+
+import json
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+
+from pipeline.errors import UnderstudyError
+from pipeline.store.parsing import CountKey, Flag, Format, Whole, parse
+
+_TABLE = TypeAdapter(dict[CountKey, bool])
+_FORMAT = Format(name="thing", schema=1, remedy="make it again", content=TypeAdapter(dict[str, Whole | Flag]))
+
+
+def test_keys_of_counts_are_read_as_written() -> None:
+    """Numbers as keys become text in JSON, and numbers again."""
+    table = {0: True, 5: False, 2**53 - 1: True}
+
+    assert table == parse(_TABLE, json.loads(json.dumps(table))) == parse(_TABLE, table)
+
+
+@pytest.mark.parametrize(
+    "key", [" 5 ", "05", "+5", "5.0", "1_0", "-1", "", "٥", True, 5.0, None, "9" * 4000, str(2**53)]
+)
+def test_what_only_looks_like_a_count_is_no_key(key: Any) -> None:
+    """Two keys that spell one number would be one entry, and which of them counts is chance."""
+    with pytest.raises(ValueError, match=r"whole number|greater than or equal|less than"):
+        parse(_TABLE, {key: True})
+
+
+@pytest.mark.parametrize("schema", [True, 1.0, "1", None])
+def test_another_type_of_schema_is_another_schema(schema: Any) -> None:
+    """True and 1.0 are equal to 1 in Python, and not in JSON."""
+    assert {"schema": 1, "seed": 3} == _FORMAT.parse({"schema": 1, "seed": 3}, "file")
+    with pytest.raises(
+        UnderstudyError, match=r"file: the thing has schema .*, and this version reads schema 1; make it again"
+    ):
+        _FORMAT.parse({"schema": schema}, "file")
