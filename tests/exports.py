@@ -16,6 +16,7 @@ def make_export(directory: Path, digest: str, engine: ExportEngine = "vllm") -> 
         sampling=SamplingSettings(1.0, 0, 1.0, 0.0),
         draft_sampling="greedy",
         gamma=5,
+        confidence=0.95,
         notes=[],
         deployed=ServedFigures(1, 1, 0.5, {}),
         temperature_0=None,

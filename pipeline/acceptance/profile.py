@@ -104,6 +104,35 @@ def count_completions(
     return [PromptCounts(**dict(zip(columns, row, strict=True))) for row in rows]
 
 
+@dataclass(frozen=True)
+class LengthCounts:
+    """Counts of N completions at one draft length G."""
+
+    domains: Sequence[str]
+    rounds_N: Floats
+    rounds_variance_N: Floats  # of one decode
+    accepted_N: Floats
+    positions_G: Floats  # accepted by position, over all completions
+
+    def __add__(self, other: "LengthCounts") -> "LengthCounts":
+        return LengthCounts(
+            [*self.domains, *other.domains],
+            np.concatenate([self.rounds_N, other.rounds_N]),
+            np.concatenate([self.rounds_variance_N, other.rounds_variance_N]),
+            np.concatenate([self.accepted_N, other.accepted_N]),
+            self.positions_G + other.positions_G,
+        )
+
+
+def count_at_length(completions: Completions, a: Sequence[Floats], gamma: int, convention: Convention) -> LengthCounts:
+    """Counts at one draft length. Raises as `count_completions`."""
+    lengths_B, a_BT = completions.lengths_B, _padded(completions, a, gamma, convention)
+    rounds = expected_rounds(a_BT, lengths_B, gamma, convention)
+    variance_B = rounds_variance(a_BT, lengths_B, gamma, convention)
+    accepted_B, positions_G = rounds.accepted_BG.sum(1), rounds.accepted_BG.sum(0)
+    return LengthCounts(completions.domains, rounds.rounds_B, variance_B, accepted_B, positions_G)
+
+
 def _padded(completions: Completions, a: Sequence[Floats], max_gamma: int, convention: Convention) -> Floats:
     """a_t as one array, (B, T), with as much of the lookahead as the convention counts."""
     lookahead = 0 if convention.clipped else max_gamma - 1

@@ -36,6 +36,16 @@ class Figure:
 
 
 @dataclass(frozen=True)
+class Bounds:
+    """Of an interval; None where there is none."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    low: Number | None
+    high: Number | None
+
+
+@dataclass(frozen=True)
 class Rounds:
     """Rounds of one decode of all examined completions: expectation, and the standard deviation from random acceptance."""
 

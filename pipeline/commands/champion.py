@@ -134,6 +134,15 @@ def export(
     tensor_parallel: Annotated[
         int, typer.Option(metavar="N", min=1, max=1024, help="The tensor parallel size of the target.")
     ] = 1,
+    gamma: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=64,
+            help="The draft length; by default evaluate.gamma of the run that trained the draft, or its schedule for gate.load.",
+        ),
+    ] = None,
     converter: Annotated[
         str | None,
         typer.Option(metavar="PATH", help="For llama.cpp: its convert_hf_to_gguf.py; by default LLAMA_CPP_CONVERTER."),
@@ -150,7 +159,7 @@ def export(
 
     from pipeline.engines.facts import ExportEngine
     from pipeline.export.checks import require_engine
-    from pipeline.export.operand import find_subject
+    from pipeline.export.operand import changed_gamma, find_subject
     from pipeline.export.plan import plan_export, require_free
     from pipeline.export.write import write_export
     from pipeline.progress import Progress
@@ -159,9 +168,9 @@ def export(
     require_engine(engine)
     require_free(out)
     subject = find_subject(draft, Store(store), variant, _require_registry)
-    plan = plan_export(subject, cast(ExportEngine, engine), out, tensor_parallel, converter)
+    plan = plan_export(subject, cast(ExportEngine, engine), out, tensor_parallel, converter, gamma)
     progress = Progress()
-    for note in plan.notes:
+    for note in (*plan.notes, *([] if gamma else changed_gamma(draft, subject))):
         progress.warn(note)
     say(f"{subject.label}: exported for {plan.facts.title} to {write_export(plan, progress)}")
 

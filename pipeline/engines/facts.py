@@ -5,7 +5,7 @@ you change an entry.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 Engine = Literal["transformers", "vllm", "sglang", "tensorrt-llm", "llama.cpp", "openvino"]
@@ -43,6 +43,10 @@ class EngineFacts:
     serving: str = ""  # how a plain draft model is served
     loads: Mapping[str, str]  # by variant that is loaded: in which layout
     loads_quantized_head: bool = False
+    # By variant: the dtypes in which its layers compute; the engine refuses a draft that has to run in another. Other variants
+    # run in any.
+    computes_in: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    in_target_dtype: bool = False  # the draft runs in the target's dtype, which the start command states
     # By way of drafting (greedy, probabilistic): the setting. The first one is the engine's default.
     drafting: Mapping[str, str]
     drafts_as_sampled: bool = (
@@ -74,6 +78,8 @@ FACTS: Mapping[str, EngineFacts] = {
             "int4": "bitsandbytes, with the package vllm-bnb-plugin (in vLLM itself until 0.27), on CUDA GPUs",
             "fp8": f"{_FP8}, on GPUs",
         },
+        computes_in={"fp8": ("bfloat16", "float16")},
+        in_target_dtype=True,
         drafting={"greedy": "`draft_sample_method: greedy`", "probabilistic": "`draft_sample_method: probabilistic`"},
         equal_widths=True,
         widths="`vocab_size` of both configs must be equal",

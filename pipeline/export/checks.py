@@ -10,6 +10,7 @@ from pipeline.models.loading import read_model_config
 
 _STATE_SPACE = ("mamba", "rwkv", "xlstm")  # model types whose state cannot be taken back after a rejection
 _FP8_BLOCK = 128
+NUMBERS = ("float32", "bfloat16", "float16")  # dtypes of a target that is not quantized
 
 
 def require_engine(engine: str) -> EngineFacts:
@@ -28,6 +29,7 @@ def require_loadable(subject: Subject, engine: str, tensor_parallel: int) -> Non
             f"--engine {engine}: {facts.title} does not load a draft in {subject.variant} (it loads "
             f"{', '.join(facts.loads)}); choose another --variant"
         )
+    _check_dtype(subject, engine, facts)
     if engine == "vllm" and subject.config.sampling.min_p:
         raise UsageError(
             f"sampling.min_p = {subject.config.sampling.min_p:g}: vLLM does not apply min_p while it speculates "
@@ -48,6 +50,18 @@ def require_loadable(subject: Subject, engine: str, tensor_parallel: int) -> Non
                 [] if config is None else _indivisible(text_config(config), tensor_parallel, subject.variant, role)
             ):
                 raise UsageError(f"--tensor-parallel {tensor_parallel}: {problem}")
+
+
+def _check_dtype(subject: Subject, engine: str, facts: EngineFacts) -> None:
+    """A variant whose layers do not compute in the dtype that the engine would run the draft in."""
+    served, possible = subject.pair.dtype("target"), facts.computes_in.get(subject.variant)
+    if not facts.in_target_dtype or possible is None or served not in NUMBERS or served in possible:
+        return
+    raise UsageError(
+        f"--engine {engine}: {facts.title} runs the draft in the target's dtype, {served}, and refuses {subject.variant} in it "
+        f"(it takes {' or '.join(possible)}); choose another --variant, or set pair.target.dtype to the dtype that is served and "
+        "run again"
+    )
 
 
 def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:

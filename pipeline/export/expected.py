@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.acceptance.intervals import ratio_gain
-from pipeline.acceptance.profile import PromptCounts, count_completions
+from pipeline.acceptance.intervals import Interval, ratio_gain
+from pipeline.acceptance.prediction import prediction_interval
+from pipeline.acceptance.profile import LengthCounts, PromptCounts, count_at_length
 from pipeline.acceptance.rounds import Convention, Floats
 from pipeline.acceptance.schema import SamplingSettings
 from pipeline.config.evaluate import Drafting, EvaluateConfig
@@ -22,17 +23,19 @@ from pipeline.models.loading import choose_device, load_model
 from pipeline.progress import Progress
 from pipeline.speculation.settings import GREEDY, Sampling
 
+FRESH_PROMPTS = (100, 1_000, 10_000)  # that prediction intervals are given for
 _MOST_DIFFERENCE = 0.01  # of the acceptance rate: rounding on another machine changes less
 
 
 def expected_counters(
-    subject: Subject, weights: Path, facts: EngineFacts, drafting: Drafting, gammas: Sequence[int], progress: Progress
+    subject: Subject, weights: Path, facts: EngineFacts, drafting: Drafting, served: Sequence[int], progress: Progress
 ) -> ExpectedCounters:
-    """`gammas`: draft lengths, the longest last.
+    """Counters at the draft lengths `served`, ascending, and at every other that the run examines.
 
     Raises UnderstudyError if the weights do not have the acceptance rate of the stored examination.
     """
     config = subject.config
+    gammas = examined_lengths(config.evaluate.max_gamma, config.generate.lookahead, facts, served)
     settings, note = _as_the_engine(config.evaluate, facts, drafting, gammas[-1], config.generate.lookahead)
     device = choose_device(config.device)
     model = load_model(weights, config.pair.draft.dtype, device, config.pair.trust_remote_code)
@@ -54,11 +57,19 @@ def expected_counters(
         convention=settings.convention,
         sampling=SamplingSettings.of(config.sampling),
         draft_sampling=drafting,
-        gamma=gammas[-1],
+        gamma=served[-1],
+        confidence=settings.confidence,
         notes=note,
         deployed=found,
         temperature_0=None if deployed.greedy else examined(GREEDY),
     )
+
+
+def examined_lengths(max_gamma: int, lookahead: int, facts: EngineFacts, served: Sequence[int]) -> list[int]:
+    """The draft lengths that counters are computed for, ascending: up to `max_gamma`, or as far as the stored tokens past the end
+    of a completion go where the engine counts these; and those that are served, in any case."""
+    most = min(max_gamma, lookahead + 1) if facts.convention == "vllm" else max_gamma
+    return list(range(1, max(most, served[-1]) + 1))
 
 
 def examine_as_served(
@@ -72,49 +83,56 @@ def examine_as_served(
 ) -> ServedFigures:
     """Figures by draft length, of completions generated at `sampling`."""
     examiner = Examiner(sampling, settings, vocabulary)
-    counts: dict[int, list[PromptCounts]] = {gamma: [] for gamma in gammas}
+    counts: dict[int, LengthCounts] = {}
+    prompts: list[PromptCounts] = []
 
     def add(window: Sequence[StoredCompletion], a: Sequence[Floats]) -> None:
         facts = draft_independent(window)
         for gamma in gammas:
-            counts[gamma] += count_completions(facts, a, gamma, examiner.counting)
+            found = count_at_length(facts, a, gamma, examiner.counting)
+            counts[gamma] = counts[gamma] + found if gamma in counts else found
 
     with progress.track("export: examine", len(completions), "completions") as track:
-        for _ in examiner.counts(model, completions, track.advance, add):
-            pass
-    longest = counts[gammas[-1]]
+        for window_counts in examiner.counts(model, completions, track.advance, add):
+            prompts += window_counts
     return ServedFigures(
-        len(longest),
-        sum(item.tokens for item in longest),
-        sum(item.accepted for item in longest) / sum(item.examined for item in longest),
+        len(prompts),
+        sum(item.tokens for item in prompts),
+        sum(item.accepted for item in prompts) / sum(item.examined for item in prompts),
         {gamma: counter_figures(rows, gamma, examiner.counting, settings.confidence) for gamma, rows in counts.items()},
     )
 
 
-def counter_figures(
-    counts: Sequence[PromptCounts], gamma: int, convention: Convention, confidence: float
-) -> CounterFigures:
-    """Counts over all prompts at draft length `gamma`, and the ratios that a dashboard shows. `counts` reach up to `gamma`."""
-    rounds_N = np.array([item.rounds[gamma - 1] for item in counts])
-    accepted_N = np.array([item.accepted_drafts[gamma - 1] for item in counts])
-    positions_G = np.sum([item.per_position for item in counts], axis=0)
+def counter_figures(counts: LengthCounts, gamma: int, convention: Convention, confidence: float) -> CounterFigures:
+    """Counts over all prompts at draft length `gamma`, and the ratios that a dashboard shows."""
+    rounds_N, accepted_N = counts.rounds_N, counts.accepted_N
     drafts, accepted = float(rounds_N.sum()), float(accepted_N.sum())
     if not drafts:
         raise UnderstudyError(
             "every stored completion has one token, so no draft is counted; raise generate.max_new_tokens"
         )
-    nothing_N = np.zeros_like(rounds_N)
-    length = ratio_gain(accepted_N, rounds_N, nothing_N, rounds_N, [item.domain for item in counts], confidence)
-    above = replace(length, value=1 + length.value, low=1 + length.low, high=1 + length.high)
+    length = _one_more(accepted_N, rounds_N, counts.domains, confidence)
+    mixed = _one_more(accepted_N, rounds_N, ["all"] * len(rounds_N), confidence)
+    # Accepted tokens and rounds add up to the emitted tokens, so a round more is an accepted token less.
+    decode_variance = float((length.value / drafts) ** 2 * counts.rounds_variance_N.sum())
     draft_tokens = None if convention.clipped else gamma * drafts  # not clipped: every draft has gamma tokens
     return CounterFigures(
         drafts=drafts,
         accepted=accepted,
-        accepted_per_position=(positions_G / drafts).tolist(),
-        mean_acceptance_length=above.figure,
+        accepted_per_position=(counts.positions_G / drafts).tolist(),
+        mean_acceptance_length=length.figure,
+        fresh_prompts={
+            prompts: prediction_interval(mixed, decode_variance, prompts, confidence) for prompts in FRESH_PROMPTS
+        },
         draft_tokens=draft_tokens,
         draft_acceptance_rate=None if draft_tokens is None else accepted / draft_tokens,
     )
+
+
+def _one_more(accepted_N: Floats, rounds_N: Floats, strata: Sequence[str], confidence: float) -> Interval:
+    """1 + accepted / rounds."""
+    found = ratio_gain(accepted_N, rounds_N, np.zeros_like(rounds_N), rounds_N, strata, confidence)
+    return replace(found, value=1 + found.value, low=1 + found.low, high=1 + found.high)
 
 
 def _as_the_engine(

@@ -3,13 +3,13 @@
 import json
 from typing import Any
 
+from pipeline.export.checks import NUMBERS
 from pipeline.export.plan import ExportPlan
 from pipeline.export.schema import ExpectedCounters
 from pipeline.export.shell import HERE, launch_script
 from pipeline.latency.load.schedule import for_vllm
 
 CONFIG, SYNTHETIC = "speculative-config.json", "speculative-config-synthetic.json"
-_DTYPES = ("float32", "bfloat16", "float16")
 
 
 def files(plan: ExportPlan, expected: ExpectedCounters) -> dict[str, str]:
@@ -32,7 +32,7 @@ def arguments(plan: ExportPlan) -> list[str]:
     source, load = plan.subject.config.pair.target, plan.subject.config.gate.load
     if source.is_hub and not source.is_served and source.revision:
         words += ["--revision", source.revision]
-    if (dtype := plan.subject.pair.dtype("target")) in _DTYPES:
+    if (dtype := plan.subject.pair.dtype("target")) in NUMBERS:
         words += ["--dtype", dtype]
     if plan.subject.needs_code:
         words.append("--trust-remote-code")

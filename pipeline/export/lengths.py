@@ -31,20 +31,23 @@ class DraftLengths:
         return sorted({self.gamma, *self.by_batch} - {0})
 
 
-def choose_lengths(subject: Subject, schedules: bool) -> DraftLengths:
-    """`evaluate.gamma`, or with `gate.load` and step times of the variant the schedule, if the engine has `schedules`."""
+def choose_lengths(subject: Subject, schedules: bool, given: int | None = None) -> DraftLengths:
+    """The length that is `given`; else `evaluate.gamma` of the run, or with `gate.load` and step times of the variant the
+    schedule, if the engine has `schedules`."""
+    if given is not None:
+        return DraftLengths(given)
     config = subject.config
     plain = config.evaluate.gamma
-    given = config.gate.profile.get(subject.variant)
-    if config.gate.load is None or given is None:
+    profile = config.gate.profile.get(subject.variant)
+    if config.gate.load is None or profile is None:
         return DraftLengths(plain)
-    if not Path(given).is_file():
+    if not Path(profile).is_file():
         raise UsageError(
-            f"gate.profile.{subject.variant}: {given}: not there, and the draft lengths for gate.load need it; restore it"
+            f"gate.profile.{subject.variant}: {profile}: not there, and the draft lengths for gate.load need it; restore it"
         )
-    costs, workload = read_step_costs(Path(given)), read_workload(subject.examination)
+    costs, workload = read_step_costs(Path(profile)), read_workload(subject.examination)
     if not costs.plain:
-        return DraftLengths(plain, notes=(f"{given} has no measurement of plain decoding, so there is no schedule",))
+        return DraftLengths(plain, notes=(f"{profile} has no measurement of plain decoding, so there is no schedule",))
     cap = config.gate.load.max_batch
     workload = workload.up_to(min(costs.max_gamma, workload.max_gamma))
     steps_GN = costs.steps(cap, round(workload.context), workload.max_gamma)

@@ -39,6 +39,19 @@ def find_subject(
     )
 
 
+def changed_gamma(given: str | None, subject: Subject) -> list[str]:
+    """A note if `given` is a config with another draft length than the run that trained the draft."""
+    if given is None or not Path(given).expanduser().is_file():
+        return []
+    now, then = load_config(Path(given).expanduser()).evaluate.gamma, subject.config.evaluate.gamma
+    if now == then:
+        return []
+    return [
+        f"{given} has evaluate.gamma {now}, and the run that trained the draft had {then}, which is exported; --gamma {now} "
+        "exports the other"
+    ]
+
+
 def _latest(store: Store) -> Config:
     record = require_run(store, None)
     return run_config(record)

@@ -7,7 +7,7 @@ from pipeline.config.evaluate import Drafting
 from pipeline.config.quantize import Variant
 from pipeline.engines.facts import FACTS, EngineFacts, ExportEngine
 from pipeline.errors import UsageError
-from pipeline.export.checks import require_engine, require_loadable
+from pipeline.export.checks import NUMBERS, require_engine, require_loadable
 from pipeline.export.gguf import find_converter
 from pipeline.export.lengths import DraftLengths, choose_lengths
 from pipeline.export.subject import Subject
@@ -46,12 +46,20 @@ def require_free(out: Path) -> None:
 
 
 def plan_export(
-    subject: Subject, engine: ExportEngine, out: Path, tensor_parallel: int = 1, converter: str | None = None
+    subject: Subject,
+    engine: ExportEngine,
+    out: Path,
+    tensor_parallel: int = 1,
+    converter: str | None = None,
+    gamma: int | None = None,
 ) -> ExportPlan:
-    """Check the draft against the engine, and choose its settings. UsageError says what the engine does not take."""
+    """Check the draft against the engine, and choose its settings. `gamma`: the draft length, if not that of the run's config.
+
+    UsageError says what the engine does not take.
+    """
     facts = require_engine(engine)
     require_loadable(subject, engine, tensor_parallel)
-    lengths = choose_lengths(subject, engine in _SCHEDULED)
+    lengths = choose_lengths(subject, engine in _SCHEDULED, gamma)
     drafting, notes = _drafting(subject, facts)
     return ExportPlan(
         subject=subject,
@@ -83,9 +91,9 @@ def _drafting(subject: Subject, facts: EngineFacts) -> tuple[Drafting, list[str]
 
 def _dtype_notes(subject: Subject, engine: ExportEngine) -> list[str]:
     served, examined = subject.pair.dtype("target"), subject.config.pair.draft.dtype
-    if engine != "vllm" or served not in ("float32", "bfloat16", "float16") or served == examined:
+    if not FACTS[engine].in_target_dtype or served not in NUMBERS or served == examined:
         return []
-    return [f"vLLM runs the draft in the target's dtype, {served}, and it was examined in {examined}"]
+    return [f"{FACTS[engine].title} runs the draft in the target's dtype, {served}, and it was examined in {examined}"]
 
 
 def _layout_notes(variant: Variant, facts: EngineFacts) -> list[str]:

@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 
+from pipeline.acceptance.schema import Bounds
 from pipeline.escaping.markdown import code, markdown
 from pipeline.export.plan import ExportPlan
 from pipeline.export.schema import FILE, ExpectedCounters
 from pipeline.judgement.headline import interval
 
+_FRESH = 1_000
 _WHAT = {
     "draft": "the draft: weights, config, tokenizer",
     "draft.gguf": "the draft with its tokenizer, converted by llama.cpp's converter",
@@ -81,17 +83,20 @@ def _counters(plan: ExportPlan, expected: ExpectedCounters) -> list[str]:
     names = plan.facts.counters
     figures = expected.deployed.by_draft_length[plan.lengths.gamma]
     rates = ", ".join(f"{rate:.3f}" for rate in figures.accepted_per_position)
+    fresh = figures.fresh_prompts[_FRESH]
     found = [
         f"At the deployment's sampling, over prompts like the {expected.deployed.prompts:,} examined ones:",
         "",
-        "| figure | expected | from |",
-        "|---|---|---|",
-        f"| mean acceptance length | {interval(figures.mean_acceptance_length, 3)} | "
+        f"| figure | expected | over {_FRESH:,} other prompts | from |",
+        "|---|---|---|---|",
+        f"| mean acceptance length | {interval(figures.mean_acceptance_length, 3)} | {_between(fresh)} | "
         f"{_ratio('1 + ', names.accepted, names.drafts)} |",
-        f"| accepted by position | {rates} | {_ratio('', names.per_position, names.drafts)} |",
+        f"| accepted by position | {rates} | | {_ratio('', names.per_position, names.drafts)} |",
         "",
-        "Take differences of counters over a period of time: they count from the start of the engine. `expected.json` has more "
-        "digits, and the figures at temperature 0.",
+        "Take differences of counters over a period of time: they count from the start of the engine. Compare them with the "
+        f"interval for as many prompts as were served ({expected.confidence:.0%}): that of the expected value is narrower, "
+        "because it does not contain the chance of which prompts come. `expected.json` has it for other numbers of prompts, "
+        "every examined draft length, more digits, and the figures at temperature 0.",
     ]
     if plan.lengths.by_batch:
         found += [
@@ -104,6 +109,10 @@ def _counters(plan: ExportPlan, expected: ExpectedCounters) -> list[str]:
         *(["", f"Counters: {names.note}."] if names.note else []),
         *(["", *expected.notes] if expected.notes else []),
     ]
+
+
+def _between(bounds: Bounds) -> str:
+    return "no interval" if bounds.low is None or bounds.high is None else f"{bounds.low:.3f} to {bounds.high:.3f}"
 
 
 def _ratio(before: str, above: str, below: str) -> str:

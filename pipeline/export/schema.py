@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from pipeline.acceptance.schema import Figure, SamplingSettings
+from pipeline.acceptance.schema import Bounds, Figure, SamplingSettings
 from pipeline.config.evaluate import ConventionName, Drafting
 from pipeline.config.quantize import Variant
 from pipeline.engines.facts import Counters, ExportEngine
@@ -13,7 +13,7 @@ from pipeline.judgement.schema import TargetSource
 from pipeline.store.files import read_json, write_json
 from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, CountKey, Flag, Format, Number, Text
 
-SCHEMA = 1
+SCHEMA = 2
 FILE = "expected.json"
 
 
@@ -27,6 +27,8 @@ class CounterFigures:
     accepted: Number
     accepted_per_position: list[Number]  # shares of the drafts
     mean_acceptance_length: Figure
+    # By number of prompts that were not examined: where their mean acceptance length will be (a prediction interval).
+    fresh_prompts: dict[CountKey, Bounds]
     # Where the engine drafts past the end of a completion, so that every draft has gamma tokens; else None.
     draft_tokens: Number | None = None
     draft_acceptance_rate: Number | None = None
@@ -34,7 +36,7 @@ class CounterFigures:
 
 @dataclass(frozen=True)
 class ServedFigures:
-    """The examined completions at one sampling tuple, and the counters by draft length."""
+    """The examined completions at one sampling tuple, and the counters by every examined draft length."""
 
     __pydantic_config__ = KNOWN_FIELDS_ONLY
 
@@ -53,7 +55,8 @@ class ExpectedCounters:
     convention: ConventionName
     sampling: SamplingSettings
     draft_sampling: Drafting
-    gamma: Count  # the longest draft length
+    gamma: Count  # the draft length that the engine is started with, or the longest of its schedule
+    confidence: Number  # of all intervals
     notes: list[Text]  # what is not exact about the figures
     deployed: ServedFigures
     temperature_0: ServedFigures | None  # None where that is the deployed sampling, or where nothing is stored at it

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from pipeline.export.schema import read_expected
 from pipeline.models.files import model_digest
@@ -49,6 +50,31 @@ def test_the_champion_is_exported_for_vllm(smoke: Smoke, tmp_path: Path, draft: 
         config["model"],
     )
     assert [] == [path for path in tmp_path.iterdir() if path != out]
+
+
+def test_a_draft_length_of_ones_own_is_exported(smoke: Smoke, tmp_path: Path) -> None:
+    """A config with another evaluate.gamma than the run is said to be so, and --gamma takes it; the counters of every examined
+    length are there, with the interval for other prompts outside of that for all."""
+    config = yaml.safe_load(SMOKE.read_text())
+    config.setdefault("evaluate", {})["gamma"] = 3
+    (tmp_path / "changed.yaml").write_text(yaml.safe_dump(config))
+    unasked = _export(smoke, tmp_path / "unasked", "vllm", draft=tmp_path / "changed.yaml")
+    asked = _export(smoke, tmp_path / "asked", "vllm", "--gamma", "3", draft=tmp_path / "changed.yaml")
+    found = [read_expected(tmp_path / name) for name in ("unasked", "asked")]
+    started = json.loads((tmp_path / "asked" / "speculative-config.json").read_text())["num_speculative_tokens"]
+    figures = found[1].deployed.by_draft_length
+
+    assert (
+        "changed.yaml has evaluate.gamma 3, and the run that trained the draft had 5, which is exported" in unasked.err
+    )
+    assert "evaluate.gamma" not in asked.err
+    assert ([5, 3], 3) == ([one.gamma for one in found], started)
+    assert found[0].deployed == found[1].deployed
+    assert list(range(1, max(figures) + 1)) == list(figures)
+    assert max(figures) > 5
+    for one in figures.values():
+        few, mean = one.fresh_prompts[100], one.mean_acceptance_length
+        assert few.low < mean.low < mean.high < few.high  # type: ignore[operator]
 
 
 def test_engines_that_draft_greedily_are_expected_to(smoke: Smoke, tmp_path: Path) -> None:

@@ -15,15 +15,15 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from pipeline.acceptance.profile import Completions, count_completions
+from pipeline.acceptance.profile import Completions, count_at_length, count_completions
 from pipeline.acceptance.rounds import CONVENTIONS
-from pipeline.acceptance.schema import Figure, SamplingSettings
+from pipeline.acceptance.schema import Bounds, Figure, SamplingSettings
 from pipeline.config.generate import SamplingConfig
 from pipeline.engines.facts import FACTS
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.export import for_sglang, for_tensorrt, for_transformers, for_vllm
 from pipeline.export.checks import require_engine, require_loadable
-from pipeline.export.expected import counter_figures
+from pipeline.export.expected import counter_figures, examined_lengths
 from pipeline.export.gguf import convert, find_converter
 from pipeline.export.lengths import ZERO_WARNING, DraftLengths, _from_schedule
 from pipeline.export.plan import ExportPlan, _drafting, require_free
@@ -109,7 +109,8 @@ def _subject(tmp_path: Path, draft: Mapping[str, Any] = {}, **more: Any) -> Any:
         "intermediate_size": 256,
     }
     (tmp_path / "config.json").write_text(json.dumps(config | dict(draft)))
-    pair = SimpleNamespace(path=lambda role: tmp_path / "target", dtype=lambda role: "bfloat16")
+    dtype = more.pop("dtype", "bfloat16")
+    pair = SimpleNamespace(path=lambda role: tmp_path / "target", dtype=lambda role: dtype)
     target = SimpleNamespace(is_hub=True, is_served=False, revision="c" * 40)
     settings = SimpleNamespace(
         sampling=SamplingConfig(**more.pop("sampling", {})),
@@ -138,6 +139,7 @@ def _subject(tmp_path: Path, draft: Mapping[str, Any] = {}, **more: Any) -> Any:
         ("sglang", 2, {"num_key_value_heads": 3}, {}, "the draft has 3 key-value heads"),
         ("vllm", 2, {"intermediate_size": 255}, {}, "the draft's MLP is 255 wide"),
         ("vllm", 4, {}, {"variant": "fp8"}, "not a multiple of the FP8 block size"),
+        ("vllm", 1, {}, {"variant": "fp8", "dtype": "float32"}, "target's dtype, float32, and refuses fp8 in it"),
         ("transformers", 2, {}, {}, "device_map"),
         ("tensorrt-llm", 1, {}, {"variant": "int4"}, "does not load a draft in int4"),
         ("llama.cpp", 1, {}, {"variant": "fp8"}, "does not load a draft in fp8"),
@@ -155,7 +157,11 @@ def test_what_an_engine_cannot_load_or_shard(
 
 
 def test_a_draft_that_divides_is_taken(tmp_path: Path) -> None:
-    """Key-value heads may be repeated on several ranks; min_p is no matter to other engines."""
+    """Key-value heads may be repeated on several ranks; min_p is no matter to other engines, and the target's dtype none to other
+    variants or to an engine that chooses the dtype itself."""
+    require_loadable(_subject(tmp_path, variant="fp8", dtype="float16"), "vllm", 1)
+    require_loadable(_subject(tmp_path, variant="int8", dtype="float32"), "vllm", 1)
+    require_loadable(_subject(tmp_path, variant="fp8", dtype="float32"), "sglang", 1)
     require_loadable(_subject(tmp_path, {"num_key_value_heads": 1}), "vllm", 4)
     require_loadable(_subject(tmp_path, sampling={"min_p": 0.1}), "sglang", 2)
 
@@ -213,12 +219,14 @@ def _expected(gamma: int, per_position: list[float]) -> ExpectedCounters:
         accepted=15.0,
         accepted_per_position=per_position,
         mean_acceptance_length=Figure(2.5, 2.4, 2.6, 3),
+        fresh_prompts={100: Bounds(2.1, 2.9), 1000: Bounds(2.35, 2.65)},
     )
     return ExpectedCounters(
         convention="user",
         sampling=SamplingSettings(1.0, 0, 1.0, 0.0),
         draft_sampling="greedy",
         gamma=gamma,
+        confidence=0.95,
         notes=["Not exact."],
         deployed=ServedFigures(3, 30, 0.7, {gamma: figures}),
         temperature_0=None,
@@ -318,11 +326,45 @@ def test_a_launch_script_works_from_any_directory(tmp_path: Path) -> None:
     assert "t" == other.split("|")[0]
 
 
+def test_counts_at_one_length_are_those_of_all_lengths() -> None:
+    """Window by window, as the examination counts them."""
+    generator = np.random.default_rng(0)
+    lengths = [5, 9, 1, 7]
+    a = [generator.random(length + 4) for length in lengths]
+    loops = [np.zeros(length, dtype=bool) for length in lengths]
+    parts = [slice(0, 2), slice(2, 4)]
+
+    def of(part: slice) -> Completions:
+        count = len(lengths[part])
+        return Completions(["a"] * count, ["x"] * count, np.full(count, 3), np.array(lengths[part]), loops[part])
+
+    convention = CONVENTIONS["vllm"]
+    for gamma in (1, 3, 5):
+        whole = [item for part in parts for item in count_completions(of(part), a[part], gamma, convention)]
+        first, second = (count_at_length(of(part), a[part], gamma, convention) for part in parts)
+        found = first + second
+
+        assert [item.domain for item in whole] == found.domains
+        assert [item.rounds[-1] for item in whole] == found.rounds_N.tolist()
+        assert [item.rounds_variance[-1] for item in whole] == found.rounds_variance_N.tolist()
+        assert [item.accepted_drafts[-1] for item in whole] == found.accepted_N.tolist()
+        assert np.sum([item.per_position for item in whole], axis=0) == pytest.approx(found.positions_G)
+
+
+@pytest.mark.parametrize(
+    ("engine", "lookahead", "served", "most"),
+    [("vllm", 16, 5, 8), ("vllm", 5, 5, 6), ("vllm", 2, 5, 5), ("sglang", 0, 12, 12)],
+)
+def test_every_examined_draft_length_has_counters(engine: str, lookahead: int, served: int, most: int) -> None:
+    """As far as the tokens past the end go where the engine counts them; the served length in any case."""
+    assert list(range(1, most + 1)) == examined_lengths(8, lookahead, FACTS[engine], [served])
+
+
 def test_expected_counters_are_those_of_the_examination() -> None:
     """One completion that accepts every token: at gamma 2 a round emits 3 tokens, and the first token comes from the prefill."""
     lengths_B = np.array([7])
     completions = Completions(["a"], ["x"], np.array([3]), lengths_B, [np.zeros(7, dtype=bool)])
-    counts = count_completions(completions, [np.ones(8)], 2, CONVENTIONS["vllm"])
+    counts = count_at_length(completions, [np.ones(8)], 2, CONVENTIONS["vllm"])
     found = counter_figures(counts, 2, CONVENTIONS["vllm"], 0.95)
     assert found == CounterFigures(
         drafts=2,
@@ -330,6 +372,7 @@ def test_expected_counters_are_those_of_the_examination() -> None:
         accepted=4,
         accepted_per_position=[1, 1],
         mean_acceptance_length=Figure(3.0, None, None, 1),
+        fresh_prompts=dict.fromkeys((100, 1000, 10_000), Bounds(None, None)),
         draft_acceptance_rate=1.0,
     )
 
