@@ -42,8 +42,8 @@ def as_list(value: Any) -> Any:
 
 
 def is_chat(value: Any) -> bool:
-    """Whether `value` is a list of messages in one of these forms; a text never is."""
-    return not isinstance(value, str) and chat_form(value) is not None
+    """Whether `value` is a list of messages in one of these forms."""
+    return chat_form(value) is not None
 
 
 def chat_form(value: Any) -> str | None:

@@ -159,9 +159,8 @@ def _described(rows: Sequence[Mapping[str, Any]], name: str) -> str:
 
 
 def _form(rows: Sequence[Mapping[str, Any]], name: str) -> str | None:
-    """Of the chats in a column, by its first value."""
-    first = next((row[name] for row in rows if row.get(name) is not None), None)
-    return chat_form(first)
+    """Of the chats in a column, by its first value that is not empty."""
+    return chat_form(next((row[name] for row in rows if row.get(name)), None))
 
 
 def _is_text(rows: Sequence[Mapping[str, Any]], name: str) -> bool:

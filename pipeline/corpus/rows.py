@@ -143,7 +143,10 @@ def _check_unicode(value: str, what: str) -> None:
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise BadRow("invalid unicode", f"'{what}' has a lone surrogate at character {error.start + 1}") from None
+        # As a reader of tables and arrays writes a byte that is not UTF-8.
+        escaped = 0xDC80 <= ord(value[error.start]) <= 0xDCFF
+        found = "is not UTF-8 (convert Latin-1 text to UTF-8)" if escaped else "has a lone surrogate"
+        raise BadRow("invalid unicode", f"'{what}' {found} at character {error.start + 1}") from None
 
 
 def _messages(value: Any, what: str) -> tuple[tuple[Mapping[str, Any], ...], int]:

@@ -214,7 +214,9 @@ def _table(path: Path, text: io.TextIOWrapper, delimiter: str | None) -> Rows:
     lines = _Lines(path, text)
     first = next(lines, "")
     lines.again(first)
-    reader = csv.reader(lines, delimiter=delimiter or max(_DELIMITERS, key=first.count), strict=True)
+    delimiter = delimiter or max(_DELIMITERS, key=first.count)
+    spaced = 0 < first.count(delimiter) == first.count(f"{delimiter} ")  # a space after each belongs to no cell
+    reader = csv.reader(lines, delimiter=delimiter, skipinitialspace=spaced, strict=True)
     header: list[str] | None = None
     while True:
         number = reader.line_num + 1

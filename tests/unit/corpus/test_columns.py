@@ -52,6 +52,7 @@ def _prompts(reader: SourceReader) -> list[ParsedPrompt]:
         ({" Question ": "q"}, "` Question `", [_said("user", "q")]),
         ({"sentence": "q"}, "`sentence`, the only column", [_said("user", "q")]),
         ({"prompt": [_said("user", "q")]}, "`prompt` with role/content", [_said("user", "q")]),
+        ({"prompt": json.dumps([_said("user", "q")])}, "`prompt` with role/content", [_said("user", "q")]),
         ({"prompt": "q", "question": "other"}, "`prompt`", [_said("user", "q")]),
         ({"messages": SHARE_GPT["conversations"][1:]}, "`messages` with from/value", [_said("user", "q")]),
     ],
@@ -63,6 +64,13 @@ def test_forms_are_recognised(tmp_path: Path, row: Any, layout: str, messages: l
 
     assert f"JSON lines, {layout}" == reader.layout
     assert messages == list(found.messages)
+
+
+def test_an_empty_chat_hides_no_column(tmp_path: Path) -> None:
+    """The first that is not empty tells."""
+    reader = _reader(tmp_path, {"conversations": []}, SHARE_GPT)
+
+    assert "JSON lines, ShareGPT: `conversations` with from/value" == reader.layout
 
 
 def test_what_is_not_used_is_said(tmp_path: Path) -> None:

@@ -59,6 +59,7 @@ def _read(path: Path, **settings: Any) -> list[Any]:
         ("p.CSV", _table(","), "CSV, `prompt`"),
         ("p.csv", "\ufeff" + _table(";"), "CSV, `prompt`"),
         ("p.tsv", _table("\t"), "TSV, `prompt`"),
+        ("p.csv", _table(",").replace(",d", ", d").replace(",domain", ", domain"), "CSV, `prompt`"),
         ("p.txt", "\r\n\n".join(TEXTS), "text, a prompt a line"),
         ("p.json", json.dumps(TEXTS), "a JSON array, a text each"),
     ],
@@ -113,7 +114,7 @@ def test_text_that_is_not_utf8_costs_one_row(tmp_path: Path) -> None:
     for name in ("p.csv", "p.json", "p.txt"):
         good, bad = _read(tmp_path / name)
         assert {"prompt": "good"} == good
-        with pytest.raises(BadRow, match="invalid unicode"):
+        with pytest.raises(BadRow, match=r"invalid unicode: .*not UTF-8"):
             parse_row(bad, PromptSource(path="p"))
 
 
