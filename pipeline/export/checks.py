@@ -17,7 +17,7 @@ def require_engine(engine: str) -> EngineFacts:
     """The facts of an engine that export writes for. UsageError for one that takes no such draft, in two lines."""
     facts = FACTS[engine]
     if facts.instead:
-        raise UsageError(facts.instead)
+        raise UsageError(*facts.instead.splitlines())
     return facts
 
 
