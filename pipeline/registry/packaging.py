@@ -28,6 +28,7 @@ from pipeline.registry.mlflow_client import (
     metrics,
 )
 from pipeline.registry.parent_run import RUN_TAG, find_or_create_run
+from pipeline.store.atomic import temporary_directory
 
 CARD = "README.md"  # where people and hubs look for a model's card
 
@@ -152,11 +153,11 @@ def _download(location: Location, where: str, digest: str, what: str, into: Path
     import mlflow.artifacts
 
     into.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{digest}.", dir=into.parent) as temporary:
+    with temporary_directory(into) as temporary:
         with answering(location):
-            mlflow.artifacts.download_artifacts(artifact_uri=where, dst_path=temporary, tracking_uri=location.uri)
-        weights = next(iter(sorted(Path(temporary).rglob("*.safetensors"))), None)
-        files = weights.parent if weights is not None else Path(temporary)
+            mlflow.artifacts.download_artifacts(artifact_uri=where, dst_path=str(temporary), tracking_uri=location.uri)
+        weights = next(iter(sorted(temporary.rglob("*.safetensors"))), None)
+        files = weights.parent if weights is not None else temporary
         _require_intact(files, digest, what)
         if into.exists() and not _is_intact(into, digest):  # another process may have downloaded it in the meantime
             shutil.rmtree(into)
