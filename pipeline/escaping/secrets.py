@@ -12,6 +12,7 @@ import re
 _SECRET_NAME = re.compile(
     r"(?i)token|secret|passw|pwd|api_?key|access_?key|private_?key|credential|_key$|authorization"
 )
+_LOGIN = re.compile(r"://([^/@\s:]*:[^/@\s]+)@")
 _LEAST = 8  # characters; a shorter value is a word like others
 _HEADER = re.compile(r"\b(Bearer|Basic|Token)( +|%20)([\w+/=.~-]{6,})", re.IGNORECASE)
 
@@ -31,6 +32,8 @@ def _secrets() -> list[tuple[str, str]]:
         for name, value in os.environ.items()
         if _SECRET_NAME.search(name) and _is_secret(value.strip())
     ]
+    # The login of a proxy stands in its address, whatever the variable is called.
+    found += [(login[1], name) for name, value in os.environ.items() for login in _LOGIN.finditer(value)]
     return sorted(found, key=lambda item: -len(item[0]))
 
 

@@ -18,6 +18,7 @@ from pipeline.config.generate import GenerateConfig, SamplingConfig
 from pipeline.config.pair import TARGET
 from pipeline.config.server import UNIX
 from pipeline.errors import UsageError
+from pipeline.escaping.terminal import printable
 from pipeline.models.generation_config import sampling_defaults
 from pipeline.models.loading import load_tokenizer
 from pipeline.models.shape import measure_weights
@@ -70,7 +71,8 @@ def starting_config(
             f"--prompts {prompts_path}: {chats:,} rows are chats, and the target's tokenizer has no chat template; "
             "give rows with a `prompt`, or an instruction-tuned target"
         )
-    text = "\n".join(_lines(target, draft, prompts)) + "\n"
+    # A line break in the name of a file or a column would end a comment and begin a key.
+    text = "\n".join(map(printable, _lines(target, draft, prompts))) + "\n"
     try:
         text.encode()
     except UnicodeEncodeError:

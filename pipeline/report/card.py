@@ -151,7 +151,9 @@ def _greedy(conditions: ProfileConditions) -> bool:
 
 def _decision(decision: Decision) -> str:
     lines = ["## Why it passed", ""]
-    lines += [f"**{outcome(decision)[:1].upper()}{outcome(decision)[1:]}.**", ""] if decision.warnings else []
+    lines += (
+        [f"**{markdown(outcome(decision)[:1].upper() + outcome(decision)[1:])}.**", ""] if decision.warnings else []
+    )
     lines += [f"- {markdown(reason)}" for reason in decision.reasons]
     lines += [f"- {markdown(rule.name)}: {rule.verdict}. {markdown(rule.text)}" for rule in decision.rules]
     lines += [f"- power of {markdown(line)}" for line in power_summary(decision)]

@@ -19,16 +19,19 @@ LOGIN = base64.b64encode(b"user:c4nary-pa55").decode()
         ("{'Authorization': 'Bearer abc.DEF-123'}", "{'Authorization': 'Bearer [hidden]'}"),
         (f"Authorization: Basic {LOGIN}", "Authorization: Basic [hidden]"),
         ("token hf_abcDEF123", "token [hidden]"),
+        ("cannot connect to http://night:pa55@proxy:3128", "cannot connect to http://[http_proxy]@proxy:3128"),
         ("it needs a bearer token", "it needs a bearer token"),
         ("basic measurements of the token distributions", "basic measurements of the token distributions"),
         ("/run/secrets/x is 123456789, false", "/run/secrets/x is 123456789, false"),
     ],
+    ids=range(9),  # pytest puts the name of a test into the environment
 )
 def test_what_is_hidden(text: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Values of variables whose name says that they are secret, and what follows a scheme; words, paths and numbers stay."""
     for name, value in (
         ("MY_TOKEN", "c4nary-t0ken"),
         ("MY_LONGER_API_KEY", "c4nary-t0ken-and-more"),
+        ("http_proxy", "http://night:pa55@proxy:3128"),
         ("SECRET_FILE", "/run/secrets/x"),
         ("MAX_TOKENS", "123456789"),
         ("TOKENIZERS_PARALLELISM", "false"),
