@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 from pipeline.config.credentials import masked, uris_with_credentials
 from pipeline.config.root import Config
 from pipeline.errors import UsageError
+from pipeline.escaping.secrets import know_secret
 
 _MOST_VALUES = 100_000  # of a YAML document with its aliases expanded
 _MOST_LEVELS = 50
@@ -119,6 +120,9 @@ def parse_config(raw: Any, where: str, overrides: Sequence[str] = ()) -> Config:
         ) from None
     for place, mistake in uris_with_credentials(raw):
         raise UsageError(f"{_blamed(place, overrides, where)}: {'.'.join(place)}: {mistake}")
+    for section in (config.generate.server, config.promote.notice):
+        if section is not None and section.key_variable is not None:
+            know_secret(section.key_variable)
     return config
 
 

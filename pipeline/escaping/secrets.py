@@ -17,6 +17,14 @@ _LEAST = 8  # characters; a shorter value is a word like others
 _HEADER = re.compile(r"\b(Bearer|Basic|Token)( +|%20)([\w+/=.~-]{6,})", re.IGNORECASE)
 
 
+_named: set[str] = set()
+
+
+def know_secret(variable: str) -> None:
+    """Hide the value of an environment variable, whatever it is called: a config names it as that of a token."""
+    _named.add(variable)
+
+
 def without_secrets(text: str) -> str:
     """`text` with the values of secret variables as `[NAME]`, and those of Authorization headers as `[hidden]`."""
     for value, name in _secrets():
@@ -30,7 +38,7 @@ def _secrets() -> list[tuple[str, str]]:
     found = [
         (value.strip(), name)
         for name, value in os.environ.items()
-        if _SECRET_NAME.search(name) and _is_secret(value.strip())
+        if (name in _named and value.strip()) or (_SECRET_NAME.search(name) and _is_secret(value.strip()))
     ]
     # The login of a proxy stands in its address, whatever the variable is called.
     found += [(login[1], name) for name, value in os.environ.items() for login in _LOGIN.finditer(value)]

@@ -80,7 +80,6 @@ def _commands(loop: Place, url: str, canary: _Canaries) -> list[Ended]:
         "HF_TOKEN": canary("hub"),
         "AWS_SECRET_ACCESS_KEY": canary("aws"),
         "GATEWAY": canary("gateway"),
-        "HOOK": canary("hook"),
         "https_proxy": hub,
         "HTTPS_PROXY": hub,
     }
@@ -92,7 +91,8 @@ def _commands(loop: Place, url: str, canary: _Canaries) -> list[Ended]:
     program.write_text("#!/bin/sh\nenv | sort | tail -n 60 | tr '\\n' ' '\nexit 7\n")
     program.chmod(0o755)
     called = loop.root / "called.yaml"
-    called.write_text(f"{plain}promote: {{notice: {{program: '{program}'}}}}\n")
+    named = plain.replace("generate: {", "generate: {server: {key_variable: GATEWAY}, ")
+    called.write_text(f"{named}promote: {{notice: {{program: '{program}'}}}}\n")
     prompts = loop.root / "prompts.jsonl"
     prompts.write_text("".join(f'{{"prompt": "number {number}"}}\n' for number in range(50)))
     draft, tokenizer = loop.artifact("distill"), loop.artifact("pair") / "tokenizer"
@@ -116,7 +116,7 @@ def _commands(loop: Place, url: str, canary: _Canaries) -> list[Ended]:
     )
     page, exported = loop.root / "page.html", loop.root / "exported"
     done = [
-        loop.understudy("run", noticed, "--run", "noticed", **env),
+        loop.understudy("run", noticed, "--run", "noticed", **env, HOOK=canary("hook")),
         loop.understudy("champion", "settle", called, **env),
         loop.understudy(
             "run", SMOKE, "--run", "down", **env, **login, MLFLOW_TRACKING_URI=url, NETRC=str(loop.root / "none")

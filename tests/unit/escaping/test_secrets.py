@@ -4,7 +4,9 @@ import base64
 
 import pytest
 
+from pipeline.config.loading import parse_config
 from pipeline.errors import UnderstudyError
+from pipeline.escaping import secrets
 from pipeline.escaping.secrets import without_secrets
 from pipeline.progress import Progress, say
 
@@ -49,3 +51,14 @@ def test_errors_and_lines_hide_secrets(monkeypatch: pytest.MonkeyPatch, capsys: 
 
     assert "[MLFLOW_TRACKING_PASSWORD]" == str(UnderstudyError("c4nary-pa55"))
     assert ("[MLFLOW_TRACKING_PASSWORD]\n", "warning: [MLFLOW_TRACKING_PASSWORD]\n") == tuple(capsys.readouterr())
+
+
+def test_a_variable_that_a_config_names_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`key_variable` may have any name."""
+    monkeypatch.setenv("GATEWAY", "c4n")
+    monkeypatch.setattr(secrets, "_named", set())
+    raw = {"name": "x", "pair": {"target": {"source": "reference"}, "draft": {"source": "reference"}}}
+    corpus = {"corpus": {"sources": [{"path": "reference"}]}}
+    parse_config({**raw, **corpus, "generate": {"server": {"key_variable": "GATEWAY"}}}, "c.yaml")
+
+    assert "said [GATEWAY]" == without_secrets("said c4n")
