@@ -160,15 +160,8 @@ def test_a_secret_in_every_place_is_found_nowhere(loop: Place) -> None:
     received = " ".join(sent)
 
     assert [] == _found(loop, ended, canary)
-    # The secrets did travel: each of these was sent to the server, which repeated it.
-    for where in ("hook", "gateway"):
-        assert canary.made[where] in received
-    assert base64.b64encode(f"night-run:{canary.made['password']}".encode()).decode() in received
-    assert (
-        base64.b64encode(f"night-run:{canary.made['netrc']}".encode()).decode() in received
-        or canary.made["bearer"] in received
-    )
-    assert (1, 1) == (ended[0].code, ended[1].code)  # the receivers refused
+    assert canary.made["gateway"] in received  # it was sent, and repeated in an error
+    assert 1 == ended[1].code  # the program printed its environment
 
 
 @pytest.mark.long  # trains the small pair: a minute and a half
