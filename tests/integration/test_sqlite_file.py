@@ -133,7 +133,7 @@ def test_killed_while_the_database_is_made(tmp_path: Path) -> None:
         codes = [process.returncode for process in pair]
         again = subprocess.run(line, capture_output=True, text=True, timeout=300, check=False, env=environment)
         assert all((end, code) == (["1"], 0) for end, code in zip(ends, codes, strict=True) if code != -9), number
-        assert (number > 0) == (-9 in codes), number
+        assert codes.count(-9) <= (number > 0), number  # a late kill meets a process that has ended
         assert 0 == again.returncode, (number, again.stderr)
         assert ["mlflow.db"] == os.listdir(database.parent), number
     assert interrupted >= 3, "the kills came after the creation"
