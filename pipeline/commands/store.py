@@ -49,7 +49,9 @@ def gc(
 
     where = Store(store)
     if not (where.root / "artifacts").is_dir():
-        raise UsageError(f"--store {store}: there is no store here")
+        raise UsageError(
+            f"--store {store}: there is no store here; name the directory that `understudy run --store` wrote"
+        )
     policy = retention.Policy(
         runs=keep_runs, days=keep_days, baselines=tuple(baseline or ()), aliased_only=aliased_only
     )

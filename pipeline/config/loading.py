@@ -95,7 +95,9 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     """
     raw = _read(path)
     if not isinstance(raw, dict):
-        raise UsageError(f"{path}: a config must be a mapping of sections, not {type(raw).__name__}")
+        raise UsageError(
+            f"{path}: a config must be a mapping of sections, not {type(raw).__name__}; `understudy init` prints one"
+        )
     called = _programs(raw)
     for override in overrides:
         _apply(raw, override)
@@ -111,7 +113,9 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
 def parse_config(raw: Any, where: str, overrides: Sequence[str] = ()) -> Config:
     """Validate an already parsed mapping; `where` names it in messages, or the override that a mistake is in."""
     if not isinstance(raw, dict):
-        raise UsageError(f"{where}: a config must be a mapping of sections, not {type(raw).__name__}")
+        raise UsageError(
+            f"{where}: a config must be a mapping of sections, not {type(raw).__name__}; `understudy init` prints one"
+        )
     try:
         config = Config.model_validate(raw)
     except ValidationError as error:
@@ -143,11 +147,11 @@ def _read(path: Path) -> Any:
         with path.open(encoding="utf-8") as stream:  # of a string, an error would show a part: it may be a password
             return yaml.load(stream, _Loader)
     except FileNotFoundError:
-        raise UsageError(f"{path}: no such config file") from None
+        raise UsageError(f"{path}: no such config file; `understudy init` prints one") from None
     except (IsADirectoryError, UnicodeDecodeError):
-        raise UsageError(f"{path}: not a YAML text file") from None
+        raise UsageError(f"{path}: not a YAML text file; `understudy init` prints one") from None
     except _YAML_ERRORS as error:
-        raise UsageError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+        raise UsageError(f"{path}: not valid YAML: {' '.join(str(error).split())}; correct that line") from None
 
 
 def _apply(raw: Any, override: str) -> None:
@@ -160,7 +164,10 @@ def _apply(raw: Any, override: str) -> None:
     try:
         value = yaml.load(text, _Loader)
     except _YAML_ERRORS:
-        raise UsageError(f"--set {masked(override)}: the value is not valid YAML") from None
+        raise UsageError(
+            f"--set {masked(override)}: the value is not valid YAML; "
+            "quote it for the shell, and text with special characters again"
+        ) from None
     node = raw
     for depth, part in enumerate(parts[:-1]):
         node = _descend(node, part, ".".join(parts[: depth + 1]), override)

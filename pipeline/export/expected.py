@@ -50,7 +50,7 @@ def expected_counters(
     found = examined(deployed)
     if found is None:
         raise UnderstudyError(
-            f"{subject.completions}: no examination completions at the deployment's sampling settings"
+            f"{subject.completions}: no examination completions at the deployment's sampling settings; run the config again"
         )
     _check_unchanged(subject, found, drafting)
     return ExpectedCounters(

@@ -103,7 +103,8 @@ def run_subject(
     if jobs[0] not in record.jobs:
         made = [name.partition("/")[2] for name in record.jobs if name.startswith("quantize/")]
         raise UsageError(
-            f"--variant {variant}: run {record.id} has not made it; it has {', '.join([UNQUANTIZED, *sorted(made)])}"
+            f"--variant {variant}: run {record.id} has not made it; it has {', '.join([UNQUANTIZED, *sorted(made)])}; "
+            "name one of them"
         )
     draft, examined = (find_built(store, record, job) for job in jobs)
     return Subject(

@@ -38,7 +38,9 @@ def cut_off(
     is_it_NK = listed.ids_NK == tokens_N[:, None]
     allowed_N = (is_it_NK & _kept(p_NK, sampling, _ROUNDING)).any(1) | (goes_on_N & ~is_it_NK.any(1))
     if not allowed_N.all():
-        raise UnderstudyError(f"the server sampled token {tokens_N[~allowed_N][0]}, which `sampling` excludes")
+        raise UnderstudyError(
+            f"the server sampled token {tokens_N[~allowed_N][0]}, which `sampling` excludes; set it to what the server applies"
+        )
     sampled_NK = np.where(kept_NK, listed.log_p_NK - log_mass_N[:, None], -np.inf)
     return np.minimum(log_p_N - log_mass_N, 0.0).astype(np.float32), np.minimum(sampled_NK, 0.0).astype(np.float32)
 

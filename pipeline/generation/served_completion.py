@@ -211,7 +211,10 @@ def _check_end(found: Generated, stop_tokens: Sequence[int], endpoint: Endpoint)
             "in a generation_config.json beside the tokenizer (pair.target.tokenizer)"
         )
     if set(before) & set(stop_tokens):
-        raise UnderstudyError(f"{endpoint.url}: a completion continues after a stop token, so its tokenizer differs")
+        raise UnderstudyError(
+            f"{endpoint.url}: a completion continues after a stop token, so its tokenizer differs; "
+            "set pair.target.tokenizer to the one that it has loaded"
+        )
 
 
 def _joined(parts: Sequence[LikeliestTokens]) -> LikeliestTokens:

@@ -73,7 +73,9 @@ def of_likeliest(answers: Answers, sampling: Sampling) -> SampledFrom:
         if answers.recorded:
             raise NotOfTarget
         excluded = answers.tokens_N[~np.isfinite(log_p_N)][0]
-        raise UnderstudyError(f"the server sampled token {excluded}, which `sampling` excludes")
+        raise UnderstudyError(
+            f"the server sampled token {excluded}, which `sampling` excludes; set it to what the server applies"
+        )
     return SampledFrom(log_p_N, LikeliestTokens(answers.likeliest.ids_NK, sampled_NK))
 
 

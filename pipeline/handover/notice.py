@@ -65,7 +65,9 @@ def check_receiver(settings: NoticeConfig | None) -> None:
     if settings is None:
         return
     if settings.program is not None and not os.access(settings.program, os.X_OK):
-        raise UsageError(f"promote.notice.program: {settings.program}: no such program, or it is not executable")
+        raise UsageError(
+            f"promote.notice.program: {settings.program}: no such program, or it is not executable; correct the path, or chmod +x"
+        )
     if settings.key_variable is not None:
         token = _token(settings.key_variable)
         if not token:
@@ -113,13 +115,21 @@ def _call(program: Path, notice: Notice, seconds: float) -> None:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise UnderstudyError(f"notice: {program} did not end within {seconds:g} s") from None
+            raise UnderstudyError(
+                f"notice: {program} did not end within {seconds:g} s; "
+                "raise promote.notice.timeout_seconds, and call `champion settle`"
+            ) from None
         except OSError as error:
-            raise UnderstudyError(f"notice: {program}: {error.strerror or error}") from None
+            raise UnderstudyError(
+                f"notice: {program}: {error.strerror or error}; mend it, and call `champion settle`"
+            ) from None
         if ended.returncode:
             output.seek(0)
             said = output.read().decode(errors="replace").strip() or "no output"
-            raise UnderstudyError(f"notice: {program} ended with exit code {ended.returncode}: {said.splitlines()[-1]}")
+            raise UnderstudyError(
+                f"notice: {program} ended with exit code {ended.returncode}: {said.splitlines()[-1]}; "
+                "mend it, and call `champion settle`"
+            )
 
 
 async def _post(settings: NoticeConfig, notice: Notice) -> None:

@@ -79,7 +79,9 @@ def _remember_start(scope: Handover, entry: Entry) -> None:
 
 def _required(entry: Entry, name: str, version: str) -> str:
     if version not in entry.versions:
-        raise UsageError(f"--to {version}: {name} has no such version; it has {', '.join(entry.versions)}")
+        raise UsageError(
+            f"--to {version}: {name} has no such version; it has {', '.join(entry.versions)}; name one of them"
+        )
     state = entry.version(version)
     if state.rolled_back:
         raise UsageError(

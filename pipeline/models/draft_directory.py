@@ -28,7 +28,9 @@ def find_draft(given: Path, places: Places) -> Path:
         return read_pair(given, places).path("draft")
     path = given / "draft" if (given / "draft").is_dir() else given
     if not (path / "config.json").is_file():
-        raise UnderstudyError(f"{path}: not a model directory (no config.json there)")
+        raise UnderstudyError(
+            f"{path}: not a model directory (no config.json there); name the directory of the weights"
+        )
     return path
 
 
@@ -57,7 +59,8 @@ def trained_on(draft: Path) -> TrainedOn:
     path = draft / TRAINED_ON
     if not path.exists():
         raise UnderstudyError(
-            f"{draft}: {TRAINED_ON} is missing, so the draft's training prompts are unknown and it cannot be evaluated"
+            f"{draft}: {TRAINED_ON} is missing, so the draft's training prompts are unknown and it cannot be evaluated; "
+            "restore the file, or train the draft again"
         )
     raw = read_json(path)
     return TrainedOn(frozenset(raw["prompts"]), frozenset(raw.get("texts", ())))

@@ -50,7 +50,7 @@ def weight_files(directory: Path) -> list[Path]:
         shards = sorted(directory / name for name in names)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise UnderstudyError(
-            f"{directory / INDEX}: damaged; it must list the file of each tensor in `weight_map`"
+            f"{directory / INDEX}: damaged; it must list the file of each tensor in `weight_map`; download the model again"
         ) from None
     for shard in shards:
         if not shard.is_file():
@@ -87,5 +87,5 @@ def tokenizer_digest(directory: Path) -> str:
     """Content digest of the tokenizer files only."""
     files = tokenizer_files(directory)
     if not files:
-        raise UnderstudyError(f"{directory}: no tokenizer files")
+        raise UnderstudyError(f"{directory}: no tokenizer files; copy those of the model there")
     return content_key({path.name: file_sha256(path) for path in files})

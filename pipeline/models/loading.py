@@ -28,7 +28,9 @@ def choose_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise UsageError(f"device = '{name}' cannot be used here: {str(error).splitlines()[0]}") from None
+        raise UsageError(
+            f"device = '{name}' cannot be used here: {str(error).splitlines()[0]}; choose another, such as cpu"
+        ) from None
     return device
 
 
@@ -70,7 +72,9 @@ def load_model(path: Path, dtype: str, device: torch.device, trust_remote_code: 
             **placement,
         )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise UnderstudyError(f"{path}: cannot be loaded: {' '.join(str(error).split())[:300]}") from error
+        raise UnderstudyError(
+            f"{path}: cannot be loaded: {' '.join(str(error).split())[:300]}; download or copy it again, or use another model"
+        ) from error
     return model.eval() if quantized else model.to(device).eval()
 
 
@@ -88,7 +92,9 @@ def load_tokenizer(path: Path, trust_remote_code: bool = False) -> Any:
     try:
         return AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code, local_files_only=True)
     except Exception as error:  # the tokenizers library raises bare exceptions for damaged files
-        raise UnderstudyError(f"{path}: no usable tokenizer: {' '.join(str(error).split())[:300]}") from error
+        raise UnderstudyError(
+            f"{path}: no usable tokenizer: {' '.join(str(error).split())[:300]}; download or copy it again"
+        ) from error
 
 
 def read_model_config(path: Path) -> dict[str, Any]:
@@ -100,9 +106,11 @@ def read_json_object(path: Path) -> dict[str, Any]:
     try:
         content: Any = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise UnderstudyError(f"{path}: cannot be read: {error}") from None
+        raise UnderstudyError(f"{path}: cannot be read: {error}; download or copy it again") from None
     if not isinstance(content, dict):
-        raise UnderstudyError(f"{path}: cannot be read: it holds {type(content).__name__}, not a JSON object")
+        raise UnderstudyError(
+            f"{path}: cannot be read: it holds {type(content).__name__}, not a JSON object; download or copy it again"
+        )
     return content
 
 

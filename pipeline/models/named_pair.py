@@ -102,7 +102,9 @@ def local_directory(name: str, role: str) -> Path | None:
     if path.is_dir():
         path = path / role if (path / role / "config.json").is_file() else path
         if not (path / "config.json").is_file():
-            raise UsageError(f"--{role} {name}: not a model directory (no config.json there)")
+            raise UsageError(
+                f"--{role} {name}: not a model directory (no config.json there); name the directory of the weights"
+            )
         return path
     hub_name(name, f"--{role}")
     return None

@@ -39,7 +39,7 @@ def measure_weights(path: Path) -> Weights:
                 (length,) = struct.unpack("<Q", stream.read(8))
                 header = json.loads(stream.read(length))
             except (struct.error, json.JSONDecodeError, UnicodeDecodeError, MemoryError, OverflowError):
-                raise UnderstudyError(f"{file}: damaged safetensors file") from None
+                raise UnderstudyError(f"{file}: damaged safetensors file; copy or download it again") from None
         for name, entry in header.items():
             if name != "__metadata__":
                 begin, end = entry["data_offsets"]
@@ -50,7 +50,7 @@ def measure_weights(path: Path) -> Weights:
         if file.stat().st_size != 8 + length + max(
             (e["data_offsets"][1] for n, e in header.items() if n != "__metadata__"), default=0
         ):
-            raise UnderstudyError(f"{file}: truncated")
+            raise UnderstudyError(f"{file}: truncated; copy or download it again")
     return Weights(_parameters(stored), size)
 
 
@@ -93,6 +93,8 @@ def read_shape(path: Path, trust_remote_code: bool = False) -> Shape:
         width = getattr(text, "head_dim", None) or (text.hidden_size // heads if heads else 0)
         elements = int(2 * text.num_hidden_layers * (getattr(text, "num_key_value_heads", None) or heads or 0) * width)
     except (OSError, ValueError, AttributeError, ImportError) as error:
-        raise UnderstudyError(f"{path}: unsupported model: {' '.join(str(error).split())[:300]}") from error
+        raise UnderstudyError(
+            f"{path}: unsupported model: {' '.join(str(error).split())[:300]}; use another one"
+        ) from error
     context = getattr(text, "max_position_embeddings", None) or 2**31
     return Shape(int(text.vocab_size), int(context), elements)

@@ -23,7 +23,9 @@ def prune_layers(model: Any, layers: int | Sequence[int]) -> tuple[Any, list[int
     name, stack = _layers(model)
     chosen = _spread(len(stack), layers) if isinstance(layers, int) else list(layers)
     if not chosen or len(chosen) > len(stack) or not set(chosen) <= set(range(len(stack))):
-        raise UsageError(f"pair.draft.layers = {layers}: the target has {len(stack)} layers, 0 to {len(stack) - 1}")
+        raise UsageError(
+            f"pair.draft.layers = {layers}: the target has {len(stack)} layers, 0 to {len(stack) - 1}; name some of them"
+        )
     config = copy.deepcopy(model.config)
     text = config.get_text_config()
     for key, value in list(vars(text).items()):  # such as layer_types

@@ -116,7 +116,9 @@ def served_model(url: str, tokenizer: str) -> Model:
     if directory is None:
         tokenizer = "@".join(pinned_name(tokenizer, "tokenizer"))
     elif not tokenizer_files(directory):
-        raise UsageError(f"--tokenizer {tokenizer}: not a directory with a tokenizer (no tokenizer.json there)")
+        raise UsageError(
+            f"--tokenizer {tokenizer}: not a directory with a tokenizer (no tokenizer.json there); name another"
+        )
     return Model(
         source=str(directory.resolve()) if directory else tokenizer,
         revision=None,

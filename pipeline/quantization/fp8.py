@@ -47,7 +47,9 @@ def quantizable_layers(model: Any) -> dict[str, nn.Linear]:
     known = {id(module.weight) for module in (*layers.values(), head, model.get_input_embeddings())}
     for name, weight in model.named_parameters():
         if weight.ndim > 1 and id(weight) not in known:
-            raise UnderstudyError(f"{name} is not in a linear layer, and fp8 supports only linear layers")
+            raise UnderstudyError(
+                f"{name} is not in a linear layer, and fp8 supports only linear layers; remove fp8 from quantize.variants"
+            )
     return layers
 
 

@@ -33,7 +33,7 @@ def compare_examined(one: Examined, other: Examined, *, gamma: int, domain: str 
         known = sorted({item.domain for item in theirs})
         theirs, ours = ([item for item in counts if item.domain == domain] for counts in (theirs, ours))
         if not ours:
-            raise UsageError(f"--domain {domain}: no prompt of it; there are {', '.join(known)}")
+            raise UsageError(f"--domain {domain}: no prompt of it; there are {', '.join(known)}; name one of them")
     gamma, confidence = min(gamma, len(ours[0].calls)), one.conditions.settings.confidence
     return Compared(
         gamma=gamma,

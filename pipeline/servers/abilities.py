@@ -111,7 +111,8 @@ def passes(sampling: Sampling, abilities: Abilities, kept: int, vocabulary: int,
     in_generation = abilities.trusted and (plain or abilities.mode == "raw")
     if not in_generation and not abilities.scores:
         raise UsageError(
-            f"generate.server: {_text(sampling)}: this server gives no log-probabilities of a prompt, which this sampling needs"
+            f"generate.server: {_text(sampling)}: this server gives no log-probabilities of a prompt, which this sampling needs; "
+            "serve the target with vLLM"
         )
     if plain:
         return Passes(in_generation, not in_generation, "zero" if sampling.greedy else "answer")

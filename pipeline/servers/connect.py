@@ -57,7 +57,9 @@ async def identify(
         first = next(iter(models))
         for endpoint, model in models.items():
             if differs := _differs(models[first], model):
-                raise UsageError(f"generate.server.endpoints: {first.url} and {endpoint.url} differ: {differs}")
+                raise UsageError(
+                    f"generate.server.endpoints: {first.url} and {endpoint.url} differ: {differs}; leave one of them out"
+                )
         asking = asking_of(settings.api, models[first].name, _ANY_TOKEN)
         declared = [one for one in known if (one.revision, one.dtype) == (revision, dtype)]
         identity, by, errors = None, first, list[str]()
@@ -107,7 +109,7 @@ def _warn_of_equal(new: Identity, known: Sequence[Identity], progress: Progress)
     for one in others:
         if one.golden.sequences == new.golden.sequences and is_rounding(difference(one.golden, new.golden), "float32"):
             progress.warn(
-                f"pair.target: the servers answer as the target of an earlier run did, which was declared with revision "
+                "pair.target: the servers answer as the target of an earlier run did, which was declared with revision "
                 f"{one.revision} and dtype {one.dtype}, and now with revision {new.revision} and dtype {new.dtype}; check which "
                 "is right"
             )

@@ -35,7 +35,9 @@ async def read_model(endpoint: Endpoint, name: str | None) -> ServedModel:
     if not isinstance(listed, list) or not all(
         isinstance(one, dict) and isinstance(one.get("id"), str) for one in listed
     ):
-        raise UsageError(f"{endpoint.url}/v1/models: no list of models; no server of the OpenAI API answers there")
+        raise UsageError(
+            f"{endpoint.url}/v1/models: no list of models; no server of the OpenAI API answers there; correct the URL"
+        )
     names = [one["id"] for one in listed]
     if (name is None and len(names) != 1) or (name is not None and name not in names):
         wrong = "set generate.server.model to one of" if name is None else f"it does not serve {name}, but"

@@ -29,7 +29,7 @@ def served_facts(
     if shape is not None and shape.logits_width < tokens:
         raise UsageError(
             f"{path}: its config.json is of another model: its vocab_size is {shape.logits_width:,}, and the tokenizer has "
-            f"{tokens:,} tokens"
+            f"{tokens:,} tokens; put the target's own config.json there"
         )
     if not limits:
         raise UsageError(

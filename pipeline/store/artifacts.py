@@ -101,7 +101,7 @@ class Store:
         nearest = next(place for place in (self.root, *self.root.parents) if os.path.exists(place))
         if not nearest.is_dir():
             raise UsageError(
-                f"--store {root}: {'' if nearest == self.root else f'{nearest} is '}a file, not a directory"
+                f"--store {root}: {'' if nearest == self.root else f'{nearest} is '}a file, not a directory; name another"
             )
 
     def create(self) -> None:

@@ -57,7 +57,7 @@ def fit(
     files = [_parse_file(text) for text in source]
     if context is not None and len(files) > 1:
         raise UsageError(
-            "--context works with one profile only; a table has the context length at which it was measured"
+            "--context works with one profile only; a table has the context length at which it was measured; leave it out"
         )
     measured: list[Measurement] = []
     told: dict[str, list[str]] = {}  # files by note

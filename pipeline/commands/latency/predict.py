@@ -64,7 +64,9 @@ def predict(
     rates, quantiles = _rates(request_rate), _quantiles(quantile or [DEFAULT_QUANTILE])
     step_costs, workload = read_costs_and_workload(costs, acceptance, acceptance_rate, output_tokens, prompt_tokens)
     if gamma is not None and gamma > workload.max_gamma:
-        raise UsageError(f"--gamma {gamma}: only draft lengths 1 to {workload.max_gamma} were measured and examined")
+        raise UsageError(
+            f"--gamma {gamma}: only draft lengths 1 to {workload.max_gamma} were measured and examined; choose one of them"
+        )
     cap = default_max_num_seqs(max_num_seqs, step_costs)
     lengths_N = chosen_lengths(workload, step_costs, cap, gamma)
     found = predicted(workload, step_costs, lengths_N, rates, replicas=replicas, simulated=simulate, seed=seed)

@@ -122,7 +122,7 @@ def parse_row(row: Mapping[str, Any], columns: Mapping[str, str], where: str) ->
         if (name == "completed" and math.isnan(value)) or (name == "rate" and value == math.inf):
             continue
         if not math.isfinite(value):
-            raise UsageError(f"{where}: {column} is {str(row[column])!r}, which is not a number")
+            raise UsageError(f"{where}: {column} is {str(row[column])!r}, which is not a number; correct it")
         found[name] = value * _scale(name, column)
     return found
 

@@ -74,7 +74,7 @@ def read_measurements(
     columns, values = dict(columns or {}), dict(values or {})
     check_names([*columns, *values], path)
     if unsound := next((name for name, value in values.items() if not math.isfinite(value)), None):
-        raise UsageError(f"{path}: {unsound} is not a number")
+        raise UsageError(f"{path}: {unsound} is not a number; correct it")
     rows = []
     for one in read_rows(path):
         read = columns_read(one.cells, one.names, columns, one.where)

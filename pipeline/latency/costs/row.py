@@ -104,7 +104,9 @@ def tokens_per_step(row: Row, gamma: int, own: bool) -> tuple[float, list[str]]:
             "(or draft_acceptance_rate=NAME if it is accepted / drafted, acceptance_rate=NAME if it is per token)"
         )
     if not 1 <= length <= gamma + 1:
-        raise UsageError(f"{where}: {length:g} tokens per step at draft length {gamma}; possible are 1 to {gamma + 1}")
+        raise UsageError(
+            f"{where}: {length:g} tokens per step at draft length {gamma}; possible are 1 to {gamma + 1}; correct the row"
+        )
     return length, notes
 
 

@@ -65,19 +65,25 @@ def read_surface(raw: Any, where: str) -> Surface:
     try:
         seconds_BTC = np.array(raw["seconds"], dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
-        raise UsageError(f"{where}: seconds is not a table of numbers") from None
+        raise UsageError(
+            f"{where}: seconds is not a table of numbers; write the file with `understudy profile`"
+        ) from None
     shape = tuple(len(axis) for axis in axes)
     if seconds_BTC.shape != shape:
         raise UsageError(
-            f"{where}: seconds has shape {seconds_BTC.shape}, but batches, tokens and contexts give {shape}"
+            f"{where}: seconds has shape {seconds_BTC.shape}, but batches, tokens and contexts give {shape}; "
+            "write the file with `understudy profile`"
         )
     if not (np.isfinite(seconds_BTC) & (seconds_BTC > 0)).all():
-        raise UsageError(f"{where}: seconds must all be above 0, but the smallest is {seconds_BTC.min():g}")
+        raise UsageError(
+            f"{where}: seconds must all be above 0, but the smallest is {seconds_BTC.min():g}; "
+            "write the file with `understudy profile`"
+        )
     return Surface(batches, tokens, contexts, seconds_BTC)
 
 
 def _axis(raw: Any, where: str) -> tuple[int, ...]:
     rising = isinstance(raw, Sequence) and len(raw) and all(isinstance(one, int) for one in raw)
     if not rising or any(low >= high for low, high in pairwise(raw)) or raw[0] < 0:
-        raise UsageError(f"{where}: {raw!r} must be increasing whole numbers")
+        raise UsageError(f"{where}: {raw!r} must be increasing whole numbers; write the file with `understudy profile`")
     return tuple(raw)

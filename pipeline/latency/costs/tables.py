@@ -38,7 +38,7 @@ def read_rows(path: Path) -> list[Cells]:
     """Each row that is not empty. UsageError for any other content, and for none."""
     rows = list(_rows(path))
     if not rows:
-        raise UsageError(f"{path}: no measurements in the file")
+        raise UsageError(f"{path}: no measurements in the file; give one with a row for each measurement")
     return rows
 
 
@@ -66,7 +66,7 @@ def _rows(path: Path) -> Iterator[Cells]:
                 tuple(column for column in row if column is not None),
             )
     except csv.Error as error:
-        raise UsageError(f"{path}: not a CSV table: {error}") from None
+        raise UsageError(f"{path}: not a CSV table: {error}; save it as CSV") from None
 
 
 def _results(path: Path, text: str) -> Iterator[tuple[dict[str, Any], dict[str, float]]]:
@@ -74,7 +74,7 @@ def _results(path: Path, text: str) -> Iterator[tuple[dict[str, Any], dict[str, 
     try:
         found = _json(text)
     except (ValueError, RecursionError):
-        raise UsageError(f"{path}: not valid JSON or JSON lines") from None
+        raise UsageError(f"{path}: not valid JSON or JSON lines; give the file as the benchmark wrote it") from None
     if isinstance(found, Mapping) and isinstance(found.get("benchmarks"), Sequence):
         yield from ((_guidellm(path, number, item), {}) for number, item in enumerate(found["benchmarks"], 1))
         return
@@ -112,7 +112,9 @@ def _bench_serve(path: Path, result: dict[str, Any]) -> tuple[dict[str, Any], di
             for name in ("max_concurrency", "request_throughput", "output_throughput"):
                 result.pop(name, None)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise UsageError(f"{path}: incomplete result of `vllm bench serve` ({error})") from None
+        raise UsageError(
+            f"{path}: incomplete result of `vllm bench serve` ({error}); run it again with --save-result"
+        ) from None
     return {name: value for name, value in result.items() if value is not None}, computed
 
 

@@ -40,7 +40,7 @@ def parse_output_lengths(text: str) -> Ints:
     if not colon:
         return np.array([int(mean)])
     if numbers[0] >= numbers[1]:
-        raise UsageError(f"--output-tokens {text}: the mean must be below the cap")
+        raise UsageError(f"--output-tokens {text}: the mean must be below the cap; lower it")
     return _geometric(*numbers)
 
 
@@ -59,7 +59,7 @@ def _quantiles(lengths: Sequence[Any], where: str) -> Ints:
     try:
         found_W = np.array([float(one) for one in lengths])
     except (TypeError, ValueError):
-        raise UsageError(f"--output-tokens {where}: a length is not a number") from None
+        raise UsageError(f"--output-tokens {where}: a length is not a number; correct it") from None
     found_W = found_W[found_W > 0]  # failed requests have none
     if not len(found_W) or not (np.isfinite(found_W) & (found_W <= MOST)).all():
         raise UsageError(f"--output-tokens {where}: give lengths from {LEAST} to {MOST:,} tokens")
@@ -80,7 +80,7 @@ def _read(path: Path) -> list[Any]:
     try:
         rows = list(csv.DictReader(lines, delimiter=max(",;\t", key=lines[0].count) if lines else ","))
     except csv.Error as error:
-        raise UsageError(f"{where}: not a CSV table: {error}") from None
+        raise UsageError(f"{where}: not a CSV table: {error}; save it as CSV") from None
     named = {plain_name(name): name for name in rows[0] if name is not None} if rows else {}
     column = next((named[name] for name in _COLUMNS if name in named), None)
     if column is None:

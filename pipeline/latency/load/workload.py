@@ -89,7 +89,7 @@ def read_workload(path: Path) -> Workload:
         examined = read_baseline(raw, str(file))
         counts, convention, digest = examined.counts, examined.conditions.settings.convention, examined.digest
     if not counts:
-        raise UsageError(f"{file}: an examination without prompts")
+        raise UsageError(f"{file}: an examination without prompts; examine the draft again")
     try:
         found = examined_workload(counts, CONVENTIONS[convention], len(counts[0].rounds))
         sound = np.isfinite(found.rounds_GW).all() and (found.rounds_G > 0).all()

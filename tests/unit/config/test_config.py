@@ -193,7 +193,7 @@ def test_an_emoji_in_json_escapes_is_one_character(small: Path) -> None:
 
 def test_missing_and_unreadable_files_are_named(tmp_path: Path) -> None:
     """No traceback for a path that is not there, or is a directory."""
-    assert f"{tmp_path / 'no.yaml'}: no such config file" == _error(tmp_path / "no.yaml")
+    assert f"{tmp_path / 'no.yaml'}: no such config file; `understudy init` prints one" == _error(tmp_path / "no.yaml")
     assert "not a YAML text file" in _error(tmp_path)
 
 
