@@ -1,7 +1,8 @@
 """`understudy probe`: how good a draft is for given prompts."""
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -23,54 +24,71 @@ from pipeline.commands.options import (
 )
 from pipeline.progress import say_json
 
+if TYPE_CHECKING:
+    from pipeline.config.corpus import PromptSource
+    from pipeline.config.evaluate import EvaluateConfig
+    from pipeline.examination.probe import Probe
+    from pipeline.models.named_pair import NamedPair
+    from pipeline.speculation.settings import Sampling
+
+_Drafts = Annotated[
+    list[str],
+    typer.Option(
+        "--draft",
+        metavar="D",
+        help="A draft model: a local directory or org/name@revision. May be given several times.",
+    ),
+]
+_Prompts = Annotated[
+    Path | None,
+    typer.Option(metavar="F", help=f"The prompts to complete: {PROMPTS_HELP}"),
+]
+_Completions = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Instead of --prompts: stored completions (a generate artifact).")
+]
+_Count = Annotated[int, typer.Option(min=1, help="The maximum number of prompts.")]
+_MaxNewTokens = Annotated[int, typer.Option(min=2, help="The maximum length of a completion, in tokens.")]
+_MaxGamma = Annotated[int, typer.Option(min=1, max=16, help="The longest draft length to examine.")]
+_Convention = Annotated[
+    Literal["user", "transformers", "openvino"],
+    typer.Option(
+        help="How target calls are counted: as a user, transformers or OpenVINO counts them (docs/examination.md)."
+    ),
+]
+_CostRatio = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        help="Time of a draft pass / time of a target pass, ignoring verification cost. Default: measured on this machine.",
+    ),
+]
+_Chat = Annotated[
+    bool | None,
+    typer.Option(
+        "--chat/--no-chat", help="Apply the chat template to plain prompts. Default: if the tokenizer has one."
+    ),
+]
+
 
 def probe(
     target: TargetName,
-    draft: Annotated[
-        list[str],
-        typer.Option(
-            "--draft",
-            metavar="D",
-            help="A draft model: a local directory or org/name@revision. May be given several times.",
-        ),
-    ],
-    prompts: Annotated[
-        Path | None,
-        typer.Option(metavar="F", help=f"The prompts to complete: {PROMPTS_HELP}"),
-    ] = None,
+    draft: _Drafts,
+    prompts: _Prompts = None,
     prompt_field: PromptFieldOption = None,
     messages_field: MessagesFieldOption = None,
     domain_field: DomainFieldOption = None,
-    completions: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Instead of --prompts: stored completions (a generate artifact).")
-    ] = None,
-    count: Annotated[int, typer.Option(min=1, help="The maximum number of prompts.")] = 200,
-    max_new_tokens: Annotated[int, typer.Option(min=2, help="The maximum length of a completion, in tokens.")] = 128,
-    max_gamma: Annotated[int, typer.Option(min=1, max=16, help="The longest draft length to examine.")] = 16,
+    completions: _Completions = None,
+    count: _Count = 200,
+    max_new_tokens: _MaxNewTokens = 128,
+    max_gamma: _MaxGamma = 16,
     temperature: TemperatureOption = 1.0,
     top_k: TopKOption = 0,
     top_p: TopPOption = 1.0,
     min_p: MinPOption = 0.0,
     draft_sampling: DraftSamplingOption = "probabilistic",
-    convention: Annotated[
-        Literal["user", "transformers", "openvino"],
-        typer.Option(
-            help="How target calls are counted: as a user, transformers or OpenVINO counts them (docs/examination.md)."
-        ),
-    ] = "user",
-    cost_ratio: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            help="Time of a draft pass / time of a target pass, ignoring verification cost. Default: measured on this machine.",
-        ),
-    ] = None,
-    chat: Annotated[
-        bool | None,
-        typer.Option(
-            "--chat/--no-chat", help="Apply the chat template to plain prompts. Default: if the tokenizer has one."
-        ),
-    ] = None,
+    convention: _Convention = "user",
+    cost_ratio: _CostRatio = None,
+    chat: _Chat = None,
     as_json: JsonOption = False,
     dtype: DtypeOption = None,
     device: DeviceOption = "auto",
@@ -80,46 +98,78 @@ def probe(
 
     Prints acceptance rates by domain, the best draft length, the break-even acceptance rate, and a verdict for each draft.
     """
-    import dataclasses
-    import tempfile
-
     from pipeline.config.corpus import named_source
     from pipeline.config.evaluate import EvaluateConfig
-    from pipeline.errors import UsageError
 
     _check(prompts, completions, cost_ratio, temperature)
-    from pipeline.examination.probe import check_completions, complete, read_prompts
-    from pipeline.examination.probe import probe as examine
+    from pipeline.examination.probe import check_completions
     from pipeline.models.named_pair import find_model, load_named_pair
-    from pipeline.progress import Progress
-    from pipeline.report.probe import print_probe
     from pipeline.speculation.settings import GREEDY, Sampling
 
     sampling = Sampling(temperature, top_k, top_p, min_p) if temperature else GREEDY
     if completions is not None:
         check_completions(completions, sampling, find_model(target, "target"))
-    pair, progress = load_named_pair(target, draft, dtype, device, trust_remote_code), Progress()
-    if chat and not pair.tokenizer.chat_template:
-        raise UsageError("--chat: the target's tokenizer has no chat template")
-    if prompts is not None and max_new_tokens >= pair.context:
-        raise UsageError(
-            f"--max-new-tokens {max_new_tokens}: the pair's context is {pair.context}; leave room for a prompt"
-        )
+    pair = load_named_pair(target, draft, dtype, device, trust_remote_code)
     settings = EvaluateConfig(
         convention=convention, draft_sampling=draft_sampling, gamma=min(5, max_gamma), max_gamma=max_gamma
     )
-    notes: list[str] = []
+    columns = {"prompt_field": prompt_field, "messages_field": messages_field, "domain_field": domain_field}
+    asked = _Asked(prompts and named_source(prompts, columns), completions, count, max_new_tokens, chat)
+    found, notes = _examine(pair, asked, sampling, settings, cost_ratio)
+    _print(found, notes, sampling, settings, cost_ratio, as_json)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What drafts are examined on: prompts to complete, or completions."""
+
+    prompts: "PromptSource | None"
+    completions: Path | None
+    count: int
+    max_new_tokens: int
+    chat: bool | None
+
+
+def _examine(
+    pair: "NamedPair", asked: _Asked, sampling: "Sampling", settings: "EvaluateConfig", cost_ratio: float | None
+) -> "tuple[Probe, list[str]]":
+    """The figures, and notes on prompts that were left out."""
+    import tempfile
+
+    from pipeline.errors import UsageError
+    from pipeline.examination.probe import complete, read_prompts
+    from pipeline.examination.probe import probe as examine
+    from pipeline.progress import Progress
+
+    if asked.chat and not pair.tokenizer.chat_template:
+        raise UsageError("--chat: the target's tokenizer has no chat template; leave the option out")
+    new, progress, notes = asked.max_new_tokens, Progress(), list[str]()
+    if asked.prompts is not None and new >= pair.context:
+        raise UsageError(f"--max-new-tokens {new}: the pair's context is {pair.context}; leave room for a prompt")
     with tempfile.TemporaryDirectory() as scratch:
-        if prompts is not None:
-            columns = {"prompt_field": prompt_field, "messages_field": messages_field, "domain_field": domain_field}
-            source = named_source(prompts, columns)
-            chosen, notes = read_prompts(source, pair, chat, count, pair.context - max_new_tokens)
-            complete(pair, chosen, sampling, max_new_tokens, Path(scratch), progress)
-        found = examine(pair, completions or Path(scratch), sampling, settings, cost_ratio, count, progress)
+        if asked.prompts is not None:
+            chosen, notes = read_prompts(asked.prompts, pair, asked.chat, asked.count, pair.context - new)
+            complete(pair, chosen, sampling, new, Path(scratch), progress)
+        where = asked.completions or Path(scratch)
+        return examine(pair, where, sampling, settings, cost_ratio, asked.count, progress), notes
+
+
+def _print(
+    found: "Probe",
+    notes: list[str],
+    sampling: "Sampling",
+    settings: "EvaluateConfig",
+    cost_ratio: float | None,
+    as_json: bool,
+) -> None:
+    import dataclasses
+
+    from pipeline.report.probe import print_probe
+
     conditions = {
         "sampling": dataclasses.asdict(sampling),
-        "draft_sampling": draft_sampling,
-        "convention": convention,
+        "draft_sampling": settings.draft_sampling,
+        "convention": settings.convention,
         "confidence": settings.confidence,
         "cost_ratio_given": cost_ratio is not None,
     }
@@ -139,7 +189,7 @@ def _check(prompts: Path | None, completions: Path | None, cost_ratio: float | N
     if (prompts is None) == (completions is None):
         raise UsageError("give either --prompts, which the target completes, or --completions, a generate artifact")
     if completions is not None and not completions.is_dir():
-        raise UsageError(f"--completions {completions}: no such directory")
+        raise UsageError(f"--completions {completions}: no such directory; `understudy show` prints that of a run")
     if prompts is not None:
         find_files(prompts, "auto", f"--prompts {prompts}")
     if not math.isfinite(temperature) or not math.isfinite(cost_ratio or 0):

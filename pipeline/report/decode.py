@@ -1,32 +1,38 @@
 """What `understudy decode` prints: the text in colours while it is decoded, then the statistics."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
 from pipeline.escaping.terminal import printable, printable_block
+from pipeline.examination.one_decode import Compared
+from pipeline.judgement.speed import per_second, times
 from pipeline.models.token_text import TokenText
 from pipeline.report.console import Report
 from pipeline.speculation.batch import Completion
 from pipeline.speculation.statistics import Statistics, count
 
 COLUMNS = ("metric", "speculative", "target alone")
-_STYLES = {"accepted": "green", "corrected": "bold red", "bonus": "bold cyan", "plain": ""}
+_STYLES = {"accepted": "green", "corrected": "bold red", "bonus": "bold cyan", "without a draft": ""}
 _MARKS = {"corrected": "[{}]", "bonus": "{{{}}}"}  # where there are no colours
 
 
 class Painter:
-    """Prints tokens as they are emitted, coloured by kind."""
+    """Prints tokens as they are emitted, coloured by kind, and counts them: `counts` are of the tokens as they are coloured."""
 
     def __init__(self, tokenizer: Any, console: Console | None = None) -> None:
         self.tokenizer, self.console = tokenizer, console or Console(highlight=False, soft_wrap=True)
+        self.counts: Counter[str] = Counter()
         self._text = TokenText(tokenizer)
 
     def begin(self, prompt: str) -> None:
-        """The prompt, dimmed."""
-        self.console.print(Text(printable_block(prompt), style="dim"), end="")
+        """The prompt, dimmed, apart from the completion that follows."""
+        self.console.print(Text("prompt:", style="bold"))
+        self.console.print(Text(printable_block(prompt), style="dim"))
+        self.console.print(Text("\ncompletion:", style="bold"))
 
     def note(self, line: str) -> None:
         """A remark under the text."""
@@ -34,15 +40,17 @@ class Painter:
 
     def paint(self, emitted: Sequence[int], accepted: int, drafted: int) -> None:
         """One round: the accepted tokens, then a correction, a bonus token, or a token without a draft."""
-        last = "plain" if not drafted else "bonus" if accepted == drafted else "corrected"
+        last = "without a draft" if not drafted else "bonus" if accepted == drafted else "corrected"
         for index, token in enumerate(emitted):
             self._print(token, "accepted" if index < accepted else last)
 
     def end(self) -> None:
+        """The legend, with the number of tokens of each colour."""
         self.console.print()
-        legend = Text("\ntokens: ")
-        for name in ("accepted", "corrected", "bonus"):
-            legend.append(f"{self._marked(name, name)} ", style=_STYLES[name])
+        legend = Text("\ntokens:")
+        for name, style in _STYLES.items():
+            if name != "without a draft" or self.counts[name]:
+                legend.append(" ").append(self._marked(f"{self.counts[name]} {name}", name), style=style)
         self.console.print(legend)
 
     def plain(self, tokens: Sequence[int], title: str) -> None:
@@ -51,6 +59,7 @@ class Painter:
         self.console.print(Text(printable_block(self.tokenizer.decode(list(tokens), skip_special_tokens=True))))
 
     def _print(self, token: int, kind: str) -> None:
+        self.counts[kind] += 1
         if text := self._text.add(token):
             self.console.print(Text(printable_block(self._marked(text, kind)), style=_STYLES[kind]), end="")
 
@@ -59,13 +68,24 @@ class Painter:
         return text if colours else _MARKS.get(kind, "{}").format(text)
 
 
-def print_statistics(completion: Completion, alone: Completion | None) -> None:
-    """The statistics of one decode, beside those of the target alone if it was run."""
+def print_statistics(
+    completion: Completion, counts: Mapping[str, int], alone: Completion | None = None, compared: Compared | None = None
+) -> None:
+    """The statistics of one decode, whose tokens were coloured as `counts` says, beside those of the target alone if it was
+    run."""
     found, out = count([completion]), Report()
-    rows = statistics_rows(found, count([alone]) if alone is not None else None)
+    rows = statistics_rows(found, counts, count([alone]) if alone is not None else None, compared)
     columns = COLUMNS if alone is not None else COLUMNS[:-1]
     out.line()
     out.table(columns, [row[: len(columns)] for row in rows], left=("metric",))
+    if compared is not None:
+        out.text(
+            f"tokens per second and speedup: medians of {compared.turns} turns of each in alternation, [95% interval]"
+        )
+        if reason := compared.speculative.not_measurable:
+            out.text(f"the speedup is not measurable: {reason}")
+    else:
+        out.text("--compare measures tokens per second and the speedup")
     out.text(
         "Examined acceptance rate: accepted / (accepted + first rejections). Draft tokens after a rejection are not verified "
         "and do not count."
@@ -78,19 +98,19 @@ def print_statistics(completion: Completion, alone: Completion | None) -> None:
     out.text("rounds with 0, 1, 2, ... accepted tokens: " + ", ".join(map(str, found.histogram)))
 
 
-def statistics_rows(found: Statistics, alone: Statistics | None) -> list[tuple[str, str, str]]:
+def statistics_rows(
+    found: Statistics, counts: Mapping[str, int], alone: Statistics | None, compared: Compared | None
+) -> list[tuple[str, str, str]]:
     """Name, speculative, target alone."""
-
-    def speed(statistics: Statistics) -> float:
-        return statistics.tokens / max(statistics.seconds.total - statistics.seconds.prefill, 1e-9)
-
+    shown = counts.get("accepted", 0)
+    past = f" (and {found.accepted - shown} past the end)" if found.accepted > shown else ""
     rows = [
         ("tokens", str(found.tokens), str(alone.tokens) if alone else ""),
         ("target calls after the prefill", str(found.rounds), str(alone.rounds) if alone else ""),
         ("tokens per target call", f"{found.tokens_per_target_call:.2f}", "1.00"),
-        ("drafted / accepted tokens", f"{found.drafted} / {found.accepted}", ""),
+        ("drafted / accepted tokens", f"{found.drafted} / {shown}{past}", ""),
+        ("corrected / bonus tokens", f"{counts.get('corrected', 0)} / {counts.get('bonus', 0)}", ""),
         ("examined acceptance rate", f"{found.examined_acceptance_rate:.3f}", ""),
-        ("tokens per second", f"{speed(found):.0f}", f"{speed(alone):.0f}" if alone else ""),
         (
             "ms per round: draft, verify, other",
             ", ".join(
@@ -100,6 +120,8 @@ def statistics_rows(found: Statistics, alone: Statistics | None) -> list[tuple[s
             "",
         ),
     ]
-    if alone is not None:
-        rows.append(("speedup", f"{speed(found) / speed(alone):.2f}", ""))
+    if compared is not None:
+        ours = compared.speculative
+        rows.append(("tokens per second", per_second(ours.tokens_per_second), per_second(compared.plain)))
+        rows.append(("speedup", "not measurable" if ours.speedup is None else times(ours.speedup), ""))
     return rows

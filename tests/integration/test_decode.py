@@ -29,13 +29,18 @@ def test_greedy_text_is_the_targets_own(smoke: Smoke) -> None:
     ended = _decode(smoke, "--temperature", 0, "--max-new-tokens", 24, "--compare", "--dtype", "float32")
 
     assert (0, "") == (ended.code, ended.err)
-    assert ended.out.startswith(PROMPT)
+    assert ended.out.startswith(f"prompt:\n{PROMPT}\n\ncompletion:\n")
+    kinds = re.search(r"tokens: (\d+) accepted \[(\d+) corrected\] \{(\d+) bonus\}(?: (\d+) without)?", ended.out)
+    assert kinds is not None
+    assert 24 == sum(int(number or 0) for number in kinds.groups())
     assert "the target alone gives the same text, token by token" in ended.out
     assert 24 == _number(ended, "tokens")
     calls, accepted = _number(ended, "target calls after the prefill"), re.search(r"(\d+) / (\d+)", ended.out)
     assert accepted is not None
     assert 24 == calls + int(accepted[2])
-    assert "speedup" in ended.out
+    assert kinds[1] == accepted[2]
+    assert re.search(r"│ speedup +│ +(x\d\.\d\d \[\d\.\d\d, \d\.\d\d\]|not measurable) ", ended.out)
+    assert "medians of 6 turns of each in alternation" in ended.out
     assert "target alone" in ended.out
 
 
@@ -61,7 +66,7 @@ def test_every_way_of_sampling_says_what_it_did(smoke: Smoke, options: tuple[obj
 def test_one_seed_is_one_text(smoke: Smoke) -> None:
     """Two calls with one seed print the same, a third with another something else."""
     ended = [_decode(smoke, "--max-new-tokens", 20, "--seed", seed) for seed in (3, 3, 4)]
-    one, again, other = (each.out.partition("tokens: accepted [corrected] {bonus}")[0] for each in ended)
+    one, again, other = (each.out.partition("\ntokens: ")[0] for each in ended)
 
     assert one == again
     assert one != other
@@ -102,7 +107,7 @@ def test_a_bad_draft_falls_back(place: Place, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        (("--threshold", 0.4), "--threshold: works only with --fallback"),
+        (("--threshold", 0.4), "--threshold: works only with --fallback; add it"),
         (("--gamma", 0), "--gamma 0: draft at least 1 token per round; --compare shows the target alone"),
         (("--max-new-tokens", 5000), "exceed the pair's context of 128; lower --max-new-tokens or shorten the prompt"),
         (
@@ -139,7 +144,7 @@ def test_a_prompt_that_is_no_text_is_bad_usage(smoke: Smoke) -> None:
     """Bytes that are no UTF-8, as a shell may hand over, are one line."""
     ended = _decode(smoke, prompt=os.fsdecode(b"caf\xe9"))
 
-    assert (2, "the prompt is not UTF-8 text") == (ended.code, ended.complaint)
+    assert (2, "the prompt is not UTF-8 text; convert it") == (ended.code, ended.complaint)
 
 
 def test_a_draft_of_another_vocabulary_is_refused(smoke: Smoke, tmp_path: Path) -> None:

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 import pipeline.report
+from pipeline.acceptance.decoding_speed import DraftSpeed, Measured
 from pipeline.acceptance.figures import AcceptanceTally
+from pipeline.examination.one_decode import Compared
 from pipeline.registry.run_content import decision_points, training_points
 from pipeline.report.card import card
 from pipeline.report.decode import statistics_rows
@@ -64,7 +66,9 @@ def test_every_table_header_is_in_the_glossary(module: str) -> None:
 def test_every_row_of_the_statistics_is_in_the_glossary() -> None:
     """What `decode` prints, with and without the target alone."""
     completion = Completion(tokens=[1, 2], drafted=[2], accepted=[1])
-    rows = statistics_rows(count([completion]), count([completion]))
+    rates = Measured(1.0, 1.0, 1.0)
+    compared = Compared(DraftSpeed(tokens_per_second=rates, speedup=rates), rates, 6)
+    rows = statistics_rows(count([completion]), {}, count([completion]), compared)
     assert [] == unexplained([name for name, *_ in rows])
 
 

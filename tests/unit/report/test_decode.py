@@ -1,12 +1,16 @@
 """What `understudy decode` prints, and names of drafts."""
 
 import io
+import re
 
 import pytest
 from rich.console import Console
 
+from pipeline.acceptance.turns import of_turns, speed_of_turns
+from pipeline.examination.one_decode import Compared
 from pipeline.models.named_pair import short_names
-from pipeline.report.decode import Painter
+from pipeline.report.decode import Painter, print_statistics
+from pipeline.speculation.batch import Completion
 
 
 class _Bytes:
@@ -42,17 +46,47 @@ def test_without_colours_tokens_are_marked(options: dict[str, bool]) -> None:
     painter.paint(list(b"cd"), 1, 1)
     painter.end()
 
-    assert ["a[b]c{d}", "tokens: accepted [corrected] {bonus}"] == [
+    assert ["a[b]c{d}", "tokens: 2 accepted [1 corrected] {1 bonus}"] == [
         line.strip() for line in stream.getvalue().split("\n") if line
     ]
 
 
-def test_the_prompt_is_dim() -> None:
-    """The prompt is told apart from the completion."""
-    stream = io.StringIO()
-    Painter(_Bytes(), Console(file=stream, force_terminal=True, color_system="standard")).begin("what")
+def test_the_figures_are_of_the_tokens_as_they_are_coloured(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a round that ends at a stop token only what is shown counts; what was accepted behind it is named beside it."""
+    painter = Painter(_Bytes(), Console(file=io.StringIO()))
+    completion = Completion(tokens=[1, 2, 3, 4, 5], length=5, drafted=[2, 2, 0, 3], accepted=[1, 2, 0, 3])
+    for emitted, accepted, drafted in (([1, 2], 1, 2), ([3], 2, 2), ([4], 0, 0), ([5], 3, 3)):
+        painter.paint(emitted, accepted, drafted)
+    print_statistics(completion, painter.counts)
+    printed = capsys.readouterr().out
 
-    assert "\x1b[2mwhat\x1b[0m" == stream.getvalue()
+    assert {"accepted": 3, "corrected": 1, "without a draft": 1} == dict(painter.counts)
+    assert 5 == painter.counts.total()
+    assert "7 / 3 (and 3 past the end)" in printed
+    assert "1 / 0" in printed
+    assert "tokens per second" not in printed.partition("--compare")[0]  # of one cold decode nobody learns anything
+
+
+@pytest.mark.parametrize(("second", "shown"), [(110.0, "x1.20 [1.10, 1.20]"), (900.0, "not measurable")])
+def test_a_speedup_is_one_of_turns(second: float, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """With its interval, or the reason why there is none."""
+    completion = Completion(tokens=[1, 2], length=2, drafted=[1], accepted=[1])
+    compared = Compared(speed_of_turns([120.0, second, *[120.0] * 4], [100.0] * 6), of_turns([100.0] * 6), 6)
+    print_statistics(completion, {}, completion, compared)
+    printed = capsys.readouterr().out
+
+    assert re.search(rf"│ speedup +│ +{re.escape(shown)}", printed)
+    assert ("is something else running?" in printed) == (second == 900.0)
+
+
+def test_prompt_and_completion_are_apart() -> None:
+    """Each under its name; the prompt is dim."""
+    stream = io.StringIO()
+    painter = Painter(_Bytes(), Console(file=stream, force_terminal=True, color_system="standard"))
+    painter.begin("what")
+    painter.paint([97], 0, 0)
+
+    assert "\x1b[1mprompt:\x1b[0m\n\x1b[2mwhat\x1b[0m\n\n\x1b[1mcompletion:\x1b[0m\na" == stream.getvalue()
 
 
 def test_spaces_and_split_characters_survive() -> None:

@@ -1,0 +1,155 @@
+"""One prompt decoded with a named pair: what `understudy decode` shows and measures. Knows models, and nothing of terminals."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from pipeline.acceptance.decoding_speed import DraftSpeed, Measured
+from pipeline.acceptance.turns import of_turns, speed_of_turns
+from pipeline.corpus.rendering import Renderer
+from pipeline.corpus.rows import BadRow, ParsedPrompt
+from pipeline.errors import UsageError
+from pipeline.examination.cross_check import NEAR_TIE, first_divergence
+from pipeline.models.named_pair import NamedPair
+from pipeline.speculation.batch import Completion, Request
+from pipeline.speculation.decoder import Decoder
+from pipeline.speculation.draft_length import Certain, Confident, DraftLength, Fallback, Fixed
+from pipeline.speculation.settings import GREEDY, Sampling
+
+_LEAST_TOKENS = 8  # of a completion whose speed is measured
+_LENGTHS: dict[str, Callable[[int], DraftLength]] = {"never": Fixed, "confidence": Confident, "entropy": Certain}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodeSettings:
+    """How a prompt is decoded. `break_even`: the acceptance rate below which the fallback drafts less; None: no fallback."""
+
+    sampling: Sampling
+    greedy_draft: bool = False
+    gamma: int = 5
+    stop_drafting: Literal["never", "confidence", "entropy"] = "never"
+    break_even: float | None = None
+    verification: Literal["token", "block"] = "token"
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Decoding with the draft beside the target alone, in the same turns."""
+
+    speculative: DraftSpeed
+    plain: Measured  # tokens per second
+    turns: int
+
+
+class OneDecode:
+    """A pair, a prompt as token ids, and the settings. `notes` gets what the fallback did."""
+
+    def __init__(self, pair: NamedPair, request: Request, settings: DecodeSettings) -> None:
+        self.pair, self.request, self.settings = pair, request, settings
+        self.notes: list[str] = []
+        self.speculating, self.plain = self._decoder(self.draft_length()), self._decoder(0)
+
+    def draft_length(self) -> DraftLength:
+        """A new rule for the draft length, with an empty window."""
+        chosen = _LENGTHS[self.settings.stop_drafting](self.settings.gamma)
+        if self.settings.break_even is None:
+            return chosen
+        return Fallback(chosen, break_even=self.settings.break_even, on_change=self._note)
+
+    def _note(self, change: str) -> None:
+        self.notes.append(f"fallback: {change}")
+
+    def _decoder(self, length: int | DraftLength) -> Decoder:
+        return Decoder(
+            self.pair.target,
+            next(iter(self.pair.drafts.values())) if length else None,
+            sampling=self.settings.sampling,
+            draft_sampling=GREEDY if self.settings.greedy_draft else None,
+            vocabulary=self.pair.vocabulary,
+            gamma=length,
+            verification=self.settings.verification,
+            stop_tokens=self.pair.stop_tokens,
+        )
+
+    def warm_up(self) -> None:
+        """So that no measurement includes the first use of the weights."""
+        for one in (self.plain, self.speculating):
+            one.decode([Request(self.request.prompt, min(8, self.request.limit), self.request.seed)])
+        self.speculating.length = self.draft_length()
+
+    def compare(self, turns: int) -> Compared:
+        """Tokens per second after the prefill, with the draft and without it, in alternating order. No notes are taken."""
+        ours, plain = list[float](), list[float]()
+        for turn in range(turns):
+            self.speculating.length, order = self.draft_length(), [(ours, self.speculating), (plain, self.plain)]
+            for rates, decoder in order if turn % 2 else reversed(order):
+                found = decoder.decode([self.request])[0]
+                rates.append(_tokens_per_second(found))
+        self.notes.clear()
+        if self.request.limit < _LEAST_TOKENS:
+            reason = f"a completion of {self.request.limit} tokens is too short; raise --max-new-tokens"
+            return Compared(
+                DraftSpeed(tokens_per_second=of_turns(ours), speedup=None, not_measurable=reason),
+                of_turns(plain),
+                turns,
+            )
+        return Compared(speed_of_turns(ours, plain), of_turns(plain), turns)
+
+    def too_short(self) -> str | None:
+        """Why the fallback could not have changed anything; None if it could."""
+        length = self.speculating.length
+        if self.notes or not isinstance(length, Fallback) or length.examined >= length.needed:
+            return None
+        return (
+            f"fallback: nothing changed; {length.examined} draft tokens were verified and {length.needed} are needed "
+            "(raise --max-new-tokens)"
+        )
+
+    def why_other(self, speculative: Completion, alone: Completion) -> str:
+        """Why the text of the target alone is another one, as its title."""
+        if not self.settings.sampling.greedy:
+            return "the target alone (another sample from the same distribution)"
+        length = min(len(speculative.tokens), len(alone.tokens))
+        found = first_divergence(
+            self.pair.target,
+            self.request.prompt,
+            alone.tokens[:length],
+            speculative.tokens[:length],
+            self.pair.vocabulary,
+        )
+        if found is None:
+            return "the target alone (stopped at another length)"
+        position, gap = found
+        why = (
+            "a tie within rounding error"
+            if gap < NEAR_TIE
+            else "more than fp32 rounding explains, common in lower precision"
+        )
+        return (
+            f"the target alone (differs from token {position}, where its two highest logits differ by {gap:.1e}: {why})"
+        )
+
+
+def _tokens_per_second(found: Completion) -> float:
+    seconds = found.seconds.total - found.seconds.prefill
+    return (found.length or len(found.tokens)) / max(seconds, 1e-9)
+
+
+def prompt_tokens(pair: NamedPair, text: str, chat: bool | None, new: int) -> list[int]:
+    """The token ids of a prompt. UsageError if it is empty, or with `new` tokens does not fit the pair's context."""
+    if chat and not pair.tokenizer.chat_template:
+        raise UsageError("--chat: the target's tokenizer has no chat template; leave the option out")
+    renderer = Renderer(pair.tokenizer, chat, {})
+    try:
+        rendered = renderer.text(ParsedPrompt(({"role": "user", "content": text},), True, "", None))
+    except BadRow as reason:
+        raise UsageError(f"the prompt: {reason}; --no-chat leaves out the chat template") from None
+    tokens = renderer.token_ids([rendered])[0]
+    if not tokens:
+        raise UsageError("the prompt is empty; there is nothing to continue")
+    if len(tokens) + new > pair.context:
+        raise UsageError(
+            f"the prompt's {len(tokens)} tokens and {new} new ones exceed the pair's context of {pair.context}; "
+            "lower --max-new-tokens or shorten the prompt"
+        )
+    return tokens
