@@ -34,7 +34,8 @@ def profile(
 ) -> None:
     """Measure the forward times of a target and its draft.
 
-    Times are measured by batch size, number of tokens and context length.
+    Times are measured by batch size, number of tokens and context length. What is measured is kept in FILE.measured until all is:
+    a second call goes on after a killed one.
     """
     batches = _numbers(batch_sizes, "--batch-sizes")
     contexts = context_lengths and _numbers(context_lengths, "--context-lengths")
@@ -43,13 +44,15 @@ def profile(
 
     from pipeline.errors import UsageError
     from pipeline.latency.costs.measure import measure_profile
+    from pipeline.latency.costs.measured_points import points_path
     from pipeline.models.files import model_digest
     from pipeline.models.named_pair import find_model, load_named_pair
     from pipeline.progress import Progress
     from pipeline.report.profile import print_profile
+    from pipeline.store.files import write_user_text
 
     if not out.parent.is_dir():
-        raise UsageError(f"--out {out}: {out.parent} is not a directory")
+        raise UsageError(f"--out {out}: {out.parent} is not a directory; create it, or name another")
     pair = load_named_pair(target, [draft], dtype, device, trust_remote_code)
     (model,) = pair.drafts.values()
     room = pair.context - max_gamma - 1
@@ -59,7 +62,7 @@ def profile(
     if longest > room or room < 1:
         raise UsageError(
             f"--context-lengths, --prompt-lengths, --max-gamma: {longest + max_gamma + 1} tokens are needed, "
-            f"and the pair's context is {pair.context}"
+            f"and the pair's context is {pair.context}; lower them"
         )
     about = {name: model_digest(find_model(source, name)) for name, source in (("target", target), ("draft", draft))}
     found = measure_profile(
@@ -72,8 +75,10 @@ def profile(
         prompts=prompts,
         about=about,
         progress=Progress(),
+        out=out,
     )
-    out.write_text(json.dumps(found.json(), indent=1) + "\n")
+    write_user_text(out, json.dumps(found.json(), indent=1) + "\n", "--out")
+    points_path(out).unlink(missing_ok=True)
     print_profile(found, out)
 
 

@@ -1,8 +1,11 @@
 """Measure a pair's forward times on this machine over batch size, tokens and context, with the forward that the decoder uses."""
 
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import metadata
+from itertools import product
+from pathlib import Path
 from statistics import median
 from time import perf_counter, process_time
 from typing import Any
@@ -11,6 +14,14 @@ import numpy as np
 import torch
 
 from pipeline.latency.costs.forward_times import measure_forwards
+from pipeline.latency.costs.measured_points import (
+    MeasuredPoints,
+    Point,
+    point_key,
+    points_path,
+    read_points,
+    write_points,
+)
 from pipeline.latency.costs.profile import Profile
 from pipeline.latency.costs.surface import Surface
 from pipeline.progress import Progress
@@ -29,36 +40,59 @@ def measure_profile(
     prompts: Sequence[int],
     about: Mapping[str, Any],
     progress: Progress,
+    out: Path | None = None,
     repeats: int = 7,
 ) -> Profile:
     """Medians of `repeats` alternating passes after warm-up: at each of `batches` and `contexts`, target passes over 1 to
-    gammas + 1 tokens and draft passes over 1; prefills of both models for each prompt length in `prompts`."""
+    gammas + 1 tokens and draft passes over 1; prefills of both models for each prompt length in `prompts`.
+
+    With `out` every measurement is kept beside it at once (`measured_points.py`), and one that is there is not made again.
+    UsageError if what is there was measured under other conditions."""
     tokens = tuple(range(1, gammas + 2))
     forwards = choose_forward(target, vocabulary), choose_forward(draft, vocabulary)
     shape = (len(batches), len(tokens), len(contexts))
-    started, worked = perf_counter(), process_time()
-    target_BTC, draft_BC = np.empty(shape), np.empty((shape[0], shape[2]))
+    conditions = {**_environment(target), **about}
+    of = {**conditions, "max_gamma": gammas, "repeats": repeats}
+    kept = MeasuredPoints(about=of) if out is None else read_points(out, of)
+    if out is not None and kept.count:
+        progress.line(f"profile: going on after {kept.count} measurements in {points_path(out)}")
     with progress.track("profile", len(batches) * len(contexts) + len(prompts), "measurements") as track:
-        for row, batch in enumerate(batches):
-            for column, context in enumerate(contexts):
-                times = measure_forwards(*forwards, vocabulary, tokens, batch=batch, context=context, repeats=repeats)
-                target_BTC[row, :, column] = [times.target[count] for count in tokens]
-                draft_BC[row, column] = times.draft
-                track.advance(1)
-        prefill_P = []
-        for length in prompts:
-            prefill_P.append(sum(_prefill(forward, vocabulary, length, repeats) for forward in forwards))
+        for batch, context in product(batches, contexts):
+            if (key := point_key(batch, context)) not in kept.points:
+                with _timed(kept, out):
+                    times = measure_forwards(
+                        *forwards, vocabulary, tokens, batch=batch, context=context, repeats=repeats
+                    )
+                    kept.points[key] = Point(target={count: times.target[count] for count in tokens}, draft=times.draft)
             track.advance(1)
+        for length in prompts:
+            if length not in kept.prefills:
+                with _timed(kept, out):
+                    kept.prefills[length] = sum(_prefill(forward, vocabulary, length, repeats) for forward in forwards)
+            track.advance(1)
+    target_BTC, draft_BC = np.empty(shape), np.empty((shape[0], shape[2]))
+    for (row, batch), (column, context) in product(enumerate(batches), enumerate(contexts)):
+        point = kept.points[point_key(batch, context)]
+        target_BTC[row, :, column] = [point.target[count] for count in tokens]
+        draft_BC[row, column] = point.draft
+    prefill_P = np.array([kept.prefills[length] for length in prompts])
     return Profile(
         Surface(tuple(batches), tokens, tuple(contexts), target_BTC),
         Surface(tuple(batches), (1,), tuple(contexts), draft_BC[:, None, :]),
-        Surface((1,), tuple(prompts), (0,), np.array(prefill_P)[None, :, None]),
-        {
-            **_environment(target),
-            **_processor_share(target, perf_counter() - started, process_time() - worked),
-            **about,
-        },
+        Surface((1,), tuple(prompts), (0,), prefill_P[None, :, None]),
+        {**conditions, **_processor_share(target, kept.seconds, kept.worked)},
     )
+
+
+@contextmanager
+def _timed(kept: MeasuredPoints, out: Path | None) -> Iterator[None]:
+    """Adds up the time of a measurement, and writes what was measured."""
+    started, worked = perf_counter(), process_time()
+    yield
+    kept.seconds += perf_counter() - started
+    kept.worked += process_time() - worked
+    if out is not None:
+        write_points(out, kept)
 
 
 @torch.inference_mode()
@@ -77,7 +111,9 @@ def _prefill(forward: Forward, vocabulary: int, length: int, repeats: int) -> fl
 
 def _processor_share(model: Any, seconds: float, worked: float) -> dict[str, float]:
     """CPU share of this process (CPU only): all threads wait for the slowest, so another process slows every pass."""
-    return {"processor_share": worked / seconds / torch.get_num_threads()} if model.device.type == "cpu" else {}
+    if model.device.type != "cpu":
+        return {}
+    return {"processor_share": worked / seconds / torch.get_num_threads()}
 
 
 def _environment(model: Any) -> dict[str, Any]:
