@@ -5,16 +5,28 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from pipeline.commands.options import DEFAULT_STORE, ConfigPath, Overrides, StorePath
+from pipeline.commands.options import DEFAULT_STORE, Overrides, StorePath
 from pipeline.progress import say
 
 if TYPE_CHECKING:
     from pipeline.config.root import Config
     from pipeline.store.artifacts import Store
 
+_ConfigOrName = Annotated[
+    str,
+    typer.Argument(
+        metavar="CONFIG|NAME", help="The config, or the registered name of the draft: the config of its latest run."
+    ),
+]
+
 
 def promote(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="The id of the run whose draft waits for approval.")],
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN|NAME", help="The run whose draft waits for approval, or the registered name of the draft."
+        ),
+    ],
     store: StorePath = DEFAULT_STORE,
     force_promote: Annotated[
         bool, typer.Option("--force-promote", help="Approve the draft even if it was rolled back before.")
@@ -26,24 +38,27 @@ def promote(
     registered files are intact. Exit 3 if one of them fails, or if promote.approval_days have passed.
     """
     from pipeline.config.stored import run_config
-    from pipeline.handover.approval import approve_run
+    from pipeline.handover.approval import approve_run, waiting_run
     from pipeline.handover.notice import check_receiver
     from pipeline.handover.settle import handover
     from pipeline.progress import Progress
+    from pipeline.registry.named_config import find_config
+    from pipeline.registry.registry import naming, registered_name
     from pipeline.store.artifacts import Store
-    from pipeline.store.runs import require_run
+    from pipeline.store.runs import load_run
 
     where = Store(store)
-    record = require_run(where, run)
-    config = run_config(record)
+    record = load_run(where, run)
+    config = find_config(run, (), where, "no such run") if record is None else run_config(record)
     _require_registry(config, where)
     check_receiver(config.promote.notice)
     with handover(config, where, Progress()) as scope:
-        approve_run(scope, record, force_promote)
+        approve_run(scope, waiting_run(scope) if record is None else record, force_promote)
+    say(f"{registered_name(config)} is made of {naming(config)}")
 
 
 def rollback(
-    config: ConfigPath,
+    config: _ConfigOrName,
     overrides: Overrides = None,
     store: StorePath = DEFAULT_STORE,
     to: Annotated[
@@ -75,7 +90,7 @@ def rollback(
         say(f"dry run: {said}")
 
 
-def settle(config: ConfigPath, overrides: Overrides = None, store: StorePath = DEFAULT_STORE) -> None:
+def settle(config: _ConfigOrName, overrides: Overrides = None, store: StorePath = DEFAULT_STORE) -> None:
     """Bring link, records and notice in line with the champion.
 
     Promotion, approval and rollback do this themselves. Call it after one of them was interrupted or failed half-way, after the
@@ -94,7 +109,7 @@ def settle(config: ConfigPath, overrides: Overrides = None, store: StorePath = D
     say(f"{registered_name(read)}: {champion}; settled")
 
 
-def history(config: ConfigPath, overrides: Overrides = None, store: StorePath = DEFAULT_STORE) -> None:
+def history(config: _ConfigOrName, overrides: Overrides = None, store: StorePath = DEFAULT_STORE) -> None:
     """List who was champion or challenger, when, and why.
 
     Registrations for approval, approvals, promotions and rollbacks are listed, the oldest first.
@@ -123,8 +138,9 @@ def export(
     draft: Annotated[
         str | None,
         typer.Argument(
-            metavar="CONFIG|VERSION",
-            help="A config, whose champion is exported; NAME@ALIAS or NAME/VERSION; by default the champion of the latest run.",
+            metavar="CONFIG|NAME",
+            help="A config or a registered name, whose champion is exported; NAME@ALIAS or NAME/VERSION; by default the champion "
+            "of the latest run.",
         ),
     ] = None,
     variant: Annotated[
@@ -175,13 +191,14 @@ def export(
     say(f"{subject.label}: exported for {plan.facts.title} to {write_export(plan, progress)}")
 
 
-def _config_and_store(config: "Path", overrides: list[str] | None, store: "Path") -> "tuple[Config, Store]":
-    from pipeline.config.loading import load_config
+def _config_and_store(config: str, overrides: list[str] | None, store: "Path") -> "tuple[Config, Store]":
     from pipeline.progress import Progress
+    from pipeline.registry.named_config import find_config
     from pipeline.running.clear_text import clear_text_warnings
     from pipeline.store.artifacts import Store
 
-    read, where = load_config(config, overrides or []), Store(store)
+    where = Store(store)
+    read = find_config(config, overrides or [], where)
     _require_registry(read, where)
     for warning in clear_text_warnings(read, where):
         Progress().warn(warning)

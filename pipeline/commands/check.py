@@ -1,5 +1,6 @@
 """`understudy check`: the acceptance regression check of CI."""
 
+import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -113,7 +114,9 @@ def _compare(inputs: _Inputs, margin: float) -> "Comparison":
 
     path = inputs.baseline
     if not path.is_file():
-        raise UsageError(f"--baseline {path}: no such file; write it with --update-baseline")
+        raise UsageError(
+            f"--baseline {path}: no such file; write it from the draft to compare with: {_writing(inputs)}"
+        )
     before = _read(path)
     stored, settings = _open(inputs, before)
     from pipeline.examination.on_completions import conditions_of
@@ -124,6 +127,15 @@ def _compare(inputs: _Inputs, margin: float) -> "Comparison":
             "--update-baseline"
         )
     return compare(_examine(stored, inputs.draft, settings), before, margin)
+
+
+def _writing(inputs: _Inputs) -> str:
+    """The command that writes a baseline. The settings of a new one are those of a run."""
+    words = ["understudy", "check", inputs.run or "latest", "--draft", inputs.draft, "--baseline", str(inputs.baseline)]
+    words += [] if inputs.completions is None else ["--completions", str(inputs.completions)]
+    words += [] if inputs.store == DEFAULT_STORE else ["--store", str(inputs.store)]
+    words += ["--trust-remote-code"] if inputs.trust_remote_code else []
+    return shlex.join([*words, "--update-baseline"])
 
 
 def _read(baseline: Path) -> "Examined":
@@ -143,7 +155,7 @@ def _open(inputs: _Inputs, before: "Examined | None") -> "tuple[Artifact, Settin
         opened = Store(inputs.store)
         record = require_run(opened, inputs.run, needs=("generate",))
         where = where or find_built(opened, record, "generate").path
-    settings = _settings(before, record, inputs.trust_remote_code)
+    settings = _settings(inputs, before, record)
     from pipeline.examination.on_completions import open_completions  # loads torch: after every check that needs none
 
     return open_completions(where), settings
@@ -159,7 +171,7 @@ def _examine(stored: "Artifact", draft: str, settings: "Settings") -> "Examined"
         raise Refused(f"regression: {error}") from None
 
 
-def _settings(before: "Examined | None", record: "RunRecord | None", trust_remote_code: bool) -> "Settings":
+def _settings(inputs: _Inputs, before: "Examined | None", record: "RunRecord | None") -> "Settings":
     """The baseline says how a draft is examined; for a new baseline the run's config does."""
     from pipeline.config.stored import run_config
     from pipeline.errors import UsageError
@@ -167,14 +179,14 @@ def _settings(before: "Examined | None", record: "RunRecord | None", trust_remot
 
     config = None if record is None else run_config(record)
     device = "auto" if config is None else config.device
-    trusted = trust_remote_code or (config is not None and config.pair.trust_remote_code)
+    trusted = inputs.trust_remote_code or (config is not None and config.pair.trust_remote_code)
     if before is not None:
         settings, dtype = before.conditions.settings, before.conditions.dtype
     elif config is not None:
         settings, dtype = config.evaluate, config.pair.draft.dtype
     else:
         raise UsageError(
-            "--update-baseline: a new baseline takes its settings from a run; name RUN and its --store, or give a baseline file "
-            "that exists"
+            "--update-baseline: a new baseline takes its settings from a run; name it, and the --store that has it: "
+            + _writing(inputs)
         )
     return Settings(evaluate=settings, dtype=dtype, device=device, trust_remote_code=trusted)

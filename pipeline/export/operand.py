@@ -4,27 +4,28 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from pipeline.config.loading import load_config
 from pipeline.config.quantize import Variant
 from pipeline.config.root import Config
 from pipeline.config.stored import run_config
 from pipeline.errors import UsageError
 from pipeline.export.subject import Subject, registered_subject
+from pipeline.registry.named_config import find_config
 from pipeline.registry.registry import registry_for
 from pipeline.running.operands import registered_draft
 from pipeline.store.artifacts import Store
 from pipeline.store.runs import require_run
 
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _VERSION = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(@(?P<alias>[a-z]+|\d+)|/(?P<version>\d+))")
 
 
 def find_subject(
     given: str | None, store: Store, variant: Variant | None, require_registry: Callable[[Config, Store], None]
 ) -> Subject:
-    """`given`: a config file, NAME@ALIAS or NAME/VERSION; None: the champion that the store's latest run compared with or made.
-    UsageError if it names no draft."""
-    if given is None or Path(given).expanduser().is_file():
-        config = _latest(store) if given is None else load_config(Path(given).expanduser())
+    """`given`: a config file, NAME, NAME@ALIAS or NAME/VERSION; None: the champion that the store's latest run compared with or
+    made. UsageError if it names no draft."""
+    if given is None or Path(given).expanduser().is_file() or _NAME.fullmatch(given):
+        config = _latest(store) if given is None else find_config(given, (), store)
         require_registry(config, store)
         registry = registry_for(config, store)
         champion = registry.champion()
@@ -33,7 +34,7 @@ def find_subject(
         return registered_subject(store, registry, champion, variant)
     found = _VERSION.fullmatch(given)
     if found is None:
-        raise UsageError(f"{given}: no such config file, and no version; give CONFIG, NAME@champion or NAME/VERSION")
+        raise UsageError(f"{given}: no such config file, and no version; give CONFIG, NAME, NAME@ALIAS or NAME/VERSION")
     return registered_subject(
         store, *registered_draft(found["name"], found["alias"] or found["version"], store), variant
     )

@@ -13,7 +13,7 @@ from pipeline.registry.history import NONE
 from pipeline.registry.person import acting_person
 from pipeline.registry.registry import Registry
 from pipeline.store.artifacts import Store
-from pipeline.store.runs import RunRecord, find_built
+from pipeline.store.runs import RunRecord, find_built, load_run
 
 
 def approve_run(scope: Handover, record: RunRecord, force_promote: bool) -> None:
@@ -37,6 +37,24 @@ def approve_run(scope: Handover, record: RunRecord, force_promote: bool) -> None
         entry = registry.entry()
     digest = entry.version(entry.champion).digest
     finish(scope, entry, f"{registry.name}: version {entry.champion} is champion (draft {digest})")
+
+
+def waiting_run(scope: Handover) -> RunRecord:
+    """The run whose draft waits for approval. UsageError if none does, or if the store lacks that run."""
+    registry = scope.registry
+    entry = recovered_entry(scope)
+    if not entry.challenger:
+        raise UsageError(
+            f"{registry.name}: no draft waits for approval; the next run that passes its gate registers one"
+        )
+    run = entry.version(entry.challenger).run
+    record = load_run(scope.store, run)
+    if record is None:
+        raise UsageError(
+            f"{registry.name} version {entry.challenger}: run {run}, which registered it, is not in {scope.store.root}; name the "
+            "--store that holds it"
+        )
+    return record
 
 
 def approval_command(run: str, store: Path, force_promote: bool) -> str:
@@ -75,4 +93,4 @@ def _require_allowed(registry: Registry, found: Proposed, expected: str, force_p
     if (
         found.challenger != found.version and not found.rolled_back
     ):  # one that was rolled back is no challenger any more
-        raise Refused(f"{draft} is not the challenger; that is {found.challenger or NONE}")
+        raise Refused(f"{draft} is not the challenger; that is {found.challenger or NONE}; approve its run")

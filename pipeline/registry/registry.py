@@ -43,6 +43,16 @@ def registered_name(config: Config) -> str:
     return name
 
 
+def naming(config: Config) -> str:
+    """From which keys of the config `registered_name` is made, in words."""
+    first = "the last part of pair.target.source"
+    if config.pair.target.is_served:
+        first = "generate.server.model"
+    if config.promote.target_name:
+        first = "promote.target_name"
+    return f"{first}, then -draft" + (", then -- and promote.deployment" if config.promote.deployment else "")
+
+
 _registries: dict[tuple[str, str], "Registry"] = {}
 
 

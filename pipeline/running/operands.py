@@ -3,7 +3,7 @@ completions."""
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pipeline.acceptance.baseline import Conditions, Examined, read_baseline
@@ -23,7 +23,7 @@ from pipeline.registry.registry import Registry, registry_for
 from pipeline.running.tasks import UNQUANTIZED
 from pipeline.store.artifacts import Artifact, Store
 from pipeline.store.files import read_user_json
-from pipeline.store.runs import RunRecord, find_built, list_runs, require_run
+from pipeline.store.runs import RunRecord, find_built, is_built, list_runs, load_run, require_run
 
 _REGISTERED = re.compile(rf"(?P<name>[^/@]+)@(?P<which>{CHAMPION}|{PREVIOUS}|{CHALLENGER}|\d+)")
 _FORMS = "a run, NAME@champion, NAME@VERSION, a model directory, org/name@revision or a baseline file"
@@ -59,7 +59,7 @@ def find_operand(text: str, store: Store) -> Operand:
     if path.is_dir() or "/" in text:
         return Operand(label=text, draft=text)
     if found := _REGISTERED.fullmatch(text):
-        return Operand(label=text, draft=str(_registered(found["name"], found["which"], store)))
+        return _registered(text, found["name"], found["which"], store)
     if text != "latest" and text not in list_runs(store):
         raise UsageError(f"{text}: not known in {store.root}; give {_FORMS}")
     return _of_run(store, require_run(store, text, needs=("generate", "evaluate/candidate")))
@@ -70,7 +70,10 @@ def examine_operands(operands: Sequence[Operand], completions: Path | None, trus
     examined again. UsageError if there are none, or for a baseline that was made under other conditions."""
     where = completions or next((one.completions for one in operands if one.completions is not None), None)
     if where is None:
-        raise UsageError("no completions to compare on; give --completions DIR, or a run as A or B")
+        raise UsageError(
+            "no completions to compare on: neither A nor B is a run of this store, or a draft that one has trained; give "
+            "--completions DIR (`understudy show` prints that of a run), or a run as A or B"
+        )
     stored = open_completions(where)
     settings = Settings(
         evaluate=next((one.settings for one in operands if one.settings is not None), EvaluateConfig()),
@@ -121,10 +124,16 @@ def _of_run(store: Store, record: RunRecord) -> Operand:
     )
 
 
-def _registered(name: str, which: str, store: Store) -> Path:
-    """The files of a registered draft."""
+def _registered(text: str, name: str, which: str, store: Store) -> Operand:
+    """A registered draft, with the completions and the examination of the run that trained it, where this store has them."""
     registry, draft = registered_draft(name, which, store)
-    return registry.fetch(draft, store.root / "champions" / draft.digest)
+    files = str(registry.fetch(draft, store.root / "champions" / draft.digest))
+    record = load_run(store, draft.run) if draft.run else None
+    if record is not None and all(is_built(store, record, job) for job in ("generate", "evaluate/candidate")):
+        of_run = _of_run(store, record)
+        known = of_run.examined if of_run.examined is not None and of_run.examined.digest == draft.digest else None
+        return replace(of_run, label=text, draft=files, examined=known)
+    return Operand(label=text, draft=files)
 
 
 def registered_draft(name: str, which: str, store: Store) -> tuple[Registry, RegisteredDraft]:
@@ -140,6 +149,6 @@ def registered_draft(name: str, which: str, store: Store) -> tuple[Registry, Reg
     held = {alias: one.version for one in registry.versions() for alias in (*one.aliases, one.version)}
     if which not in held:
         raise UsageError(
-            f"{name}@{which}: no such version or alias in {location.uri}; it has {', '.join(held) or 'none'}"
+            f"{name}@{which}: no such version or alias in {location.uri}; it has {', '.join(held) or 'none'}; name one of them"
         )
     return registry, registry.champion_at(held[which])

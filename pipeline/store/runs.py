@@ -190,14 +190,17 @@ def require_run(store: Store, run_id: str | None, needs: Collection[str] = ()) -
             f"{store.root}: no runs here yet; start one with `understudy run CONFIG` or name another --store"
         )
     if run_id not in (None, "latest"):
-        raise UsageError(f"run {run_id}: not in {store.root}; the latest is {known[-1].id}")
+        raise UsageError(
+            f"run {run_id}: not in {store.root}; the latest is {known[-1].id}; `understudy runs` lists them"
+        )
     for record in reversed(known):
-        if all(_has_built(store, record, job_id) for job_id in needs):
+        if all(is_built(store, record, job_id) for job_id in needs):
             return record
     raise UsageError(f"{store.root}: no run here has built {', '.join(needs)}; finish one with `understudy run`")
 
 
-def _has_built(store: Store, record: RunRecord, job_id: str) -> bool:
+def is_built(store: Store, record: RunRecord, job_id: str) -> bool:
+    """Whether the store has the artifact of the run's job `job_id`."""
     entry = record.jobs.get(job_id)
     return entry is not None and store.directory(entry.stage, entry.key).is_dir()
 

@@ -227,9 +227,9 @@ def test_a_run_waits_for_its_approval_from_the_command_line(loop: Place) -> None
     ended = loop.understudy("run", SMOKE, *by_hand, "--run", "proposal")
     waiting = loop.registry()["reference-draft--hand"]["aliases"]
     wrong = [loop.understudy("champion", "promote", run) for run in ("nowhere", RUN)]
-    approved = loop.understudy("champion", "promote", "proposal", MLFLOW_TRACKING_USERNAME="ann")
+    approved = loop.understudy("champion", "promote", "reference-draft--hand", MLFLOW_TRACKING_USERNAME="ann")
     again = loop.understudy("champion", "promote", "proposal")
-    history = loop.understudy("champion", "history", SMOKE, *by_hand, COLUMNS="200")
+    history = loop.understudy("champion", "history", "reference-draft--hand", COLUMNS="200")
     shown = loop.understudy("show", "proposal")
 
     assert (0, {"challenger": "1"}) == (ended.code, waiting), ended.err
@@ -238,7 +238,10 @@ def test_a_run_waits_for_its_approval_from_the_command_line(loop: Place) -> None
     assert [2, 0] == [one.code for one in wrong], wrong[
         1
     ].err  # the first run's draft is the champion of its own deployment
-    assert "run nowhere: not in" in wrong[0].complaint
+    assert "nowhere: no such run, and no run in" in wrong[0].complaint
+    assert (
+        "reference-draft--hand is made of the last part of pair.target.source, then -draft, then -- and" in approved.out
+    )
     assert (0, 0, {"champion": "1"}) == (approved.code, again.code, loop.registry()["reference-draft--hand"]["aliases"])
     assert "reference-draft--hand: version 1 is champion" in approved.out
     assert ["register", "approve"] == re.findall(r"register|approve", history.out)

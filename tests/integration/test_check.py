@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -137,7 +138,10 @@ def test_a_new_baseline_takes_its_settings_from_a_run(smoke: Smoke, tmp_path: Pa
     ended = smoke.place.understudy("check", "--draft", smoke.place.artifact("distill"), *line)
 
     assert 2 == ended.code, ended.err
-    assert "a new baseline takes its settings from a run; name RUN and its --store" in ended.complaint
+    assert (
+        "takes its settings from a run; name it, and the --store that has it: understudy check latest"
+        in ended.complaint
+    )
 
 
 def test_completions_of_another_target_are_refused(smoke: Smoke, baseline: tuple[Path, Ended]) -> None:
@@ -259,11 +263,15 @@ def test_a_margin_is_a_share(smoke: Smoke, baseline: tuple[Path, Ended]) -> None
 
 
 def test_missing_baseline_is_bad_usage(smoke: Smoke, tmp_path: Path) -> None:
-    """A missing baseline exits 2 before any model is loaded, and the error says how to write one."""
+    """A missing baseline exits 2 before any model is loaded, and the error has the command that writes one."""
     path = tmp_path / "none.json"
     ended, code, imported = smoke.place.spied("check", "--draft", smoke.place.artifact("distill"), "--baseline", path)
     assert (2, []) == (code, imported), ended.err
-    assert f"--baseline {path}: no such file; write it with --update-baseline" == ended.complaint
+    start = f"--baseline {path}: no such file; write it from the draft to compare with: "
+    assert ended.complaint.startswith(start)
+    command = shlex.split(ended.complaint.removeprefix(start))
+    written = smoke.place.understudy(*command[1:], store=False)
+    assert (0, True) == (written.code, path.is_file()), written.err
 
 
 def test_a_file_that_cannot_be_written_is_bad_usage(smoke: Smoke, baseline: tuple[Path, Ended], tmp_path: Path) -> None:
@@ -336,5 +344,5 @@ def test_the_pytest_plugin_calls_the_real_command(smoke: Smoke, baseline: tuple[
 
     assert 1 == ended.returncode, ended.stdout + ended.stderr
     assert "1 failed, 1 passed" in ended.stdout
-    gone = f"understudy check: --baseline {tmp_path}/gone.json: no such file; write it with --update-baseline"
-    assert gone in ended.stdout.splitlines()
+    gone = f"understudy check: --baseline {tmp_path}/gone.json: no such file; write it from the draft to compare with: "
+    assert any(line.startswith(gone) for line in ended.stdout.splitlines())
