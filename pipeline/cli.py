@@ -26,6 +26,7 @@ from pipeline.commands.plan import plan
 from pipeline.commands.probe import probe
 from pipeline.commands.profile import profile
 from pipeline.commands.run import run
+from pipeline.commands.runs import runs
 from pipeline.commands.show import show
 from pipeline.commands.stage import stage
 from pipeline.commands.store import gc, sync
@@ -60,7 +61,7 @@ def _options(
     """Options of no command."""
 
 
-for command in (init, plan, run, stage, show, compare, probe, decode, profile, check, doctor):
+for command in (init, plan, run, stage, runs, show, compare, probe, decode, profile, check, doctor):
     app.command()(command)
 
 

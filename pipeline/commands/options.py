@@ -24,6 +24,14 @@ ForcePromote = Annotated[
         help="Promote the draft even if it was rolled back or not approved in time. The promotion rules still apply.",
     ),
 ]
+EvenIfRefused = Annotated[
+    bool,
+    typer.Option(
+        "--even-if-refused",
+        help="Go on where the gate must refuse the draft, such as with too few examination prompts; by default that is an error "
+        "before anything is generated.",
+    ),
+]
 TargetName = Annotated[
     str,
     typer.Option("--target", metavar="T", help="The target model: a local directory, org/name or org/name@revision."),

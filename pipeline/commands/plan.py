@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.commands.options import DEFAULT_STORE, ConfigPath, JsonOption, Overrides, StorePath
+from pipeline.commands.options import DEFAULT_STORE, ConfigPath, EvenIfRefused, JsonOption, Overrides, StorePath
 from pipeline.progress import say, say_json
 
 
@@ -16,27 +16,31 @@ def plan(
         bool, typer.Option("--measure", help="Also estimate the time, disk and memory of each job from two small runs.")
     ] = False,
     as_json: JsonOption = False,
+    even_if_refused: EvenIfRefused = False,
 ) -> None:
     """Estimate what a run costs before it starts.
 
-    Prints upper bounds of prompts, target tokens and bytes. With --measure, also the time, disk and memory of each job.
+    Prints upper bounds of prompts, target tokens and bytes. With --measure, also the time, disk and memory of each job. Exit 2 if
+    no prompt can be used, or if the gate must refuse for too few of them.
     """
     import dataclasses
 
     from pipeline.config.loading import load_config
     from pipeline.planning.forecast import forecast, last_learning_curve
-    from pipeline.planning.local_pair import check_local_pair
     from pipeline.planning.trial_runs import measure as measure_trials
     from pipeline.progress import Progress
     from pipeline.report.plan import print_forecast, print_measured
+    from pipeline.running.local_pair import check_local_pair
+    from pipeline.running.prompt_survey import require_prompts
     from pipeline.store.artifacts import Store
 
     resolved, notes = check_local_pair(load_config(config, set_ or ()))
-    kept = Store(store)
+    kept, progress = Store(store), Progress()
     found, curve = forecast(resolved), last_learning_curve(kept, resolved.name)
     if not as_json:
         print_forecast(found, curve, notes)
-    measured = measure_trials(resolved, found, kept, Progress()) if measure else None
+    require_prompts(resolved, progress, even_if_refused)
+    measured = measure_trials(resolved, found, kept, progress) if measure else None
     if as_json:
         figures = {**dataclasses.asdict(found), "learning_curve": curve, "notes": notes}
         figures["measured"] = dataclasses.asdict(measured) if measured else None

@@ -114,7 +114,7 @@ def probe(
         convention=convention, draft_sampling=draft_sampling, gamma=min(5, max_gamma), max_gamma=max_gamma
     )
     columns = {"prompt_field": prompt_field, "messages_field": messages_field, "domain_field": domain_field}
-    asked = _Asked(prompts and named_source(prompts, columns), completions, count, max_new_tokens, chat)
+    asked = _Asked(named_source(prompts, columns) if prompts else None, completions, count, max_new_tokens, chat)
     found, notes = _examine(pair, asked, sampling, settings, cost_ratio)
     _print(found, notes, sampling, settings, cost_ratio, as_json)
 

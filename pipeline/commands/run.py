@@ -4,13 +4,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.commands.options import DEFAULT_STORE, ConfigPath, ForcePromote, Overrides, StorePath
+from pipeline.commands.options import DEFAULT_STORE, ConfigPath, EvenIfRefused, ForcePromote, Overrides, StorePath
 from pipeline.errors import UsageError
-from pipeline.progress import say, say_block
 from pipeline.running.stage_list import STAGE_NAMES
 
 if TYPE_CHECKING:
     from pipeline.config.root import Config
+    from pipeline.store.artifacts import Store
 
 
 def run(
@@ -29,12 +29,16 @@ def run(
         typer.Option("--verify", help="Hash every input file and every reused file again."),
     ] = False,
     force_promote: ForcePromote = False,
+    even_if_refused: EvenIfRefused = False,
     dry_run: Annotated[
         bool,
         typer.Option(
             "--dry-run",
-            help="Print the resolved config and the jobs, check that the inputs exist, and run nothing.",
+            help="Print which jobs would be built and which reused, check the inputs, and run nothing.",
         ),
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="With --dry-run: also print the resolved config and what each job reads.")
     ] = False,
 ) -> None:
     """Run the stages from pair to promote. Artifacts that are in the store are reused."""
@@ -45,13 +49,17 @@ def run(
     for option, name in (("--from", from_), ("--until", until)):
         if name not in STAGE_NAMES:
             raise UsageError(f"{option} {name}: not a stage; the stages are {', '.join(STAGE_NAMES)}")
+    if verbose and not dry_run:
+        raise UsageError("--verbose: works only with --dry-run; leave it out")
     if STAGE_NAMES.index(from_) > STAGE_NAMES.index(until):
-        raise UsageError(f"--from {from_} comes after --until {until}")
+        raise UsageError(f"--from {from_} comes after --until {until}; swap them")
     resolved = load_config(config, set_ or ())
     tracking_location(resolved, Store(store))  # an address with credentials is refused before anything is done
     if dry_run:
-        _dry_run(resolved)
+        _dry_run(resolved, Store(store), even_if_refused, verbose)
         return
+    from dataclasses import replace
+
     from pipeline.commands.stage_runs import stage_runs
     from pipeline.handover.difference import report_difference
     from pipeline.handover.notice import check_receiver
@@ -65,25 +73,30 @@ def run(
 
     check_receiver(resolved.promote.notice)
     target, progress = Store(store), Progress()
-    record = begin(resolved, target, run_id, progress, verify)
+    go_on = even_if_refused or STAGE_NAMES.index(until) < STAGE_NAMES.index("gate")  # then the gate is not asked
+    record = begin(resolved, target, run_id, progress, verify, go_on)
     progress.line(f"run {record.id} in {target.root}")
-    runner = Runner(target, record, progress, stage_runs(), render_page, verify, force_promote)
+    runner = Runner(target, record, progress, stage_runs(), render_page, verify, force_promote, go_on)
     report_difference(resolved, target, progress)
     try:
         runner.run(from_, until)
         if until == STAGE_NAMES[-1]:
             settle(resolved, target, progress)
     finally:
-        print_summary(summarise(target, record))
+        # Whoever reads it has the reason of a failure on the last line, from the error itself.
+        print_summary(replace(summarise(target, record), failure=""))
 
 
-def _dry_run(given: "Config") -> None:
+def _dry_run(given: "Config", store: "Store", even_if_refused: bool, verbose: bool) -> None:
     """Prints before it checks, so that a config with a mistake is printed too. A local pair decides some of the jobs."""
     from pipeline.errors import UnderstudyError
-    from pipeline.escaping.yaml import yaml_text
-    from pipeline.planning.local_pair import check_local_pair
+    from pipeline.progress import Progress
+    from pipeline.report.dry_run import print_config, print_jobs
     from pipeline.running.inputs import require_inputs
     from pipeline.running.jobs import expand
+    from pipeline.running.local_pair import check_local_pair
+    from pipeline.running.preview import preview
+    from pipeline.running.prompt_survey import require_prompts
 
     mistake, notes, resolved = None, list[str](), given
     try:
@@ -91,16 +104,9 @@ def _dry_run(given: "Config") -> None:
         resolved, notes = check_local_pair(given)
     except UnderstudyError as error:
         mistake = error
-    say_block(yaml_text(resolved.model_dump(mode="json")))
-    say("---", "# jobs in execution order, and what each reads")
-    say(
-        "# JOB#PART is a part of a job's output; pair#shared: vocabulary, stop tokens and context that both models have"
-    )
-    say("# outside#NAME is an input that no job makes")
-    for job in expand(resolved, {}):
-        inputs = dict.fromkeys(job.reads.values())  # promote may read one draft under two names
-        say(f"# {job.id}: reads {', '.join(inputs) or 'nothing'}")
-    for note in notes:
-        say(f"# {note}")
+    if verbose:
+        print_config(resolved, expand(resolved, {}))
     if mistake is not None:
         raise mistake
+    print_jobs(preview(resolved, store), notes, store.root)
+    require_prompts(resolved, Progress(), even_if_refused)

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.commands.options import DEFAULT_STORE, ConfigPath, ForcePromote, Overrides, StorePath
+from pipeline.commands.options import DEFAULT_STORE, ConfigPath, EvenIfRefused, ForcePromote, Overrides, StorePath
 from pipeline.errors import UsageError
 from pipeline.running.stage_list import STAGE_NAMES
 
@@ -18,6 +18,7 @@ def stage(
     set_: Overrides = None,
     store: StorePath = DEFAULT_STORE,
     force_promote: ForcePromote = False,
+    even_if_refused: EvenIfRefused = False,
 ) -> None:
     """Run one stage of a run. The stages before it must be finished. A scheduler calls this once a stage."""
     from pipeline.commands.stage_runs import stage_runs
@@ -38,8 +39,16 @@ def stage(
         raise UsageError(f"--run {run_id}: no such run in {target.root}; the first stage, {STAGE_NAMES[0]}, creates it")
     resolved = load_config(config, set_ or ())
     check_receiver(resolved.promote.notice)
-    record = begin(resolved, target, run_id, progress)
-    runner = Runner(target, record, progress, stage_runs(), render_page, force_promote=force_promote)
+    record = begin(resolved, target, run_id, progress, even_if_refused=even_if_refused)
+    runner = Runner(
+        target,
+        record,
+        progress,
+        stage_runs(),
+        render_page,
+        force_promote=force_promote,
+        even_if_refused=even_if_refused,
+    )
     runner.run(name, name)
     if name == STAGE_NAMES[-1]:
         settle(resolved, target, progress)

@@ -5,18 +5,16 @@ Holds one batch of texts in memory. Does not depend on duplicates or splits.
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import TextIO
+from typing import Protocol, TextIO
 
 from pipeline.config.corpus import DOMAIN_FIELD, CorpusConfig, PromptSource
 from pipeline.corpus.answer_store import StoredAnswer
-from pipeline.corpus.answers import UnusableAnswer, parse_answer
+from pipeline.corpus.answers import LoggedAnswer, UnusableAnswer, parse_answer
 from pipeline.corpus.readers import Row, SourceReader
-from pipeline.corpus.rendering import Renderer
-from pipeline.corpus.row_buffer import RowBuffer
 from pipeline.corpus.rows import BadRow, ParsedPrompt, parse_row
 from pipeline.corpus.traffic import Traffic
 from pipeline.errors import UsageError
@@ -61,32 +59,58 @@ class RowCounts:
             setattr(self, one.name, mine + theirs)
 
 
+class Rendering(Protocol):
+    """Prompts to token ids, as `Renderer` does it."""
+
+    def text(self, prompt: ParsedPrompt) -> tuple[str, bool]: ...
+
+    def token_ids(self, texts: Sequence[tuple[str, bool]]) -> list[list[int]]: ...
+
+    def bare_ids(self, texts: Sequence[str]) -> list[list[int]]: ...
+
+    def answer_ids(self, prompt: ParsedPrompt, ids: Sequence[int], answer: LoggedAnswer) -> StoredAnswer: ...
+
+
+class Rows(Protocol):
+    """Takes the accepted rows, as `RowBuffer` does."""
+
+    def add(
+        self,
+        source: int,
+        prompts: list[ParsedPrompt],
+        tokens: list[list[int]],
+        bare: list[list[int]],
+        answers: Sequence[StoredAnswer | None],
+    ) -> None: ...
+
+
 def read_sources(
     config: CorpusConfig,
-    paths: list[Path],
-    renderer: Renderer,
-    buffer: RowBuffer,
+    paths: Sequence[Path | None],
+    renderer: Rendering,
+    buffer: Rows,
     rejects: Path,
     progress: Progress,
     today: date | None = None,
 ) -> RowCounts:
     """Read the rows of every source, render and tokenise them, and add the usable prompts to `buffer`.
 
-    `paths` are the files of `config.sources`, in their order. Rows that are malformed, too long or too short are written to the
-    file `rejects`, one JSON object per line. `today`: the day on which the run began, for sources with a window. Returns the
-    counts of all sources together. UsageError for a source that is empty, has a larger share of malformed rows than
-    `config.max_rejected_share`, or contains no prompt.
+    `paths` are the files of `config.sources`, in their order; None: the source is not read. Rows that are malformed, too long or
+    too short are written to the file `rejects`, one JSON object per line. `today`: the day on which the run began, for sources
+    with a window. Returns the counts of all sources together. UsageError for a source that is empty, has a larger share of
+    malformed rows than `config.max_rejected_share`, or contains no prompt.
     """
     readers = [
-        SourceReader(number, source, path)
+        (number, source, SourceReader(number, source, path))
         for number, (source, path) in enumerate(zip(config.sources, paths, strict=True))
+        if path is not None
     ]
     counts = RowCounts()
     with (
         rejects.open("w", encoding="utf-8") as stream,
-        progress.track("corpus", sum(reader.total() for reader in readers), "rows") as track,
+        progress.track("corpus", sum(reader.total() for _, _, reader in readers), "rows") as track,
     ):
-        for number, (reader, source) in enumerate(zip(readers, config.sources, strict=True)):
+        for number, source, reader in readers:
             _say_columns(reader, source, progress)
             traffic = Traffic(reader, reader.source, today or datetime.now(UTC).date())
             source_pass = _SourcePass(number, reader, traffic, config, renderer, buffer, stream)
@@ -113,8 +137,8 @@ class _SourcePass:
         reader: SourceReader,
         traffic: Traffic,
         config: CorpusConfig,
-        renderer: Renderer,
-        buffer: RowBuffer,
+        renderer: Rendering,
+        buffer: Rows,
         rejects: TextIO,
     ) -> None:
         self.number, self.reader, self.source, self.config = number, reader, reader.source, config
@@ -139,9 +163,11 @@ class _SourcePass:
             if counts.older:
                 raise UsageError(
                     f"{path}: no prompts: all {counts.older:,} rows are older than corpus.sources.{self.number}.since = "
-                    f"{self.source.since}"
+                    f"{self.source.since}; widen the window"
                 )
-            raise UsageError(f"{path}: no prompts: the file is empty")
+            raise UsageError(
+                f"{path}: no prompts: the file is empty; add prompts, or name another in corpus.sources.{self.number}.path"
+            )
         share = counts.rejected / counts.rows
         if share > self.config.max_rejected_share:
             raise UsageError(
@@ -159,13 +185,19 @@ class _SourcePass:
                 f"{counts.too_short:,} shorter than corpus.min_prompt_tokens = {self.config.min_prompt_tokens}"
             )
             rejected = f", {counts.rejected:,} rejected, the first: {self.first_rejects[0]}" if counts.rejected else ""
-            raise UsageError(f"{path}: no prompt was accepted of {counts.rows:,}: {lengths}{rejected}")
+            raise UsageError(
+                f"{path}: no prompt was accepted of {counts.rows:,}: {lengths}{rejected}; change these limits, or the prompts"
+            )
 
     def _remedy(self) -> str:
         """What to do about the reason that most malformed rows have."""
         (reason, _), *_ = self.counts.reasons.most_common(1)
         known = REMEDIES.get(reason)
-        return f"; {known.format(source=f'corpus.sources.{self.number}')}" if known else ""
+        return (
+            f"; {known.format(source=f'corpus.sources.{self.number}')}"
+            if known
+            else "; mend the rows, or raise that share"
+        )
 
     def warn(self, progress: Progress) -> None:
         """Name the first malformed rows, which are not used."""

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from pipeline.config.loading import load_config
 from pipeline.config.quantize import Variant
 from pipeline.config.root import Config
 from pipeline.config.stored import run_config

@@ -38,6 +38,8 @@ class Forecast:
 
     rows: int
     prompts: dict[str, int]  # by split
+    new_tokens: int  # of a completion
+    lookahead: int  # further tokens of a completion of an examination prompt
     bytes_per_token: int
     generate: list[GenerationForecast]
     training_steps: int  # optimiser steps of all trainings
@@ -63,6 +65,8 @@ def forecast(config: Config) -> Forecast:
     return Forecast(
         rows=rows,
         prompts=prompts,
+        new_tokens=config.generate.max_new_tokens,
+        lookahead=config.generate.lookahead,
         bytes_per_token=bytes_per_token,
         generate=generate,
         training_steps=steps,

@@ -24,6 +24,10 @@ def print_forecast(found: "Forecast", curve: Mapping[str, Any] | None, notes: Se
             f"{asked.stored_bytes / 1e6:,.1f} MB on disk ({found.bytes_per_token} bytes per token)"
         )
     out.text(
+        f"target tokens: {found.new_tokens:,} for each completion (generate.max_new_tokens), and {found.lookahead:,} more for "
+        "those of examination prompts (generate.lookahead), because some engines draft past the end"
+    )
+    out.text(
         "completions: one for each train or dev prompt; for each examination prompt one sampled as in `sampling` and one greedy "
         "(more with generate.train_temperatures and generate.examination_samplings)"
     )

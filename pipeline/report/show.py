@@ -42,6 +42,8 @@ def print_summary(summary: Summary) -> None:
         out.text(summary.failure, indent=2)
     if summary.decision:
         _print_verdict(out, summary.decision, summary.promotion)
+    if summary.promotion:
+        out.text(f"  {summary.promotion['name']} is made of {summary.naming}", indent=2)
     if summary.drafts:
         out.line()
         _print_drafts(out, summary)
@@ -59,6 +61,8 @@ def print_summary(summary: Summary) -> None:
         out.line(
             f"to predict latency: understudy latency predict --costs PROFILE --acceptance {shlex.quote(summary.examination)}"
         )
+    if summary.page:
+        out.line(f"review page: {summary.page}")
     if summary.mlflow:
         out.line(f"MLflow: {summary.mlflow}")
     if summary.decision and summary.decision.speed:

@@ -10,12 +10,13 @@ from pipeline.config.stored import run_config
 from pipeline.distillation.learning_curve import CURVE
 from pipeline.judgement.decision_file import recorded_decision
 from pipeline.judgement.schema import BriefDecision
-from pipeline.registry.tracking import ui_link
+from pipeline.registry.registry import naming
+from pipeline.registry.tracking import PAGE, ui_link
 from pipeline.running.jobs import expand
 from pipeline.store.artifacts import Artifact, Store
 from pipeline.store.files import read_json
 from pipeline.store.run_state import state_of
-from pipeline.store.runs import RunRecord
+from pipeline.store.runs import RunRecord, run_directory
 
 _SHOWN = ("pair", "distill", "evaluate")
 _DIRECTORIES = {"pair": "target", "distill": "draft", "generate": "completions"}
@@ -61,6 +62,8 @@ class Summary:
     directories: dict[str, str]  # arguments of `probe`, `decode` and `check`: target, draft, completions
     examination: str | None  # argument of `latency`: the candidate's examination
     failure: str  # the job that failed and why; empty if none did
+    naming: str = ""  # from which keys of the config the registered name is made; empty before a promotion
+    page: str | None = None  # the path of the review page
 
 
 def summarise(store: Store, record: RunRecord) -> Summary:
@@ -108,6 +111,8 @@ def summarise(store: Store, record: RunRecord) -> Summary:
         directories=directories,
         examination=examination,
         failure=record.failure,
+        naming=naming(run_config(record)) if promotion else "",
+        page=str(page) if (page := run_directory(store, record.id) / PAGE).is_file() else None,
     )
 
 

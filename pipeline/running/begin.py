@@ -1,26 +1,40 @@
 """Begins a run, or goes on with one: pins its outside inputs and looks up the champion."""
 
 from collections.abc import Mapping
+from datetime import date
 
 from pipeline.config.root import Config
 from pipeline.errors import RegistryUnavailable, UnderstudyError, UsageError
 from pipeline.progress import Progress
 from pipeline.registry.registry import Registry, registry_for
+from pipeline.running import certain_refusals
 from pipeline.running.abandoned import close_abandoned
+from pipeline.running.certain_refusals import stop_or_warn
 from pipeline.running.clear_text import clear_text_warnings
 from pipeline.running.inputs import resolve_inputs
+from pipeline.running.jobs import expand
+from pipeline.running.local_pair import check_local_pair
+from pipeline.running.prompt_survey import require_prompts
 from pipeline.store.artifacts import Store
 from pipeline.store.processes import sign_life
 from pipeline.store.runs import GC_LOCK, OutsideInput, RunRecord, load_run, new_run_id, read_runs, run_directory
 from pipeline.store.times import utc_after, utc_now
 
 
-def begin(config: Config, store: Store, run_id: str | None, progress: Progress, verify: bool = False) -> RunRecord:
+def begin(
+    config: Config,
+    store: Store,
+    run_id: str | None,
+    progress: Progress,
+    verify: bool = False,
+    even_if_refused: bool = False,
+) -> RunRecord:
     """A new record with its outside inputs pinned, or the existing one called `run_id`.
 
     An existing run keeps its pinned inputs. Only the champion is looked up again, because the registry may have changed.
-    `verify`: hash the inputs instead of trusting remembered digests.
-    Raises UsageError if `run_id` exists with another config, or if a pinned input has changed since.
+    `verify`: hash the inputs instead of trusting remembered digests. `even_if_refused`: go on where the gate must refuse.
+    Raises UsageError if `run_id` exists with another config, if a pinned input has changed since, or for a new run that cannot
+    work; then nothing is recorded.
     """
     for warning in clear_text_warnings(config, store):
         progress.warn(warning)
@@ -28,6 +42,9 @@ def begin(config: Config, store: Store, run_id: str | None, progress: Progress, 
     record = load_run(store, run_id) if run_id is not None else None
     given = config.model_dump(mode="json")
     inputs = resolve_inputs(config, store, verify)
+    stop_or_warn(certain_refusals.of_config(config), progress, even_if_refused)
+    if record is None and not _has_pair(config, inputs, store):
+        _check_before_paying(config, inputs, progress, even_if_refused)
     if record is None:
         record = RunRecord(
             id=run_id if run_id is not None else new_run_id(config.name),
@@ -63,6 +80,22 @@ def _created(store: Store) -> str:
         return now
 
 
+def _has_pair(config: Config, inputs: Mapping[str, OutsideInput], store: Store) -> bool:
+    pair = expand(config, inputs)[0]
+    digests = {name: inputs[reference.removeprefix("outside#")].digest for name, reference in pair.reads.items()}
+    return store.find(pair.stage, pair.key(digests)) is not None
+
+
+def _check_before_paying(
+    config: Config, inputs: Mapping[str, OutsideInput], progress: Progress, even_if_refused: bool
+) -> None:
+    """What the pair stage and the corpus stage would find, before a model is downloaded or trained. Where the pair is in the
+    store, the corpus stage comes at once."""
+    resolved, _ = check_local_pair(config)
+    today = inputs["today"].digest if "today" in inputs else None
+    require_prompts(resolved, progress, even_if_refused, date.fromisoformat(today) if today else None)
+
+
 def _check_pinned(record: RunRecord, inputs: Mapping[str, OutsideInput]) -> None:
     """All stages of a run must read the same files."""
     for name, item in inputs.items():
@@ -78,10 +111,15 @@ def _champion(registry: Registry, progress: Progress) -> dict[str, OutsideInput]
     """The champion as an outside input, if there is one; the reason if the registry does not answer."""
     try:
         _drop_overdue_challenger(registry, progress)
-        champion = registry.champion()
+        return champion_input(registry)
     except RegistryUnavailable as error:
         progress.warn(f"{error}; continuing without it; the gate cannot decide until it answers")
         return {"registry_down": OutsideInput("", facts={"reason": str(error)})}
+
+
+def champion_input(registry: Registry) -> dict[str, OutsideInput]:
+    """The champion by the name `champion`, if there is one. Raises RegistryUnavailable."""
+    champion = registry.champion()
     if champion is None:
         return {}
     return {"champion": OutsideInput(champion.digest, facts={"name": champion.name, "version": champion.version})}

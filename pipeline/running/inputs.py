@@ -50,6 +50,23 @@ def resolve_inputs(config: Config, store: Store, verify: bool = False) -> dict[s
     return found
 
 
+def known_inputs(config: Config, store: Store) -> dict[str, OutsideInput]:
+    """As `resolve_inputs`, from what the store remembers: nothing is hashed and nothing is written. A file that is new or has
+    changed gets a digest that no artifact has."""
+    path = store.root / "digests.json"
+    found = _inputs(config, _RememberedDigests(read_json(path) if path.exists() else {}))
+    if any(source.needs_time for source in config.corpus.sources):
+        today = datetime.now(UTC).date().isoformat()
+        found["today"] = OutsideInput(today, facts={"date": today})
+    served = store.root / "served_targets.json"
+    if config.generate.is_served:
+        from pipeline.running.served_input import identify_target
+
+        known = read_json(served) if served.exists() else []
+        found["target"] = OutsideInput(identify_target(config, known).digest if known else "")
+    return found
+
+
 def _served(config: Config, store: Store) -> OutsideInput:
     """The served target. The store remembers the first answers of each, because later ones differ by rounding. If another process
     adds a target while this one asks its servers, they are asked again: it may be the same target."""
@@ -151,7 +168,8 @@ def _profile(variant: Variant, config: Config, digests: _Digests) -> OutsideInpu
         raise UsageError(f"gate.profile.{variant}: {error}") from None
     if machine.max_gamma < gamma:
         raise UsageError(
-            f"gate.profile.{variant}: {path} was measured up to draft length {machine.max_gamma}, and evaluate.gamma is {gamma}"
+            f"gate.profile.{variant}: {path} was measured up to draft length {machine.max_gamma}, and evaluate.gamma is {gamma}; "
+            "measure more lengths, or lower evaluate.gamma"
         )
     if config.gate.least_speedup is not None and not machine.plain:
         raise UsageError(
@@ -236,3 +254,11 @@ class _FileDigests:
         if known is None or known["stamp"] != stamp:
             known = self.known[name] = {"stamp": stamp, "sha256": digest()}
         return str(known["sha256"])
+
+
+class _RememberedDigests(_FileDigests):
+    """Hashes nothing."""
+
+    def _remembered(self, name: str, stamp: Any, digest: Callable[[], str]) -> str:
+        known = self.known.get(name)
+        return str(known["sha256"]) if known is not None and known["stamp"] == stamp else ""

@@ -32,7 +32,7 @@ def apply_pair(config: Config, facts: Facts) -> tuple[Config, list[str]]:
     if config.generate.distribution_tokens >= facts["vocabulary"]:
         raise UsageError(
             f"generate.distribution_tokens = {config.generate.distribution_tokens}: it must be lower than the pair's "
-            f"{facts['vocabulary']} tokens"
+            f"{facts['vocabulary']} tokens; lower it"
         )
     limit, notes = _prompt_limit(config, facts["context"])
     variants, left_out = _variants(config, facts["impossible_variants"])
@@ -40,13 +40,7 @@ def apply_pair(config: Config, facts: Facts) -> tuple[Config, list[str]]:
         "corpus": config.corpus.model_copy(update={"max_prompt_tokens": limit}),
         "quantize": config.quantize.model_copy(update={"variants": variants}),
     }
-    return config.model_copy(update=filled), [*notes, *left_out, *_certain_refusals(config), *_lacks_for_export(config)]
-
-
-def _certain_refusals(config: Config) -> list[str]:
-    if config.evaluate.crosscheck_prompts:
-        return []
-    return ["gate: it will refuse, because evaluate.crosscheck_prompts = 0 makes its rule crosscheck inconclusive"]
+    return config.model_copy(update=filled), [*notes, *left_out, *_lacks_for_export(config)]
 
 
 def _lacks_for_export(config: Config) -> list[str]:

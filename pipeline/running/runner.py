@@ -18,6 +18,7 @@ from pipeline.progress import Progress
 from pipeline.registry.registry import registry_for
 from pipeline.registry.tracking import PAGE, Tracker
 from pipeline.running.after_stage import after_stage
+from pipeline.running.certain_refusals import stop_or_warn
 from pipeline.running.context import Outcome, StageContext, StageRun, resources_of
 from pipeline.running.environment import environment
 from pipeline.running.inputs import PinnedInputs
@@ -46,10 +47,11 @@ class Runner:
         review: Review,
         verify: bool = False,
         force_promote: bool = False,
+        even_if_refused: bool = False,
     ) -> None:
         self.store, self.record, self.progress = store, record, progress
         self.stages, self.review = stages, review
-        self.verify, self.force_promote = verify, force_promote
+        self.verify, self.force_promote, self.even_if_refused = verify, force_promote, even_if_refused
         self.config = given_config(record)  # what the pair decides is found again, and said again
         self.registry = registry_for(self.config, store)
         self.outside = record.outside
@@ -130,12 +132,12 @@ class Runner:
         self._complete_config(job, artifact, build)
 
     def _complete_config(self, job: Job, artifact: Artifact, build: bool) -> None:
-        """What the artifact says of the config; warnings only where the stage was asked for."""
+        """What the artifact says of the config. Where the stage was asked for and the gate must refuse, the run stops here."""
         after = after_stage(job.stage, self.config, artifact.path)
         for note in after.notes:
             self.progress.line(note)
-        for warning in after.warnings if build else ():
-            self.progress.warn(warning)
+        if build:
+            stop_or_warn(after.refusals, self.progress, self.even_if_refused)
         if stage_named(job.stage).completes_config:
             self.config = after.config
             self.record.resolved = self.config.model_dump(mode="json")

@@ -81,7 +81,7 @@ def test_two_mistakes_are_both_named(place: Place) -> None:
         (("stage", "pair", SMOKE, "--run", "a b"), "run 'a b': a run id is letters, digits and ._:+- (at most 121)"),
         (("run", SMOKE, "--run", "a\n"), "run 'a\\n': a run id is letters, digits and ._:+- (at most 121)"),
         (("show",), "no runs here yet; start one with `understudy run CONFIG` or name another --store"),
-        (("show", "../x"), "no runs here yet"),
+        (("show", "../x"), "run '../x': a run id is letters, digits and ._:+- (at most 121)"),
         (("store", "sync"), "no runs here yet"),
     ],
     ids=lambda value: " ".join(map(str, value)).replace(str(SMOKE), "CONFIG") if isinstance(value, tuple) else "",
@@ -98,7 +98,9 @@ def test_store_that_is_a_file_is_named(place: Place) -> None:
     """`--store` naming a file exits 2 with one line."""
     place.store.write_text("")
     ended = place.understudy("run", SMOKE)
-    assert (2, f"--store {place.store}: a file, not a directory") == (ended.code, ended.complaint), ended.err
+    assert (2, f"--store {place.store}: a file, not a directory; name another") == (ended.code, ended.complaint), (
+        ended.err
+    )
 
 
 def test_a_store_that_cannot_be_made_is_named(place: Place) -> None:
@@ -136,7 +138,9 @@ def test_unknown_run_is_named(smoke: Smoke) -> None:
     """A run that is not there exits 2 and names the latest that is."""
     ended = smoke.place.understudy("show", "nobody")
     assert 2 == ended.code, ended.err
-    assert f"run nobody: not in {smoke.place.store}; the latest is {RUN}" == ended.complaint
+    assert (
+        f"run nobody: not in {smoke.place.store}; the latest is {RUN}; `understudy runs` lists them" == ended.complaint
+    )
 
 
 @pytest.fixture(scope="module")
@@ -211,7 +215,48 @@ def test_too_many_bad_rows_stop_the_run(smoke: Smoke, paired: Place, tmp_path: P
 def test_empty_prompt_file_is_named(smoke: Smoke, paired: Place, tmp_path: Path) -> None:
     """An empty prompt file exits 2."""
     ended = _corpus(smoke, paired, "empty", tmp_path, b"")
-    assert (2, f"{tmp_path}/prompts.jsonl: no prompts: the file is empty") == (ended.code, ended.complaint), ended.err
+    assert 2 == ended.code, ended.err
+    assert ended.complaint.startswith(f"{tmp_path}/prompts.jsonl: no prompts: the file is empty; add prompts, or name")
+
+
+@pytest.mark.parametrize(
+    ("rows", "override", "complaint"),
+    [
+        ([], "seed=0", "no prompts: the file is empty"),
+        (PROMPTS, "corpus.max_prompt_tokens=1", "60 longer than corpus.max_prompt_tokens = 1"),
+        (
+            PROMPTS,
+            "gate.min_prompts_per_domain=40",
+            "domain 'code' has 60 different prompts, about 15 of them for exam",
+        ),
+        (PROMPTS, "evaluate.crosscheck_prompts=0", "gate: it will refuse, because evaluate.crosscheck_prompts = 0"),
+    ],
+    ids=["empty", "too long", "too few", "no cross-check"],
+)
+def test_what_cannot_work_is_said_before_anything_is_paid(
+    smoke: Smoke, place: Place, tmp_path: Path, rows: list[Any], override: str, complaint: str
+) -> None:
+    """By `plan`, a dry run and the run itself: exit 2, and neither a run nor an artifact is left."""
+    config = _local(smoke, tmp_path, _jsonl(rows))
+    for command in (("plan", config), ("run", config, "--dry-run"), ("run", config)):
+        ended = place.understudy(*command, "--set", override, MLFLOW_TRACKING_URI=NOBODY)
+        assert 2 == ended.code, ended.err
+        assert complaint in ended.complaint
+    assert [] == [*place.store.glob("runs/*"), *place.store.glob("artifacts/*")]
+
+
+def test_a_run_to_which_the_gate_does_not_matter_goes_on(smoke: Smoke, place: Place, tmp_path: Path) -> None:
+    """One that ends before it, one that was told so, and what is planned for it."""
+    config = _local(smoke, tmp_path, _jsonl(PROMPTS))
+    few = ("--set", "gate.min_prompts_per_domain=40")
+    assert 0 == place.understudy("plan", config, *few, "--even-if-refused").code
+    assert 0 == place.understudy("run", config, *few, "--even-if-refused", "--dry-run").code
+    ended = place.understudy("run", config, *few, "--until", "corpus", MLFLOW_TRACKING_URI=NOBODY)
+    stopped = place.understudy("run", config, *few, MLFLOW_TRACKING_URI=NOBODY)
+
+    assert 0 == ended.code, ended.err
+    assert "warning: corpus: domain 'code' has " in ended.err
+    assert (2, True) == (stopped.code, "--even-if-refused runs the stages all the same" in stopped.complaint)
 
 
 def test_draft_larger_than_its_target_is_refused(smoke: Smoke, place: Place, tmp_path: Path) -> None:
@@ -268,15 +313,17 @@ def test_a_local_pair_is_checked_by_a_dry_run(smoke: Smoke, place: Place, tmp_pa
     shutil.copytree(smoke.place.artifact("pair") / "target", tmp_path / "served")
     (tmp_path / "served" / "generation_config.json").write_text('{"temperature": 0.6, "top_p": 0.9}')
     config = _local(smoke, tmp_path, _jsonl(PROMPTS), target=tmp_path / "served")
-    contradicted = place.understudy("run", config, "--dry-run", store=False)
-    ignored = place.understudy("run", config, "--dry-run", "--set", "pair.generation_config=ignore", store=False)
+    contradicted = place.understudy("run", config, "--dry-run", "--verbose", store=False)
+    ignored = place.understudy(
+        "run", config, "--dry-run", "--verbose", "--set", "pair.generation_config=ignore", store=False
+    )
 
     assert 2 == contradicted.code, contradicted.err
     assert "name: smoke" in contradicted.out
     assert "temperature 0.6 (sampling.temperature is 1), top_p 0.9 (sampling.top_p is 1)" in contradicted.complaint
     assert (0, "") == (ignored.code, ignored.err)
     assert "max_prompt_tokens: 88" in ignored.out
-    assert "# corpus: prompts have at most 88 tokens: the pair's context of 128 tokens" in ignored.out
+    assert "\ncorpus: prompts have at most 88 tokens: the pair's context of 128 tokens" in ignored.out
 
 
 def test_a_local_pair_is_checked_by_plan(smoke: Smoke, place: Place, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ def test_what_it_prints_is_accepted_by_a_dry_run(place: Place, tmp_path: Path) -
     options = ("init", "--target", tmp_path / "model", "--draft", "target", "--prompts")
     written = place.understudy(*options, tmp_path / "prompts.jsonl", store=False)
     (tmp_path / "my.yaml").write_text(written.out)
-    checked = place.understudy("run", tmp_path / "my.yaml", "--dry-run")
+    checked = place.understudy("run", tmp_path / "my.yaml", "--dry-run", "--even-if-refused")
     missing = place.understudy(*options, "none.jsonl", store=False)
 
     assert (0, "") == (written.code, written.err)

@@ -239,9 +239,30 @@ def test_help_is_light(place: Place, arguments: list[str]) -> None:
     assert "Usage:" in ended.out
 
 
+def test_dry_run_prints_the_jobs(smoke: Smoke) -> None:
+    """Which a run would build and which are in the store, with the champion that it would meet; no config without --verbose."""
+    place, changed = smoke.place, ("--set", "distill.max_steps=7")
+    same, other = (place.understudy("run", SMOKE, "--dry-run", *options) for options in ((), changed))
+    found = []
+    for ended in (same, other):
+        assert (0, "") == (ended.code, ended.err)
+        cells = [
+            [cell.strip() for cell in line.strip("│ ").split("│")] for line in ended.out.splitlines() if "│" in line
+        ]
+        found.append({job: action for job, action, _ in cells})
+
+    after = [*JOBS[JOBS.index("distill") :], "evaluate/champion"]
+    built = {job for job in after if job.startswith(("distill", "quantize")) or job in ("evaluate/candidate", "gate")}
+    assert {*JOBS, "evaluate/champion"} == set(found[0]) == set(found[1])
+    assert {"gate"} == {job for job, action in found[0].items() if action == "build"}  # the champion is another now
+    assert built | {"evaluate/int8", "evaluate/int4"} == {job for job, action in found[1].items() if action == "build"}
+    assert ["run", "run"] == [actions["promote"] for actions in found]
+    assert "max_steps" not in other.out
+
+
 def test_dry_run_prints_config_and_plan_and_is_light(place: Place) -> None:
-    """`--dry-run` prints the resolved config and all jobs, runs nothing, leaves nothing and loads nothing heavy."""
-    ended, code, imported = place.spied("run", SMOKE, "--dry-run", "--set", "distill.max_steps=7")
+    """`--verbose` prints the resolved config and what each job reads; a dry run leaves nothing and loads nothing heavy."""
+    ended, code, imported = place.spied("run", SMOKE, "--dry-run", "--verbose", "--set", "distill.max_steps=7")
     jobs = re.findall(r"^# (\S+): reads", ended.out, re.MULTILINE)
     assert (0, []) == (code, imported), ended.err
     assert list(JOBS) == jobs
@@ -252,7 +273,7 @@ def test_dry_run_prints_config_and_plan_and_is_light(place: Place) -> None:
 
 def test_dry_run_says_what_is_not_there(place: Place) -> None:
     """After config and plan: what the run would refuse at its start."""
-    ended = place.understudy("run", SMOKE.parent / "smollm2-1.7b.yaml", "--dry-run")
+    ended = place.understudy("run", SMOKE.parent / "smollm2-1.7b.yaml", "--dry-run", "--verbose")
     assert 2 == ended.code
     assert "# promote: reads" in ended.out
     assert ended.err.endswith("configs/prompts.jsonl: no such file or directory\n")

@@ -34,6 +34,10 @@ def test_the_plan_in_words(smoke: Smoke) -> None:
     assert (0, "") == (ended.code, ended.err)
     assert "corpus: 480 rows: about 312 train, 48 dev, 120 examination prompts, before" in ended.out
     assert f"generate: up to 600 completions, {tokens:,} target tokens, {tokens * 59 / 1e6:.1f} MB" in ended.out
+    assert (
+        "target tokens: 24 for each completion (generate.max_new_tokens), and 16 more for those of examination"
+        in ended.out
+    )
     assert "generate/before: up to 240 completions, 9,600 target tokens" in ended.out
     assert "completions: one for each train or dev prompt; for each examination prompt one sampled" in ended.out
     assert "on-policy rounds: up to 100 completions, 2,400 target tokens, 0.1 MB" in rounds.out
@@ -84,8 +88,10 @@ def test_a_plan_that_cannot_be_measured_says_why(smoke: Smoke, place: Place) -> 
     """The small run's own line, as a failure."""
     pair = smoke.place.artifact("pair")
     stored = f"pair={{target: {{source: {pair / 'target'}}}, draft: {{source: {pair / 'draft'}}}}}"
-    asked = (stored, f"corpus.sources=[{{path: {pair / 'prompts.jsonl'}}}]", "corpus.min_prompt_tokens=80")
+    asked = (stored, f"corpus.sources=[{{path: {pair / 'prompts.jsonl'}}}]", "distill.domain_shares={poems: 0.5}")
     ended = place.understudy("plan", SMOKE, "--measure", *(part for one in asked for part in ("--set", one)))
 
     assert 1 == ended.code
-    assert f"of its prompts and steps failed: {pair / 'prompts.jsonl'}: no prompt was accepted of " in ended.complaint
+    assert (
+        "of its prompts and steps failed: distill.domain_shares: no train prompt has domain 'poems'" in ended.complaint
+    )

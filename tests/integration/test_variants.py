@@ -139,8 +139,8 @@ def test_an_engine_that_loads_no_variant_gets_none(loop: Place) -> None:
     ended = loop.understudy("run", SMOKE, "--dry-run", "--set", "quantize.engine=tensorrt-llm")
 
     assert 0 == ended.code
-    assert "# distill: reads" in ended.out
-    assert "quantize" not in "".join(line for line in ended.out.splitlines() if line.startswith("# "))
+    assert "distill" in ended.out
+    assert "quantize" not in ended.out
 
 
 def test_a_variant_that_lost_is_trained_through_its_rounding(loop: Place) -> None:

@@ -11,10 +11,10 @@ from pipeline.config.loading import load_config
 from pipeline.config.root import Config
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.models.generation_config import sampling_defaults
-from pipeline.planning.local_pair import check_local_pair
 from pipeline.quantization.block_sizes import impossible_variants
 from pipeline.running import pair_checks
 from pipeline.running.jobs import expand
+from pipeline.running.local_pair import check_local_pair
 from pipeline.running.pair_checks import apply_pair
 from tests.fakes import tiny_llama, tiny_tokenizer
 
@@ -103,12 +103,6 @@ def test_a_named_variant_that_the_engine_does_not_load_is_refused() -> None:
         apply_pair(_config("quantize={engine: llama.cpp, variants: [int8]}"), FACTS)
     config, _ = apply_pair(_config("quantize.engine=llama.cpp"), FACTS)
     assert () == config.quantize.loadable
-
-
-def test_a_config_that_the_gate_must_refuse_is_pointed_out() -> None:
-    """Not an error: the run may end before the gate."""
-    _, notes = apply_pair(_config("evaluate.crosscheck_prompts=0"), FACTS)
-    assert any(note.startswith("gate: it will refuse, because evaluate.crosscheck_prompts = 0") for note in notes)
 
 
 def test_lora_without_its_library_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

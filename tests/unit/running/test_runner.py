@@ -68,6 +68,7 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> "_World":
         monkeypatch.setattr(module, "registry_for", lambda config, store: registry)
     monkeypatch.setattr(runner_module, "Tracker", _Tracker)
     monkeypatch.setattr(inputs_module, "text_digest", lambda library, megabytes: "text")
+    monkeypatch.setattr(begin_module, "_check_before_paying", lambda *_: None)  # its models and prompts are stand-ins
     return _World(tmp_path, registry)
 
 
@@ -76,7 +77,7 @@ class _World:
 
     def __init__(self, root: Path, registry: _Registry) -> None:
         self.store, self.registry, self.calls = Store(root / "store"), registry, []  # type: ignore[var-annotated]
-        self.verdict = "promote"
+        self.verdict, self.even_if_refused = "promote", False
         self.domains: dict[str, dict[str, int]] = {}
         self.facts: dict[str, Any] = {
             "vocabulary": 512,
@@ -107,7 +108,7 @@ class _World:
         return run
 
     def begin(self, *overrides: str, run_id: str | None = None, verify: bool = False) -> RunRecord:
-        return begin(load_config(CONFIG, overrides), self.store, run_id, Progress(False), verify)
+        return begin(load_config(CONFIG, overrides), self.store, run_id, Progress(False), verify, self.even_if_refused)
 
     def run(self, *overrides: str, first: str = "pair", last: str = "promote", run_id: str | None = None) -> RunRecord:
         record = self.begin(*overrides, run_id=run_id)
@@ -115,7 +116,9 @@ class _World:
         return record
 
     def runner(self, record: RunRecord, verify: bool = False) -> Runner:
-        return Runner(self.store, record, Progress(False), self.stages, _page, verify)
+        return Runner(
+            self.store, record, Progress(False), self.stages, _page, verify, even_if_refused=self.even_if_refused
+        )
 
 
 def _page(record: RunRecord, gate: Path) -> str:
@@ -488,14 +491,54 @@ def test_a_record_has_the_config_as_given_and_as_resolved(world: _World) -> None
     assert None is given_config(stored).quantize.variants
 
 
-def test_the_corpus_says_which_domains_are_too_small(world: _World, capsys: pytest.CaptureFixture[str]) -> None:
-    """Also where it is in the store already, under another rule of the gate; not where the stage was not asked for."""
+def test_a_domain_that_is_too_small_stops_the_run_after_the_corpus(world: _World) -> None:
+    """Also where the corpus is in the store already, under another rule of the gate; not where the stage was not asked for."""
     world.domains = {"code": {"train": 9, "dev": 1, "examination": 39}}
-    said = []
-    for least, first in ((39, "pair"), (40, "pair"), (40, "generate")):
-        world.run(f"gate.min_prompts_per_domain={least}", first=first, last="generate")
-        said.append("domain 'code' has 39 examination prompts and the gate needs 40" in capsys.readouterr().err)
-    assert [False, True, False] == said
+    world.run("gate.min_prompts_per_domain=39", last="corpus")
+    for _ in range(2):
+        with pytest.raises(UsageError, match="domain 'code' has 39 examination prompts and the gate needs 40"):
+            world.run("gate.min_prompts_per_domain=40", last="generate")
+    assert ["pair", "corpus"] == world.calls
+    world.run("gate.min_prompts_per_domain=40", first="generate", last="generate")
+    assert "generate" in world.calls
+
+
+def test_a_run_that_was_told_to_go_on_is_warned_only(world: _World, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its figures may be wanted all the same."""
+    world.domains = {"code": {"train": 9, "dev": 1, "examination": 3}}
+    world.even_if_refused = True
+    world.run()
+    assert "warning: corpus: domain 'code' has 3 examination prompts" in capsys.readouterr().err
+    assert "gate" in world.calls
+
+
+@pytest.mark.parametrize("built", [False, True])
+def test_prompts_are_read_before_a_pair_is_built_and_not_again(
+    world: _World, monkeypatch: pytest.MonkeyPatch, built: bool
+) -> None:
+    """With the pair in the store the corpus stage comes at once. A run that cannot work leaves no record."""
+
+    def refuse(*_: Any) -> None:
+        raise UsageError("no prompts")
+
+    if built:
+        world.run(last="pair")
+    monkeypatch.setattr(begin_module, "_check_before_paying", refuse)
+    if built:
+        assert "finished" == world.run(run_id="r").state
+    else:
+        with pytest.raises(UsageError, match="no prompts"):
+            world.run(run_id="r")
+        assert (None, []) == (load_run(world.store, "r"), world.calls)
+
+
+def test_a_config_that_the_gate_must_refuse_is_not_begun(world: _World) -> None:
+    """Nothing was run, so nothing is recorded."""
+    with pytest.raises(UsageError, match=r"evaluate\.crosscheck_prompts = 0 .* --even-if-refused"):
+        world.run("evaluate.crosscheck_prompts=0", run_id="r")
+    assert (None, []) == (load_run(world.store, "r"), world.calls)
+    world.even_if_refused = True
+    assert "finished" == world.run("evaluate.crosscheck_prompts=0", run_id="r").state
 
 
 def test_a_share_of_a_domain_that_is_not_there_stops_before_generation(world: _World) -> None:

@@ -1,0 +1,69 @@
+"""What a run would do, from what is in the store now: nothing is hashed, built or written."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pipeline.config.root import Config
+from pipeline.errors import RegistryUnavailable
+from pipeline.registry.mlflow_client import tracking_location
+from pipeline.registry.registry import registry_for
+from pipeline.running.after_stage import after_stage
+from pipeline.running.begin import champion_input
+from pipeline.running.inputs import known_inputs
+from pipeline.running.jobs import Job, expand
+from pipeline.running.stage_list import stage_named
+from pipeline.store.artifacts import Artifact, Store
+from pipeline.store.runs import OutsideInput
+
+BUILD, REUSE, REFUSED, RUN = "build", "reuse", "reuse: refused", "run"
+
+
+@dataclass(frozen=True)
+class PlannedJob:
+    """A job, and what a run does with it: build its artifact, reuse the one in the store, or run it in any case."""
+
+    job: Job
+    action: str
+
+
+def preview(config: Config, store: Store) -> list[PlannedJob]:
+    """The jobs in the order in which a run does them. UsageError as `known_inputs`."""
+    outside = known_inputs(config, store) | _champion(config, store)
+    built: dict[str, Artifact] = {}
+    jobs, planned = expand(config, outside), list[PlannedJob]()
+    while len(planned) < len(jobs):
+        job = jobs[len(planned)]
+        stage, artifact = stage_named(job.stage), _find(job, outside, built, store)
+        if artifact is not None:
+            built[job.id] = artifact
+            if stage.completes_config:
+                jobs = expand(after_stage(job.stage, config, artifact.path).config, outside)
+        found = BUILD if artifact is None else REFUSED if artifact.refused else REUSE
+        planned.append(PlannedJob(job, found if stage.cached else RUN))
+    return planned
+
+
+def _champion(config: Config, store: Store) -> dict[str, OutsideInput]:
+    """Asked only where a registry is: opening one takes seconds. A registry that does not answer is said by the run."""
+    if not tracking_location(config, store).exists:
+        return {}
+    try:
+        return champion_input(registry_for(config, store))
+    except RegistryUnavailable:
+        return {}
+
+
+def _find(
+    job: Job, outside: Mapping[str, OutsideInput], built: Mapping[str, Artifact], store: Store
+) -> Artifact | None:
+    """None also where an input of the job is still to be built."""
+    digests = {}
+    for name, reference in job.reads.items():
+        source, _, part = reference.partition("#")
+        if source == "outside":
+            digests[name] = outside[part].digest
+        elif source in built:
+            digests[name] = built[source].provides[part] if part else built[source].key
+        else:
+            return None
+    return store.find(job.stage, job.key(digests))

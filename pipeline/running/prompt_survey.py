@@ -1,0 +1,132 @@
+"""Reads the prompt sources before anything is paid: a source without a usable prompt is an error at once, and not after a model
+was downloaded or trained. Writes nothing.
+
+It is the corpus stage's own first pass. Where the tokenizer is a local directory, prompts are tokenised too, up to a bound: the
+stage does it again for all of them.
+"""
+
+import os
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.config.pair import PairConfig
+from pipeline.config.root import Config
+from pipeline.corpus.answers import LoggedAnswer, UnusableAnswer
+from pipeline.corpus.rows import ParsedPrompt
+from pipeline.progress import Progress
+from pipeline.running import certain_refusals
+
+if TYPE_CHECKING:  # both import pyarrow, which takes half a second; with the reference pair nothing is read
+    from pipeline.corpus.answer_store import StoredAnswer
+    from pipeline.corpus.rendering import Renderer
+
+_TOKENISED = 5_000  # rows; further ones only as long as none has a usable length
+_NOT_TOKENISED = ("", True)
+
+
+def survey_prompts(config: Config, progress: Progress, today: date | None = None) -> dict[str, int]:
+    """Different prompts by domain, each counted up to what surely suffices for the gate. Near-duplicates are not looked for.
+
+    UsageError for a source that the corpus stage would refuse. Prompts of the reference pair, which is still to be made, are left
+    out, and with them all domains: {}.
+    """
+    paths = [None if source.is_reference else Path(source.path) for source in config.corpus.sources]
+    enough = 2 * certain_refusals.needed(config.gate.min_prompts_per_domain, config.corpus.splits.examination)
+    found = _Domains(enough)
+    if any(paths):
+        from pipeline.corpus.first_pass import read_sources
+
+        prefix = _Prefix(_local_renderer(config), config.corpus.min_prompt_tokens, config.corpus.prompt_limit)
+        read_sources(config.corpus, paths, prefix, found, Path(os.devnull), _Quiet(progress.terminal), today)
+    return {} if None in paths else found.counts()
+
+
+def require_prompts(config: Config, progress: Progress, even_if_refused: bool, today: date | None = None) -> None:
+    """UsageError for what the config, or the number of prompts, makes certain to fail; a refusal by the gate too, unless
+    `even_if_refused`."""
+    prompts = survey_prompts(config, progress, today)
+    if not even_if_refused:  # otherwise the corpus stage says it, with exact numbers
+        refusals = [*certain_refusals.of_config(config), *certain_refusals.of_prompts(config, prompts)]
+        certain_refusals.stop_or_warn(refusals, progress, go_on=False)
+
+
+def _local_renderer(config: Config) -> "Renderer | None":
+    path = _local_tokenizer(config.pair)
+    if path is None:
+        return None
+    # Imported here because the first import of torch takes seconds, and other pairs do without it.
+    from pipeline.corpus.rendering import Renderer
+    from pipeline.models.loading import load_tokenizer
+
+    tokenizer = load_tokenizer(path, config.pair.trust_remote_code)
+    return Renderer(tokenizer, config.corpus.chat_template, config.corpus.chat_template_arguments)
+
+
+def _local_tokenizer(pair: PairConfig) -> Path | None:
+    """The directory of the target's tokenizer; None for a pair that is on a hub or is still to be made."""
+    if pair.is_reference:
+        return None
+    path = Path(str(pair.target.tokenizer) if pair.target.is_served else pair.target.source)
+    return path if path.is_dir() else None
+
+
+class _Domains:
+    """Takes the place of the row buffer: counts different prompts by domain."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._texts: defaultdict[str, set[int]] = defaultdict(set)
+
+    def add(
+        self,
+        source: int,
+        prompts: list[ParsedPrompt],
+        tokens: list[list[int]],
+        bare: list[list[int]],
+        answers: "Sequence[StoredAnswer | None]",
+    ) -> None:
+        for prompt in prompts:
+            if len(seen := self._texts[prompt.domain]) < self._most:
+                seen.add(hash(prompt.comparison_text))
+
+    def counts(self) -> dict[str, int]:
+        return {domain: len(texts) for domain, texts in sorted(self._texts.items())}
+
+
+class _Prefix:
+    """Renders and tokenises the first rows; later ones, or all without a tokenizer, count as prompts of a usable length."""
+
+    def __init__(self, renderer: "Renderer | None", least: int, most: int) -> None:
+        self._renderer, self._least, self._most = renderer, least, most
+        self._rendered, self._usable = 0, False
+
+    def text(self, prompt: ParsedPrompt) -> tuple[str, bool]:
+        if self._renderer is None or (self._rendered >= _TOKENISED and self._usable):
+            return _NOT_TOKENISED
+        self._rendered += 1
+        return self._renderer.text(prompt)
+
+    def token_ids(self, texts: Sequence[tuple[str, bool]]) -> list[list[int]]:
+        found = [[0] * self._least for _ in texts]
+        places = [place for place, text in enumerate(texts) if text is not _NOT_TOKENISED]
+        if self._renderer is not None and places:
+            for place, ids in zip(places, self._renderer.token_ids([texts[place] for place in places]), strict=True):
+                found[place] = ids
+                self._usable = self._usable or self._least <= len(ids) <= self._most
+        return found
+
+    def bare_ids(self, texts: Sequence[str]) -> list[list[int]]:
+        return [[] for _ in texts]
+
+    def answer_ids(self, prompt: ParsedPrompt, ids: Sequence[int], answer: LoggedAnswer) -> "StoredAnswer":
+        raise UnusableAnswer("not read yet")
+
+
+class _Quiet(Progress):
+    """A bar, and no lines: the corpus stage names rejected rows."""
+
+    def line(self, text: str) -> None:
+        return

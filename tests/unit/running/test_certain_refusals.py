@@ -1,0 +1,96 @@
+"""What makes a refusal certain before anything is generated, and how many prompts it takes."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.config.loading import load_config
+from pipeline.config.root import Config
+from pipeline.errors import UsageError
+from pipeline.progress import Progress
+from pipeline.running.certain_refusals import needed, of_config, of_corpus, of_pair, of_prompts, stop_or_warn
+
+CONFIGS = Path(__file__).parents[3] / "configs"
+LOCAL = ("pair.target={source: ./t, dtype: bfloat16}", "pair.draft={source: ./d}", "corpus.sources=[{path: p.jsonl}]")
+
+
+def _config(*overrides: str, name: str = "smoke") -> Config:
+    return load_config(CONFIGS / f"{name}.yaml", overrides)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        (("evaluate.crosscheck_prompts=0",), "evaluate.crosscheck_prompts = 0 makes its rule crosscheck inconclusive"),
+        (
+            (*LOCAL, "gate.served_target={dtype: fp8}"),
+            "gate.served_target.dtype is fp8 and pair.target.dtype is bfloat16; set both",
+        ),
+        (
+            ("gate.served_target={dtype: bfloat16}",),
+            "gate.served_target.dtype is bfloat16 and pair.target.dtype is float32",
+        ),
+    ],
+)
+def test_a_rule_that_the_config_cannot_meet_is_named(overrides: tuple[str, ...], reason: str) -> None:
+    """With what to set."""
+    (found,) = of_config(_config(*overrides))
+    assert reason in found
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in CONFIGS.glob("*.yaml")))
+def test_no_shipped_config_is_stopped(name: str) -> None:
+    """Least of all the quickstart."""
+    assert [] == of_config(_config(name=name))
+
+
+@pytest.mark.parametrize(("revision", "certain"), [("r1", False), ("0123", False), ("r2", True)])
+def test_another_revision_than_the_served_one_is_certain_once_the_pair_is_known(revision: str, certain: bool) -> None:
+    """A local directory has its digest only."""
+    facts: dict[str, Any] = {"target": {"revision": "r1", "digest": "0123"}}
+    found = of_pair(_config(*LOCAL, f"gate.served_target={{revision: '{revision}'}}"), facts)
+    assert [certain] == [bool(found)]
+
+
+def test_too_few_prompts_are_named_with_the_number_that_is_needed() -> None:
+    """Of the whole domain, with the share of the examination."""
+    config = _config("gate.min_prompts_per_domain=40", "corpus.splits={train: 0.6, dev: 0.1, examination: 0.3}")
+    (found,) = of_prompts(config, {"code": 60, "chat": 200})
+    assert found.startswith(
+        "corpus: domain 'code' has 60 different prompts, about 18 of them for examination, and the gate needs 40 "
+        "(gate.min_prompts_per_domain), so it will refuse: about 164 prompts are needed with corpus.splits.examination = 0.3; "
+    )
+    (after,) = of_corpus(config, {"code": {"examination": 39}, "chat": {"examination": 40}})
+    assert (
+        "domain 'code' has 39 examination prompts and the gate needs 40, so it will refuse: about 164 prompts" in after
+    )
+
+
+def _at_least(least: int, count: int, share: float) -> float:
+    """The probability that at least `least` of `count` prompts are in a split."""
+    return sum(math.comb(count, k) * share**k * (1 - share) ** (count - k) for k in range(least, count + 1))
+
+
+@pytest.mark.parametrize(("least", "share"), [(40, 0.3), (40, 0.16), (8, 0.25), (100, 0.5)])
+def test_the_number_suffices_and_what_is_stopped_is_hopeless(least: int, share: float) -> None:
+    """Against the binomial distribution itself: 95% within a point, and at most 2% where a run is stopped."""
+    config = _config(
+        f"gate.min_prompts_per_domain={least}",
+        f"corpus.splits={{train: {0.9 - share}, dev: 0.1, examination: {share}}}",
+    )
+    stopped = max(count for count in range(1, 2 * least * 7) if of_prompts(config, {"code": count}))
+    assert _at_least(least, needed(least, share), share) == pytest.approx(0.95, abs=0.015)
+    assert 0.002 < _at_least(least, stopped, share) < 0.02
+
+
+def test_a_certain_refusal_stops_a_run_that_was_not_told_to_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+    """One line, which names the option; with the option, warnings."""
+    with pytest.raises(
+        UsageError, match=r"^a \(and 1 more such reasons\); --even-if-refused runs the stages all the same$"
+    ):
+        stop_or_warn(["a", "b"], Progress(False), go_on=False)
+    stop_or_warn(["a", "b"], Progress(False), go_on=True)
+    stop_or_warn([], Progress(False), go_on=False)
+    assert "warning: a\nwarning: b\n" == capsys.readouterr().err
