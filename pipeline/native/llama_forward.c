@@ -154,8 +154,10 @@ static void configure_tiles(int64_t inputs) {
 }
 static void release_tiles(void) { _tile_release(); }
 
+typedef weight packed_input;
+
 /* Packs elements i .. i + LANES of input n. */
-static inline void pack_input(weight *packed, int64_t n, int64_t i, int64_t in, int64_t inputs, vector value) {
+static inline void pack_input(packed_input *packed, int64_t n, int64_t i, int64_t in, int64_t inputs, vector value) {
     int64_t columns = packed_columns(inputs);
     uint32_t pairs[LANES / 2], *to = (uint32_t *)packed + n / INPUTS * INPUTS * in / 2 + i / 2 * columns + n % INPUTS;
     store_weights((weight *)pairs, value);
@@ -167,7 +169,7 @@ typedef float tile_sums[2][OUTPUTS][INPUTS];
 /* With `two_blocks` of inputs each tile of weights is loaded once for both. With `is_nf4` 64 summands are dequantized at a
  * time, while the 64 before them are multiplied; they never leave the L1 cache. */
 ALWAYS_INLINE void multiply_tiles(
-    const int two_blocks, const int is_nf4, const linear *l, int64_t from, const weight *w, const weight *x, int64_t in,
+    const int two_blocks, const int is_nf4, const linear *l, int64_t from, const weight *w, const packed_input *x, int64_t in,
     int64_t columns, tile_sums *sums) {
     weight near[2][OUTPUTS][64] __attribute__((aligned(64)));
     int64_t bytes = is_nf4 ? (int64_t)sizeof near[0][0] : 2 * in;
@@ -203,7 +205,7 @@ ALWAYS_INLINE void multiply_tiles(
 
 /* Where `w` is null, the codes of `l` are used from output `from` on. */
 static void matmul_block(
-    const linear *l, int64_t from, const weight *w, const weight *x, int64_t in, int64_t inputs, int64_t columns, float *out) {
+    const linear *l, int64_t from, const weight *w, const packed_input *x, int64_t in, int64_t inputs, int64_t columns, float *out) {
     tile_sums sums;
     if (w && inputs > INPUTS) multiply_tiles(1, 0, l, from, w, x, in, columns, &sums);
     else if (w) multiply_tiles(0, 0, l, from, w, x, in, columns, &sums);
@@ -213,83 +215,194 @@ static void matmul_block(
         for (int o = 0; o < OUTPUTS; o++) out[n * OUTPUTS + o] = sums[n / INPUTS][o][n % INPUTS];
 }
 #else
-/* With vectors. Inputs are packed as (N, in). */
-#define INPUTS 12
-#define MAX_BLOCK INPUTS
+/* With vectors. Inputs are packed as (N, in). A sum is one vector, whose lanes are added at the end; LANES outputs at a time,
+ * by shuffles: one by one, this takes longer than the products of a small model. */
 #define DEQUANTIZES_TILES 0
-#define OUTPUTS 4
-const int64_t llama_max_tokens = 2 * INPUTS;
+#if LANES < 16 && defined BF16
+#define INPUTS 4 /* with more, gcc 12 runs out of registers */
+#else
+#define INPUTS 6
+#endif
+#define MAX_BLOCK INPUTS
+#if LANES == 16
+#define OUTPUTS 16
+const int64_t llama_max_tokens = 24;
+#else /* on a Zen 3, PyTorch takes 1.1 times as long at 128 tokens, and in bf16 6 times */
+#define OUTPUTS 8
+const int64_t llama_max_tokens = sizeof(weight) == 4 ? 128 : 320;
+#endif
+#define LINE ((int)(64 / sizeof(weight))) /* weights in a cache line */
 
 int llama_features_granted(void) { return 1; }
 static inline int64_t packed_columns(int64_t inputs) { return inputs; }
 static void configure_tiles(int64_t inputs) { (void)inputs; }
 static void release_tiles(void) {}
 
-/* Packs elements i .. i + LANES of input n. */
-static inline void pack_input(weight *packed, int64_t n, int64_t i, int64_t in, int64_t inputs, vector value) {
-    (void)inputs;
-    store_weights(packed + n * in + i, value);
-}
-
-#if defined BF16 && defined __AVX512BF16__
-#define STEP (2 * LANES)
-static inline vector multiply_add(vector sum, const weight *w, const weight *x) {
-    return (vector)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_loadu_si512(w), (__m512bh)_mm512_loadu_si512(x));
-}
+/* Keeps `value` in a register: gcc would fold its load into each operation that uses it, and then loads are the bound. */
+#if defined __x86_64__ && (defined __AVX512F__ || LANES < 16)
+#define HOLD(value) __asm__("" : "+v"(value))
 #else
-#define STEP LANES
-static inline vector multiply_add(vector sum, const weight *w, const weight *x) {
-    return sum + load_weights(w) * load_weights(x);
-}
+#define HOLD(value) (void)(value)
 #endif
 
-/* Both counts are constants where this is inlined, and small enough for the sums to stay in registers. */
-ALWAYS_INLINE void
-multiply_vectors(const int outputs, const int inputs, const weight *w, const weight *x, int64_t in, float *out) {
+/* One load takes STEP weights, which are multiplied in PARTS parts. */
+#define STEP ((int)(4 * LANES / sizeof(weight)))
+#if defined BF16 && defined __AVX512BF16__
+#define PARTS 1
+typedef weight packed_input;
+typedef __m512bh operand;
+static inline operand load_weight_operand(const weight *from, int part) {
+    (void)part;
+    return (operand)_mm512_loadu_si512(from);
+}
+static inline operand load_input_operand(const packed_input *from, int part) { return load_weight_operand(from, part); }
+static inline vector multiply_add(vector sum, operand a, operand b) { return (vector)_mm512_dpbf16_ps((__m512)sum, a, b); }
+#else
+/* bf16 weights are widened in one operation: those with even numbers first, then those with odd ones. Inputs are packed in
+ * this order, as fp32. */
+#define PARTS ((int)(4 / sizeof(weight)))
+typedef float packed_input;
+typedef vector operand;
+static inline operand load_weight_operand(const weight *from, int part) {
+    uint_vector raw = *(const unaligned_uint_vector *)from;
+    return (operand)(PARTS == 1 ? raw : part == 0 ? raw << 16 : raw & 0xffff0000);
+}
+static inline operand load_input_operand(const packed_input *from, int part) { return load(from + part * LANES); }
+static inline vector multiply_add(vector sum, operand a, operand b) { return sum + a * b; }
+#endif
+
+/* Packs elements i .. i + LANES of input n. */
+static inline void pack_input(packed_input *packed, int64_t n, int64_t i, int64_t in, int64_t inputs, vector value) {
+    (void)inputs;
+    packed_input *to = packed + n * in + i;
+#if defined BF16 && defined __AVX512BF16__
+    store_weights(to, value);
+#elif defined BF16
+    to -= i % STEP / 2; /* the first or the second half of the even numbers; the odd ones are LANES further */
+    for (int pair = 0; pair < LANES / 2; pair++) to[pair] = value[2 * pair], to[LANES + pair] = value[2 * pair + 1];
+#else
+    store(to, value);
+#endif
+}
+
+typedef vector partial_sums[INPUTS][OUTPUTS];
+
+/* The sums of `outputs` rows of weights, before their lanes are added. Both counts are constants where this is inlined, and
+ * small enough for the sums, and one operand for each of the smaller count, to stay in registers. */
+ALWAYS_INLINE void multiply_vectors(
+    const int outputs, const int inputs, const weight *w, const packed_input *x, int64_t in, partial_sums parts, int first) {
     vector sums[OUTPUTS][INPUTS] = {};
-    for (int64_t i = 0; i < in; i += STEP) {
-        for (int o = 0; o < outputs; o++) __builtin_prefetch(w + (OUTPUTS + o) * in + i);
-        for (int n = 0; n < inputs; n++)
-            for (int o = 0; o < outputs; o++) sums[o][n] = multiply_add(sums[o][n], w + o * in + i, x + n * in + i);
+    for (int64_t line = 0; line < in; line += LINE) {
+        for (int o = 0; o < outputs; o++) __builtin_prefetch(w + (outputs + o) * in + line);
+        for (int64_t step = 0; step < LINE / STEP * PARTS; step++) {
+            int64_t i = line + step / PARTS * STEP;
+            int part = step % PARTS;
+            operand held[OUTPUTS];
+            if (inputs <= outputs) {
+                for (int n = 0; n < inputs; n++) held[n] = load_input_operand(x + n * in + i, part);
+                for (int n = 0; n < inputs; n++) HOLD(held[n]);
+                for (int o = 0; o < outputs; o++) {
+                    operand own = load_weight_operand(w + o * in + i, part);
+                    if (inputs > 1) HOLD(own);
+                    for (int n = 0; n < inputs; n++) sums[o][n] = multiply_add(sums[o][n], own, held[n]);
+                }
+            } else {
+                for (int o = 0; o < outputs; o++) held[o] = load_weight_operand(w + o * in + i, part);
+                for (int o = 0; o < outputs; o++) HOLD(held[o]);
+                for (int n = 0; n < inputs; n++) {
+                    operand own = load_input_operand(x + n * in + i, part);
+                    if (outputs > 1) HOLD(own);
+                    for (int o = 0; o < outputs; o++) sums[o][n] = multiply_add(sums[o][n], held[o], own);
+                }
+            }
+        }
     }
     for (int n = 0; n < inputs; n++)
-        for (int o = 0; o < outputs; o++) out[n * OUTPUTS + o] = sum_of_lanes(sums[o][n]);
+        for (int o = 0; o < outputs; o++) parts[n][first + o] = sums[o][n];
 }
 
-#define FOUR_OUTPUTS(inputs) case inputs: multiply_vectors(4, inputs, w, x, in, out); break;
-#define TWICE_TWO_OUTPUTS(inputs) \
-    case inputs: multiply_vectors(2, inputs, w, x, in, out); multiply_vectors(2, inputs, w + 2 * in, x, in, out + 2); break;
+/* 16 sums for 16 registers and 24 for 32 hide the latency of multiply_add. */
+#define BY_OUTPUTS(inputs, outputs) \
+    case inputs: \
+        for (int o = 0; o < OUTPUTS; o += outputs) multiply_vectors(outputs, inputs, w + o * in, x, in, parts, o); \
+        break;
 static void matmul_block(
-    const linear *l, int64_t from, const weight *w, const weight *x, int64_t in, int64_t inputs, int64_t columns, float *out) {
+    const linear *l, int64_t from, const weight *w, const packed_input *x, int64_t in, int64_t inputs, int64_t columns,
+    float *out) {
     (void)l, (void)from, (void)columns;
+    partial_sums parts;
     switch (inputs) {
-        FOUR_OUTPUTS(1) FOUR_OUTPUTS(2) FOUR_OUTPUTS(3) FOUR_OUTPUTS(4) FOUR_OUTPUTS(5) FOUR_OUTPUTS(6)
-        TWICE_TWO_OUTPUTS(7) TWICE_TWO_OUTPUTS(8) TWICE_TWO_OUTPUTS(9)
-        TWICE_TWO_OUTPUTS(10) TWICE_TWO_OUTPUTS(11) TWICE_TWO_OUTPUTS(12)
+#if LANES == 16
+        BY_OUTPUTS(1, 16) BY_OUTPUTS(2, 8) BY_OUTPUTS(3, 8) BY_OUTPUTS(4, 4)
+#else
+        BY_OUTPUTS(1, 8) BY_OUTPUTS(2, 4) BY_OUTPUTS(3, 2) BY_OUTPUTS(4, 2)
+#endif
+#if INPUTS == 6
+        BY_OUTPUTS(5, OUTPUTS / 4) BY_OUTPUTS(6, OUTPUTS / 4)
+#endif
     }
+    for (int64_t n = 0; n < inputs; n++)
+        for (int o = 0; o < OUTPUTS; o += LANES) store(out + n * OUTPUTS + o, sums_of_lanes(parts[n] + o));
 }
 #endif
 
+/* The weights of OUTPUTS outputs from `from` on. Those of an nf4 layer are dequantized into `room`; null where matmul_block
+ * takes codes. */
+static const weight *weights_of(const linear *l, int64_t from, int64_t in, int64_t inputs, weight *room) {
+    if (l->weight) return l->weight + from * in;
+    if (DEQUANTIZES_TILES && inputs <= MAX_BLOCK) return 0;
+    for (int64_t n = 0; n < OUTPUTS * in / 64; n++) dequantize_nf4_block(l, from * in / 64 + n, room + 64 * n);
+    return room;
+}
+
 /* y[n][o] = x[n] . w[o] + bias[o], added to y[n][o] where `add`. Each thread computes its share of the outputs. `x` is
- * packed, y has `stride` columns, and `dequantized` has room for OUTPUTS rows of weights. */
+ * packed, y has `stride` columns, and `room` has place for OUTPUTS rows of weights. */
 static void apply_linear(
-    const linear *l, const weight *x, int64_t inputs, int64_t in, float *y, int64_t stride, int add, weight *dequantized) {
+    const linear *l, const packed_input *x, int64_t inputs, int64_t in, float *y, int64_t stride, int add, weight *room) {
     float out[MAX_BLOCK * OUTPUTS];
 #pragma omp for schedule(static) nowait
     for (int64_t number = 0; number < (l->outputs + OUTPUTS - 1) / OUTPUTS; number++) {
         int64_t own = number * OUTPUTS;
         int64_t from = own + OUTPUTS <= l->outputs ? own : l->outputs - OUTPUTS; /* the last may overlap */
-        const weight *w = l->weight ? l->weight + from * in : DEQUANTIZES_TILES && inputs <= MAX_BLOCK ? 0 : dequantized;
-        for (int64_t n = 0; w == dequantized && n < OUTPUTS * in / 64; n++)
-            dequantize_nf4_block(l, from * in / 64 + n, dequantized + 64 * n);
+        const weight *w = weights_of(l, from, in, inputs, room);
         for (int64_t begin = 0; begin < inputs; begin += MAX_BLOCK) {
             int64_t count = inputs - begin < MAX_BLOCK ? inputs - begin : MAX_BLOCK;
             matmul_block(l, from, w, x + begin * in, in, count, packed_columns(inputs), out);
             for (int64_t n = 0; n < count; n++) {
                 float *to = y + (begin + n) * stride;
-                for (int64_t o = own; o < from + OUTPUTS; o++)
+                for (int64_t o = own; own == from && o < own + OUTPUTS; o += LANES) {
+                    vector sum = load(out + n * OUTPUTS + o - own);
+                    if (l->bias) sum += load_weights(l->bias + o);
+                    if (add) sum += load(to + o);
+                    store(to + o, sum);
+                }
+                for (int64_t o = own; own != from && o < from + OUTPUTS; o++)
                     to[o] = out[n * OUTPUTS + o - from] + (l->bias ? weight_to_float(l->bias[o]) : 0.0f) + (add ? to[o] : 0.0f);
             }
+        }
+    }
+}
+
+/* silu(gate) * up, packed. The sizes are multiples of OUTPUTS, so each thread has its own outputs. */
+static void apply_gate_and_up(
+    const linear *gate, const linear *up, const packed_input *x, int64_t inputs, int64_t in, packed_input *packed, weight *room) {
+    float gates[MAX_BLOCK * OUTPUTS], ups[MAX_BLOCK * OUTPUTS];
+    weight *room_of_up = room + OUTPUTS * in;
+#pragma omp for schedule(static)
+    for (int64_t from = 0; from < gate->outputs; from += OUTPUTS) {
+        const weight *gate_weights = weights_of(gate, from, in, inputs, room);
+        const weight *up_weights = weights_of(up, from, in, inputs, room_of_up);
+        for (int64_t begin = 0; begin < inputs; begin += MAX_BLOCK) {
+            int64_t count = inputs - begin < MAX_BLOCK ? inputs - begin : MAX_BLOCK;
+            matmul_block(gate, from, gate_weights, x + begin * in, in, count, packed_columns(inputs), gates);
+            matmul_block(up, from, up_weights, x + begin * in, in, count, packed_columns(inputs), ups);
+            for (int64_t n = 0; n < count; n++)
+                for (int64_t o = 0; o < OUTPUTS; o += LANES) {
+                    vector own = load(gates + n * OUTPUTS + o), factor = load(ups + n * OUTPUTS + o);
+                    if (gate->bias) own += load_weights(gate->bias + from + o);
+                    if (up->bias) factor += load_weights(up->bias + from + o);
+                    pack_input(packed, begin + n, from + o, gate->outputs, inputs, own / (1.0f + exp_vector(-own)) * factor);
+                }
         }
     }
 }
@@ -313,7 +426,7 @@ static inline int64_t block_end(int64_t block, int64_t inputs) {
 
 /* RMSNorm of the last `kept` tokens of each row, packed. */
 static void
-normalize_and_pack(const model *m, const forward_args *p, const float *x, const float *norm, int64_t kept, weight *packed) {
+normalize_and_pack(const model *m, const forward_args *p, const float *x, const float *norm, int64_t kept, packed_input *packed) {
     int64_t size = m->hidden_size, inputs = p->batch * kept, parts = size / PART, scaled_block = -1;
     const float *from[INPUTS];
     float scales[INPUTS];
@@ -331,29 +444,6 @@ normalize_and_pack(const model *m, const forward_args *p, const float *x, const 
     }
 }
 
-/* The first `size` of `stride` columns, packed. */
-static void pack_columns(const float *x, int64_t inputs, int64_t size, int64_t stride, weight *packed) {
-#pragma omp for schedule(static)
-    for (int64_t job = 0; job < input_blocks(inputs) * size / PART; job++) {
-        int64_t block = job / (size / PART), part = job % (size / PART) * PART;
-        for (int64_t n = block * INPUTS; n < block_end(block, inputs); n++)
-            for (int64_t i = part; i < part + PART; i += LANES) pack_input(packed, n, i, size, inputs, load(x + n * stride + i));
-    }
-}
-
-/* silu(gate) * up, packed. */
-static void silu_times_up_and_pack(const float *gate, const float *up, int64_t inputs, int64_t size, weight *packed) {
-#pragma omp for schedule(static)
-    for (int64_t job = 0; job < input_blocks(inputs) * size / PART; job++) {
-        int64_t block = job / (size / PART), part = job % (size / PART) * PART;
-        for (int64_t n = block * INPUTS; n < block_end(block, inputs); n++)
-            for (int64_t i = part; i < part + PART; i += LANES) {
-                vector x = load(gate + n * size + i);
-                pack_input(packed, n, i, size, inputs, x / (1.0f + exp_vector(-x)) * load(up + n * size + i));
-            }
-    }
-}
-
 /* ---- attention -------------------------------------------------------------------------------------------------------- */
 
 /* Rotary embedding of one head, in place: half of the head against the other half. */
@@ -366,21 +456,28 @@ static inline void apply_rope(float *x, int64_t head_dim, const float *cosine, c
     }
 }
 
-/* Norms of the heads where the model has them, rotary embedding of queries and keys, and keys and values into the cache. */
-static void rotate_and_fill_cache(const model *m, const layer *l, const forward_args *p, float *qkv, weight *cache) {
-    int64_t all_heads = m->heads + 2 * m->key_value_heads, head_dim = m->head_dim;
-#pragma omp for schedule(static)
-    for (int64_t job = 0; job < p->batch * p->tokens * all_heads; job++) {
-        int64_t n = job / all_heads, head = job % all_heads, row = n / p->tokens, slot = p->first_slot[row] + n % p->tokens;
-        int is_query = head < m->heads, is_value = head >= m->heads + m->key_value_heads;
-        float *x = qkv + job * head_dim;
-        const float *norm = is_query ? l->query_norm : is_value ? 0 : l->key_norm;
-        float scale = norm ? rms_scale(x, head_dim, m->norm_epsilon) : 1.0f;
-        for (int64_t d = 0; norm && d < head_dim; d++) x[d] *= scale * norm[d];
-        if (!is_value) apply_rope(x, head_dim, p->cosine + slot * head_dim, p->sine + slot * head_dim);
-        if (is_query) continue;
-        weight *to = cache + ((row * p->cache_slots + slot) * 2 * m->key_value_heads + head - m->heads) * head_dim;
-        for (int64_t d = 0; d < head_dim; d += LANES) store_weights(to + d, load(x + d));
+/* One token and head: norm where the model has one, rotary embedding of a query or key, and a key or value into the cache. */
+static void rotate_head(const model *m, const layer *l, const forward_args *p, float *qkv, weight *cache, int64_t n, int64_t head) {
+    int64_t head_dim = m->head_dim, row = n / p->tokens, slot = p->first_slot[row] + n % p->tokens;
+    int is_query = head < m->heads, is_value = head >= m->heads + m->key_value_heads;
+    float *x = qkv + (n * (m->heads + 2 * m->key_value_heads) + head) * head_dim;
+    const float *norm = is_query ? l->query_norm : is_value ? 0 : l->key_norm;
+    float scale = norm ? rms_scale(x, head_dim, m->norm_epsilon) : 1.0f;
+    for (int64_t d = 0; norm && d < head_dim; d++) x[d] *= scale * norm[d];
+    if (!is_value) apply_rope(x, head_dim, p->cosine + slot * head_dim, p->sine + slot * head_dim);
+    if (is_query) return;
+    weight *to = cache + ((row * p->cache_slots + slot) * 2 * m->key_value_heads + head - m->heads) * head_dim;
+    for (int64_t d = 0; d < head_dim; d += LANES) store_weights(to + d, load(x + d));
+}
+
+/* All tokens of a row, for one key head: its queries, its key and its value. */
+static void rotate_and_fill_cache(
+    const model *m, const layer *l, const forward_args *p, float *qkv, weight *cache, int64_t row, int64_t key_head) {
+    int64_t group = m->heads / m->key_value_heads;
+    for (int64_t n = row * p->tokens; n < (row + 1) * p->tokens; n++) {
+        for (int64_t g = 0; g < group; g++) rotate_head(m, l, p, qkv, cache, n, key_head * group + g);
+        rotate_head(m, l, p, qkv, cache, n, m->heads + key_head);
+        rotate_head(m, l, p, qkv, cache, n, m->heads + m->key_value_heads + key_head);
     }
 }
 
@@ -389,27 +486,6 @@ static int64_t visible_slots(const forward_args *p) {
     int64_t last = 0;
     for (int64_t row = 0; row < p->batch; row++) last = p->first_slot[row] > last ? p->first_slot[row] : last;
     return (last + p->tokens + LANES - 1) / LANES * LANES;
-}
-
-/* The sums of LANES vectors, one a lane, each in the order of sum_of_lanes. */
-#ifdef __clang__
-#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-#else
-#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (int_vector){__VA_ARGS__})
-#endif
-static inline vector sums_of_lanes(const vector *parts) {
-    vector by8[8], by4[4], by2[2];
-    for (int n = 0; n < 8; n++)
-        by8[n] = SHUFFLE(parts[n], parts[n + 8], 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
-                 SHUFFLE(parts[n], parts[n + 8], 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
-    for (int n = 0; n < 4; n++)
-        by4[n] = SHUFFLE(by8[n], by8[n + 4], 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27) +
-                 SHUFFLE(by8[n], by8[n + 4], 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);
-    for (int n = 0; n < 2; n++)
-        by2[n] = SHUFFLE(by4[n], by4[n + 2], 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29) +
-                 SHUFFLE(by4[n], by4[n + 2], 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
-    return SHUFFLE(by2[0], by2[1], 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30) +
-           SHUFFLE(by2[0], by2[1], 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31);
 }
 
 /* Up to QUERIES queries of one row that share a key head: numbers begin .. begin + count of its tokens * group queries. */
@@ -424,9 +500,8 @@ typedef struct {
 } query_block;
 
 static query_block
-query_block_of_job(const model *m, const forward_args *p, const weight *cache, int64_t blocks, int64_t job) {
-    query_block b = {.row = job / (m->key_value_heads * blocks), .key_head = job / blocks % m->key_value_heads};
-    b.group = m->heads / m->key_value_heads, b.begin = job % blocks * QUERIES;
+query_block_at(const model *m, const forward_args *p, const weight *cache, int64_t row, int64_t key_head, int64_t block) {
+    query_block b = {.row = row, .key_head = key_head, .group = m->heads / m->key_value_heads, .begin = block * QUERIES};
     int64_t left = p->tokens * b.group - b.begin;
     b.count = left < QUERIES ? left : QUERIES;
     b.first_slot = p->first_slot[b.row], b.visible = b.first_slot + (b.begin + b.count - 1) / b.group + 1;
@@ -436,38 +511,44 @@ query_block_of_job(const model *m, const forward_args *p, const weight *cache, i
     return b;
 }
 
-/* Where query `q` of the block lies in qkv. */
-static inline float *
-query_in_qkv(const model *m, const forward_args *p, const query_block *b, float *qkv, int64_t q) {
-    int64_t n = b->row * p->tokens + (b->begin + q) / b->group, head = b->key_head * b->group + (b->begin + q) % b->group;
-    return qkv + (n * (m->heads + 2 * m->key_value_heads) + head) * m->head_dim;
+/* The token and the head of query `q` of the block. */
+static inline int64_t token_of_query(const forward_args *p, const query_block *b, int64_t q) {
+    return b->row * p->tokens + (b->begin + q) / b->group;
+}
+static inline int64_t head_of_query(const query_block *b, int64_t q) {
+    return b->key_head * b->group + (b->begin + q) % b->group;
 }
 
 /* Scores of all visible slots, and each query's highest score. Slots that a query does not see yet get -inf. */
 ALWAYS_INLINE void
-score_queries(const model *m, const forward_args *p, const query_block *b, float *qkv, vector *highest) {
-    int64_t head_dim = m->head_dim;
-    float queries[QUERIES][head_dim], keys[LANES][head_dim], scale = 1.0f / sqrtf(head_dim);
+score_queries(const model *m, const forward_args *p, const query_block *b, const float *qkv, vector *highest) {
+    int64_t head_dim = m->head_dim, all_heads = m->heads + 2 * m->key_value_heads;
+    float queries[QUERIES][head_dim], widened[LANES][head_dim], scale = 1.0f / sqrtf(head_dim);
+    const float *keys[LANES];
     for (int64_t q = 0; q < b->count; q++) {
-        const float *from = query_in_qkv(m, p, b, qkv, q);
+        const float *from = qkv + (token_of_query(p, b, q) * all_heads + head_of_query(b, q)) * head_dim;
         for (int64_t d = 0; d < head_dim; d += LANES) store(queries[q] + d, load(from + d) * scale);
         highest[q] = broadcast(-INFINITY);
     }
     for (int64_t slot = 0; slot < b->visible; slot += LANES) {
-        for (int64_t s = 0; s < LANES; s++) /* behind the last slot: the last slot again, whose scores become -inf */
-            for (int64_t d = 0; d < head_dim; d += LANES) {
-                int64_t read = slot + s < b->visible ? slot + s : b->visible - 1;
-                store(keys[s] + d, load_weights(b->keys + read * b->slot_stride + d));
-            }
+        for (int64_t s = 0; s < LANES; s++) { /* behind the last slot: the last slot again, whose scores become -inf */
+            const weight *key = b->keys + (slot + s < b->visible ? slot + s : b->visible - 1) * b->slot_stride;
+#ifdef BF16
+            for (int64_t d = 0; d < head_dim; d += LANES) store(widened[s] + d, load_weights(key + d));
+            keys[s] = widened[s];
+#else
+            (void)widened;
+            keys[s] = key;
+#endif
+        }
         for (int64_t q = 0; q < b->count; q++) {
             vector parts[LANES] = {};
             for (int64_t d = 0; d < head_dim; d += LANES) {
                 vector query = load(queries[q] + d);
                 for (int s = 0; s < LANES; s++) parts[s] += query * load(keys[s] + d);
             }
-            int_vector unseen = (int_vector){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15} +
-                                    (int32_t)(slot - b->first_slot - (b->begin + q) / b->group) >
-                                0;
+            int_vector unseen =
+                (int_vector){EACH_LANE} + (int32_t)(slot - b->first_slot - (b->begin + q) / b->group) > 0;
             vector score = blend(unseen, broadcast(-INFINITY), sums_of_lanes(parts));
             highest[q] = max_vector(score, highest[q]);
             store(b->scores + q * b->score_stride + slot, score);
@@ -491,7 +572,7 @@ static inline float exponentials_of_scores(float *scores, int64_t visible, vecto
 /* Sums of the values, weighted by the scores of `count` queries from `q` on, for SPAN vectors of a head; in the order of
  * slots. */
 #define TOGETHER 4
-#define SPAN 4
+#define SPAN (LANES == 16 ? 4 : 2) /* sums[TOGETHER][SPAN] stay in registers */
 ALWAYS_INLINE void
 sum_values(const int count, const query_block *b, int64_t q, const int64_t *at, vector (*mixed)[SPAN]) {
     const float *scores = b->scores + q * b->score_stride;
@@ -500,39 +581,55 @@ sum_values(const int count, const query_block *b, int64_t q, const int64_t *at, 
     vector sums[TOGETHER][SPAN] = {};
     for (int64_t slot = 0; slot < visible; slot++) {
         const weight *value = values + slot * slot_stride;
-        vector own[SPAN] = {
-            load_weights(value + at[0]), load_weights(value + at[1]), load_weights(value + at[2]), load_weights(value + at[3])};
+        vector own[SPAN];
+        for (int v = 0; v < SPAN; v++) own[v] = load_weights(value + at[v]);
         for (int k = 0; k < count; k++)
             for (int v = 0; v < SPAN; v++) sums[k][v] += own[v] * scores[k * score_stride + slot];
     }
     memcpy(mixed, sums, sizeof sums);
 }
 
-/* Replaces each query in qkv by its attention output. `scores` has room for (QUERIES, visible_slots). A slot that a query
- * does not see has weight 0, and changes no bit of its sums. */
-static void attend(const model *m, const forward_args *p, float *qkv, const weight *cache, float *scores) {
-    int64_t head_dim = m->head_dim, blocks = (p->tokens * (m->heads / m->key_value_heads) + QUERIES - 1) / QUERIES;
-    int64_t score_stride = visible_slots(p);
+/* The attention output of a block of queries, packed. A slot that a query does not see has weight 0, and changes no bit of its
+ * sums. */
+static void attend_block(const model *m, const forward_args *p, const query_block *b, const float *qkv, packed_input *packed) {
+    int64_t head_dim = m->head_dim;
+    vector highest[QUERIES];
+    float sums[QUERIES];
+    score_queries(m, p, b, qkv, highest);
+    for (int64_t q = 0; q < b->count; q++)
+        sums[q] = exponentials_of_scores(b->scores + q * b->score_stride, b->visible, highest[q]);
+    for (int64_t q = 0; q < b->count; q += TOGETHER)
+        for (int64_t d = 0; d < head_dim; d += SPAN * LANES) { /* behind the end of a head: its last vector again */
+            int64_t few = b->count - q < TOGETHER ? b->count - q : TOGETHER, at[SPAN];
+            for (int v = 0; v < SPAN; v++) at[v] = d + v * LANES < head_dim ? d + v * LANES : head_dim - LANES;
+            vector mixed[TOGETHER][SPAN] = {};
+#define SUM_VALUES(count) case count: sum_values(count, b, q, at, mixed); break;
+            switch (few) { SUM_VALUES(1) SUM_VALUES(2) SUM_VALUES(3) SUM_VALUES(4) }
+            for (int64_t k = 0; k < few; k++)
+                for (int v = 0; v < SPAN; v++)
+                    pack_input(
+                        packed, token_of_query(p, b, q + k), head_of_query(b, q + k) * head_dim + at[v], m->heads * head_dim,
+                        p->batch * p->tokens, mixed[k][v] / sums[q + k]);
+        }
+}
+
+/* Rotary embedding, cache and attention. `scores` has room for (QUERIES, visible_slots). A thread that attends with a key head
+ * has filled the cache of this head itself, unless blocks of its queries are shared out. */
+static void attend(
+    const model *m, const layer *l, const forward_args *p, float *qkv, weight *cache, float *scores, packed_input *packed) {
+    int64_t blocks = (p->tokens * (m->heads / m->key_value_heads) + QUERIES - 1) / QUERIES, pairs = p->batch * m->key_value_heads;
+#pragma omp for schedule(static) nowait
+    for (int64_t pair = 0; pair < pairs; pair++)
+        rotate_and_fill_cache(m, l, p, qkv, cache, pair / m->key_value_heads, pair % m->key_value_heads);
+    if (blocks > 1) {
+#pragma omp barrier
+    }
 #pragma omp for schedule(static)
-    for (int64_t job = 0; job < p->batch * m->key_value_heads * blocks; job++) {
-        query_block b = query_block_of_job(m, p, cache, blocks, job);
-        b.scores = scores, b.score_stride = score_stride;
-        vector highest[QUERIES];
-        float sums[QUERIES];
-        score_queries(m, p, &b, qkv, highest);
-        for (int64_t q = 0; q < b.count; q++) sums[q] = exponentials_of_scores(scores + q * score_stride, b.visible, highest[q]);
-        for (int64_t q = 0; q < b.count; q += TOGETHER)
-            for (int64_t d = 0; d < head_dim; d += SPAN * LANES) { /* behind the end of a head: its last vector again */
-                int64_t few = b.count - q < TOGETHER ? b.count - q : TOGETHER, at[SPAN];
-                for (int v = 0; v < SPAN; v++) at[v] = d + v * LANES < head_dim ? d + v * LANES : head_dim - LANES;
-                vector mixed[TOGETHER][SPAN] = {};
-#define SUM_VALUES(count) case count: sum_values(count, &b, q, at, mixed); break;
-                switch (few) { SUM_VALUES(1) SUM_VALUES(2) SUM_VALUES(3) SUM_VALUES(4) }
-                for (int64_t k = 0; k < few; k++) {
-                    float *to = query_in_qkv(m, p, &b, qkv, q + k);
-                    for (int v = 0; v < SPAN; v++) store(to + at[v], mixed[k][v] / sums[q + k]);
-                }
-            }
+    for (int64_t job = 0; job < pairs * blocks; job++) {
+        int64_t pair = job / blocks;
+        query_block b = query_block_at(m, p, cache, pair / m->key_value_heads, pair % m->key_value_heads, job % blocks);
+        b.scores = scores, b.score_stride = visible_slots(p);
+        attend_block(m, p, &b, qkv, packed);
     }
 }
 
@@ -540,7 +637,7 @@ static void attend(const model *m, const forward_args *p, float *qkv, const weig
 
 /* The buffers in `scratch`. SCORES and DEQUANTIZED have a part for each thread. The address sanitizer's build puts gaps
  * between buffers, which its harness poisons. */
-enum { HIDDEN, QKV, GATE, UP, SCORES, DEQUANTIZED, PACKED_HIDDEN, PACKED_ATTENTION, PACKED_MLP, BUFFERS };
+enum { HIDDEN, QKV, SCORES, DEQUANTIZED, PACKED_HIDDEN, PACKED_ATTENTION, PACKED_MLP, BUFFERS };
 #ifdef __SANITIZE_ADDRESS__
 #define BUFFER_GAP 64
 #else
@@ -563,13 +660,11 @@ static void place_buffers(const model *m, const forward_args *p, int64_t *begin)
     const int64_t sizes[BUFFERS] = {
         [HIDDEN] = n * m->hidden_size,
         [QKV] = n * (m->heads + 2 * m->key_value_heads) * m->head_dim,
-        [GATE] = n * m->intermediate_size,
-        [UP] = n * m->intermediate_size,
         [SCORES] = p->threads * scores_per_thread(p),
         [DEQUANTIZED] = p->threads * dequantized_per_thread(m),
-        [PACKED_HIDDEN] = packed * m->hidden_size * (int64_t)sizeof(weight) / 4,
-        [PACKED_ATTENTION] = packed * attention * (int64_t)sizeof(weight) / 4,
-        [PACKED_MLP] = packed * m->intermediate_size * (int64_t)sizeof(weight) / 4,
+        [PACKED_HIDDEN] = packed * m->hidden_size * (int64_t)sizeof(packed_input) / 4,
+        [PACKED_ATTENTION] = packed * attention * (int64_t)sizeof(packed_input) / 4,
+        [PACKED_MLP] = packed * m->intermediate_size * (int64_t)sizeof(packed_input) / 4,
     };
     begin[0] = 0;
     for (int buffer = 0; buffer < BUFFERS; buffer++) begin[buffer + 1] = begin[buffer] + sizes[buffer] + BUFFER_GAP;
@@ -593,10 +688,9 @@ int llama_forward(const model *m, const forward_args *p) {
     int64_t begin[BUFFERS + 1];
     place_buffers(m, p, begin);
     float *hidden = p->scratch + begin[HIDDEN], *qkv = p->scratch + begin[QKV];
-    float *gate = p->scratch + begin[GATE], *up = p->scratch + begin[UP];
-    weight *packed_hidden = (weight *)(p->scratch + begin[PACKED_HIDDEN]);
-    weight *packed_attention = (weight *)(p->scratch + begin[PACKED_ATTENTION]);
-    weight *packed_mlp = (weight *)(p->scratch + begin[PACKED_MLP]);
+    packed_input *packed_hidden = (packed_input *)(p->scratch + begin[PACKED_HIDDEN]);
+    packed_input *packed_attention = (packed_input *)(p->scratch + begin[PACKED_ATTENTION]);
+    packed_input *packed_mlp = (packed_input *)(p->scratch + begin[PACKED_MLP]);
 #pragma omp parallel num_threads(p->threads)
     {
         float *scores = p->scratch + begin[SCORES] + omp_get_thread_num() * scores_per_thread(p);
@@ -613,16 +707,11 @@ int llama_forward(const model *m, const forward_args *p) {
             apply_linear(&l->key, packed_hidden, n_tokens, hidden_size, qkv + query_size, stride, 0, dequantized);
             apply_linear(&l->value, packed_hidden, n_tokens, hidden_size, qkv + query_size + key_size, stride, 0, dequantized);
 #pragma omp barrier
-            rotate_and_fill_cache(m, l, p, qkv, p->caches[number]);
-            attend(m, p, qkv, p->caches[number], scores);
-            pack_columns(qkv, n_tokens, query_size, stride, packed_attention);
+            attend(m, l, p, qkv, p->caches[number], scores, packed_attention);
             apply_linear(&l->output, packed_attention, n_tokens, query_size, hidden, hidden_size, 1, dequantized);
 #pragma omp barrier
             normalize_and_pack(m, p, hidden, l->mlp_norm, p->tokens, packed_hidden);
-            apply_linear(&l->gate, packed_hidden, n_tokens, hidden_size, gate, intermediate_size, 0, dequantized);
-            apply_linear(&l->up, packed_hidden, n_tokens, hidden_size, up, intermediate_size, 0, dequantized);
-#pragma omp barrier
-            silu_times_up_and_pack(gate, up, n_tokens, intermediate_size, packed_mlp);
+            apply_gate_and_up(&l->gate, &l->up, packed_hidden, n_tokens, hidden_size, packed_mlp, dequantized);
             apply_linear(&l->down, packed_mlp, n_tokens, intermediate_size, hidden, hidden_size, 1, dequantized);
 #pragma omp barrier
         }

@@ -1,5 +1,6 @@
 /* Vectors of LANES numbers for the C sources of this folder, written for the compiler's vector extensions: the same source
- * builds for AVX2, AVX-512 and NEON. With -DBF16 a `weight` is bfloat16, otherwise fp32. All sums are fp32.
+ * builds for AVX2, AVX-512 and NEON. A vector is as wide as a register of the processor: gcc keeps wider ones in memory. With
+ * -DBF16 a `weight` is bfloat16, otherwise fp32. All sums are fp32.
  */
 #ifndef SIMD_H
 #define SIMD_H
@@ -16,12 +17,28 @@ static inline int omp_get_thread_num(void) { return 0; }
 #include <immintrin.h>
 #endif
 
+#ifndef LANES /* tests set it */
+#if defined __AVX512F__
 #define LANES 16
+#elif defined __AVX__
+#define LANES 8
+#else
+#define LANES 4
+#endif
+#endif
+#if LANES == 16
+#define EACH_LANE 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15
+#elif LANES == 8
+#define EACH_LANE 0, 1, 2, 3, 4, 5, 6, 7
+#else
+#define EACH_LANE 0, 1, 2, 3
+#endif
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 typedef float vector __attribute__((vector_size(4 * LANES)));
 typedef float unaligned_vector __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t int_vector __attribute__((vector_size(4 * LANES)));
 typedef uint32_t uint_vector __attribute__((vector_size(4 * LANES)));
+typedef uint32_t unaligned_uint_vector __attribute__((vector_size(4 * LANES), aligned(2), may_alias));
 
 static inline vector load(const float *from) { return *(const unaligned_vector *)from; }
 static inline void store(float *to, vector value) { *(unaligned_vector *)to = value; }
@@ -47,6 +64,41 @@ static inline float sum_of_lanes(vector value) {
     for (int width = LANES / 2; width; width /= 2)
         for (int lane = 0; lane < width; lane++) part[lane] += part[lane + width];
     return part[0];
+}
+
+#ifdef __clang__
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (int_vector){__VA_ARGS__})
+#endif
+
+/* The sums of LANES vectors, one a lane, each in the order of sum_of_lanes. */
+static inline vector sums_of_lanes(const vector *parts) {
+#if LANES == 16
+    vector by8[8], by4[4], by2[2];
+    for (int n = 0; n < 8; n++)
+        by8[n] = SHUFFLE(parts[n], parts[n + 8], 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
+                 SHUFFLE(parts[n], parts[n + 8], 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
+    for (int n = 0; n < 4; n++)
+        by4[n] = SHUFFLE(by8[n], by8[n + 4], 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27) +
+                 SHUFFLE(by8[n], by8[n + 4], 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);
+    for (int n = 0; n < 2; n++)
+        by2[n] = SHUFFLE(by4[n], by4[n + 2], 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29) +
+                 SHUFFLE(by4[n], by4[n + 2], 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
+    return SHUFFLE(by2[0], by2[1], 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30) +
+           SHUFFLE(by2[0], by2[1], 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31);
+#elif LANES == 8
+    vector by4[4], by2[2];
+    for (int n = 0; n < 4; n++)
+        by4[n] = SHUFFLE(parts[n], parts[n + 4], 0, 1, 2, 3, 8, 9, 10, 11) + SHUFFLE(parts[n], parts[n + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+    for (int n = 0; n < 2; n++)
+        by2[n] = SHUFFLE(by4[n], by4[n + 2], 0, 1, 8, 9, 4, 5, 12, 13) + SHUFFLE(by4[n], by4[n + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+    return SHUFFLE(by2[0], by2[1], 0, 8, 2, 10, 4, 12, 6, 14) + SHUFFLE(by2[0], by2[1], 1, 9, 3, 11, 5, 13, 7, 15);
+#else
+    vector by2[2];
+    for (int n = 0; n < 2; n++) by2[n] = SHUFFLE(parts[n], parts[n + 2], 0, 1, 4, 5) + SHUFFLE(parts[n], parts[n + 2], 2, 3, 6, 7);
+    return SHUFFLE(by2[0], by2[1], 0, 4, 2, 6) + SHUFFLE(by2[0], by2[1], 1, 5, 3, 7);
+#endif
 }
 
 /* exp(x) with a relative error of 1e-7: a polynomial around the nearest power of two (Cephes, expf). */

@@ -8,12 +8,14 @@ needs a new `CompiledForward`. Shapes: B rows, T tokens of a row, S slots of the
 import ctypes
 from collections.abc import Sequence
 from functools import cache
+from time import perf_counter
 from typing import Any
 
 import torch
 from torch import nn
 
 from pipeline.native.build import SOURCES, build, load
+from pipeline.native.thread_choice import ThreadChoice
 from pipeline.speculation.nf4_layers import is_nf4, read
 
 _SOURCE = SOURCES / "llama_forward.c"
@@ -70,6 +72,7 @@ class CompiledForward:
     def __init__(self, library: ctypes.CDLL, model: Any, vocabulary: int) -> None:
         config, self._library = model.config, library
         self.max_tokens = _COUNT.in_dll(library, "llama_max_tokens").value
+        self._choices: dict[tuple[int, int], ThreadChoice] = {}  # by threads that torch may use, and tokens of a pass
         self._held: list[torch.Tensor] = []  # keeps alive what the pointers point at
         self._layers = (_Layer * len(model.model.layers))(*map(self._layer, model.model.layers))
         head, attention = self._linear(model.lm_head), model.model.layers[0].self_attn
@@ -123,7 +126,8 @@ class CompiledForward:
     ) -> torch.Tensor:
         """Logits of the last `keep` positions, (B, keep, V), in the model's dtype. `caches` as in `llama_forward.Caches`; cosines
         and sines are fp32. Raises IndexError for an id outside the vocabulary or a slot outside the cache."""
-        (batch, count), ids_BT, threads = ids_BT.shape, ids_BT.to(torch.int64).contiguous(), torch.get_num_threads()
+        (batch, count), ids_BT = ids_BT.shape, ids_BT.to(torch.int64).contiguous()
+        choice = self._choice(torch.get_num_threads(), batch * count)
         slots = (_COUNT * batch)(*first)
         pointers = (_POINTER * len(caches))(*[cache.data_ptr() for cache in caches])
         logits_BTV = _floats(batch, keep, self._vocabulary)
@@ -139,16 +143,23 @@ class CompiledForward:
             ctypes.addressof(pointers),
             None,
             logits_BTV.data_ptr(),
-            threads,
+            choice.threads(),
         )
         scratch = _floats(self._library.llama_scratch_floats(ctypes.byref(self._model), ctypes.byref(args)))
         args.scratch = scratch.data_ptr()
+        began = perf_counter()
         error = self._library.llama_forward(ctypes.byref(self._model), ctypes.byref(args))
+        choice.record(perf_counter() - began)
         if error:
             raise IndexError(
                 f"no such {('token', 'slot')[error - 1]}: {count} tokens a row from slots {list(first)} on"
             )
         return logits_BTV.to(self._dtype)
+
+    def _choice(self, most: int, tokens: int) -> ThreadChoice:
+        if (most, tokens) not in self._choices:
+            self._choices[most, tokens] = ThreadChoice(most)
+        return self._choices[most, tokens]
 
     def _layer(self, layer: Any) -> _Layer:
         attention = layer.self_attn

@@ -142,7 +142,7 @@ static double weight_at(const linear *l, int64_t o, int64_t i, int64_t inputs) {
 
 static void reference_linear(const linear *l, const double *x, int64_t inputs, double *y, int add) {
     double *packed = allocate(inputs * sizeof *packed);
-    for (int64_t i = 0; i < inputs; i++) packed[i] = rounded(x[i]);
+    for (int64_t i = 0; i < inputs; i++) packed[i] = sizeof(packed_input) == sizeof(weight) ? rounded(x[i]) : (float)x[i];
     for (int64_t o = 0; o < l->outputs; o++) {
         double sum = l->bias ? weight_to_float(l->bias[o]) : 0;
         for (int64_t i = 0; i < inputs; i++) sum += weight_at(l, o, i, inputs) * packed[i];

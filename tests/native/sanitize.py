@@ -42,6 +42,8 @@ X86_VARIANTS = [
         ("-march=native", "-fopenmp", "-mno-amx-bf16", "-mno-amx-tile", "-mno-avx512bf16"),
         dtypes=("bf16",),
     ),
+    Variant("vectors of four", ("-march=x86-64", "-fopenmp")),
+    Variant("vectors of sixteen", ("-march=native", "-fopenmp", "-mno-amx-bf16", "-mno-amx-tile", "-DLANES=16")),
     Variant("x86-64-v3", ("-march=x86-64-v3", "-fopenmp"), ("avx2", "bmi2", "fma")),
     Variant(
         "amx tiles",

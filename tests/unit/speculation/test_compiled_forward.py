@@ -378,7 +378,7 @@ def test_large_scores_do_not_overflow(scale: float) -> None:
 @needs_compiler
 def test_bf16_is_rounded_to_the_nearest() -> None:
     """Ties go to even, as in torch; the values in the cache show it."""
-    model = family_model("Llama", torch.bfloat16, **SIZES)
+    model = family_model("Llama", torch.bfloat16, **SIZES, rms_norm_eps=1e-12)  # ones stay exactly one
     layer, step = model.model.layers[0], 2.0**-8  # half of what bf16 tells apart above 1
     wanted = torch.tensor([1 + step, 1 + 3 * step, 1 + step + 2.0**-15, -1 - 3 * step])
     with torch.no_grad():
