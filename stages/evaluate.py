@@ -1,4 +1,5 @@
-"""evaluate: examines one draft, teacher-forced on stored completions. Writes its acceptance profile."""
+"""evaluate: examines one draft, teacher-forced on stored completions, and writes its acceptance profile; or measures tokens per
+second with the candidate and without."""
 
 import contextlib
 from dataclasses import asdict
@@ -6,6 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from pipeline.acceptance.decoding_speed import DecodingSpeed, write_decoding_speed
 from pipeline.acceptance.profile_file import write_profile
 from pipeline.acceptance.schema import (
     FILE,
@@ -14,10 +16,12 @@ from pipeline.acceptance.schema import (
     Profile,
     ProfileConditions,
     SamplingSettings,
+    read_profile,
 )
 from pipeline.errors import BrokenDraft
 from pipeline.examination.completion_sets import CompletionSets, completion_sets
 from pipeline.examination.cross_check import cross_check
+from pipeline.examination.decoding_speed import TimedDraft, measure_speeds, some_decodes
 from pipeline.examination.examiner import Examiner
 from pipeline.examination.load_draft import load_draft
 from pipeline.examination.pass_times import pass_times
@@ -28,13 +32,14 @@ from pipeline.examination.token_acceptance import FILE as BY_TOKEN
 from pipeline.examination.token_acceptance import TokenAcceptanceFile
 from pipeline.examination.windows import tally_counts
 from pipeline.models.draft_directory import find_draft
-from pipeline.models.loading import choose_device, load_model
+from pipeline.models.loading import choose_device, hardware_class, load_model
 from pipeline.models.shape import measure_weights
 from pipeline.models.stored_pair import Pair, read_pair
 from pipeline.running.context import Outcome, StageContext
 from pipeline.running.settings import EvaluateSettings
+from pipeline.running.tasks import Examination, SpeedTask
 from pipeline.servers.identity import Identity
-from pipeline.speculation.settings import GREEDY, Sampling
+from pipeline.speculation.settings import GREEDY
 from pipeline.store.row_files import RowFile
 
 
@@ -45,7 +50,9 @@ def run(context: StageContext[EvaluateSettings]) -> Outcome:
     figures. UnderstudyError if the split has no completions at the deployment's sampling settings.
     """
     task, settings = context.settings.task, context.settings
-    sets = completion_sets(context.inputs["completions"], task.split, Sampling.from_config(settings.sampling))
+    if isinstance(task, SpeedTask):
+        return _measure_speed(context, task)
+    sets = completion_sets(context.inputs["completions"], task.split, settings.deployed)
     with RowFile(context.out / FILE, list(sets.named())) as rows:
         if task.kind == "prompt-lookup":
             draft = ExaminedDraft("prompt-lookup", 0, 0)
@@ -55,7 +62,7 @@ def run(context: StageContext[EvaluateSettings]) -> Outcome:
             weights = measure_weights(path)
             draft = ExaminedDraft("model", weights.bytes, weights.parameters, context.digests["draft"])
             try:
-                found = _examine(context, path, sets, rows)
+                found = _examine(context, task, path, sets, rows)
             except BrokenDraft as error:
                 # A variant that cannot be computed does not end the run: it has no figures, and the gate promotes no draft
                 # without figures.
@@ -78,7 +85,7 @@ def _look_up(context: StageContext[EvaluateSettings], sets: CompletionSets, rows
 
 
 def _examine(
-    context: StageContext[EvaluateSettings], path: Path, sets: CompletionSets, rows: RowFile
+    context: StageContext[EvaluateSettings], task: Examination, path: Path, sets: CompletionSets, rows: RowFile
 ) -> dict[str, Any]:
     settings, resources = context.settings.evaluate, context.resources
     pair = read_pair(context.inputs["target"], resources.models)
@@ -93,16 +100,16 @@ def _examine(
                 keep = stack.enter_context(TokenAcceptanceFile(context.out)).add if name == "deployed" else None
                 counts = examiner.counts(model, sets.read(sampling), track.advance, keep)
                 samplings[name], tallies[name] = sampling, tally_counts(counts, settings.max_gamma, rows, name)
-    return profile_figures(samplings, tallies, settings) | _with_target(context, sets, pair, model)
+    return profile_figures(samplings, tallies, settings) | _with_target(context, task, sets, pair, model)
 
 
 def _with_target(
-    context: StageContext[EvaluateSettings], sets: CompletionSets, pair: Pair, draft: Any
+    context: StageContext[EvaluateSettings], task: Examination, sets: CompletionSets, pair: Pair, draft: Any
 ) -> dict[str, Any]:
     """What needs the target too. `crosscheck`: a real greedy decode of a few prompts, compared round by round with the
     examination's prediction, and the stored log p of their completions, compared with the target's own pass.
     `forward_times`: seconds of a forward pass of both models on this machine, unless the target is on servers."""
-    settings, resources, task = context.settings.evaluate, context.resources, context.settings.task
+    settings, resources = context.settings.evaluate, context.resources
     if settings.crosscheck_prompts == 0 or task.split == "dev":
         return {}
     stored = list(islice(sets.read(GREEDY), settings.crosscheck_prompts))
@@ -118,6 +125,41 @@ def _with_target(
     device = choose_device(resources.device)
     target = load_model(pair.path(task.target), pair.dtype(task.target), device, resources.trust_remote_code)
     return {"crosscheck": check(target), "forward_times": pass_times(target, draft, pair, settings.gamma)}
+
+
+def _measure_speed(context: StageContext[EvaluateSettings], task: SpeedTask) -> Outcome:
+    """Decode a few examination prompts in turns. Without a file where the candidate cannot be computed: the gate refuses it."""
+    settings, resources, inputs = context.settings, context.resources, context.inputs
+    pair, device = read_pair(inputs["target"], resources.models), choose_device(resources.device)
+    sides = {task.baseline: "baseline", "candidate": "draft"}
+    if context.digests["baseline"] == context.digests["draft"]:
+        del sides[task.baseline]
+    drafts = {}
+    for name, role in sides.items():
+        profile = read_profile(inputs["examination" if role == "draft" else "examination_baseline"])
+        if profile.headline is not None:
+            path = find_draft(inputs[role], resources.models)
+            model = load_draft(pair, path, settings.dtype, device, resources.trust_remote_code)
+            drafts[name] = TimedDraft(model, profile.draft.parameters, profile.headline.mean_acceptance_length)
+    if "candidate" not in drafts:
+        return Outcome({})
+    target = load_model(pair.path("target"), pair.dtype("target"), device, resources.trust_remote_code)
+    decodes = some_decodes(
+        completion_sets(inputs["completions"], "examination", settings.deployed), settings.evaluate, pair
+    )
+    plain, speeds = measure_speeds(target, drafts, decodes)
+    speed = DecodingSpeed(
+        device=hardware_class(device),
+        prompts=len(decodes.requests),
+        tokens=sum(request.limit for request in decodes.requests),
+        turns=decodes.turns,
+        confidence=decodes.confidence,
+        plain=plain,
+        baseline=speeds.get(task.baseline),
+        candidate=speeds["candidate"],
+    )
+    write_decoding_speed(context.out, speed)
+    return Outcome({})
 
 
 def _conditions(context: StageContext[EvaluateSettings], sets: CompletionSets) -> ProfileConditions:

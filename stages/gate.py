@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pipeline.acceptance.decoding_speed import find_decoding_speed
 from pipeline.acceptance.profile_file import read_examination
 from pipeline.acceptance.rounds import CONVENTIONS
 from pipeline.acceptance.schema import read_profile
@@ -53,7 +54,8 @@ def run(context: StageContext[GateSettings]) -> Outcome:
     candidate, gamma, confidence = digests[draft_input(variant)], settings.gamma, settings.confidence
     is_champion = candidate == digests.get("champion")
     judgement = already_champion() if is_champion else judge(apply_rules(case, settings.rules, gamma, confidence))
-    evidence = gather(examinations, case, is_champion=is_champion, gamma=gamma, confidence=confidence)
+    speed = find_decoding_speed(inputs["speed"]) if "speed" in inputs else None
+    evidence = gather(examinations, case, speed, is_champion=is_champion, gamma=gamma, confidence=confidence)
     decision = Decision(
         **vars(judgement),
         warnings=speed_warnings(judgement.verdict, judgement.rules, evidence.speed, evidence.benefit),

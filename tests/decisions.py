@@ -91,16 +91,15 @@ def make_speed(speedup: Measured | None) -> DecodingSpeed:
     """The candidate's `speedup` over plain decoding. That of the base draft is not measurable."""
     return DecodingSpeed(
         device="cpu",
-        gamma=2,
         prompts=8,
         tokens=512,
         turns=9,
         confidence=0.95,
         plain=Measured(5000.0, 4900.0, 5100.0),
         baseline=DraftSpeed(
-            tokens_per_second=Measured(4500.0, None, None), speedup=None, not_measurable="turns differ"
+            gamma=1, tokens_per_second=Measured(4500.0, None, None), speedup=None, not_measurable="turns differ"
         ),
-        candidate=DraftSpeed(tokens_per_second=Measured(4350.0, 4250.0, 4500.0), speedup=speedup),
+        candidate=DraftSpeed(gamma=2, tokens_per_second=Measured(4350.0, 4250.0, 4500.0), speedup=speedup),
     )
 
 

@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
-from pipeline.acceptance.decoding_speed import DecodingSpeed
 from pipeline.config.evaluate import ConventionName, Drafting
 from pipeline.errors import BrokenDraft
 from pipeline.speculation.settings import SamplingFields
@@ -233,7 +232,6 @@ class Profile:
     samplings: list[SamplingFigures] = field(default_factory=list)
     domains: dict[Text, DomainFigures] = field(default_factory=dict)
     forward_times: MeasuredTimes | None = None  # None without a cross-check, and for a served target
-    decoding_speed: DecodingSpeed | None = None  # None where nothing was decoded for time
     crosscheck: CrossCheck | None = None
 
     @property

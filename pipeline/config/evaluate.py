@@ -10,6 +10,16 @@ ConventionName = Literal["user", "transformers", "vllm", "openvino"]  # `pipelin
 Drafting = Literal["probabilistic", "greedy"]  # how draft tokens are chosen
 
 
+class SpeedConfig(Section):
+    """The measurement of tokens per second: plain, with the champion or base draft, and with the candidate, in turns."""
+
+    turns: int = Field(
+        default=9, ge=0, description="Turns of each of the three. 0: no measurement. An interval at 95% needs 6."
+    )
+    prompts: int = Field(default=4, ge=1, description="Examination prompts of a turn, one request at a time.")
+    tokens: int = Field(default=64, ge=2, description="Most tokens of a completion.")
+
+
 class EvaluateConfig(Section):
     """The examination (teacher-forced, without decoding), and its cross-check by real decoding."""
 
@@ -36,3 +46,4 @@ class EvaluateConfig(Section):
     )
     crosscheck_tokens: int = Field(default=48, ge=2, description="Length of those decodes.")
     crosscheck_gamma: int = Field(default=5, ge=1, le=16, description="Draft length of those decodes.")
+    speed: SpeedConfig = Field(default=SpeedConfig(), description="The measurement of tokens per second.")

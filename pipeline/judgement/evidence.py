@@ -50,7 +50,13 @@ def make_case(examinations: Mapping[Side, Examination], baseline_name: str) -> C
 
 
 def gather(
-    examinations: Mapping[Side, Examination], case: Case, *, is_champion: bool, gamma: int, confidence: float
+    examinations: Mapping[Side, Examination],
+    case: Case,
+    speed: DecodingSpeed | None,
+    *,
+    is_champion: bool,
+    gamma: int,
+    confidence: float,
 ) -> Evidence:
     """Figures over the prompts of `case`. `is_champion`: the baseline is the candidate itself and has no figures of its own."""
     counts: dict[Side, Sequence[PromptCounts]] = {
@@ -62,7 +68,6 @@ def gather(
         side: draft_figures(examinations[side], found, gamma, confidence) for side, found in counts.items() if found
     }
     both = CANDIDATE in drafts and BASELINE in drafts
-    speed = examinations[CANDIDATE].profile.decoding_speed
     times = {side: examination.profile.forward_times for side, examination in examinations.items()}
     alone = benefit_of_forward_times(times, drafts, gamma) if speed is None else None  # a decode says more
     return Evidence(

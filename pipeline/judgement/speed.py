@@ -51,14 +51,15 @@ def speed_line(speed: DecodingSpeed, names: Mapping[Side, str]) -> str:
     """Tokens per second of each side, and the speedups. `names`: what each side is called."""
     shown = [f"{per_second(speed.plain)} ({names[PLAIN]})"]
     for side, draft in drafts(speed):
-        shown.append(f"{per_second(draft.tokens_per_second)} ({names[side]}, {speedup_text(draft)})")
+        shown.append(
+            f"{per_second(draft.tokens_per_second)} ({with_length(names[side], draft)}, {speedup_text(draft)})"
+        )
     return f"measured tokens per second {'; '.join(shown)}; {conditions(speed)}"
 
 
 def conditions(speed: DecodingSpeed) -> str:
     """What the measurement depends on."""
-    lengths = f"{speed.gamma} draft token{'' if speed.gamma == 1 else 's'}"
-    return f"one request at a time, {lengths}, {speed.turns} interleaved turns, on {speed.device}"
+    return f"one request at a time, {speed.turns} interleaved turns, on {speed.device}"
 
 
 def drafts(speed: DecodingSpeed) -> Iterator[tuple[Side, DraftSpeed]]:
@@ -66,6 +67,11 @@ def drafts(speed: DecodingSpeed) -> Iterator[tuple[Side, DraftSpeed]]:
     if speed.baseline is not None:
         yield BASELINE, speed.baseline
     yield CANDIDATE, speed.candidate
+
+
+def with_length(name: str, draft: DraftSpeed) -> str:
+    """`candidate, γ=3`: the draft length is the draft's best."""
+    return f"{name}, γ={draft.gamma}"
 
 
 def speedup_text(draft: DraftSpeed) -> str:

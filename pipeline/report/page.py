@@ -14,7 +14,7 @@ from pipeline.escaping.html import finalize, html
 from pipeline.escaping.yaml import yaml_text
 from pipeline.judgement.headline import baseline_name, benefit_line, headline, interval, mark, points, power_lines, undo
 from pipeline.judgement.schema import BASELINE, CANDIDATE, LOOKUP, PLAIN, SIDES, BenefitAtLoad, Decision, Side
-from pipeline.judgement.speed import conditions, drafts, per_second, speedup_text
+from pipeline.judgement.speed import conditions, drafts, per_second, speedup_text, with_length
 from pipeline.report.charts import Charts
 
 _TEMPLATE = Path(__file__).with_name("page.html")
@@ -103,7 +103,10 @@ def _speed(decision: Decision, names: Mapping[Side, str]) -> dict[str, Any] | No
     if speed is None:
         return None
     rows = [(names[PLAIN], per_second(speed.plain), "")]
-    rows += [(names[side], per_second(draft.tokens_per_second), speedup_text(draft)) for side, draft in drafts(speed)]
+    rows += [
+        (with_length(names[side], draft), per_second(draft.tokens_per_second), speedup_text(draft))
+        for side, draft in drafts(speed)
+    ]
     return {"conditions": _sentence(conditions(speed)), "rows": rows, "confidence": speed.confidence}
 
 

@@ -7,7 +7,7 @@ from pipeline.acceptance.decoding_speed import DecodingSpeed
 from pipeline.acceptance.schema import Figure
 from pipeline.judgement.headline import compared, interval, outcome, power_summary, side_names
 from pipeline.judgement.schema import PLAIN, REFUSE, BriefDecision
-from pipeline.judgement.speed import conditions, drafts, per_second, speedup_text
+from pipeline.judgement.speed import conditions, drafts, per_second, speedup_text, with_length
 from pipeline.report.console import NO_BREAK, Report
 from pipeline.report.plan import curve_text
 from pipeline.report.summary import DraftLine, Summary
@@ -153,7 +153,10 @@ def _print_speed(out: Report, decision: BriefDecision, speed: DecodingSpeed) -> 
     """The last lines of a run: what its draft is worth on this machine."""
     names = side_names(decision)
     rows = [[names[PLAIN], per_second(speed.plain), "-"]]
-    rows += [[names[side], per_second(draft.tokens_per_second), speedup_text(draft)] for side, draft in drafts(speed)]
+    rows += [
+        [with_length(names[side], draft), per_second(draft.tokens_per_second), speedup_text(draft)]
+        for side, draft in drafts(speed)
+    ]
     out.line()
     out.table(SPEED_COLUMNS, rows, left=("decoding",), title=f"Measured: {conditions(speed)}")
 

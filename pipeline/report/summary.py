@@ -86,8 +86,8 @@ def summarise(store: Store, record: RunRecord) -> Summary:
         artifact = store.find(entry.stage, entry.key) if entry.stage in _SHOWN else None
         if artifact is None:
             continue
-        if entry.stage == "evaluate" and task.get("split") == "dev":
-            continue  # used only to choose a variant; the table shows the examination
+        if entry.stage == "evaluate" and (task.get("split") == "dev" or task.get("kind") == "speed"):
+            continue  # the table shows examinations on the examination split
         if entry.stage == "evaluate":
             drafts.append(_draft(artifact, entry.part, gamma))
             examination = str(artifact.path) if task.get("variant") == "unquantized" else examination

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pipeline.config.evaluate import SpeedConfig
 from pipeline.config.pair import NumberFormat
 from pipeline.config.quantize import Variant
 from pipeline.config.root import Config
@@ -34,6 +35,7 @@ from pipeline.running.tasks import (
     EvaluateTask,
     GenerateTask,
     QuantizeTask,
+    SpeedTask,
     Task,
     draft_input,
     examination_input,
@@ -79,6 +81,7 @@ def expand(config: Config, outside: Mapping[str, OutsideInput]) -> tuple[Job, ..
         _distill(config),
         *_variants(config),
         *_examinations(config, champion is not None),
+        *_speed(config, champion is not None),
         _gate(config, champion),
         _promote(config, champion),
     )
@@ -249,7 +252,10 @@ def _examinations(config: Config, champion: bool) -> list[Job]:
         reads = {"completions": "generate/before" if task.target == "target_before" else "generate"}
         reads |= {"draft": draft, "target": f"pair#{task.target}", "shared": "pair#shared"} if draft else {}
         settings = EvaluateSettings(
-            task=task.examination, evaluate=config.evaluate, sampling=config.sampling, dtype=config.pair.draft.dtype
+            task=task.examination,
+            evaluate=config.evaluate.model_copy(update={"speed": SpeedConfig()}),  # which no examination reads
+            sampling=config.sampling,
+            dtype=config.pair.draft.dtype,
         )
         return Job(stage="evaluate", part=part, task=task, settings=settings, reads=reads)
 
@@ -271,8 +277,28 @@ def _examinations(config: Config, champion: bool) -> list[Job]:
 AGE = "at most "  # days old: of a reference `generate#at most 30`, whose digest says whether the artifact is
 
 
+def _measures_speed(config: Config) -> bool:
+    """A target on servers is not timed: its speed depends on the other requests there."""
+    return config.evaluate.speed.turns > 0 and not config.pair.target.is_served
+
+
+def _speed(config: Config, champion: bool) -> list[Job]:
+    """The decodes for tokens per second, after the examinations, whose figures decide the draft lengths."""
+    if not _measures_speed(config):
+        return []
+    task = SpeedTask(baseline="champion" if champion else "base")
+    settings = EvaluateSettings(
+        task=task, evaluate=config.evaluate, sampling=config.sampling, dtype=config.pair.draft.dtype
+    )
+    reads = {"completions": "generate", "target": "pair#target", "shared": "pair#shared"}
+    reads |= {"draft": "distill#draft", "baseline": "outside#champion" if champion else "pair#draft"}
+    reads |= {"examination": f"evaluate/{_name(UNQUANTIZED)}", "examination_baseline": f"evaluate/{task.baseline}"}
+    return [Job(stage="evaluate", part="speed", task=task, settings=settings, reads=reads)]
+
+
 def _gate(config: Config, champion: ChampionVersion | None) -> Job:
-    reads = {"pair": "pair", "examination_base": "evaluate/base", "examination_lookup": "evaluate/prompt-lookup"}
+    reads = {"speed": "evaluate/speed"} if _measures_speed(config) else {}
+    reads |= {"pair": "pair", "examination_base": "evaluate/base", "examination_lookup": "evaluate/prompt-lookup"}
     reads |= {"completions": "generate", "distilled": "distill#draft"}
     reads |= {"examination_champion": "evaluate/champion", "champion": "outside#champion"} if champion else {}
     reads |= {examination_input(variant): f"evaluate/{_name(variant)}" for variant in _variants_of_candidate(config)}

@@ -20,7 +20,8 @@ from pipeline.config.quantize import QuantizedVariant, RecoveryConfig
 from pipeline.config.server import Api
 from pipeline.distillation.settings import TrainingSettings
 from pipeline.judgement.schema import ChampionVersion
-from pipeline.running.tasks import Examination, GenerateTask, QuantizeTask
+from pipeline.running.tasks import Examination, GenerateTask, QuantizeTask, SpeedTask
+from pipeline.speculation.settings import Sampling
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,10 +108,15 @@ class QuantizeSettings:
 class EvaluateSettings:
     """How a draft is examined, and on which completions."""
 
-    task: Examination
+    task: Examination | SpeedTask
     evaluate: EvaluateConfig
     sampling: SamplingConfig  # of the deployment
     dtype: Dtype  # of the draft
+
+    @property
+    def deployed(self) -> Sampling:
+        """The deployment's sampling settings, as the decoder reads them."""
+        return Sampling.from_config(self.sampling)
 
 
 @dataclass(frozen=True, kw_only=True)

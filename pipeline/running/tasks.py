@@ -53,7 +53,15 @@ class EvaluateTask(Examination):
         return Examination(kind=self.kind, target=self.target, split=self.split)
 
 
-Task = GenerateTask | QuantizeTask | EvaluateTask
+@dataclass(frozen=True, kw_only=True)
+class SpeedTask:
+    """Tokens per second with the candidate, with the draft that it is compared with, and of the target alone."""
+
+    kind: Literal["speed"] = "speed"
+    baseline: Literal["base", "champion"]
+
+
+Task = GenerateTask | QuantizeTask | EvaluateTask | SpeedTask
 
 
 def task_json(task: Task | None) -> dict[str, Any]:

@@ -115,7 +115,7 @@ OF_BASE: dict[str, dict[str, str]] = {  # where a base differs
     },
     "local": {},
     "served": {  # pair asks the servers for what generate will ask of them; there are no on-policy rounds
-        "pair.target.source": "pair",  # as a directory: without servers to ask
+        "pair.target.source": "pair evaluate",  # as a directory: without servers to ask; and it is timed
         "pair.target.dtype": "pair generate",
         "pair.generation_config": "pair",
         "sampling": "pair generate distill quantize evaluate gate",
@@ -128,6 +128,7 @@ OF_BASE: dict[str, dict[str, str]] = {  # where a base differs
         "generate.distribution_tokens": "generate",
         "generate.batch": "",  # the servers choose
         "generate.shard": "generate",
+        "evaluate.speed": "",  # a target on servers is not timed
     },
 }
 VALUES: dict[str, Any] = {  # where no validator was asked, but the jobs depend on the value

@@ -169,8 +169,9 @@ def test_a_manifest_has_inputs_task_and_files(world: _World) -> None:
         "completions": record.jobs["generate"].key,
     } == manifest["inputs"]
     assert {"file"} == set(manifest["files"])
-    champion_free = ["base", "base", "candidate", "candidate", "candidate", None]
-    assert champion_free == [job.task["role"] for job in record.jobs.values() if job.stage == "evaluate"]
+    roles = [job.task.get("role") for job in record.jobs.values() if job.task.get("kind") in ("model", "prompt-lookup")]
+    assert ["base", "base", "candidate", "candidate", "candidate", None] == roles
+    assert {"kind": "speed", "baseline": "base"} == record.jobs["evaluate/speed"].task
     variant = read_json(world.store.directory("quantize", record.jobs["quantize/int4"].key) / "manifest.json")
     assert [{"variant": "int4"}] * 2 == [variant["task"], variant["settings"]["task"]]
     assert {"python", "torch", "git"} <= set(manifest["environment"])

@@ -1,0 +1,187 @@
+"""Measured tokens per second of a target alone and with drafts, one request at a time, in interleaved turns.
+
+The sides take turns, so that what else the machine does affects all of them, and a speedup is a ratio within one turn. Which
+drafts are compared, and what follows from the figures, is not known here.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice, pairwise
+from math import comb
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+from pipeline.acceptance.decoding_speed import DraftSpeed, Measured
+from pipeline.config.evaluate import EvaluateConfig
+from pipeline.errors import UnderstudyError
+from pipeline.examination.completion_sets import CompletionSets
+from pipeline.models.stored_pair import Pair
+from pipeline.speculation.batch import Completion, Request
+from pipeline.speculation.decoder import Decoder
+from pipeline.speculation.draft_length import Fixed
+from pipeline.speculation.settings import GREEDY, Sampling
+from pipeline.speculation.statistics import Statistics, count
+
+LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)  # that are tried
+_TRIAL_PROMPTS = 2
+STEADY = 2.0  # the fastest turn of a side is at most this multiple of its slowest
+EQUAL_PASS = 1.5  # drafts of equal size: the time per draft token of one is at most this multiple of the other's
+
+
+@dataclass(frozen=True)
+class TimedDraft:
+    """A loaded draft. `tokens_per_round`: the examined mean acceptance length, by draft length."""
+
+    model: Any
+    parameters: int
+    tokens_per_round: Mapping[int, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decodes:
+    """What is decoded: the same requests on every side and in every turn."""
+
+    requests: Sequence[Request]
+    sampling: Sampling  # of the target
+    draft_sampling: Sampling
+    vocabulary: int
+    stop_tokens: Sequence[int]
+    turns: int
+    confidence: float
+
+
+def some_decodes(sets: CompletionSets, settings: EvaluateConfig, pair: Pair) -> Decodes:
+    """The first examination prompts of the deployment's completions that leave room for `settings.speed.tokens`."""
+    deployed, speed = sets.deployed, settings.speed
+    room = pair.context - max(LENGTHS) - 1
+    prompts = (one.prompt.tolist() for one in sets.read(deployed) if len(one.prompt) + speed.tokens <= room)
+    requests = [Request(prompt, speed.tokens, seed) for seed, prompt in enumerate(islice(prompts, speed.prompts))]
+    if not requests:
+        raise UnderstudyError(
+            f"no examination prompt leaves room for {speed.tokens} tokens in the context of {pair.context}; lower "
+            "evaluate.speed.tokens, or set evaluate.speed.turns to 0"
+        )
+    return Decodes(
+        requests=requests,
+        sampling=deployed,
+        draft_sampling=GREEDY if settings.draft_sampling == "greedy" else deployed,
+        vocabulary=pair.vocabulary,
+        stop_tokens=pair.stop_tokens,
+        turns=speed.turns,
+        confidence=settings.confidence,
+    )
+
+
+@dataclass
+class _Side:
+    """One decoder with its turns."""
+
+    decoder: Decoder
+    rates: list[float] = field(default_factory=list)  # tokens per second, by turn
+    draft_seconds: list[float] = field(default_factory=list)  # per draft token, by turn
+
+
+def measure_speeds(
+    target: Any, drafts: Mapping[str, TimedDraft], decodes: Decodes
+) -> tuple[Measured, dict[str, DraftSpeed]]:
+    """Tokens per second of plain decoding, and of decoding with each of `drafts`, each at its best examined draft length.
+
+    A speedup is the median over turns. It is not measurable where the turns of a side differ by more than STEADY, or where drafts
+    of equal size differ by more than EQUAL_PASS in their time per draft token: then the times say more about the machine.
+    """
+    plain = _Side(_decoder(target, None, 0, decodes))
+    sides = {name: _Side(_at_best_length(target, draft, decodes)) for name, draft in drafts.items()}
+    order = [plain, *sides.values()]
+    for side in order:  # warm-up
+        _turn(side.decoder, decodes.requests[:1])
+    for turn in range(decodes.turns):
+        first = turn % len(order)  # no side always follows the same one
+        for side in order[first:] + order[:first]:
+            seconds, statistics = _turn(side.decoder, decodes.requests)
+            side.rates.append(statistics.tokens / seconds)
+            side.draft_seconds.append(statistics.seconds.draft / max(statistics.drafted, 1))
+    unequal = _unequal_passes(drafts, sides)
+    found = {name: _speed(side, plain, unequal, decodes.confidence) for name, side in sides.items()}
+    return measured(plain.rates, decodes.confidence), found
+
+
+def measured(values: Sequence[float], confidence: float) -> Measured:
+    """The median of `values` with a distribution-free interval: the k-th smallest and largest value, for the largest k whose
+    coverage 1 - 2 P(Binomial(n, 1/2) < k) is at least `confidence` (David & Nagaraja, Order Statistics, 7.1). Without bounds
+    where there are too few values; at 95% that is below 6."""
+    ordered, n = sorted(values), len(values)
+    tails = [sum(comb(n, index) for index in range(k)) / 2**n for k in range(1, n // 2 + 1)]
+    k = sum(1 - 2 * tail >= confidence for tail in tails)
+    low, high = (ordered[k - 1], ordered[n - k]) if k else (None, None)
+    return Measured(median(ordered), low, high)
+
+
+def _decoder(target: Any, draft: Any | None, gamma: int, decodes: Decodes) -> Decoder:
+    return Decoder(
+        target,
+        draft,
+        sampling=decodes.sampling,
+        draft_sampling=decodes.draft_sampling,
+        vocabulary=decodes.vocabulary,
+        gamma=gamma,
+        stop_tokens=decodes.stop_tokens,
+    )
+
+
+def _turn(decoder: Decoder, requests: Sequence[Request]) -> tuple[float, Statistics]:
+    """Seconds of decoding the requests one after the other, and what was counted."""
+    began, completions = perf_counter(), list[Completion]()
+    for request in requests:
+        completions += decoder.decode([request])
+    return perf_counter() - began, count(completions)
+
+
+def _at_best_length(target: Any, draft: TimedDraft, decodes: Decodes) -> Decoder:
+    """A decoder at the draft length with the most tokens per second: examined tokens per round, which are exact, over measured
+    seconds per round. Longer lengths are tried until two in a row are slower than the best."""
+    lengths = [length for length in LENGTHS if length in draft.tokens_per_round]
+    decoder = _decoder(target, draft.model, max(lengths), decodes)
+    requests, rates = decodes.requests[:_TRIAL_PROMPTS], dict[int, float]()
+    for length in lengths:
+        decoder.length = Fixed(length)
+        _turn(decoder, requests[:1])
+        seconds, statistics = _turn(decoder, requests)
+        rates[length] = draft.tokens_per_round[length] * statistics.rounds / seconds
+        if [rate < max(rates.values()) for rate in [*rates.values()][-2:]] == [True, True]:
+            break
+    decoder.length = Fixed(max(rates, key=lambda length: rates[length]))
+    return decoder
+
+
+def _unequal_passes(drafts: Mapping[str, TimedDraft], sides: Mapping[str, _Side]) -> str | None:
+    """Why times cannot be compared, where drafts of equal size took unequal times."""
+    for (one, a), (other, b) in pairwise(drafts.items()):
+        first, second = (median(sides[name].draft_seconds) for name in (one, other))
+        if a.parameters == b.parameters and max(first, second) > EQUAL_PASS * min(first, second):
+            return (
+                f"the drafts have the same size, but a draft token took {1000 * first:.2f} ms with the {one} draft and "
+                f"{1000 * second:.2f} ms with the {other}"
+            )
+    return None
+
+
+def _speed(side: _Side, plain: _Side, unequal: str | None, confidence: float) -> DraftSpeed:
+    unsteady = next((text for one in (plain, side) if (text := _unsteady(one))), None)
+    why = unequal or unsteady
+    ratios = [own / base for own, base in zip(side.rates, plain.rates, strict=True)]
+    return DraftSpeed(
+        gamma=side.decoder.length.most,
+        tokens_per_second=measured(side.rates, confidence),
+        speedup=None if why else measured(ratios, confidence),
+        not_measurable=why,
+    )
+
+
+def _unsteady(side: _Side) -> str | None:
+    slowest, fastest = min(side.rates), max(side.rates)
+    if fastest <= STEADY * slowest:
+        return None
+    gamma = side.decoder.length.most
+    what = f"decoding with {gamma} draft tokens" if gamma else "plain decoding"
+    return f"the machine was busy: turns of {what} ranged from {slowest:,.0f} to {fastest:,.0f} tokens per second"
