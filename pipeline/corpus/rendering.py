@@ -7,12 +7,14 @@ from typing import Any, Protocol
 from pipeline.corpus.answer_store import StoredAnswer
 from pipeline.corpus.answers import LoggedAnswer, UnusableAnswer
 from pipeline.corpus.rows import BadRow, ParsedPrompt
+from pipeline.corpus.template_limits import CHARACTERS, TemplateLimits, TemplateStopped
 from pipeline.errors import UsageError
 
 # Reasons for which an answer is not used: the deployment renders prompts otherwise than the config says.
 OTHER_PROMPT = "other prompt_token_ids"
 COMPLETES = "of the completions API, which applies no chat template"
 
+_REMEDY = "correct the template, or set corpus.chat_template false for plain prompts"
 _OURS = ("conversation", "messages", "tokenize", "add_generation_prompt", "return_dict", "return_tensors")
 
 
@@ -39,6 +41,7 @@ class Renderer:
     def __init__(self, tokenizer: Tokenizer, wanted: bool | None, arguments: Mapping[str, Any]) -> None:
         self._tokenizer = tokenizer
         self._arguments = arguments
+        self._limits = TemplateLimits()
         self.has_template = bool(tokenizer.chat_template)
         self._template_for_plain = self.has_template if wanted is None else wanted
         if wanted and not self.has_template:
@@ -118,17 +121,31 @@ class Renderer:
         return whole
 
     def _rendered(self, prompt: ParsedPrompt, arguments: Mapping[str, Any], open_answer: bool = True) -> str:
-        from jinja2.exceptions import TemplateError
-
-        try:
+        def render() -> str:
             return self._tokenizer.apply_chat_template(
                 [dict(message) for message in prompt.messages],
                 tokenize=False,
                 add_generation_prompt=open_answer,
                 **arguments,
             )
-        except (TemplateError, TypeError, ValueError, KeyError) as error:
-            raise BadRow("chat template failed", " ".join(str(error).split())[:160]) from None
+
+        try:
+            text = self._limits.call(render)
+        except TemplateStopped as stopped:
+            raise UsageError(f"the chat template of the target's tokenizer {stopped}; {_REMEDY}") from None
+        except Exception as error:  # a template is a program, and fails as one
+            why = " ".join(str(error).split())[:160] or type(error).__name__
+            raise BadRow("chat template failed", why) from None
+        if not isinstance(text, str) or len(text) > CHARACTERS:
+            raise UsageError(
+                f"the chat template of the target's tokenizer renders a prompt to more than {CHARACTERS:,} characters; {_REMEDY}"
+            )
+        if not text.isascii():
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                raise BadRow("chat template failed", "it writes half of a character (a lone surrogate)") from None
+        return text
 
     def token_ids(self, texts: Sequence[tuple[str, bool]]) -> list[list[int]]:
         """Token ids of the results of `text`, in order."""
