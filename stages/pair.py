@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config.pair import REFERENCE, TARGET
-from pipeline.errors import UsageError
+from pipeline.errors import UnderstudyError, UsageError
 from pipeline.generation.completion_store import canonical
 from pipeline.models.base_draft import check_earlier_target, draft_of_layers, fitting_draft
+from pipeline.models.draft_directory import trained_on_before
 from pipeline.models.files import tokenizer_digest
 from pipeline.models.generation_config import sampling_defaults
-from pipeline.models.loading import choose_device, load_model, load_tokenizer
+from pipeline.models.loading import check_finite, choose_device, load_model, load_tokenizer
 from pipeline.models.pair_facts import check_sizes, check_width, model_facts, serving_memory
 from pipeline.models.stored_pair import PAIR_FILE
 from pipeline.models.tokenizers import stop_token_ids
@@ -35,6 +36,9 @@ def run(context: StageContext[PairSettings]) -> Outcome:
     settings, trusted = context.settings, context.resources.trust_remote_code
     figures = _make_reference(context)
     origins = {role: _locate(context, role) for role in settings.roles}
+    trained_on_before(
+        origins["draft"]
+    )  # a damaged list, also of a model from a hub, is found before anything is paid for
     target, paths = load_tokenizer(origins["target"], trusted), dict(origins)
     if settings.layers is not None:
         paths["draft"] = context.out / "draft"
@@ -131,6 +135,7 @@ def _prove_forward(context: StageContext[PairSettings], role: str, path: Path, v
     device = choose_device(context.resources.device)
     model = load_model(path, context.settings.dtype(role), device, context.resources.trust_remote_code)
     try:
+        check_finite(model, path)
         return proved_way(model, vocabulary)
-    except UsageError as error:
+    except UnderstudyError as error:
         raise UsageError(f"pair.{role}: {error}") from error

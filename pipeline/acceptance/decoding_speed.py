@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from pipeline.store.files import read_json, write_json
+from pipeline.store.files import write_json
 from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, Format, Number, Text
 
 FILE = "decoding_speed.json"
@@ -52,7 +52,7 @@ class DecodingSpeed:
     candidate: DraftSpeed
 
 
-_FORMAT = Format(
+DECODING_SPEED = Format(
     name="measured decoding speed",
     schema=_SCHEMA,
     remedy="measure it again (`understudy run` with the same config)",
@@ -66,7 +66,4 @@ def write_decoding_speed(directory: Path, speed: DecodingSpeed) -> None:
 
 def find_decoding_speed(directory: Path) -> DecodingSpeed | None:
     """None where there is no such file. UnderstudyError naming the file if it is damaged."""
-    path = directory / FILE
-    if not path.is_file():
-        return None
-    return _FORMAT.parse(read_json(path), str(path))
+    return DECODING_SPEED.find(directory / FILE)

@@ -17,7 +17,7 @@ from pipeline.acceptance.moments import rounds_variance
 from pipeline.acceptance.position_bins import accepted_by_bin, tokens_before_edges
 from pipeline.acceptance.rounds import Convention, Floats, Lengths, expected_rounds
 from pipeline.errors import UnderstudyError
-from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, Number, Text, parse
+from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, Number, Positive, Text, parse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,11 +31,11 @@ class PromptCounts:
     tokens: Count  # length of the completion
     accepted: Number  # numerator of the acceptance rate: sum of a_t, or tokens accepted by examination
     examined: Number  # its denominator: tokens, or tokens accepted plus first rejections
-    rounds: list[Number]
-    calls: list[Number]
+    rounds: list[Positive]
+    calls: list[Positive]
     rounds_variance: list[Number]  # of one decode of this completion
-    accepted_drafts: list[Number]
-    per_position: list[Number]  # at the largest gamma: rounds whose drafted token i was accepted
+    accepted_drafts: list[Positive]
+    per_position: list[Positive]  # at the largest gamma: rounds whose drafted token i was accepted
     loop_tokens: Count = 0
     loop_accepted: Number = 0.0  # sum of a_t over tokens inside a loop
     prompt_tokens: Count = 0

@@ -5,10 +5,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.acceptance.contradictions import check_examination
 from pipeline.acceptance.profile import PromptCounts, counts_from_json
-from pipeline.acceptance.schema import DEPLOYED, FILE, ROWS, Profile, parse_profile
+from pipeline.acceptance.schema import DEPLOYED, EXAMINATION, FILE, ROWS, Profile, parse_profile
 from pipeline.errors import UnderstudyError
-from pipeline.store.files import read_json
 from pipeline.store.row_files import RowFile
 
 
@@ -23,15 +23,21 @@ class Examination:
 def read_examination(directory: Path) -> Examination:
     """The examination in an `evaluate` artifact. UnderstudyError naming the file if it is damaged."""
     path = directory / FILE
-    return parse_examination(read_json(path), str(path))
+    return parse_examination(EXAMINATION.read_raw(path), str(path))
 
 
 def parse_examination(raw: Any, where: str) -> Examination:
     """The content of an `acceptance.json`. UnderstudyError naming `where` and the first place that is wrong."""
     profile = parse_profile(raw, where)
     try:
-        return Examination(profile, counts_from_json(raw[ROWS][DEPLOYED]))
-    except (KeyError, TypeError, ValueError) as error:
+        counts = counts_from_json(raw[ROWS][DEPLOYED])
+        check_examination(profile, counts)
+        return Examination(profile, counts)
+    except KeyError as missing:
+        raise UnderstudyError(
+            f"{where}: not a complete acceptance profile (no {missing}); examine the draft again"
+        ) from None
+    except (TypeError, ValueError) as error:
         raise UnderstudyError(
             f"{where}: not a complete acceptance profile ({error}); examine the draft again"
         ) from None

@@ -242,7 +242,7 @@ class Profile:
         return self.headline, self.greedy
 
 
-_FORMAT = Format(
+EXAMINATION = Format(
     name="acceptance profile",
     schema=SCHEMA,
     remedy="examine the draft again (`understudy run` with the same config)",
@@ -253,13 +253,13 @@ _FORMAT = Format(
 def parse_profile(raw: Any, where: str) -> Profile:
     """The content of an `acceptance.json`, whose rows are not looked at. UnderstudyError naming `where` if it is not one."""
     head = {name: value for name, value in raw.items() if name != ROWS} if isinstance(raw, dict) else raw
-    return _FORMAT.parse(head, where)
+    return EXAMINATION.parse(head, where)
 
 
 def read_profile(examination: Path) -> Profile:
     """The figures in an `evaluate` artifact; its rows are not read. UnderstudyError naming the file if it is damaged."""
     path = examination / FILE
-    return parse_profile(read_head(path, ROWS), str(path))
+    return parse_profile(read_head(path, ROWS, EXAMINATION), str(path))
 
 
 def figures_of(found: Figures) -> dict[str, Any]:

@@ -42,7 +42,11 @@ def plan(
     require_prompts(resolved, progress, even_if_refused)
     measured = measure_trials(resolved, found, kept, progress) if measure else None
     if as_json:
-        figures = {**dataclasses.asdict(found), "learning_curve": curve, "notes": notes}
+        figures = {
+            **dataclasses.asdict(found),
+            "learning_curve": dataclasses.asdict(curve) if curve else None,
+            "notes": notes,
+        }
         figures["measured"] = dataclasses.asdict(measured) if measured else None
         say_json(figures)
     elif measured:

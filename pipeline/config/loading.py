@@ -2,6 +2,7 @@
 
 import copy
 import difflib
+import io
 import re
 import typing
 from collections.abc import Hashable, Sequence
@@ -15,7 +16,9 @@ from pipeline.config.credentials import masked, uris_with_credentials
 from pipeline.config.root import Config
 from pipeline.errors import UsageError
 from pipeline.escaping.secrets import know_secret
+from pipeline.store.json_text import read_text
 
+_MOST_BYTES = 10_000_000
 _MOST_VALUES = 100_000  # of a YAML document with its aliases expanded
 _MOST_LEVELS = 50
 # Beside its own errors yaml raises what Python does: for a date such as 2026-99-99, for `!!bool x`, `!!int ''`, `!!timestamp x`.
@@ -144,12 +147,17 @@ def _programs(raw: Any) -> dict[str, Any]:
 
 def _read(path: Path) -> Any:
     try:
-        with path.open(encoding="utf-8") as stream:  # of a string, an error would show a part: it may be a password
-            return yaml.load(stream, _Loader)
+        # Of a string, an error would show a part: it may be a password.
+        stream = io.StringIO(read_text(path, _MOST_BYTES))
     except FileNotFoundError:
         raise UsageError(f"{path}: no such config file; `understudy init` prints one") from None
-    except (IsADirectoryError, UnicodeDecodeError):
-        raise UsageError(f"{path}: not a YAML text file; `understudy init` prints one") from None
+    except OSError as error:
+        why = error.strerror or error
+        raise UsageError(f"{path}: not a YAML text file: {why}; `understudy init` prints one") from None
+    except ValueError as error:
+        raise UsageError(f"{path}: not a YAML text file: {error}; `understudy init` prints one") from None
+    try:
+        return yaml.load(stream, _Loader)
     except _YAML_ERRORS as error:
         raise UsageError(f"{path}: not valid YAML: {' '.join(str(error).split())}; correct that line") from None
 

@@ -1,6 +1,5 @@
 """`answers.arrow`: the recorded answers of a corpus's prompts as token ids. Only where a source uses them. No tokenizer."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.errors import UnderstudyError
+from pipeline.store.json_text import parse_json
 
 ANSWERS = "answers.arrow"
 ANSWER = pa.struct([("tokens", pa.list_(pa.int32())), ("cut", pa.bool_()), ("stated", pa.string())])
@@ -76,4 +76,4 @@ class StoredAnswers:
         row = int(self._rows[place])
         batch = int(np.searchsorted(self._first, row, side="right")) - 1
         found = self._reader.get_batch(batch).column("answer")[row - int(self._first[batch])].as_py()
-        return StoredAnswer(tuple(found["tokens"]), found["cut"], json.loads(found["stated"]))
+        return StoredAnswer(tuple(found["tokens"]), found["cut"], parse_json(found["stated"]))

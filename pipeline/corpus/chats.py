@@ -1,8 +1,11 @@
 """The forms in which files hold chats: OpenAI's {role, content}, ShareGPT's {from, value}, JSON text, columns of lists. Pure."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
+
+from pipeline.store.json_text import parse_json
+
+_MOST_LEVELS = 64  # of lists and objects in each other
 
 _SENDERS = {
     "human": "user",
@@ -30,8 +33,8 @@ def as_list(value: Any) -> Any:
     objects. Other values as they are."""
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:
-            return json.loads(value)
-        except (ValueError, RecursionError):
+            return parse_json(value, foreign=True, levels=_MOST_LEVELS)
+        except ValueError:
             return value
     if isinstance(value, Mapping):
         columns = {name: item for name, item in value.items() if item is not None}
@@ -73,8 +76,8 @@ def message_of_share_gpt(entry: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 def _call(value: Any) -> Mapping[str, Any]:
     try:
-        found = json.loads(value) if isinstance(value, str) else value
-    except (ValueError, RecursionError):
+        found = parse_json(value, foreign=True, levels=_MOST_LEVELS) if isinstance(value, str) else value
+    except ValueError:
         found = None
     calls = found if isinstance(found, list) else [found]
     if not all(isinstance(call, Mapping) and isinstance(call.get("name"), str) for call in calls):

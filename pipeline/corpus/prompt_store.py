@@ -3,7 +3,6 @@
 An uncompressed Arrow IPC file, so that it can be memory-mapped.
 """
 
-import json
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from pipeline.corpus.near_duplicates import Clusters
 from pipeline.corpus.splits import SPLITS
 from pipeline.errors import UnderstudyError
+from pipeline.store.json_text import parse_json
 
 PROMPTS = "prompts.arrow"
 SCHEMA = pa.schema(
@@ -220,7 +220,7 @@ def read_prompts(artifact_dir: Path, splits: Collection[str] | None = None) -> l
 
 def _prompts(batch: Any) -> Iterator[Prompt]:
     for row in batch.to_pylist():
-        chat = None if row["chat"] is None else _chat(json.loads(row["chat"]))
+        chat = None if row["chat"] is None else _chat(parse_json(row["chat"]))
         yield Prompt(
             row["id"], row["split"], row["domain"], row["cluster"], tuple(row["tokens"]), chat, text_id=row["text_id"]
         )

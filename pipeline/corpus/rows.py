@@ -3,7 +3,6 @@
 Knows the three kinds of rows (prompt, messages, turns) and which content is invalid; reads no file, has no tokenizer.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -14,8 +13,10 @@ from pipeline.corpus.chats import SENDERS, as_list, is_chat, is_share_gpt, messa
 from pipeline.corpus.same_text import normalised, text_id
 from pipeline.escaping.terminal import printable
 from pipeline.store.files import canonical_json
+from pipeline.store.json_text import parse_json
 
 MAX_CHARACTERS = 1_000_000
+MOST_LEVELS = 64  # of lists and objects in each other; of a text of JSON within a row, counted anew
 
 
 class BadRow(Exception):
@@ -237,8 +238,8 @@ def _with_arguments(call: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
         return dict(call)
     try:
-        arguments = json.loads(function["arguments"])
-    except (ValueError, RecursionError):
+        arguments = parse_json(function["arguments"], foreign=True, levels=MOST_LEVELS)
+    except ValueError:
         return dict(call)
     return {**call, "function": {**function, "arguments": arguments}}
 
@@ -250,9 +251,9 @@ def _tools(row: Mapping[str, Any], field: str | None) -> tuple[Mapping[str, Any]
         isinstance(tools, str) and tools.strip()
     ):  # columns of one type cannot hold schemas of different shapes, so datasets
         try:  # often keep them as text
-            tools = json.loads(tools)
-        except (ValueError, RecursionError):
-            raise BadRow("bad tools", f"'{field}' is text, but not JSON") from None
+            tools = parse_json(tools, foreign=True, levels=MOST_LEVELS)
+        except ValueError as error:
+            raise BadRow("bad tools", f"'{field}' is text, but not JSON: {error}") from None
     if not tools:
         return ()
     if not isinstance(tools, list) or not all(isinstance(tool, Mapping) for tool in tools):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.corpus.rows import BadRow
+from pipeline.corpus.rows import MOST_LEVELS, BadRow
 from pipeline.errors import UsageError
 from pipeline.escaping.terminal import printable
 
@@ -39,6 +39,7 @@ def read_parquet(path: Path, columns: list[str] | None) -> Iterator[tuple[int, A
     try:
         with pq.ParquetFile(path) as file:
             wanted = _present(path, file.schema_arrow.names, columns)
+            _check_nesting(path, file.schema_arrow, wanted)
             batch = _BATCH if columns is not None else _FEW
             yield from _numbered(file.iter_batches(batch_size=batch, columns=wanted))
     except _errors() as error:
@@ -84,6 +85,18 @@ def _present(path: Path, names: list[str], columns: list[str] | None) -> list[st
             f"{printable(', '.join(names[:12]))}; set prompt_field, messages_field or turns_field of the source"
         )
     return [name for name in columns if name in names]
+
+
+def _check_nesting(path: Path, schema: Any, columns: list[str]) -> None:
+    """UsageError for a column whose type is nested too deep."""
+    for name in columns:
+        level = [schema.field(name).type]
+        for _ in range(MOST_LEVELS):
+            level = [kind.field(place).type for kind in level for place in range(kind.num_fields)]
+        if level:
+            raise UsageError(
+                f"{path}: column {printable(name)} is nested more than {MOST_LEVELS} levels deep; leave it out"
+            )
 
 
 def _numbered(batches: Any) -> Iterator[tuple[int, Any]]:

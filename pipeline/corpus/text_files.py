@@ -17,10 +17,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from pipeline.corpus.rows import BadRow
+from pipeline.corpus.rows import MOST_LEVELS, BadRow
 from pipeline.corpus.sources import compression
 from pipeline.errors import UsageError
 from pipeline.escaping.terminal import printable
+from pipeline.store.json_text import check_levels, parse_json, regular_file
 
 MAX_LINE_BYTES = 16 << 20  # the longest prompt with every character escaped, and the same again for other columns
 _CHUNK = 1 << 20
@@ -35,6 +36,8 @@ def opened(path: Path) -> Iterator[io.BufferedReader]:
     """The bytes of a file, decompressed. UsageError for a file that is not readable, also within the body."""
     packed = compression(path)
     try:
+        with regular_file(path):  # no FIFO, which would block, and no device, which has no end
+            pass
         with _open(path, packed) as raw, io.BufferedReader(raw, _CHUNK) as stream:
             if stream.peek(2)[:2] in _BOMS:
                 raise UsageError(f"{path}: UTF-16 text; convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)")
@@ -94,13 +97,19 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes | BadRow]]:
 
 def _parse(line: bytes) -> Any:
     try:
-        return json.loads(line.decode("utf-8"))
+        return parse_json(line.decode("utf-8"), foreign=True, levels=MOST_LEVELS)
     except UnicodeDecodeError as error:
         return _not_unicode(error)
-    except json.JSONDecodeError as error:
-        return BadRow("broken JSON", f"{error.msg} at character {error.pos + 1}")
-    except (ValueError, RecursionError):
-        return BadRow("broken JSON", "a number too long or brackets too deep")
+    except ValueError as error:
+        return BadRow("broken JSON", str(error))
+
+
+def _within_levels(value: Any) -> Any:
+    try:
+        check_levels(value, most=MOST_LEVELS)
+    except ValueError as error:
+        return BadRow("broken JSON", str(error))
+    return value
 
 
 def _not_unicode(error: UnicodeDecodeError) -> BadRow:
@@ -169,7 +178,7 @@ class _Array:
             else:
                 if end < len(self._text) or self._ended:  # else a number may go on
                     self._place = end
-                    return value
+                    return _within_levels(value)
             self._more(stream, decoder, size)
             size *= 2
 

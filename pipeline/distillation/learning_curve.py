@@ -5,7 +5,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from math import log2
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter
+
+from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, Format, Number
 
 if TYPE_CHECKING:  # reports import this module without torch
     from pipeline.generation.completion_store import StoredCompletion
@@ -17,10 +22,30 @@ CURVE = "learning_curve.json"
 class CurvePoint:
     """One training on a subset of the prompts, with the same settings."""
 
-    completions: int
-    tokens: int  # completion tokens
-    dev_acceptance_rate: float
-    dev_tokens_per_target_call: float
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    completions: Count
+    tokens: Count  # completion tokens
+    dev_acceptance_rate: Number
+    dev_tokens_per_target_call: Number
+
+
+@dataclass(frozen=True)
+class LearningCurve:
+    """The content of `learning_curve.json`, by completions. `next_doubling`: see the function."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    points: list[CurvePoint]
+    next_doubling: Number | None
+
+
+LEARNING_CURVE = Format(name="learning curve", content=TypeAdapter(LearningCurve))
+
+
+def find_curve(artifact: Path) -> LearningCurve | None:
+    """The curve in a `distill` artifact; None if it has none. UnderstudyError naming a damaged file."""
+    return LEARNING_CURVE.find(artifact / CURVE)
 
 
 def subset(completions: "Sequence[StoredCompletion]", share: float) -> "list[StoredCompletion]":
@@ -49,10 +74,7 @@ def next_doubling(points: Sequence[CurvePoint]) -> float | None:
 
 def curve_json(points: Sequence[CurvePoint]) -> dict[str, Any]:
     """The content of `learning_curve.json`."""
-    return {
-        "points": [asdict(point) for point in sorted(points, key=lambda point: point.completions)],
-        "next_doubling": next_doubling(points),
-    }
+    return asdict(LearningCurve(sorted(points, key=lambda point: point.completions), next_doubling(points)))
 
 
 def _order(prompt: str) -> bytes:

@@ -4,8 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from pipeline.acceptance.baseline import Conditions, Examined
 from pipeline.config.evaluate import EvaluateConfig
+from pipeline.config.generate import SamplingConfig
 from pipeline.config.pair import Dtype
 from pipeline.errors import UsageError
 from pipeline.examination.examiner import Examiner
@@ -18,6 +21,27 @@ from pipeline.models.tokenizers import check_same_family
 from pipeline.speculation.settings import Sampling
 from pipeline.store.artifacts import MANIFEST, Artifact, read_manifest
 from pipeline.store.files import content_key
+from pipeline.store.parsing import Format, Text
+
+
+@dataclass(frozen=True)
+class _MadeBy:
+    """What made completions, of the manifest of their artifact."""
+
+    target: Text  # digest
+    dtype: Text  # of the target
+    sampling: SamplingConfig  # of the deployment
+
+
+_MADE_BY = Format(name="manifest of completions", content=TypeAdapter(_MadeBy))
+
+
+def _made_by(completions: Artifact) -> _MadeBy:
+    manifest = completions.manifest
+    found = {"target": manifest.inputs.get("target")} | {
+        name: manifest.settings.get(name) for name in ("dtype", "sampling")
+    }
+    return _MADE_BY.parse(found, str(completions.path / MANIFEST))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,12 +56,13 @@ class Settings:
 
 def open_completions(directory: Path) -> Artifact:
     """The generate artifact in `directory`, every file hashed. UsageError if it is not one, UnderstudyError if it was altered."""
-    manifest = read_manifest(directory) if (directory / MANIFEST).is_file() else {}
-    if manifest.get("stage") != "generate":
+    manifest = read_manifest(directory) if (directory / MANIFEST).is_file() else None
+    if manifest is None or manifest.stage != "generate":
         raise UsageError(
             f"--completions {directory}: not a generate artifact; `understudy show` prints the directory of a run's completions"
         )
     artifact = Artifact(directory, manifest)
+    _made_by(artifact)
     artifact.check_hashes()
     return artifact
 
@@ -47,9 +72,9 @@ def conditions_of(completions: Artifact, settings: Settings) -> Conditions:
     return Conditions(
         completions=completions.key,
         completions_sha256=_content(completions),
-        target=completions.manifest["inputs"]["target"],
-        target_dtype=completions.manifest["settings"]["dtype"],
-        sampling=dict(completions.manifest["settings"]["sampling"]),
+        target=_made_by(completions).target,
+        target_dtype=_made_by(completions).dtype,
+        sampling=dict(completions.manifest.settings["sampling"]),
         evaluate=_examined_by(settings.evaluate),
         dtype=settings.dtype,
     )
@@ -61,7 +86,7 @@ def examine_on(completions: Artifact, draft: str, settings: Settings) -> Examine
     `draft` is a model directory, an artifact that holds one, or `org/name@revision`. Raises UsageError if there are no such
     completions, UnderstudyError if the draft is of another model family, BrokenDraft if it cannot be examined.
     """
-    sampling = Sampling(**completions.manifest["settings"]["sampling"])
+    sampling = Sampling.from_config(_made_by(completions).sampling)
     if canonical(sampling) not in stored_samplings(completions.path, {"examination"}):
         raise UsageError(
             f"--completions {completions.path}: holds no examination completions; give the generate artifact of a run's own "
@@ -86,7 +111,7 @@ def examine_on(completions: Artifact, draft: str, settings: Settings) -> Examine
 
 def _content(completions: Artifact) -> str:
     """Digest of the content of every file, by name."""
-    return content_key({name: entry["sha256"] for name, entry in completions.manifest["files"].items()})
+    return content_key({name: entry.sha256 for name, entry in completions.manifest.files.items()})
 
 
 def _examined_by(settings: EvaluateConfig) -> dict[str, Any]:

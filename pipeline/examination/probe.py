@@ -127,8 +127,8 @@ def complete(
 
 def check_completions(directory: Path, sampling: Sampling, target: Path) -> None:
     """Raise UsageError unless `directory` is a generate artifact with examination completions at `sampling`, by `target`."""
-    manifest = read_manifest(directory) if (directory / MANIFEST).is_file() else {}
-    stage, stored_target = manifest.get("stage", "generate"), manifest.get("inputs", {}).get("target")
+    manifest = read_manifest(directory) if (directory / MANIFEST).is_file() else None
+    stage, stored_target = (manifest.stage, manifest.inputs.get("target")) if manifest else ("generate", None)
     if stage == "generate" and stored_target not in (None, model_digest(target)):
         raise UsageError(
             f"--completions {directory}: completions of another target than --target {target}; `understudy show` names the "

@@ -6,7 +6,7 @@ from typing import Any
 from pipeline.engines.facts import FACTS, EngineFacts, loads
 from pipeline.errors import UsageError
 from pipeline.export.subject import Subject
-from pipeline.models.loading import read_model_config
+from pipeline.models.model_json import config_values
 
 _STATE_SPACE = ("mamba", "rwkv", "xlstm")  # model types whose state cannot be taken back after a rejection
 _FP8_BLOCK = 128
@@ -35,7 +35,7 @@ def require_loadable(subject: Subject, engine: str, tensor_parallel: int) -> Non
             f"sampling.min_p = {subject.config.sampling.min_p:g}: vLLM does not apply min_p while it speculates "
             "(vLLM issue 42744); serve without min_p, and examine again with sampling.min_p 0"
         )
-    draft = read_model_config(subject.draft)
+    draft = config_values(subject.draft)
     _check_architecture(draft, facts.title)
     if facts.equal_widths and subject.target_width is None:
         raise UsageError(

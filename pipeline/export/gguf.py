@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from pipeline.errors import UnderstudyError, UsageError
-from pipeline.models.loading import read_model_config
+from pipeline.models.model_json import read_config
 
 VARIABLE = "LLAMA_CPP_CONVERTER"
 NAME = "convert_hf_to_gguf.py"
@@ -40,8 +40,8 @@ def convert(converter: Path, model: Path, out: Path) -> None:
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     }
-    config = read_model_config(model)
-    kept = _TYPES.get(str(config.get("dtype") or config.get("torch_dtype")), "auto")
+    config = read_config(model)
+    kept = _TYPES.get(str(config.dtype or config.torch_dtype), "auto")
     command = [sys.executable, str(converter), str(model), "--outfile", str(out), "--outtype", kept]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode or not out.is_file():

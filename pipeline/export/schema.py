@@ -10,7 +10,7 @@ from pipeline.config.evaluate import ConventionName, Drafting
 from pipeline.config.quantize import Variant
 from pipeline.engines.facts import Counters, ExportEngine
 from pipeline.judgement.schema import TargetSource
-from pipeline.store.files import read_json, write_json
+from pipeline.store.files import write_json
 from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, CountKey, Flag, Format, Number, Text
 
 SCHEMA = 2
@@ -89,7 +89,7 @@ class Expected(ExpectedCounters):
     draft_lengths_by_batch: list[Count]  # entry n - 1 for batch size n; empty for one length
 
 
-_FORMAT = Format(
+EXPECTED = Format(
     name="file of expected counters",
     schema=SCHEMA,
     remedy="export the draft again (`understudy champion export`)",
@@ -99,8 +99,7 @@ _FORMAT = Format(
 
 def read_expected(export: Path) -> Expected:
     """The expected counters of an exported directory. UnderstudyError naming the file if it is missing or damaged."""
-    path = export / FILE
-    return _FORMAT.parse(read_json(path), str(path))
+    return EXPECTED.read(export / FILE)
 
 
 def write_expected(export: Path, expected: Expected) -> None:

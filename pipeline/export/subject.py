@@ -10,7 +10,7 @@ from pipeline.config.root import Config
 from pipeline.config.stored import run_config
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.judgement.decision_file import recorded_decision
-from pipeline.models.loading import read_model_config
+from pipeline.models.model_json import config_values
 from pipeline.models.places import model_places
 from pipeline.models.shape import read_shape
 from pipeline.models.stored_pair import Pair, read_pair
@@ -44,7 +44,7 @@ class Subject:
     def target_config(self) -> dict[str, Any] | None:
         """config.json of the target; None for a served target without one."""
         path = self.pair.path("target")
-        return read_model_config(path) if (path / "config.json").is_file() else None
+        return config_values(path) if (path / "config.json").is_file() else None
 
     @property
     def needs_code(self) -> bool:

@@ -8,15 +8,15 @@ A head with a bias gets a bias that makes the probability 0.
 """
 
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
 from pipeline.errors import UsageError
-from pipeline.models.files import INDEX, weight_files
-from pipeline.store.files import read_json, write_json
+from pipeline.models.files import weight_files
+from pipeline.models.model_json import INDEX, INDEX_FORMAT, config_values
+from pipeline.store.files import write_json
 
 _NEVER = -1e4  # a bias; float16 holds it
 
@@ -26,7 +26,7 @@ def resize_rows(directory: Path, tokens: int, width: int, trust_remote_code: boo
 
     `tokens`: how many of its first rows belong to tokens of the pair. UsageError for a head whose rows are quantized.
     """
-    config: dict[str, Any] = read_json(directory / "config.json")
+    config = config_values(directory)
     text = config["text_config"] if isinstance(config.get("text_config"), dict) else config
     if text["vocab_size"] == width:
         return False
@@ -39,9 +39,9 @@ def resize_rows(directory: Path, tokens: int, width: int, trust_remote_code: boo
         config["vocab_size"] = width
     write_json(directory / "config.json", config)
     if (directory / INDEX).is_file():
-        index = read_json(directory / INDEX)
-        index.setdefault("metadata", {})["total_size"] = sum(path.stat().st_size for path in weight_files(directory))
-        write_json(directory / INDEX, index)
+        index = INDEX_FORMAT.read(directory / INDEX).model_dump(exclude_unset=True)
+        total = sum(path.stat().st_size for path in weight_files(directory))
+        write_json(directory / INDEX, index | {"metadata": {**(index.get("metadata") or {}), "total_size": total}})
     return True
 
 

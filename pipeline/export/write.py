@@ -16,9 +16,10 @@ from pipeline.export.schema import Expected, ExpectedCounters, ExportedDraft, wr
 from pipeline.export.widths import resize_rows
 from pipeline.judgement.schema import TargetSource
 from pipeline.models.files import model_digest, model_files
+from pipeline.models.model_json import GENERATION_CONFIG, find_generation_config
 from pipeline.progress import Progress
 from pipeline.store.atomic import replacing_directory
-from pipeline.store.files import read_json, write_json
+from pipeline.store.files import write_json
 
 Files = Callable[[ExportPlan, ExpectedCounters], dict[str, str]]
 
@@ -58,8 +59,8 @@ def _write_draft(plan: ExportPlan, work: Path) -> bool:
     for path in model_files(plan.subject.draft):
         shutil.copyfile(path, draft / path.name)
     if plan.engine == "transformers":
-        name = draft / "generation_config.json"
-        write_json(name, (read_json(name) if name.is_file() else {}) | for_transformers.assistant_settings(plan))
+        kept = find_generation_config(draft).model_dump(exclude_unset=True)
+        write_json(draft / GENERATION_CONFIG, kept | for_transformers.assistant_settings(plan))
     width = plan.subject.target_width
     if not plan.facts.equal_widths or width is None:
         return False

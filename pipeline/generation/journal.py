@@ -6,6 +6,7 @@ A record is its length, its CRC-32 and an uncompressed `npz`. A record that was 
 import io
 import json
 import struct
+import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,7 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.errors import UnderstudyError
 from pipeline.store.atomic import replacing
+from pipeline.store.json_text import parse_json, regular_file
 
 _HEADER = struct.Struct("<II")  # bytes of the record, CRC-32
 _FACTS = "facts"
@@ -69,13 +72,24 @@ def write_journal(path: Path, records: list[Record]) -> None:
 
 def _records(path: Path) -> Iterator[tuple[Record, int]]:
     """Each whole record with its bytes in the file."""
-    with path.open("rb") as file:
-        while len(header := file.read(_HEADER.size)) == _HEADER.size:
-            length, checksum = _HEADER.unpack(header)
-            raw = file.read(length)
-            if len(raw) < length or zlib.crc32(raw) != checksum:
-                return
-            with np.load(io.BytesIO(raw)) as arrays:
-                found = dict(arrays)
-            facts = json.loads(found.pop(_FACTS).tobytes())
-            yield Record(facts.pop("number"), facts, found), _HEADER.size + length
+    try:
+        with regular_file(path) as file:
+            while len(header := file.read(_HEADER.size)) == _HEADER.size:
+                length, checksum = _HEADER.unpack(header)
+                raw = file.read(length)
+                if len(raw) < length or zlib.crc32(raw) != checksum:
+                    return
+                yield _record(path, raw), _HEADER.size + length
+    except OSError as error:
+        raise UnderstudyError(f"{path}: {error.strerror or error}; delete it and run again") from None
+
+
+def _record(path: Path, raw: bytes) -> Record:
+    """UnderstudyError for a record with a right checksum that is not one of this journal."""
+    try:
+        with np.load(io.BytesIO(raw)) as arrays:
+            found = dict(arrays)
+        facts = parse_json(found.pop(_FACTS).tobytes())
+        return Record(facts.pop("number"), facts, found)
+    except (ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
+        raise UnderstudyError(f"{path}: damaged ({type(error).__name__}: {error}); delete it and run again") from None

@@ -7,8 +7,8 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from pipeline.store.artifacts import Store
-from pipeline.store.files import damaged, read_json, write_json
-from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, Text, parse
+from pipeline.store.files import write_json
+from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, Format, Text
 
 
 @dataclass(frozen=True)
@@ -21,18 +21,12 @@ class Settled:
     noticed: dict[Text, Count]
 
 
-_ADAPTER = TypeAdapter(Settled)
+SETTLED = Format(name="record of notices", content=TypeAdapter(Settled))
 
 
 def read_settled(store: Store, name: str) -> Settled | None:
     """None where nothing was settled yet. UnderstudyError for a damaged file."""
-    path = _path(store, name)
-    if not path.exists():
-        return None
-    try:
-        return parse(_ADAPTER, read_json(path))
-    except ValueError as error:
-        raise damaged(path, str(error)) from None
+    return SETTLED.find(_path(store, name))
 
 
 def write_settled(store: Store, name: str, settled: Settled) -> None:

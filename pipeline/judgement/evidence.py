@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pipeline.acceptance.decoding_speed import DecodingSpeed
 from pipeline.acceptance.profile import PromptCounts
@@ -23,7 +22,9 @@ from pipeline.judgement.schema import (
     Side,
     TargetSource,
 )
+from pipeline.models.stored_pair import PairFacts
 from pipeline.speculation.settings import SamplingFields
+from pipeline.store.artifacts import Manifest
 
 
 @dataclass(frozen=True)
@@ -78,24 +79,22 @@ def gather(
     )
 
 
-def target_source(pair: Mapping[str, Any]) -> TargetSource:
+def target_source(pair: PairFacts) -> TargetSource:
     """The examined target, from the content of `pair.json`."""
     found = pair["target"]
     return TargetSource(found["source"], found["revision"], found["digest"], found["dtype"])
 
 
-def provenance(
-    pair: Mapping[str, Any], completions: Mapping[str, Any], sampling: SamplingFields, seed: int
-) -> Provenance:
+def provenance(pair: PairFacts, completions: Manifest, sampling: SamplingFields, seed: int) -> Provenance:
     """From the content of `pair.json` and the manifest of the completions."""
     base = pair["draft"]
     return Provenance(
         target=target_source(pair),
         base_draft=ModelSource(base["source"], base["revision"], base["digest"]),
-        completions=completions["key"],
-        completions_made_at=completions["created"],
-        corpus=completions["inputs"]["corpus"],
+        completions=completions.key,
+        completions_made_at=completions.created,
+        corpus=completions.inputs["corpus"],
         sampling=SamplingSettings.of(sampling),
         seed=seed,
-        environment=completions["environment"],
+        environment=completions.environment,
     )

@@ -6,7 +6,7 @@ Figures by draft length are dictionaries from gamma, those by side from `candida
 from dataclasses import asdict, dataclass, field, fields
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
 from pipeline.acceptance.decoding_speed import DecodingSpeed
 from pipeline.acceptance.schema import (
@@ -19,7 +19,7 @@ from pipeline.acceptance.schema import (
 )
 from pipeline.config.quantize import Variant
 from pipeline.judgement.rule_result import RuleResult
-from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, CountKey, Format, Number, Text, Whole
+from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, CountKey, Number, Text, Whole
 
 SCHEMA = 8
 FILE = "decision.json"
@@ -263,19 +263,7 @@ class Decision(BriefDecision):
     provenance: Provenance
 
 
-_REMEDY = "run the config again"
-_DECISION = Format(name="decision", schema=SCHEMA, remedy=_REMEDY, content=TypeAdapter(Decision))
-_BRIEF = Format(name="decision", schema=SCHEMA, remedy=_REMEDY, content=TypeAdapter(BriefDecision))
-
-
-def parse_decision(raw: Any, where: str) -> Decision:
-    """The content of a `decision.json`. UnderstudyError naming `where` and the first place that is wrong."""
-    return _DECISION.parse(raw, where)
-
-
-def parse_brief(raw: Any, where: str) -> BriefDecision:
-    """The decision in the record of a run. Raises as `parse_decision`."""
-    return _BRIEF.parse(raw, where)
+REMEDY = "run the config again"
 
 
 def brief(decision: Decision) -> dict[str, Any]:

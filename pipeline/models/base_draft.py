@@ -10,7 +10,8 @@ import torch
 
 from pipeline.errors import UsageError
 from pipeline.models.draft_directory import TRAINED_ON
-from pipeline.models.loading import load_model, load_tokenizer, read_model_config
+from pipeline.models.loading import load_model, load_tokenizer
+from pipeline.models.model_json import read_config
 from pipeline.models.surgery import added_tokens, extend_vocabulary, prune_layers
 from pipeline.models.tokenizers import check_same_family, legal_differences
 
@@ -34,7 +35,7 @@ def fitting_draft(
     It is `given` itself, or a copy in `out` with rows for the tokens that the target has gained. UsageError for a quantized
     draft, UnderstudyError for one of another model family.
     """
-    if read_model_config(given).get("quantization_config"):
+    if read_config(given).is_quantized:
         raise UsageError(
             f"pair.draft: {given} is quantized, so it cannot be trained; set a draft with float weights "
             "(quantize makes the variants)"

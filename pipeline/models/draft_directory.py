@@ -4,16 +4,20 @@ Every artifact with a draft stores it in `draft/`. `trained_on.json` beside the 
 draft is never examined on them.
 """
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from pipeline.errors import UnderstudyError
 from pipeline.models.places import Places
-from pipeline.models.stored_pair import PAIR_FILE, read_pair
-from pipeline.store.files import read_json, write_json
+from pipeline.models.stored_pair import PAIR_FILE, role_directory
+from pipeline.store.files import write_json
+from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Format, Text
 
 TRAINED_ON = "trained_on.json"
 
@@ -25,7 +29,7 @@ def find_draft(given: Path, places: Places) -> Path:
     the directory has no config.json.
     """
     if (given / PAIR_FILE).exists():
-        return read_pair(given, places).path("draft")
+        return role_directory(given, "draft", places)
     path = given / "draft" if (given / "draft").is_dir() else given
     if not (path / "config.json").is_file():
         raise UnderstudyError(
@@ -38,8 +42,10 @@ def find_draft(given: Path, places: Places) -> Path:
 class TrainedOn:
     """The prompts that drafts were trained on: their ids, and the ids of their texts (`corpus.same_text`)."""
 
-    prompts: frozenset[str] = frozenset()
-    texts: frozenset[str] = frozenset()
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    prompts: frozenset[Text]
+    texts: frozenset[Text] = frozenset()
 
     def __or__(self, other: "TrainedOn") -> "TrainedOn":
         return TrainedOn(self.prompts | other.prompts, self.texts | other.texts)
@@ -54,23 +60,31 @@ class TrainedOn:
         write_json(draft / TRAINED_ON, {"prompts": sorted(self.prompts), "texts": sorted(self.texts)})
 
 
+NOTHING = TrainedOn(frozenset())
+TRAINING_PROMPTS = Format(
+    name='list of training prompts, which is {"prompts": [...]}',
+    content=TypeAdapter(TrainedOn),
+    remedy="put back the file that was written with the draft: without it, prompts that the draft was trained on cannot be left "
+    "out of its examination",
+)
+
+
 def trained_on(draft: Path) -> TrainedOn:
     """The prompts that the draft in `draft` was trained on. UnderstudyError if the file is missing."""
     path = draft / TRAINED_ON
-    if not path.exists():
+    if not os.path.lexists(path):  # a link to nowhere is damage
         raise UnderstudyError(
             f"{draft}: {TRAINED_ON} is missing, so the draft's training prompts are unknown and it cannot be evaluated; "
             "restore the file, or train the draft again"
         )
-    raw = read_json(path)
-    return TrainedOn(frozenset(raw["prompts"]), frozenset(raw.get("texts", ())))
+    return TRAINING_PROMPTS.read(path)
 
 
 def seen_prompts(drafts: Iterable[Path], places: Places) -> TrainedOn:
     """The prompts that any of `drafts` was trained on. Each is given as to `find_draft`."""
-    return reduce(or_, (trained_on(find_draft(given, places)) for given in drafts), TrainedOn())
+    return reduce(or_, (trained_on(find_draft(given, places)) for given in drafts), NOTHING)
 
 
 def trained_on_before(base: Path) -> TrainedOn:
     """The prompts that a base draft was trained on; empty if it has no such file, such as a draft from the hub."""
-    return trained_on(base) if (base / TRAINED_ON).exists() else TrainedOn()
+    return trained_on(base) if os.path.lexists(base / TRAINED_ON) else NOTHING

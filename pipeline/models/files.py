@@ -1,9 +1,9 @@
 """The files of a model directory and their digest. Torch-free, so that keys are computed without importing torch."""
 
-import json
 from pathlib import Path
 
 from pipeline.errors import UnderstudyError
+from pipeline.models.model_json import CONFIG, GENERATION_CONFIG, INDEX, INDEX_FORMAT
 from pipeline.store.files import content_key, file_sha256
 
 _TOKENIZER_FILES = (
@@ -18,8 +18,9 @@ _TOKENIZER_FILES = (
     "spiece.model",
     "chat_template.jinja",
 )
-WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-_CONFIG_FILES = ("config.json", "generation_config.json", INDEX)
+WEIGHTS = "model.safetensors"
+_CARD_HEADER = 1 << 16  # bytes
+_CONFIG_FILES = (CONFIG, GENERATION_CONFIG, INDEX)
 
 
 def tokenizer_files(directory: Path) -> list[Path]:
@@ -45,13 +46,7 @@ def weight_files(directory: Path) -> list[Path]:
         raise UnderstudyError(
             f"{directory}: no {WEIGHTS} and no {INDEX}; convert the checkpoint first (save_pretrained writes safetensors)"
         )
-    try:
-        names = set(json.loads((directory / INDEX).read_text(encoding="utf-8"))["weight_map"].values())
-        shards = sorted(directory / name for name in names)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise UnderstudyError(
-            f"{directory / INDEX}: damaged; it must list the file of each tensor in `weight_map`; download the model again"
-        ) from None
+    shards = sorted({directory / name for name in INDEX_FORMAT.read(directory / INDEX).weight_map.values()})
     for shard in shards:
         if not shard.is_file():
             raise UnderstudyError(f"{shard}: not there, but {INDEX} lists it; download the model again")
@@ -72,7 +67,9 @@ def licence(path: Path) -> str | None:
     """The licence in the header of a model's card, where there is one."""
     for name in ("README.md", "card.md"):
         if (path / name).is_file():
-            for line in (path / name).read_text(encoding="utf-8", errors="replace").splitlines()[:60]:
+            with (path / name).open("rb") as stream:
+                beginning = stream.read(_CARD_HEADER).decode("utf-8", errors="replace")
+            for line in beginning.splitlines()[:60]:
                 if line.startswith("license:"):
                     return line.partition(":")[2].strip() or None
     return None

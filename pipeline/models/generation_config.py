@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from pipeline.models.loading import read_json_object
+from pipeline.models.model_json import find_generation_config
 
 # The keys that vLLM 0.32 reads (ModelConfig.get_diff_sampling_param), with values that change nothing. It ignores `do_sample`.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -20,8 +20,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 def sampling_defaults(directory: Path) -> dict[str, Any]:
     """By key, the defaults that a server takes over from the model in `directory`; empty without the file."""
-    path = directory / "generation_config.json"
-    saved = read_json_object(path) if path.is_file() else {}
+    saved = vars(find_generation_config(directory))
     return {
-        key: saved[key] for key, neutral in _NEUTRAL.items() if saved.get(key) is not None and saved[key] not in neutral
+        key: saved[key] for key, neutral in _NEUTRAL.items() if saved[key] is not None and saved[key] not in neutral
     }

@@ -3,17 +3,17 @@
 All weights are loaded here: safetensors only, and code shipped with a model runs only with `trust_remote_code`.
 """
 
-import json
 import platform
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, FineGrainedFP8Config
 from transformers.utils import logging as transformers_logging
 
 from pipeline.errors import UnderstudyError, UsageError
+from pipeline.models.directory_checks import check_directory
+from pipeline.models.model_json import read_config
 
 transformers_logging.disable_progress_bar()  # only our own progress bars are shown
 transformers_logging.set_verbosity_error()
@@ -55,12 +55,13 @@ def load_model(path: Path, dtype: str, device: torch.device, trust_remote_code: 
 
     Raises UnderstudyError naming the directory if the weights are missing, damaged or not safetensors.
     """
-    quantization: dict[str, Any] = read_model_config(path).get("quantization_config") or {}
-    quantized = bool(quantization)
+    config = check_directory(path) or read_config(path)
+    quantization = config.quantization_config
+    quantized = config.is_quantized
     placement: dict[str, Any] = {"device_map": str(device)} if quantized else {}
-    if quantization.get("quant_method") == "fp8":
+    if quantization is not None and quantization.quant_method == "fp8":
         # Dequantize on every machine: some GPUs would otherwise use FP8 kernels and give different results.
-        skipped = quantization.get("modules_to_not_convert")
+        skipped = quantization.modules_to_not_convert
         placement["quantization_config"] = FineGrainedFP8Config(dequantize=True, modules_to_not_convert=skipped)
     try:
         model = AutoModelForCausalLM.from_pretrained(
@@ -71,11 +72,22 @@ def load_model(path: Path, dtype: str, device: torch.device, trust_remote_code: 
             local_files_only=True,
             **placement,
         )
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+    except Exception as error:  # of a stranger's config, transformers raises what it happens upon
         raise UnderstudyError(
             f"{path}: cannot be loaded: {' '.join(str(error).split())[:300]}; download or copy it again, or use another model"
         ) from error
     return model.eval() if quantized else model.to(device).eval()
+
+
+def check_finite(model: Any, path: Path) -> None:
+    """UnderstudyError naming the first tensor of the model in `path` with a weight that is NaN or infinite."""
+    for name, weight in model.named_parameters():
+        if weight.is_floating_point() and weight.element_size() > 1 and not bool(torch.isfinite(weight).all()):
+            wrong = int((~torch.isfinite(weight)).sum())
+            raise UnderstudyError(
+                f"{path}: {wrong:,} of the {weight.numel():,} weights of {name} are NaN or infinite; save the model "
+                "again, or take another checkpoint"
+            )
 
 
 _TOKENIZER_FILES = (
@@ -89,29 +101,13 @@ def load_tokenizer(path: Path, trust_remote_code: bool = False) -> Any:
     if path.is_dir() and not any((path / name).is_file() for name in _TOKENIZER_FILES):
         # transformers makes an empty tokenizer of the model's kind instead
         raise UnderstudyError(f"{path}: no tokenizer files; copy the tokenizer of the model that it belongs to")
+    check_directory(path)  # the config too is read for a tokenizer
     try:
         return AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code, local_files_only=True)
     except Exception as error:  # the tokenizers library raises bare exceptions for damaged files
         raise UnderstudyError(
             f"{path}: no usable tokenizer: {' '.join(str(error).split())[:300]}; download or copy it again"
         ) from error
-
-
-def read_model_config(path: Path) -> dict[str, Any]:
-    """The content of `config.json`."""
-    return read_json_object(path / "config.json")
-
-
-def read_json_object(path: Path) -> dict[str, Any]:
-    try:
-        content: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UnderstudyError(f"{path}: cannot be read: {error}; download or copy it again") from None
-    if not isinstance(content, dict):
-        raise UnderstudyError(
-            f"{path}: cannot be read: it holds {type(content).__name__}, not a JSON object; download or copy it again"
-        )
-    return content
 
 
 def dtype_bytes(dtype: str) -> int:

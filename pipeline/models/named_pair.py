@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import UsageError
-from pipeline.models.draft_directory import TrainedOn, trained_on_before
+from pipeline.models.draft_directory import NOTHING, TrainedOn, trained_on_before
 from pipeline.models.hub import commit_of, fetch
-from pipeline.models.loading import choose_device, load_model, load_tokenizer, read_model_config
+from pipeline.models.loading import choose_device, load_model, load_tokenizer
+from pipeline.models.model_json import read_config
 from pipeline.models.names import hub_name
 from pipeline.models.shape import read_shape
 from pipeline.models.tokenizers import check_same_family, stop_token_ids
@@ -63,7 +64,7 @@ def load_named_pair(
         vocabulary=min(shape.logits_width for shape in shapes.values()),
         context=min(shape.context for shape in shapes.values()),
         stop_tokens=stop_token_ids(target_path, tokenizer),
-        trained_on=reduce(or_, map(trained_on_before, paths.values()), TrainedOn()),
+        trained_on=reduce(or_, map(trained_on_before, paths.values()), NOTHING),
     )
 
 
@@ -112,6 +113,6 @@ def local_directory(name: str, role: str) -> Path | None:
 
 def saved_dtype(path: Path) -> str:
     """The dtype that the weights of a model directory were saved in."""
-    config = read_model_config(path)
-    saved = str(config.get("dtype") or config.get("torch_dtype") or "float32")
+    config = read_config(path)
+    saved = config.dtype or config.torch_dtype or "float32"
     return saved if saved in ("float32", "bfloat16", "float16") else "float32"

@@ -4,12 +4,12 @@ Asks no hub. `models/x` has the form of a hub name, so a directory that is nearl
 """
 
 import difflib
-import json
 import re
 from pathlib import Path
 
-from pipeline.errors import UsageError
+from pipeline.errors import UnderstudyError, UsageError
 from pipeline.escaping.terminal import printable
+from pipeline.models.model_json import read_config
 
 _HUB = re.compile(r"(?P<source>[A-Za-z0-9][\w.-]*/[\w.-]+)(?:@(?P<revision>[\w./-]+))?")
 _NEAR = 0.75  # of difflib: one or two letters of a short name
@@ -73,11 +73,9 @@ def layers_to_keep(target: Path | None) -> int | None:
 
 def _layers(directory: Path) -> int | None:
     try:
-        config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-        found = {**config, **config.get("text_config", {})}["num_hidden_layers"]
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return read_config(directory).decoder.num_hidden_layers
+    except UnderstudyError:
         return None
-    return found if type(found) is int else None
 
 
 def same_model(where: str, target: Path | None) -> UsageError:

@@ -1,8 +1,6 @@
 """Sizes of a model, read from its config and from the headers of its weights. No tensor is loaded."""
 
-import json
 import re
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +8,9 @@ from pathlib import Path
 from transformers import AutoConfig
 
 from pipeline.errors import UnderstudyError
+from pipeline.models.directory_checks import check_directory
 from pipeline.models.files import weight_files
+from pipeline.models.safetensors_header import read_header
 
 _PACKED = "U8"  # two 4-bit weights in each byte, where a `quant_state` stands beside the tensor
 _QUANTIZED = (_PACKED, "I8", "F8_E4M3", "F8_E5M2")
@@ -29,29 +29,10 @@ class Weights:
 
 
 def measure_weights(path: Path) -> Weights:
-    """Count parameters and bytes of the files that are loaded, without loading a tensor (a safetensors header is an 8-byte
-    length, then JSON)."""
-    stored: dict[str, tuple[str, int]] = {}  # of each tensor: dtype and elements
-    size = 0
-    for file in weight_files(path):
-        with file.open("rb") as stream:
-            try:
-                (length,) = struct.unpack("<Q", stream.read(8))
-                header = json.loads(stream.read(length))
-            except (struct.error, json.JSONDecodeError, UnicodeDecodeError, MemoryError, OverflowError):
-                raise UnderstudyError(f"{file}: damaged safetensors file; copy or download it again") from None
-        for name, entry in header.items():
-            if name != "__metadata__":
-                begin, end = entry["data_offsets"]
-                count = 1
-                for extent in entry["shape"]:
-                    count *= extent
-                stored[name], size = (str(entry["dtype"]), count), size + end - begin
-        if file.stat().st_size != 8 + length + max(
-            (e["data_offsets"][1] for n, e in header.items() if n != "__metadata__"), default=0
-        ):
-            raise UnderstudyError(f"{file}: truncated; copy or download it again")
-    return Weights(_parameters(stored), size)
+    """Count parameters and bytes of the files that are loaded, without loading a tensor."""
+    entries = {name: entry for file in weight_files(path) for name, entry in read_header(file).items()}
+    stored = {name: (entry.dtype, entry.elements) for name, entry in entries.items()}
+    return Weights(_parameters(stored), sum(entry.bytes for entry in entries.values()))
 
 
 def _parameters(stored: Mapping[str, tuple[str, int]]) -> int:
@@ -86,15 +67,15 @@ def read_shape(path: Path, trust_remote_code: bool = False) -> Shape:
 
     A model without attention, such as Mamba, has no KV cache. Raises UnderstudyError for an unreadable config.
     """
+    check_directory(path)
     try:
         config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=trust_remote_code)
         text = config.get_text_config()
         heads = getattr(text, "num_attention_heads", None)
         width = getattr(text, "head_dim", None) or (text.hidden_size // heads if heads else 0)
         elements = int(2 * text.num_hidden_layers * (getattr(text, "num_key_value_heads", None) or heads or 0) * width)
-    except (OSError, ValueError, AttributeError, ImportError) as error:
+        return Shape(int(text.vocab_size), int(getattr(text, "max_position_embeddings", None) or 2**31), elements)
+    except Exception as error:  # of a stranger's config, transformers raises what it happens upon
         raise UnderstudyError(
             f"{path}: unsupported model: {' '.join(str(error).split())[:300]}; use another one"
         ) from error
-    context = getattr(text, "max_position_embeddings", None) or 2**31
-    return Shape(int(text.vocab_size), int(context), elements)

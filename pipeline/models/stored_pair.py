@@ -2,12 +2,57 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, cast
+
+from pydantic import TypeAdapter
+from typing_extensions import TypedDict
 
 from pipeline.models.places import Places
-from pipeline.store.files import read_json
+from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, Format, Number, Text
 
 PAIR_FILE = "pair.json"
+
+
+class ModelFacts(TypedDict):
+    """Of one role. What is None is not known of a served target."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY  # type: ignore[misc]  # how pydantic is told
+
+    source: Text
+    revision: Text | None
+    dtype: Text
+    digest: Text
+    parameters: Count | None
+    bytes: Count | None
+    license: Text | None
+    logits_width: Count
+    context: Count  # tokens
+    cache_bytes_per_token: Number | None
+    forward: NotRequired[Text]  # how the decoder computes it; of no served target
+    log_probabilities: NotRequired[dict[Text, Any]]  # of a served target: see `servers/abilities.py`
+
+
+class PairFacts(TypedDict):
+    """The content of `pair.json`."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY  # type: ignore[misc]
+
+    target: ModelFacts
+    draft: ModelFacts
+    target_before: NotRequired[ModelFacts]
+    vocabulary: Count
+    context: Count
+    tokens: Count
+    stop_tokens: list[Count]
+    chat_template: bool
+    generation_config: dict[Text, Any]
+    impossible_variants: dict[Text, Text]
+    differences: list[Text]
+    memory: dict[Text, Number] | None
+    served: NotRequired[dict[Text, Any]]  # see `servers/identity.py`
+
+
+PAIR = Format(name="result of the pair stage", content=TypeAdapter(PairFacts))
 
 
 @dataclass(frozen=True)
@@ -15,7 +60,7 @@ class Pair:
     """The pair of a run. Roles are target, draft and, if configured, target_before."""
 
     directory: Path
-    facts: dict[str, Any]
+    facts: PairFacts
     places: Places  # of the models that the stage did not make
 
     @property
@@ -39,28 +84,36 @@ class Pair:
     @property
     def cache_bytes_per_token(self) -> float | None:
         """KV-cache bytes of one token of one request, for both models; None if the target's are not known."""
-        found = [self.facts[role]["cache_bytes_per_token"] for role in ("target", "draft")]
-        return None if None in found else float(sum(found))
+        found = [self.facts["target"]["cache_bytes_per_token"], self.facts["draft"]["cache_bytes_per_token"]]
+        return None if None in found else float(sum(filter(None, found)))
 
     def serving_bytes(self, draft_bytes: float, batch: int, context: int) -> float | None:
         """Bytes of the target's and a draft's weights, and of the KV cache of `batch` requests with `context` tokens. None for a
         served target, whose weights are not known here."""
-        if self.facts["target"]["bytes"] is None:
+        weights = self.facts["target"]["bytes"]
+        if weights is None:
             return None
-        return (
-            float(self.facts["target"]["bytes"]) + draft_bytes + (self.cache_bytes_per_token or 0.0) * batch * context
-        )
+        return float(weights) + draft_bytes + (self.cache_bytes_per_token or 0.0) * batch * context
 
     def path(self, role: str) -> Path:
-        """The directory of a role's model: in the artifact if the stage made it, otherwise where it lies now (a model may have
-        been moved since the artifact was made; its digest is the same)."""
-        made = self.directory / role
-        return made if role not in self.places or made.is_dir() else self.places[role].directory()
+        return role_directory(self.directory, role, self.places)
 
     def dtype(self, role: str) -> str:
-        return str(self.facts[role]["dtype"])
+        return cast(ModelFacts, cast(dict[str, Any], self.facts)[role])["dtype"]
 
 
 def read_pair(artifact: Path, places: Places) -> Pair:
     """The pair of a finished pair artifact; `places`: where the models of the run that reads it lie."""
-    return Pair(artifact, read_json(artifact / PAIR_FILE), places)
+    return Pair(artifact, read_facts(artifact), places)
+
+
+def read_facts(artifact: Path) -> PairFacts:
+    """The content of `pair.json`. UnderstudyError naming the file if it is missing or damaged."""
+    return PAIR.read(artifact / PAIR_FILE)
+
+
+def role_directory(artifact: Path, role: str, places: Places) -> Path:
+    """The directory of a role's model: in the artifact if the stage made it, otherwise where it lies now (a model may have been
+    moved since the artifact was made; its digest is the same)."""
+    made = artifact / role
+    return made if role not in places or made.is_dir() else places[role].directory()

@@ -1,11 +1,11 @@
 """Tokenizer compatibility of target and draft, and stop tokens."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from pipeline.errors import UnderstudyError
-from pipeline.models.loading import read_json_object
+from pipeline.models.model_json import find_generation_config
+from pipeline.store.json_text import parse_json
 
 
 def check_same_family(target: Any, draft: Any) -> list[str]:
@@ -50,7 +50,7 @@ def split_difference(target: Any, draft: Any) -> str | None:
 def _merges(tokenizer: Any) -> list[Any]:
     """The merge rules of a BPE tokenizer by rank; empty for other tokenizers."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    return list(json.loads(backend.to_str())["model"].get("merges") or []) if backend is not None else []
+    return list(parse_json(backend.to_str(), foreign=True)["model"].get("merges") or []) if backend is not None else []
 
 
 def _id(vocabulary: dict[str, int], token: str) -> str:
@@ -59,9 +59,5 @@ def _id(vocabulary: dict[str, int], token: str) -> str:
 
 def stop_token_ids(path: Path, tokenizer: Any) -> list[int]:
     """The stop token ids: those of the generation config and the tokenizer's EOS."""
-    found: set[int] = set()
-    generation = path / "generation_config.json"
-    if generation.exists():
-        listed: Any = read_json_object(generation).get("eos_token_id")
-        found |= set(listed) if isinstance(listed, list) else {listed}
-    return sorted(token for token in found | {tokenizer.eos_token_id} if token is not None)
+    own = tokenizer.eos_token_id
+    return sorted({*find_generation_config(path).stop_tokens, *([] if own is None else [own])})

@@ -5,17 +5,15 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from pipeline.config.generate import SamplingConfig
 from pipeline.config.root import Config
 from pipeline.corpus.readers import SourceReader
 from pipeline.corpus.traffic import Traffic
-from pipeline.distillation.learning_curve import CURVE
+from pipeline.distillation.learning_curve import LearningCurve, find_curve
 from pipeline.running.jobs import expand
 from pipeline.running.tasks import GenerateTask
 from pipeline.store.artifacts import Store
-from pipeline.store.files import read_json
 from pipeline.store.runs import list_runs, require_run
 
 # Bytes (pipeline/generation/completion_store.py): of a token its id, log p, certain and rest; of each kept token.
@@ -136,12 +134,13 @@ def _training_steps(config: Config) -> int:
     return once * (1 + len(settings.learning_curve))
 
 
-def last_learning_curve(store: Store, name: str) -> dict[str, Any] | None:
+def last_learning_curve(store: Store, name: str) -> LearningCurve | None:
     """`learning_curve.json` of the latest run called `name` that has one."""
     for run in reversed(list_runs(store)):
         record = require_run(store, run)
         entry = record.jobs.get("distill")
         artifact = store.find("distill", entry.key) if entry and record.name == name else None
-        if artifact is not None and (artifact.path / CURVE).exists():
-            return dict(read_json(artifact.path / CURVE))
+        curve = find_curve(artifact.path) if artifact is not None else None
+        if curve is not None:
+            return curve
     return None

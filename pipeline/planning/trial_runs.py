@@ -175,21 +175,21 @@ def _share(job: str, config: Config, share: float, pair_share: float) -> float:
 
 def _count(job: str, built: Mapping[str, Artifact]) -> float:
     """Completions of a generation, with all turns of a chat; examined prompts. 0 for a job whose share is exact."""
-    stage = built[job].manifest["stage"]
+    stage = built[job].manifest.stage
     if stage == "generate":
-        return built[job].figures["completions"]
-    return built["corpus"].figures["examination"] if stage in ("evaluate", "gate") else 0.0
+        return float(built[job].figures["completions"])
+    return float(built["corpus"].figures["examination"]) if stage in ("evaluate", "gate") else 0.0
 
 
 def cost_of(artifact: Artifact) -> Cost:
     """The measured cost of building an artifact."""
     manifest = artifact.manifest
-    peak, stored = manifest["peak_memory"], sum(file["size"] for file in manifest["files"].values())
+    peak, stored = manifest.peak_memory, sum(file.size for file in manifest.files.values())
     return Cost(
-        seconds=manifest["seconds"],
+        seconds=manifest.seconds,
         stored_bytes=stored,
-        memory_bytes=peak["process"],
-        gpu_bytes=peak.get("gpu", 0),
+        memory_bytes=round(peak["process"]),
+        gpu_bytes=round(peak.get("gpu", 0)),
     )
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from pipeline.errors import RegistryUnavailable, UnderstudyError
+from pipeline.store.json_text import parse_json
 
 # Alembic's revision of a database, by the MLflow versions that create it. Relocation was tried with each of them.
 TRIED = {
@@ -105,7 +106,10 @@ def _move_column(
 def _moved(value: str, roots: list[Path], store: Path) -> str | None:
     """A path, a file URI or a dataset's source within one of `roots`, as it is in `store`; None for anything else."""
     if value.startswith("{"):
-        source = json.loads(value)
+        try:
+            source = parse_json(value, foreign=True)
+        except ValueError:  # not ours
+            return None
         inner = _moved(source["uri"], roots, store) if isinstance(source.get("uri"), str) else None
         return None if inner is None else json.dumps({**source, "uri": inner})
     is_uri = value.startswith("file:///")

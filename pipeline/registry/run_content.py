@@ -1,7 +1,7 @@
 """What MLflow shows of a run, from its record and artifacts: verdict, name, parameters, figures, the note. Sends nothing."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.acceptance.schema import Figure
@@ -10,7 +10,7 @@ from pipeline.escaping.markdown import markdown
 from pipeline.judgement.decision_file import recorded_decision
 from pipeline.judgement.headline import baseline_name, headline, interval, mark, points, power_summary, undo
 from pipeline.judgement.rule_result import PASS
-from pipeline.judgement.schema import BASELINE, CANDIDATE, PLAIN, BriefDecision, Decision
+from pipeline.judgement.schema import BASELINE, CANDIDATE, PLAIN, BriefDecision, Decision, TrainingStep
 from pipeline.judgement.speed import drafts, speedup_of
 from pipeline.store.runs import RunRecord
 
@@ -64,13 +64,13 @@ def parameters(record: RunRecord) -> dict[str, str]:
     return first | {name: value for name, value in chosen.items() if name not in repeated}
 
 
-def training_points(log: list[dict[str, Any]]) -> list[Point]:
+def training_points(log: Sequence[TrainingStep]) -> list[Point]:
     """Curves of a training by step."""
     return [
-        (f"training/{name}", float(value), int(row["step"]))
+        (f"training/{name}", float(value), row.step)
         for row in log
-        for name, value in row.items()
-        if name != "step" and isinstance(value, int | float)
+        for name, value in vars(row).items()
+        if name != "step" and value is not None
     ]
 
 

@@ -9,15 +9,16 @@ import shlex
 import shutil
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from pipeline.acceptance.schema import FILE as ACCEPTANCE
-from pipeline.acceptance.schema import ROWS
+from pipeline.acceptance.schema import read_profile
 from pipeline.config.root import Config
 from pipeline.errors import UnderstudyError
 from pipeline.escaping.yaml import yaml_text
-from pipeline.judgement.decision_file import find_decision
+from pipeline.judgement.decision_file import find_decision, read_training
 from pipeline.judgement.headline import baseline_name
 from pipeline.progress import Progress
 from pipeline.registry.mlflow_client import (
@@ -44,7 +45,7 @@ from pipeline.registry.run_content import (
 )
 from pipeline.registry.shared_view import publish_view, view_path
 from pipeline.store.artifacts import Artifact, Store
-from pipeline.store.files import content_key, file_sha256, read_json
+from pipeline.store.files import content_key, file_sha256
 from pipeline.store.runs import RunRecord, Uploaded, run_directory
 from pipeline.store.times import seconds_of
 
@@ -153,7 +154,7 @@ class Tracker:
             elif path.is_file() and _is_small(path):
                 client.log_artifact(run_id, str(path), place or None)
         if entry.stage == "evaluate" and (directory / ACCEPTANCE).is_file() and not _is_small(directory / ACCEPTANCE):
-            figures = {key: value for key, value in read_json(directory / ACCEPTANCE).items() if key != ROWS}
+            figures = asdict(read_profile(directory))
             client.log_dict(run_id, figures, f"{folder}/{COMPACT}")
         for path in self._too_large(record, job_id):
             self.progress.line(
@@ -161,7 +162,7 @@ class Tracker:
                 f"{_SMALL_BYTES / 1e6:g} MB a file are"
             )
         if entry.stage == "distill" and (directory / "training.json").is_file():
-            return training_points(read_json(directory / "training.json"))
+            return training_points(read_training(directory / "training.json"))
         if entry.stage == "gate" and (decision := find_decision(directory)):
             return decision_points(decision)
         return []

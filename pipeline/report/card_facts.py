@@ -45,13 +45,13 @@ def _provenance(context: StageContext[PromoteSettings], chosen: Variant) -> dict
     """Key of every artifact that the draft was made from or examined with."""
     completions = read_manifest(context.inputs["completions"])
     found = {
-        "pair": read_manifest(context.inputs["pair"])["key"],
-        "corpus": completions["inputs"]["corpus"],
-        "generate": completions["key"],
-        "distill": read_manifest(context.inputs["distilled"])["key"],
-        "evaluate": read_manifest(context.inputs[examination_input(chosen)])["key"],
-        "gate": read_manifest(context.inputs["decision"])["key"],
+        "pair": read_manifest(context.inputs["pair"]).key,
+        "corpus": completions.inputs["corpus"],
+        "generate": completions.key,
+        "distill": read_manifest(context.inputs["distilled"]).key,
+        "evaluate": read_manifest(context.inputs[examination_input(chosen)]).key,
+        "gate": read_manifest(context.inputs["decision"]).key,
     }
     if chosen != UNQUANTIZED:
-        found["quantize"] = read_manifest(context.inputs[draft_input(chosen)])["key"]
+        found["quantize"] = read_manifest(context.inputs[draft_input(chosen)]).key
     return found

@@ -1,8 +1,9 @@
 """What `understudy plan` prints, and a learning curve in one line."""
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from pipeline.distillation.learning_curve import LearningCurve
 from pipeline.report.console import Report
 
 if TYPE_CHECKING:  # `show` imports this module and should not wait for the code that reads prompts
@@ -12,7 +13,7 @@ if TYPE_CHECKING:  # `show` imports this module and should not wait for the code
 COLUMNS = ("job", "time", "disk", "memory", "GPU memory")
 
 
-def print_forecast(found: "Forecast", curve: Mapping[str, Any] | None, notes: Sequence[str]) -> None:
+def print_forecast(found: "Forecast", curve: LearningCurve | None, notes: Sequence[str]) -> None:
     """To stdout, with `notes` on what the pair leaves out. The figures are upper bounds, except that the sizes of the splits are
     expectations."""
     out = Report()
@@ -93,9 +94,9 @@ def _time(seconds: float) -> str:
     )
 
 
-def curve_text(curve: Mapping[str, Any]) -> str:
+def curve_text(curve: LearningCurve) -> str:
     """Acceptance on dev prompts by number of training completions."""
-    points = ", ".join(f"{point['dev_acceptance_rate']:.3f} from {point['completions']:,}" for point in curve["points"])
+    points = ", ".join(f"{point.dev_acceptance_rate:.3f} from {point.completions:,}" for point in curve.points)
     text = f"learning curve, acceptance rate on dev prompts by training completions: {points}"
-    gain = curve["next_doubling"]
+    gain = curve.next_doubling
     return text if gain is None else f"{text}; twice as many completions would add about {100 * gain:.1f} points"

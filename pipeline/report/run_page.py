@@ -4,10 +4,10 @@ from pathlib import Path
 
 from pipeline.config.stored import run_config
 from pipeline.judgement.decision_file import read_decision
+from pipeline.judgement.example_file import read_examples
 from pipeline.registry.run_content import registered
 from pipeline.report.page import review_page
 from pipeline.store.artifacts import Store
-from pipeline.store.files import read_json
 from pipeline.store.runs import RunRecord, find_built
 
 
@@ -21,4 +21,4 @@ def render_page(record: RunRecord, gate: Path) -> str:
     decision = read_decision(gate)
     run = {"id": record.id, "promotion": registered(record)}
     config = run_config(record).model_dump(mode="json")
-    return review_page(decision, read_json(gate / "examples.json"), config, run)
+    return review_page(decision, read_examples(gate), config, run)

@@ -7,14 +7,13 @@ from typing import Any
 from pipeline.acceptance.schema import Figure, read_profile
 from pipeline.config.pair import SERVER
 from pipeline.config.stored import run_config
-from pipeline.distillation.learning_curve import CURVE
+from pipeline.distillation.learning_curve import LearningCurve, find_curve
 from pipeline.judgement.decision_file import recorded_decision
 from pipeline.judgement.schema import BriefDecision
 from pipeline.registry.registry import naming
 from pipeline.registry.tracking import PAGE, ui_link
 from pipeline.running.jobs import expand
 from pipeline.store.artifacts import Artifact, Store
-from pipeline.store.files import read_json
 from pipeline.store.run_state import state_of
 from pipeline.store.runs import RunRecord, run_directory
 
@@ -58,7 +57,7 @@ class Summary:
     decision: BriefDecision | None
     promotion: dict[str, Any] | None
     mlflow: str | None
-    learning_curve: dict[str, Any] | None
+    learning_curve: LearningCurve | None
     directories: dict[str, str]  # arguments of `probe`, `decode` and `check`: target, draft, completions
     examination: str | None  # argument of `latency`: the candidate's examination
     failure: str  # the job that failed and why; empty if none did
@@ -92,7 +91,7 @@ def summarise(store: Store, record: RunRecord) -> Summary:
             drafts.append(_draft(artifact, entry.part, gamma))
             examination = str(artifact.path) if task.get("variant") == "unquantized" else examination
         elif entry.stage == "distill":
-            curve = read_json(artifact.path / CURVE) if (artifact.path / CURVE).exists() else None
+            curve = find_curve(artifact.path)
         else:
             perplexity = {name: value for name, value in artifact.figures.items() if name.startswith("perplexity_")}
     promotion = record.promotion or None

@@ -7,12 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from pipeline.config.root import Config
-from pipeline.models.stored_pair import PAIR_FILE
+from pipeline.models.stored_pair import read_facts
 from pipeline.running import certain_refusals
 from pipeline.running.pair_checks import apply_pair
-from pipeline.store.artifacts import read_manifest
-from pipeline.store.files import read_json
+from pipeline.store.artifacts import MANIFEST, read_manifest
+from pipeline.store.parsing import Count, Format, Text
+
+DOMAINS = Format(name="manifest of a corpus", content=TypeAdapter(dict[Text, dict[Text, Count]]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,14 +35,14 @@ def after_stage(stage: str, config: Config, artifact: Path) -> After:
 
 
 def _after_pair(config: Config, artifact: Path) -> After:
-    facts = read_json(artifact / PAIR_FILE)
+    facts = read_facts(artifact)
     completed, notes = apply_pair(config, facts)
     return After(config=completed, notes=notes, refusals=certain_refusals.of_pair(config, facts))
 
 
 def _after_corpus(config: Config, artifact: Path) -> After:
     """Domains that the training or the gate needs: known here, so not an error after hours of generation."""
-    domains = read_manifest(artifact)["notes"].get("domains", {})
+    domains = DOMAINS.parse(read_manifest(artifact).notes.get("domains", {}), str(artifact / MANIFEST))
     if config.distill.domain_shares:
         from pipeline.distillation.mixing import check_shares
 

@@ -6,10 +6,13 @@ the same. No program can set ctime: a file that was replaced, or written and giv
 
 import sysconfig
 from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
+
+from pydantic import StrictInt, TypeAdapter
 
 from pipeline.config.corpus import PromptSource
 from pipeline.config.pair import TARGET, ModelSource
@@ -17,14 +20,28 @@ from pipeline.config.quantize import Variant
 from pipeline.config.root import Config
 from pipeline.corpus.sources import digested_files, find_files
 from pipeline.errors import UsageError
-from pipeline.models.draft_directory import TRAINED_ON
+from pipeline.models.draft_directory import TRAINED_ON, trained_on_before
 from pipeline.models.files import licence, model_files, tokenizer_files
 from pipeline.models.names import same_model
 from pipeline.reference.text import library_stamp, text_digest
 from pipeline.running.tasks import profile_input
 from pipeline.store.artifacts import Store
-from pipeline.store.files import content_key, file_sha256, file_stamp, read_json, write_json
+from pipeline.store.files import content_key, file_sha256, file_stamp, write_json
+from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Format, Text
 from pipeline.store.runs import OutsideInput
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """A digest, and the stamp of what had it: of a file, or of the library."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    stamp: list[StrictInt] | Text
+    sha256: Text
+
+
+DIGESTS = Format(name="list of digests", content=TypeAdapter(dict[Text, Remembered]))
 
 
 def resolve_inputs(config: Config, store: Store, verify: bool = False) -> dict[str, OutsideInput]:
@@ -33,15 +50,16 @@ def resolve_inputs(config: Config, store: Store, verify: bool = False) -> dict[s
     With `verify` every file is hashed, whatever the store remembers.
     """
     path = store.root / "digests.json"
-    known = read_json(path) if path.exists() and not verify else {}
-    digests = _FileDigests(dict(known))
+    known = None if verify else DIGESTS.find(path)
+    digests = _FileDigests(dict(known or {}))
     found = _inputs(config, digests)
     if {"target", "draft"} <= found.keys() and found["target"].digest == found["draft"].digest:
         raise same_model(f"pair.draft.source = {config.pair.draft.source}", Path(config.pair.target.source))
     if digests.known != known:
-        new = {name: one for name, one in digests.known.items() if one != known.get(name)}
+        new = {name: one for name, one in digests.known.items() if one != (known or {}).get(name)}
         with store.changing(path):
-            write_json(path, {**(read_json(path) if path.exists() else {}), **new})
+            merged = {**(DIGESTS.find(path) or {}), **new}
+            write_json(path, {name: asdict(one) for name, one in merged.items()})
     if any(source.needs_time for source in config.corpus.sources):
         today = datetime.now(UTC).date().isoformat()
         found["today"] = OutsideInput(today, facts={"date": today})
@@ -54,15 +72,15 @@ def known_inputs(config: Config, store: Store) -> dict[str, OutsideInput]:
     """As `resolve_inputs`, from what the store remembers: nothing is hashed and nothing is written. A file that is new or has
     changed gets a digest that no artifact has."""
     path = store.root / "digests.json"
-    found = _inputs(config, _RememberedDigests(read_json(path) if path.exists() else {}))
+    found = _inputs(config, _RememberedDigests(DIGESTS.find(path) or {}))
     if any(source.needs_time for source in config.corpus.sources):
         today = datetime.now(UTC).date().isoformat()
         found["today"] = OutsideInput(today, facts={"date": today})
     served = store.root / "served_targets.json"
     if config.generate.is_served:
-        from pipeline.running.served_input import identify_target
+        from pipeline.running.served_input import find_known, identify_target
 
-        known = read_json(served) if served.exists() else []
+        known = find_known(served)
         found["target"] = OutsideInput(identify_target(config, known).digest if known else "")
     return found
 
@@ -71,18 +89,17 @@ def _served(config: Config, store: Store) -> OutsideInput:
     """The served target. The store remembers the first answers of each, because later ones differ by rounding. If another process
     adds a target while this one asks its servers, they are asked again: it may be the same target."""
     # Imported here because the HTTP client takes a third of a second, and most runs load their target.
-    from pipeline.running.served_input import identify_target
+    from pipeline.running.served_input import find_known, identify_target
 
     path = store.root / "served_targets.json"
     while True:
-        known = read_json(path) if path.exists() else []
-        before = list(known)
+        known = find_known(path)
         identity = identify_target(config, known)
-        if known == before:
+        if identity in known:
             break
         with store.changing(path):
-            if (read_json(path) if path.exists() else []) == before:
-                write_json(path, known)
+            if find_known(path) == known:
+                write_json(path, [one.facts() for one in (*known, identity)])
                 break
     return OutsideInput(identity.digest, facts=identity.facts())
 
@@ -185,6 +202,7 @@ def _model(role: str, source: ModelSource, digests: _Digests) -> OutsideInput:
     path = Path(source.source)
     if not (path / "config.json").is_file():
         raise UsageError(f"pair.{role}.source: {path} is not a model directory (no config.json there)")
+    trained_on_before(path)  # a damaged list is found before anything is paid for
     return OutsideInput(_with_facts(path, digests.of_files(path, model_files(path)), digests), str(path))
 
 
@@ -233,7 +251,7 @@ class _NoDigests:
 class _FileDigests:
     """SHA-256 of files, remembered in `known` by path, for as long as the file's stamp does not change."""
 
-    def __init__(self, known: dict[str, Any]) -> None:
+    def __init__(self, known: dict[str, Remembered]) -> None:
         self.known = known
 
     def of(self, path: Path) -> str:
@@ -248,17 +266,17 @@ class _FileDigests:
     def of_files(self, root: Path, files: list[Path]) -> str:
         return content_key({str(file.relative_to(root)): self.of(file) for file in files})
 
-    def _remembered(self, name: str, stamp: Any, digest: Callable[[], str]) -> str:
+    def _remembered(self, name: str, stamp: list[int] | str, digest: Callable[[], str]) -> str:
         """The stamp is taken before the file is read, so a change while it is read is seen by the next check."""
         known = self.known.get(name)
-        if known is None or known["stamp"] != stamp:
-            known = self.known[name] = {"stamp": stamp, "sha256": digest()}
-        return str(known["sha256"])
+        if known is None or known.stamp != stamp:
+            known = self.known[name] = Remembered(stamp, digest())
+        return known.sha256
 
 
 class _RememberedDigests(_FileDigests):
     """Hashes nothing."""
 
-    def _remembered(self, name: str, stamp: Any, digest: Callable[[], str]) -> str:
+    def _remembered(self, name: str, stamp: list[int] | str, digest: Callable[[], str]) -> str:
         known = self.known.get(name)
-        return str(known["sha256"]) if known is not None and known["stamp"] == stamp else ""
+        return known.sha256 if known is not None and known.stamp == stamp else ""

@@ -67,4 +67,4 @@ class _Walk:
         if not name or source not in self._keys:
             return self._keys.get(source)
         directory = self.store.root / "artifacts" / self.directories[source]
-        return read_manifest(directory)["provides"].get(name) if (directory / MANIFEST).exists() else None
+        return read_manifest(directory).provides.get(name) if (directory / MANIFEST).exists() else None

@@ -110,7 +110,7 @@ def _of_run(store: Store, record: RunRecord) -> Operand:
     examined = Examined(
         counts=counts,
         conditions=conditions_of(generated, settings),
-        hardware=str(evaluated.manifest.get("environment", {}).get("machine", "")),
+        hardware=evaluated.manifest.environment.get("machine", ""),
         digest=draft.provides["draft"],
         trained_on=trained_on_before(draft.path / "draft").among(text_ids(generated.path, {"examination"})),
     )

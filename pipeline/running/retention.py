@@ -133,7 +133,7 @@ class _Keeper:
         }
         self._providers: dict[str, set[str]] = {}
         for name, manifest in self._manifests.items():
-            for digest in (manifest["key"], *manifest["provides"].values()):
+            for digest in (manifest.key, *manifest.provides.values()):
                 self._providers.setdefault(digest, set()).add(name)
 
     def keep(self, names: Iterable[str], why: str) -> None:
@@ -143,18 +143,18 @@ class _Keeper:
             name = rest.pop()
             if name in self._manifests and name not in self._why:
                 self._why[name] = why
-                for digest in self._manifests[name].get("inputs", {}).values():
-                    rest.extend(self._providers.get(str(digest), ()))
+                for digest in self._manifests[name].inputs.values():
+                    rest.extend(self._providers.get(digest, ()))
 
     def keep_stages(self, stages: Iterable[str], why: str) -> None:
         wanted = set(stages)
-        self.keep([name for name, manifest in self._manifests.items() if manifest["stage"] in wanted], why)
+        self.keep([name for name, manifest in self._manifests.items() if manifest.stage in wanted], why)
 
     def entries(self) -> list[Entry]:
         found = []
         for name, path in self._paths.items():
             if name in self._manifests:
-                stage, why = str(self._manifests[name]["stage"]), self._why.get(name, "")
+                stage, why = self._manifests[name].stage, self._why.get(name, "")
             else:
                 stage, why = name.partition("-")[0], f"no {MANIFEST}"
             found.append(Entry(path, stage, _size(path), why))

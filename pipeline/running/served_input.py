@@ -2,23 +2,24 @@
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from pipeline.config.root import Config
 from pipeline.errors import UsageError
 from pipeline.progress import Progress
 from pipeline.servers.connect import identify, served_model_of
-from pipeline.servers.identity import Identity
-
-Known = list[dict[str, Any]]  # facts of the identities seen so far
+from pipeline.servers.identity import KNOWN, Identity
 
 
-def identify_target(config: Config, known: Known) -> Identity:
-    """The identity of the target that the servers of `config` serve. A new one is added to `known`. Raises as `identify`."""
-    identity = _ask(config, [Identity.from_facts(facts) for facts in known])
-    if identity.facts() not in known:
-        known.append(identity.facts())
-    return identity
+def find_known(path: Path) -> list[Identity]:
+    """The identities that the store has seen so far. UnderstudyError naming a damaged file."""
+    return KNOWN.find(path) or []
+
+
+def identify_target(config: Config, known: Sequence[Identity]) -> Identity:
+    """The identity of the target that the servers of `config` serve: one of `known`, or a new one. Raises as `identify`."""
+    return _ask(config, known)
 
 
 def require_identity(config: Config, facts: dict[str, Any]) -> None:

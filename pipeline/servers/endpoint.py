@@ -5,7 +5,6 @@ Does not retry; `pool.py` does. Does not know what is asked.
 
 import asyncio
 import errno
-import json
 import os
 import ssl
 import time
@@ -21,6 +20,7 @@ from pipeline.config.server import UNIX, EndpointConfig, ServerConfig
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.servers import answer_bytes
 from pipeline.servers.answer_bytes import TooMuch
+from pipeline.store.json_text import parse_json
 
 _QUOTED = 200  # characters of an answer that is quoted in a message
 _READ = 1 << 16  # bytes of an answer that is not JSON, and of an error
@@ -149,8 +149,8 @@ class Endpoint:
 
     def _json(self, raw: bytes) -> Any:
         try:
-            return json.loads(raw)
-        except (ValueError, RecursionError):
+            return parse_json(raw, foreign=True)
+        except ValueError:
             raise AnswerLost(f"{self.url}: the answer is not valid JSON: {self._quoted(raw)}") from None
 
     def _error(self, status: int, retry_after: str | None, path: str, raw: bytes) -> UnderstudyError:
@@ -186,8 +186,8 @@ class Endpoint:
     def _message(self, raw: bytes) -> str:
         """The message in an error as OpenAI's API sends it; else the beginning of the answer."""
         try:
-            found = json.loads(raw)
-        except (ValueError, RecursionError):
+            found = parse_json(raw, foreign=True)
+        except ValueError:
             return self._quoted(raw)
         inner = found.get("error", found) if isinstance(found, dict) else found
         message = inner.get("message") if isinstance(inner, dict) else inner

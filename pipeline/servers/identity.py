@@ -8,9 +8,10 @@ new target, whose digest, part of the completions' key, is that of its own first
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import AfterValidator, TypeAdapter
 
 from pipeline.config.pair import NumberFormat
 from pipeline.errors import UnderstudyError
@@ -19,6 +20,7 @@ from pipeline.servers.endpoint import Endpoint
 from pipeline.servers.target import Asking, ServedModel
 from pipeline.speculation.settings import GREEDY
 from pipeline.store.files import content_key
+from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, Format, Number, Text
 
 _PROMPTS, _PROMPT_TOKENS, _NEW_TOKENS = 4, 32, 16
 _LOWEST, _HIGHEST = 10, 500  # ids that every vocabulary has; the first ones are often special
@@ -40,19 +42,29 @@ class OtherWeights(UnderstudyError):
 class Golden:
     """Fixed sequences, and their log p when they were first asked for."""
 
-    sequences: list[list[int]]  # prompt and greedy continuation
-    log_p: list[list[float]]  # of all tokens but the first; of the continuation where each token takes a request
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    sequences: list[list[Count]]  # prompt and greedy continuation
+    log_p: list[list[Number]]  # of all tokens but the first; of the continuation where each token takes a request
+
+
+def _is_whole(golden: Golden) -> Golden:
+    if not golden.log_p or len(golden.log_p) != len(golden.sequences) or not all(golden.log_p):
+        raise ValueError("each sequence needs its log p")
+    return golden
 
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
     """A served target. Equal digests: the same weights in the same engine version, as far as log p can tell."""
 
-    digest: str
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    digest: Text
     model: ServedModel
-    revision: str | None  # as the config declares it
+    revision: Text | None  # as the config declares it
     dtype: NumberFormat  # as the config declares it
-    golden: Golden
+    golden: Annotated[Golden, AfterValidator(_is_whole)]
 
     def facts(self) -> dict[str, Any]:
         """JSON, read by `Identity.from_facts`."""
@@ -60,9 +72,12 @@ class Identity:
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> "Identity":
-        """The reverse of `facts`."""
-        model, golden = ServedModel(**facts["model"]), Golden(**facts["golden"])
-        return cls(**(dict(facts) | {"model": model, "golden": golden}))
+        """The reverse of `facts`. UnderstudyError where they are not those of an identity."""
+        return _IDENTITY.parse(facts, "the record of the served target")
+
+
+_IDENTITY = Format(name="identity of a served target", content=TypeAdapter(Identity), remedy="start a new run")
+KNOWN = Format(name="list of served targets", content=TypeAdapter(list[Identity]))
 
 
 def golden_prompts() -> list[list[int]]:

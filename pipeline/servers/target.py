@@ -10,6 +10,7 @@ from pipeline.servers.answers import Generated, Scored
 from pipeline.servers.api import Api, GenerateRequest, ScoreRequest
 from pipeline.servers.endpoint import Endpoint, RequestRefused, Unavailable
 from pipeline.servers.pool import Pool
+from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, Text
 
 SCORING_TOKENS = 2  # a scoring of a whole sequence generates one token, and the cross-check appends one
 
@@ -18,11 +19,13 @@ SCORING_TOKENS = 2  # a scoring of a whole sequence generates one token, and the
 class ServedModel:
     """What an endpoint says about the model it serves."""
 
-    name: str
-    root: str  # the path or hub id that it was started with
-    context: int | None  # most tokens of a sequence, where it says so
-    version: str | None  # of the engine, where it says so
-    owner: str | None = None  # the engine's name, unless a gateway says something else
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    name: Text
+    root: Text  # the path or hub id that it was started with
+    context: Count | None  # most tokens of a sequence, where it says so
+    version: Text | None  # of the engine, where it says so
+    owner: Text | None = None  # the engine's name, unless a gateway says something else
 
 
 async def read_model(endpoint: Endpoint, name: str | None) -> ServedModel:

@@ -10,16 +10,74 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Annotated, Any
+
+from pydantic import AfterValidator, StrictInt, TypeAdapter
 
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.store.atomic import PARTIAL, sync
-from pipeline.store.files import content_key, damaged, file_sha256, read_json, write_json
-from pipeline.store.times import days_since
+from pipeline.store.files import content_key, file_sha256, write_json
+from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, Format, Number, SmallWhole, Text
+from pipeline.store.times import days_since, seconds_of
 
 MANIFEST = "manifest.json"
+
+
+def _inside(name: str) -> str:
+    """The name of a file within its artifact."""
+    parts = Path(name).parts
+    if not name.isprintable() or name in ("", ".") or ".." in parts or Path(name).is_absolute():
+        raise ValueError("not the name of a file within the artifact")
+    return name
+
+
+def _time(text: str) -> str:
+    seconds_of(text)
+    return text
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """A file of an artifact."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    size: Count  # bytes
+    mtime_ns: StrictInt
+    sha256: Text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """The content of `manifest.json`. What depends on the stage is read by who knows it: settings, task, notes, decision."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    stage: Text
+    key: Text
+    files: dict[Annotated[Text, AfterValidator(_inside)], FileEntry]
+    figures: dict[Text, SmallWhole | Number | bool | None]
+    provides: dict[
+        Text, Text
+    ]  # digests of named parts of the artifact, on which a later stage may depend instead of its key
+    part: Text = ""
+    task: dict[Text, Any] = field(default_factory=dict)
+    version: Count = 0  # of the stage
+    settings: dict[Text, Any] = field(default_factory=dict)  # that are in the key
+    inputs: dict[Text, Text] = field(default_factory=dict)  # digests and keys
+    created: Annotated[Text, AfterValidator(_time)] = "1970-01-01T00:00:00Z"
+    seed: StrictInt = 0
+    seconds: Number = 0.0
+    peak_memory: dict[Text, Number] = field(default_factory=dict)  # bytes: process, gpu
+    environment: dict[Text, Text] = field(default_factory=dict)  # versions and machine
+    notes: dict[Text, Any] = field(default_factory=dict)
+    refused: Text = ""  # why the stage refused the draft; empty if it did not
+    decision: dict[Text, Any] | None = None  # what a run's record says of the decision in this artifact
+
+
+_MANIFEST = Format(name="manifest", content=TypeAdapter(Manifest))
 
 
 @dataclass(frozen=True)
@@ -27,37 +85,33 @@ class Artifact:
     """A committed directory and its manifest."""
 
     path: Path
-    manifest: Mapping[str, Any]
+    manifest: Manifest
 
     @property
     def key(self) -> str:
-        return str(self.manifest["key"])
+        return self.manifest.key
 
     @property
-    def figures(self) -> dict[str, float]:
-        return dict(self.manifest["figures"])
+    def figures(self) -> dict[str, Any]:
+        return dict(self.manifest.figures)
 
     @property
     def provides(self) -> dict[str, str]:
-        """Digests of named parts of the artifact; a later stage may depend on a part instead of the whole artifact."""
-        return dict(self.manifest["provides"])
+        return dict(self.manifest.provides)
 
     @property
     def refused(self) -> str:
-        """Why the stage refused the draft; empty if it did not."""
-        return str(self.manifest.get("refused", ""))
+        return self.manifest.refused
 
     @property
     def decision(self) -> dict[str, Any] | None:
-        """What a run's record says of the decision in this artifact; None where there is none."""
-        found = self.manifest.get("decision")
-        return None if found is None else dict(found)
+        return self.manifest.decision
 
     def _check_listed(self) -> None:
         """A file that was put there later would be read like the others."""
         for path in self.path.rglob("*"):
             name = str(path.relative_to(self.path))
-            if path.is_file() and name != MANIFEST and name not in self.manifest["files"]:
+            if path.is_file() and name != MANIFEST and name not in self.manifest.files:
                 raise self._damaged(name, "is not a file of this artifact")
 
     def check_stats(self) -> None:
@@ -66,27 +120,27 @@ class Artifact:
         Raises UnderstudyError naming the first file that is missing, was altered or was added.
         """
         self._check_listed()
-        for name, entry in self.manifest["files"].items():
+        for name, entry in self.manifest.files.items():
             path = self.path / name
             try:
                 stat = path.stat()
             except FileNotFoundError:
                 raise self._damaged(name, "is missing") from None
-            if stat.st_size != entry["size"]:
-                raise self._damaged(name, f"has {stat.st_size} bytes instead of {entry['size']}")
-            if stat.st_mtime_ns != entry["mtime_ns"]:
+            if stat.st_size != entry.size:
+                raise self._damaged(name, f"has {stat.st_size} bytes instead of {entry.size}")
+            if stat.st_mtime_ns != entry.mtime_ns:
                 self._check_hash(name)
 
     def check_hashes(self) -> None:
         """Hash every file; raises UnderstudyError naming the first that differs from the manifest or is not in it."""
         self._check_listed()
-        for name in self.manifest["files"]:
+        for name in self.manifest.files:
             if not (self.path / name).exists():
                 raise self._damaged(name, "is missing")
             self._check_hash(name)
 
     def _check_hash(self, name: str) -> None:
-        if file_sha256(self.path / name) != self.manifest["files"][name]["sha256"]:
+        if file_sha256(self.path / name) != self.manifest.files[name].sha256:
             raise self._damaged(name, "was altered after it was written (its SHA-256 differs)")
 
     def _damaged(self, name: str, what: str) -> UnderstudyError:
@@ -126,9 +180,9 @@ class Store:
                 raise UnderstudyError(f"{directory} has no {MANIFEST}, so it was changed; delete it and run again")
             return None
         artifact = Artifact(directory, read_manifest(directory))
-        if (artifact.manifest["stage"], artifact.key) != (stage, key):
+        if (artifact.manifest.stage, artifact.key) != (stage, key):
             raise UnderstudyError(
-                f"{directory} holds {artifact.manifest['stage']}-{artifact.key}, so it was copied or renamed; delete it and run "
+                f"{directory} holds {artifact.manifest.stage}-{artifact.key}, so it was copied or renamed; delete it and run "
                 "again"
             )
         artifact.check_stats()
@@ -215,36 +269,14 @@ class Store:
         target.parent.mkdir(parents=True, exist_ok=True)
         work.rename(target)
         sync(target.parent)
-        return Artifact(target, complete)
+        return Artifact(target, _MANIFEST.parse(complete, str(target / MANIFEST)))
 
 
 def age_in_days(directory: Path) -> float:
     """The age of an artifact."""
-    return days_since(str(read_manifest(directory)["created"]))
+    return days_since(read_manifest(directory).created)
 
 
-def read_manifest(directory: Path) -> dict[str, Any]:
+def read_manifest(directory: Path) -> Manifest:
     """The manifest of an artifact; UnderstudyError names a file that is missing, or is not a manifest."""
-    path = directory / MANIFEST
-    found = read_json(path)
-    try:
-        texts = [found["stage"], found["key"], *found["provides"].values()]
-        files = [(name, entry["size"], entry["mtime_ns"], entry["sha256"]) for name, entry in found["files"].items()]
-        sound = all(isinstance(text, str) for text in texts) and all(map(_is_file_entry, files))
-        sound &= all(value is None or _is_figure(value) for value in found["figures"].values())
-    except (AttributeError, KeyError, TypeError):
-        sound = False
-    if not sound:
-        raise damaged(path, "not a manifest")
-    return dict(found)
-
-
-def _is_figure(value: Any) -> bool:
-    return type(value) in (int, float, bool) and abs(value) < float("inf")  # False for NaN; compares ints of any size
-
-
-def _is_file_entry(entry: tuple[Any, ...]) -> bool:
-    """Name, size, mtime and SHA-256 of a file of the artifact."""
-    name, size, mtime, digest = entry
-    inside = "\0" not in name and name.isprintable() and ".." not in Path(name).parts and not Path(name).is_absolute()
-    return inside and name not in ("", ".") and type(size) is int and type(mtime) is int and isinstance(digest, str)
+    return _MANIFEST.read(directory / MANIFEST)

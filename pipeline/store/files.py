@@ -1,14 +1,13 @@
 """JSON files, written atomically, and digests of values and files. Does not depend on artifacts."""
 
-import contextlib
 import hashlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import UnderstudyError, UsageError
+from pipeline.errors import UsageError
 from pipeline.store.atomic import replacing
+from pipeline.store.json_text import parse_json, read_text
 
 _CHUNK = 1 << 20
 
@@ -46,40 +45,14 @@ def write_json(path: Path, value: Any) -> None:
         stream.write("\n")
 
 
-def read_json(path: Path) -> Any:
-    """Parse a machine-written file; UnderstudyError names a missing or damaged one."""
-    with naming(path):
-        return json.loads(path.read_text(encoding="utf-8"))
-
-
-@contextlib.contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Errors of reading and parsing the machine-written file `path` become an UnderstudyError that names it."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise UnderstudyError(f"{path}: no such file") from None
-    except OSError as error:
-        raise UnderstudyError(f"{path}: {error.strerror or error}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise damaged(path, str(error)) from None
-    except (ValueError, RecursionError):
-        raise damaged(path, "a number is too long or brackets are too deep") from None
-
-
-def damaged(path: Path, reason: str) -> UnderstudyError:
-    """The error for a machine-written file that cannot be used."""
-    return UnderstudyError(f"{path}: damaged ({reason}); delete it and run again")
-
-
 def read_user_json(path: Path, remedy: str) -> Any:
     """Parse a file of the user. UsageError where it cannot be read or is not JSON; `remedy` says which file to give."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return parse_json(read_text(path))
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
-    except (ValueError, RecursionError):
-        raise UsageError(f"{path}: not valid JSON; {remedy}") from None
+    except ValueError as error:
+        raise UsageError(f"{path}: not valid JSON ({error}); {remedy}") from None
 
 
 def write_user_text(path: Path, text: str, option: str) -> None:

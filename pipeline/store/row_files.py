@@ -1,5 +1,6 @@
 """JSON files that end in lists too long for memory. Rows are kept on disk until the figures above them are known."""
 
+import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -7,7 +8,8 @@ from types import TracebackType
 from typing import Any
 
 from pipeline.store.atomic import replacing, temporary_name
-from pipeline.store.files import naming
+from pipeline.store.json_text import MOST_BYTES, parse_json, regular_file
+from pipeline.store.parsing import Format
 
 
 class RowFile:
@@ -61,17 +63,19 @@ class RowFile:
             out.write("\n }\n}\n")
 
 
-def read_head(path: Path, key: str) -> Any:
+def read_head(path: Path, key: str, kind: Format[Any]) -> Any:
     """The content above `key` in a file that `RowFile` wrote; the lists are not read. Any other JSON file is read whole.
 
-    Raises UnderstudyError naming a file that is missing or damaged.
+    Raises as `kind.read`.
     """
     text, last = "", f" {json.dumps(key)}: {{"
-    with naming(path):
-        with path.open(encoding="utf-8") as stream:
-            for line in stream:
+    with kind.naming(path):
+        with regular_file(path) as stream:
+            for line in io.TextIOWrapper(stream, encoding="utf-8-sig"):
                 if line.rstrip("\n") == last:
                     text = text.rstrip().removesuffix(",") + "}"
                     break
                 text += line
-        return json.loads(text)
+                if len(text) > MOST_BYTES:
+                    raise ValueError(f"larger than {MOST_BYTES:,} bytes")
+        return parse_json(text)

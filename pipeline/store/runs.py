@@ -14,7 +14,7 @@ from pydantic import Field, TypeAdapter
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.progress import Progress
 from pipeline.store.artifacts import Artifact, Store
-from pipeline.store.files import read_json, write_json
+from pipeline.store.files import write_json
 from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Format, Number, Text
 
 GC_LOCK = "gc"  # held by `store gc` while it decides and deletes, and shared by a run while it appears
@@ -111,7 +111,7 @@ class RunRecord:
             write_json(path, asdict(self))
 
 
-_FORMAT = Format(
+RECORD = Format(
     name="record of a run",
     schema=SCHEMA,
     remedy="move its directory out of the store, or use the version of Understudy that wrote it",
@@ -148,7 +148,7 @@ def _record_file(store: Store, run_id: str) -> Path:
 
 def _read_record(path: Path) -> RunRecord:
     """UnderstudyError names a file that is not the record of the run that its directory is named after."""
-    record = _FORMAT.parse(read_json(path), str(path))
+    record = RECORD.read(path)
     if record.id != path.parent.name:
         raise UnderstudyError(
             f"{path}: the record of run {record.id!r}, so its directory was copied or renamed; undo that"

@@ -1,5 +1,6 @@
 """The promote stage: what it registers, what it writes, when it stops."""
 
+import json
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,13 @@ from pipeline.models.files import model_digest
 from pipeline.registry.mlflow_client import client_for
 from pipeline.running.context import StageContext
 from pipeline.store.artifacts import Store
-from pipeline.store.files import read_json, write_json
+from pipeline.store.files import write_json
 from stages import promote
 from tests.contexts import stage_context
 from tests.decisions import make_decision
 from tests.integration.mlflow_fixtures import Quiet, config_of, make_draft, mlflow_template, store
 from tests.integration.test_registry import roll_back
+from tests.pairs import pair_facts
 
 __all__ = ["mlflow_template", "store"]
 
@@ -40,15 +42,13 @@ def commit(store: Store, stage: str, inputs: dict[str, str], figures: dict[str, 
 @pytest.fixture
 def context(store: Store, tmp_path: Path) -> StageContext[Any]:
     """A run whose gate decided to promote."""
-    model = {"source": "reference", "revision": None, "digest": "d", "license": None, "parameters": 5}
-    model |= {"bytes": 20, "cache_bytes_per_token": 8}
     commit(store, "corpus", {}, {"train": 360.0})
     inputs = {
         "decision": commit(store, "gate", {}, {}, decision=asdict(DECISION)),
         "distilled": (distilled := commit(store, "distill", {}, {})),
         "draft_unquantized": distilled,
         "examination_unquantized": commit(store, "evaluate", {}, {}),
-        "pair": commit(store, "pair", {}, {}, pair={"target": model, "draft": model}),
+        "pair": commit(store, "pair", {}, {}, pair=pair_facts()),
         "completions": commit(store, "generate", {"corpus": "corpus0"}, {}),
     }
     out = tmp_path / "out"
@@ -83,7 +83,7 @@ def test_promotes_with_card_tags_and_figures(context: StageContext[Any], store: 
     card = (registry.fetch(champion, store.root / "unused") / "README.md").read_text()
     assert outcome.notes["result"] == "promoted"
     assert (context.out / "card.md").read_text() == card
-    assert read_json(context.out / "promotion.json")["version"] == "1"
+    assert json.loads((context.out / "promotion.json").read_text())["version"] == "1"
     assert {"understudy.target_digest", "base_draft", "licence", "understudy.key.generate"} <= set(tags)
     assert tags["quantization"] == "unquantized"
     assert tags["acceptance_gain"].startswith("+10.98 points")
@@ -175,7 +175,7 @@ def test_champion_that_appeared_meanwhile_stops_it(context: StageContext[Any], s
 
 def test_completions_that_have_become_too_old_stop_it(context: StageContext[Any]) -> None:
     """The gate's decision may be a stored one, from when the completions were young."""
-    manifest = read_json(context.inputs["completions"] / "manifest.json")
+    manifest = json.loads((context.inputs["completions"] / "manifest.json").read_text())
     write_json(context.inputs["completions"] / "manifest.json", {**manifest, "created": "2020-01-01T00:00:00Z"})
     other = replace(context, settings=replace(context.settings, max_examination_days=30))
     assert promote.run(other).refused.startswith("refused: max_examination_days (fail): ")

@@ -41,7 +41,7 @@ from pipeline.latency.costs.step_costs import read_step_costs
 from pipeline.latency.costs.tables import GUIDELLM
 from pipeline.latency.load.workload import read_workload
 from pipeline.store.artifacts import MANIFEST, Store
-from pipeline.store.files import canonical_json, read_json
+from pipeline.store.files import canonical_json, read_user_json
 from pipeline.store.runs import find_built, list_runs, require_run
 from tests.decisions import make_decision
 from tests.profiles import profile_json
@@ -265,7 +265,7 @@ def test_baselines(place: Path, content: bytes) -> None:
     path = place / "baseline.json"
     path.write_bytes(content)
     with _read_or_refused(path):
-        found = read_baseline(read_json(path), str(path))
+        found = read_baseline(read_user_json(path, "give another"), str(path))
         canonical_json([baseline_json(found), found.conditions.settings.model_dump()])
 
 

@@ -4,13 +4,13 @@ What the columns mean is `columns.py`.
 """
 
 import csv
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pipeline.errors import UsageError
+from pipeline.store.json_text import parse_json, read_text
 
 _JSON = (".json", ".jsonl")
 _UNLIMITED = (None, "inf", float("inf"))  # request rates of a closed loop
@@ -44,10 +44,11 @@ def read_rows(path: Path) -> list[Cells]:
 
 def _rows(path: Path) -> Iterator[Cells]:
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not a text file"
-        raise UsageError(f"{path}: {reason}") from None
+        text = read_text(path)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise UsageError(f"{path}: not a text file ({error})") from None
     if not is_table(path):
         for number, (cells, computed) in enumerate(_results(path, text), 1):
             yield Cells(f"{path}: result {number}", cells, tuple(cells), computed)
@@ -73,8 +74,10 @@ def _results(path: Path, text: str) -> Iterator[tuple[dict[str, Any], dict[str, 
     """Results of `vllm bench serve` (one, a list, or one per line) or of a GuideLLM report."""
     try:
         found = _json(text)
-    except (ValueError, RecursionError):
-        raise UsageError(f"{path}: not valid JSON or JSON lines; give the file as the benchmark wrote it") from None
+    except ValueError as error:
+        raise UsageError(
+            f"{path}: not valid JSON or JSON lines ({error}); give the file as the benchmark wrote it"
+        ) from None
     if isinstance(found, Mapping) and isinstance(found.get("benchmarks"), Sequence):
         yield from ((_guidellm(path, number, item), {}) for number, item in enumerate(found["benchmarks"], 1))
         return
@@ -87,9 +90,9 @@ def _results(path: Path, text: str) -> Iterator[tuple[dict[str, Any], dict[str, 
 def _json(text: str) -> Any:
     """JSON, or JSON lines as `vllm bench serve --append-result` writes them."""
     try:
-        return json.loads(text)
+        return parse_json(text, foreign=True)
     except ValueError:
-        return [json.loads(line) for line in text.splitlines() if line.strip()]
+        return [parse_json(line, foreign=True) for line in text.splitlines() if line.strip()]
 
 
 def _bench_serve(path: Path, result: dict[str, Any]) -> tuple[dict[str, Any], dict[str, float]]:

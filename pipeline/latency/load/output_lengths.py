@@ -4,7 +4,6 @@ With one fixed length for all, the 0.95 quantile at 8 requests was predicted 51%
 """
 
 import csv
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from scipy.optimize import brentq
 
 from pipeline.errors import UsageError
 from pipeline.latency.costs.columns import COLUMNS, plain_name
+from pipeline.store.json_text import parse_json, read_text
 
 Ints = NDArray[np.int64]
 
@@ -58,7 +58,7 @@ def _geometric(mean: float, cap: float) -> Ints:
 def _quantiles(lengths: Sequence[Any], where: str) -> Ints:
     try:
         found_W = np.array([float(one) for one in lengths])
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise UsageError(f"--output-tokens {where}: a length is not a number; correct it") from None
     found_W = found_W[found_W > 0]  # failed requests have none
     if not len(found_W) or not (np.isfinite(found_W) & (found_W <= MOST)).all():
@@ -71,8 +71,8 @@ def _quantiles(lengths: Sequence[Any], where: str) -> Ints:
 def _read(path: Path) -> list[Any]:
     where = f"--output-tokens {path}"
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError):
+        text = read_text(path)
+    except (OSError, ValueError):
         raise UsageError(f"{where}: not a text file; {_HOW}") from None
     if path.suffix in (".json", ".jsonl"):
         return _detailed(text, where)
@@ -92,12 +92,12 @@ def _detailed(text: str, where: str) -> list[Any]:
     """All `output_lens` of the results that have them, one or one a line."""
     try:
         try:
-            results = json.loads(text)
+            results = parse_json(text, foreign=True)
         except ValueError:
-            results = [json.loads(line) for line in text.splitlines() if line.strip()]
+            results = [parse_json(line, foreign=True) for line in text.splitlines() if line.strip()]
         results = results if isinstance(results, list) else [results]
         lengths = [length for result in results for length in result.get("output_lens", ())]
-    except (ValueError, AttributeError, TypeError, RecursionError):
+    except (ValueError, AttributeError, TypeError):
         lengths = []
     if not lengths:
         raise UsageError(

@@ -7,9 +7,10 @@ import pytest
 
 from pipeline.acceptance.decoding_speed import Measured
 from pipeline.acceptance.schema import Figure
+from pipeline.judgement.decision_file import BRIEF
 from pipeline.judgement.headline import headline, mark
 from pipeline.judgement.rule_result import PASS, RuleResult
-from pipeline.judgement.schema import CANDIDATE, PROMOTE, REFUSE, BenefitOfForwardTimes, Decision, brief, parse_brief
+from pipeline.judgement.schema import CANDIDATE, PROMOTE, REFUSE, BenefitOfForwardTimes, Decision, brief
 from pipeline.judgement.speed import speed_warnings
 from pipeline.registry.run_content import decision_figures
 from pipeline.report.card import version_description
@@ -111,5 +112,5 @@ def test_metrics_have_the_speedup() -> None:
 def test_the_record_of_a_run_holds_the_measurement() -> None:
     """`show` prints it without the artifact of the gate."""
     decision = slow()
-    found = parse_brief(brief(decision), "run r")
+    found = BRIEF.parse(brief(decision), "run r")
     assert (decision.speed, decision.warnings) == (found.speed, found.warnings)

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config.pair import PairConfig
+from pipeline.config.pair import ModelSource, PairConfig
 from pipeline.errors import UnderstudyError
 from pipeline.models.draft_directory import (
+    NOTHING,
     TRAINED_ON,
     TrainedOn,
     find_draft,
@@ -15,6 +16,8 @@ from pipeline.models.draft_directory import (
     trained_on_before,
 )
 from pipeline.models.places import model_places
+from pipeline.running.inputs import _model as _model_input
+from pipeline.running.inputs import _NoDigests
 from pipeline.store.files import write_json
 
 REFERENCE, LOCAL = (
@@ -55,7 +58,7 @@ def test_a_draft_without_training_prompts_cannot_be_evaluated(tmp_path: Path) ->
     """A trained draft must have trained_on.json; a base draft from elsewhere need not."""
     with pytest.raises(UnderstudyError, match=r"trained_on\.json is missing"):
         trained_on(tmp_path)
-    assert TrainedOn() == trained_on_before(tmp_path)
+    assert NOTHING == trained_on_before(tmp_path)
     given = TrainedOn(frozenset("ab"), frozenset("xy"))
     given.write(tmp_path)
     assert given == trained_on(tmp_path) == trained_on_before(tmp_path)
@@ -70,3 +73,22 @@ def test_a_draft_has_seen_prompts_by_their_tokens_or_their_words(tmp_path: Path)
 
     assert {"a"} == trained_on(drafts[0]).among(examined)
     assert {"a", "b", "c"} == seen_prompts(drafts, REFERENCE).among(examined)
+
+
+@pytest.mark.parametrize(
+    "content", ["[]", "{}", "5", '{"prompts": 5}', '{"prompts": [5]}', '{"prompts": ["a"], "x": 1}', "{"]
+)
+def test_a_damaged_list_of_training_prompts_is_found_when_the_run_begins(tmp_path: Path, content: str) -> None:
+    """Before generation is paid for: the inputs of the run are not resolved, and the line says what to put back."""
+    model = _model(tmp_path / "model")
+    (model / TRAINED_ON).write_text(content)
+    with pytest.raises(UnderstudyError, match=r"trained_on\.json: .*put back the file that was written with the draft"):
+        _model_input("draft", ModelSource(source=str(model)), _NoDigests())
+
+
+def test_a_link_to_nowhere_is_no_missing_list(tmp_path: Path) -> None:
+    """The draft was trained on something."""
+    model = _model(tmp_path / "model")
+    (model / TRAINED_ON).symlink_to(tmp_path / "nowhere")
+    with pytest.raises(UnderstudyError, match=r"trained_on\.json: no such file"):
+        trained_on_before(model)

@@ -117,7 +117,7 @@ def test_a_missing_shard_and_a_damaged_index_are_named(tmp_path: Path) -> None:
         measure_weights(tmp_path)
     for content in ("{", "[]", '{"weight_map": 3}', '{"weight_map": {"a": 3}}'):
         (tmp_path / "model.safetensors.index.json").write_text(content)
-        with pytest.raises(UnderstudyError, match=r"index\.json: damaged"):
+        with pytest.raises(UnderstudyError, match=r"index\.json: (damaged|not a complete index)"):
             measure_weights(tmp_path)
 
 
@@ -130,7 +130,7 @@ def test_a_truncated_weight_file_is_named(directory: Path, tmp_path: Path, keep:
 
     with pytest.raises(UnderstudyError, match=r"model\.safetensors: (damaged safetensors file|truncated)"):
         measure_weights(model)
-    with pytest.raises(UnderstudyError, match="cannot be loaded"):
+    with pytest.raises(UnderstudyError, match=r"model\.safetensors: (damaged safetensors file|truncated)"):
         load_model(model, "float32", torch.device("cpu"))
 
 
@@ -162,7 +162,7 @@ def test_a_model_that_is_not_safetensors_is_not_loaded(directory: Path, tmp_path
     with pytest.raises(UnderstudyError, match="cannot be loaded"):
         load_model(tmp_path, "float32", torch.device("cpu"))
     (tmp_path / "config.json").unlink()
-    with pytest.raises(UnderstudyError, match=r"config\.json: cannot be read"):
+    with pytest.raises(UnderstudyError, match=r"config\.json: no such file"):
         load_model(tmp_path, "float32", torch.device("cpu"))
 
 

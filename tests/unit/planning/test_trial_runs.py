@@ -10,7 +10,7 @@ from pipeline.errors import UsageError
 from pipeline.planning.forecast import forecast
 from pipeline.planning.trial_runs import Cost, Measured, Trial, _shares, cost_of, extrapolate, scaled
 from pipeline.report.plan import print_measured
-from pipeline.store.artifacts import Artifact
+from pipeline.store.artifacts import Artifact, FileEntry, Manifest
 
 SMOKE = Path(__file__).parents[3] / "configs" / "smoke.yaml"
 
@@ -154,11 +154,14 @@ def test_memory_is_the_higher_of_both() -> None:
 
 def test_a_cost_is_read_from_a_manifest() -> None:
     """Seconds, bytes of all files, peak memory, and a GPU's where there was one."""
-    manifest = {"seconds": 2.5, "files": {"a": {"size": 3}, "b": {"size": 4}}, "peak_memory": {"process": 100}}
+    files = {"a": FileEntry(3, 0, ""), "b": FileEntry(4, 0, "")}
+    manifest = Manifest(
+        stage="pair", key="k", figures={}, provides={}, files=files, seconds=2.5, peak_memory={"process": 100}
+    )
 
     assert _cost(2.5, 7, 100, 0) == cost_of(Artifact(Path("nowhere"), manifest))
     assert _cost(2.5, 7, 100, 9) == cost_of(
-        Artifact(Path("nowhere"), manifest | {"peak_memory": {"process": 100, "gpu": 9}})
+        Artifact(Path("nowhere"), replace(manifest, peak_memory={"process": 100, "gpu": 9}))
     )
 
 

@@ -145,7 +145,6 @@ def test_a_default_variant_that_cannot_be_made_is_left_out() -> None:
         ),
         ({}, {"max_new_tokens": 23}, "max_new_tokens 23 (generate.max_new_tokens is 24)"),
         ({}, {"max_new_tokens": 2048, "eos_token_id": [1], "transformers_version": "4.57"}, None),
-        ({}, {"temperature": "hot"}, "temperature 'hot' (sampling.temperature is 1)"),
     ],
     ids=str,
 )
@@ -170,7 +169,7 @@ def test_servers_sample_as_the_config_says(
 def test_a_generation_config_that_is_no_object_is_named(tmp_path: Path) -> None:
     """One line with the path."""
     (tmp_path / "generation_config.json").write_text("[]")
-    with pytest.raises(UnderstudyError, match=r"generation_config\.json: cannot be read: it holds list"):
+    with pytest.raises(UnderstudyError, match=r"generation_config\.json: not a complete .* \(should be an object\)"):
         sampling_defaults(tmp_path)
     assert {} == sampling_defaults(tmp_path / "nowhere")
 

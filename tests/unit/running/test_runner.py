@@ -23,9 +23,10 @@ from pipeline.running.context import Outcome, StageContext
 from pipeline.running.runner import Runner
 from pipeline.running.stage_list import STAGE_NAMES
 from pipeline.store.artifacts import Store
-from pipeline.store.files import read_json, write_json
+from pipeline.store.files import write_json
 from pipeline.store.runs import GC_LOCK, RunRecord, list_runs, load_run, require_run, run_directory, run_lock
 from pipeline.store.times import utc_now
+from tests.pairs import pair_facts
 from tests.unit.latency.costs.test_latency_profile import PROFILE
 
 CONFIG = Path(__file__).parents[3] / "configs" / "smoke.yaml"
@@ -79,13 +80,7 @@ class _World:
         self.store, self.registry, self.calls = Store(root / "store"), registry, []  # type: ignore[var-annotated]
         self.verdict, self.even_if_refused = "promote", False
         self.domains: dict[str, dict[str, int]] = {}
-        self.facts: dict[str, Any] = {
-            "vocabulary": 512,
-            "context": 128,
-            "chat_template": True,
-            "generation_config": {},
-            "impossible_variants": {},
-        }
+        self.facts = pair_facts()
         self.during: dict[str, Callable[[StageContext[Any]], None]] = {}
         self.stages = {name: self._stage(name) for name in STAGE_NAMES}
 
@@ -144,7 +139,7 @@ def test_a_decision_is_not_found_again_once_completions_are_of_another_age(world
     manifest = world.store.directory("generate", record.jobs["generate"].key) / "manifest.json"
     keys = []
     for created in (then, then, now, now):
-        write_json(manifest, {**read_json(manifest), "created": created})
+        write_json(manifest, {**json.loads(manifest.read_text()), "created": created})
         keys.append(world.run(*asked).jobs["gate"].key)
 
     assert keys[0] == keys[1] != keys[2] == keys[3]
@@ -162,7 +157,7 @@ def test_a_second_run_skips_all_but_promote(world: _World) -> None:
 def test_a_manifest_has_inputs_task_and_files(world: _World) -> None:
     """Inputs, task, settings, versions and files are in the manifest, tasks in the record too."""
     record = world.run()
-    manifest = read_json(world.store.directory("distill", record.jobs["distill"].key) / "manifest.json")
+    manifest = json.loads((world.store.directory("distill", record.jobs["distill"].key) / "manifest.json").read_text())
     assert {
         "draft": "pair:draft",
         "shared": "pair:shared",
@@ -172,7 +167,9 @@ def test_a_manifest_has_inputs_task_and_files(world: _World) -> None:
     roles = [job.task.get("role") for job in record.jobs.values() if job.task.get("kind") in ("model", "prompt-lookup")]
     assert ["base", "base", "candidate", "candidate", "candidate", None] == roles
     assert {"kind": "speed", "baseline": "base"} == record.jobs["evaluate/speed"].task
-    variant = read_json(world.store.directory("quantize", record.jobs["quantize/int4"].key) / "manifest.json")
+    variant = json.loads(
+        (world.store.directory("quantize", record.jobs["quantize/int4"].key) / "manifest.json").read_text()
+    )
     assert [{"variant": "int4"}] * 2 == [variant["task"], variant["settings"]["task"]]
     assert {"python", "torch", "git"} <= set(manifest["environment"])
 
@@ -556,7 +553,7 @@ def test_a_share_of_a_domain_that_is_not_there_stops_before_generation(world: _W
 def test_the_manifest_says_what_kind_of_device_it_was(world: _World) -> None:
     """Equal bytes are promised within a class of devices."""
     record = world.run(last="pair")
-    manifest = read_json(world.store.directory("pair", record.jobs["pair"].key) / "manifest.json")
+    manifest = json.loads((world.store.directory("pair", record.jobs["pair"].key) / "manifest.json").read_text())
     assert manifest["environment"]["device"].startswith("cpu")
 
 

@@ -1,5 +1,6 @@
 """Files of a store that several processes change: neither loses what the other has written."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -14,20 +15,21 @@ from pipeline.running.inputs import resolve_inputs
 from pipeline.servers.identity import Golden, Identity
 from pipeline.servers.target import ServedModel
 from pipeline.store.artifacts import Store
-from pipeline.store.files import read_json, write_json
+from pipeline.store.files import write_json
 from pipeline.store.runs import JobEntry, RunRecord, load_run
 
 CONFIG = Path(__file__).parents[3] / "configs" / "smoke.yaml"
 _WRITER = """
+import json
 import sys
 from pathlib import Path
 from pipeline.store.artifacts import Store
-from pipeline.store.files import read_json, write_json
+from pipeline.store.files import write_json
 store = Store(Path(sys.argv[1]))
 path = store.root / "shared.json"
 for number in range(100):
     with store.changing(path):
-        write_json(path, {**(read_json(path) if path.exists() else {}), f"{sys.argv[2]}{number}": number})
+        write_json(path, {**(json.loads(path.read_text()) if path.exists() else {}), f"{sys.argv[2]}{number}": number})
 """
 
 
@@ -35,7 +37,7 @@ def test_two_processes_change_one_file(tmp_path: Path) -> None:
     """Every entry of both is there at the end."""
     line = [sys.executable, "-c", _WRITER, str(tmp_path)]
     ends = [process.wait(100) for process in [subprocess.Popen([*line, name]) for name in "ab"]]
-    assert ([0, 0], 200) == (ends, len(read_json(tmp_path / "shared.json")))
+    assert ([0, 0], 200) == (ends, len(json.loads((tmp_path / "shared.json").read_text())))
 
 
 def test_digests_of_another_run_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,8 +50,8 @@ def test_digests_of_another_run_are_kept(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(inputs, "text_digest", slow)
     resolve_inputs(load_config(CONFIG, ()), Store(tmp_path))
-    assert 2 == len(read_json(path))
-    assert "s" == read_json(path)["other"]["sha256"]
+    assert 2 == len(json.loads(path.read_text()))
+    assert "s" == json.loads(path.read_text())["other"]["sha256"]
 
 
 def _identity(name: str) -> Identity:
@@ -71,7 +73,11 @@ def test_targets_of_another_run_are_kept(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(inputs, "text_digest", lambda library, megabytes: "text")
     config = load_config(CONFIG, ())
     found = inputs._served(config, Store(tmp_path))
-    assert ("ours", [0, 1], ["theirs", "ours"]) == (found.digest, asked, [one["digest"] for one in read_json(path)])
+    assert ("ours", [0, 1], ["theirs", "ours"]) == (
+        found.digest,
+        asked,
+        [one["digest"] for one in json.loads(path.read_text())],
+    )
 
 
 def test_two_processes_that_work_on_one_run(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The store: keys, atomic commits, damaged files, locks."""
 
 import errno
+import json
 import multiprocessing
 import os
 import re
@@ -8,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.store.artifacts import MANIFEST, Artifact, Store
-from pipeline.store.files import content_key, read_json, write_json
+from pipeline.store.files import content_key, write_json
+from pipeline.store.parsing import Format
 
 
 def _commit(store: Store, content: str = "hello", key: str = "k1") -> Artifact:
@@ -95,7 +98,7 @@ def test_what_a_kill_left_in_the_work_directory_is_not_committed(tmp_path: Path)
     (work / ".target.77.partial").mkdir()
     (work / ".target.77.partial" / ".y.json.78.partial").write_text("half")
     artifact = store.commit(work, {"stage": "generate", "key": "k1", "figures": {}, "provides": {}})
-    assert {"shard"} == set(artifact.manifest["files"])
+    assert {"shard"} == set(artifact.manifest.files)
     assert {"shard", MANIFEST} == {path.name for path in artifact.path.iterdir()}
     assert store.find("generate", "k1") is not None
 
@@ -138,7 +141,7 @@ def test_a_damaged_json_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     path.write_text('{"a":')
     with pytest.raises(UnderstudyError, match=re.escape(str(path))):
-        read_json(path)
+        Format(name="thing", content=TypeAdapter(dict[str, int])).read(path)
 
 
 def test_json_is_replaced_in_one_step_and_holds_no_nan(tmp_path: Path) -> None:
@@ -147,7 +150,7 @@ def test_json_is_replaced_in_one_step_and_holds_no_nan(tmp_path: Path) -> None:
     write_json(path, {"a": 1})
     with pytest.raises(ValueError, match="JSON"):
         write_json(path, {"a": float("nan")})
-    assert {"a": 1} == read_json(path)
+    assert {"a": 1} == json.loads(path.read_text())
 
 
 def _hold(root: str, entered: Any, leave: Any) -> None:

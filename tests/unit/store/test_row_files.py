@@ -4,9 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter
 
 from pipeline.errors import UnderstudyError
+from pipeline.store.parsing import Format
 from pipeline.store.row_files import RowFile, read_head
+
+FORMAT = Format(name="thing", content=TypeAdapter(dict[str, int]))
 
 
 def test_the_file_is_plain_json_with_a_row_a_line(tmp_path: Path) -> None:
@@ -60,15 +64,15 @@ def test_the_head_is_read_without_the_rows(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text((tmp_path / "a.json").read_text()[:-12])
     (tmp_path / "other.json").write_text(json.dumps({"rows": {}}, indent=2))
 
-    assert head == read_head(tmp_path / "a.json", "rows")
-    assert {"rows": {}} == read_head(tmp_path / "other.json", "rows")
+    assert head == read_head(tmp_path / "a.json", "rows", FORMAT)
+    assert {"rows": {}} == read_head(tmp_path / "other.json", "rows", FORMAT)
 
 
 @pytest.mark.parametrize("text", ["", "{", '{\n "a": ,\n "rows": {\n'])
 def test_a_damaged_head_is_named(tmp_path: Path, text: str) -> None:
     """A file that is not JSON or does not exist is an error of one line that names it."""
     with pytest.raises(UnderstudyError, match=r"a\.json: no such file"):
-        read_head(tmp_path / "a.json", "rows")
+        read_head(tmp_path / "a.json", "rows", FORMAT)
     (tmp_path / "a.json").write_text(text)
     with pytest.raises(UnderstudyError, match=r"a\.json: damaged"):
-        read_head(tmp_path / "a.json", "rows")
+        read_head(tmp_path / "a.json", "rows", FORMAT)

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.store.artifacts import Store
-from pipeline.store.files import read_json, write_json
+from pipeline.store.files import write_json
 from pipeline.store.runs import RunRecord, list_runs, require_run, unreadable_runs
 
 
@@ -21,8 +21,8 @@ def store(tmp_path: Path) -> Store:
         record.save(found)
     shutil.copytree(found.runs / "good", found.runs / "copied")
     older, newer = (found.runs / run / "run.json" for run in ("older", "newer"))
-    write_json(older, {name: value for name, value in read_json(older).items() if name != "schema"})
-    write_json(newer, {**read_json(newer), "schema": 2, "of_the_future": 1})
+    write_json(older, {name: value for name, value in json.loads(older.read_text()).items() if name != "schema"})
+    write_json(newer, {**json.loads(newer.read_text()), "schema": 2, "of_the_future": 1})
     (found.runs / "broken" / "run.json").write_text('{"id":')
     return found
 

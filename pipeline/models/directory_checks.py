@@ -1,0 +1,45 @@
+"""Checks the files of a model directory before transformers reads them: whether config and weights can be of one model. Reads
+headers and no tensor, so it takes milliseconds. Torch-free."""
+
+from pathlib import Path
+
+from pipeline.errors import UnderstudyError
+from pipeline.models.files import WEIGHTS, weight_files
+from pipeline.models.model_json import CONFIG, INDEX, ModelConfig, find_generation_config, read_config
+from pipeline.models.safetensors_header import read_header
+
+_PACKED = 16  # numbers that one stored element can hold at most
+
+
+def check_directory(directory: Path) -> ModelConfig | None:
+    """The config of the model in `directory`, which may be a tokenizer without one (None).
+
+    UnderstudyError naming the file and the field that is wrong. transformers builds a model from its config before it looks at
+    the weights: with 10^7 layers that takes all memory.
+    """
+    find_generation_config(directory)
+    if not (directory / CONFIG).exists():
+        return None
+    config = read_config(directory)
+    if (directory / WEIGHTS).is_file() or (directory / INDEX).is_file():
+        _compare(directory, config)
+    return config
+
+
+def _compare(directory: Path, config: ModelConfig) -> None:
+    tensors = elements = 0
+    for file in weight_files(directory):
+        header = read_header(file)
+        tensors, elements = tensors + len(header), elements + sum(entry.elements for entry in header.values())
+    decoder = config.decoder
+    for name, stated, most, has in (
+        ("num_hidden_layers", decoder.num_hidden_layers, tensors, f"{tensors:,} tensors"),
+        ("hidden_size", decoder.hidden_size, _PACKED * elements, f"{elements:,} elements"),
+        ("vocab_size", decoder.vocab_size, _PACKED * elements, f"{elements:,} elements"),
+        ("intermediate_size", decoder.intermediate_size, _PACKED * elements, f"{elements:,} elements"),
+    ):
+        if isinstance(stated, int) and stated > most:
+            raise UnderstudyError(
+                f"{directory / CONFIG}: {name} is {stated:,}, and the weights have {has}: they are of different models; take "
+                "both from where the model was published"
+            )

@@ -1,0 +1,125 @@
+"""The JSON files of a model directory, which strangers write: config.json, generation_config.json, the index of the weights.
+
+Checked here before transformers reads them: it takes some values as they are and fails far from the file, or never ends. Only
+the fields that Understudy or every decoder reads have types; all others are as they come. Torch-free.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter
+
+from pipeline.store.parsing import Count, Format, Number, Text
+
+INDEX = "model.safetensors.index.json"
+CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
+_MOST_LAYERS = 10_000  # the deepest decoders have a few hundred
+_MOST_SIZE = 1 << 31
+
+Size = Annotated[int, Field(strict=True, gt=0, lt=_MOST_SIZE)]
+TokenId = Annotated[int, Field(strict=True, ge=0, lt=_MOST_SIZE)]
+
+
+class _Foreign(BaseModel):
+    """A file of another program: fields without a type here are not looked at."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, protected_namespaces=())
+
+
+class QuantizationConfig(_Foreign):
+    """How the weights are quantized."""
+
+    quant_method: Text | None = None
+    modules_to_not_convert: list[Text] | None = None
+
+
+class DecoderConfig(_Foreign):
+    """The sizes of a decoder. Some architectures have a list of sizes, one for each layer."""
+
+    vocab_size: Size | None = None
+    hidden_size: Size | None = None
+    num_hidden_layers: Annotated[int, Field(strict=True, gt=0, le=_MOST_LAYERS)] | None = None
+    num_attention_heads: Size | list[Size] | None = None
+    num_key_value_heads: Size | list[Size | None] | None = None
+    head_dim: Size | None = None
+    intermediate_size: Size | list[Size] | None = None
+    max_position_embeddings: Size | None = None
+
+
+class ModelConfig(DecoderConfig):
+    """`config.json`. A multimodal model has its decoder in `text_config`."""
+
+    model_type: Text | None = None
+    dtype: Text | None = None
+    torch_dtype: Text | None = None
+    text_config: DecoderConfig | None = None
+    quantization_config: QuantizationConfig | None = None
+    architectures: list[Text] | None = None
+
+    @property
+    def is_quantized(self) -> bool:
+        return self.quantization_config is not None and bool(self.quantization_config.model_dump(exclude_unset=True))
+
+    @property
+    def decoder(self) -> DecoderConfig:
+        return self.text_config or self
+
+
+class GenerationConfig(_Foreign):
+    """`generation_config.json`: what servers take over as defaults of requests, and the stop tokens."""
+
+    eos_token_id: TokenId | list[TokenId] | None = None
+    temperature: Annotated[Number, Field(ge=0)] | None = None
+    top_k: Annotated[int, Field(strict=True, ge=-1, lt=_MOST_SIZE)] | None = None
+    top_p: Annotated[Number, Field(ge=0, le=1)] | None = None
+    min_p: Annotated[Number, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[Number, Field(gt=0)] | None = None
+    presence_penalty: Number | None = None
+    frequency_penalty: Number | None = None
+    max_new_tokens: Count | None = None
+
+    @property
+    def stop_tokens(self) -> list[int]:
+        found = self.eos_token_id
+        return [] if found is None else found if isinstance(found, list) else [found]
+
+
+def _in_the_directory(name: str) -> str:
+    if "/" in name or "\0" in name or not name.endswith(".safetensors"):
+        raise ValueError("not the name of a .safetensors file in the same directory")
+    return name
+
+
+class WeightIndex(_Foreign):
+    """The file of each tensor."""
+
+    weight_map: dict[Text, Annotated[Text, AfterValidator(_in_the_directory)]] = Field(min_length=1)
+    metadata: dict[Text, Any] | None = None
+
+
+_REMEDY = "correct it, or take it again from where the model was published"
+CONFIG_FORMAT = Format(name="config of a model", content=TypeAdapter(ModelConfig), remedy=_REMEDY, foreign=True)
+GENERATION_FORMAT = Format(
+    name="generation config", content=TypeAdapter(GenerationConfig), remedy=_REMEDY, foreign=True
+)
+INDEX_FORMAT = Format(
+    name="index of weights, which lists the file of each tensor in `weight_map`",
+    content=TypeAdapter(WeightIndex),
+    remedy="download the model again",
+    foreign=True,
+)
+
+
+def read_config(directory: Path) -> ModelConfig:
+    """The config of the model in `directory`. UnderstudyError naming file and field."""
+    return CONFIG_FORMAT.read(directory / CONFIG)
+
+
+def config_values(directory: Path) -> dict[str, Any]:
+    """As `read_config`, as it stands in the file."""
+    return read_config(directory).model_dump(exclude_unset=True)
+
+
+def find_generation_config(directory: Path) -> GenerationConfig:
+    """Its generation config, which is empty where the file is missing. UnderstudyError naming file and field."""
+    return GENERATION_FORMAT.find(directory / GENERATION_CONFIG) or GenerationConfig()

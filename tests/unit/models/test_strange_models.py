@@ -1,0 +1,100 @@
+"""Model directories of strangers: what is wrong is found before a model is built, and the line names the file and the field."""
+
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pipeline.errors import UnderstudyError
+from pipeline.models.generation_config import sampling_defaults
+from pipeline.models.loading import check_finite, load_model, load_tokenizer
+from pipeline.models.shape import measure_weights, read_shape
+from tests.fakes import tiny_llama, tiny_tokenizer
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model")
+    tiny_llama(1, dtype=torch.float32).save_pretrained(path)
+    tiny_tokenizer().save_pretrained(path)
+    return path
+
+
+@pytest.fixture
+def model(directory: Path, tmp_path: Path) -> Path:
+    """A copy to damage."""
+    return shutil.copytree(directory, tmp_path / "model")
+
+
+def _change(model: Path, name: str, **fields: Any) -> None:
+    path = model / name
+    path.write_text(json.dumps((json.loads(path.read_text()) if path.exists() else {}) | fields))
+
+
+@pytest.mark.parametrize("layers", [10**7, 9_999, 10**400, 0, -1, 2.0, "2", [2]])
+def test_more_layers_than_tensors_are_found_without_building_them(model: Path, layers: Any) -> None:
+    """A model of 10^7 layers would take all memory before its weights are looked at."""
+    (model / "config.json").write_text(
+        (model / "config.json")
+        .read_text()
+        .replace('"num_hidden_layers": 2', f'"num_hidden_layers": {json.dumps(layers)}')
+        if layers != 10**400
+        else (model / "config.json").read_text().replace('"num_hidden_layers": 2', f'"num_hidden_layers": 1{"0" * 400}')
+    )
+    for read in (load_tokenizer, read_shape, lambda path: load_model(path, "float32", torch.device("cpu"))):
+        with pytest.raises(UnderstudyError, match=r"config\.json: .*num_hidden_layers"):
+            read(model)
+
+
+@pytest.mark.parametrize(("name", "value"), [("hidden_size", "a"), ("vocab_size", 10**9), ("hidden_size", 10**9)])
+def test_a_size_that_cannot_be_is_no_fault_of_the_tokenizer(model: Path, name: str, value: Any) -> None:
+    """The config is named, with the field."""
+    _change(model, "config.json", **{name: value})
+    with pytest.raises(UnderstudyError, match=rf"config\.json: .*{name}"):
+        load_tokenizer(model)
+
+
+@pytest.mark.parametrize("eos", ["abc", 1.5, -1, [1, "a"], {"a": 1}, True, 2**40])
+def test_a_stop_token_is_a_token_id(model: Path, eos: Any) -> None:
+    """Or a list of some."""
+    _change(model, "generation_config.json", eos_token_id=eos)
+    with pytest.raises(
+        UnderstudyError, match=r"generation_config\.json: not a complete generation config \(eos_token_id"
+    ):
+        sampling_defaults(model)
+
+
+@pytest.mark.parametrize("temperature", [math.nan, math.inf, -1, "1", [1]])
+def test_a_temperature_is_a_number_from_0(model: Path, temperature: Any) -> None:
+    """NaN is not one."""
+    _change(model, "generation_config.json", temperature=temperature)
+    with pytest.raises(
+        UnderstudyError, match=r"generation_config\.json: not a complete generation config \(temperature"
+    ):
+        sampling_defaults(model)
+
+
+@pytest.mark.parametrize("name", ["../model.safetensors", "/etc/passwd", "weights.bin"])
+def test_an_index_names_files_of_its_own_directory(model: Path, name: str) -> None:
+    """A path elsewhere is refused before it is opened."""
+    (model / "model.safetensors").unlink()
+    (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
+    with pytest.raises(
+        UnderstudyError, match=r"index\.json: .*not the name of a \.safetensors file in the same directory"
+    ):
+        measure_weights(model)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_weights_that_are_not_numbers_are_refused(value: float) -> None:
+    """With the tensor and how many."""
+    found = tiny_llama(1, dtype=torch.float32)
+    check_finite(found, Path("model"))
+    with torch.no_grad():
+        found.model.norm.weight[3] = value
+    with pytest.raises(UnderstudyError, match=r"model: 1 of the 16 weights of model\.norm\.weight are NaN or infinite"):
+        check_finite(found, Path("model"))

@@ -1,0 +1,399 @@
+"""The list of files that a user or a stranger can write: a valid one of each kind, and the reader that the product uses."""
+
+import gzip
+import json
+import struct
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from pipeline.acceptance.baseline import baseline_json
+from pipeline.acceptance.decoding_speed import DecodingSpeed, DraftSpeed, Measured, find_decoding_speed
+from pipeline.acceptance.profile_file import read_examination
+from pipeline.acceptance.schema import FILE as EXAMINATION_FILE
+from pipeline.acceptance.schema import read_profile
+from pipeline.commands.check import _read as read_check_baseline
+from pipeline.config.corpus import PromptSource
+from pipeline.config.evaluate import EvaluateConfig
+from pipeline.config.loading import load_config, parse_config
+from pipeline.config.stored import run_config
+from pipeline.corpus.readers import SourceReader
+from pipeline.corpus.rows import BadRow, parse_row
+from pipeline.corpus.traffic import Traffic
+from pipeline.distillation.learning_curve import CURVE, CurvePoint, curve_json, find_curve
+from pipeline.examination.on_completions import Settings, conditions_of, open_completions
+from pipeline.export.schema import FILE as EXPECTED_FILE
+from pipeline.export.schema import read_expected
+from pipeline.generation.journal import Journal, Record, read_journal
+from pipeline.handover.settled import Settled, read_settled
+from pipeline.judgement.decision_file import find_decision, read_decision, read_training, recorded_decision
+from pipeline.judgement.example_file import read_examples
+from pipeline.judgement.schema import FILE as DECISION_FILE
+from pipeline.latency.costs.fit_measurements import fit_measurements
+from pipeline.latency.costs.measured_points import read_points
+from pipeline.latency.costs.measurements import read_measurements
+from pipeline.latency.costs.step_costs import read_step_costs
+from pipeline.latency.load.output_lengths import parse_output_lengths
+from pipeline.latency.load.workload import read_workload
+from pipeline.models.directory_checks import check_directory
+from pipeline.models.draft_directory import TRAINED_ON, trained_on, trained_on_before
+from pipeline.models.generation_config import sampling_defaults
+from pipeline.models.loading import load_tokenizer
+from pipeline.models.shape import measure_weights, read_shape
+from pipeline.models.stored_pair import PAIR_FILE, read_pair
+from pipeline.running.after_stage import after_stage
+from pipeline.running.inputs import DIGESTS
+from pipeline.running.operands import find_operand
+from pipeline.running.served_input import find_known
+from pipeline.servers.identity import Golden, Identity
+from pipeline.servers.target import ServedModel
+from pipeline.store.artifacts import MANIFEST, Store, age_in_days
+from pipeline.store.files import read_user_json, write_json
+from pipeline.store.runs import list_runs, require_run
+from tests.decisions import TRAINING, make_decision, make_example_set
+from tests.exports import make_export
+from tests.fakes import tiny_tokenizer
+from tests.pairs import pair_facts
+from tests.profiles import profile_json
+from tests.strategies import parquet_file, yaml_text
+from tests.unit.latency.costs.test_latency_profile import PROFILE
+from tests.unit.latency.load.test_workload import BASELINE, COUNTS
+from tests.unit.test_fuzz import CONFIG, MANIFEST_CONTENT, RECORD, ROWS, VLLM
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """One kind of file. `covers`: the places in the source that read it (`sites.py`)."""
+
+    name: str
+    file: str  # its path within the place of a test
+    valid: Any  # a JSON document, or bytes
+    read: Callable[[Path], object]  # of the place of the test
+    covers: Sequence[str]
+    prepare: Callable[[Path], object] = lambda place: None  # the files beside it
+
+    @property
+    def slow(self) -> bool:
+        """Whether its reader loads a tokenizer, which takes a tenth of a second."""
+        return self.read is _read_model
+
+    @property
+    def text(self) -> bytes:
+        return self.valid if isinstance(self.valid, bytes) else json.dumps(self.valid).encode()
+
+
+def _json(value: Any) -> Any:
+    return json.loads(json.dumps(value))
+
+
+def _rows(source: PromptSource) -> Callable[[Path], object]:
+    def read(place: Path) -> None:
+        for row in Traffic(SourceReader(0, source, place / source.path), source, date(2026, 1, 1)):
+            with suppress(BadRow):
+                parse_row(row.value, source).comparison_text.encode()
+
+    return read
+
+
+def _store(place: Path) -> Store:
+    return Store(place / "store")
+
+
+def _artifact(place: Path) -> object:
+    (place / "store/artifacts/generate-k").mkdir(parents=True)
+    return (place / "store/artifacts/generate-k/a.txt").write_text("a")
+
+
+def _read_artifact(place: Path) -> None:
+    store = _store(place)
+    found = store.find("generate", "k")
+    age_in_days(store.directory("generate", "k"))
+    after_stage("corpus", CONFIG_READ, store.directory("generate", "k"))
+    opened = open_completions(store.directory("generate", "k"))
+    assert found is not None
+    conditions_of(opened, SETTINGS)
+
+
+def _model(place: Path) -> None:
+    """A model without weights worth the name, and a tokenizer."""
+    tiny_tokenizer().save_pretrained(place)
+    for name, content in {"config.json": MODEL_CONFIG, "generation_config.json": GENERATION}.items():
+        write_json(place / name, content)
+    (place / "model.safetensors").write_bytes(WEIGHTS)
+
+
+def _read_model(place: Path) -> None:
+    check_directory(place)
+    sampling_defaults(place)
+    measure_weights(place)
+    load_tokenizer(place)
+    read_shape(place)
+
+
+def _weights() -> bytes:
+    header = json.dumps({
+        "__metadata__": {"format": "pt"},
+        "model.embed_tokens.weight": {"dtype": "F32", "shape": [32, 16], "data_offsets": [0, 2048]},
+        "model.layers.0.mlp.weight": {"dtype": "F32", "shape": [16], "data_offsets": [2048, 2112]},
+    }).encode()  # fmt: skip
+    return struct.pack("<Q", len(header)) + header + bytes(2112)
+
+
+def _journal() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        journal = Journal(Path(folder) / "j")
+        journal.append(Record(3, {"length": 2}, {}))
+        journal.close()
+        return (Path(folder) / "j").read_bytes()
+
+
+WEIGHTS = _weights()
+MODEL_CONFIG: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 32, "hidden_size": 16, "intermediate_size": 32,
+    "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, "max_position_embeddings": 256,
+    "dtype": "float32", "rms_norm_eps": 1e-6, "tie_word_embeddings": True,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
+}  # fmt: skip
+GENERATION = {"eos_token_id": [0, 1], "temperature": 0.7, "top_k": 20, "top_p": 0.9, "max_new_tokens": 64}
+IDENTITY = Identity(
+    digest="d", model=ServedModel("m", "m", 256, "1"), revision=None, dtype="float32", golden=Golden([[1, 2]], [[-0.5]])
+)
+DECISION = _json(asdict(make_decision()))
+COMPLETIONS = MANIFEST_CONTENT | {
+    "stage": "generate", "inputs": {"target": "t"}, "notes": {"domains": {"code": {"train": 5, "dev": 1, "examination": 40}}},
+    "settings": {"dtype": "float32", "sampling": {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}},
+    "created": "2026-01-01T00:00:00Z", "environment": {"git": "a"}, "peak_memory": {"process": 5}, "decision": None,
+}  # fmt: skip
+
+
+def _read_costs(place: Path) -> None:
+    read_step_costs(place / "costs.json")
+
+
+def _read_baseline(place: Path) -> None:
+    read_check_baseline(place / "baseline.json")
+    find_operand(str(place / "baseline.json"), _store(place))
+    read_workload(place / "baseline.json")
+
+
+def _read_record(place: Path) -> None:
+    list_runs(_store(place))
+    record = require_run(_store(place), "r")
+    run_config(record)
+    recorded_decision(record)
+
+
+def _read_examination(place: Path) -> None:
+    read_profile(place)
+    read_examination(place)
+
+
+def _read_decision(place: Path) -> None:
+    find_decision(place)
+    read_decision(place)
+
+
+def _expected() -> Any:
+    with tempfile.TemporaryDirectory() as folder:
+        make_export(Path(folder), "d")
+        return json.loads((Path(folder) / EXPECTED_FILE).read_text())
+
+
+def _tokenizer_files() -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        tiny_tokenizer().save_pretrained(folder)
+        return {path.name: json.loads(path.read_text()) for path in Path(folder).glob("*.json")}
+
+
+def _index(place: Path) -> None:
+    _model(place)
+    (place / "model.safetensors").rename(place / "one.safetensors")
+
+
+SOURCE = PromptSource(path="prompts.jsonl", redact=True, tools_field="tools")
+SETTINGS = Settings(evaluate=EvaluateConfig(), dtype="float32")
+CONFIG_READ = parse_config(CONFIG, "config")
+DIGEST_LIST = {"/a/b": {"stamp": [1, 2, 2**60, 4], "sha256": "d"}, "/library:2": {"stamp": "s", "sha256": "d"}}
+_MODELS = ("pipeline/models/shape:read_shape", "pipeline/models/loading:load_tokenizer")
+_TOKENIZER = _tokenizer_files()
+SHARE_GPT = {"conversations": [{"from": "human", "value": "Why?"}, {"from": "function_call", "value": '{"name": "f"}'}]}
+SPEED = DecodingSpeed(
+    device="cpu", prompts=2, tokens=9, turns=3, confidence=0.95, plain=Measured(5.0, 4.0, 6.0), baseline=None,
+    candidate=DraftSpeed(gamma=3, tokens_per_second=Measured(5.0, 4.0, 6.0), speedup=None, not_measurable="few turns"),
+)  # fmt: skip
+SWEEP = b"concurrency,k,mean_acceptance_length,tpot_p50_ms,ttft_p50_ms\n1,0,1.0,21,30\n4,2,2.2,11,30\n"
+
+KINDS: tuple[Kind, ...] = (
+    Kind(
+        name="run record", file="store/runs/r/run.json", valid=_json(RECORD), read=_read_record,
+        covers=("pipeline/store/runs:RECORD", "pipeline/judgement/decision_file:BRIEF"),
+    ),
+    Kind(
+        name="manifest", file=f"store/artifacts/generate-k/{MANIFEST}", valid=COMPLETIONS, read=_read_artifact, prepare=_artifact,
+        covers=(
+            "pipeline/store/artifacts:_MANIFEST", "pipeline/examination/on_completions:_MADE_BY",
+            "pipeline/running/after_stage:DOMAINS",
+        ),
+    ),
+    Kind(
+        name="digests", file="digests.json", valid=DIGEST_LIST, read=lambda place: DIGESTS.find(place / "digests.json"),
+        covers=("pipeline/running/inputs:DIGESTS",),
+    ),
+    Kind(
+        name="served targets", file="served_targets.json", valid=_json([IDENTITY.facts()]),
+        read=lambda place: find_known(place / "served_targets.json"), covers=("pipeline/servers/identity:KNOWN",),
+    ),
+    Kind(
+        name="identity in a record", file="facts.json", valid=_json(IDENTITY.facts()),
+        read=lambda place: Identity.from_facts(read_user_json(place / "facts.json", "")),
+        covers=("pipeline/servers/identity:_IDENTITY",),
+    ),
+    Kind(
+        name="pair", file=PAIR_FILE, valid=pair_facts(), read=lambda place: read_pair(place, {}),
+        covers=("pipeline/models/stored_pair:PAIR",),
+    ),
+    Kind(
+        name="examination", file=EXAMINATION_FILE, valid=_json(profile_json(COUNTS)), read=_read_examination,
+        covers=(
+            "pipeline/acceptance/schema:EXAMINATION", "pipeline/acceptance/schema:read_profile",
+            "pipeline/store/row_files:read_head",
+        ),
+    ),
+    Kind(
+        name="examination as a workload", file=EXAMINATION_FILE, valid=_json(profile_json(COUNTS)), read=read_workload,
+        covers=("pipeline/latency/load/workload:read_workload",),
+    ),
+    Kind(
+        name="baseline", file="baseline.json", valid=_json(baseline_json(BASELINE)), read=_read_baseline,
+        covers=(
+            "pipeline/commands/check:_read", "pipeline/running/operands:find_operand", "pipeline/running/retention:review",
+        ),
+    ),
+    Kind(
+        name="decision", file=DECISION_FILE, valid=DECISION, read=_read_decision,
+        covers=("pipeline/judgement/decision_file:DECISION",),
+    ),
+    Kind(
+        name="training log", file="training.json", valid=TRAINING, read=lambda place: read_training(place / "training.json"),
+        covers=("pipeline/judgement/decision_file:TRAINING",),
+    ),
+    Kind(
+        name="examples", file="examples.json", valid=make_example_set("a", "b"), read=read_examples,
+        covers=("pipeline/judgement/example_file:EXAMPLES",),
+    ),
+    Kind(
+        name="learning curve", file=CURVE, valid=curve_json([CurvePoint(5, 50, 0.5, 1.9), CurvePoint(9, 90, 0.6, 2.0)]),
+        read=find_curve, covers=("pipeline/distillation/learning_curve:LEARNING_CURVE",),
+    ),
+    Kind(
+        name="expected counters", file=EXPECTED_FILE, valid=_expected(), read=read_expected,
+        covers=("pipeline/export/schema:EXPECTED",),
+    ),
+    Kind(
+        name="notices", file="store/handover/x.json", valid=asdict(Settled(3, {"r": 2})),
+        read=lambda place: read_settled(_store(place), "x"), covers=("pipeline/handover/settled:SETTLED",),
+    ),
+    Kind(
+        name="training prompts", file=TRAINED_ON, valid={"prompts": ["a", "b"]},
+        read=lambda place: (trained_on_before(place), trained_on(place)),
+        covers=("pipeline/models/draft_directory:TRAINING_PROMPTS",),
+    ),
+    Kind(
+        name="config of a model", file="config.json", valid=MODEL_CONFIG, prepare=_model, read=_read_model,
+        covers=("pipeline/models/model_json:CONFIG_FORMAT", *_MODELS),
+    ),
+    Kind(
+        name="generation config", file="generation_config.json", valid=GENERATION, prepare=_model, read=_read_model,
+        covers=("pipeline/models/model_json:GENERATION_FORMAT",),
+    ),
+    Kind(
+        name="index of weights", file="model.safetensors.index.json",
+        valid={"metadata": {"total_size": 2112}, "weight_map": {"a": "one.safetensors"}}, prepare=_index, read=_read_model,
+        covers=("pipeline/models/model_json:INDEX_FORMAT",),
+    ),
+    Kind(
+        name="weights", file="model.safetensors", valid=WEIGHTS, prepare=_model, read=_read_model,
+        covers=("pipeline/models/safetensors_header:read_header",),
+    ),
+    *(
+        Kind(name=f"tokenizer: {name}", file=name, valid=content, prepare=_model, read=_read_model, covers=(),)
+        for name, content in _TOKENIZER.items()
+    ),
+    Kind(
+        name="profile", file="costs.json", valid=_json(PROFILE.json()), read=_read_costs,
+        covers=("pipeline/latency/costs/step_costs:_read",),
+    ),
+    Kind(
+        name="decoding speed", file="decoding_speed.json", valid=_json(asdict(SPEED)), read=find_decoding_speed,
+        covers=("pipeline/acceptance/decoding_speed:DECODING_SPEED",),
+    ),
+    Kind(
+        name="measured points", file="costs.json.measured",
+        valid={"schema": 1, "about": {"a": 1}, "points": {"1x64": {"target": {"1": 0.1}, "draft": 0.1}}, "prefills": {"9": 0.2}},
+        read=lambda place: read_points(place / "costs.json", {"a": 1}),
+        covers=(
+            "pipeline/latency/costs/measured_points:FORMAT", "pipeline/latency/costs/measured_points:read_points",
+        ),
+    ),
+    Kind(
+        name="fitted costs", file="costs.json", valid=_json(fit_measurements(PROFILE.measurements()).json()), read=_read_costs,
+        covers=(),
+    ),
+    Kind(
+        name="result of a benchmark", file="result.json", valid=VLLM, read=lambda place: read_measurements(place / "result.json"),
+        covers=("pipeline/latency/costs/tables:_json", "pipeline/latency/costs/tables:_rows"),
+    ),
+    Kind(
+        name="table of measurements", file="sweep.csv", valid=SWEEP, read=lambda place: read_measurements(place / "sweep.csv"),
+        covers=(),
+    ),
+    Kind(
+        name="output lengths", file="lengths.json", valid=[{"output_lens": [5, 9]}],
+        read=lambda place: parse_output_lengths(str(place / "lengths.json")),
+        covers=("pipeline/latency/load/output_lengths:_read", "pipeline/latency/load/output_lengths:_detailed"),
+    ),
+    Kind(
+        name="config", file="config.yaml", valid=yaml_text(CONFIG), read=lambda place: load_config(place / "config.yaml"),
+        covers=("pipeline/config/loading:_read", "pipeline/config/loading:_apply"),
+    ),
+    *(
+        Kind(
+            name=f"prompts {number}", file="prompts.jsonl", valid=row, read=_rows(SOURCE),
+            covers=(
+                "pipeline/corpus/text_files:opened", "pipeline/corpus/text_files:_parse",
+                "pipeline/corpus/rows:_with_arguments", "pipeline/corpus/rows:_tools",
+            ),
+        )
+        for number, row in enumerate(ROWS)
+    ),
+    Kind(
+        name="prompts in an array", file="prompts.json", valid=ROWS,
+        read=_rows(SOURCE.model_copy(update={"path": "prompts.json"})),
+        covers=("pipeline/corpus/text_files:_Array",),
+    ),
+    Kind(
+        name="chats of ShareGPT", file="prompts.jsonl", valid=SHARE_GPT, read=_rows(PromptSource(path="prompts.jsonl")),
+        covers=("pipeline/corpus/chats:as_list", "pipeline/corpus/chats:_call"),
+    ),
+    Kind(
+        name="prompts in a CSV table", file="prompts.csv", valid=b"prompt,domain\nWhy?,code\n",
+        read=_rows(PromptSource(path="prompts.csv")), covers=("pipeline/corpus/text_files:_table",),
+    ),
+    Kind(
+        name="compressed prompts", file="prompts.jsonl.gz", valid=gzip.compress(json.dumps(ROWS[0]).encode(), mtime=0),
+        read=_rows(PromptSource(path="prompts.jsonl.gz")), covers=(),
+    ),
+    Kind(
+        name="prompt table", file="prompts.parquet", valid=parquet_file(ROWS),
+        read=_rows(SOURCE.model_copy(update={"path": "prompts.parquet"})),
+        covers=("pipeline/corpus/tables:count_parquet", "pipeline/corpus/tables:read_parquet"),
+    ),
+    Kind(
+        name="journal", file="journal", valid=_journal(), read=lambda place: read_journal(place / "journal"),
+        covers=("pipeline/generation/journal:_records", "pipeline/generation/journal:_record"),
+    ),
+)  # fmt: skip
