@@ -7,7 +7,7 @@ from pydantic import AfterValidator, TypeAdapter
 from typing_extensions import TypedDict
 
 from pipeline.judgement.schema import REMEDY
-from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, Format, Number, Text
+from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, Flag, Format, Number, Text
 
 FILE = "examples.json"
 
@@ -22,13 +22,15 @@ class ExampleSide(TypedDict):
 
 
 class Example(TypedDict):
-    """One completion. `length`: its tokens, of which `tokens` has the first."""
+    """One completion. `prompt`: its texts, each with whether the template wrote it; `length`: the tokens of the completion, of which
+    `tokens` has the first."""
 
     __pydantic_config__ = KNOWN_FIELDS_ONLY  # type: ignore[misc]
 
     id: Text
     domain: Text
-    prompt: Text
+    title: Text
+    prompt: list[tuple[Text, Flag]]
     length: Count
     tokens: list[Text]
     candidate: NotRequired[ExampleSide]
