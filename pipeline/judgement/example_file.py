@@ -22,8 +22,8 @@ class ExampleSide(TypedDict):
 
 
 class Example(TypedDict):
-    """One completion. `prompt`: its texts, each with whether the template wrote it. `length`: number of the completion's tokens, of
-    which `tokens` has the first."""
+    """One completion. `prompt`: its texts, each with whether the template wrote it. `length`: the completion's tokens, of which
+    `tokens` has the first."""
 
     __pydantic_config__ = KNOWN_FIELDS_ONLY  # type: ignore[misc]
 
