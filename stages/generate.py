@@ -4,17 +4,17 @@ import asyncio
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-
-import numpy as np
+from typing import Any
 
 from pipeline.corpus.answer_store import StoredAnswers
-from pipeline.corpus.prompt_store import open_prompts
+from pipeline.corpus.prompt_store import Prompt, PromptColumns, open_prompts
 from pipeline.corpus.rendering import Renderer
 from pipeline.generation.completion_plan import CompletionRequest, plan_completions, shard_prefix
 from pipeline.generation.completion_store import TOKENIZER, read_completions
 from pipeline.generation.generate import GenerationSettings, generate
-from pipeline.generation.logged import LoggedAnswers
+from pipeline.generation.logged import LoggedAnswers, count_answers
 from pipeline.generation.multi_turn import StopReasons, next_turn
+from pipeline.generation.sample_test import figures, passed, stored_test
 from pipeline.generation.served import generate_by_servers
 from pipeline.generation.served_completion import Served
 from pipeline.models.loading import choose_device, load_model, load_tokenizer
@@ -58,14 +58,13 @@ def run(context: StageContext[GenerateSettings]) -> Outcome:
         turns = asyncio.run(_by_servers(context, pair, requests, settings, next_turn_of, logged))
     else:
         turns = _here(context, pair, requests, settings, next_turn_of)
-    counts = _counts(context, logged)
+    counts = _counts(context)
+    notes: dict[str, Any] = {}
     if logged is not None:
-        context.progress.line(
-            f"generate: {counts['recorded_answers']:,.0f} of {counts['completions']:,.0f} completions are recorded answers, "
-            "which the servers have scored"
-        )
+        recorded, notes = _report_answers(context, prompts, logged, counts["completions"])
+        counts |= recorded
     chats = {"turns": float(turns)} | {f"chats_{name}": float(count) for name, count in asdict(stop_reasons).items()}
-    return Outcome(counts | (chats if turns > 1 or any(asdict(stop_reasons).values()) else {}))
+    return Outcome(counts | (chats if turns > 1 or any(asdict(stop_reasons).values()) else {}), notes=notes)
 
 
 NextTurn = Callable[[Sequence[CompletionRequest], int], list[CompletionRequest]]
@@ -113,7 +112,26 @@ def _logged(context: StageContext[GenerateSettings], pair: Pair, settings: Gener
     stored = StoredAnswers(context.inputs["corpus"])
     if not len(stored):
         return None
-    return LoggedAnswers(stored, settings.sampling, settings.max_new_tokens, pair.stop_tokens, pair.vocabulary)
+    logged = LoggedAnswers(stored, settings.sampling, settings.max_new_tokens, pair.stop_tokens, pair.vocabulary)
+    logged.require_usable()
+    return logged
+
+
+def _report_answers(
+    context: StageContext[GenerateSettings], prompts: Sequence[Prompt], logged: LoggedAnswers, completions: float
+) -> tuple[dict[str, float], dict[str, Any]]:
+    """Say how many recorded answers are stored, why others are not, and what the test of them can find: figures and notes."""
+    ids = [str(name) for name in PromptColumns.of(prompts).id]
+    found = count_answers(logged, ids, read_completions(context.out, sampling=logged.sampling))
+    tested = stored_test(context.out).recorded
+    context.progress.line(
+        f"generate: {found.used:,} of {completions:,.0f} completions are recorded answers, which the servers have scored"
+        f"{found.text}"
+    )
+    if power := passed(tested):
+        context.progress.line(f"generate: {power}")
+    counted = {"recorded_answers": float(found.used), "unused_answers": float(found.unused.total())}
+    return counted | figures(tested), {"unused_answers": dict(sorted(found.unused.items()))}
 
 
 def _next_turn(
@@ -138,19 +156,16 @@ def _next_turn(
     )
 
 
-def _counts(context: StageContext[GenerateSettings], logged: LoggedAnswers | None) -> dict[str, float]:
+def _counts(context: StageContext[GenerateSettings]) -> dict[str, float]:
     """Counted from the stored files, so that a resumed run reports the same figures as an uninterrupted one."""
-    completions = tokens = stopped = stored = size = recorded = 0
+    completions = tokens = stopped = stored = size = 0
     for item in read_completions(context.out):
         completions, tokens, stopped = completions + 1, tokens + item.length, stopped + item.stopped
         stored += len(item.tokens)  # the tokens past the end of examination completions included
         size += sum(array.nbytes for array in (item.tokens, item.log_p, item.entries, item.certain, item.rest_log_p))
-        if logged is not None and (answer := logged.get(item.id, item.sampling)) is not None:
-            recorded += np.array_equal(answer.tokens_N, item.tokens[: item.length])
     return {
         "completions": completions,
         "tokens": tokens,
         "stopped_share": stopped / completions,
         "stored_bytes_per_token": size / stored,
-        **({} if logged is None else {"recorded_answers": float(recorded)}),
     }

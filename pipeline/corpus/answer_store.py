@@ -1,8 +1,9 @@
 """`answers.arrow`: the recorded answers of a corpus's prompts as token ids. Only where a source uses them. No tokenizer."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +13,9 @@ from pipeline.errors import UnderstudyError
 from pipeline.store.json_text import parse_json
 
 ANSWERS = "answers.arrow"
-ANSWER = pa.struct([("tokens", pa.list_(pa.int32())), ("cut", pa.bool_()), ("stated", pa.string())])
+ANSWER = pa.struct(
+    [("tokens", pa.list_(pa.int32())), ("cut", pa.bool_()), ("exact", pa.bool_()), ("stated", pa.string())]
+)
 """Arrow type of a StoredAnswer; `stated` is JSON."""
 
 
@@ -23,6 +26,7 @@ class StoredAnswer:
     tokens: tuple[int, ...]
     cut: bool
     stated: Mapping[str, float] = field(default_factory=dict)  # sampling settings that the log states
+    exact: bool = True  # the log has the token ids; else they are those of its text, tokenised again
 
 
 def write_answers(path: Path, accepted: Path, ids: NDArray[np.uint64], kept: NDArray[np.bool_]) -> int:
@@ -75,5 +79,13 @@ class StoredAnswers:
             return None
         row = int(self._rows[place])
         batch = int(np.searchsorted(self._first, row, side="right")) - 1
-        found = self._reader.get_batch(batch).column("answer")[row - int(self._first[batch])].as_py()
-        return StoredAnswer(tuple(found["tokens"]), found["cut"], parse_json(found["stated"]))
+        return _answer(self._reader.get_batch(batch).column("answer")[row - int(self._first[batch])].as_py())
+
+    def __iter__(self) -> Iterator[StoredAnswer]:
+        """Every answer, in the order of the file."""
+        for number in range(self._reader.num_record_batches if len(self) else 0):
+            yield from map(_answer, self._reader.get_batch(number).column("answer").to_pylist())
+
+
+def _answer(found: Mapping[str, Any]) -> StoredAnswer:
+    return StoredAnswer(tuple(found["tokens"]), found["cut"], parse_json(found["stated"]), found["exact"])

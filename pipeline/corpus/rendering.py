@@ -104,7 +104,7 @@ class Renderer:
         tokens = found[len(ids) : -1] if answer.cut else found[len(ids) :]
         if not tokens:
             raise UnusableAnswer("no text")
-        return StoredAnswer(tuple(tokens), answer.cut, answer.stated)
+        return StoredAnswer(tuple(tokens), answer.cut, answer.stated, exact=False)
 
     def _with_end(self, prompt: ParsedPrompt, text: str, answer: str) -> str:
         """The rendered prompt `text` with its answer and what the template writes at the end of one."""

@@ -52,7 +52,8 @@ def _chat(prompt: ParsedPrompt) -> str | None:
 def _answer(answer: StoredAnswer | None) -> dict[str, Any] | None:
     if answer is None:
         return None
-    return {"tokens": answer.tokens, "cut": answer.cut, "stated": canonical_json(dict(answer.stated))}
+    stated = canonical_json(dict(answer.stated))
+    return {"tokens": answer.tokens, "cut": answer.cut, "exact": answer.exact, "stated": stated}
 
 
 class RowBuffer:

@@ -1,6 +1,6 @@
 """The files of a completion store, and which prompts they are of. Torch-free, unlike `completion_store.py`."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,3 +39,14 @@ def open_batch(path: Path) -> Any:
 
 def other_version(path: Path) -> UnderstudyError:
     return UnderstudyError(f"{path}: written by another version; delete its directory and run again")
+
+
+def shard_facts(directory: Path, prefix: str = "") -> dict[str, Mapping[str, str]]:
+    """The facts of every complete shard, by its name, as given to `write_shard`. UnderstudyError names a damaged file."""
+    found: dict[str, Mapping[str, str]] = {}
+    for path in completion_files(directory, prefix):
+        metadata = open_batch(path).schema.metadata or {}
+        found[path.name.removesuffix(".completions.arrow")] = {
+            key.decode(): value.decode() for key, value in metadata.items()
+        }
+    return found

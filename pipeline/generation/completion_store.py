@@ -7,7 +7,7 @@ incomplete and ignored.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,8 +80,11 @@ def token_schema(kept: int, vocabulary: int) -> Any:
     )
 
 
-def write_shard(directory: Path, name: str, completions: Sequence[StoredCompletion]) -> None:
-    """Write one shard; its second file is written last and atomically. Equal completions give equal bytes."""
+def write_shard(
+    directory: Path, name: str, completions: Sequence[StoredCompletion], facts: Mapping[str, str] | None = None
+) -> None:
+    """Write one shard; its second file is written last and atomically. Equal completions give equal bytes. `facts` about the
+    shard are given back by `shard_facts`."""
     schema = token_schema(completions[0].entries.shape[1], completions[0].vocabulary)
 
     def joined(attribute: str) -> Any:
@@ -112,7 +115,7 @@ def write_shard(directory: Path, name: str, completions: Sequence[StoredCompleti
             pa.array([item.length for item in completions], pa.int32()),
             [item.stopped for item in completions],
         ],
-        schema=_COMPLETIONS,
+        schema=_COMPLETIONS.with_metadata(dict(facts or {})),
     )
     _write(directory / f"{name}.tokens.arrow", tokens)
     _write(directory / f"{name}.completions.arrow", completion_rows)

@@ -1,17 +1,17 @@
 """Recorded answers of the deployment as completions of the target: which are used, and the tokens of each. Torch-free."""
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.corpus.answer_store import StoredAnswers
-from pipeline.errors import UnderstudyError
-from pipeline.generation.completion_store import canonical
+from pipeline.corpus.answer_store import StoredAnswer, StoredAnswers
+from pipeline.corpus.answers import UnusableAnswer
+from pipeline.errors import UsageError
+from pipeline.generation.completion_store import StoredCompletion, canonical
 from pipeline.speculation.settings import Sampling
-
-_FEWEST, _SHARE = 32, 0.2  # answers that are not the target's, before the log is refused
 
 
 @dataclass(frozen=True)
@@ -20,10 +20,16 @@ class LoggedCompletion:
 
     tokens_N: NDArray[np.int32]
     stopped: bool
+    exact: bool  # the log has the token ids; else its text was tokenised again
 
 
 class NotOfTarget(Exception):
-    """A recorded answer has a token that the target cannot have chosen at these sampling settings."""
+    """A recorded answer has a token that the target cannot have chosen at these sampling settings. `by_rounding`: it nearly can,
+    so that rounding may explain it."""
+
+    def __init__(self, by_rounding: bool = False) -> None:
+        super().__init__()
+        self.by_rounding = by_rounding
 
 
 class LoggedAnswers:
@@ -37,48 +43,104 @@ class LoggedAnswers:
         stop_tokens: Collection[int],
         vocabulary: int,
     ) -> None:
-        self._stored, self._sampling = stored, canonical(sampling)
+        self._stored, self.sampling = stored, canonical(sampling)
         self._limit, self._stops, self._vocabulary = max_new_tokens, np.array(sorted(stop_tokens)), vocabulary
 
     def get(self, prompt: str, sampling: Sampling, number: int = 0) -> LoggedCompletion | None:
-        """The completion `number` of a prompt (its id); None where the target has to be asked: there is none, other sampling
-        settings, a token that the pair does not share, or an end that is neither a stop token nor a limit."""
-        if canonical(sampling) != self._sampling or number:
+        """The completion `number` of a prompt (its id); None where the target has to be asked."""
+        if canonical(sampling) != self.sampling or number:
             return None
+        return self.completion(prompt)[0]
+
+    def completion(self, prompt: str) -> tuple[LoggedCompletion | None, str]:
+        """The answer to a prompt (its id) at the deployment's sampling, else why it cannot be used; None and "" where there is
+        none."""
         answer = self._stored.get(prompt)
-        if answer is None or self._differs(answer.stated):
-            return None
+        return (None, "") if answer is None else self._as_completion(answer)
+
+    def require_usable(self) -> None:
+        """UsageError if no answer can be used: before the target answers all prompts again, which has its price."""
+        reasons = Counter[str]()
+        for answer in self._stored:
+            found, reason = self._as_completion(answer)
+            if found is not None:
+                return
+            reasons[reason] += 1
+        raise UsageError(
+            f"none of {reasons.total():,} recorded answers can be used:{_listed(reasons)}; set `sampling` to that of the log's "
+            "requests, or corpus.sources.N.use_answers to false"
+        )
+
+    def _as_completion(self, answer: StoredAnswer) -> tuple[LoggedCompletion | None, str]:
+        try:
+            return self._completion(answer), ""
+        except UnusableAnswer as reason:
+            return None, str(reason)
+
+    def _completion(self, answer: StoredAnswer) -> LoggedCompletion:
+        """UnusableAnswer for other sampling settings, a token that the pair does not share, or an end that is neither a stop
+        token nor a limit."""
+        if differs := differing(answer.stated, self.sampling):
+            raise UnusableAnswer(differs)
         tokens_N = np.array(answer.tokens, dtype=np.int32)
         stops = np.flatnonzero(np.isin(tokens_N, self._stops))
         if len(stops):
             tokens_N = tokens_N[: stops[0] + 1]
         stopped = len(stops) > 0 and len(tokens_N) <= self._limit
         if not stopped and not answer.cut and len(tokens_N) <= self._limit:
-            return None
+            raise UnusableAnswer("without a stop token at the end or finish_reason `length`")
         tokens_N = tokens_N[: self._limit]
         if tokens_N.min() < 0 or tokens_N.max() >= self._vocabulary:
-            return None
-        return LoggedCompletion(tokens_N, stopped)
-
-    def _differs(self, stated: Mapping[str, float]) -> bool:
-        """Whether a request of the log was sampled with other settings. At temperature 0 the filters have no effect."""
-        names = ("temperature",) if self._sampling.greedy else stated
-        return any(stated.get(name, getattr(self._sampling, name)) != getattr(self._sampling, name) for name in names)
+            raise UnusableAnswer("with a token that the pair does not share")
+        return LoggedCompletion(tokens_N, stopped, answer.exact)
 
 
 @dataclass
-class LoggedCounts:
-    """Recorded answers of a run: those that are stored, and those that are not the target's, whose prompts it answers again."""
+class AnswerCounts:
+    """Recorded answers to some prompts: those that are stored as completions, and those that are not, by reason."""
 
     used: int = 0
-    not_of_target: int = 0
+    unused: Counter[str] = field(default_factory=Counter)
 
-    def check(self) -> None:
-        """UnderstudyError if so many answers are not the target's that the log is of another one."""
-        total = self.used + self.not_of_target
-        if total >= _FEWEST and self.not_of_target > _SHARE * total:
-            raise UnderstudyError(
-                f"{self.not_of_target:,} of {total:,} recorded answers have tokens that the target does not choose at "
-                "`sampling`; the log is of other weights, settings or another chat template: shorten the window "
-                "(corpus.sources.N.since), or set use_answers to false"
-            )
+    @property
+    def text(self) -> str:
+        """The reasons with their counts, for messages; empty without any."""
+        return f"; not used:{_listed(self.unused)}" if self.unused else ""
+
+
+def count_answers(
+    logged: LoggedAnswers, prompts: Iterable[str], completions: Iterable[StoredCompletion]
+) -> AnswerCounts:
+    """`prompts`: ids. `completions`: those at the deployment's sampling, in stored order: of one prompt, one after another."""
+    found, last, asked = AnswerCounts(), "", Counter[bool]()
+    for item in completions:
+        if item.id == last:  # a further one of the same prompt
+            continue
+        last = item.id
+        answer, _ = logged.completion(item.id)
+        if answer is not None:
+            asked[True] += 1
+            if np.array_equal(answer.tokens_N, item.tokens[: item.length]):
+                found.used += 1
+            else:
+                found.unused["with tokens that the target does not choose"] += 1
+    for prompt in prompts:
+        answer, reason = logged.completion(prompt)
+        asked[False] += answer is not None
+        if reason:
+            found.unused[reason] += 1
+    if others := asked[False] - asked[True]:
+        found.unused["of a prompt that has other temperatures (generate.train_temperatures)"] += others
+    return found
+
+
+def _listed(reasons: Counter[str]) -> str:
+    return ",".join(f" {count:,} {reason}" for reason, count in reasons.most_common())
+
+
+def differing(stated: Mapping[str, float], sampling: Sampling) -> str:
+    """The settings with which a request of a log was sampled, where they are not `sampling`; empty where they are. At temperature
+    0 the filters have no effect."""
+    names = ("temperature",) if sampling.greedy else tuple(stated)
+    other = [f"{name} {stated[name]:g}" for name in names if name in stated and stated[name] != getattr(sampling, name)]
+    return f"sampled with {', '.join(other)}" if other else ""

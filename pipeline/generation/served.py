@@ -10,83 +10,30 @@ Shapes: N tokens, K likeliest tokens that the server lists.
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from pipeline.errors import UnderstudyError
+from pipeline.generation.completion_files import shard_facts
 from pipeline.generation.completion_plan import CompletionRequest, shards_of
-from pipeline.generation.completion_store import StoredCompletion, shard_exists, write_shard
+from pipeline.generation.completion_store import shard_exists
+from pipeline.generation.evidence import of_answer
 from pipeline.generation.generate import GenerationSettings
-from pipeline.generation.journal import Journal, Record, read_journal, write_journal
-from pipeline.generation.logged import LoggedAnswers, LoggedCounts, NotOfTarget
-from pipeline.generation.served_completion import Served, complete, differs
-from pipeline.generation.surprise import Surprise, require_samples
+from pipeline.generation.journal import Record
+from pipeline.generation.logged import LoggedAnswers, LoggedCompletion, NotOfTarget
+from pipeline.generation.open_shard import OpenShard, open_shards
+from pipeline.generation.sample_test import SampleEvidence, SampleTest
+from pipeline.generation.served_completion import ReceivedCompletion, Served, complete, differs
 from pipeline.progress import Progress, Track
 from pipeline.servers.endpoint import Endpoint
 from pipeline.servers.identity import OtherWeights, is_rounding, require_same
 from pipeline.speculation.settings import Sampling
 
-_ARRAYS = ("tokens", "log_p", "entries", "certain", "rest_log_p")
 _ANSWERED = "answered"  # only in the journal
 _LAST = 4  # completions of an endpoint that are scored again
 _APPROXIMATE = 0.1  # mean difference of log p, where the normaliser is known from the likeliest tokens only
-
-
-@dataclass
-class _Shard:
-    """A shard that is not finished."""
-
-    name: str
-    requests: Sequence[CompletionRequest]
-    directory: Path
-    records: dict[int, Record] = field(default_factory=dict)  # in the order they came in
-    journal: Journal | None = None
-
-    @property
-    def path(self) -> Path:
-        return self.directory / f"{self.name}.journal"
-
-    def open(self) -> None:
-        """Read what an earlier run has received."""
-        self.records = {record.number: record for record in read_journal(self.path)}
-        self.journal = Journal(self.path)
-
-    def add(self, record: Record) -> None:
-        assert self.journal is not None  # opened
-        self.journal.append(record)
-        self.records[record.number] = record
-
-    @property
-    def urls(self) -> list[str]:
-        """The endpoints that made what is here."""
-        return sorted({url for record in self.records.values() for url in record.facts["endpoints"]})
-
-    def drop(self, url: str) -> int:
-        """Forget the completions that an endpoint made, and say how many."""
-        assert self.journal is not None  # opened
-        kept = {number: one for number, one in self.records.items() if url not in one.facts["endpoints"]}
-        dropped, self.records = len(self.records) - len(kept), kept
-        self.journal.close()
-        write_journal(self.path, list(kept.values()))
-        self.journal = Journal(self.path)
-        return dropped
-
-    def commit(self, vocabulary: int) -> None:
-        assert self.journal is not None  # opened
-        rows = [self.records[number] for number in range(len(self.requests))]
-        write_shard(
-            self.directory,
-            self.name,
-            [_stored(request, row, vocabulary) for request, row in zip(self.requests, rows, strict=True)],
-        )
-        self.journal.close()
-        self.path.unlink()
-
-    def close(self) -> None:
-        if self.journal is not None:
-            self.journal.close()
 
 
 async def generate_by_servers(
@@ -128,10 +75,12 @@ class _Run:
         logged: LoggedAnswers | None,
     ) -> None:
         self._served, self._settings, self._out, self._track, self._progress = served, settings, out, track, progress
-        self._logged, self._logged_counts = logged, LoggedCounts()
-        self._open: dict[str, _Shard] = {}
+        self._logged, self._recorded = logged, 0
+        self._test = SampleTest(served.vocabulary)
+        self._open: dict[str, OpenShard] = {}
         self._commits: set[asyncio.Task[None]] = set()
         self._error: Exception | None = None
+        self._shards: list[OpenShard] = []
 
     @property
     def received(self) -> int:
@@ -140,9 +89,11 @@ class _Run:
 
     async def all_of(self, shards: Sequence[tuple[str, Sequence[CompletionRequest]]]) -> None:
         tasks: list[asyncio.Task[None]] = []
+        self._shards = open_shards(shards, self._out)
         try:
-            await self._resume(shards)
-            work = self._missing(shards)
+            self._test_stored()
+            await self._resume()
+            work = self._missing()
             tasks = [asyncio.create_task(self._worker(work)) for _ in range(self._served.target.pool.capacity)]
             await asyncio.gather(*tasks)
             await asyncio.gather(*self._commits)
@@ -159,12 +110,22 @@ class _Run:
             for shard in self._open.values():
                 shard.close()
 
-    async def _resume(self, shards: Sequence[tuple[str, Sequence[CompletionRequest]]]) -> None:
+    def _test_stored(self) -> None:
+        """Add the shards that are stored to the test: those of earlier turns, then those of this one."""
+        known = {name: SampleEvidence.of_facts(facts) for name, facts in shard_facts(self._out).items()}
+        here = {shard.name for shard in self._shards}
+        earlier = sum((one for name, one in known.items() if name not in here), start=SampleEvidence())
+        self._test.found = replace(earlier, firsts=())
+        for shard in self._shards:
+            if shard.name in known:
+                self._test.add(shard.first, known[shard.name], len(shard.requests))
+
+    async def _resume(self) -> None:
         """Open the shards that an earlier run has begun, and drop what was not made by the target's weights."""
-        for name, requests in shards:
-            if shard_exists(self._out, name) or not _Shard(name, requests, self._out).path.exists():
+        for shard in self._shards:
+            if shard_exists(self._out, shard.name) or not shard.path.exists():
                 continue
-            shard = self._opened(name, requests)
+            self._open_shard(shard)
             for url in shard.urls:
                 if why := await self._suspicion(shard, url):
                     dropped = shard.drop(url)
@@ -172,17 +133,20 @@ class _Run:
                         f"{url}: {dropped} completions that it made in an earlier run {why}; they are asked for again"
                     )
 
-    def _opened(self, name: str, requests: Sequence[CompletionRequest]) -> _Shard:
-        shard = self._open[name] = _Shard(name, list(requests), self._out)
+    def _open_shard(self, shard: OpenShard) -> None:
+        self._open[shard.name] = shard
         shard.open()
-        return shard
 
-    def _missing(self, shards: Sequence[tuple[str, Sequence[CompletionRequest]]]) -> Iterator[tuple[_Shard, int]]:
+    def _missing(self) -> Iterator[tuple[OpenShard, int]]:
         """The completions to ask for, in order. A shard is opened when its first completion is due."""
-        for name, requests in shards:
-            if shard_exists(self._out, name):
+        for shard in self._shards:
+            requests = shard.requests
+            if shard_exists(self._out, shard.name):
                 continue
-            shard = self._open.get(name) or self._opened(name, requests)
+            if shard.name not in self._open:
+                self._open_shard(shard)
+            for record in shard.records.values():
+                self._test.add(shard.first + record.number, SampleEvidence.of_facts(record.facts))
             self._track.advance(len(shard.records) * self._settings.max_new_tokens)
             missing = [number for number in range(len(requests)) if number not in shard.records]
             if not missing:
@@ -190,7 +154,7 @@ class _Run:
             for number in missing:
                 yield shard, number
 
-    async def _worker(self, work: Iterator[tuple[_Shard, int]]) -> None:
+    async def _worker(self, work: Iterator[tuple[OpenShard, int]]) -> None:
         """Ask for one completion after another. After an error no new one is begun; those in flight are finished and kept."""
         for shard, number in work:
             try:
@@ -200,50 +164,59 @@ class _Run:
             if self._error is not None:
                 return
 
-    async def _one(self, shard: _Shard, number: int) -> None:
+    async def _one(self, shard: OpenShard, number: int) -> None:
         item = shard.requests[number]
         logged = None
         if self._logged is not None:
             logged = self._logged.get(item.prompt.id, item.sampling, item.number)
-        try:
-            found = await complete(self._served, item, self._settings, logged)
-            self._logged_counts.used += logged is not None
-        except NotOfTarget:
-            self._logged_counts.not_of_target += 1
-            self._logged_counts.check()
-            logged = None
-            found = await complete(self._served, item, self._settings)
+        found, is_recorded, tested = await self._completion(item, logged)
         facts = {
-            "recorded": logged is not None,
+            "is_recorded": is_recorded,
             "endpoints": found.endpoints,
             "length": found.length,
             "stopped": found.stopped,
-            "surprises": found.surprise,
+            **tested.facts(),
         }
         shard.add(Record(number, facts, {**found.arrays, _ANSWERED: found.answered_N}))
+        self._test.add(shard.first + number, tested)
+        self._recorded += is_recorded
         pool = self._served.target.pool
-        recorded = f"{self._logged_counts.used:,} recorded answers, " if self._logged is not None else ""
+        recorded = f"{self._recorded:,} recorded answers, " if self._logged is not None else ""
         note = f"{recorded}{pool.budget.spent:,} tokens paid, {pool.working} of {len(pool.endpoints)} endpoints"
         self._track.advance(self._settings.max_new_tokens, note)
         if len(shard.records) == len(shard.requests):
             self._commit_later(shard)
 
-    def _commit_later(self, shard: _Shard) -> None:
+    async def _completion(
+        self, item: CompletionRequest, logged: LoggedCompletion | None
+    ) -> tuple[ReceivedCompletion, bool, SampleEvidence]:
+        """A completion, whether its tokens are the recorded ones, and what they are evidence for. The target answers again where
+        it cannot have chosen the recorded tokens."""
+        try:
+            found = await complete(self._served, item, self._settings, logged)
+            return found, logged is not None, found.tested
+        except NotOfTarget as error:
+            assert logged is not None  # it has the impossible token
+            by_rounding = error.by_rounding
+        found = await complete(self._served, item, self._settings)
+        impossible = SampleEvidence() if by_rounding else SampleEvidence(recorded=of_answer(False, logged.exact))
+        return found, False, impossible + found.tested
+
+    def _commit_later(self, shard: OpenShard) -> None:
         task = asyncio.create_task(self._commit(shard))
         self._commits.add(task)
         task.add_done_callback(self._commits.discard)
 
-    async def _commit(self, shard: _Shard) -> None:
+    async def _commit(self, shard: OpenShard) -> None:
         """Write the shard, once every endpoint that took part has shown that it still serves the same weights."""
         try:
             await asyncio.gather(*(self._require_target(shard, url) for url in shard.urls))
-            _require_samples(list(shard.records.values()))
             shard.commit(self._served.vocabulary)
             del self._open[shard.name]
         except Exception as error:  # also a full disk: no shard is left out unnoticed
             self._error = self._error or error
 
-    async def _require_target(self, shard: _Shard, url: str) -> None:
+    async def _require_target(self, shard: OpenShard, url: str) -> None:
         """OtherWeights unless what the endpoint has made for the shard is of the target."""
 
         async def require(endpoint: Endpoint) -> None:
@@ -256,7 +229,7 @@ class _Run:
                 f"{url} has failed, and the last completions that it made {why}; run again to continue", url
             )
 
-    async def _suspicion(self, shard: _Shard, url: str) -> str:
+    async def _suspicion(self, shard: OpenShard, url: str) -> str:
         """Empty if the last completions that an endpoint made for the shard have the log p that the endpoints give them now."""
         served = self._served
         if not served.abilities.trusted:
@@ -269,7 +242,7 @@ class _Run:
                     shard.requests[record.number],
                     record.arrays["tokens"],
                     record.arrays[_ANSWERED],
-                    record.facts["recorded"],
+                    record.facts["is_recorded"],
                 )
                 for record in last
             )
@@ -280,35 +253,12 @@ class _Run:
             return "cannot be checked, because too few likeliest tokens are listed; raise generate.server.logprobs"
         difference = float(known_N.mean())
         exact = all(
-            record.facts["recorded"] or _is_exact(served, shard.requests[record.number].sampling) for record in last
+            record.facts["is_recorded"] or _is_exact(served, shard.requests[record.number].sampling) for record in last
         )
         same = is_rounding(difference, served.identity.dtype) if exact else difference < _APPROXIMATE
         return "" if same else f"are not of the target's weights: their log p differs by {difference:.2g} on average"
 
 
-def _require_samples(records: Sequence[Record]) -> None:
-    for recorded in (False, True):
-        chosen = [
-            one for one in records if one.facts.get("surprises") is not None and one.facts["recorded"] is recorded
-        ]
-        require_samples([Surprise(*record.facts["surprises"]) for record in chosen], recorded)
-
-
 def _is_exact(served: Served, sampling: Sampling) -> bool:
     """Whether log p that came with a completion can be compared with that of a scoring to the last digit."""
     return sampling.greedy or sampling.unchanged or served.abilities.mode == "raw"
-
-
-def _stored(item: CompletionRequest, record: Record, vocabulary: int) -> StoredCompletion:
-    return StoredCompletion(
-        id=item.prompt.id,
-        text_id=item.prompt.text_id,
-        split=item.prompt.split,
-        domain=item.prompt.domain,
-        sampling=item.sampling,
-        prompt=np.array(item.prompt.tokens, dtype=np.int32),
-        length=int(record.facts["length"]),
-        stopped=bool(record.facts["stopped"]),
-        vocabulary=vocabulary,
-        **{name: record.arrays[name] for name in _ARRAYS},
-    )

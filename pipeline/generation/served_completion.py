@@ -15,10 +15,11 @@ from pipeline.errors import UnderstudyError, UsageError
 from pipeline.generation.completion_plan import CompletionRequest
 from pipeline.generation.cut_offs import sampled_log_p
 from pipeline.generation.distributions import pack, sparsify
+from pipeline.generation.evidence import CUT_OFF, NO_EVIDENCE, ROUNDING, TEXT, FirstToken, of_answer, of_tokens
 from pipeline.generation.generate import GenerationSettings, seed_of
 from pipeline.generation.logged import LoggedCompletion, NotOfTarget
-from pipeline.generation.served_log_p import SAMPLED_FROM, Answers
-from pipeline.generation.surprise import Surprise, surprise
+from pipeline.generation.sample_test import SampleEvidence
+from pipeline.generation.served_log_p import NEAR_TIE, SAMPLED_FROM, Answers, SampledFrom
 from pipeline.servers.abilities import Abilities, Passes, passes, passes_of_recorded
 from pipeline.servers.answers import Generated, LikeliestTokens, Scored
 from pipeline.servers.api import GenerateRequest, ScoreRequest
@@ -26,8 +27,6 @@ from pipeline.servers.endpoint import Endpoint
 from pipeline.servers.identity import Identity
 from pipeline.servers.target import ServedTarget
 from pipeline.speculation.settings import Sampling
-
-_NEAR_TIE = 0.25  # nats; two batches in bfloat16 differ by less
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class ReceivedCompletion:
     endpoints: list[str]
     length: int  # without the lookahead
     stopped: bool
-    surprise: Surprise | None  # see `surprise.py`; None where the distribution as sampled from is not listed
+    tested: SampleEvidence  # whether its tokens are samples
     answered_N: NDArray[np.float32]  # log p as the endpoints that made the tokens gave it
     arrays: dict[str, NDArray[Any]]  # tokens, log_p, entries, certain, rest_log_p
 
@@ -70,12 +69,11 @@ async def complete(
     found = await requests.completion() if logged is None else _recorded(logged)
     answers = await requests.answers([found, *await requests.lookahead(found)], recorded=logged is not None)
     sampled = SAMPLED_FROM[way.log_p](answers, item.sampling)
-    listed = sampled.listed
     return ReceivedCompletion(
         endpoints=sorted(requests.endpoints),
         length=len(found.tokens_N),
         stopped=found.stopped,
-        surprise=None if listed is None else surprise(answers.tokens_N, listed.ids_NK, listed.log_p_NK),
+        tested=_tested(found.tokens_N, sampled, way, logged),
         answered_N=answers.answered_N,
         arrays={
             "tokens": answers.tokens_N,
@@ -83,6 +81,23 @@ async def complete(
             **_sparse(served, settings, answers.likeliest, seed_of(settings, item)),
         },
     )
+
+
+def _tested(
+    tokens_N: NDArray[np.int32], sampled: SampledFrom, way: Passes, logged: LoggedCompletion | None
+) -> SampleEvidence:
+    """Of a completion without its lookahead, where the distributions as sampled from are listed. The lookahead is no part of an
+    answer, and llama.cpp samples it without the end of sequence."""
+    exact = logged is None or logged.exact
+    found = NO_EVIDENCE
+    if sampled.listed is not None:
+        listed = sampled.listed[: len(tokens_N)]
+        tolerance = CUT_OFF if way.log_p == "cut_off" else ROUNDING if exact else TEXT
+        found = of_tokens(tokens_N, listed.ids_NK, listed.log_p_NK, tolerance)
+    if logged is None:
+        return SampleEvidence(generated=found)
+    firsts = () if sampled.listed is None else (FirstToken(int(tokens_N[0]), float(sampled.log_p_N[0])),)
+    return SampleEvidence(recorded=of_answer(True, exact, found), firsts=firsts)
 
 
 class _Requests:
@@ -199,7 +214,7 @@ def _require_possible(tokens_N: NDArray[np.int32], scored: Scored, sampling: Sam
     """NotOfTarget if a recorded token is not the likeliest one, or nearly so, at temperature 0. `scored` begins with these
     tokens."""
     count = len(tokens_N)
-    if sampling.greedy and (scored.log_p_N[:count] < scored.likeliest.log_p_NK[:count, 0] - _NEAR_TIE).any():
+    if sampling.greedy and (scored.log_p_N[:count] < scored.likeliest.log_p_NK[:count, 0] - NEAR_TIE).any():
         raise NotOfTarget
 
 

@@ -2,8 +2,8 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,8 @@ from pipeline.corpus.rows import parse_row
 from pipeline.errors import UnderstudyError
 from pipeline.generation.completion_plan import plan_completions
 from pipeline.generation.completion_store import StoredCompletion, read_completions
-from pipeline.generation.logged import LoggedAnswers, LoggedCounts
+from pipeline.generation.logged import LoggedAnswers
+from pipeline.generation.sample_test import stored_test
 from pipeline.generation.served import generate_by_servers
 from pipeline.generation.served_completion import Served
 from pipeline.planning.log_columns import LogColumns
@@ -31,7 +32,7 @@ from pipeline.servers.limits import BudgetSpent
 from pipeline.speculation.settings import GREEDY, Sampling
 from tests.fakes import quiet
 from tests.served import NEW, QUICK, config_of, generate, identity_of, settings_of, some_prompts
-from tests.standin_server import EOS, VOCABULARY, StandIn, running
+from tests.standin_server import EOS, VOCABULARY, StandIn, log_p_of, running
 
 SOURCE = PromptSource(path="log.jsonl", use_answers=True)
 ASKED = {"role": "user", "content": "How do I sort a list?"}
@@ -271,6 +272,7 @@ def _rescored(
     answers: dict[str, StoredAnswer],
     place: Path,
     sampling: Sampling,
+    shard: int = 64,
     **settings: Any,
 ) -> list[StoredCompletion]:
     """Continues what is there."""
@@ -283,7 +285,7 @@ def _rescored(
             served = Served(target, abilities, identity, config.logprobs, VOCABULARY, [EOS])
             requests = plan_completions(prompts, sampling)
             await generate_by_servers(
-                served, requests, settings_of(sampling, shard=64), place / "out", quiet(), 1, logged
+                served, requests, settings_of(sampling, shard=shard), place / "out", quiet(), 1, logged
             )
 
     (place / "out").mkdir(exist_ok=True)
@@ -368,13 +370,40 @@ def test_filters_do_not_matter_at_temperature_0(tmp_path: Path) -> None:
     assert logged.get(prompt.id, GREEDY) is not None
 
 
-@pytest.mark.parametrize(
-    ("used", "other", "refused"), [(20, 11, False), (24, 8, True), (80, 20, False), (79, 21, True)]
-)
-def test_more_than_a_fifth_of_other_answers_is_a_log_of_another_target(used: int, other: int, refused: bool) -> None:
-    """Of at least 32."""
-    with pytest.raises(UnderstudyError) if refused else nullcontext():
-        LoggedCounts(used, other).check()
+def test_evidence_is_pooled_over_shards_and_runs(tmp_path: Path) -> None:
+    """A log of other weights, in shards of 8 answers and with an interruption: no shard alone is enough evidence, together they
+    are, and a run that goes on is refused by what is stored before it asks for anything."""
+    prompts = some_prompts(400)
+    with running(StandIn(scale=0.92)) as before:
+        old = _as_log(generate(config_of(before), prompts, tmp_path / "a", Sampling(), shard=400))
+    with running(StandIn()) as server:
+        with pytest.raises(BudgetSpent):
+            _rescored(server, prompts, old, tmp_path, Sampling(), shard=8, token_budget=600)
+        stored = len(list(read_completions(tmp_path / "out")))
+        for _ in range(2):
+            with pytest.raises(UnderstudyError, match="recorded answers") as caught:
+                _rescored(server, prompts, old, tmp_path, Sampling(), shard=8)
+    refused = int(re.search(r"after (\d+) of them", str(caught.value))[1])  # type: ignore[index]
+    assert 16 < stored < refused < 400
+    assert refused - 16 < len(list(read_completions(tmp_path / "out"))) <= refused
+
+
+def test_a_token_at_the_edge_of_the_cut_offs_is_no_evidence(tmp_path: Path) -> None:
+    """Rounding may have put it on the other side: the target answers again, and the log is not suspected."""
+    sampling, prompts = Sampling(0.7, top_k=10), some_prompts(60)
+    with running(StandIn()) as server:
+        first = generate(config_of(server), prompts, tmp_path / "a", sampling)
+        log = _as_log(first)
+        for item in first:
+            order = np.argsort(-log_p_of(item.prompt.tolist()), kind="stable")
+            gap = np.diff(log_p_of(item.prompt.tolist())[order])[9]
+            if gap > -0.2:
+                log[item.id] = StoredAnswer((int(order[10]),), cut=True)
+        changed = sum(log[item.id].tokens[0] != item.tokens[0] for item in first)
+        again = _rescored(server, prompts, log, tmp_path, sampling)
+    assert 10 < changed
+    assert 60 == len(again)
+    assert 0 == stored_test(tmp_path / "out").recorded.impossible
 
 
 @pytest.mark.parametrize("mode", [{"processed": True}, {"scaled": True}, {}])

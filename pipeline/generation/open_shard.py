@@ -1,0 +1,95 @@
+"""A shard of completions that is not finished: its journal, and what becomes of it. Asks nothing."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from pathlib import Path
+
+import numpy as np
+
+from pipeline.generation.completion_plan import CompletionRequest
+from pipeline.generation.completion_store import StoredCompletion, write_shard
+from pipeline.generation.journal import Journal, Record, read_journal, write_journal
+from pipeline.generation.sample_test import SampleEvidence
+
+_ARRAYS = ("tokens", "log_p", "entries", "certain", "rest_log_p")
+
+
+@dataclass
+class OpenShard:
+    """A shard that is not finished."""
+
+    name: str
+    requests: Sequence[CompletionRequest]
+    directory: Path
+    first: int  # place of its first completion in the order of all requests
+    records: dict[int, Record] = field(default_factory=dict)  # in the order they came in
+    journal: Journal | None = None
+
+    @property
+    def path(self) -> Path:
+        return self.directory / f"{self.name}.journal"
+
+    def open(self) -> None:
+        """Read what an earlier run has received."""
+        self.requests = list(self.requests)
+        self.records = {record.number: record for record in read_journal(self.path)}
+        self.journal = Journal(self.path)
+
+    def add(self, record: Record) -> None:
+        assert self.journal is not None  # opened
+        self.journal.append(record)
+        self.records[record.number] = record
+
+    @property
+    def urls(self) -> list[str]:
+        """The endpoints that made what is here."""
+        return sorted({url for record in self.records.values() for url in record.facts["endpoints"]})
+
+    def drop(self, url: str) -> int:
+        """Forget the completions that an endpoint made, and say how many."""
+        assert self.journal is not None  # opened
+        kept = {number: one for number, one in self.records.items() if url not in one.facts["endpoints"]}
+        dropped, self.records = len(self.records) - len(kept), kept
+        self.journal.close()
+        write_journal(self.path, list(kept.values()))
+        self.journal = Journal(self.path)
+        return dropped
+
+    def commit(self, vocabulary: int) -> None:
+        assert self.journal is not None  # opened
+        rows = [self.records[number] for number in range(len(self.requests))]
+        write_shard(
+            self.directory,
+            self.name,
+            [_stored(request, row, vocabulary) for request, row in zip(self.requests, rows, strict=True)],
+            sum((SampleEvidence.of_facts(row.facts) for row in rows), start=SampleEvidence()).facts(),
+        )
+        self.journal.close()
+        self.path.unlink()
+        self.requests, self.records = (), {}
+
+    def close(self) -> None:
+        if self.journal is not None:
+            self.journal.close()
+
+
+def open_shards(shards: Sequence[tuple[str, Sequence[CompletionRequest]]], out: Path) -> list[OpenShard]:
+    """The shards of `requests` by name, which are not opened yet; those that are stored among them."""
+    firsts = accumulate((len(requests) for _, requests in shards), initial=0)
+    return [OpenShard(name, requests, out, first) for (name, requests), first in zip(shards, firsts, strict=False)]
+
+
+def _stored(item: CompletionRequest, record: Record, vocabulary: int) -> StoredCompletion:
+    return StoredCompletion(
+        id=item.prompt.id,
+        text_id=item.prompt.text_id,
+        split=item.prompt.split,
+        domain=item.prompt.domain,
+        sampling=item.sampling,
+        prompt=np.array(item.prompt.tokens, dtype=np.int32),
+        length=int(record.facts["length"]),
+        stopped=bool(record.facts["stopped"]),
+        vocabulary=vocabulary,
+        **{name: record.arrays[name] for name in _ARRAYS},
+    )

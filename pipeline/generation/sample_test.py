@@ -1,0 +1,153 @@
+"""Tests, after each completion, that those of a run are samples of the target. Pools them over shards and over interrupted runs.
+
+Completions arrive in an order that depends on their lengths. They are pooled in the order of the requests, which does not: the
+error rate of `evidence.py` holds for any number of looks at completions in an order that was fixed before.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import UnderstudyError
+from pipeline.generation.completion_files import shard_facts
+from pipeline.generation.evidence import (
+    FALSE_ALARM,
+    NO_EVIDENCE,
+    Evidence,
+    FirstToken,
+    FirstTokens,
+    findable_share,
+    power,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleEvidence:
+    """Evidence about completions, by where their tokens come from."""
+
+    recorded: Evidence = NO_EVIDENCE  # a log
+    generated: Evidence = NO_EVIDENCE  # the servers
+    firsts: tuple[FirstToken, ...] = ()  # of the recorded answers, in their order
+
+    def __add__(self, other: "SampleEvidence") -> "SampleEvidence":
+        return SampleEvidence(
+            recorded=self.recorded + other.recorded,
+            generated=self.generated + other.generated,
+            firsts=self.firsts + other.firsts,
+        )
+
+    def facts(self) -> dict[str, str]:
+        """As it is stored with a completion or a shard."""
+        found = {"recorded": self.recorded, "generated": self.generated}
+        texts = {name: one.to_json() for name, one in found.items() if one.completions}
+        return texts | ({"firsts": json.dumps(self.firsts)} if self.firsts else {})
+
+    @classmethod
+    def of_facts(cls, facts: Mapping[str, Any]) -> "SampleEvidence":
+        """The reverse of `facts`, which may have others beside it."""
+        found = {name: Evidence.from_json(facts[name]) for name in ("recorded", "generated") if name in facts}
+        return cls(**found, firsts=tuple(FirstToken(*one) for one in json.loads(facts.get("firsts", "[]"))))
+
+
+def stored_test(directory: Path, shards: str = "") -> SampleEvidence:
+    """Of all completions stored in `directory`, or those of shards whose names begin with `shards`."""
+    found = [SampleEvidence.of_facts(facts) for facts in shard_facts(directory, shards).values()]
+    return sum(found, start=SampleEvidence())
+
+
+@dataclass
+class SampleTest:
+    """Completions by their place in the order of the requests. `vocabulary`: tokens that an answer can begin with."""
+
+    vocabulary: int
+    found: SampleEvidence = field(default_factory=SampleEvidence)  # of all places before `_next`
+    _next: int = 0
+    _waiting: dict[int, tuple[int, SampleEvidence]] = field(default_factory=dict)  # with how many places they take
+    _firsts: FirstTokens = field(default_factory=FirstTokens)
+
+    def add(self, place: int, tested: SampleEvidence, places: int = 1) -> None:
+        """Of the completions at `place` and the `places` - 1 after it. A completion that was received twice counts once.
+
+        UnderstudyError if the completions up to here are no samples.
+        """
+        if place >= self._next:
+            self._waiting.setdefault(place, (places, tested))
+        while self._next in self._waiting:
+            count, one = self._waiting.pop(self._next)
+            self.found, self._next = self.found + replace(one, firsts=()), self._next + count
+            for first in one.firsts:
+                self.found += SampleEvidence(recorded=self._firsts.evidence(first, self.vocabulary))
+            _require_samples(self.found)
+
+
+def _require_samples(found: SampleEvidence) -> None:
+    if found.recorded.refuted:
+        raise UnderstudyError(_not_recorded(found.recorded))
+    if found.generated.refuted:
+        raise UnderstudyError(
+            f"the completions are not samples of the log-probabilities that came with them: {_why(found.generated)}; does the "
+            "server's sampler work (vLLM issue 55005: "
+            "not while speculating on a CPU), and do its log-probabilities belong to `sampling`?"
+        )
+
+
+def _not_recorded(found: Evidence) -> str:
+    remedy = "shorten the window (corpus.sources.N.since), or set use_answers to false"
+    if found.strongest.mixed:
+        return (
+            f"the recorded answers do not begin like samples of the target at `sampling`: {_why(found)}; they belong to other "
+            f"prompts: check how the log was joined, {remedy}"
+        )
+    if not found.strongest.power:
+        return (
+            f"{found.impossible:,} of {found.completions:,} recorded answers have tokens that the target does not choose at "
+            f"`sampling`; the log is of other weights, settings or another chat template: {remedy}"
+        )
+    if found.strongest.opening is not None:
+        return (
+            f"the recorded answers do not begin like samples of the target at `sampling`: {_why(found)}; they belong to other "
+            "prompts, the chat template is another one, or many answers were left out, such as tool calls: check the log, "
+            f"{remedy}"
+        )
+    return (
+        f"the recorded answers are not samples of the target at `sampling`: {_why(found)}; the log is of other weights, "
+        f"settings or another chat template, or its answers belong to other prompts: {remedy}"
+    )
+
+
+def _why(found: Evidence) -> str:
+    return (
+        f"after {found.completions:,} of them, {found.strongest.text}; samples give such evidence once in "
+        f"{1 / FALSE_ALARM:,.0f} times"
+    )
+
+
+def passed(found: Evidence) -> str:
+    """What a test that recorded answers have passed can find, in words; empty without answers."""
+    if not found.completions:
+        return ""
+    length = found.tokens / max(found.completions - found.impossible, 1)
+    answers = f"{found.completions:,} answers of {length:,.0f} tokens"
+    chance = f"refuses one right log in {1 / FALSE_ALARM:,.0f}"
+    if (finds := power(found)) is None:
+        share = findable_share(found)
+        return f"{found.completions:,} answers pass a test that {chance} and finds {share:.1%} of other answers"
+    return (
+        f"{answers} pass a test that {chance} and finds mean log p that differs by {finds.shift:.2g} nats per token: a KL "
+        f"divergence of {finds.kl_temperature:.1g} if the temperature differs, of {finds.kl_noise:.1g} if every logit has noise"
+    )
+
+
+def figures(found: Evidence) -> dict[str, float]:
+    """The same as figures of the artifact."""
+    if not found.completions:
+        return {}
+    if (finds := power(found)) is None:
+        return {"recorded_findable_share": findable_share(found)}
+    return {
+        "recorded_findable_shift": finds.shift,
+        "recorded_findable_kl_temperature": finds.kl_temperature,
+        "recorded_findable_kl_noise": finds.kl_noise,
+    }
