@@ -4,10 +4,11 @@ This file holds the order of the steps; the steps are in `pipeline.corpus`.
 """
 
 import shutil
+from collections import Counter
 from datetime import date
 from typing import Any
 
-from pipeline.corpus.answer_store import ANSWERS, write_answers
+from pipeline.corpus.answer_store import ANSWERS, StoredAnswers, write_answers
 from pipeline.corpus.first_pass import RowCounts, read_sources
 from pipeline.corpus.near_duplicates import Clusters, find_clusters
 from pipeline.corpus.prompt_store import PROMPTS, CorpusCounts, write_prompts
@@ -20,6 +21,7 @@ from pipeline.running.context import Outcome, StageContext
 from pipeline.running.settings import CorpusSettings
 
 REJECTS = "rejects.jsonl"
+_ASKED_FOR = ("older", "not in the sample", "beyond the limit")
 _WARN_SHARE = 0.1  # of the rows; a warning names a reason that leaves out more
 
 
@@ -47,8 +49,10 @@ def run(context: StageContext[CorpusSettings]) -> Outcome:
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     _report(context, counts, clusters, written)
-    _report_answers(context, counts, answers)
-    return Outcome(figures=_figures(counts, clusters, written), notes=_notes(counts, written))
+    stated = _count_answers(context, counts, answers)
+    return Outcome(
+        figures=_figures(counts, clusters, written), notes=_notes(counts, written) | {"stated_sampling": stated}
+    )
 
 
 def _report(
@@ -63,24 +67,40 @@ def _report(
         "near-duplicates": clusters.near_duplicates,
         "older than the window (corpus.sources.N.since)": counts.older,
         "not in the sample (corpus.sources.N.sample)": counts.not_sampled,
+        "beyond the limit (corpus.sources.N.limit)": counts.over_limit,
     } | {f"rejected ({reason})": count for reason, count in sorted(counts.reasons.items())}
     found = "".join(f", {count:,} {reason}" for reason, count in left_out.items() if count)
     progress.line(f"corpus: {sum(map(written.in_split, SPLITS)):,} prompts of {counts.rows:,} rows{found}")
+    dropped = {"later user turns (every_turn)": counts.dropped_turns, "later answers": counts.dropped_answers}
+    if any(dropped.values()):
+        parts = ", ".join(f"{count:,} {what}" for what, count in dropped.items() if count)
+        progress.line(f"corpus: messages of these chats that are not used: {parts}")
     if counts.redacted:
         replaced = ", ".join(f"{count:,} {kind}" for kind, count in counts.redacted.most_common())
         progress.line(f"corpus: replaced by `redact`: {replaced}")
     for reason, count in left_out.items():
-        if count > _WARN_SHARE * counts.rows and not reason.startswith(
-            ("older", "not in the sample")
-        ):  # these are asked for
+        if count > _WARN_SHARE * counts.rows and not reason.startswith(_ASKED_FOR):
             progress.warn(
                 f"corpus: {count:,} of {counts.rows:,} rows ({count / counts.rows:.0%}) are not used: {reason}"
             )
 
 
-def _report_answers(context: StageContext[CorpusSettings], counts: RowCounts, answers: int) -> None:
+def _count_answers(
+    context: StageContext[CorpusSettings], counts: RowCounts, answers: int
+) -> list[tuple[dict[str, float], int]]:
+    """Report the recorded answers; returns how many state which sampling settings. UsageError where none can be used."""
     if not any(source.use_answers for source in context.settings.corpus.sources):
-        return
+        return []
+    if counts.answers > answers:  # of rows whose prompt another row has
+        counts.unused_answers["of prompts that occur before"] = counts.answers - answers
+        counts.answers = answers
+    _report_answers(context, counts, answers)
+    stored = StoredAnswers(context.out)
+    found = Counter(tuple(sorted(answer.stated.items())) for answer in stored)
+    return [(dict(settings), count) for settings, count in found.most_common()]
+
+
+def _report_answers(context: StageContext[CorpusSettings], counts: RowCounts, answers: int) -> None:
     reasons = "".join(f", {count:,} {reason}" for reason, count in counts.unused_answers.most_common())
     context.progress.line(
         f"corpus: {answers:,} prompts with a recorded answer{'; not used' if reasons else ''}{reasons}"
@@ -94,6 +114,11 @@ def _report_answers(context: StageContext[CorpusSettings], counts: RowCounts, an
             f"corpus: {rendered_otherwise:,} of {unused + counts.answers:,} recorded answers have prompts that were rendered "
             "otherwise than here; set corpus.chat_template (false: prompts are plain text) and corpus.chat_template_arguments to "
             "what the deployment does, or use_answers to false"
+        )
+    if not answers:
+        raise UsageError(
+            f"corpus: no recorded answer can be used{reasons and ': not used'}{reasons}; name the column of the answers "
+            "(corpus.sources.N.answer_field), or set use_answers to false"
         )
     if unused > counts.answers:
         context.progress.warn(
@@ -110,6 +135,10 @@ def _figures(counts: RowCounts, clusters: Clusters, written: CorpusCounts) -> di
         "rejected": counts.rejected,
         "too_long": counts.too_long,
         "too_short": counts.too_short,
+        "older": counts.older,
+        "not_sampled": counts.not_sampled,
+        "over_limit": counts.over_limit,
+        "redacted": counts.redacted.total(),
         "exact_duplicates": clusters.exact_duplicates,
         "near_duplicates": clusters.near_duplicates,
         "clusters": written.clusters,

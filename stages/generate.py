@@ -121,7 +121,7 @@ def _report_answers(
     context: StageContext[GenerateSettings], prompts: Sequence[Prompt], logged: LoggedAnswers, completions: float
 ) -> tuple[dict[str, float], dict[str, Any]]:
     """Say how many recorded answers are stored, why others are not, and what the test of them can find: figures and notes."""
-    ids = [str(name) for name in PromptColumns.of(prompts).id]
+    ids = PromptColumns.of(prompts).id.astype(str).tolist()
     found = count_answers(logged, ids, read_completions(context.out, sampling=logged.sampling))
     tested = stored_test(context.out).recorded
     context.progress.line(

@@ -67,9 +67,27 @@ def parse_answer(row: Mapping[str, Any], source: PromptSource) -> LoggedAnswer:
         cut=_is_cut(reason),
         tokens=tokens,
         prompt_tokens=_ids(answer.get("prompt_token_ids")),
-        stated={name: value for name in _STATED if (value := _setting(row.get(name))) is not None},
+        stated=stated_sampling(row),
         completes=completes,
     )
+
+
+def stated_sampling(row: Mapping[str, Any]) -> dict[str, float]:
+    """The sampling settings that a row states. UnusableAnswer for values that cannot be."""
+    return {name: value for name in _STATED if (value := _setting(row.get(name))) is not None}
+
+
+def settings_text(stated: Mapping[str, float]) -> str:
+    """For messages."""
+    return ", ".join(f"{name} {value:g}" for name, value in stated.items())
+
+
+def differing(stated: Mapping[str, float], sampling: Any) -> str:
+    """The settings with which a request of a log was sampled, where they are not `sampling`, which has them as attributes; empty
+    where they are. At temperature 0 the filters have no effect."""
+    names = ("temperature",) if sampling.temperature == 0 else _STATED
+    other = {name: stated[name] for name in names if name in stated and stated[name] != getattr(sampling, name)}
+    return f"sampled with {settings_text(other)}" if other else ""
 
 
 def _setting(value: Any) -> float | None:

@@ -48,6 +48,7 @@ class RowCounts:
     dropped_answers: int = 0
     older: int = 0  # than the window of the source; not in `rows`
     not_sampled: int = 0  # not in `rows`
+    over_limit: int = 0  # not in `rows`
     answers: int = 0  # recorded ones that are used
     reasons: Counter[str] = field(default_factory=Counter)
     redacted: Counter[str] = field(default_factory=Counter)
@@ -153,6 +154,7 @@ class _SourcePass:
         for batch in self._batches(track):
             self._add_batch(batch)
         self.counts.older, self.counts.not_sampled = self.traffic.older, self.traffic.not_sampled
+        self.counts.over_limit = self.reader.over_limit
         self.counts.redacted = self.traffic.redacted
 
     def check(self) -> None:

@@ -45,6 +45,7 @@ class SourceReader:
         self._found = find_files(self.path, source.format, f"{option or key + '.path:'} {self.path}")
         first = self._found.files[0]
         self._is_array = self._found.format == "json" and text_files.is_array(first)
+        self.over_limit = 0  # rows that `limit` leaves out; known after `total`
         self._whole: str | None = None  # the column of rows that are no objects
         self.columns = self._columns(source, _remedy(key, option))
         self.source = self.columns.source
@@ -90,7 +91,9 @@ class SourceReader:
     def total(self) -> int:
         """Number of rows for the progress bar. For lines the number of newlines, so blank lines count too."""
         rows = sum(self._count(file) for file in self._found.files)
-        return min(rows, self.source.limit) if self.source.limit else rows
+        read = min(rows, self.source.limit) if self.source.limit else rows
+        self.over_limit = rows - read
+        return read
 
     def __iter__(self) -> Iterator[Row]:
         """At most `limit` rows, in file order."""

@@ -29,6 +29,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.store.json_text import parse_json
+
 FALSE_ALARM = 1e-4
 """The most probable false alarm: a right log is ever refused with at most this probability."""
 
@@ -135,7 +137,7 @@ class Evidence:
     @classmethod
     def from_json(cls, text: str | bytes) -> "Evidence":
         """The reverse of `to_json`."""
-        found = json.loads(text)
+        found = parse_json(text)
         return cls(
             log_e_C=np.array(found.pop("log_e"), dtype=np.float64),
             moments=np.array(found.pop("moments"), dtype=np.float64),

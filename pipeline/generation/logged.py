@@ -1,14 +1,14 @@
 """Recorded answers of the deployment as completions of the target: which are used, and the tokens of each. Torch-free."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.corpus.answer_store import StoredAnswer, StoredAnswers
-from pipeline.corpus.answers import UnusableAnswer
+from pipeline.corpus.answers import UnusableAnswer, differing
 from pipeline.errors import UsageError
 from pipeline.generation.completion_store import StoredCompletion, canonical
 from pipeline.speculation.settings import Sampling
@@ -136,11 +136,3 @@ def count_answers(
 
 def _listed(reasons: Counter[str]) -> str:
     return ",".join(f" {count:,} {reason}" for reason, count in reasons.most_common())
-
-
-def differing(stated: Mapping[str, float], sampling: Sampling) -> str:
-    """The settings with which a request of a log was sampled, where they are not `sampling`; empty where they are. At temperature
-    0 the filters have no effect."""
-    names = ("temperature",) if sampling.greedy else tuple(stated)
-    other = [f"{name} {stated[name]:g}" for name in names if name in stated and stated[name] != getattr(sampling, name)]
-    return f"sampled with {', '.join(other)}" if other else ""

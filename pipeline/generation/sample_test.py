@@ -21,6 +21,7 @@ from pipeline.generation.evidence import (
     findable_share,
     power,
 )
+from pipeline.store.json_text import parse_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +49,7 @@ class SampleEvidence:
     def of_facts(cls, facts: Mapping[str, Any]) -> "SampleEvidence":
         """The reverse of `facts`, which may have others beside it."""
         found = {name: Evidence.from_json(facts[name]) for name in ("recorded", "generated") if name in facts}
-        return cls(**found, firsts=tuple(FirstToken(*one) for one in json.loads(facts.get("firsts", "[]"))))
+        return cls(**found, firsts=tuple(FirstToken(*one) for one in parse_json(facts.get("firsts", "[]"))))
 
 
 def stored_test(directory: Path, shards: str = "") -> SampleEvidence:

@@ -1,17 +1,19 @@
 """What a file of prompts shows of the deployment whose log it is: recorded answers, times, and how prompts are rendered."""
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.config.corpus import PromptSource
-from pipeline.corpus.answers import LoggedAnswer, UnusableAnswer, parse_answer
+from pipeline.corpus.answers import LoggedAnswer, UnusableAnswer, parse_answer, settings_text, stated_sampling
 from pipeline.corpus.rendering import Renderer, Tokenizer
 from pipeline.corpus.rows import BadRow, ParsedPrompt
 from pipeline.corpus.traffic import timestamp
 
 _ANSWERS = ("answer", "response", "completion", "output")
+_SHOWN = 4  # settings in a comment
 _EXAMPLES = 64  # plain prompts with an answer, by which the rendering is told
 _TIMES = ("created", "created_at", "timestamp", "time", "date")
 
@@ -23,6 +25,7 @@ class LogColumns:
     messages_field: str = "messages"
     answers: Counter[str] = field(default_factory=Counter)
     times: Counter[str] = field(default_factory=Counter)
+    stated: Counter[tuple[tuple[str, float], ...]] = field(default_factory=Counter)  # rows by their sampling settings
     _examples: list[tuple[ParsedPrompt, LoggedAnswer]] = field(default_factory=list)
 
     def add(self, row: Mapping[str, Any], prompt: ParsedPrompt) -> None:
@@ -31,6 +34,8 @@ class LogColumns:
         self.answers.update(found.keys())
         if prompt.plain and len(self._examples) < _EXAMPLES:
             self._examples += [(prompt, answer) for answer in list(found.values())[:1]]
+        with contextlib.suppress(UnusableAnswer):  # values that cannot be
+            self.stated[tuple(stated_sampling(row).items())] += 1
         self.times.update(column for column in _TIMES if timestamp(row.get(column)) is not None)
 
     def _answer(self, row: Mapping[str, Any], column: str) -> LoggedAnswer | None:
@@ -40,6 +45,23 @@ class LogColumns:
             return parse_answer(row, PromptSource(path="log", answer_field=column, messages_field=self.messages_field))
         except UnusableAnswer:
             return None
+
+    @property
+    def sampling(self) -> dict[str, float]:
+        """The settings that most rows with settings state; empty where none does."""
+        stated = [(count, settings) for settings, count in self.stated.items() if settings]
+        return dict(max(stated)[1]) if stated else {}
+
+    def sampling_lines(self) -> Iterator[str]:
+        """Comments on where `sampling` comes from, and on rows that disagree."""
+        rows = self.stated[tuple(self.sampling.items())]
+        yield f"# {rows:,} rows of the log state {settings_text(self.sampling)}."
+        others = Counter({settings: count for settings, count in self.stated.items() if settings})
+        del others[tuple(self.sampling.items())]
+        if others:
+            shown = "; ".join(f"{settings_text(dict(one))} ({count:,})" for one, count in others.most_common(_SHOWN))
+            more = "; ..." if len(others) > _SHOWN else ""
+            yield f"# {others.total():,} rows state other settings: {shown}{more}. Their recorded answers are not used."
 
     def has_template(self, tokenizer: Tokenizer) -> bool | None:
         """Whether the deployment applies the chat template of the target's `tokenizer` to prompts that are plain text; None where

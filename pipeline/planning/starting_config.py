@@ -23,6 +23,7 @@ from pipeline.models.generation_config import sampling_defaults
 from pipeline.models.loading import load_tokenizer
 from pipeline.models.shape import measure_weights
 from pipeline.models.tokenizers import check_same_family
+from pipeline.planning.log_columns import LogColumns
 from pipeline.planning.named_inputs import (
     Model,
     Prompts,
@@ -117,7 +118,7 @@ def _lines(target: Model, draft: Model, prompts: Prompts) -> Iterator[str]:
     if target.url is not None:
         yield from _server(target)
     yield ""
-    yield from _sampling(target)
+    yield from _sampling(target, prompts.log)
     yield ""
     yield from _training(prompts, draft)
     yield ""
@@ -211,8 +212,9 @@ def _lengths(target: Model, draft: Model, prompts: Prompts) -> Iterator[str]:
     yield f"  max_new_tokens: {new}  # prompt + completion + {lookahead} tokens of lookahead fit the context"
 
 
-def _sampling(target: Model) -> Iterator[str]:
-    """The settings in the target's generation config, because servers use them, else temperature 1."""
+def _sampling(target: Model, log: LogColumns) -> Iterator[str]:
+    """The settings that the rows of a log state. What they leave open is from the target's generation config, because
+    servers use it; else temperature 1."""
     saved = _server_defaults(target)
     found = {key: value for key, value in saved.items() if key in SamplingConfig.model_fields}
     try:
@@ -220,7 +222,13 @@ def _sampling(target: Model) -> Iterator[str]:
     except ValidationError:  # values that an engine would refuse too
         found, settings = {}, SamplingConfig().model_dump()
     yield "# The settings of your deployment. Figures and decisions are valid for these settings."
-    yield f"sampling:{'  # from the generation_config.json of the target' if found else ''}"
+    if stated := log.sampling:
+        yield from log.sampling_lines()
+        try:
+            settings = SamplingConfig.model_validate(settings | stated).model_dump()
+        except ValidationError:  # values that an engine would refuse too
+            yield "# These settings are out of range, and not used here."
+    yield f"sampling:{'  # from the generation_config.json of the target' if found and not stated else ''}"
     for key, value in settings.items():
         yield f"  {key}: {_text(value)}"
     if "repetition_penalty" in saved:

@@ -78,6 +78,13 @@ def test_generation_by_a_server(smoke: Smoke, place: Place, server: StandIn, mon
     assert (2, True) == (without.code, "the environment variable GATEWAY is not set" in without.complaint)
 
 
+def _unused(place: Place, run: str, stage: str = "corpus") -> tuple[int, dict[str, int]]:
+    manifest = json.loads((place.artifact(stage, run) / "manifest.json").read_text())
+    reasons = manifest["notes"]["unused_answers"]
+    assert stage == "corpus" or sum(reasons.values()) == manifest["figures"]["unused_answers"]
+    return sum(reasons.values()), reasons
+
+
 def test_a_log_of_the_deployment(smoke: Smoke, place: Place, server: StandIn) -> None:
     """Recorded answers with their token ids are scored, not generated again, and a log of another target is refused. A row with
     an e-mail address is redacted, so the target answers it."""
@@ -114,6 +121,22 @@ def test_a_log_of_the_deployment(smoke: Smoke, place: Place, server: StandIn) ->
     assert kept[0] == kept[1]
     manifest = json.loads((place.artifact("generate", "second") / "manifest.json").read_text())
     assert len(rows) - 1 == manifest["figures"]["recorded_answers"]
+    assert (1, {"redacted": 1}) == _unused(place, "second")
+    log.write_text("".join(json.dumps(one | {"temperature": 0.7}) + "\n" for one in rows))
+    asked = len(server.requests)
+    otherwise = place.understudy("run", config, "--until", "generate")
+    assert (2, True) == (otherwise.code, "recorded answers can be used: " in otherwise.complaint)
+    assert "were sampled with temperature 0.7, and `sampling` is temperature 1" in otherwise.complaint
+    assert len(server.requests) - asked <= 4  # what finds out which target it is
+    some = [one | ({"temperature": 0.7} if place < 5 else {}) for place, one in enumerate(rows)]
+    log.write_text("".join(json.dumps(one) + "\n" for one in some))
+    partly = place.understudy("run", config, "--until", "generate", "--run", "third")
+    assert (0, True) == (partly.code, "not used: 4 sampled with temperature 0.7" in partly.err), partly.err
+    assert (4, {"sampled with temperature 0.7": 4}) == _unused(place, "third", "generate")
+    assert "pass a test that refuses one right log in 10,000" in partly.err
+    log.write_text("".join(json.dumps({"prompt": one["prompt"]}) + "\n" for one in rows))
+    without = place.understudy("run", config, "--until", "generate")
+    assert (2, True) == (without.code, "no recorded answer can be used: not used, " in without.complaint)
     choice = {"text": "x", "prompt_token_ids": [1, 2]}
     log.write_text("".join(json.dumps(one | {"response": {"choices": [choice]}}) + "\n" for one in rows))
     otherwise = place.understudy("run", config, "--until", "generate")

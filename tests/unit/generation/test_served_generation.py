@@ -278,13 +278,13 @@ def test_a_shard_that_cannot_be_written_is_not_forgotten(tmp_path: Path, monkeyp
     """A full disk while a shard is stored ends the run, even if the disk is free again a moment later."""
     failed: list[str] = []
 
-    def write(directory: Path, name: str, rows: Any) -> None:
+    def write(directory: Path, name: str, rows: Any, facts: Any) -> None:
         if not failed:
             failed.append(name)
             raise OSError(28, "No space left on device")
-        write_shard(directory, name, rows)
+        write_shard(directory, name, rows, facts)
 
-    monkeypatch.setattr("pipeline.generation.served.write_shard", write)
+    monkeypatch.setattr("pipeline.generation.open_shard.write_shard", write)
     with running(StandIn()) as server, pytest.raises(OSError, match="No space left"):
         generate(config_of(server), some_prompts(40), tmp_path / "out")
 

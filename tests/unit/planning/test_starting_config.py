@@ -64,6 +64,23 @@ def test_a_local_pair(tmp_path: Path) -> None:
     assert "add prompts" not in text
 
 
+def test_sampling_is_that_of_the_log(tmp_path: Path) -> None:
+    """Of most of its rows, before that of the generation config; rows that disagree are named."""
+    target = _model(tmp_path / "target")
+    (target / "generation_config.json").write_text(json.dumps({"temperature": 0.6, "top_k": 20}))
+    rows: list[dict[str, Any]] = [{"prompt": f"a {n}", "temperature": 0.7, "top_p": 0.9} for n in range(3)]
+    rows += [{"prompt": "b", "temperature": 1}, {"prompt": "c"}, {"prompt": "d", "temperature": float("nan")}]
+    text = starting_config(str(target), SMALLER, _prompts(tmp_path / "prompts.jsonl", rows))
+    found = _loaded(tmp_path, text).sampling
+    assert (0.7, 0.9, 20) == (found.temperature, found.top_p, found.top_k)
+    assert "# 3 rows of the log state temperature 0.7, top_p 0.9." in text
+    assert "# 1 rows state other settings: temperature 1 (1). Their recorded answers are not used." in text
+    rows = [{"prompt": "b", "temperature": 50.0}]
+    text = starting_config(str(target), SMALLER, _prompts(tmp_path / "prompts.jsonl", rows))
+    assert 0.6 == _loaded(tmp_path, text).sampling.temperature
+    assert "out of range" in text
+
+
 def test_sampling_is_that_of_the_targets_generation_config(tmp_path: Path) -> None:
     """As a server uses it, which ignores `do_sample`."""
     target = _model(tmp_path / "target")

@@ -164,7 +164,11 @@ IDENTITY = Identity(
 )
 DECISION = _json(asdict(make_decision()))
 COMPLETIONS = MANIFEST_CONTENT | {
-    "stage": "generate", "inputs": {"target": "t"}, "notes": {"domains": {"code": {"train": 5, "dev": 1, "examination": 40}}},
+    "stage": "generate", "inputs": {"target": "t"},
+    "notes": {
+        "domains": {"code": {"train": 5, "dev": 1, "examination": 40}},
+        "stated_sampling": [[{"temperature": 1.0}, 46], [{"temperature": 0.7, "top_k": 0.0}, 2]],
+    },
     "settings": {"dtype": "float32", "sampling": {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}},
     "created": "2026-01-01T00:00:00Z", "environment": {"git": "a"}, "peak_memory": {"process": 5}, "decision": None,
 }  # fmt: skip
@@ -236,7 +240,7 @@ KINDS: tuple[Kind, ...] = (
         name="manifest", file=f"store/artifacts/generate-k/{MANIFEST}", valid=COMPLETIONS, read=_read_artifact, prepare=_artifact,
         covers=(
             "pipeline/store/artifacts:_MANIFEST", "pipeline/examination/on_completions:_MADE_BY",
-            "pipeline/running/after_stage:DOMAINS",
+            "pipeline/running/after_stage:DOMAINS", "pipeline/running/after_stage:STATED",
         ),
     ),
     Kind(

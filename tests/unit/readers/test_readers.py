@@ -50,6 +50,9 @@ NOT_LISTED = {
     ),
     "Arrow files of an artifact: the manifest has their SHA-256, which is compared before a stage reads them": (
         "pipeline/corpus/answer_store:StoredAnswers",
+        "pipeline/corpus/answer_store:_answer",
+        "pipeline/generation/evidence:Evidence",  # in the metadata of a shard, or a journal's records, which have checksums
+        "pipeline/generation/sample_test:SampleEvidence",
         "pipeline/corpus/prompt_store:StoredPrompts",
         "pipeline/corpus/prompt_store:_prompts",
         "pipeline/examination/token_acceptance:read_token_acceptance",

@@ -85,6 +85,23 @@ def test_stage_writes_prompts_and_counts_them(run: Run) -> None:
     assert 1 == figures["too_short"]
 
 
+def test_rows_that_are_asked_to_be_left_out_are_counted(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """By the window, the sample, the limit, and what was redacted: in the figures and in the log."""
+    letters = str.maketrans("0123456789", "abcdefghij")
+    texts = [text.translate(letters) for text in _texts(60)]
+    rows = [{"prompt": text, "created": 1.0e9 if place < 5 else 4.0e9} for place, text in enumerate(texts)]
+    for row in rows:
+        row["prompt"] += " ask a@example.com"
+    source = {"path": "prompts0.jsonl", "since": "14d", "sample": 30, "limit": 50, "redact": True}
+    figures = run(rows, sources=[source], min_prompt_tokens=1)[0].figures
+    names = ("rows", "older", "not_sampled", "over_limit")
+    assert (30, 5, 15, 10) == tuple(figures[name] for name in names)
+    assert 30 == figures["redacted"]
+    said = capsys.readouterr().err
+    for part in ("5 older than the window", "15 not in the sample", "10 beyond the limit (corpus.sources.N.limit)"):
+        assert part in said
+
+
 def test_prompts_are_read_back(run: Run) -> None:
     """A prompt has its documented id, keeps the order of the file, and can be asked for by split."""
     import hashlib
