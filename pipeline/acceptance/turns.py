@@ -25,15 +25,15 @@ def of_turns(values: Sequence[float], confidence: float = 0.95) -> Measured:
     return Measured(middle, None, None) if best is None else Measured(middle, found[best], found[count - 1 - best])
 
 
-def speed_of_turns(ours: Sequence[float], plain: Sequence[float], confidence: float = 0.95) -> DraftSpeed:
-    """Tokens per second with a draft and without one, in the same turns: the speedup is that within each turn. Not measurable
-    where its bounds are too far apart to say anything, or where there are too few turns for bounds."""
+def speed_of_turns(ours: Sequence[float], plain: Sequence[float], gamma: int, confidence: float = 0.95) -> DraftSpeed:
+    """Tokens per second with up to `gamma` draft tokens and without, in the same turns: the speedup is that within each turn. Not
+    measurable where its bounds are too far apart to say anything, or where there are too few turns for bounds."""
     rate = of_turns(ours, confidence)
     speedup = of_turns([one / other for one, other in zip(ours, plain, strict=True)], confidence)
     if speedup.low is None or speedup.high is None:
         reason = f"{len(ours)} turns are too few for an interval; take {LEAST_TURNS}"
-        return DraftSpeed(tokens_per_second=rate, speedup=None, not_measurable=reason)
+        return DraftSpeed(gamma=gamma, tokens_per_second=rate, speedup=None, not_measurable=reason)
     if speedup.high > _MOST_SPREAD * speedup.low:
         reason = f"it was {speedup.low:.2f} in one turn and {speedup.high:.2f} in another; is something else running?"
-        return DraftSpeed(tokens_per_second=rate, speedup=None, not_measurable=reason)
-    return DraftSpeed(tokens_per_second=rate, speedup=speedup)
+        return DraftSpeed(gamma=gamma, tokens_per_second=rate, speedup=None, not_measurable=reason)
+    return DraftSpeed(gamma=gamma, tokens_per_second=rate, speedup=speedup)

@@ -14,7 +14,9 @@ class SpeedConfig(Section):
     """The measurement of tokens per second: plain, with the champion or base draft, and with the candidate, in turns."""
 
     turns: int = Field(
-        default=9, ge=0, description="Turns of each of the three. 0: no measurement. An interval at 95% needs 6."
+        default=9,
+        ge=0,
+        description="Turns of each of the three. 0: no measurement. At 95% confidence at least 6 are needed.",
     )
     prompts: int = Field(default=4, ge=1, description="Examination prompts of a turn, one request at a time.")
     tokens: int = Field(default=64, ge=2, description="Most tokens of a completion.")

@@ -5,14 +5,14 @@ drafts are compared, and what follows from the figures, is not known here.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice, pairwise
-from math import comb
 from statistics import median
 from time import perf_counter
 from typing import Any
 
 from pipeline.acceptance.decoding_speed import DraftSpeed, Measured
+from pipeline.acceptance.turns import of_turns, speed_of_turns
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.errors import UnderstudyError
 from pipeline.examination.completion_sets import CompletionSets
@@ -25,7 +25,6 @@ from pipeline.speculation.statistics import Statistics, count
 
 LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)  # that are tried
 _TRIAL_PROMPTS = 2
-STEADY = 2.0  # the fastest turn of a side is at most this multiple of its slowest
 EQUAL_PASS = 1.5  # drafts of equal size: the time per draft token of one is at most this multiple of the other's
 
 
@@ -87,8 +86,8 @@ def measure_speeds(
 ) -> tuple[Measured, dict[str, DraftSpeed]]:
     """Tokens per second of plain decoding, and of decoding with each of `drafts`, each at its best examined draft length.
 
-    A speedup is the median over turns. It is not measurable where the turns of a side differ by more than STEADY, or where drafts
-    of equal size differ by more than EQUAL_PASS in their time per draft token: then the times say more about the machine.
+    A speedup is the median over turns, as in `speed_of_turns`. It is not measurable either where drafts of equal size differ by
+    more than EQUAL_PASS in their time per draft token: then the times say more about the machine.
     """
     plain = _Side(_decoder(target, None, 0, decodes))
     sides = {name: _Side(_at_best_length(target, draft, decodes)) for name, draft in drafts.items()}
@@ -102,19 +101,13 @@ def measure_speeds(
             side.rates.append(statistics.tokens / seconds)
             side.draft_seconds.append(statistics.seconds.draft / max(statistics.drafted, 1))
     unequal = _unequal_passes(drafts, sides)
-    found = {name: _speed(side, plain, unequal, decodes.confidence) for name, side in sides.items()}
-    return measured(plain.rates, decodes.confidence), found
-
-
-def measured(values: Sequence[float], confidence: float) -> Measured:
-    """The median of `values` with a distribution-free interval: the k-th smallest and largest value, for the largest k whose
-    coverage 1 - 2 P(Binomial(n, 1/2) < k) is at least `confidence` (David & Nagaraja, Order Statistics, 7.1). Without bounds
-    where there are too few values; at 95% that is below 6."""
-    ordered, n = sorted(values), len(values)
-    tails = [sum(comb(n, index) for index in range(k)) / 2**n for k in range(1, n // 2 + 1)]
-    k = sum(1 - 2 * tail >= confidence for tail in tails)
-    low, high = (ordered[k - 1], ordered[n - k]) if k else (None, None)
-    return Measured(median(ordered), low, high)
+    found = {
+        name: speed_of_turns(side.rates, plain.rates, side.decoder.length.most, decodes.confidence)
+        for name, side in sides.items()
+    }
+    if unequal is not None:
+        found = {name: replace(speed, speedup=None, not_measurable=unequal) for name, speed in found.items()}
+    return of_turns(plain.rates, decodes.confidence), found
 
 
 def _decoder(target: Any, draft: Any | None, gamma: int, decodes: Decodes) -> Decoder:
@@ -164,24 +157,3 @@ def _unequal_passes(drafts: Mapping[str, TimedDraft], sides: Mapping[str, _Side]
                 f"{1000 * second:.2f} ms with the {other}"
             )
     return None
-
-
-def _speed(side: _Side, plain: _Side, unequal: str | None, confidence: float) -> DraftSpeed:
-    unsteady = next((text for one in (plain, side) if (text := _unsteady(one))), None)
-    why = unequal or unsteady
-    ratios = [own / base for own, base in zip(side.rates, plain.rates, strict=True)]
-    return DraftSpeed(
-        gamma=side.decoder.length.most,
-        tokens_per_second=measured(side.rates, confidence),
-        speedup=None if why else measured(ratios, confidence),
-        not_measurable=why,
-    )
-
-
-def _unsteady(side: _Side) -> str | None:
-    slowest, fastest = min(side.rates), max(side.rates)
-    if fastest <= STEADY * slowest:
-        return None
-    gamma = side.decoder.length.most
-    what = f"decoding with {gamma} draft tokens" if gamma else "plain decoding"
-    return f"the machine was busy: turns of {what} ranged from {slowest:,.0f} to {fastest:,.0f} tokens per second"

@@ -89,11 +89,13 @@ class OneDecode:
         if self.request.limit < _LEAST_TOKENS:
             reason = f"a completion of {self.request.limit} tokens is too short; raise --max-new-tokens"
             return Compared(
-                DraftSpeed(tokens_per_second=of_turns(ours), speedup=None, not_measurable=reason),
+                DraftSpeed(
+                    gamma=self.settings.gamma, tokens_per_second=of_turns(ours), speedup=None, not_measurable=reason
+                ),
                 of_turns(plain),
                 turns,
             )
-        return Compared(speed_of_turns(ours, plain), of_turns(plain), turns)
+        return Compared(speed_of_turns(ours, plain, self.settings.gamma), of_turns(plain), turns)
 
     def too_short(self) -> str | None:
         """Why the fallback could not have changed anything; None if it could."""

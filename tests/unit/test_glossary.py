@@ -12,6 +12,7 @@ import pipeline.report
 from pipeline.acceptance.decoding_speed import DraftSpeed, Measured
 from pipeline.acceptance.figures import AcceptanceTally
 from pipeline.examination.one_decode import Compared
+from pipeline.judgement.schema import TrainingStep
 from pipeline.registry.run_content import decision_points, training_points
 from pipeline.report.card import card
 from pipeline.report.decode import statistics_rows
@@ -67,7 +68,7 @@ def test_every_row_of_the_statistics_is_in_the_glossary() -> None:
     """What `decode` prints, with and without the target alone."""
     completion = Completion(tokens=[1, 2], drafted=[2], accepted=[1])
     rates = Measured(1.0, 1.0, 1.0)
-    compared = Compared(DraftSpeed(tokens_per_second=rates, speedup=rates), rates, 6)
+    compared = Compared(DraftSpeed(gamma=3, tokens_per_second=rates, speedup=rates), rates, 6)
     rows = statistics_rows(count([completion]), {}, count([completion]), compared)
     assert [] == unexplained([name for name, *_ in rows])
 
@@ -85,7 +86,15 @@ def test_every_line_of_the_cards_tables_is_in_the_glossary() -> None:
 def test_every_figure_of_a_profile_is_in_the_glossary() -> None:
     """Those of acceptance.json, and the metrics in MLflow."""
     assert [] == unexplained(list(_figures()))
-    assert [] == unexplained([name for name, *_ in (*decision_points(make_decision()), *training_points(TRAINING))])
+    assert [] == unexplained(
+        [
+            name
+            for name, *_ in (
+                *decision_points(make_decision()),
+                *training_points([TrainingStep(**row) for row in TRAINING]),
+            )
+        ]
+    )
 
 
 def _figures() -> dict[str, object]:

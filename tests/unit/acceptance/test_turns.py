@@ -39,7 +39,7 @@ def test_no_turns_are_an_error() -> None:
 def test_the_speedup_is_that_within_each_turn() -> None:
     """A machine that is twice as slow in half of the turns leaves the speedup as it is, and widens the rate."""
     plain = [100.0, 50.0, 100.0, 50.0, 100.0, 50.0]
-    found = speed_of_turns([1.2 * one for one in plain], plain)
+    found = speed_of_turns([1.2 * one for one in plain], plain, 3)
     assert found.speedup is not None
     assert pytest.approx((1.2, 1.2, 1.2)) == (found.speedup.median, found.speedup.low, found.speedup.high)
     assert (60.0, 120.0) == (found.tokens_per_second.low, found.tokens_per_second.high)
@@ -57,5 +57,5 @@ def test_the_speedup_is_that_within_each_turn() -> None:
 )
 def test_what_cannot_be_measured_is_said(ours: list[float], reason: str) -> None:
     """A figure that another call would contradict is worse than none."""
-    found = speed_of_turns(ours, [100.0] * len(ours))
+    found = speed_of_turns(ours, [100.0] * len(ours), 3)
     assert (None, reason) == (found.speedup, found.not_measurable)

@@ -1,4 +1,4 @@
-"""Tokens per second in interleaved turns: the interval, the draft length, and what is not measurable."""
+"""Tokens per second in interleaved turns: the draft length, and what is not measurable."""
 
 import random
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pipeline.examination import decoding_speed
-from pipeline.examination.decoding_speed import Decodes, TimedDraft, measure_speeds, measured
+from pipeline.examination.decoding_speed import Decodes, TimedDraft, measure_speeds
 from pipeline.speculation.batch import Request, Seconds
 from pipeline.speculation.draft_length import DraftLength, Fixed
 from pipeline.speculation.settings import GREEDY
@@ -62,36 +62,6 @@ def drafts(**sizes: int) -> dict[str, TimedDraft]:
     return {name: TimedDraft(name, size, OMEGA) for name, size in sizes.items()}
 
 
-@pytest.mark.parametrize(
-    ("values", "low", "high"),
-    [
-        ([3.0, 1.0, 2.0], None, None),
-        ([1.0, 2.0, 3.0, 4.0, 5.0], None, None),
-        ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 1.0, 6.0),
-        ([float(n) for n in range(1, 10)], 2.0, 8.0),
-    ],
-)
-def test_the_interval_needs_six_turns(values: list[float], low: float | None, high: float | None) -> None:
-    """At 95%: 1 - 2 / 2^6 = 97% for six, and 1 - 2 * 10 / 2^9 = 96% without the outermost of nine."""
-    found = measured(values, 0.95)
-
-    assert (found.low, found.high) == (low, high)
-
-
-def test_the_interval_covers_the_median() -> None:
-    """2,000 samples of nine skewed values: their median lies inside in 96.1% of them; a share below 94.5% has a chance of 2 in
-    10,000 (binomial)."""
-    numbers = random.Random(3)
-    inside = 0
-    for _ in range(2_000):
-        found = measured([numbers.expovariate(0.6931471805599453) for _ in range(9)], 0.95)
-        assert found.low is not None
-        assert found.high is not None
-        inside += found.low <= 1.0 <= found.high
-
-    assert inside >= 0.945 * 2_000
-
-
 def test_a_draft_is_timed_at_its_best_length(machine: dict[str, Any]) -> None:
     """Omega / (1 + 0.1 gamma) is largest at 3: 2.5 / 1.3. A draft of twice the cost is best at 2."""
     machine["slow"] = {"dear": 2.0}
@@ -129,19 +99,11 @@ def test_drafts_of_one_size_that_differ_are_not_measurable(machine: dict[str, An
 
 
 def test_a_busy_machine_is_not_measurable(machine: dict[str, Any]) -> None:
-    """Turns that differ by more than a factor of two."""
+    """One side or the other is held up for three times as long."""
     numbers = random.Random(1)
     machine["noise"] = lambda: numbers.choice([1.0, 3.0])
 
     _, found = measure_speeds(None, drafts(only=1), decodes())
 
     assert found["only"].speedup is None
-    assert str(found["only"].not_measurable).startswith("the machine was busy: turns of plain decoding ranged from")
-
-
-def test_few_turns_have_no_interval(machine: dict[str, Any]) -> None:
-    """Three turns give a speedup without bounds."""
-    _, found = measure_speeds(None, drafts(only=1), decodes(turns=3))
-
-    assert found["only"].speedup is not None
-    assert found["only"].speedup.low is None
+    assert str(found["only"].not_measurable).endswith("is something else running?")

@@ -71,7 +71,7 @@ def test_the_figures_are_of_the_tokens_as_they_are_coloured(capsys: pytest.Captu
 def test_a_speedup_is_one_of_turns(second: float, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
     """With its interval, or the reason why there is none."""
     completion = Completion(tokens=[1, 2], length=2, drafted=[1], accepted=[1])
-    compared = Compared(speed_of_turns([120.0, second, *[120.0] * 4], [100.0] * 6), of_turns([100.0] * 6), 6)
+    compared = Compared(speed_of_turns([120.0, second, *[120.0] * 4], [100.0] * 6, 3), of_turns([100.0] * 6), 6)
     print_statistics(completion, {}, completion, compared)
     printed = capsys.readouterr().out
 

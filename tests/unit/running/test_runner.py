@@ -131,7 +131,9 @@ def test_a_run_builds_every_job_once_and_says_so(world: _World) -> None:
     assert ("finished", "promote") == (stored.state, stored.decision["verdict"])  # type: ignore[index]
 
 
-@pytest.mark.parametrize(("then", "now"), [("2020-01-01T00:00:00Z", utc_now()), (utc_now(), "2020-01-01T00:00:00Z")])
+@pytest.mark.parametrize(
+    ("then", "now"), [("2020-01-01T00:00:00Z", utc_now()), (utc_now(), "2020-01-01T00:00:00Z")], ids=["old", "new"]
+)
 def test_a_decision_is_not_found_again_once_completions_are_of_another_age(world: _World, then: str, now: str) -> None:
     """A refusal that rests on `max_examination_days` ends with the old completions, and a pass ends when they have become old."""
     asked = ("gate.max_examination_days=30",)
