@@ -22,15 +22,9 @@ from pipeline.latency.costs.columns import (
     told,
     unread,
 )
-from pipeline.latency.costs.row import (
-    Row,
-    batch,
-    counts_own_token,
-    decoding_share,
-    requests_per_place,
-    step_seconds,
-    tokens_per_step,
-)
+from pipeline.latency.costs.in_batch import batch, decoding_share, requests_per_place
+from pipeline.latency.costs.row import Row, counts_own_token, tokens_per_step
+from pipeline.latency.costs.step_time import step_seconds
 from pipeline.latency.costs.tables import is_table, read_rows
 
 MOST_GAMMA, MOST_REQUESTS = 128, 100_000
@@ -131,7 +125,7 @@ def _measurement(row: Row, share: float, own: bool) -> tuple[Measurement, list[s
     """The measurement of a row, and what its user must know about how it was read."""
     gamma = int(row.values.get("gamma", 0.0))
     length, notes = tokens_per_step(row, gamma, own)
-    step, of_step = step_seconds(row, length)
+    step, of_step = step_seconds(row, length, share)
     found = batch(row, step / length, length, share)
     _check_requests(row.where, found.requests)
     return Measurement(

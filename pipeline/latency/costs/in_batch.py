@@ -1,0 +1,149 @@
+"""How many requests were in the batch of a row of measurements, and the mean time per token where the row has a median. Pure.
+
+By Little's law throughput times time per token is the number of requests that decode, and the share of the concurrency that does
+not is TTFT / latency.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pipeline.latency.costs.columns import UNCLEAR, ambiguous, missing_concurrency
+from pipeline.latency.costs.row import Row, derived_token_seconds, ratio
+
+_SEVERAL, _ONE = 4.0, 1.3  # concurrency with which a throughput of all requests tells of more than one decoding request
+_LIGHT = 2.0  # concurrency at which no request waits for a place
+_FULL = 0.7  # decoding requests / concurrency below which some requests of the concurrency did not run
+_MOSTLY = 0.8  # mean requests / concurrency: below it a rate is in another unit, or the batch was rarely full
+_SKEWED = 1.5  # mean / median time per token up to which both can be of the same steps
+_VERY_SKEWED = 2.0  # the same where TTFT tells that no request waited
+_EXPLAINED = 0.5  # TTFT / latency, as a share of the requests that do not decode, from which they waited for a place
+_USUAL_TOKENS = 128.0  # output length for that comparison where it is unknown
+
+
+def decoding_share(rows: Sequence[Row]) -> float:
+    """The largest share of the concurrency that decodes at any load, by Little's law: throughput times TPOT. 0 if the throughput
+    is not in tokens per second of all requests: a column `throughput` may be in requests per second, and any may be of one
+    request, which decodes one at every load."""
+    rows = [row for row in rows if "throughput" in row.values]
+    clear = any(row.columns.get("throughput") not in UNCLEAR for row in rows)
+    known = [
+        (row.values["concurrency"], row.values["throughput"] * seconds)
+        for row in rows
+        if "concurrency" in row.values and (seconds := derived_token_seconds(row.values)) is not None
+    ]
+    if not known:
+        return float(clear)
+    if clear and min(concurrency for concurrency, _ in known) > _LIGHT:
+        return 1.0  # no load tells which share prefills take
+    if max(concurrency for concurrency, _ in known) >= _SEVERAL and all(decoding < _ONE for _, decoding in known):
+        return 0.0
+    share = min(1.0, max(decoding / concurrency for concurrency, decoding in known))
+    return share if clear or share >= _FULL else 0.0
+
+
+def mean_step(row: Row, step: float, length: float, share: float) -> tuple[float, list[str]]:
+    """Seconds of a step, where `step` is the median time per token times `length` tokens per step: requests / throughput is the
+    mean time per token. `share`: the `decoding_share` of the table. The median stays where the throughput is of another kind,
+    and where requests waited for an unknown part of their time."""
+    values, median = row.values, "the time per token is a median"
+    off = [f"{median}, so the steps with drafts may be off; a mean is better (mean_tpot_ms)"] if length > 1 else []
+    requests = "running" if "running" in values else "concurrency"
+    known = values.get(requests, 0) > 0 and values.get("throughput", 0) > 0
+    if not known or (requests == "concurrency" and not share):
+        return step, off
+    closed = requests == "concurrency"
+    decoding = values["throughput"] * step / length
+    few = closed and decoding < _FULL * share * values["concurrency"]
+    why = waited(row, step / length) if few else None
+    if why and "tokens" not in values:
+        return step, off
+    each = derived_token_seconds({name: one for name, one in values.items() if name not in ("tpot", "latency")})
+    if each is None or each <= 0 or ratio(each * length, step) > (_VERY_SKEWED if why is False else _SKEWED):
+        return step, off
+    return each * length, [f"the step was taken from {requests} and throughput, because {median}"]
+
+
+def waited(row: Row, token_seconds: float) -> bool | None:
+    """Whether TTFT is long enough for requests that waited for a place in the batch: at least half of what the requests that do
+    not decode need. None if it is unknown."""
+    values = row.values
+    ttft, concurrency = values.get("ttft"), values.get("concurrency", 0.0)
+    if ttft is None or not concurrency > 0:
+        return None
+    decoding = values.get("throughput", 0.0) * token_seconds
+    latency = values.get("latency", ttft + token_seconds * max(0.0, values.get("tokens", _USUAL_TOKENS) - 1))
+    return ttft / latency >= _EXPLAINED * (1 - decoding / concurrency)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Requests that are served together, and what their user must know about this number."""
+
+    requests: float  # of a closed loop: its concurrency
+    in_batch: float | None = None  # the mean number in the batch, where it is known to be smaller
+    notes: tuple[str, ...] = ()
+
+
+def batch(row: Row, token_seconds: float, length: float, share: float) -> Batch:
+    """`length`: tokens per step; `share`: the `decoding_share` of the table. By Little's law throughput times TPOT requests
+    decode at a time; where that is a far smaller share of the concurrency than at another load, it is the batch. For an open
+    loop it is rate times latency, plus the request itself (a Poisson arrival sees the mean)."""
+    values = row.values
+    if "running" in values:
+        return Batch(values["running"], notes=_other_batch(values))
+    decoding, concurrency = values.get("throughput", 0.0) * token_seconds, values.get("concurrency")
+    rate = values.get("served_rate", values.get("rate"))
+    if rate is not None and "latency" in values and ("rate" in values or concurrency is None):
+        return Batch(min(1 + rate * values["latency"], concurrency or math.inf))
+    if concurrency is not None:
+        if concurrency > 1 and 0 < decoding < _FULL * share * concurrency:
+            return Batch(decoding, notes=(_few(waited(row, token_seconds)),))
+        return Batch(concurrency, _mean_of_closed_loop(values, concurrency, length))
+    if share and decoding > 0 and not ambiguous(row.given):
+        return Batch(decoding, notes=("the number of requests in the batch is throughput times time per token",))
+    raise missing_concurrency(row.given, row.where)
+
+
+def _few(waited: bool | None) -> str:
+    """Why the batch is smaller than the concurrency, as far as TTFT tells."""
+    said = "throughput times time per token is far below the concurrency"
+    if waited is None:
+        return (
+            f"{said}, so the server was full and the other requests waited, or too few requests were sent; that number was used "
+            "(a column `ttft` tells which)"
+        )
+    if waited:
+        return f"{said} and TTFT is long, so the server was full and the other requests waited; that number was used"
+    return (
+        f"{said}, and TTFT is too short for requests that waited: fewer requests ran than the concurrency says, as with too few "
+        "prompts; that number was used"
+    )
+
+
+def _mean_of_closed_loop(values: Mapping[str, float], concurrency: float, length: float) -> float | None:
+    """Mean number of requests in the batch; None if it is not known to differ from the concurrency. A test begins and ends with
+    an empty batch: by Little's law completed requests per second times latency are present. A request that follows another one
+    waits for the running step: 1 of the steps that it is present for, which are that one, the step with its prefill, and those of
+    its further tokens."""
+    if concurrency <= 1:
+        return None
+    present = values.get("served_rate", 0.0) * values.get("latency", 0.0)
+    if not _MOSTLY * concurrency <= present < concurrency:
+        present = concurrency
+    if "tokens" in values:
+        present = max(1.0, present * (1 - 1 / (max(0.0, values["tokens"] - 1) / length + 2)))
+    return present if present < concurrency else None
+
+
+def _other_batch(values: Mapping[str, float]) -> tuple[str, ...]:
+    if _MOSTLY <= values["running"] / values.get("concurrency", values["running"]) <= 1:
+        return ()
+    return ("the number of running requests is far from the concurrency; the running ones were used",)
+
+
+def requests_per_place(values: Mapping[str, float]) -> float | None:
+    """Requests that each place of the batch served in a closed loop; None if unknown."""
+    if "completed" not in values or "concurrency" not in values:
+        return None
+    return max(1.0, values["completed"] / values["concurrency"])
