@@ -1,7 +1,7 @@
 """The draft length that the engine is started with, or the schedule by batch size for the load that the run states."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pipeline.errors import UsageError
@@ -51,8 +51,15 @@ def choose_lengths(subject: Subject, schedules: bool, given: int | None = None) 
     cap = config.gate.load.max_batch
     workload = workload.up_to(min(costs.max_gamma, workload.max_gamma))
     steps_GN = costs.steps(cap, round(workload.context), workload.max_gamma)
-    lengths_N = make_schedule([DraftOption(subject.variant, workload.rounds_G, steps_GN)]).lengths_N.tolist()
-    return _from_schedule(lengths_N, plain, schedules)
+    lengths_N = make_schedule(
+        [DraftOption(subject.variant, workload.rounds_G, steps_GN, costs.accuracy)]
+    ).lengths_N.tolist()
+    found = _from_schedule(lengths_N, plain, schedules)
+    if not costs.accuracy.fitted:
+        return found
+    return replace(
+        found, notes=(*found.notes, f"draft lengths by gate.profile.{subject.variant}: {costs.accuracy.said}")
+    )
 
 
 def _from_schedule(lengths_N: Sequence[int], plain: int, schedules: bool) -> DraftLengths:

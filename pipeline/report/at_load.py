@@ -18,4 +18,6 @@ def plot_at_load(load: StatedLoad, workload: Workload, variant: str, out: Path) 
     found = predict(workload, costs, chosen_lengths(workload, costs, cap, load.gamma), [])
     plot_prediction(found, load.quantiles, out / "latency.png")
     steps_GN = costs.steps(cap, round(workload.context), workload.max_gamma)
-    plot_schedule(make_schedule([DraftOption(variant, workload.rounds_G, steps_GN)]), out / "draft_lengths.png")
+    plot_schedule(
+        make_schedule([DraftOption(variant, workload.rounds_G, steps_GN, costs.accuracy)]), out / "draft_lengths.png"
+    )

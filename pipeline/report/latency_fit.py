@@ -26,6 +26,16 @@ def _model(found: FittedCosts) -> str:
     return "piecewise" + (f" with {' and '.join(extra)}" if extra else "")
 
 
+def _measured(found: FittedCosts) -> str:
+    """Draft lengths and numbers of requests."""
+    by_range: dict[tuple[int, int], list[str]] = {}
+    for gamma, ends in found.measured_requests.items():
+        by_range.setdefault(ends, []).append(str(gamma))
+    return "; ".join(
+        f"{low} to {high} requests, draft lengths {', '.join(gammas)}" for (low, high), gammas in by_range.items()
+    )
+
+
 def print_costs(
     found: FittedCosts, measurements: int, path: Path | None, notes: Sequence[str] = (), worst: Misfit | None = None
 ) -> None:
@@ -44,24 +54,24 @@ def print_costs(
         out.text(note)
     out.text(f"{measurements} measurements; linear fit: MAPE {costs.mape:.1%}, R2 {costs.r2:.4f}")
     error = found.leave_one_out
-    if error.linear and found.piecewise:
+    if error is None:
+        out.text(
+            "model used: linear; its error on left-out points is unknown, because there are fewer than 6 different points"
+        )
+    elif found.piecewise:
         out.text(
             f"model used: {_model(found)}, {error.chosen:.1%} off on left-out points (linear, whose costs are in the table: "
             f"{error.linear:.1%})"
         )
-    elif error.linear:
+    else:
         out.text(
-            f"model used: linear, {error.linear:.1%} off on left-out points; a piecewise fit predicts them clearly worse"
+            f"model used: linear, {error.linear:.1%} off on left-out points; a piecewise fit predicts them no better"
         )
     if worst is not None and abs(worst.error) > _LARGE_ERROR:
         out.text(f"check {worst.where}: its step is {worst.error:+.0%} off the fitted costs")
     if not found.plain:
         out.text("No measurement without a draft: there is no baseline for a speedup; add draft length 0")
-    lengths = ", ".join(map(str, found.gammas))
-    out.text(
-        f"measured: {found.min_requests} to {found.max_requests} requests, draft lengths {lengths}; predictions outside are "
-        "extrapolated"
-    )
+    out.text(f"measured: {_measured(found)}; predictions outside are extrapolated")
     if found.batch_share:
         low, high = min(found.batch_share.values()), max(found.batch_share.values())
         out.text(

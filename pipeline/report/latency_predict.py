@@ -15,6 +15,7 @@ from pipeline.latency.load.schedule import batch_ranges
 from pipeline.report.console import Report
 
 _UNSTABLE = "unstable"
+_ABOVE = 1.02  # capacity / largest measured throughput from which it is said (a prefill gives one of the tokens)
 _PARTS = ("queue", "admission", "prefill", "service", "batch", "busy")  # of a latency, in JSON
 
 
@@ -29,6 +30,7 @@ def _columns(quantiles: Sequence[float], simulated: bool) -> tuple[str, ...]:
         "spec. batch",
         *(f"simulated {name} s" for name in names if simulated),
         "speedup",
+        "step times off by",
     )
 
 
@@ -56,12 +58,14 @@ def print_prediction(
                 *_cells(point.speculative, quantiles),
                 *(_simulated(point.simulated, quantiles) if simulated else ()),
                 speedup,
+                found.accuracy.short,
             ]
         )
     out.table(_columns(quantiles, simulated), rows)
-    out.text(f"draft length: {_lengths(lengths_N)}")
+    out.text(f"draft length: {_lengths(lengths_N)} ({found.accuracy.said})")
     out.text(
-        f"capacity: {found.plain_limit:.4g} requests/s with plain decoding, {found.speculative_limit:.4g} with speculation"
+        f"capacity: {found.plain_limit:.4g} requests/s with plain decoding, {found.speculative_limit:.4g} with speculation "
+        f"({found.accuracy.said})"
     )
     if any(point.plain is None or point.speculative is None for point in found.points):
         out.text(f"{_UNSTABLE}: the offered load exceeds the capacity, so the queue and the latency grow without bound")
@@ -71,6 +75,19 @@ def print_prediction(
     )
     for note in notes:
         out.text(note)
+
+
+def above_measured(found: Prediction, tokens: float) -> list[str]:
+    """A capacity that nobody measured. `tokens`: mean output length."""
+    return [
+        f"note: the capacity with {what}, {limit:.4g} requests/s ({limit * tokens:,.0f} tokens/s), is above the largest "
+        f"throughput of the measurements, {measured:.4g} requests/s ({measured * tokens:,.0f} tokens/s); no measurement shows it"
+        for what, limit, measured in (
+            ("plain decoding", found.plain_limit, found.plain_measured),
+            ("speculation", found.speculative_limit, found.measured),
+        )
+        if measured is not None and limit > _ABOVE * measured
+    ]
 
 
 def _cells(found: Latency | None, quantiles: Sequence[float]) -> list[str]:
@@ -100,6 +117,7 @@ def prediction_json(found: Prediction, quantiles: Sequence[float]) -> dict[str, 
         "points": [
             {
                 "rate": point.rate,
+                "accuracy": found.accuracy.json(),
                 "plain": point.plain and parts(point.plain),
                 "speculative": point.speculative and parts(point.speculative),
                 "simulated": point.simulated
@@ -109,6 +127,9 @@ def prediction_json(found: Prediction, quantiles: Sequence[float]) -> dict[str, 
         ],
         "plain_limit": found.plain_limit,
         "speculative_limit": found.speculative_limit,
+        "plain_measured": found.plain_measured,
+        "measured": found.measured,
+        "accuracy": found.accuracy.json(),
     }
 
 
@@ -138,7 +159,12 @@ def plot_prediction(found: Prediction, quantiles: Sequence[float], path: Path) -
         for quantile, marker in zip(quantiles, cycle("s^Dv"), strict=False):
             seconds, shown = [one.quantile(quantile) for _, one in stable], f"{label}: {quantile_name(quantile)}"
             axes.plot(rates, seconds, f"{marker}--", color=colour, label=shown, alpha=0.6)
-        axes.axvline(limit, color=colour, linestyle=":", label=f"{label}: capacity {limit:.3g} requests/s")
+        axes.axvline(
+            limit,
+            color=colour,
+            linestyle=":",
+            label=f"{label}: capacity {limit:.3g} requests/s ({found.accuracy.said})",
+        )
     simulations = [(point.rate, point.simulated) for point in found.points if point.simulated]
     if simulations:
         axes.plot(

@@ -19,8 +19,9 @@ from pipeline.latency.load.schedule import (
 )
 from pipeline.report.console import Report
 
-COLUMNS = ("batch size", "draft", "draft length", "speedup", "break-even acceptance")
+COLUMNS = ("batch size", "draft", "draft length", "speedup", "break-even acceptance", "step times off by")
 _NOT_MEASURED = "*"
+_MORE_POINTS = "measure more loads and draft lengths"
 _SHOWN = (1, 4, 16, 64, 256)  # batch sizes in the plot
 
 
@@ -29,10 +30,9 @@ def print_schedule(found: Schedule, notes: Sequence[str]) -> None:
     out = Report()
     several = len(found.drafts) > 1
     rows, marked = [], False
-    unmeasured = {draft.name: draft.unmeasured for draft in found.drafts}
     for first, last in _ranges(found):
         name = found.winner_N[first] or "none"
-        guessed = int(found.lengths_N[first]) in unmeasured.get(name, ())
+        guessed = not all(found.measured_N[first : last + 1])
         marked |= guessed
         rows.append(
             [
@@ -41,6 +41,7 @@ def print_schedule(found: Schedule, notes: Sequence[str]) -> None:
                 f"{found.lengths_N[first]}{_NOT_MEASURED if guessed else ''}",
                 _span(found.speedup_N[[first, last]], "{:.2f}"),
                 _span(found.break_even_N[[first, last]], "{:.2f}"),
+                found.accuracy_N[first].short,
             ]
         )
     out.table([column for column in COLUMNS if several or column != "draft"], rows)
@@ -55,13 +56,28 @@ def print_schedule(found: Schedule, notes: Sequence[str]) -> None:
     )
     if marked:
         out.text(
-            f"{_NOT_MEASURED} this draft length was not measured: its times are interpolated; measure it before you serve it"
+            f"{_NOT_MEASURED} this draft length was not measured at all of these batch sizes: times are interpolated or "
+            "extrapolated; measure it before you serve it"
         )
     for note in notes:
         out.text(note)
     if named and not several:
         out.line(f"vllm: {json.dumps(for_vllm(found.lengths_N))}")
         out.text("for TensorRT-LLM: --engine tensorrt-llm")
+
+
+def said_of_accuracy(found: Schedule) -> list[str]:
+    """What the errors of fitted step times mean for the choice."""
+    errors = [one.left_out for one in found.accuracy_N if one.fitted]
+    if not errors:
+        return []
+    if (known := [one for one in errors if one is not None]) != errors:
+        return [f"step times off by: unknown for fits of too few points, so no draft length is certain; {_MORE_POINTS}"]
+    most = max(known)
+    return [
+        "step times off by: mean error on left-out points of `latency fit`. A draft length whose speedup is between "
+        f"{1 / (1 + most):.2f} and {1 + most:.2f} is not known to be faster or slower"
+    ]
 
 
 def _sizes(first: int, last: int) -> str:
@@ -86,10 +102,12 @@ def schedule_json(found: Schedule) -> dict[str, Any]:
         "draft": found.winner_N,
         "draft_length": found.lengths_N.tolist(),
         "speedup": found.speedup_N.tolist(),
+        "accuracy": [one.json() for one in found.accuracy_N],
         "break_even_acceptance": [float(one) if np.isfinite(one) else None for one in found.break_even_N],
         "not_measured": sorted(
             set(found.lengths_N.tolist()).intersection(*(draft.unmeasured for draft in found.drafts))
         ),
+        "measured": found.measured_N,
         "break_even_batch_size": largest_paying_batch(found.lengths_N),
         **({engine: written(found.lengths_N) for engine, written in FORMATS.items()} if len(found.drafts) == 1 else {}),
     }
@@ -111,7 +129,12 @@ def plot_schedule(found: Schedule, path: Path) -> None:
     by_length.set(xlabel="draft length", ylabel="speedup over plain decoding", title=plot_text(first.name))
     for draft in found.drafts:
         best_N = speedups(draft.rounds_G, draft.step_GN).max(0)
-        by_load.plot(np.arange(1, cap + 1), best_N, "-", label=plot_text(f"{draft.name}, best draft length"))
+        by_load.plot(
+            np.arange(1, cap + 1),
+            best_N,
+            "-",
+            label=plot_text(f"{draft.name}, best draft length ({draft.accuracy.said})"),
+        )
     by_load.set(xlabel="batch size", ylabel="speedup over plain decoding", xscale="log")
     by_load.xaxis.set_major_formatter("{x:g}")
     for axes in (by_length, by_load):

@@ -81,7 +81,7 @@ def _for_caps(jobs: list[Any]) -> dict[str, Any]:
 def _machines() -> dict[str, Any]:
     """Measured forward times, linear costs, and a target with 64 experts, 8 active per token."""
     from pipeline.latency.costs.fit import Coefficient, Experts, LinearCosts
-    from pipeline.latency.costs.fitted import FittedCosts, LeaveOneOut
+    from pipeline.latency.costs.fitted import FittedCosts
     from pipeline.latency.costs.profile import profile_from_json
 
     def costs(mixture: Experts | None, **values: float) -> FittedCosts:
@@ -92,7 +92,7 @@ def _machines() -> dict[str, Any]:
             prefill=0.02,
             max_gamma=8,
             max_requests=CAP,
-            leave_one_out=LeaveOneOut(0.0, 0.0),
+            leave_one_out=None,
         )
 
     measured = json.loads((RESULTS / "latency_sweep.json").read_text())["figure"]["profile"]

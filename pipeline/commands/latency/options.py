@@ -123,12 +123,19 @@ def notes(step_costs: "StepCosts", workload: "Workload", cap: int) -> list[str]:
         )
     if not step_costs.prefills([max(1, context)]).any() and not step_costs.first_token:
         found.append("note: prefill time is unknown, so latency leaves out TTFT")
-    if not step_costs.covers(cap, workload.max_gamma, context):
+    ranges = step_costs.measured_requests
+    for gamma, (low, high) in ranges.items():
+        if gamma <= workload.max_gamma and (low, min(high, cap)) != (min(least for least, _ in ranges.values()), cap):
+            found.append(
+                f"note: draft length {gamma} was measured at {low} to {high} requests only; its times at other batch sizes are "
+                "extrapolated"
+            )
+    if not ranges and not step_costs.covers(cap, workload.max_gamma, context):
         found.append(
             f"note: batch size {cap} with {context} tokens of context is outside the measured range; its times are extrapolated"
         )
-    if not step_costs.covers(1, 0, min(context, 1)):
-        least = next(number for number in range(1, cap + 1) if step_costs.covers(number, 0, 1) or number == cap)
+    least = min((low for low, _ in ranges.values()), default=1)
+    if least > 1:
         found.append(
             f"note: nothing was measured below batch size {least}; times there are extrapolated linearly, so measure "
             "one request at a time too"

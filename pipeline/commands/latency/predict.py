@@ -15,7 +15,7 @@ from pipeline.commands.latency.options import (
     TokensOption,
 )
 from pipeline.config.quantiles import DEFAULT_QUANTILE, LEAST_QUANTILE, MOST_QUANTILE
-from pipeline.progress import say_json
+from pipeline.progress import Progress, say_json
 
 
 def predict(
@@ -58,7 +58,7 @@ def predict(
     from pipeline.errors import UsageError
     from pipeline.latency.load.prediction import chosen_lengths
     from pipeline.latency.load.prediction import predict as predicted
-    from pipeline.report.latency_predict import plot_prediction, prediction_json, print_prediction
+    from pipeline.report.latency_predict import above_measured, plot_prediction, prediction_json, print_prediction
 
     check_plot(plot)
     rates, quantiles = _rates(request_rate), _quantiles(quantile or [DEFAULT_QUANTILE])
@@ -70,19 +70,21 @@ def predict(
     cap = default_max_num_seqs(max_num_seqs, step_costs)
     lengths_N = chosen_lengths(workload, step_costs, cap, gamma)
     found = predicted(workload, step_costs, lengths_N, rates, replicas=replicas, simulated=simulate, seed=seed)
+    told, tokens = notes(step_costs, workload, cap), float(workload.tokens_W.mean())
+    if acceptance is None and len(set(workload.tokens_W.tolist())) == 1:
+        told.append(
+            f"note: every output has {workload.tokens_W[0]} tokens; if yours vary, so does the latency: give "
+            "--output-tokens MEAN:CAP or a file of lengths"
+        )
+    if gamma is not None and not step_costs.measured(gamma):
+        told.append(f"note: draft length {gamma} was not measured; its times are interpolated")
+    told += above_measured(found, tokens)
     if as_json:
-        figures = {"draft_lengths": lengths_N.tolist(), **prediction_json(found, quantiles)}
-        say_json(figures)
+        for note in told:
+            Progress().line(note)
+        say_json({"draft_lengths": lengths_N.tolist(), **prediction_json(found, quantiles)})
     else:
-        told = notes(step_costs, workload, cap)
-        if acceptance is None and len(set(workload.tokens_W.tolist())) == 1:
-            told.append(
-                f"note: every output has {workload.tokens_W[0]} tokens; if yours vary, so does the latency: give "
-                "--output-tokens MEAN:CAP or a file of lengths"
-            )
-        if gamma is not None and not step_costs.measured(gamma):
-            told.append(f"note: draft length {gamma} was not measured; its times are interpolated")
-        print_prediction(found, quantiles, lengths_N, float(workload.tokens_W.mean()), told)
+        print_prediction(found, quantiles, lengths_N, tokens, told)
     if plot is not None:
         plot_prediction(found, quantiles, plot)
 

@@ -59,7 +59,7 @@ def schedule(
     from pipeline.commands.latency.options import check_plot, default_max_num_seqs, notes, read_costs_and_workload
     from pipeline.errors import Refused, UsageError
     from pipeline.latency.load.schedule import FORMATS, DraftOption, make_schedule, plain_spread
-    from pipeline.report.latency_schedule import plot_schedule, print_schedule, schedule_json
+    from pipeline.report.latency_schedule import plot_schedule, print_schedule, said_of_accuracy, schedule_json
 
     check_plot(plot)
     if engine is not None and len(costs) > 1:
@@ -80,7 +80,16 @@ def schedule(
     for path, (step_costs, workload) in zip(costs, pairs, strict=True):
         steps = step_costs.steps(cap, round(workload.context), workload.max_gamma)
         unmeasured = (gamma for gamma in range(workload.max_gamma + 1) if not step_costs.measured(gamma))
-        drafts.append(DraftOption(path.stem, workload.rounds_G, steps, frozenset(unmeasured)))
+        drafts.append(
+            DraftOption(
+                path.stem,
+                workload.rounds_G,
+                steps,
+                step_costs.accuracy,
+                frozenset(unmeasured),
+                step_costs.measured_requests,
+            )
+        )
         told += [note for note in notes(step_costs, workload, cap) if note not in told]
     if len({draft.name for draft in drafts}) < len(drafts):
         raise UsageError("--costs: two files have the same name, and drafts are named after their files; rename one")
@@ -90,6 +99,7 @@ def schedule(
             "its own file; compare drafts only if all were measured on the same machine"
         )
     found = make_schedule(drafts)
+    told += said_of_accuracy(found)
     if engine is not None and not found.lengths_N.any():
         raise Refused(f"speculation is not faster at any batch size up to {cap}; turn it off")
     if engine is None and not as_json:

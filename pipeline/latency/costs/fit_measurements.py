@@ -8,17 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipeline.errors import UsageError
-from pipeline.latency.costs.fit import Experts
+from pipeline.latency.costs.fit import Experts, columns
 from pipeline.latency.costs.fitted import FittedCosts, Floats, LeaveOneOut
 from pipeline.latency.costs.measurements import MOST_GAMMA, Measurement
-from pipeline.latency.costs.piecewise import Choice, Piecewise, choose_model
+from pipeline.latency.costs.piecewise import Choice, Piecewise, choose_model, left_out
 from pipeline.latency.costs.prefills import Treatment, prefills_of_others, treatments, unloaded_ttft
+from pipeline.latency.costs.repeats import point_numbers
 
 _MIN_POINTS = 6  # distinct (requests, gamma) points below which only the linear model is used
-_REPEAT = 1.08  # ratio of two numbers of requests up to which they are one point
 # Left-out error up to which a preferred treatment of prefills is kept: ratio to the least, and difference.
 _AS_GOOD, _AS_GOOD_POINTS = 1.1, 0.001
 _PLAUSIBLE = {  # attributes of a measurement with the values that a server can have
@@ -51,6 +50,11 @@ def fit_measurements(measured: Sequence[Measurement], experts: Experts | None = 
     treatment, piecewise, errors, _ = min(good, key=lambda one: (not one[0].known, one[-1] if one[0].known else 0.0))
     lengths = {} if any(one.isolated for one in measured) else _tokens_by_gamma(measured)
     known = [one.output_tokens for one in measured if one.output_tokens is not None]
+    measured_requests = {
+        gamma: (max(1, int(np.ceil(of_gamma.min()))), max(1, int(of_gamma.max())))
+        for gamma in sorted(set(gamma_R.tolist()))
+        if len(of_gamma := requests_R[gamma_R == gamma])
+    }
     return FittedCosts(
         costs=treatment.costs,
         piecewise=piecewise,
@@ -59,12 +63,13 @@ def fit_measurements(measured: Sequence[Measurement], experts: Experts | None = 
         max_requests=max(1, int(requests_R.max())),
         leave_one_out=errors,
         plain=bool((gamma_R == 0).any()),
-        min_requests=max(1, *(int(np.ceil(requests_R[gamma_R == gamma].min())) for gamma in set(gamma_R.tolist()))),
+        min_requests=max(low for low, _ in measured_requests.values()),
         tokens_by_gamma=lengths,
-        gammas=tuple(sorted({one.gamma for one in measured})),
+        measured_requests=measured_requests,
         output_tokens=float(np.mean(known)) if known else None,
         batch_share=_batch_share(measured),
         first_token=unloaded_ttft(measured) or 0.0,
+        max_throughput=_max_throughput(measured),
     )
 
 
@@ -85,6 +90,21 @@ def _tokens_by_gamma(measured: Sequence[Measurement]) -> dict[int, float]:
     for one in measured:
         found.setdefault(one.gamma, []).append(one.tokens_per_step)
     return {gamma: float(np.mean(lengths)) for gamma, lengths in sorted(found.items())}
+
+
+def _max_throughput(measured: Sequence[Measurement]) -> tuple[float, float] | None:
+    """The largest number of tokens per second, of plain decoding and of all; from the steps where the table has none. 0 for plain
+    decoding that was not measured; None for steps that were measured without requests."""
+    if any(one.isolated for one in measured):
+        return None
+
+    def largest(some: Sequence[Measurement]) -> float:
+        return max(
+            (one.throughput or (one.in_batch or one.requests) * one.tokens_per_step / one.step_seconds for one in some),
+            default=0.0,
+        )
+
+    return largest([one for one in measured if one.gamma == 0]), largest(measured)
 
 
 def _batch_share(measured: Sequence[Measurement]) -> dict[int, float]:
@@ -109,31 +129,25 @@ def _check_plausible(measured: Sequence[Measurement]) -> None:
 
 def _chosen(
     requests_R: Floats, gamma_R: Floats, treatment: Treatment, experts: Experts | None
-) -> tuple[Piecewise | None, LeaveOneOut, float]:
-    """The model of a treatment's steps, left-out errors of the steps, and the left-out error of whole steps, prefills included,
-    by which treatments are compared. With too few points the linear model and its error on what it was fitted to."""
+) -> tuple[Piecewise | None, LeaveOneOut | None, float]:
+    """The model of a treatment's steps, left-out errors of the steps (to each repeat of a left-out point), and the left-out error
+    of whole steps, prefills included, by which treatments are compared. With too few points the linear model, no left-out
+    errors, and its error on what it was fitted to."""
     seconds_R, prefills_R = treatment.seconds_R, treatment.prefill * treatment.prefills_R
-    point_R = _point_numbers(requests_R, gamma_R)
+    point_R = point_numbers(requests_R, gamma_R)
     if point_R.max() + 1 < _MIN_POINTS:
         fitted_R = treatment.costs.step_seconds(requests_R, gamma_R)
         whole = float(np.abs((fitted_R - seconds_R) / (seconds_R + prefills_R)).mean())
-        return None, LeaveOneOut(0.0, 0.0), whole
+        return None, None, whole
     requests_P, gamma_P, seconds_P, prefills_P = (
         np.bincount(point_R, one_R) / np.bincount(point_R) for one_R in (requests_R, gamma_R, seconds_R, prefills_R)
     )
     choice: Choice = choose_model(requests_P, gamma_P, seconds_P, experts)
-    linear, chosen = (float(np.abs(one_R / seconds_P - 1).mean()) for one_R in (choice.linear_R, choice.chosen_R))
+    # The linear costs are fitted to all repeats, a piecewise model to their means.
+    linear_R = left_out(columns(requests_R, gamma_R, experts), seconds_R, 0.0, point_R)
+    linear, chosen = (
+        float((np.bincount(point_R, np.abs(one_R / seconds_R - 1)) / np.bincount(point_R)).mean())
+        for one_R in (linear_R, choice.chosen_R[point_R] if choice.piecewise else linear_R)
+    )
     whole = float(np.abs((choice.chosen_R - seconds_P) / (seconds_P + prefills_P)).mean())
     return choice.piecewise, LeaveOneOut(linear, chosen), whole
-
-
-def _point_numbers(requests_R: Floats, gamma_R: Floats) -> NDArray[np.int64]:
-    """The number of each measurement's point. Measurements of one draft length at nearly the same number of requests are repeats
-    of one point: each would otherwise tell the others when it is left out."""
-    order_R = np.lexsort((requests_R, gamma_R))
-    point_R, first, number = np.zeros(len(order_R), dtype=np.int64), order_R[0], 0
-    for one in order_R:
-        if gamma_R[one] != gamma_R[first] or requests_R[one] > _REPEAT * requests_R[first]:
-            first, number = one, number + 1
-        point_R[one] = number
-    return point_R

@@ -8,20 +8,21 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pipeline.errors import UsageError
+from pipeline.latency.costs.accuracy import StepAccuracy
 from pipeline.latency.costs.fit import Coefficient, Experts, LinearCosts
 from pipeline.latency.costs.measurements import MOST_GAMMA, MOST_REQUESTS
 from pipeline.latency.costs.piecewise import Piecewise, Terms
 
 Floats = NDArray[np.float64]
 
-KIND, SCHEMA = "fitted costs", 3
+KIND, SCHEMA = "fitted costs", 4
 _MOST_TERMS = 200  # in a file
 _CHECKED = 50  # numbers of requests at which the step times of a file are looked at
 
 
 @dataclass(frozen=True)
 class LeaveOneOut:
-    """Left-out error of both models: mean absolute relative error, as a share; 0 with too few points."""
+    """Left-out error of both models: mean absolute relative error, as a share."""
 
     linear: float
     chosen: float
@@ -36,17 +37,18 @@ class FittedCosts:
     prefill: float  # seconds per prefill at the mean prompt length; 0 if unknown
     max_gamma: int
     max_requests: int
-    leave_one_out: LeaveOneOut
+    leave_one_out: LeaveOneOut | None  # None: too few points
     plain: bool = True  # whether plain decoding was measured, the baseline of a speedup
     min_requests: int = 1  # the lightest load at which every draft length was measured
     tokens_by_gamma: Mapping[int, float] = field(default_factory=dict)  # measured tokens per step; empty if unknown
-    gammas: tuple[int, ...] = ()  # measured draft lengths; empty if unknown
+    measured_requests: Mapping[int, tuple[int, int]] = field(default_factory=dict)  # fewest and most, by draft length
     output_tokens: float | None = None  # mean output length
     batch_share: Mapping[int, float] = field(
         default_factory=dict
     )  # requests in the batch / concurrency by draft length
     first_token: float = 0.0  # TTFT of a request that is alone, in seconds; 0 if unknown
     draft_digest: None = None  # unknown: measurements do not name the draft
+    max_throughput: tuple[float, float] | None = None  # measured tokens per second, of plain decoding and of all
     notes: tuple[str, ...] = ()
 
     def step_seconds(self, requests: ArrayLike, gamma: ArrayLike) -> Floats:
@@ -72,7 +74,14 @@ class FittedCosts:
         return np.full(np.shape(tokens), self.prefill)
 
     def covers(self, batch: int, gamma: int, context: int) -> bool:
+        if gamma in self.measured_requests:
+            low, high = self.measured_requests[gamma]
+            return low <= batch <= high
         return self.min_requests <= batch <= self.max_requests and gamma <= self.max_gamma
+
+    @property
+    def accuracy(self) -> StepAccuracy:
+        return StepAccuracy(self.leave_one_out.chosen if self.leave_one_out else None)
 
     @property
     def first_steps(self) -> int:
@@ -80,7 +89,7 @@ class FittedCosts:
         return int(self.first_token - self.prefill > 0.5 * float(self.step_seconds(1, 0)))
 
     def measured(self, gamma: int) -> bool:
-        return not self.gammas or gamma in self.gammas
+        return not self.measured_requests or gamma in self.measured_requests
 
     def json(self) -> dict[str, Any]:
         costs = self.costs
@@ -105,12 +114,13 @@ class FittedCosts:
             "most_gamma": self.max_gamma,
             "least_requests": self.min_requests,
             "most_requests": self.max_requests,
-            "gammas": list(self.gammas),
+            "measured_requests": {str(gamma): list(ends) for gamma, ends in self.measured_requests.items()},
             "tokens_per_step": {str(gamma): tokens for gamma, tokens in self.tokens_by_gamma.items()},
             "output_tokens": self.output_tokens,
             "batch_share": {str(gamma): share for gamma, share in self.batch_share.items()},
             "plain": self.plain,
-            "left_out": [self.leave_one_out.linear, self.leave_one_out.chosen],
+            "left_out": [self.leave_one_out.linear, self.leave_one_out.chosen] if self.leave_one_out else None,
+            "most_tokens_per_second": list(self.max_throughput) if self.max_throughput else None,
         }
 
 
@@ -121,7 +131,7 @@ _KEYS = set(
         prefill=0.0,
         max_gamma=0,
         max_requests=1,
-        leave_one_out=LeaveOneOut(0.0, 0.0),
+        leave_one_out=None,
     ).json()
 )
 
@@ -143,14 +153,19 @@ def fitted_costs_from_json(raw: Any, where: str) -> FittedCosts:
             prefill=float(raw["prefill"]),
             max_gamma=int(raw["most_gamma"]),
             max_requests=int(raw["most_requests"]),
-            leave_one_out=LeaveOneOut(*raw["left_out"]),
+            leave_one_out=None if raw["left_out"] is None else LeaveOneOut(*map(float, raw["left_out"])),
             plain=bool(raw["plain"]),
             min_requests=int(raw["least_requests"]),
             tokens_by_gamma={int(gamma): float(tokens) for gamma, tokens in raw["tokens_per_step"].items()},
-            gammas=tuple(map(int, raw["gammas"])),
+            measured_requests={
+                int(gamma): (int(low), int(high)) for gamma, (low, high) in raw["measured_requests"].items()
+            },
             output_tokens=None if raw["output_tokens"] is None else float(raw["output_tokens"]),
             batch_share={int(gamma): float(share) for gamma, share in raw["batch_share"].items()},
             first_token=float(raw["first_token"]),
+            max_throughput=None
+            if (most := raw["most_tokens_per_second"]) is None
+            else (float(most[0]), float(most[1])),
         )
         _check_sound(found)
         return found
@@ -174,20 +189,27 @@ def _check_sound(found: FittedCosts) -> None:
         raise ValueError(f"least_requests and most_requests must be from 1 to {MOST_REQUESTS:,}, ascending")
     if any(not 1 <= tokens <= gamma + 1 for gamma, tokens in found.tokens_by_gamma.items()):
         raise ValueError("tokens_per_step must be from 1 to the draft length + 1")
+    if any(not 1 <= low <= high <= MOST_REQUESTS for low, high in found.measured_requests.values()):
+        raise ValueError(f"measured_requests must be from 1 to {MOST_REQUESTS:,}, ascending")
     if any(not 0 < share <= 1 for share in found.batch_share.values()):
         raise ValueError("batch_share must be above 0 and at most 1")
-    if any(not 0 <= gamma <= found.max_gamma for gamma in (*found.gammas, *found.tokens_by_gamma, *found.batch_share)):
+    if any(
+        not 0 <= gamma <= found.max_gamma
+        for gamma in (*found.measured_requests, *found.tokens_by_gamma, *found.batch_share)
+    ):
         raise ValueError("a draft length is not from 0 to most_gamma")
     if found.output_tokens is not None and not 0 < found.output_tokens < np.inf:
         raise ValueError("output_tokens must be above 0")
-    if not np.isfinite([found.prefill, found.first_token]).all():
+    figures = [found.prefill, found.first_token, *(found.max_throughput or ())]
+    figures += [found.leave_one_out.linear, found.leave_one_out.chosen] if found.leave_one_out else []
+    if not np.isfinite(figures).all():
         raise ValueError("a value is not finite")
     requests_N = np.unique(np.geomspace(1, found.max_requests, _CHECKED).round())
     steps_GN = found.step_seconds(requests_N, np.arange(0 if found.plain else 1, found.max_gamma + 1)[:, None])
     if not (np.isfinite(steps_GN) & (steps_GN > 0)).all():
         raise ValueError("a step takes no time")
-    if min(found.prefill, found.first_token) < 0:
-        raise ValueError("prefill or first_token is negative")
+    if min(figures) < 0:
+        raise ValueError("a time, an error or a throughput is negative")
 
 
 def _piecewise_from_json(raw: Any, experts: Experts | None) -> Piecewise | None:

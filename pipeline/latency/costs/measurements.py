@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pipeline.errors import UsageError
 from pipeline.latency.costs.columns import (
@@ -50,6 +51,10 @@ class Measurement:
         None  # mean number of requests in the batch of a closed loop, where it is known to be smaller
     )
     isolated: bool = False  # the step was measured alone, so it contains no prefills of other requests
+    throughput: float | None = None  # tokens per second of all requests, as the table has it
+    unread: Mapping[str, Any] = field(
+        default_factory=dict, compare=False, repr=False
+    )  # other cells of its row, and its file
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,7 @@ def read_measurements(
         _check(row)
         rows.append(row)
     share, own = decoding_share(rows), counts_own_token(rows)
-    found = [_measurement(row, share, own) for row in rows]
+    found = [_measurement(row, share, own, path.name) for row in rows]
     said = Counter(note for _, notes in found for note in notes)
     return Table(
         [one for one, _ in found],
@@ -121,7 +126,7 @@ def _said_of_waiting(measured: Sequence[Measurement]) -> list[str]:
     ]
 
 
-def _measurement(row: Row, share: float, own: bool) -> tuple[Measurement, list[str]]:
+def _measurement(row: Row, share: float, own: bool, file: str) -> tuple[Measurement, list[str]]:
     """The measurement of a row, and what its user must know about how it was read."""
     gamma = int(row.values.get("gamma", 0.0))
     length, notes = tokens_per_step(row, gamma, own)
@@ -138,6 +143,8 @@ def _measurement(row: Row, share: float, own: bool) -> tuple[Measurement, list[s
         ttft=row.values.get("ttft"),
         requests_per_place=requests_per_place(row.values),
         in_batch=found.in_batch,
+        throughput=row.values.get("throughput") if share else None,
+        unread={"file": file, **{name: row.given[name] for name in unread(row.given, row.columns)}},
     ), [*notes, *of_step, *found.notes]
 
 

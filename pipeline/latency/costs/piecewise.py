@@ -123,15 +123,20 @@ def _candidates(batch_R: Floats, gamma_R: Floats) -> tuple[list[Terms], list[Ter
     )
 
 
-def _left_out(columns_RK: Floats, seconds_R: Floats, ridge: float) -> Floats:
-    """Predictions for each point by a fit to the others; for many points, to those of other groups."""
-    count = len(seconds_R)
-    group_R = np.arange(count) if count <= _LEAVE_ONE_OUT else np.random.default_rng(0).permutation(count) % _FOLDS
-    found_R = np.empty(count)
-    for group in range(int(group_R.max()) + 1):
+def left_out(columns_RK: Floats, seconds_R: Floats, ridge: float, point_R: NDArray[np.int64]) -> Floats:
+    """Predictions for each row by a fit to those of other points; for many points, to those of other groups of points."""
+    count = int(point_R.max()) + 1
+    group_P = np.arange(count) if count <= _LEAVE_ONE_OUT else np.random.default_rng(0).permutation(count) % _FOLDS
+    group_R, found_R = group_P[point_R], np.empty(len(seconds_R))
+    for group in range(int(group_P.max()) + 1):
         left = group_R == group
         found_R[left] = columns_RK[left] @ least_squares(columns_RK[~left], seconds_R[~left], ridge)
     return found_R
+
+
+def _left_out(columns_RK: Floats, seconds_R: Floats, ridge: float) -> Floats:
+    """Where each row is a point."""
+    return left_out(columns_RK, seconds_R, ridge, np.arange(len(seconds_R)))
 
 
 def _powers(values_R: Floats) -> tuple[float, ...]:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pipeline.errors import UsageError
+from pipeline.latency.costs.accuracy import MEASURED, StepAccuracy
 from pipeline.latency.costs.measurements import MOST_GAMMA, MOST_REQUESTS, Measurement
 from pipeline.latency.costs.surface import Surface, read_surface
 
@@ -48,6 +49,21 @@ class Profile:
 
     @property
     def output_tokens(self) -> None:
+        """Not known: no requests were measured."""
+        return None
+
+    @property
+    def measured_requests(self) -> dict[int, tuple[int, int]]:
+        """The same batches at every draft length: empty."""
+        return {}
+
+    @property
+    def accuracy(self) -> StepAccuracy:
+        """No fit: the times are interpolated between measured ones."""
+        return MEASURED
+
+    @property
+    def max_throughput(self) -> None:
         """Not known: no requests were measured."""
         return None
 

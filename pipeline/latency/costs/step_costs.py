@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from pipeline.latency.costs.accuracy import StepAccuracy
 from pipeline.latency.costs.fitted import KIND, fitted_costs_from_json
 from pipeline.latency.costs.profile import PARTS, Profile, profile_from_json
 from pipeline.store.files import read_user_json
@@ -31,6 +32,19 @@ class StepCosts(Protocol):
 
     @property
     def notes(self) -> Sequence[str]: ...
+
+    @property
+    def measured_requests(self) -> Mapping[int, tuple[int, int]]:
+        """Fewest and most requests by measured draft length, where these differ from one to the other; empty if they cannot."""
+        ...
+
+    @property
+    def accuracy(self) -> StepAccuracy: ...
+
+    @property
+    def max_throughput(self) -> tuple[float, float] | None:
+        """The largest measured number of tokens per second, of plain decoding and of all; None if unknown."""
+        ...
 
     def steps(self, cap: int, context: int, gammas: int | None = None) -> Floats: ...
 

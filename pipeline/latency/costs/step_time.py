@@ -7,8 +7,8 @@ from pipeline.latency.costs.row import AGREES, Row, ratio, token_seconds
 
 def step_seconds(row: Row, length: float, share: float) -> tuple[float, list[str]]:
     """Seconds of a step with `length` tokens for each request; `share`: the `decoding_share` of the table. The mean
-    time between two chunks of a stream is a step where an engine sends each step's tokens together, as vLLM does; some tables have
-    the time per token under the same name."""
+    time between two chunks of a stream is a step where an engine sends each step's tokens together, as vLLM does; some tables
+    have the time per token under the same name."""
     values, notes = row.values, list[str]()
     if "step" in values:
         other = values.get("tpot", values["step"] / length) * length

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.latency.costs.accuracy import StepAccuracy
 from pipeline.latency.costs.step_costs import StepCosts
 from pipeline.latency.load.capacity import ServerCapacity
 from pipeline.latency.load.queueing import Latency, latency
@@ -57,6 +58,9 @@ class Prediction:
     points: list[LoadPoint]
     plain_limit: float
     speculative_limit: float
+    accuracy: StepAccuracy  # of the step times from which all of it is computed
+    plain_measured: float | None  # the largest throughput of the measurements, in requests per second; None if unknown
+    measured: float | None  # the same with any draft length
 
 
 def chosen_lengths(workload: Workload, step_costs: StepCosts, cap: int, gamma: int | None = None) -> Ints:
@@ -102,7 +106,21 @@ def predict(
         )
         without = _latency_at(rate / replicas, plain, workload, lengths_N * 0, step_costs.first_steps)
         points.append(LoadPoint(rate, without, found, simulation))
-    return Prediction(points, plain.stability_limit * replicas, speculative_limit)
+    return Prediction(
+        points,
+        plain.stability_limit * replicas,
+        speculative_limit,
+        step_costs.accuracy,
+        *_measured(workload, step_costs, replicas),
+    )
+
+
+def _measured(workload: Workload, step_costs: StepCosts, replicas: int) -> tuple[float | None, float | None]:
+    """The largest measured throughput of plain decoding and of any draft length, as requests per second of this workload."""
+    if step_costs.max_throughput is None:
+        return None, None
+    plain, of_all = (each * replicas / float(workload.tokens_W.mean()) for each in step_costs.max_throughput)
+    return plain, of_all
 
 
 def _latency_at(

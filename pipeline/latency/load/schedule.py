@@ -6,13 +6,14 @@ step times and changes to and fro, and every change of length costs an engine so
 batch sizes, and gives up at most 1% at each batch size for it.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.latency.costs.accuracy import StepAccuracy
 from pipeline.latency.costs.speedup import break_even
 
 Floats = NDArray[np.float64]
@@ -121,7 +122,16 @@ class DraftOption:
     name: str
     rounds_G: Floats
     step_GN: Floats
+    accuracy: StepAccuracy  # of `step_GN`
     unmeasured: frozenset[int] = frozenset()  # draft lengths whose times are interpolated
+    ranges: Mapping[int, tuple[int, int]] = field(
+        default_factory=dict
+    )  # measured batch sizes of the others; empty: all
+
+    def measured(self, gamma: int, batch: int) -> bool:
+        """Whether this draft length was measured at batch sizes around this one."""
+        low, high = self.ranges.get(gamma, (1, batch))
+        return gamma not in self.unmeasured and low <= batch <= high
 
 
 @dataclass(frozen=True)
@@ -133,6 +143,8 @@ class Schedule:
     lengths_N: Ints  # its draft length; 0
     speedup_N: Floats  # over plain decoding
     break_even_N: Floats  # break-even acceptance rate of that draft, or of the first if none pays
+    accuracy_N: list[StepAccuracy]  # of its step times
+    measured_N: list[bool]  # whether this draft length was measured at such batch sizes
 
 
 def plain_spread(drafts: Sequence[DraftOption]) -> float:
@@ -154,5 +166,17 @@ def make_schedule(drafts: Sequence[DraftOption]) -> Schedule:
     first_N = speedup_DN.argmax(0)
     lengths_N = lengths_DN[first_N, each_N]
     winner_N = [drafts[one].name if gamma else None for one, gamma in zip(first_N, lengths_N, strict=True)]
+    measured_N = [
+        drafts[one].measured(int(gamma), batch)
+        for batch, (one, gamma) in enumerate(zip(first_N, lengths_N, strict=True), 1)
+    ]
     break_even_DN = np.array([break_even_acceptances(draft.step_GN) for draft in drafts])
-    return Schedule(list(drafts), winner_N, lengths_N, speedup_DN[first_N, each_N], break_even_DN[first_N, each_N])
+    return Schedule(
+        list(drafts),
+        winner_N,
+        lengths_N,
+        speedup_DN[first_N, each_N],
+        break_even_DN[first_N, each_N],
+        [drafts[one].accuracy for one in first_N],
+        measured_N,
+    )

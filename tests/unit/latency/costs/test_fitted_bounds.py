@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from pipeline.errors import UsageError
-from pipeline.latency.costs.fit_measurements import _point_numbers, fit_measurements
+from pipeline.latency.costs.fit_measurements import fit_measurements
 from pipeline.latency.costs.fitted import fitted_costs_from_json
 from pipeline.latency.costs.measurements import Measurement
 from pipeline.latency.costs.piecewise import Terms
+from pipeline.latency.costs.repeats import point_numbers
 
 Step = Callable[[float, int], float]
 
@@ -74,7 +75,7 @@ def test_ttft_less_a_step_goes_before_a_fitted_prefill() -> None:
         ({"tokens_per_step": {"1": 2.5}}, "tokens_per_step must be from 1"),
         ({"batch_share": {"1": 1.5}}, "batch_share must be above 0"),
         ({"batch_share": {"1": 0.0}}, "batch_share must be above 0"),
-        ({"gammas": [0, 9]}, "a draft length is not from 0 to most_gamma"),
+        ({"measured_requests": {"0": [1, 2], "9": [1, 2]}}, "a draft length is not from 0 to most_gamma"),
         ({"tokens_per_step": {"9": 2.5}}, "a draft length is not from 0 to most_gamma"),
         ({"output_tokens": 0.0}, "output_tokens must be above 0"),
         ({"least_requests": 0}, "least_requests and most_requests"),
@@ -192,4 +193,4 @@ def test_repeats_are_pooled_from_the_lightest() -> None:
     """Within 8% of it and of one draft length: a chain of loads 5% apart is not one point."""
     requests_R, gamma_R = np.array([4, 4.2, 4.4, 4.2, 10]), np.array([0, 0, 0, 1, 0])
 
-    assert [0, 0, 1, 3, 2] == _point_numbers(requests_R, gamma_R).tolist()
+    assert [0, 0, 1, 3, 2] == point_numbers(requests_R, gamma_R).tolist()

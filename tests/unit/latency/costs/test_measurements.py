@@ -31,14 +31,16 @@ def test_a_published_sweep_is_read_as_it_is(tmp_path: Path) -> None:
             tokens_per_step=2.5,
             step_seconds=pytest.approx(0.025),
             ttft=0.05,
+            throughput=400,
         ),
         Measurement(
             where=f"{path}: line 3",
             requests=8,
             gamma=0,
             tokens_per_step=1.0,
-            step_seconds=pytest.approx(0.022),
+            step_seconds=pytest.approx(8 / 360),  # not the median of 22 ms
             ttft=0.06,
+            throughput=360,
         ),
     ] == read_measurements(path).measured
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from pipeline.latency.costs.accuracy import MEASURED
 from pipeline.latency.load.schedule import (
     DraftOption,
     Schedule,
@@ -83,8 +84,8 @@ def test_break_even_is_what_the_cheapest_length_asks_for() -> None:
 def test_how_far_apart_plain_decoding_was_measured() -> None:
     """The largest relative difference, in either order; 0 for one draft."""
     rounds_G, drafted = np.array([100.0, 60.0]), np.array([1.1, 1.6])
-    first = DraftOption("first", rounds_G, np.array([[1.0, 3.0], drafted]))
-    second = DraftOption("second", rounds_G, np.array([[1.1, 2.0], drafted]))
+    first = DraftOption("first", rounds_G, np.array([[1.0, 3.0], drafted]), MEASURED)
+    second = DraftOption("second", rounds_G, np.array([[1.1, 2.0], drafted]), MEASURED)
 
     assert pytest.approx(0.5) == plain_spread([first, second]) == plain_spread([second, first])
     assert 0.0 == plain_spread([first])
@@ -92,8 +93,8 @@ def test_how_far_apart_plain_decoding_was_measured() -> None:
 
 def test_the_fastest_draft_wins() -> None:
     """The smaller one at batch size 1, the better one at 2, plain decoding at 3; each relative to its own plain decoding."""
-    light = DraftOption("light", np.array([100.0, 60.0]), np.array([[1.0, 1.0, 1.0], [1.1, 1.6, 2.0]]))
-    better = DraftOption("better", np.array([100.0, 55.0]), np.array([[2.0, 2.0, 2.0], [2.6, 2.8, 4.0]]))
+    light = DraftOption("light", np.array([100.0, 60.0]), np.array([[1.0, 1.0, 1.0], [1.1, 1.6, 2.0]]), MEASURED)
+    better = DraftOption("better", np.array([100.0, 55.0]), np.array([[2.0, 2.0, 2.0], [2.6, 2.8, 4.0]]), MEASURED)
     found = make_schedule([light, better])
 
     assert ["light", "better", None] == found.winner_N
@@ -115,5 +116,5 @@ def test_batch_sizes_that_pay_are_printed(
 ) -> None:
     """Every range of them: with measured costs a batch size between two that pay may not pay."""
     ones_N = np.ones(4)
-    print_schedule(Schedule([], [None] * 4, np.array(lengths), ones_N, ones_N), [])
+    print_schedule(Schedule([], [None] * 4, np.array(lengths), ones_N, ones_N, [MEASURED] * 4, [True] * 4), [])
     assert expected in capsys.readouterr().out

@@ -1,0 +1,109 @@
+"""Measurements of one load and draft length, repeated: which they are, and where they contradict each other. Pure.
+
+Two models, prompt lengths or datasets in one table look like repeats. Their mean is a server that nobody has.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.latency.costs.columns import listed
+from pipeline.latency.costs.measurements import Measurement
+
+Floats = NDArray[np.float64]
+
+_REPEAT = 1.08  # ratio of two numbers of requests up to which they are one point
+_DIFFERS = 1.10  # ratio of two repeats from which they are of different things
+_LABEL = 0.5  # distinct values / measurements up to which a column is a label, not a result
+
+
+def point_numbers(requests_R: Floats, gamma_R: Floats) -> NDArray[np.int64]:
+    """The number of each measurement's point. Measurements of one draft length at nearly the same number of requests are repeats
+    of one point: each would otherwise tell the others when it is left out."""
+    order_R = np.lexsort((requests_R, gamma_R))
+    point_R, first, number = np.zeros(len(order_R), dtype=np.int64), order_R[0], 0
+    for one in order_R:
+        if gamma_R[one] != gamma_R[first] or requests_R[one] > _REPEAT * requests_R[first]:
+            first, number = one, number + 1
+        point_R[one] = number
+    return point_R
+
+
+@dataclass(frozen=True)
+class Contradiction:
+    """Repeats that differ: in how many points, the two that differ most, and the labels that tell repeats apart."""
+
+    what: str  # the quantity that differs
+    points: int
+    ratio: float  # of the two
+    low: Measurement
+    high: Measurement
+    labels: tuple[str, ...]
+
+    def said(self) -> str:
+        """A sentence for the user of the measurements."""
+        told = (
+            f"they differ in {listed(self.labels)}, which `fit` does not use: fit each alone"
+            if self.labels
+            else "no other column tells them apart: remove those of another model, server or kind of prompts"
+        )
+        return (
+            f"check {self.low.where} and {self.high.where}: both are draft length {self.low.gamma} at "
+            f"{self.low.requests:g} requests, and {self.what} differs by {self.ratio - 1:.0%} ({self.points} loads have such "
+            f"repeats); {told}"
+        )
+
+
+def contradictions(measured: Sequence[Measurement]) -> list[Contradiction]:
+    """Repeats whose step times, or whose tokens per step, differ by more than 10%. Repeats of nearly the same number of requests
+    may differ by the ratio of these numbers besides."""
+    point_R = point_numbers(np.array([one.requests for one in measured]), np.array([one.gamma for one in measured]))
+    groups = [
+        [one for one, number in zip(measured, point_R, strict=True) if number == point]
+        for point in range(point_R.max() + 1)
+    ]
+    found = [
+        _contradiction(what, name, groups, measured)
+        for what, name in (("the time of a step", "step_seconds"), ("the number of tokens per step", "tokens_per_step"))
+    ]
+    return [one for one in found if one is not None]
+
+
+def _contradiction(
+    what: str, name: str, groups: Sequence[Sequence[Measurement]], measured: Sequence[Measurement]
+) -> Contradiction | None:
+    pairs = []
+    for group in groups:
+        low, high = (choose(group, key=lambda one: float(getattr(one, name))) for choose in (min, max))
+        ratio = getattr(high, name) / getattr(low, name)
+        requests = [one.requests for one in group]
+        if ratio > _DIFFERS * max(requests) / min(requests):
+            pairs.append((ratio, low, high, group))
+    if not pairs:
+        return None
+    ratio, low, high, _ = max(pairs, key=lambda one: float(one[0]))
+    return Contradiction(what, len(pairs), ratio, low, high, _labels([group for *_, group in pairs], measured))
+
+
+def _labels(groups: Sequence[Sequence[Measurement]], measured: Sequence[Measurement]) -> tuple[str, ...]:
+    """Columns that were not read, the file included, with more than one value among the repeats. A column with another value in
+    most rows is a result, and no label."""
+
+    def values(some: Sequence[Measurement], column: str) -> set[str]:
+        return {_text(one.unread, column) for one in some}
+
+    names = dict.fromkeys(column for group in groups for one in group for column in one.unread)
+    return tuple(
+        column
+        for column in names
+        if len(values(measured, column)) <= _LABEL * len(measured)
+        and any(len(values(group, column)) > 1 for group in groups)
+    )
+
+
+def _text(cells: Mapping[str, Any], column: str) -> str:
+    value = cells.get(column, "")
+    return str(value) if isinstance(value, str | int | float | None) else ""

@@ -1,0 +1,111 @@
+"""The error of fitted step times stands beside every figure that is computed from them."""
+
+import json
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+
+from pipeline.latency.costs.accuracy import MEASURED, StepAccuracy
+from pipeline.latency.costs.fit_measurements import fit_measurements
+from pipeline.latency.costs.fitted import FittedCosts, fitted_costs_from_json
+from pipeline.latency.costs.measurements import Measurement
+from pipeline.latency.load.prediction import Prediction, predict
+from pipeline.latency.load.schedule import DraftOption, make_schedule
+from pipeline.latency.load.workload import Workload, measured_acceptance_workload
+from pipeline.report.latency_predict import above_measured, prediction_json, print_prediction
+from pipeline.report.latency_schedule import print_schedule, said_of_accuracy, schedule_json
+
+TOKENS = 100
+LENGTHS_N = np.full(32, 3)
+
+
+def _fitted(noise: float, loads: tuple[int, ...] = (1, 4, 16, 32)) -> tuple[FittedCosts, Workload]:
+    random = np.random.default_rng(0)
+    measured = [
+        Measurement(
+            where="here",
+            requests=load,
+            gamma=gamma,
+            tokens_per_step=1 + 0.5 * gamma,
+            step_seconds=(0.02 + 0.001 * load) * (1 + 0.1 * gamma) * float(random.lognormal(0, noise)),
+        )
+        for load, gamma in product(loads, (0, 3))
+    ]
+    found = fit_measurements(measured)
+    return found, measured_acceptance_workload(found.tokens_by_gamma, 100, TOKENS, 3)
+
+
+def _predicted(found: FittedCosts, workload: Workload) -> Prediction:
+    return predict(workload, found, LENGTHS_N, [0.5, 1.0], replicas=2)
+
+
+def test_a_prediction_has_the_left_out_error_beside_its_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    """Costs that are half off printed the same as costs that are 0% off."""
+    found, workload = _fitted(0.8)
+    error = found.accuracy.short
+    figures = prediction_json(_predicted(found, workload), [0.95])
+    print_prediction(_predicted(found, workload), [0.95], LENGTHS_N, TOKENS, [])
+    lines = capsys.readouterr().out.splitlines()
+    beside = [line for line in lines if line.startswith(("│", "capacity", "draft length"))]
+
+    assert found.accuracy.left_out is not None
+    assert found.accuracy.left_out > 0.3
+    assert 4 == len(beside) == sum(error in line for line in beside)
+    assert [found.accuracy.left_out] * 3 == [one["accuracy"]["left_out_error"] for one in (figures, *figures["points"])]
+    assert "0.0%" == _fitted(0.0)[0].accuracy.short
+
+
+def test_a_schedule_has_the_left_out_error_beside_its_lengths(capsys: pytest.CaptureFixture[str]) -> None:
+    """In each row, in JSON for each batch size, and in a sentence; of the draft that is best."""
+    accuracy = StepAccuracy(0.59)
+    step_GN = np.array([[1.0, 1.0], [1.2, 3.0]])
+    found = make_schedule([DraftOption("draft", np.array([100.0, 60.0]), step_GN, accuracy)])
+    print_schedule(found, said_of_accuracy(found))
+    out = capsys.readouterr().out
+
+    assert [{"step_times": "fitted", "left_out_error": 0.59}] * 2 == schedule_json(found)["accuracy"]
+    assert 2 == sum("59.0%" in line for line in out.splitlines() if line.startswith("│"))
+    assert "whose speedup is between 0.63 and 1.59 is not known to be faster" in " ".join(out.split())
+
+
+def test_a_profile_and_too_few_points_have_no_error() -> None:
+    """A profile is measured; of a fit without left-out points the error is unknown, in its file too."""
+    few = fit_measurements(_measured_few())
+    again = fitted_costs_from_json(json.loads(json.dumps(few.json())), "costs.json")
+    profiled, unknown = (
+        make_schedule([DraftOption("draft", np.array([2.0, 1.0]), np.ones((2, 1)), one)])
+        for one in (MEASURED, few.accuracy)
+    )
+
+    assert few == again
+    assert ("measured", "unknown") == (MEASURED.short, few.accuracy.short)
+    assert [] == said_of_accuracy(profiled)
+    assert ["unknown" in line for line in said_of_accuracy(unknown)] == [True]
+
+
+def _measured_few() -> list[Measurement]:
+    return [
+        Measurement(where="here", requests=load, gamma=gamma, tokens_per_step=1.0, step_seconds=0.02 + 0.001 * load)
+        for load, gamma in product((1, 8), (0, 3))
+    ]
+
+
+def test_a_capacity_above_the_measured_throughput_is_said() -> None:
+    """Both in the same unit, over all replicas; not said where the measurements show it."""
+    found, workload = _fitted(0.0)
+    assert found.max_throughput is not None
+    plain, of_all = found.max_throughput
+    low = replace(found, max_throughput=(plain / 2, of_all / 2))
+    unknown = replace(found, max_throughput=None)
+
+    assert pytest.approx((32 / 0.052, 32 * 2.5 / 0.0676)) == (plain, of_all)
+    assert [] == above_measured(_predicted(found, workload), TOKENS)
+    assert [] == above_measured(_predicted(unknown, workload), TOKENS)
+    said = above_measured(_predicted(low, workload), TOKENS)
+    assert [("plain decoding", True), ("speculation", True)] == [
+        (what, f"with {what}" in line and "above the largest throughput" in line)
+        for what, line in zip(("plain decoding", "speculation"), said, strict=True)
+    ]
+    assert pytest.approx(2 * of_all / 2 / TOKENS) == prediction_json(_predicted(low, workload), [0.95])["measured"]
