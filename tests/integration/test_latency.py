@@ -240,7 +240,7 @@ def test_the_textbook_example_is_explained(smoke: Smoke) -> None:
         ),
         (
             ("predict", "--costs", "{sweep}", "--acceptance-rate", 0.5, "--output-tokens", 9),
-            "not valid JSON; write a profile with",
+            "; write a profile with `understudy profile`",
         ),
         (("predict", "--costs", "{sweep}", "--request-rate", "0"), "--request-rate 0: give numbers above 0"),
         (("schedule", "--costs", "{sweep}", "--plot", "x.pdf"), "--plot x.pdf: give a .png file"),
