@@ -72,6 +72,34 @@ def contradictions(measured: Sequence[Measurement]) -> list[Contradiction]:
     return [one for one in found if one is not None]
 
 
+def falls(measured: Sequence[Measurement]) -> list[str]:
+    """A throughput that falls as the batch grows, by more than 10%: the worst such pair of each draft length, as a sentence.
+    Fewer requests ran than the row says, or one of the times is wrong."""
+    found = []
+    for gamma in sorted({one.gamma for one in measured}):
+        rows = sorted((one for one in measured if one.gamma == gamma), key=lambda one: one.requests)
+        pairs = [
+            (_tokens_per_second(high) / _tokens_per_second(low), low, high)
+            for number, high in enumerate(rows)
+            for low in rows[:number]
+            if high.requests > _REPEAT * low.requests
+        ]
+        if not pairs:
+            continue
+        ratio, low, high = min(pairs, key=lambda one: one[0])
+        if ratio * _DIFFERS < 1:
+            found.append(
+                f"check {high.where}: {_tokens_per_second(high):,.0f} tokens/s at {high.requests:g} requests, but {low.where} "
+                f"has {_tokens_per_second(low):,.0f} at {low.requests:g} (draft length {gamma}): fewer requests ran, "
+                "or a time is wrong"
+            )
+    return found
+
+
+def _tokens_per_second(one: Measurement) -> float:
+    return one.requests * one.tokens_per_step / one.step_seconds
+
+
 def _contradiction(
     what: str, name: str, groups: Sequence[Sequence[Measurement]], measured: Sequence[Measurement]
 ) -> Contradiction | None:
