@@ -51,7 +51,7 @@ def run(context: StageContext[EvaluateSettings]) -> Outcome:
     """
     task, settings = context.settings.task, context.settings
     if isinstance(task, SpeedTask):
-        return _measure_speed(context, task)
+        return _measure_speed(context)
     sets = completion_sets(context.inputs["completions"], task.split, settings.deployed)
     with RowFile(context.out / FILE, list(sets.named())) as rows:
         if task.kind == "prompt-lookup":
@@ -127,16 +127,16 @@ def _with_target(
     return {"crosscheck": check(target), "forward_times": pass_times(target, draft, pair, settings.gamma)}
 
 
-def _measure_speed(context: StageContext[EvaluateSettings], task: SpeedTask) -> Outcome:
+def _measure_speed(context: StageContext[EvaluateSettings]) -> Outcome:
     """Decode a few examination prompts in turns. Without a file where the candidate cannot be computed: the gate refuses it."""
     settings, resources, inputs = context.settings, context.resources, context.inputs
     pair, device = read_pair(inputs["target"], resources.models), choose_device(resources.device)
-    sides = {task.baseline: "baseline", "candidate": "draft"}
-    if context.digests["baseline"] == context.digests["draft"]:
-        del sides[task.baseline]
     drafts = {}
-    for name, role in sides.items():
-        profile = read_profile(inputs["examination" if role == "draft" else "examination_baseline"])
+    for name, role, examination in (
+        ("other", "baseline", "examination_baseline"),
+        ("candidate", "draft", "examination"),
+    ):
+        profile = read_profile(inputs[examination])
         if profile.headline is not None:
             path = find_draft(inputs[role], resources.models)
             model = load_draft(pair, path, settings.dtype, device, resources.trust_remote_code)
@@ -155,7 +155,7 @@ def _measure_speed(context: StageContext[EvaluateSettings], task: SpeedTask) -> 
         turns=decodes.turns,
         confidence=decodes.confidence,
         plain=plain,
-        baseline=speeds.get(task.baseline),
+        baseline=speeds.get("other"),
         candidate=speeds["candidate"],
     )
     write_decoding_speed(context.out, speed)

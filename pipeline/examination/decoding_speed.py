@@ -139,12 +139,17 @@ def _at_best_length(target: Any, draft: TimedDraft, decodes: Decodes) -> Decoder
     for length in lengths:
         decoder.length = Fixed(length)
         _turn(decoder, requests[:1])
-        seconds, statistics = _turn(decoder, requests)
-        rates[length] = draft.tokens_per_round[length] * statistics.rounds / seconds
+        rates[length] = draft.tokens_per_round[length] / _round_seconds(_turn(decoder, requests)[1], length)
         if [rate < max(rates.values()) for rate in [*rates.values()][-2:]] == [True, True]:
             break
     decoder.length = Fixed(max(rates, key=lambda length: rates[length]))
     return decoder
+
+
+def _round_seconds(statistics: Statistics, length: int) -> float:
+    """Of a round that drafts all of `length` tokens: near the end of a completion rounds are shorter."""
+    seconds = statistics.seconds
+    return length * seconds.draft / statistics.drafted + (seconds.verify + seconds.rest) / statistics.rounds
 
 
 def _unequal_passes(drafts: Mapping[str, TimedDraft], sides: Mapping[str, _Side]) -> str | None:

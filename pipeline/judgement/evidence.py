@@ -1,7 +1,7 @@
 """From examinations to the case that the rules are applied to, and to the figures of the decision. Pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipeline.acceptance.decoding_speed import DecodingSpeed
 from pipeline.acceptance.profile import PromptCounts
@@ -68,6 +68,8 @@ def gather(
     drafts = {
         side: draft_figures(examinations[side], found, gamma, confidence) for side, found in counts.items() if found
     }
+    if is_champion and speed is not None:
+        speed = replace(speed, baseline=None)  # it was measured before the candidate became the champion
     both = CANDIDATE in drafts and BASELINE in drafts
     times = {side: examination.profile.forward_times for side, examination in examinations.items()}
     alone = benefit_of_forward_times(times, drafts, gamma) if speed is None else None  # a decode says more

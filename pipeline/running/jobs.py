@@ -6,8 +6,8 @@ does not repeat the target's completions), `outside#champion` the digest of an i
 clock is an input too (`AGE`): a stored decision that rests on it would otherwise be found again when it is no longer true.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pipeline.config.evaluate import SpeedConfig
@@ -54,6 +54,16 @@ class Job:
     task: Task | None = None  # for people and tables; what the stage is asked is in its settings
     settings: Settings
     reads: Mapping[str, str]  # name of the input -> reference
+    reads_if_champion: Mapping[str, str] = field(
+        default_factory=dict
+    )  # in their place where `draft` is `baseline` itself
+
+    def decided(self, digest: Callable[[str], str | None]) -> "Job":
+        """The job once its inputs are known; `digest` is None for one that is not. A candidate that is the champion already is
+        compared as it was before it became the champion, so nothing is built again."""
+        if not self.reads_if_champion or digest(self.reads["draft"]) != digest(self.reads["baseline"]):
+            return self
+        return replace(self, reads={**self.reads, **self.reads_if_champion}, reads_if_champion={})
 
     @property
     def id(self) -> str:
@@ -286,14 +296,24 @@ def _speed(config: Config, champion: bool) -> list[Job]:
     """The decodes for tokens per second, after the examinations, whose figures decide the draft lengths."""
     if not _measures_speed(config):
         return []
-    task = SpeedTask(baseline="champion" if champion else "base")
+    task = SpeedTask()
     settings = EvaluateSettings(
         task=task, evaluate=config.evaluate, sampling=config.sampling, dtype=config.pair.draft.dtype
     )
     reads = {"completions": "generate", "target": "pair#target", "shared": "pair#shared"}
-    reads |= {"draft": "distill#draft", "baseline": "outside#champion" if champion else "pair#draft"}
-    reads |= {"examination": f"evaluate/{_name(UNQUANTIZED)}", "examination_baseline": f"evaluate/{task.baseline}"}
-    return [Job(stage="evaluate", part="speed", task=task, settings=settings, reads=reads)]
+    reads |= {"draft": "distill#draft", "examination": f"evaluate/{_name(UNQUANTIZED)}"}
+    base = {"baseline": "pair#draft", "examination_baseline": "evaluate/base"}
+    other = {"baseline": "outside#champion", "examination_baseline": "evaluate/champion"} if champion else base
+    return [
+        Job(
+            stage="evaluate",
+            part="speed",
+            task=task,
+            settings=settings,
+            reads=reads | other,
+            reads_if_champion=base if champion else {},
+        )
+    ]
 
 
 def _gate(config: Config, champion: ChampionVersion | None) -> Job:

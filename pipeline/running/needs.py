@@ -6,9 +6,10 @@ from pathlib import Path
 from pipeline.config.stored import given_config
 from pipeline.errors import UnderstudyError
 from pipeline.running.after_stage import after_stage
+from pipeline.running.digests import digest_of
 from pipeline.running.jobs import Job, expand
 from pipeline.running.stage_list import STAGE_NAMES, stage_named
-from pipeline.store.artifacts import MANIFEST, Store, read_manifest
+from pipeline.store.artifacts import MANIFEST, Artifact, Store, read_manifest
 from pipeline.store.runs import RunRecord
 
 
@@ -50,6 +51,7 @@ class _Walk:
 
     def visit(self, job: Job) -> Path | None:
         """The job's artifact, if it is in the store."""
+        job = job.decided(self._digest)
         digests = {name: self._digest(reference) for name, reference in job.reads.items()}
         known = {name: digest for name, digest in digests.items() if digest is not None}
         if len(known) < len(digests):
@@ -67,4 +69,6 @@ class _Walk:
         if not name or source not in self._keys:
             return self._keys.get(source)
         directory = self.store.root / "artifacts" / self.directories[source]
-        return read_manifest(directory).provides.get(name) if (directory / MANIFEST).exists() else None
+        return (
+            digest_of(Artifact(directory, read_manifest(directory)), name) if (directory / MANIFEST).exists() else None
+        )

@@ -9,6 +9,7 @@ from pipeline.registry.mlflow_client import tracking_location
 from pipeline.registry.registry import registry_for
 from pipeline.running.after_stage import after_stage
 from pipeline.running.begin import champion_input
+from pipeline.running.digests import digest_of
 from pipeline.running.inputs import known_inputs
 from pipeline.running.jobs import Job, expand
 from pipeline.running.stage_list import stage_named
@@ -57,13 +58,13 @@ def _find(
     job: Job, outside: Mapping[str, OutsideInput], built: Mapping[str, Artifact], store: Store
 ) -> Artifact | None:
     """None also where an input of the job is still to be built."""
-    digests = {}
-    for name, reference in job.reads.items():
+
+    def digest(reference: str) -> str | None:
         source, _, part = reference.partition("#")
         if source == "outside":
-            digests[name] = outside[part].digest
-        elif source in built:
-            digests[name] = built[source].provides[part] if part else built[source].key
-        else:
-            return None
-    return store.find(job.stage, job.key(digests))
+            return outside[part].digest
+        return digest_of(built[source], part) if source in built else None
+
+    job = job.decided(digest)
+    digests = {name: found for name, reference in job.reads.items() if (found := digest(reference)) is not None}
+    return store.find(job.stage, job.key(digests)) if len(digests) == len(job.reads) else None

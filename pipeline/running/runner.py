@@ -13,20 +13,20 @@ from pipeline.config.credentials import masked
 from pipeline.config.stored import given_config
 from pipeline.errors import Refused, RegistryUnavailable, UnderstudyError, UsageError
 from pipeline.escaping.secrets import without_secrets
-from pipeline.judgement.age import examination_age
 from pipeline.progress import Progress
 from pipeline.registry.registry import registry_for
 from pipeline.registry.tracking import PAGE, Tracker
 from pipeline.running.after_stage import after_stage
 from pipeline.running.certain_refusals import stop_or_warn
 from pipeline.running.context import Outcome, StageContext, StageRun, resources_of
+from pipeline.running.digests import digest_of
 from pipeline.running.environment import environment
 from pipeline.running.inputs import PinnedInputs
-from pipeline.running.jobs import AGE, Job, expand
+from pipeline.running.jobs import Job, expand
 from pipeline.running.peak_memory import peak_memory
 from pipeline.running.stage_list import STAGE_NAMES, stage_named
 from pipeline.running.tasks import task_json
-from pipeline.store.artifacts import Artifact, Store, age_in_days
+from pipeline.store.artifacts import Artifact, Store
 from pipeline.store.atomic import replacing
 from pipeline.store.processes import signs_of_life
 from pipeline.store.runs import JobEntry, RunRecord, run_directory, run_lock
@@ -105,7 +105,7 @@ class Runner:
         stage = stage_named(job.stage)
         if stage.needs_registry:
             self._require_registry()
-        began = time.monotonic()
+        began, job = time.monotonic(), job.decided(self._digest)
         digests = {name: self._digest(reference) for name, reference in job.reads.items()}
         key = job.key(digests)
         if not stage.cached:
@@ -224,10 +224,9 @@ class Runner:
         source, _, name = reference.partition("#")
         if source == "outside":
             return self.outside[name].digest
-        if name.startswith(AGE):
-            most = int(name.removeprefix(AGE))
-            return examination_age(age_in_days(self._built[source].path), most).verdict
-        return self._built[source].provides[name] if name else self._built[source].key
+        digest = digest_of(self._built[source], name)
+        assert digest is not None, f"{source} provides no {name}"
+        return digest
 
     def _path(self, reference: str) -> Path:
         """The path of an input, hashed before it is first read in this process."""

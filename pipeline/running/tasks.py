@@ -58,7 +58,6 @@ class SpeedTask:
     """Tokens per second with the candidate, with the draft that it is compared with, and of the target alone."""
 
     kind: Literal["speed"] = "speed"
-    baseline: Literal["base", "champion"]
 
 
 Task = GenerateTask | QuantizeTask | EvaluateTask | SpeedTask

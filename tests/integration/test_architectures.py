@@ -16,6 +16,8 @@ def _config(smoke: Smoke, root: Path, family: str) -> Path:
     tokenizer = AutoTokenizer.from_pretrained(smoke.place.artifact("pair") / "target")
     for role in ("target", "draft"):
         model = tiny_model(family, vocab_size=len(tokenizer), max_position_embeddings=512)
+        if role == "draft":  # a draft that is the target itself is refused
+            next(model.parameters()).data.mul_(1.01)
         model.save_pretrained(root / role)
         tokenizer.save_pretrained(root / role)
     config = yaml.safe_load(SMOKE.read_text())

@@ -226,7 +226,7 @@ def test_a_draft_that_was_trained_on_the_prompts_is_refused(
     ends = []
     for learnt in (
         TrainedOn(frozenset(ids[:2]), frozenset(texts[name] for name in ids[2:5])),
-        TrainedOn(texts=frozenset(texts[name] for name in ids)),
+        TrainedOn(frozenset(), texts=frozenset(texts[name] for name in ids)),
     ):
         (known | learnt).write(copied)
         ends.append(_check(smoke.place, copied, baseline[0]))

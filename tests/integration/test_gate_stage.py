@@ -23,7 +23,7 @@ def test_prompts_whose_words_a_draft_was_trained_on_do_not_count(smoke: Smoke, t
     for directory in (learnt, out):
         directory.mkdir()
     (learnt / "config.json").write_text("{}")
-    TrainedOn(texts=frozenset(sorted(texts.values())[:7])).write(learnt)
+    TrainedOn(frozenset(), texts=frozenset(sorted(texts.values())[:7])).write(learnt)
     gate.run(
         stage_context(config, "gate", place.store, out, inputs=inputs | {"draft_unquantized": learnt}, digests=digests)
     )

@@ -102,7 +102,7 @@ def test_prompts_are_completed_and_times_measured(smoke: Smoke) -> None:
     [
         ((), "give either --prompts, which the target completes, or --completions, a generate artifact"),
         (("--prompts", "none.jsonl"), "--prompts none.jsonl: no such file or directory"),
-        (("--completions", "none"), "--completions none: no such directory"),
+        (("--completions", "none"), "--completions none: no such directory; `understudy show` prints that of a run"),
         (
             ("--completions", "."),
             "--completions .: not a generate artifact with examination completions; `understudy show` prints one",
@@ -181,7 +181,7 @@ def test_prompts_that_a_draft_learnt_are_left_out(
     texts = text_ids(smoke.place.artifact("generate"), {"examination"})
     TrainedOn(frozenset(examined[:2]), frozenset(texts[name] for name in examined[2:5])).write(tmp_path / "seen")
     some = _probe(smoke, *completions)
-    TrainedOn(texts=frozenset(texts.values())).write(tmp_path / "seen")
+    TrainedOn(frozenset(), texts=frozenset(texts.values())).write(tmp_path / "seen")
     every = _probe(smoke, *completions)
 
     assert 0 == some.code, some.err

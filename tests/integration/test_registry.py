@@ -75,14 +75,14 @@ def prompts(registry: Registry) -> list[str]:
     [
         ("reference", {}, "reference-draft"),
         ("reference", {"deployment": "chat"}, "reference-draft--chat"),
-        ("reference", {"target_name": "org/Big:7B"}, "orgBig7B-draft"),
-        ("/models/my target/", {}, "mytarget-draft"),
+        ("reference", {"target_name": "org/Big:7B"}, "org_x2f_Big_x3a_7B-draft"),
+        ("/models/my target/", {}, "my_x20_target-draft"),
     ],
 )
 def test_name_is_taken_from_the_target(pair: str, promotion: dict[str, str], expected: str) -> None:
     """The registered name has no character that MLflow forbids."""
     config = config_of(
-        pair={"target": {"source": pair}, "draft": {"source": pair}},
+        pair={"target": {"source": pair}, "draft": {"source": pair if pair == "reference" else "./small"}},
         promote=promotion,
         corpus={"sources": [{"path": "reference" if pair == "reference" else "p.jsonl"}]},
     )

@@ -28,8 +28,10 @@ from pipeline.store.artifacts import Store
 from pipeline.store.processes import sign_life
 from pipeline.store.runs import JobEntry, RunRecord, Uploaded, load_run, run_directory
 from tests.decisions import TRAINING, make_decision
+from tests.fakes import counted
 from tests.integration.mlflow_fixtures import Quiet, config_of, make_draft, mlflow_template, store
 from tests.integration.test_registry import roll_back
+from tests.profiles import make_profile
 
 __all__ = ["mlflow_template", "store"]
 
@@ -112,11 +114,12 @@ def test_what_is_too_large_for_mlflow_is_said_and_its_figures_are_there(
     store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A file above the limit is named in a line and a tag; of an examination the figures are uploaded without the rows."""
-    monkeypatch.setattr("pipeline.registry.tracking._SMALL_BYTES", 2_000)
-    acceptance = {"schema": 3, "headline": {"prompts": 740}, "prompts": {"deployed": [{"id": "x" * 3_000}]}}
+    monkeypatch.setattr("pipeline.registry.tracking._SMALL_BYTES", 20_000)
+    profile = json.loads(json.dumps(asdict(make_profile([counted("p1", 50.0), counted("p2", 51.0)]))))
+    acceptance = profile | {"prompts": {"deployed": [{"id": "x" * 30_000}]}}
     build(store, "evaluate", "evaluate0", {}, acceptance__json=json.dumps(acceptance))
     build(
-        store, "distill", "distill0", {}, training__json=json.dumps([]), learning_curve__json=json.dumps(["x" * 3_000])
+        store, "distill", "distill0", {}, training__json=json.dumps([]), learning_curve__json=json.dumps(["x" * 30_000])
     )
     record = record_of(store, evaluate="done", distill="done")
     tracker = Tracker(config_of(), store, Progress(False))
@@ -125,14 +128,14 @@ def test_what_is_too_large_for_mlflow_is_said_and_its_figures_are_there(
     figures = Path(client.download_artifacts(run.info.run_id, f"examinations/{COMPACT}"))
     said = capsys.readouterr().err
 
-    assert {"schema": 3, "headline": {"prompts": 740}} == json.loads(figures.read_text())
+    assert profile == json.loads(figures.read_text())
     assert ["examinations/acceptance.figures.json"] == artifacts_of(tracker.location, run.info.run_id, "examinations")
     assert ["training/training.json"] == artifacts_of(tracker.location, run.info.run_id, "training")
     assert (
         "artifacts/evaluate-evaluate0/acceptance.json; artifacts/distill-distill0/learning_curve.json"
         == run.data.tags["understudy.not_uploaded"]
     )
-    assert 2 == said.count(" is not uploaded to MLflow: 0.0 MB, and at most 0.002 MB a file are\n")
+    assert 2 == said.count(" is not uploaded to MLflow: 0.0 MB, and at most 0.02 MB a file are\n")
 
 
 def test_description_opens_with_the_decision(store: Store) -> None:

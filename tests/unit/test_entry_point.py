@@ -39,7 +39,7 @@ def test_foreign_packages_of_our_names_are_not_imported(elsewhere: Path, name: s
     ended = _run([*COMMANDS[name], "run", str(SMOKE), "--dry-run"], elsewhere)
 
     assert (0, "") == (ended.returncode, ended.stderr)
-    assert "# gate: reads " in ended.stdout
+    assert "evaluate/prompt-lookup" in ended.stdout
 
 
 def test_the_stages_are_ours_too(elsewhere: Path) -> None:

@@ -83,7 +83,7 @@ def test_a_completion_keeps_its_lines_only() -> None:
     painter.plain([1], BAD)
     text = SHOWN.replace("\\n", "\n")
 
-    assert f"{text}{SHOWN}:\nx\n{text}\n" == stream.getvalue()
+    assert f"prompt:\n{text}\n\ncompletion:\n{SHOWN}:\nx\n{text}\n" == stream.getvalue()
 
 
 def test_json_is_ascii_and_blocks_keep_lines(capsys: pytest.CaptureFixture[str]) -> None:

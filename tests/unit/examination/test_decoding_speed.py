@@ -37,7 +37,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         drafting = gamma * DRAFT * one.slow
         seconds = rounds * (TARGET + drafting) * noise
         tokens = round(rounds * (OMEGA[gamma] if gamma else 1.0))
-        times = Seconds(draft=rounds * drafting * noise)
+        times = Seconds(draft=rounds * drafting * noise, verify=rounds * TARGET * noise)
         return seconds, Statistics(1, tokens, rounds, rounds * gamma, tokens - rounds, 0, (), (), (), times)
 
     monkeypatch.setattr(decoding_speed, "_decoder", decoder)

@@ -67,7 +67,8 @@ def test_no_text_of_a_user_is_an_element_of_the_page() -> None:
     example = {
         "domain": f'"><img src=x>{BAD}',
         "id": BAD,
-        "prompt": f"</p><script>alert(1)</script>{BAD}",
+        "title": f"<script>alert(2)</script>{BAD}",
+        "prompt": [[f"</p><script>alert(1)</script>{BAD}", False], [f"<img src=x>{BAD}", True]],
         "length": 1,
         "tokens": [f"</b>{BAD}"],
         "candidate": {"acceptance_rate": 0.5, "outcomes": "a"},
