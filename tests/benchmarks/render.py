@@ -29,6 +29,7 @@ from tests.benchmarks import (
     servers_memory,
     servers_overhead,
     sharper,
+    thread_choice,
     threads,
     trace,
 )
@@ -70,6 +71,7 @@ TOPICS = {
             "decoder_batch": decoder_batch,
             "decoder_quantized": decoder_quantized,
             "threads": threads,
+            "thread_choice": thread_choice,
         },
     ),
     "distillation": Topic("Training", {"distillation": distillation}),

@@ -36,36 +36,9 @@ for _ in range(60):
 print(time.perf_counter() - began)
 """
 
-_PASSES = """
-import sys, time
-from pipeline.native.threads import limit_spinning
-limit_spinning()
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
-from pipeline.native.thread_choice import ThreadChoice
-from pipeline.speculation.choice import choose_forward
-from pipeline.speculation.forward import CachedModel
-if (always := int(sys.argv[1])):
-    ThreadChoice.threads = lambda self: always
-model = LlamaForCausalLM(LlamaConfig(vocab_size=1024, hidden_size=192, num_hidden_layers=4, num_attention_heads=3,
-                                     num_key_value_heads=3, intermediate_size=512, tie_word_embeddings=True)).eval()
-ids = torch.arange(256).view(1, -1)
-with torch.inference_mode():
-    cached = CachedModel(choose_forward(model, 1024), 1, 256)
-    cached.logits(ids[:, :128], [0], keep=1)
-    for tokens in (1, 6):
-        began, passes = time.perf_counter(), 0
-        while (seconds := time.perf_counter() - began) < 3:
-            cached.logits(ids[:, 128 : 128 + tokens], [128], keep=tokens)
-            passes += 1
-        print(1000 * seconds / passes)
-"""
-_THREADS = {"one thread": 1, "all threads": 2, "chosen": 0}
-
 
 def main() -> None:
     figure: dict[str, Any] = {
-        "passes": _passes(),
         "steps": _measure(_training_steps, {"libgomp's default": _LIBGOMP, "Understudy": _OURS, "one thread": _ONE}),
         "smoke": _measure(_smoke_run, {"libgomp's default": _LIBGOMP, "Understudy": _OURS}, busy=("Understudy",)),
     }
@@ -78,7 +51,7 @@ def _measure(work: Any, settings: Mapping[str, Mapping[str, str]], busy: tuple[s
     for _ in range(_TURNS):
         for name, setting in settings.items():
             times[name]["quiet"].append(work(setting))
-        with _computing():
+        with computing():
             for name, setting in settings.items():
                 if busy is None or name in busy:
                     times[name]["busy"].append(work(setting))
@@ -88,38 +61,14 @@ def _measure(work: Any, settings: Mapping[str, Mapping[str, str]], busy: tuple[s
     }
 
 
-def _passes() -> dict[str, dict[str, list[float]]]:
-    """Median milliseconds of a pass of 1 and of 6 tokens, quiet and beside two computing threads, by number of threads."""
-    times: dict[str, dict[str, list[list[float]]]] = {name: {"quiet": [], "busy": []} for name in _THREADS}
-
-    def measure(state: str) -> None:
-        for name, always in _THREADS.items():
-            command = [sys.executable, "-c", _PASSES, str(always)]
-            done = subprocess.run(
-                command, capture_output=True, text=True, check=True, cwd=ROOT, env=_environment(_OURS)
-            )
-            times[name][state].append([float(line) for line in done.stdout.split()])
-
-    for _ in range(_TURNS):
-        measure("quiet")
-        with _computing():
-            measure("busy")
-    return {
-        name: {
-            state: [statistics.median(column) for column in zip(*turns, strict=True)] for state, turns in found.items()
-        }
-        for name, found in times.items()
-    }
-
-
-def _environment(setting: Mapping[str, str]) -> dict[str, str]:
+def environment(setting: Mapping[str, str]) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
     return kept | dict(setting)
 
 
 def _training_steps(setting: Mapping[str, str]) -> float:
     done = subprocess.run(
-        [sys.executable, "-c", _STEPS], capture_output=True, text=True, check=True, cwd=ROOT, env=_environment(setting)
+        [sys.executable, "-c", _STEPS], capture_output=True, text=True, check=True, cwd=ROOT, env=environment(setting)
     )
     return float(done.stdout)
 
@@ -128,14 +77,14 @@ def _smoke_run(setting: Mapping[str, str]) -> float:
     with tempfile.TemporaryDirectory() as store:
         command = [UNDERSTUDY, "run", "configs/smoke.yaml", "--store", store]
         began = time.perf_counter()
-        subprocess.run(command, capture_output=True, check=True, cwd=ROOT, env=_environment(setting))
+        subprocess.run(command, capture_output=True, check=True, cwd=ROOT, env=environment(setting))
         return time.perf_counter() - began
 
 
 @contextmanager
-def _computing() -> Iterator[None]:
+def computing() -> Iterator[None]:
     """Another process with two computing threads."""
-    process = subprocess.Popen([sys.executable, "-c", _BUSY], env=_environment({"OMP_NUM_THREADS": "2"}))
+    process = subprocess.Popen([sys.executable, "-c", _BUSY], env=environment({"OMP_NUM_THREADS": "2"}))
     time.sleep(3)  # until it has imported torch
     try:
         yield
@@ -161,12 +110,3 @@ def section(figure: dict[str, Any]) -> Iterator[str]:
         for name, row in figure[key].items():
             busy = f"{row['busy']:.1f} | {row['busy'] / row['quiet']:.1f}" if "busy" in row else "- | -"
             yield f"| {work} | {name} | {row['quiet']:.2f} | {busy} | {row['quiet'] / base:.2f} |"
-    yield ""
-    yield (
-        "Milliseconds of a pass of a target of 2 M parameters (fp32), median of the same turns, by number of threads. Aims for "
-        "the chosen number: quiet as fast as all threads, busy at most twice the better of the others.\n"
-    )
-    yield "| threads | quiet, 1 token | quiet, 6 tokens | busy, 1 token | busy, 6 tokens |"
-    yield "|---|---|---|---|---|"
-    for name, row in figure["passes"].items():
-        yield f"| {name} | {' | '.join(f'{value:.2f}' for value in (*row['quiet'], *row['busy']))} |"
