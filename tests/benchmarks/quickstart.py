@@ -30,6 +30,7 @@ def main() -> None:
         "drafts": summary["drafts"],
         "perplexity": summary["perplexity"],
         "gamma": summary["gamma"],
+        "speed": summary["decision"]["speed"],
         "planning": planning,
         "planned": planned,
         "jobs": jobs,

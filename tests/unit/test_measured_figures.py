@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
+from pipeline.acceptance.decoding_speed import DecodingSpeed
+from pipeline.judgement.speed import per_second, speedup_text
 from pipeline.report.show import print_summary
 from pipeline.report.summary import Summary
 from tests.benchmarks.render import FOLDER, pages
@@ -37,6 +39,16 @@ def test_the_readme_shows_the_measured_quickstart(
     print_summary(_summary({name: figure[name] for name in ("gamma", "drafts", "perplexity")}))
     shown = capsys.readouterr().out.partition("Temperature 1")[2].strip()
     assert "".join(f"    {line}\n" for line in f"Temperature 1{shown}".splitlines()) in _readme()
+
+
+def test_the_readme_shows_the_measured_speed() -> None:
+    """The last lines of the quickstart: tokens per second, plain, with the base draft and with the candidate."""
+    speed = TypeAdapter(DecodingSpeed).validate_python(Results().figure("quickstart")["speed"])
+    shown = [per_second(speed.plain), f"{speed.turns} interleaved turns, on {speed.device}"]
+    for draft in (speed.baseline, speed.candidate):
+        assert draft is not None
+        shown += [f"γ={draft.gamma}", per_second(draft.tokens_per_second), speedup_text(draft)]
+    assert [] == [text for text in shown if text not in _readme()]
 
 
 def _summary(figures: dict[str, Any]) -> Summary:
