@@ -24,15 +24,34 @@ def require_expected(port: Port, found: str, expected: str) -> None:
 
 def make_change(port: Port, expected: str, facts: Mapping[str, str], plan: Callable[[Entry], list[Write]]) -> None:
     """Carry out the writes that `plan` decides on for the entry as it is read under the claim. `facts` are tags of the claim, for
-    people. UnderstudyError if the champion is not version `expected`, or another process holds the claim for too long."""
+    people. UnderstudyError if the champion is not version `expected`, another process holds the claim for too long, or a person
+    moves the alias in the meantime."""
     with _claim(port, expected, facts) as (entry, claim):
+        moved = False  # the alias that the change is about, its first one; the others follow from it
         for write in plan(entry):
             if isinstance(write, Alias) and claim.expired:
                 raise UnderstudyError(
                     f"{port.name}: the claim {claim.model_name} took too long and may have been taken over; run again"
                 )
+            if isinstance(write, Alias) and not moved:
+                _require_unmoved(port, write, entry, claim)
+                moved = True
             port.write(write)
     claims.sweep(port, claim.change)
+
+
+def _require_unmoved(port: Port, write: Alias, before: Entry, claim: claims.Claim) -> None:
+    """The claim excludes other processes, and nothing excludes a person who moves the alias in MLflow: their move stays, and the
+    announced change is marked as interrupted. What is moved between this read and the write that follows is overwritten."""
+    now = port.aliases().get(write.name, "")
+    was = before.aliases.get(write.name, "")
+    if now in (was, write.version):
+        return
+    _complete(port, port.read(), claim)
+    raise UnderstudyError(
+        f"{port.name}: the alias {write.name} was moved by hand in the meantime (was version {was or NONE}, is {now or NONE}); "
+        "that stays, and nothing was changed; run again"
+    )
 
 
 @contextlib.contextmanager

@@ -47,10 +47,15 @@ class Port:
         if model is None:
             return Entry()
         return Entry(
-            aliases={str(alias): str(version) for alias, version in dict(model.aliases).items()},
+            aliases=_aliases(model),
             tags=dict(model.tags),
             versions=self._versions(),
         )
+
+    def aliases(self) -> dict[str, str]:
+        """The versions of the aliases as they are now, in one request."""
+        model = _or_none(lambda: self._client.get_registered_model(self.name))
+        return {} if model is None else _aliases(model)
 
     def write(self, write: Write) -> None:
         """Apply one write."""
@@ -116,6 +121,10 @@ class Port:
         listed = _pages(self._client.search_model_versions, f"name = '{self.name}'")
         found = {str(one.version): dict(one.tags) for one in listed}
         return dict(sorted(found.items(), key=lambda item: int(item[0])))
+
+
+def _aliases(model: Any) -> dict[str, str]:
+    return {str(alias): str(version) for alias, version in dict(model.aliases).items()}
 
 
 def _pages(search: Callable[..., Any], wanted: str) -> Iterator[Any]:

@@ -14,9 +14,14 @@ from typing import Any
 
 import pytest
 
+from pipeline.errors import UnderstudyError
+from pipeline.registry.aliases import ModelTag, Write
+from pipeline.registry.port import Port
+from pipeline.registry.registry import registry_for
+from pipeline.store.artifacts import Store
 from tests.e2e.mlflow_server import Server
 from tests.integration.conftest import Place
-from tests.integration.mlflow_fixtures import make_draft
+from tests.integration.mlflow_fixtures import config_of, make_draft, promote
 
 ROOT = Path(__file__).parents[2]
 NAME = "reference-draft"
@@ -177,6 +182,33 @@ def test_two_promoters_of_which_one_is_killed(server: Server, two: list[Promoter
     assert ended[:-1] == begun[1:]
     assert (0, True) == (watch.absent, watch.looks > KILLS)
     assert ([NAME], []) == (names(server), prompts(server))
+
+
+def test_an_alias_moved_by_hand_in_mid_promotion_stays(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A person moves the alias through the server once a promotion has announced itself; the promotion leaves it there, and the
+    next one, which knows of it, goes on."""
+    registry = registry_for(config_of(tracking={"uri": server.uri}), Store(tmp_path / "store"))
+    drafts = drafts_of(tmp_path, 0) + drafts_of(tmp_path, 1)
+    for draft in drafts[:2]:
+        promote(registry, draft, registry.champion())
+    write, moves = Port.write, ["1"]
+
+    def moving(port: Port, one: Write) -> None:
+        write(port, one)
+        if moves and isinstance(one, ModelTag):
+            body = {"name": NAME, "alias": "champion", "version": moves.pop()}
+            server.call("registered-models/alias", body)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Port, "write", moving)
+        with pytest.raises(UnderstudyError, match="moved by hand in the meantime"):
+            promote(registry, drafts[2], registry.champion())
+    moved = server.champion()
+    promote(registry, drafts[2], registry.champion())
+
+    assert ("1", "3", []) == (moved, server.champion(), prompts(server))
 
 
 class _Hook(http.server.BaseHTTPRequestHandler):

@@ -4,13 +4,17 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pipeline.config.loading import parse_config
 from pipeline.config.root import Config
+from pipeline.models.files import model_digest
 from pipeline.progress import Progress
+from pipeline.registry.drafts import RegisteredDraft
 from pipeline.registry.mlflow_client import client_for, tracking_location
+from pipeline.registry.registry import Registry
 from pipeline.store.artifacts import Store
 from tests import shared_cache
 
@@ -42,6 +46,24 @@ def make_draft(directory: Path, weights: bytes = b"weights") -> Path:
     (directory / "model.safetensors").write_bytes(weights)
     (directory / "config.json").write_text(json.dumps({"model_type": "llama"}))
     return directory
+
+
+def promote(
+    registry: Registry, draft: Path, expected: RegisteredDraft | None = None, **changes: Any
+) -> RegisteredDraft:
+    """Promote a draft with figures and a card of no importance."""
+    arguments: dict[str, Any] = {
+        "model_dir": draft,
+        "digest": model_digest(draft),
+        "card": "# Card",
+        "description": "Better",
+        "tags": {"target": "reference"},
+        "metrics": {"acceptance_rate": 0.7},
+        "dataset": ("loop-corpus", "abc"),
+        "expected": expected,
+        "run_id": "run-1",
+    }
+    return registry.promote(**(arguments | changes))
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 """Promotion, rollback, races and outages, against a real SQLite store."""
 
+import contextlib
 import http.server
 import os
 import socket
@@ -7,41 +8,24 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pipeline.errors import RegistryUnavailable, UnderstudyError, UsageError
 from pipeline.models.files import model_digest
 from pipeline.registry import claims
-from pipeline.registry.aliases import Alias, Write
+from pipeline.registry.aliases import Alias, ModelTag, Write
 from pipeline.registry.drafts import RegisteredDraft
 from pipeline.registry.mlflow_client import client_for
 from pipeline.registry.port import Port
 from pipeline.registry.registry import Registry, registered_name, registry_for
 from pipeline.store.artifacts import Store
-from tests.integration.mlflow_fixtures import config_of, make_draft, mlflow_template, store
+from tests.integration.mlflow_fixtures import config_of, make_draft, mlflow_template, promote, store
 
 __all__ = ["mlflow_template", "store"]
-
-
-def promote(
-    registry: Registry, draft: Path, expected: RegisteredDraft | None = None, **changes: Any
-) -> RegisteredDraft:
-    arguments: dict[str, Any] = {
-        "model_dir": draft,
-        "digest": model_digest(draft),
-        "card": "# Card",
-        "description": "Better",
-        "tags": {"target": "reference"},
-        "metrics": {"acceptance_rate": 0.7},
-        "dataset": ("loop-corpus", "abc"),
-        "expected": expected,
-        "run_id": "run-1",
-    }
-    return registry.promote(**(arguments | changes))
 
 
 @pytest.fixture
@@ -238,6 +222,83 @@ def _die_at_an_alias(port: Port, write: Write) -> None:
     if isinstance(write, Alias):
         raise KeyboardInterrupt
     _write(port, write)
+
+
+@contextlib.contextmanager
+def _hand(monkeypatch: pytest.MonkeyPatch, registry: Registry, alias: str, version: str) -> Iterator[None]:
+    """Within the block a person moves `alias` to `version` once, right after a change of the aliases has announced itself."""
+    waiting = [True]
+
+    def write(port: Port, one: Write) -> None:
+        _write(port, one)
+        if waiting and isinstance(one, ModelTag) and ".history." in one.key:
+            waiting.clear()
+            client_for(registry.location).set_registered_model_alias(registry.name, alias, version)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Port, "write", write)
+        yield
+    assert not waiting
+
+
+def test_an_alias_moved_by_hand_in_mid_promotion_stays(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MLflow has no compare-and-swap: the promotion reads the alias again before it sets it, and leaves what a person chose."""
+    drafts = [make_draft(tmp_path / name, name.encode()) for name in "abc"]
+    first = promote(registry, drafts[0])
+    second = promote(registry, drafts[1], first)
+    with _hand(monkeypatch, registry, "champion", "1"), pytest.raises(UnderstudyError) as caught:
+        promote(registry, drafts[2], second)
+    after, entry = aliases(registry), registry.entry()
+    again = promote(registry, drafts[2], registry.champion())
+
+    assert "the alias champion was moved by hand in the meantime (was version 2, is 1)" in str(caught.value)
+    assert {"champion": "1", "previous": "1"} == after  # `previous` as the promotion before had set it
+    assert (True, "interrupted, nothing changed") == (entry.is_moved_by_hand, entry.history[-1].why)
+    assert ("3", {"champion": "3", "previous": "1"}, []) == (again.version, aliases(registry), prompts(registry))
+
+
+def test_an_alias_moved_by_hand_in_mid_rollback_stays(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the version that was to be left is not marked as rolled back."""
+    drafts = [make_draft(tmp_path / name, name.encode()) for name in "abc"]
+    for draft in drafts:
+        promote(registry, draft, registry.champion())
+    with _hand(monkeypatch, registry, "champion", "1"), pytest.raises(UnderstudyError, match="moved by hand"):
+        roll_back(registry)
+
+    assert {"champion": "1", "previous": "2"} == aliases(registry)
+    assert "" == registry.entry().version("3").rolled_back
+
+
+def test_an_alias_moved_by_hand_to_the_promoted_draft_is_no_conflict(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A person and a promotion that choose the same version agree."""
+    drafts = [make_draft(tmp_path / name, name.encode()) for name in "ab"]
+    first = promote(registry, drafts[0])
+    second = promote(registry, drafts[1], first)
+    back = roll_back(registry)
+    with _hand(monkeypatch, registry, "champion", "2"):
+        again = promote(registry, drafts[1], back)
+
+    assert (second.version, {"champion": "2", "previous": "1"}) == (again.version, aliases(registry))
+    assert not registry.entry().is_moved_by_hand
+
+
+def test_a_challenger_moved_by_hand_in_mid_proposal_stays(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The alias that a change is about is the one that is read again."""
+    drafts = [make_draft(tmp_path / name, name.encode()) for name in "abc"]
+    first = promote(registry, drafts[0])
+    promote(registry, drafts[1], first, approval_days=7)
+    with _hand(monkeypatch, registry, "challenger", "1"), pytest.raises(UnderstudyError, match="alias challenger"):
+        promote(registry, drafts[2], first, approval_days=7)
+
+    assert {"champion": "1", "challenger": "1"} == aliases(registry)
 
 
 def _claim(registry: Registry, change: int = 1) -> claims.Claim:
