@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.commands import machine_errors
+from pipeline.commands import machine_errors, standard_streams
 from pipeline.commands.champion import export, history, promote, rollback, settle
 from pipeline.commands.check import check
 from pipeline.commands.compare import compare
@@ -81,11 +81,14 @@ _group("store", "Maintain the store of artifacts and runs.", (gc, sync))
 
 def main() -> None:
     """Entry point of the console script."""
+    standard_streams.protect()
     limit_spinning()  # before any command imports torch
     # It warns at import about kernels that it cannot load, and at every int8 product about a cast.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     # A scheduler ends a task with SIGTERM: the run record should say "interrupted", as after Ctrl-C.
     signal.signal(signal.SIGTERM, _terminate)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # a terminal that goes away; `nohup` ignores it
+        signal.signal(signal.SIGHUP, _terminate)
     sys.exit(_main())
 
 

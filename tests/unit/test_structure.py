@@ -153,7 +153,7 @@ def test_light_paths_stay_light(statement: str, allowed: tuple[str, ...]) -> Non
 
 
 # Where text reaches a terminal: `say` and `Progress` escape it, `Report` and `Painter` hand it to rich, `doctor` has own colours.
-PRINTING = ("progress", "report/console", "report/decode", "report/doctor")
+PRINTING = ("progress", "report/console", "report/decode", "report/doctor", "commands/standard_streams")
 
 
 def _prints(path: Path) -> list[str]:
