@@ -106,6 +106,8 @@ def columns_read(row: Mapping[str, Any], names: Iterable[str], given: Mapping[st
         free = (named[one] for one in aliases if named.get(one) in row and named[one] not in taken.values())
         column = taken.get(name) or next(free, None)
         if column is not None and column in row:
+            if names.count(column) > 1:
+                raise UsageError(f"{where}: two columns are named '{printable(column)}'; remove or rename one")
             found[name] = column
     return found
 
@@ -116,14 +118,14 @@ def parse_row(row: Mapping[str, Any], columns: Mapping[str, str], where: str) ->
     found = {}
     for name, column in columns.items():
         try:
-            value = float(_without_separators(row[column]))
+            value = _parsed(name, row[column])
         except (TypeError, ValueError, OverflowError):
             value = math.nan
         if (name == "completed" and math.isnan(value)) or (name == "rate" and value == math.inf):
             continue
         if not math.isfinite(value):
             raise UsageError(f"{where}: {column} is {str(row[column])!r}, which is not a number; correct it")
-        found[name] = value * _scale(name, column)
+        found[name] = value * (1.0 if str(row[column]).strip().endswith("%") else _scale(name, column))
     return found
 
 
@@ -174,13 +176,11 @@ def _scale(name: str, column: str) -> float:
     return 0.01 if name in SHARES and re.search(r"%|percent|(?<![a-z])pct(?![a-z])", column.lower()) else 1.0
 
 
-def _without_separators(value: Any) -> Any:
-    """2,116.4 as 2116.4."""
-    return (
-        value.replace(",", "")
-        if isinstance(value, str) and re.fullmatch(r"\s*\d{1,3}(,\d{3})+(\.\d+)?\s*", value)
-        else value
-    )
+def _parsed(name: str, cell: Any) -> float:
+    """A share may be written as 70%."""
+    if name in SHARES and isinstance(cell, str) and cell.strip().endswith("%"):
+        return float(cell.strip().removesuffix("%")) / 100
+    return float(cell)
 
 
 def _unit(name: str, column: str) -> str:

@@ -1,22 +1,21 @@
 """Files of measurements, row by row: CSV tables, results of `vllm bench serve`, GuideLLM reports.
 
-What the columns mean is `columns.py`.
+What the columns mean is `columns.py`, how a CSV table is written `csv_rows.py`.
 """
 
-import csv
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pipeline.errors import UsageError
+from pipeline.escaping.terminal import printable
+from pipeline.latency.costs.csv_rows import read_csv
 from pipeline.store.json_text import parse_json, read_text
 
 _JSON = (".json", ".jsonl")
+_SHOWN = 80  # characters of a header in a message
 _UNLIMITED = (None, "inf", float("inf"))  # request rates of a closed loop
-
-
-_BLANK = ("", "-", "n/a", "na", "none", "null")  # cells of a table without a value
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class Cells:
 
     where: str  # file and line, for error messages
     cells: Mapping[str, Any]  # by column; those with a value
-    names: tuple[str, ...]  # of all columns
+    names: tuple[str, ...]  # of all columns; one that is there twice has both
     computed: Mapping[str, float] = field(default_factory=dict)  # by quantity, from several columns
 
 
@@ -48,26 +47,19 @@ def _rows(path: Path) -> Iterator[Cells]:
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
     except ValueError as error:
-        raise UsageError(f"{path}: not a text file ({error})") from None
+        raise UsageError(f"{path}: not a text file ({error}); save it as UTF-8") from None
     if not is_table(path):
         for number, (cells, computed) in enumerate(_results(path, text), 1):
             yield Cells(f"{path}: result {number}", cells, tuple(cells), computed)
         return
-    lines = text.splitlines()
-    delimiter = max(",;\t", key=lines[0].count) if lines else ","
-    try:
-        for number, row in enumerate(csv.DictReader(lines, delimiter=delimiter), 2):
-            yield Cells(
-                f"{path}: line {number}",
-                {
-                    column: value
-                    for column, value in row.items()
-                    if column is not None and value is not None and str(value).strip().lower() not in _BLANK
-                },
-                tuple(column for column in row if column is not None),
-            )
-    except csv.Error as error:
-        raise UsageError(f"{path}: not a CSV table: {error}; save it as CSV") from None
+    table = read_csv(text, str(path))
+    if len(table.names) == 1:
+        raise UsageError(
+            f"{path}: only one column, '{printable(table.names[0][:_SHOWN])}'; separate the columns with commas, semicolons "
+            "or tabs"
+        )
+    for row in table.rows:
+        yield Cells(f"{path}: line {row.line}", row.cells, table.names)
 
 
 def _results(path: Path, text: str) -> Iterator[tuple[dict[str, Any], dict[str, float]]]:

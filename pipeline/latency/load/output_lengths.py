@@ -3,7 +3,6 @@
 With one fixed length for all, the 0.95 quantile at 8 requests was predicted 51% too low for a server whose output lengths vary.
 """
 
-import csv
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from scipy.optimize import brentq
 
 from pipeline.errors import UsageError
 from pipeline.latency.costs.columns import COLUMNS, plain_name
+from pipeline.latency.costs.csv_rows import read_csv
 from pipeline.store.json_text import parse_json, read_text
 
 Ints = NDArray[np.int64]
@@ -76,16 +76,12 @@ def _read(path: Path) -> list[Any]:
         raise UsageError(f"{where}: not a text file; {_HOW}") from None
     if path.suffix in (".json", ".jsonl"):
         return _detailed(text, where)
-    lines = text.splitlines()
-    try:
-        rows = list(csv.DictReader(lines, delimiter=max(",;\t", key=lines[0].count) if lines else ","))
-    except csv.Error as error:
-        raise UsageError(f"{where}: not a CSV table: {error}; save it as CSV") from None
-    named = {plain_name(name): name for name in rows[0] if name is not None} if rows else {}
+    table = read_csv(text, where)
+    named = {plain_name(name): name for name in reversed(table.names)}
     column = next((named[name] for name in _COLUMNS if name in named), None)
     if column is None:
         raise UsageError(f"{where}: no column of output lengths; name it {', '.join(_COLUMNS[:-1])} or {_COLUMNS[-1]}")
-    return [row[column] for row in rows if row[column]]
+    return [row.cells[column] for row in table.rows if column in row.cells]
 
 
 def _detailed(text: str, where: str) -> list[Any]:
