@@ -51,11 +51,11 @@ def _is_secret(value: str) -> bool:
 
 
 def _hidden(found: re.Match[str]) -> str:
-    """What follows `Bearer`, `Basic` or `Token`, unless it is a word of a sentence or a number."""
+    """What follows `Bearer`, `Basic` or `Token`, unless it is a word of a sentence or a title, or a number."""
     scheme, space, value = found.groups()
     if scheme.lower() == "basic" and not _is_login(value):
         return found[0]
-    return found[0] if value.isdigit() or (value.isalpha() and value.islower()) else f"{scheme}{space}[hidden]"
+    return found[0] if value.isdigit() or (value.isalpha() and value[1:].islower()) else f"{scheme}{space}[hidden]"
 
 
 def _is_login(value: str) -> bool:

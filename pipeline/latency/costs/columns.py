@@ -1,23 +1,37 @@
 """Columns of a table of measurements: which name is read as which quantity, and in which unit. Pure.
 
-Names are compared without regard to case and to what is not a letter or a digit: `TPOT (ms)` is `tpot_ms`.
+Names are compared without regard to case and to what is not a letter or a digit: `TPOT (ms)` is `tpot_ms`. Those of times may
+have a unit and say that they are a mean or a median, in any place: `Avg TPOT [ms]`, `ttft_p50`.
 """
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pipeline.errors import UsageError
 from pipeline.escaping.terminal import printable
 
-# Quantities and the column names under which they are found; the first match is used. Means stand before medians, because a
-# median time per token times mean tokens per step is not the time of a step.
+# Quantities and the column names under which they are found; the first match is used. Times are without unit and statistic.
 COLUMNS: dict[str, tuple[str, ...]] = {
     "running": ("running", "mean_running", "num_requests_running", "mean_batch_size", "batch_size", "batch"),
-    "concurrency": ("concurrency", "max_concurrency", "request_concurrency", "concurrent_requests"),
+    "concurrency": (
+        "concurrency",
+        "max_concurrency",
+        "request_concurrency",
+        "concurrent_requests",
+        "num_concurrent_requests",
+    ),
     "rate": ("rate", "request_rate", "qps"),
-    "served_rate": ("served_rate", "request_throughput", "requests_per_second"),
+    "served_rate": (
+        "served_rate",
+        "request_throughput",
+        "requests_per_second",
+        "request_throughput_per_sec",
+        "request_throughput_req_s",
+        "request_throughput_req_sec",
+        "request_throughput_requests_sec",
+    ),
     "gamma": (
         "gamma",
         "k",
@@ -43,39 +57,65 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     ),
     "acceptance_rate": ("alpha",),  # per token
     "draft_acceptance_rate": ("draft_acceptance_rate", "acceptance_rate"),  # accepted / drafted
-    "step": ("step", "step_s", "step_ms", "step_time_ms"),
-    "itl": ("mean_itl_ms", "itl_mean_ms", "itl_ms", "itl"),
-    "tpot": ("mean_tpot_ms", "tpot_mean_ms", "tpot", "tpot_s", "tpot_ms", "median_tpot_ms", "tpot_p50_ms"),
-    "ttft": ("ttft", "ttft_s", "ttft_ms", "mean_ttft_ms", "ttft_mean_ms", "median_ttft_ms", "ttft_p50_ms"),
-    "latency": (
-        "latency",
-        "latency_s",
-        "latency_ms",
-        "mean_e2el_ms",
-        "e2el_ms",
-        "mean_e2e_latency_ms",
-        "request_latency",
-    ),
+    "step": ("step", "step_time"),
+    "itl": ("itl",),
+    "tpot": ("tpot", "time_per_output_token", "inter_token_latency"),
+    "ttft": ("ttft", "time_to_first_token"),
+    "latency": ("latency", "e2el", "e2e_latency", "request_latency", "end_to_end_latency"),
     "throughput": (
         "output_tok_s",
         "output_throughput",
         "output_token_throughput",
         "output_token_throughput_tok_s",
         "output_throughput_tok_s",
+        "output_throughput_tokens_s",
+        "output_token_throughput_per_sec",
+        "output_token_throughput_tokens_s",
+        "output_token_throughput_tokens_sec",
+        "total_output_throughput_tokens_sec",
+        "total_token_output_throughput_tokens_sec",
         "output_tokens_per_second",
         "throughput_tok_s",
         "tokens_per_second",
         "throughput",
     ),
-    "tokens": ("tokens", "output_tokens", "output_len"),
+    "each_throughput": (
+        "each_throughput",
+        "tokens_per_second_per_user",
+        "output_tokens_per_second_per_user",
+        "output_token_throughput_per_user",
+        "output_token_throughput_per_user_per_sec",
+        "output_token_throughput_per_user_tokens_sec_user",
+        "per_user_output_throughput_tps_user",
+        "per_user_output_speed_tps_user",
+        "tok_s_user",
+        "tokens_s_user",
+        "tps_user",
+    ),
+    "tokens": (
+        "tokens",
+        "output_tokens",
+        "mean_output_tokens",
+        "output_len",
+        "output_sequence_length",
+        "output_sequence_length_tokens",
+        "osl",
+    ),
     "completed": ("completed",),
 }
 TIMES = ("step", "itl", "tpot", "ttft", "latency")
+ABOVE_ZERO = ("rate", "served_rate", "throughput", "each_throughput", "tokens")
+_MEAN, _MEDIAN = {"mean", "avg", "average"}, {"median", "p50"}
+_MILLI = {"ms", "msec", "millis", "millisecond", "milliseconds"}
+_MICRO = {"us", "usec", "micros", "microsecond", "microseconds"}
+_SECONDS = {"s", "sec", "secs", "second", "seconds"}
+_NO_BASE = _MEAN | _MEDIAN | _MILLI | _MICRO | _SECONDS  # words that do not tell which quantity it is
 SHARES = ("acceptance_rate", "draft_acceptance_rate")
 _UNITS = {
     "rate": "requests/s",
     "served_rate": "requests/s",
     "throughput": "tokens/s",
+    "each_throughput": "tokens/s of each request",
     "acceptance_rate": "per token",
     "draft_acceptance_rate": "accepted / drafted",
     "acceptance_length": "tokens per step",
@@ -103,7 +143,8 @@ def columns_read(row: Mapping[str, Any], names: Iterable[str], given: Mapping[st
         raise UsageError(f"{where}: no column '{printable(absent)}'; columns are {listed(names)}")
     found = {}
     for name, aliases in COLUMNS.items():
-        free = (named[one] for one in aliases if named.get(one) in row and named[one] not in taken.values())
+        known = _times(names, aliases) if name in TIMES else (named[one] for one in aliases if one in named)
+        free = (one for one in known if one in row and one not in taken.values())
         column = taken.get(name) or next(free, None)
         if column is not None and column in row:
             if names.count(column) > 1:
@@ -159,7 +200,12 @@ def missing_concurrency(row: Mapping[str, Any], where: str) -> UsageError:
 
 def is_median(column: str) -> bool:
     """Whether the column's name says that it is a median."""
-    return re.search(r"median|p50", column.lower()) is not None
+    return bool(_words(column) & _MEDIAN)
+
+
+def has_unit(column: str) -> bool:
+    """Whether the name of a time says in which unit it is."""
+    return bool(_words(column) & (_MILLI | _MICRO | _SECONDS))
 
 
 def listed(row: Iterable[str]) -> str:
@@ -168,11 +214,26 @@ def listed(row: Iterable[str]) -> str:
     return printable(", ".join(names[:_SHOWN])) + (", ..." if len(names) > _SHOWN else "")
 
 
+def _times(names: Sequence[str], bases: Sequence[str]) -> list[str]:
+    """Columns of a time. Means go before medians, because a median time per token times mean tokens per step is not the time of a
+    step; other quantiles are no match."""
+    found = []
+    for place, column in enumerate(names):
+        words = _words(column)
+        base = "_".join(one for one in plain_name(column).split("_") if one not in _NO_BASE)
+        if base in bases:
+            rank = 0 if words & _MEAN else 2 if words & _MEDIAN else 1
+            found.append((rank, bases.index(base), place, column))
+    return [column for *_, column in sorted(found)]
+
+
+def _words(column: str) -> set[str]:
+    return set(plain_name(column).split("_"))
+
+
 def _scale(name: str, column: str) -> float:
-    if name in TIMES and re.search(r"(?<![a-z])(ms|msec|millis|milliseconds?)(?![a-z])", column.lower()):
-        return 1e-3
-    if name in TIMES and re.search(r"(?<![a-z])(us|usec|micros|microseconds?)(?![a-z])", column.lower()):
-        return 1e-6
+    if name in TIMES and (words := _words(column)) & (_MILLI | _MICRO):
+        return 1e-3 if words & _MILLI else 1e-6
     return 0.01 if name in SHARES and re.search(r"%|percent|(?<![a-z])pct(?![a-z])", column.lower()) else 1.0
 
 

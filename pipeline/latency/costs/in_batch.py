@@ -5,10 +5,13 @@ not is TTFT / latency.
 """
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pipeline.latency.costs.columns import UNCLEAR, ambiguous, missing_concurrency
+from pipeline.errors import UsageError
+from pipeline.escaping.terminal import printable
+from pipeline.latency.costs.columns import UNCLEAR, ambiguous, is_median, missing_concurrency
 from pipeline.latency.costs.row import Row, derived_token_seconds, ratio
 
 _SEVERAL, _ONE = 4.0, 1.3  # concurrency with which a throughput of all requests tells of more than one decoding request
@@ -93,9 +96,16 @@ def batch(row: Row, token_seconds: float, length: float, share: float) -> Batch:
     if "running" in values:
         return Batch(values["running"], notes=_other_batch(values))
     decoding, concurrency = values.get("throughput", 0.0) * token_seconds, values.get("concurrency")
-    rate = values.get("served_rate", values.get("rate"))
-    if rate is not None and "latency" in values and ("rate" in values or concurrency is None):
-        return Batch(min(1 + rate * values["latency"], concurrency or math.inf))
+    rate, latency = values.get("served_rate", values.get("rate")), _latency(row)
+    if rate is not None and latency is not None and ("rate" in values or concurrency is None):
+        return Batch(min(1 + rate * latency, concurrency or math.inf))
+    if concurrency is not None and "rate" in values:
+        column = row.columns.get("concurrency", "concurrency")
+        raise UsageError(
+            f"{row.where}: with a request rate, {printable(column)} may be a limit that was not reached, and how many requests "
+            "ran is unknown; add their mean latency, or mean TPOT and TTFT and the output tokens. If so many ran, give "
+            f"--column {shlex.quote(f'running={column}')}"
+        )
     if concurrency is not None:
         if concurrency > 1 and 0 < decoding < _FULL * share * concurrency:
             return Batch(decoding, notes=(_few(waited(row, token_seconds)),))
@@ -103,6 +113,16 @@ def batch(row: Row, token_seconds: float, length: float, share: float) -> Batch:
     if share and decoding > 0 and not ambiguous(row.given):
         return Batch(decoding, notes=("the number of requests in the batch is throughput times time per token",))
     raise missing_concurrency(row.given, row.where)
+
+
+def _latency(row: Row) -> float | None:
+    """Mean latency, from its parts if these are means."""
+    values = row.values
+    if "latency" in values or not {"ttft", "tpot", "tokens"} <= values.keys():
+        return values.get("latency")
+    if any(is_median(row.columns.get(name, "")) for name in ("ttft", "tpot")):
+        return None
+    return values["ttft"] + values["tpot"] * max(0.0, values["tokens"] - 1)
 
 
 def _few(waited: bool | None) -> str:

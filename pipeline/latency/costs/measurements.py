@@ -12,6 +12,7 @@ from typing import Any
 
 from pipeline.errors import UsageError
 from pipeline.latency.costs.columns import (
+    ABOVE_ZERO,
     COLUMNS,
     SHARES,
     TIMES,
@@ -24,7 +25,8 @@ from pipeline.latency.costs.columns import (
     unread,
 )
 from pipeline.latency.costs.in_batch import batch, decoding_share, requests_per_place
-from pipeline.latency.costs.row import Row, counts_own_token, tokens_per_step
+from pipeline.latency.costs.kind_of_throughput import check_throughput
+from pipeline.latency.costs.row import Row, check_token_seconds, counts_own_token, tokens_per_step
 from pipeline.latency.costs.step_time import step_seconds
 from pipeline.latency.costs.tables import is_table, read_rows
 
@@ -84,6 +86,7 @@ def read_measurements(
         row = Row(one.where, {**one.computed, **parsed, **values}, used, one.cells)
         _check(row)
         rows.append(row)
+    check_throughput(rows, path, columns)
     share, own = decoding_share(rows), counts_own_token(rows)
     found = [_measurement(row, share, own, path.name) for row in rows]
     said = Counter(note for _, notes in found for note in notes)
@@ -92,6 +95,7 @@ def read_measurements(
         [
             *_said_of_columns(rows, is_table(path)),
             *_said_of_waiting([one for one, _ in found]),
+            *_said_of_gaps(rows, share),
             *(note if times == len(rows) else f"{note} ({times} of {len(rows)} rows)" for note, times in said.items()),
         ],
     )
@@ -105,6 +109,17 @@ def _said_of_columns(rows: Sequence[Row], table: bool) -> list[str]:
     if table and ignored:
         found.append(f"not read: {listed(ignored)}")
     return found + [f"'{name}' was not read: it can be how many were sent in all" for name in ambiguous(ignored)]
+
+
+def _said_of_gaps(rows: Sequence[Row], share: float) -> list[str]:
+    """Rows without a draft length in a table that has one, and a throughput that is of another kind."""
+    found, without = [], [row for row in rows if "gamma" not in row.values]
+    if 0 < len(without) < len(rows):
+        found.append(f"no draft length, so plain decoding ({len(without)} of {len(rows)} rows)")
+    column = next((row.columns["throughput"] for row in rows if "throughput" in row.columns), None)
+    if column is not None and not share:
+        found.append(f"{column} is not tokens per second of all requests, by the other columns, so it was not used")
+    return found
 
 
 def _said_of_waiting(measured: Sequence[Measurement]) -> list[str]:
@@ -131,6 +146,7 @@ def _measurement(row: Row, share: float, own: bool, file: str) -> tuple[Measurem
     gamma = int(row.values.get("gamma", 0.0))
     length, notes = tokens_per_step(row, gamma, own)
     step, of_step = step_seconds(row, length, share)
+    check_token_seconds(row, step / length)
     found = batch(row, step / length, length, share)
     _check_requests(row.where, found.requests)
     return Measurement(
@@ -153,6 +169,9 @@ def _check(row: Row) -> None:
     for name in TIMES:
         if not values.get(name, 1.0) > 0:
             raise UsageError(f"{where}: {name} is {values[name]:g} s, but must be above 0; correct or remove it")
+    for name in ABOVE_ZERO:
+        if not values.get(name, 1.0) > 0:
+            raise UsageError(f"{where}: {name} is {values[name]:g}, but must be above 0; correct the row or remove it")
     for name in SHARES:
         if not 0 <= values.get(name, 0.0) <= 1:
             raise UsageError(f"{where}: {name} is {values[name]:g}; give a value from 0 to 1 (70% is 0.7)")

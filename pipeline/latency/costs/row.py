@@ -12,14 +12,15 @@ from typing import Any
 
 from pipeline.acceptance.rounds import iid_tokens_per_call
 from pipeline.errors import UsageError
-from pipeline.latency.costs.columns import listed
+from pipeline.latency.costs.columns import has_unit, listed
 
 _MAX_PLAIN_TOKENS = 1.05  # tokens per step that still count as plain decoding (rounding)
 AGREES = 1.5  # ratio up to which two columns tell of the same time, one as a median and one as a mean
 _LEAST_LENGTH = 0.97  # tokens per step below which a length does not count the target's own token
 _OWN_ADDED = "the acceptance length counts accepted draft tokens only, so 1 was added for the target's own"
 _LENGTH_AGREES = 0.05  # relative difference of two acceptance columns
-_MAX_TPOT = 3.0  # seconds per token above which the unit is assumed to be wrong
+_MIN_TPOT, _MAX_TPOT = 5e-5, 3.0  # seconds per token outside of which the unit is assumed to be wrong
+_MAX_WITHOUT_UNIT = 0.5  # the same where the column's name has no unit: 2 may be 2 ms
 
 
 @dataclass(frozen=True)
@@ -114,12 +115,21 @@ def token_seconds(row: Row) -> float:
             f"{row.where}: TPOT is unknown; columns with a value are {listed(row.given)}; name its column with --column "
             "tpot=NAME (or step=NAME, itl=NAME, throughput=NAME, or latency=NAME with tokens=NAME)"
         )
-    if not 0 < found <= _MAX_TPOT:
-        raise UsageError(
-            f"{row.where}: TPOT is {found:.3g} s; possible are times above 0 and up to {_MAX_TPOT:g} s. Times in milliseconds "
-            "need ms in the column's name, such as tpot_ms; a throughput must be in tokens per second"
-        )
+    check_token_seconds(row, found)
     return found
+
+
+def check_token_seconds(row: Row, seconds: float) -> None:
+    """UsageError for a TPOT that no server has."""
+    column = row.columns.get("tpot")
+    unnamed = column is not None and not has_unit(column)
+    most = _MAX_WITHOUT_UNIT if unnamed else _MAX_TPOT
+    if not _MIN_TPOT <= seconds <= most:
+        slow = ", and slow ones in seconds tpot_s" if unnamed else ""
+        raise UsageError(
+            f"{row.where}: TPOT is {seconds:.3g} s; possible are {1e3 * _MIN_TPOT:g} ms to {most:g} s. Times in milliseconds "
+            f"need ms in the column's name, such as tpot_ms{slow}; a throughput must be in tokens per second"
+        )
 
 
 def derived_token_seconds(values: Mapping[str, float]) -> float | None:
@@ -127,6 +137,8 @@ def derived_token_seconds(values: Mapping[str, float]) -> float | None:
         return values["tpot"]
     if "latency" in values and values.get("tokens", 0) > 1:
         return (values["latency"] - values.get("ttft", 0.0)) / (values["tokens"] - 1)
+    if "each_throughput" in values:
+        return 1 / values["each_throughput"]
     requests = values.get("running", values.get("concurrency"))
     if requests is None or not values.get("throughput", 0) > 0:
         return None

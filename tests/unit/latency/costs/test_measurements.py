@@ -49,7 +49,7 @@ def test_a_published_sweep_is_read_as_it_is(tmp_path: Path) -> None:
     ("header", "row", "requests", "step"),
     [
         ("rate,gamma,latency,tokens,ttft,omega", "2,2,3.0,101,0.5,2", 7.0, 2 * 2.5 / 100),
-        ("concurrency,gamma,throughput,alpha", "6,1,300,0.5", 6.0, 1.5 * 6 / 300),
+        ("concurrency,gamma,output_tok_s,alpha", "6,1,300,0.5", 6.0, 1.5 * 6 / 300),
         ("batch,k,tpot,draft_acceptance_rate", "6,4,0.01,0.25", 6.0, 2 * 0.01),
         ("request_rate,request_throughput,k,latency_ms,tokens", "3,2.9,0,1000,11", 3.9, 0.1),
     ],
@@ -209,7 +209,7 @@ def test_a_guidellm_report_is_read(tmp_path: Path) -> None:
         ((PUBLISHED, "4,3,2.5,-10,50,400"), "line 2: tpot is -0.01 s, but must be above 0"),
         (
             ("k,concurrency,tpot", "0,1,20"),
-            "line 2: TPOT is 20 s; possible are times above 0 and up to 3 s. Times in milliseconds need ms in the column's name",
+            "line 2: TPOT is 20 s; possible are 0.05 ms to 0.5 s. Times in milliseconds need ms in the column's name",
         ),
         ((PUBLISHED, "4,3,2.5,ten,50,400"), "line 2: tpot_p50_ms is 'ten', which is not a number"),
         ((PUBLISHED, "4,3,4.5,10,50,400"), "line 2: 4.5 tokens per step at draft length 3; possible are 1 to 4"),
@@ -231,7 +231,7 @@ def test_a_guidellm_report_is_read(tmp_path: Path) -> None:
             "line 2: 2.5 tokens per step, but the draft length is unknown; name",
         ),
         (("concurrency,k,omega,tpot", "4,0,2.5,0.01"), "line 2: 2.5 tokens per step, but the draft length is 0"),
-        (("concurrency,k,throughput,ttft,tokens", "2,0,100,9,100"), "line 2: TPOT is -0.0707 s"),
+        (("concurrency,k,output_tok_s,ttft,tokens", "2,0,100,9,100"), "line 2: TPOT is -0.0707 s"),
         (("k,tpot", "0,0.1"), "line 2: the number of concurrent requests is unknown"),
         (
             ("concurrency,k", "1,0"),
@@ -323,7 +323,7 @@ def test_tables_of_others_are_read(
         (("concurrency,itl_ms,tpot_ms", "1,25,10"), "the time between chunks is 2.5 times the time per token, as with drafts"),
         (("users,k,throughput,tpot_ms", "4,0,0.5,20"), "the number of concurrent requests is unknown"),
         (("requests,k,output_tok_s,tpot_ms", "4,0,200,20"), "'requests' can be how many were sent"),
-        (("concurrency,k,throughput", "1,0,0.24"), "a throughput must be in tokens per second"),
+        (("concurrency,k,output_tok_s", "1,0,0.24"), "a throughput must be in tokens per second"),
         (("concurrency,k,ttft,latency,tokens,tpot_ms", "1,0,50,4.1,200,20"), "latency is 4.1 s, but TTFT and time per token"),
         (("concurrency,k,latency_s,tokens,tpot_ms", "1,0,5100,256,20"), "latency is 5.1e+03 s, but TTFT and time per token"),
         (("concurrency,k,ttft,tpot", "1,0,60,0.02"), "TTFT of one request is 60 s, the time per token 0.02 s"),

@@ -468,7 +468,7 @@ def test_output_lengths_are_a_distribution(tmp_path: Path) -> None:
         ("gone.csv", "no such file, and not a number; give a number, MEAN:CAP, or a file"),
         (
             "{place}/other.csv",
-            "no column of output lengths; name it tokens, output_tokens, output_len or completion_tokens",
+            "no column of output lengths; name it tokens, output_tokens, mean_output_tokens, output_len, ",
         ),
         ("{place}/words.csv", "a length is not a number"),
         ("{place}/empty.csv", "no column of output lengths"),
