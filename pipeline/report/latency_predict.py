@@ -90,6 +90,27 @@ def above_measured(found: Prediction, tokens: float) -> list[str]:
     ]
 
 
+def near_capacity(found: Prediction) -> list[str]:
+    """Loads that exceed the capacity if the step times are as much too low as their error."""
+    said, plain = list[str](), found.accuracy.with_tokens(0.0)  # plain decoding has no tokens to accept
+    for what, limit, accuracy, stable in (
+        ("plain decoding", found.plain_limit, plain, [point.rate for point in found.points if point.plain]),
+        (
+            "speculation",
+            found.speculative_limit,
+            found.accuracy,
+            [point.rate for point in found.points if point.speculative],
+        ),
+    ):
+        near = [rate for rate in stable if rate * (1 + (accuracy.left_out or 0.0)) * (1 + accuracy.tokens) >= limit]
+        if near:
+            said.append(
+                f"note: {what} may be unstable from {near[0]:.4g} requests/s on: the capacity, {limit:.4g}, is within the error "
+                f"({accuracy.said})"
+            )
+    return said
+
+
 def _cells(found: Latency | None, quantiles: Sequence[float]) -> list[str]:
     if found is None:
         return [_UNSTABLE, *("-" for _ in quantiles), "-"]

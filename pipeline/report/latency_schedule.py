@@ -47,7 +47,9 @@ def print_schedule(found: Schedule, notes: Sequence[str]) -> None:
     out.table([column for column in COLUMNS if several or column != "draft"], rows)
     paying, cap = batch_ranges((found.lengths_N > 0).astype(np.int64)), len(found.lengths_N)
     if named := [_sizes(first, last) for first, last, pays in paying if pays]:
-        out.text(f"speculation is faster at batch size {', '.join(named)} (batch cap: {cap})")
+        errors = ", ".join(dict.fromkeys(one.said for one in found.accuracy_N if one.fitted))
+        off = f"; {errors}" if errors else ""
+        out.text(f"speculation is faster at batch size {', '.join(named)} (batch cap: {cap}{off})")
     else:
         out.text(f"speculation is not faster at any batch size up to {cap}")
     out.text(
@@ -68,16 +70,19 @@ def print_schedule(found: Schedule, notes: Sequence[str]) -> None:
 
 def said_of_accuracy(found: Schedule) -> list[str]:
     """What the errors of fitted step times mean for the choice."""
-    errors = [one.left_out for one in found.accuracy_N if one.fitted]
-    if not errors:
+    if not any(one.fitted for one in found.accuracy_N):
         return []
-    if (known := [one for one in errors if one is not None]) != errors:
+    if any(one.fitted and one.left_out is None for one in found.accuracy_N):
         return [f"step times off by: unknown for fits of too few points, so no draft length is certain; {_MORE_POINTS}"]
-    most = max(known)
-    return [
-        "step times off by: mean error on left-out points of `latency fit`. A draft length whose speedup is between "
-        f"{1 / (1 + most):.2f} and {1 + most:.2f} is not known to be faster or slower"
-    ]
+    least_N = np.array([one.certain_speedup for one in found.accuracy_N])
+    unknown = (found.lengths_N > 0) & (found.speedup_N < least_N)
+    most = float(least_N.max())
+    said = (
+        "step times off by: mean error on left-out points of `latency fit`. With these errors at their worst, "
+        f"{f'a speedup up to {most:.2f}' if np.isfinite(most) else 'any speedup'} can be a slowdown"
+    )
+    sizes = [_sizes(first, last) for first, last, is_so in batch_ranges(unknown.astype(np.int64)) if is_so]
+    return [said + (f": so at batch size {', '.join(sizes)} a draft is not known to be faster" if sizes else "")]
 
 
 def _sizes(first: int, last: int) -> str:

@@ -1,5 +1,6 @@
 """Options that `latency predict` and `latency schedule` share."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -106,7 +107,8 @@ def _workload_of_numbers(
     lengths_W = parse_output_lengths(tokens or str(min(max(2, round(mean or 0)), MOST)))
     if alpha is not None:
         return constant_acceptance_workload(alpha, prompt_tokens, lengths_W, step_costs.max_gamma)
-    return measured_acceptance_workload(measured, prompt_tokens, lengths_W, step_costs.max_gamma)
+    workload = measured_acceptance_workload(measured, prompt_tokens, lengths_W, step_costs.max_gamma)
+    return replace(workload, tokens_error=step_costs.tokens_error)
 
 
 def check_plot(plot: Path | None) -> None:

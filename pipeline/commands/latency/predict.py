@@ -58,7 +58,13 @@ def predict(
     from pipeline.errors import UsageError
     from pipeline.latency.load.prediction import chosen_lengths
     from pipeline.latency.load.prediction import predict as predicted
-    from pipeline.report.latency_predict import above_measured, plot_prediction, prediction_json, print_prediction
+    from pipeline.report.latency_predict import (
+        above_measured,
+        near_capacity,
+        plot_prediction,
+        prediction_json,
+        print_prediction,
+    )
 
     check_plot(plot)
     rates, quantiles = _rates(request_rate), _quantiles(quantile or [DEFAULT_QUANTILE])
@@ -78,7 +84,7 @@ def predict(
         )
     if gamma is not None and not step_costs.measured(gamma):
         told.append(f"note: draft length {gamma} was not measured; its times are interpolated")
-    told += above_measured(found, tokens)
+    told += [*above_measured(found, tokens), *near_capacity(found)]
     if as_json:
         for note in told:
             Progress().line(note)

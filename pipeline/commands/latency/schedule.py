@@ -85,7 +85,7 @@ def schedule(
                 path.stem,
                 workload.rounds_G,
                 steps,
-                step_costs.accuracy,
+                step_costs.accuracy.with_tokens(workload.tokens_error),
                 frozenset(unmeasured),
                 step_costs.measured_requests,
             )

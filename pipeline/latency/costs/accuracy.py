@@ -1,35 +1,60 @@
 """How far the times of a step may be off, for every figure that is computed from them. Pure."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Any
+
+_SHOWN = 0.005  # error of the tokens per step from which it is said
 
 
 @dataclass(frozen=True)
 class StepAccuracy:
     """`left_out`: mean absolute relative error of fitted step times on left-out measurements, as a share; None if unknown.
-    `fitted`: False for measured forward times, which have no such error."""
+    `fitted`: False for measured forward times, which have no such error. `tokens`: the same error of the tokens per step, where
+    these come from the measurements too; 0 if they do not."""
 
     left_out: float | None = None
     fitted: bool = True
+    tokens: float = 0.0
+
+    def with_tokens(self, error: float) -> "StepAccuracy":
+        """Of figures that are computed from measured tokens per step too."""
+        return replace(self, tokens=error)
+
+    @property
+    def certain_speedup(self) -> float:
+        """The least speedup that is above 1 if one step time is this much too high, the other this much too low, and the tokens
+        per step too many. Infinite if there is none, or if the error is unknown."""
+        if not self.fitted:
+            return 1.0
+        if self.left_out is None or self.left_out >= 1:
+            return math.inf
+        return (1 + self.left_out) * (1 + self.tokens) / (1 - self.left_out)
 
     @property
     def short(self) -> str:
         """In a cell of a table."""
         if not self.fitted:
             return "measured"
-        return "unknown" if self.left_out is None else f"{self.left_out:.1%}"
+        steps = "unknown" if self.left_out is None else f"{self.left_out:.1%}"
+        return steps + (f", tokens {self.tokens:.0%}" if self.tokens >= _SHOWN else "")
 
     @property
     def said(self) -> str:
         """Beside a figure."""
         if not self.fitted:
             return "step times measured"
+        tokens = f", tokens per step {self.tokens:.1%} off" if self.tokens >= _SHOWN else ""
         if self.left_out is None:
-            return "error of the step times unknown: too few points"
-        return f"step times {self.left_out:.1%} off on left-out points"
+            return f"error of the step times unknown: too few points{tokens}"
+        return f"step times {self.left_out:.1%} off on left-out points{tokens}"
 
     def json(self) -> dict[str, Any]:
-        return {"step_times": "fitted" if self.fitted else "measured", "left_out_error": self.left_out}
+        return {
+            "step_times": "fitted" if self.fitted else "measured",
+            "left_out_error": self.left_out,
+            "tokens_per_step_error": self.tokens,
+        }
 
 
 MEASURED = StepAccuracy(fitted=False)

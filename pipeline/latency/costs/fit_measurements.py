@@ -65,6 +65,7 @@ def fit_measurements(measured: Sequence[Measurement], experts: Experts | None = 
         plain=bool((gamma_R == 0).any()),
         min_requests=max(low for low, _ in measured_requests.values()),
         tokens_by_gamma=lengths,
+        tokens_error=_tokens_error(measured) if lengths else 0.0,
         measured_requests=measured_requests,
         output_tokens=float(np.mean(known)) if known else None,
         batch_share=_batch_share(measured),
@@ -90,6 +91,18 @@ def _tokens_by_gamma(measured: Sequence[Measurement]) -> dict[int, float]:
     for one in measured:
         found.setdefault(one.gamma, []).append(one.tokens_per_step)
     return {gamma: float(np.mean(lengths)) for gamma, lengths in sorted(found.items())}
+
+
+def _tokens_error(measured: Sequence[Measurement]) -> float:
+    """Mean absolute relative error of the tokens per step of each measurement with a draft, predicted by the mean of the others
+    at its draft length. 0 where a draft length has one measurement: nothing tells."""
+    errors = []
+    for gamma in {one.gamma for one in measured} - {0}:
+        lengths_R = np.array([one.tokens_per_step for one in measured if one.gamma == gamma])
+        if len(lengths_R) > 1:
+            others_R = (lengths_R.sum() - lengths_R) / (len(lengths_R) - 1)
+            errors += np.abs(others_R / lengths_R - 1).tolist()
+    return float(np.mean(errors)) if errors else 0.0
 
 
 def _max_throughput(measured: Sequence[Measurement]) -> tuple[float, float] | None:

@@ -15,7 +15,7 @@ from pipeline.latency.costs.piecewise import Piecewise, Terms
 
 Floats = NDArray[np.float64]
 
-KIND, SCHEMA = "fitted costs", 4
+KIND, SCHEMA = "fitted costs", 5
 _MOST_TERMS = 200  # in a file
 _CHECKED = 50  # numbers of requests at which the step times of a file are looked at
 
@@ -41,6 +41,7 @@ class FittedCosts:
     plain: bool = True  # whether plain decoding was measured, the baseline of a speedup
     min_requests: int = 1  # the lightest load at which every draft length was measured
     tokens_by_gamma: Mapping[int, float] = field(default_factory=dict)  # measured tokens per step; empty if unknown
+    tokens_error: float = 0.0  # mean absolute relative error of these on left-out measurements
     measured_requests: Mapping[int, tuple[int, int]] = field(default_factory=dict)  # fewest and most, by draft length
     output_tokens: float | None = None  # mean output length
     batch_share: Mapping[int, float] = field(
@@ -116,6 +117,7 @@ class FittedCosts:
             "most_requests": self.max_requests,
             "measured_requests": {str(gamma): list(ends) for gamma, ends in self.measured_requests.items()},
             "tokens_per_step": {str(gamma): tokens for gamma, tokens in self.tokens_by_gamma.items()},
+            "tokens_per_step_error": self.tokens_error,
             "output_tokens": self.output_tokens,
             "batch_share": {str(gamma): share for gamma, share in self.batch_share.items()},
             "plain": self.plain,
@@ -160,6 +162,7 @@ def fitted_costs_from_json(raw: Any, where: str) -> FittedCosts:
             measured_requests={
                 int(gamma): (int(low), int(high)) for gamma, (low, high) in raw["measured_requests"].items()
             },
+            tokens_error=float(raw["tokens_per_step_error"]),
             output_tokens=None if raw["output_tokens"] is None else float(raw["output_tokens"]),
             batch_share={int(gamma): float(share) for gamma, share in raw["batch_share"].items()},
             first_token=float(raw["first_token"]),
@@ -200,7 +203,7 @@ def _check_sound(found: FittedCosts) -> None:
         raise ValueError("a draft length is not from 0 to most_gamma")
     if found.output_tokens is not None and not 0 < found.output_tokens < np.inf:
         raise ValueError("output_tokens must be above 0")
-    figures = [found.prefill, found.first_token, *(found.max_throughput or ())]
+    figures = [found.prefill, found.first_token, found.tokens_error, *(found.max_throughput or ())]
     figures += [found.leave_one_out.linear, found.leave_one_out.chosen] if found.leave_one_out else []
     if not np.isfinite(figures).all():
         raise ValueError("a value is not finite")

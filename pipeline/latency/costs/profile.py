@@ -48,6 +48,11 @@ class Profile:
         return {}
 
     @property
+    def tokens_error(self) -> float:
+        """Of `tokens_by_gamma`, which is empty."""
+        return 0.0
+
+    @property
     def output_tokens(self) -> None:
         """Not known: no requests were measured."""
         return None

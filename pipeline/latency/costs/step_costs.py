@@ -71,6 +71,11 @@ class StepCosts(Protocol):
         ...
 
     @property
+    def tokens_error(self) -> float:
+        """Mean absolute relative error of `tokens_by_gamma` on left-out measurements; 0 if there are none."""
+        ...
+
+    @property
     def output_tokens(self) -> float | None:
         """Mean output length of the measured requests, if known."""
         ...

@@ -110,7 +110,7 @@ def predict(
         points,
         plain.stability_limit * replicas,
         speculative_limit,
-        step_costs.accuracy,
+        step_costs.accuracy.with_tokens(workload.tokens_error),
         *_measured(workload, step_costs, replicas),
     )
 

@@ -37,6 +37,7 @@ class Workload:
     rounds_GW: Floats  # expected decoding steps after prefill
     variance_GW: Floats  # variance of the steps from random acceptance
     draft_digest: str | None = None  # of the examined draft
+    tokens_error: float = 0.0  # of the tokens per step, where they come from measurements of a server
 
     @property
     def max_gamma(self) -> int:

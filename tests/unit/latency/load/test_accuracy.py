@@ -14,7 +14,7 @@ from pipeline.latency.costs.measurements import Measurement
 from pipeline.latency.load.prediction import Prediction, predict
 from pipeline.latency.load.schedule import DraftOption, make_schedule
 from pipeline.latency.load.workload import Workload, measured_acceptance_workload
-from pipeline.report.latency_predict import above_measured, prediction_json, print_prediction
+from pipeline.report.latency_predict import above_measured, near_capacity, prediction_json, print_prediction
 from pipeline.report.latency_schedule import print_schedule, said_of_accuracy, schedule_json
 
 TOKENS = 100
@@ -65,9 +65,73 @@ def test_a_schedule_has_the_left_out_error_beside_its_lengths(capsys: pytest.Cap
     print_schedule(found, said_of_accuracy(found))
     out = capsys.readouterr().out
 
-    assert [{"step_times": "fitted", "left_out_error": 0.59}] * 2 == schedule_json(found)["accuracy"]
+    error = {"step_times": "fitted", "left_out_error": 0.59, "tokens_per_step_error": 0.0}
+    assert [error] * 2 == schedule_json(found)["accuracy"]
     assert 2 == sum("59.0%" in line for line in out.splitlines() if line.startswith("│"))
-    assert "whose speedup is between 0.63 and 1.59 is not known to be faster" in " ".join(out.split())
+    assert "batch size 1 (batch cap: 2; step times 59.0% off on left-out points)" in " ".join(out.split())
+    assert "a speedup up to 3.88 can be a slowdown: so at batch size 1 a draft is not known to be faster" in " ".join(
+        out.split()
+    )
+
+
+@pytest.mark.parametrize(
+    ("left_out", "tokens", "said"),
+    [
+        (0.1, 0.0, "a speedup up to 1.22 can be a slowdown"),  # 1.1 / 0.9; the draft's speedup is 1.39
+        (0.1, 0.2, "a speedup up to 1.47 can be a slowdown: so at batch size 1 a draft is not known to be faster"),
+        (1.0, 0.0, "any speedup can be a slowdown: so at batch size 1 a draft is not known to be faster"),
+    ],
+)
+def test_the_error_of_a_speedup_is_that_of_two_steps(left_out: float, tokens: float, said: str) -> None:
+    """One too fast, one too slow, and too many tokens per step; batch size 2 has no draft."""
+    step_GN = np.array([[1.0, 1.0], [1.2, 3.0]])
+    accuracy = StepAccuracy(left_out, tokens=tokens)
+    (found,) = said_of_accuracy(make_schedule([DraftOption("draft", np.array([100.0, 60.0]), step_GN, accuracy)]))
+
+    assert found.endswith(said)
+
+
+def test_tokens_per_step_of_two_datasets_count_in_the_error(capsys: pytest.CaptureFixture[str]) -> None:
+    """Their steps are equal, so "0.0% off" was said of a capacity that no dataset has."""
+    measured = [
+        Measurement(
+            where="here", requests=load, gamma=gamma, tokens_per_step=1 + gamma * rate, step_seconds=0.02 + load / 1e3
+        )
+        for load, gamma, rate in product((1, 8, 32), (0, 3), (0.2, 0.8))
+    ]
+    found = fit_measurements(measured)
+    workload = replace(
+        measured_acceptance_workload(found.tokens_by_gamma, 100, TOKENS, 3), tokens_error=found.tokens_error
+    )
+    figures = _predicted(found, workload)
+    print_prediction(figures, [0.95], LENGTHS_N, TOKENS, [])
+    lines = capsys.readouterr().out.splitlines()
+
+    # 1.6 or 3.4 tokens per step, of which the five others have a mean of 2.68 or 2.32
+    assert pytest.approx((2.68 / 1.6 - 1 + 1 - 2.32 / 3.4) / 2) == found.tokens_error
+    assert pytest.approx(0, abs=1e-9) == found.accuracy.left_out
+    assert 4 == sum("50%" in line or "49.6%" in line for line in lines)
+    assert found == fitted_costs_from_json(json.loads(json.dumps(found.json())), "costs.json")
+    assert 0.0 == _fitted(0.0)[0].tokens_error
+    assert "tokens" not in StepAccuracy(0.1, tokens=0.004).said + StepAccuracy(0.1, tokens=0.004).short
+
+
+def test_a_load_within_the_error_of_the_capacity_is_said() -> None:
+    """ "plain 3.57 s" was said at 99% of a capacity that is 5% off. Plain decoding has no tokens to accept."""
+    found, workload = _fitted(0.0)
+    limits = predict(workload, found, LENGTHS_N, [1.0])
+    rates = [0.97 * limits.plain_limit, 0.97 * limits.speculative_limit]
+
+    def unstable(left_out: float, tokens: float = 0.0) -> list[str]:
+        at = predict(workload, found, LENGTHS_N, rates)
+        return [
+            line.split(" may")[0] for line in near_capacity(replace(at, accuracy=StepAccuracy(left_out, tokens=tokens)))
+        ]
+
+    assert [] == unstable(0.01)
+    assert ["note: plain decoding", "note: speculation"] == unstable(0.05)
+    assert ["note: speculation"] == unstable(0.01, 0.05)
+    assert [] == near_capacity(replace(limits, accuracy=MEASURED))
 
 
 def test_a_profile_and_too_few_points_have_no_error() -> None:
