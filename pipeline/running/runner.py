@@ -28,6 +28,7 @@ from pipeline.running.stage_list import STAGE_NAMES, stage_named
 from pipeline.running.tasks import task_json
 from pipeline.store.artifacts import Artifact, Store
 from pipeline.store.atomic import replacing
+from pipeline.store.presence import Presence
 from pipeline.store.processes import signs_of_life
 from pipeline.store.runs import JobEntry, RunRecord, run_directory, run_lock
 from pipeline.store.times import utc_now
@@ -57,6 +58,7 @@ class Runner:
         self.outside = record.outside
         self.pinned = PinnedInputs(self.config, self.outside)
         self.tracker = Tracker(self.config, store, progress)
+        self._presence = Presence(store.root)
         self._built: dict[str, Artifact] = {}
         self._hashed: set[Path] = set()
         self._decided: Path | None = None  # the artifact with the decision
@@ -67,7 +69,7 @@ class Runner:
         Raises Refused when a stage refuses the draft; the record says in any case how the run ended.
         """
         alive = signs_of_life(run_directory(self.store, self.record.id))
-        with alive, self.store.lock(run_lock(self.record.id), shared=True):
+        with self._presence, alive, self.store.lock(run_lock(self.record.id), shared=True):
             self._run(first, last)
 
     def _run(self, first: str, last: str) -> None:
@@ -102,6 +104,7 @@ class Runner:
             done += 1
 
     def _run_job(self, job: Job, build: bool) -> None:
+        self._presence.require()
         stage = stage_named(job.stage)
         if stage.needs_registry:
             self._require_registry()
@@ -211,7 +214,9 @@ class Runner:
             progress=self.progress,
             force_promote=self.force_promote,
         )
-        return self.stages[job.stage](context)
+        outcome = self.stages[job.stage](context)
+        self._presence.require()
+        return outcome
 
     def _check_outside(self, job: Job) -> None:
         """The outside files that a job reads. Models stay where they are: those of `pair#target` are the input `target`."""
@@ -280,6 +285,8 @@ class Runner:
                 partial.write_text(page, encoding="utf-8")
 
     def _close(self, state: str) -> None:
+        if self._presence.is_lost:  # the record would be in a new directory, which then looks like a store
+            return
         self.record.state, self.record.ended = state, max(utc_now(), self.record.created)
         self.record.save(self.store)
         self.tracker.sync(self.record)

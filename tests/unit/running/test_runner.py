@@ -605,3 +605,22 @@ def test_the_latest_run_is_the_latest_though_the_clock_was_set_back(
     world.begin(run_id="of-the-future")
     clock[0] -= 40 * 365 * 86400
     assert world.begin(run_id="now").created < "2030"
+
+
+@pytest.mark.parametrize("then", ["gone", "another"])
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_store_that_is_removed_in_mid_run_is_named(world: _World, then: str, fails: bool) -> None:
+    """Not the file that is missing first; and nothing is written where it was, also if another directory is there now."""
+
+    def remove(context: StageContext[Any]) -> None:
+        world.store.root.rename(world.store.root.with_name("elsewhere"))
+        if then == "another":
+            context.out.mkdir(parents=True)
+        if fails:
+            raise UnderstudyError("pair.json: no such file")
+
+    world.during["distill"] = remove
+    with pytest.raises(UnderstudyError, match="was removed, moved or unmounted while the run was at work"):
+        world.run()
+    assert not world.store.runs.exists()
+    assert "distill" == world.calls[-1]
