@@ -15,10 +15,13 @@ PACKAGES = ("pipeline", "stages")
 
 def main() -> None:
     """Bind the packages, then run the command."""
-    for name in PACKAGES:
-        _bind(name)
-    from pipeline.cli import main as command
-
+    try:
+        for name in PACKAGES:
+            _bind(name)
+        from pipeline.cli import main as command
+    except KeyboardInterrupt:  # imports take a second; from here on the command says what an interruption keeps
+        print("understudy: interrupted", file=sys.stderr)
+        sys.exit(130)
     command()
 
 

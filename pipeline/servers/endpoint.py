@@ -229,7 +229,7 @@ def _seconds(retry_after: str | None) -> float | None:
     except ValueError:
         try:
             at = parsedate_to_datetime(retry_after)
-        except ValueError:
+        except (ValueError, OverflowError):  # a year, second or zone of many digits
             return None
         seconds = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() - datetime.now(UTC).timestamp()
     return min(max(seconds, 0.0), _LONGEST_PAUSE) if seconds == seconds else None

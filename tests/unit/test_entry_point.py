@@ -62,3 +62,20 @@ def test_a_foreign_package_that_is_already_imported_is_an_error(elsewhere: Path)
     assert 1 == ended.returncode
     assert 1 == len(ended.stderr.splitlines())
     assert ended.stderr.startswith("understudy: the package `pipeline` is already imported from ")
+
+
+def test_an_interruption_of_the_imports_is_one_line() -> None:
+    """Ctrl-C in the first second."""
+    code = (
+        "import sys, understudy_cli\n"
+        "class Interrupted:\n"
+        "    def find_spec(name, path=None, target=None):\n"
+        "        if name == 'typer': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupted)\n"
+        "understudy_cli.main()"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=SMOKE.parents[1]
+    )
+
+    assert (130, "understudy: interrupted\n") == (ended.returncode, ended.stderr)

@@ -76,7 +76,17 @@ def test_bad_answers_are_said_in_one_line(fault: Any, kind: type[UnderstudyError
 
 @pytest.mark.parametrize(
     ("after", "seconds"),
-    [("2", 2.0), ("0.5", 0.5), ("-3", 0.0), ("1e12", 86_400.0), (None, None), ("soon", None), ("nan", None)],
+    [
+        ("2", 2.0),
+        ("0.5", 0.5),
+        ("-3", 0.0),
+        ("1e12", 86_400.0),
+        (None, None),
+        ("soon", None),
+        ("nan", None),
+        ("Mon, 01 Jan 2024 00:00:00 +99999999999999999999", None),
+        ("Mon, 01 Jan 2024 00:00:99999999999 +0000", None),
+    ],
 )
 def test_retry_after_is_read(after: str | None, seconds: float | None) -> None:
     """Seconds, within a day; what is not a number is as if it was missing."""
