@@ -2,16 +2,14 @@
 
 import importlib.metadata
 import logging
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterable
-from types import FrameType
 from typing import Annotated
 
 import typer
 
-from pipeline.commands import machine_errors, standard_streams
+from pipeline.commands import interruption, machine_errors, standard_streams
 from pipeline.commands.champion import export, history, promote, rollback, settle
 from pipeline.commands.check import check
 from pipeline.commands.compare import compare
@@ -85,19 +83,8 @@ def main() -> None:
     limit_spinning()  # before any command imports torch
     # It warns at import about kernels that it cannot load, and at every int8 product about a cast.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
-    # A scheduler ends a task with SIGTERM: the run record should say "interrupted", as after Ctrl-C.
-    signal.signal(signal.SIGTERM, _terminate)
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # a terminal that goes away; `nohup` ignores it
-        signal.signal(signal.SIGHUP, _terminate)
+    interruption.listen()
     sys.exit(_main())
-
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    """As Ctrl-C: by the handler of the moment, because an event loop has one of its own, which ends its tasks in order."""
-    handler = signal.getsignal(signal.SIGINT)
-    if not callable(handler):  # SIGINT is ignored in the background of some shells
-        raise KeyboardInterrupt
-    handler(signal.SIGINT, frame)
 
 
 def _main() -> int:
