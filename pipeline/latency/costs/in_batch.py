@@ -6,8 +6,10 @@ not is TTFT / latency.
 
 import math
 import shlex
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from pipeline.errors import UsageError
 from pipeline.escaping.terminal import printable
@@ -17,11 +19,38 @@ from pipeline.latency.costs.row import Row, derived_token_seconds, ratio
 _SEVERAL, _ONE = 4.0, 1.3  # concurrency with which a throughput of all requests tells of more than one decoding request
 _LIGHT = 2.0  # concurrency at which no request waits for a place
 _FULL = 0.7  # decoding requests / concurrency below which some requests of the concurrency did not run
+_NEARLY_FULL, _EXACT = 0.85, 0.05  # the same where TTFT / latency is the share of the others, to this difference
 _MOSTLY = 0.8  # mean requests / concurrency: below it a rate is in another unit, or the batch was rarely full
 _SKEWED = 1.5  # mean / median time per token up to which both can be of the same steps
 _VERY_SKEWED = 2.0  # the same where TTFT tells that no request waited
 _EXPLAINED = 0.5  # TTFT / latency, as a share of the requests that do not decode, from which they waited for a place
-_USUAL_TOKENS = 128.0  # output length for that comparison where it is unknown
+USUAL_TOKENS = 128.0  # output length for that comparison where it is unknown
+_SOME_WAITED = (
+    "throughput times time per token is below the concurrency and TTFT is as much longer, so the other requests waited for a "
+    "place in the batch or for their prefill; that number was used"
+)
+
+
+def decoding_shares(rows: Sequence[Row]) -> list[float]:
+    """For each row the largest share of the concurrency that decodes at its load and lighter ones of its draft length: a draft
+    makes decoding shorter and leaves prefills as they are. Without a light load of the draft length it is that of the table."""
+    of_table = decoding_share(rows)
+    by_gamma: dict[float, list[tuple[float, float]]] = {}
+    for row in rows:
+        if "throughput" in row.values:
+            by_gamma.setdefault(row.values.get("gamma", 0.0), []).extend(_known([row]))
+    largest = {}  # of each draft length, by concurrency
+    for gamma, known in by_gamma.items():
+        known.sort()
+        shares = accumulate((min(1.0, decoding / concurrency) for concurrency, decoding in known), max)
+        largest[gamma] = ([concurrency for concurrency, _ in known], list(shares))
+
+    def share(row: Row) -> float:
+        loads, shares = largest.get(row.values.get("gamma", 0.0), ([], []))
+        place = bisect_right(loads, row.values.get("concurrency", 0.0))
+        return shares[place - 1] if of_table and place and loads[0] <= _LIGHT else of_table
+
+    return [share(row) for row in rows]
 
 
 def decoding_share(rows: Sequence[Row]) -> float:
@@ -30,11 +59,7 @@ def decoding_share(rows: Sequence[Row]) -> float:
     request, which decodes one at every load."""
     rows = [row for row in rows if "throughput" in row.values]
     clear = any(row.columns.get("throughput") not in UNCLEAR for row in rows)
-    known = [
-        (row.values["concurrency"], row.values["throughput"] * seconds)
-        for row in rows
-        if "concurrency" in row.values and (seconds := derived_token_seconds(row.values)) is not None
-    ]
+    known = _known(rows)
     if not known:
         return float(clear)
     if clear and min(concurrency for concurrency, _ in known) > _LIGHT:
@@ -43,6 +68,15 @@ def decoding_share(rows: Sequence[Row]) -> float:
         return 0.0
     share = min(1.0, max(decoding / concurrency for concurrency, decoding in known))
     return share if clear or share >= _FULL else 0.0
+
+
+def _known(rows: Sequence[Row]) -> list[tuple[float, float]]:
+    """Concurrency and decoding requests of the rows that tell both."""
+    return [
+        (row.values["concurrency"], row.values["throughput"] * seconds)
+        for row in rows
+        if "concurrency" in row.values and (seconds := derived_token_seconds(row.values)) is not None
+    ]
 
 
 def mean_step(row: Row, step: float, length: float, share: float) -> tuple[float, list[str]]:
@@ -75,8 +109,19 @@ def waited(row: Row, token_seconds: float) -> bool | None:
     if ttft is None or not concurrency > 0:
         return None
     decoding = values.get("throughput", 0.0) * token_seconds
-    latency = values.get("latency", ttft + token_seconds * max(0.0, values.get("tokens", _USUAL_TOKENS) - 1))
+    latency = values.get("latency", ttft + token_seconds * max(0.0, values.get("tokens", USUAL_TOKENS) - 1))
     return ttft / latency >= _EXPLAINED * (1 - decoding / concurrency)
+
+
+def _all_explained(row: Row, token_seconds: float) -> bool:
+    """Whether TTFT / latency is the share of the requests that do not decode. Only means with known output lengths tell that."""
+    values = row.values
+    means = not any(is_median(row.columns.get(name, "")) for name in ("ttft", "tpot", "latency"))
+    if not means or not {"ttft", "tokens"} <= values.keys():
+        return False
+    latency = values.get("latency", values["ttft"] + token_seconds * max(0.0, values["tokens"] - 1))
+    share = 1 - values.get("throughput", 0.0) * token_seconds / values["concurrency"]
+    return abs(values["ttft"] / latency - share) <= _EXACT
 
 
 @dataclass(frozen=True)
@@ -109,6 +154,9 @@ def batch(row: Row, token_seconds: float, length: float, share: float) -> Batch:
     if concurrency is not None:
         if concurrency > 1 and 0 < decoding < _FULL * share * concurrency:
             return Batch(decoding, notes=(_few(waited(row, token_seconds)),))
+        nearly = concurrency > _LIGHT and 0 < decoding < _NEARLY_FULL * share * concurrency
+        if nearly and _all_explained(row, token_seconds):
+            return Batch(decoding, notes=(_SOME_WAITED,))
         return Batch(concurrency, _mean_of_closed_loop(values, concurrency, length))
     if share and decoding > 0 and not ambiguous(row.given):
         return Batch(decoding, notes=("the number of requests in the batch is throughput times time per token",))

@@ -24,7 +24,7 @@ from pipeline.latency.costs.columns import (
     told,
     unread,
 )
-from pipeline.latency.costs.in_batch import batch, decoding_share, requests_per_place
+from pipeline.latency.costs.in_batch import USUAL_TOKENS, batch, decoding_shares, requests_per_place
 from pipeline.latency.costs.kind_of_throughput import check_throughput
 from pipeline.latency.costs.row import Row, check_token_seconds, counts_own_token, tokens_per_step
 from pipeline.latency.costs.step_time import step_seconds
@@ -87,15 +87,15 @@ def read_measurements(
         _check(row)
         rows.append(row)
     check_throughput(rows, path, columns)
-    share, own = decoding_share(rows), counts_own_token(rows)
-    found = [_measurement(row, share, own, path.name) for row in rows]
+    shares, own = decoding_shares(rows), counts_own_token(rows)
+    found = [_measurement(row, share, own, path.name) for row, share in zip(rows, shares, strict=True)]
     said = Counter(note for _, notes in found for note in notes)
     return Table(
         [one for one, _ in found],
         [
             *_said_of_columns(rows, is_table(path)),
             *_said_of_waiting([one for one, _ in found]),
-            *_said_of_gaps(rows, share),
+            *_said_of_gaps(rows, any(shares)),
             *(note if times == len(rows) else f"{note} ({times} of {len(rows)} rows)" for note, times in said.items()),
         ],
     )
@@ -111,13 +111,13 @@ def _said_of_columns(rows: Sequence[Row], table: bool) -> list[str]:
     return found + [f"'{name}' was not read: it can be how many were sent in all" for name in ambiguous(ignored)]
 
 
-def _said_of_gaps(rows: Sequence[Row], share: float) -> list[str]:
+def _said_of_gaps(rows: Sequence[Row], used: bool) -> list[str]:
     """Rows without a draft length in a table that has one, and a throughput that is of another kind."""
     found, without = [], [row for row in rows if "gamma" not in row.values]
     if 0 < len(without) < len(rows):
         found.append(f"no draft length, so plain decoding ({len(without)} of {len(rows)} rows)")
     column = next((row.columns["throughput"] for row in rows if "throughput" in row.columns), None)
-    if column is not None and not share:
+    if column is not None and not used:
         found.append(f"{column} is not tokens per second of all requests, by the other columns, so it was not used")
     return found
 
@@ -129,7 +129,7 @@ def _said_of_waiting(measured: Sequence[Measurement]) -> list[str]:
         return []
 
     def waited(one: Measurement) -> bool:
-        decoding = one.step_seconds / one.tokens_per_step * ((one.output_tokens or math.inf) - 1)
+        decoding = one.step_seconds / one.tokens_per_step * ((one.output_tokens or USUAL_TOKENS) - 1)
         return (one.ttft or 0.0) > max(_LONG_TTFT * max(alone), decoding / 2)
 
     least = min((one.requests for one in measured if waited(one)), default=None)

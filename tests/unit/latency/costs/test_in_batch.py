@@ -88,3 +88,50 @@ def test_prefills_are_no_part_of_a_mean_from_throughput(tmp_path: Path) -> None:
     table = _read(tmp_path, "\n".join(rows) + "\n")
 
     assert [0.010, 0.010] == pytest.approx([one.step_seconds for one in table.measured])
+
+
+LOADS = (1, 4, 16, 32, 64)
+
+
+def _closed_loop(cap: float, prefill: float, tokens: int = 200) -> str:
+    """Means of a server that runs at most `cap` of the requests; a request has its prefill at any load, seconds."""
+    rows = ["concurrency,k,mean_tpot_ms,output_tok_s,mean_ttft_ms,tokens,acceptance_length"]
+    for gamma, length in ((0, 1.0), (4, 3.0)):
+        for load in LOADS:
+            running = min(load, cap)
+            tpot = (0.006 + 0.00008 * running) * (1 + 0.1 * gamma) / length
+            stay = prefill + tpot * (tokens - 1)
+            latency = stay * load / running
+            rate = load / latency
+            rows.append(
+                f"{load},{gamma},{1e3 * tpot},{rate * tokens},{1e3 * (latency - tpot * (tokens - 1))},{tokens},{length}"
+            )
+    return "\n".join(rows) + "\n"
+
+
+def test_a_server_that_is_full_for_a_quarter_is_full(tmp_path: Path) -> None:
+    """48 of 64 run, and TTFT is a quarter of the latency: 64 were taken for the batch, and the capacity was 26% too high."""
+    table = _read(tmp_path, _closed_loop(48, 0.001))
+
+    assert [*LOADS[:-1], 48] * 2 == pytest.approx([one.requests for one in table.measured], rel=0.01)
+    assert any("TTFT is as much longer, so the other requests waited" in note for note in table.notes)
+    assert any("(2 of 10 rows)" in note for note in table.notes if "as much longer" in note)
+
+
+def test_long_prefills_beside_a_fast_draft_are_no_full_server(tmp_path: Path) -> None:
+    """46% of a plain request is prefill, and 65% of one with a draft: "the server was full" was said from 4 requests on."""
+    table = _read(tmp_path, _closed_loop(64, 1.1))
+
+    assert [*LOADS] * 2 == [one.requests for one in table.measured]
+    assert not any("waited" in note for note in table.notes if "requests on" not in note)
+
+
+def test_a_long_ttft_without_output_lengths_is_pointed_out(tmp_path: Path) -> None:
+    """Without throughput and output lengths nothing was said of a TTFT that grew 20 times."""
+    text = "\n".join(
+        ",".join(row.split(",")[:3] + row.split(",")[4:5] + row.split(",")[6:])
+        for row in _closed_loop(40, 0.03).splitlines()
+    )
+    (note,) = [one for one in _read(tmp_path, text + "\n").notes if "half of the decoding time" in one]
+
+    assert note.startswith("from 64 requests on")
