@@ -7,7 +7,8 @@ from pathlib import Path
 from pipeline.errors import UsageError
 from pipeline.export.subject import Subject
 from pipeline.latency.costs.step_costs import read_step_costs
-from pipeline.latency.load.schedule import DraftOption, make_schedule
+from pipeline.latency.load.prediction import draft_option
+from pipeline.latency.load.schedule import Schedule, make_schedule
 from pipeline.latency.load.workload import read_workload
 
 ZERO_WARNING = (
@@ -50,16 +51,25 @@ def choose_lengths(subject: Subject, schedules: bool, given: int | None = None) 
         return DraftLengths(plain, notes=(f"{profile} has no measurement of plain decoding, so there is no schedule",))
     cap = config.gate.load.max_batch
     workload = workload.up_to(min(costs.max_gamma, workload.max_gamma))
-    steps_GN = costs.steps(cap, round(workload.context), workload.max_gamma)
-    lengths_N = make_schedule(
-        [DraftOption(subject.variant, workload.rounds_G, steps_GN, costs.accuracy)]
-    ).lengths_N.tolist()
-    found = _from_schedule(lengths_N, plain, schedules)
-    if not costs.accuracy.fitted:
-        return found
-    return replace(
-        found, notes=(*found.notes, f"draft lengths by gate.profile.{subject.variant}: {costs.accuracy.said}")
-    )
+    schedule = make_schedule([draft_option(subject.variant, workload, costs, cap)])
+    found = _from_schedule(schedule.lengths_N.tolist(), plain, schedules)
+    return replace(found, notes=(*found.notes, *_said_of_times(schedule, f"gate.profile.{subject.variant}")))
+
+
+def _said_of_times(schedule: Schedule, where: str) -> list[str]:
+    """How certain the draft lengths are, and which were not measured at such loads."""
+    (accuracy,) = {*schedule.accuracy_N}
+    said = []
+    if accuracy.fitted:
+        unknown = "; a speedup within that error is not certain" if schedule.uncertain_N.any() else ""
+        said.append(f"draft lengths by {where}: {accuracy.said}{unknown}")
+    guessed = [number for number, is_so in enumerate(schedule.measured_N, 1) if not is_so]
+    if guessed:
+        said.append(
+            f"{where} has no times of the draft lengths at {len(guessed)} of {len(schedule.measured_N)} batch sizes (from "
+            f"{guessed[0]} on): they are interpolated or extrapolated; measure them before you serve this"
+        )
+    return said
 
 
 def _from_schedule(lengths_N: Sequence[int], plain: int, schedules: bool) -> DraftLengths:

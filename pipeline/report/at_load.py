@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from pipeline.judgement.at_load import StatedLoad, covered
-from pipeline.latency.load.prediction import chosen_lengths, predict
-from pipeline.latency.load.schedule import DraftOption, make_schedule
+from pipeline.latency.load.prediction import chosen_lengths, draft_option, predict
+from pipeline.latency.load.schedule import make_schedule
 from pipeline.latency.load.workload import Workload
 from pipeline.report.latency_predict import plot_prediction
 from pipeline.report.latency_schedule import plot_schedule
@@ -17,7 +17,4 @@ def plot_at_load(load: StatedLoad, workload: Workload, variant: str, out: Path) 
         return
     found = predict(workload, costs, chosen_lengths(workload, costs, cap, load.gamma), [])
     plot_prediction(found, load.quantiles, out / "latency.png")
-    steps_GN = costs.steps(cap, round(workload.context), workload.max_gamma)
-    plot_schedule(
-        make_schedule([DraftOption(variant, workload.rounds_G, steps_GN, costs.accuracy)]), out / "draft_lengths.png"
-    )
+    plot_schedule(make_schedule([draft_option(variant, workload, costs, cap)]), out / "draft_lengths.png")

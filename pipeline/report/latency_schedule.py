@@ -74,14 +74,12 @@ def said_of_accuracy(found: Schedule) -> list[str]:
         return []
     if any(one.fitted and one.left_out is None for one in found.accuracy_N):
         return [f"step times off by: unknown for fits of too few points, so no draft length is certain; {_MORE_POINTS}"]
-    least_N = np.array([one.certain_speedup for one in found.accuracy_N])
-    unknown = (found.lengths_N > 0) & (found.speedup_N < least_N)
-    most = float(least_N.max())
+    most = max(one.certain_speedup for one in found.accuracy_N)
     said = (
         "step times off by: mean error on left-out points of `latency fit`. With these errors at their worst, "
         f"{f'a speedup up to {most:.2f}' if np.isfinite(most) else 'any speedup'} can be a slowdown"
     )
-    sizes = [_sizes(first, last) for first, last, is_so in batch_ranges(unknown.astype(np.int64)) if is_so]
+    sizes = [_sizes(first, last) for first, last, is_so in batch_ranges(found.uncertain_N.astype(np.int64)) if is_so]
     return [said + (f": so at batch size {', '.join(sizes)} a draft is not known to be faster" if sizes else "")]
 
 

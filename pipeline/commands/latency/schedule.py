@@ -58,7 +58,8 @@ def schedule(
 
     from pipeline.commands.latency.options import check_plot, default_max_num_seqs, notes, read_costs_and_workload
     from pipeline.errors import Refused, UsageError
-    from pipeline.latency.load.schedule import FORMATS, DraftOption, make_schedule, plain_spread
+    from pipeline.latency.load.prediction import draft_option
+    from pipeline.latency.load.schedule import FORMATS, make_schedule, plain_spread
     from pipeline.report.latency_schedule import plot_schedule, print_schedule, said_of_accuracy, schedule_json
 
     check_plot(plot)
@@ -78,18 +79,7 @@ def schedule(
     cap = default_max_num_seqs(max_num_seqs, *(step_costs for step_costs, _ in pairs))
     drafts, told = [], list[str]()
     for path, (step_costs, workload) in zip(costs, pairs, strict=True):
-        steps = step_costs.steps(cap, round(workload.context), workload.max_gamma)
-        unmeasured = (gamma for gamma in range(workload.max_gamma + 1) if not step_costs.measured(gamma))
-        drafts.append(
-            DraftOption(
-                path.stem,
-                workload.rounds_G,
-                steps,
-                step_costs.accuracy.with_tokens(workload.tokens_error),
-                frozenset(unmeasured),
-                step_costs.measured_requests,
-            )
-        )
+        drafts.append(draft_option(path.stem, workload, step_costs, cap))
         told += [note for note in notes(step_costs, workload, cap) if note not in told]
     if len({draft.name for draft in drafts}) < len(drafts):
         raise UsageError("--costs: two files have the same name, and drafts are named after their files; rename one")

@@ -10,7 +10,7 @@ from pipeline.latency.costs.accuracy import StepAccuracy
 from pipeline.latency.costs.step_costs import StepCosts
 from pipeline.latency.load.capacity import ServerCapacity
 from pipeline.latency.load.queueing import Latency, latency
-from pipeline.latency.load.schedule import draft_lengths
+from pipeline.latency.load.schedule import DraftOption, draft_lengths
 from pipeline.latency.load.simulation import Replica, simulate
 from pipeline.latency.load.workload import Workload, make_traces, server_capacity
 
@@ -61,6 +61,18 @@ class Prediction:
     accuracy: StepAccuracy  # of the step times from which all of it is computed
     plain_measured: float | None  # the largest throughput of the measurements, in requests per second; None if unknown
     measured: float | None  # the same with any draft length
+
+
+def draft_option(name: str, workload: Workload, step_costs: StepCosts, cap: int) -> DraftOption:
+    """A draft at batch sizes up to the cap, with what is known of its times."""
+    return DraftOption(
+        name,
+        workload.rounds_G,
+        step_costs.steps(cap, round(workload.context), workload.max_gamma),
+        step_costs.accuracy.with_tokens(workload.tokens_error),
+        frozenset(gamma for gamma in range(workload.max_gamma + 1) if not step_costs.measured(gamma)),
+        step_costs.measured_requests,
+    )
 
 
 def chosen_lengths(workload: Workload, step_costs: StepCosts, cap: int, gamma: int | None = None) -> Ints:

@@ -146,6 +146,13 @@ class Schedule:
     accuracy_N: list[StepAccuracy]  # of its step times
     measured_N: list[bool]  # whether this draft length was measured at such batch sizes
 
+    @property
+    def uncertain_N(self) -> NDArray[np.bool_]:
+        """Whether there is a draft whose speedup is within the error of the step times."""
+        least_N = np.array([one.certain_speedup for one in self.accuracy_N])
+        uncertain_N: NDArray[np.bool_] = (self.lengths_N > 0) & (self.speedup_N < least_N)
+        return uncertain_N
+
 
 def plain_spread(drafts: Sequence[DraftOption]) -> float:
     """Largest relative difference of plain decoding between the drafts' measurements at one batch size: 0.1 is 10%."""

@@ -135,3 +135,15 @@ def test_a_long_ttft_without_output_lengths_is_pointed_out(tmp_path: Path) -> No
     (note,) = [one for one in _read(tmp_path, text + "\n").notes if "half of the decoding time" in one]
 
     assert note.startswith("from 64 requests on")
+
+
+@pytest.mark.parametrize(
+    ("ttft", "mean", "used"),
+    [("30", 1.45, True), ("30", 1.9, True), ("30", 2.1, False), ("", 1.45, True), ("", 1.9, False)],
+)
+def test_how_far_a_mean_may_be_from_the_median(ttft: str, mean: float, used: bool, tmp_path: Path) -> None:
+    """1.5 times; twice where a short TTFT shows that nobody waited. Beyond that the throughput is of something else."""
+    rows = ["concurrency,k,tpot_p50_ms,output_tok_s,ttft_ms", f"1,0,10,100,{ttft}", f"64,0,20,{3200 / mean},{ttft}"]
+    (note,) = [one for one in _read(tmp_path, "\n".join(rows) + "\n").notes if "is a median" in one] or [""]
+
+    assert used == ("(1 of 2 rows)" not in note and bool(note))

@@ -83,3 +83,11 @@ def test_a_throughput_that_falls_as_the_batch_grows_is_named(tmp_path: Path) -> 
 
     assert "line 8: 782 tokens/s at 16 requests, but " in said
     assert "line 7 has 1,641 at 8 (draft length 2): fewer requests ran, or a time is wrong" in said
+
+
+def test_the_repeats_that_differ_most_are_named(tmp_path: Path) -> None:
+    """At 8 requests by half, elsewhere by a fifth; the other loads are counted."""
+    other = _rows("other", 1.2, loads=(1, 32)) + _rows("other", 1.5, loads=(8,))
+    (found,) = contradictions(_read(tmp_path, HEADER, [*_rows("one", 1), *other]))
+
+    assert (9, 8, pytest.approx(1.5)) == (found.points, found.low.requests, found.ratio)

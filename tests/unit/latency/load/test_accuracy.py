@@ -173,3 +173,46 @@ def test_a_capacity_above_the_measured_throughput_is_said() -> None:
         for what, line in zip(("plain decoding", "speculation"), said, strict=True)
     ]
     assert pytest.approx(2 * of_all / 2 / TOKENS) == prediction_json(_predicted(low, workload), [0.95])["measured"]
+
+
+def test_the_error_is_that_of_the_model_that_is_used() -> None:
+    """A step with a kink, which the linear model describes worse."""
+    measured = [
+        Measurement(
+            where="here",
+            requests=load,
+            gamma=gamma,
+            tokens_per_step=1.0 + gamma / 2,
+            step_seconds=0.02 + 0.0005 * max(0, load * (gamma + 1) - 64),
+            throughput=1000.0 + load if gamma else 10.0,
+        )
+        for load, gamma in product((1, 4, 16, 32, 64, 128), (0, 3))
+    ]
+    found = fit_measurements(measured)
+
+    assert found.leave_one_out is not None
+    assert found.leave_one_out.chosen == found.accuracy.left_out < 0.5 * found.leave_one_out.linear
+    assert (10.0, 1128.0) == found.max_throughput  # as the table has it, and not from the steps
+
+
+def test_of_several_drafts_the_error_is_that_of_the_winner() -> None:
+    """The first draft wins at batch size 1, the second at 2."""
+    exact, rough = StepAccuracy(0.01), StepAccuracy(0.4)
+    found = make_schedule(
+        [
+            DraftOption("first", np.array([100.0, 60.0]), np.array([[1.0, 1.0], [1.0, 3.0]]), exact),
+            DraftOption("second", np.array([100.0, 60.0]), np.array([[1.0, 1.0], [3.0, 1.0]]), rough),
+        ]
+    )
+
+    assert [("first", exact), ("second", rough)] == list(zip(found.winner_N, found.accuracy_N, strict=True))
+
+
+@pytest.mark.parametrize(("by", "said"), [(1.01, 0), (1.04, 2)])
+def test_how_far_a_capacity_may_be_above_what_was_measured(by: float, said: int) -> None:
+    """2%: the first token of a request comes from its prefill."""
+    found, workload = _fitted(0.0)
+    figures = _predicted(found, workload)
+    measured = replace(figures, plain_measured=figures.plain_limit / by, measured=figures.speculative_limit / by)
+
+    assert said == len(above_measured(measured, TOKENS))
