@@ -18,8 +18,8 @@ _OPTIONS = {
     *("charset", "driver", "application_name", "connect_timeout", "target_session_attrs", "host", "port", "options"),
     *("service", "encrypt", "trustservercertificate", "authentication", "trusted_connection"),
 }
-_USER = re.compile(r"(://)\S*@")
-_ADDRESS = re.compile(r"([a-z][a-z0-9+.-]*://)([^\s'\"<>\\]*)", re.IGNORECASE)
+_WORD = re.compile(r"\S+")
+_ADDRESS = re.compile(r"://[^\s'\"<>\\]*")
 
 
 def credentials_in(uri: str, remedy: str = f"set {LOGIN} in the environment") -> str | None:
@@ -65,7 +65,14 @@ def uris_with_credentials(raw: Any, place: tuple[str, ...] = ()) -> Iterator[tup
 
 def masked(text: str) -> str:
     """`text` with what may be credentials in each URI replaced by ***: user and password, query, fragment."""
-    return _ADDRESS.sub(_without_query, _USER.sub(r"\1***@", text))
+    return _ADDRESS.sub(_without_query, _WORD.sub(_without_user, text))
+
+
+def _without_user(found: re.Match[str]) -> str:
+    """A password may contain any of `:/@`, so what is masked ends at the last @ of the word."""
+    scheme, begins, rest = found[0].partition("://")
+    _, at, host = rest.rpartition("@")
+    return f"{scheme}{begins}***@{host}" if at else found[0]
 
 
 def _without_query(found: re.Match[str]) -> str:

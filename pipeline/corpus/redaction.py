@@ -32,7 +32,8 @@ _RULES: tuple[tuple[str, re.Pattern[str], str | _Replace], ...] = (
         re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.S),
         "<PRIVATE KEY>",
     ),
-    ("token", re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"), "<TOKEN>"),
+    # From the beginning of a word on, so that one with many `eyJ` is read once.
+    ("token", re.compile(r"(?<![\w-])((?:(?!\beyJ)[\w-])*+)eyJ[\w-]{8,}+\.[\w-]{8,}\.[\w-]*"), r"\1<TOKEN>"),
     (
         "key",
         re.compile(

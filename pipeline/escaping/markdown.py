@@ -14,7 +14,8 @@ def markdown(text: str) -> str:
     shown = printable(text).replace("&", "&amp;").replace("<", "&lt;")
     shown = _MARKUP.sub(lambda found: "\\" + found[0], shown)
     shown = _LINKS.sub(lambda found: found[0].replace(":", "&#58;").replace(".", "&#46;"), shown)
-    return _BEGINS.sub(lambda found: _first(found[0]), shown, count=1) if _BEGINS.match(shown) else shown
+    found = _BEGINS.match(shown)
+    return _first(found[0]) + shown[found.end() :] if found else shown
 
 
 def code(text: str) -> str:

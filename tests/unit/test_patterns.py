@@ -1,0 +1,105 @@
+"""Regular expressions run over text of strangers, so each takes time linear in the length of it."""
+
+import ast
+import itertools
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import pipeline
+import stages
+
+LENGTH = 100_000  # characters; a linear pattern takes milliseconds, a quadratic one half a minute
+MOST_SECONDS = 5.0  # of this process
+_CALLS = ("compile", "match", "fullmatch", "search", "sub", "split", "findall", "finditer")
+# What texts are made of, beside the characters of the pattern itself. Long runs of one piece, each also with another at its end.
+PIECES = ("a", "A", "0", " ", "\n", "_", "-", ".", "/", ":", "@", "a.", "a-", "a@", "0.", "0 ", "://", "a://", "a:a", "=",
+          "a=", "\\ud8", "x0", "Bearer ", "-----BEGIN PRIVATE KEY-----", "eyJ", "eyJaaaaaaaa-", "sk-a-", "a.-", "sk-",
+          "token", "password=", "GB00", "(", "$",
+          "a/a", "x:", "1,000", "<metadata>", "url(#", "{", "\t", "\u00e9", "_xa", "0-", "Bearer", "www.")  # fmt: skip
+ENDS = ("", "!")
+NOT_OF_STRANGERS = {
+    r"\S*/libgomp\S*\.so\S*": "of the kernel",
+    "<metadata>.*?</metadata>": "of matplotlib, which escapes <",
+}
+
+
+def _patterns() -> Iterator[tuple[str, str, int, tuple[str, ...]]]:
+    """Place, pattern and flags of each literal that `re` is called with, and how it is applied. A pattern that is put together
+    from parts has no literal."""
+    for package in (pipeline, stages):
+        root = Path(str(package.__file__)).parent
+        for path in sorted(root.rglob("*.py")):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            named = {id(one.value): one.targets[0] for one in ast.walk(tree) if isinstance(one, ast.Assign)}
+            for node in ast.walk(tree):
+                if _is_call(node) and isinstance(node, ast.Call) and isinstance(node.args[0], ast.Constant):
+                    if node.args[0].value in NOT_OF_STRANGERS:
+                        continue
+                    place = f"{path.relative_to(root.parent).as_posix()}:{node.lineno}"
+                    yield place, node.args[0].value, _flags(node), _methods(tree, node, named.get(id(node)))
+
+
+def _methods(tree: ast.Module, call: ast.Call, name: ast.expr | None) -> tuple[str, ...]:
+    """How a pattern is applied: what is called of `re`, or of the name that it is assigned to; in a list, it may be anything."""
+    assert isinstance(call.func, ast.Attribute)
+    if call.func.attr != "compile":
+        return (call.func.attr,)
+    found = {
+        node.func.attr
+        for node in ast.walk(tree)
+        if isinstance(name, ast.Name)
+        and isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and isinstance(node.func.value, ast.Name)
+        and node.func.value.id == name.id
+    }
+    return tuple(sorted(found)) or ("sub",)
+
+
+def _is_call(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and isinstance(node.func.value, ast.Name)
+        and node.func.value.id == "re"
+        and node.func.attr in _CALLS
+    )
+
+
+def _flags(call: ast.Call) -> int:
+    given = [*call.args[1:], *(one.value for one in call.keywords)]
+    names = [part.attr for one in given for part in ast.walk(one) if isinstance(part, ast.Attribute)]
+    return sum({int(getattr(re, name)) for name in names if hasattr(re.RegexFlag, name)})
+
+
+def _apply(pattern: re.Pattern[str], method: str, text: str) -> None:
+    if method in ("sub", "subn", "findall", "finditer", "split"):
+        for _ in pattern.finditer(text):
+            pass
+    else:
+        getattr(pattern, method)(text)
+
+
+@pytest.mark.parametrize(("place", "pattern", "flags", "methods"), list(_patterns()))
+def test_time_is_linear_in_the_length_of_a_text(place: str, pattern: str, flags: int, methods: tuple[str, ...]) -> None:
+    """What was matched from one beginning is not matched again from each character behind it."""
+    compiled = re.compile(pattern, flags)
+
+    def stop(*_: object) -> None:
+        raise TimeoutError
+
+    previous = signal.signal(signal.SIGVTALRM, stop)
+    try:
+        for method, piece, end in itertools.product(methods, (*PIECES, *sorted(set(pattern))), ENDS):
+            signal.setitimer(signal.ITIMER_VIRTUAL, MOST_SECONDS)
+            try:
+                _apply(compiled, method, piece * (LENGTH // len(piece)) + end)
+            except TimeoutError:
+                pytest.fail(f"{place}: {pattern!r}: {method} hangs on {piece!r} repeated, with {end!r} at its end")
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, previous)
