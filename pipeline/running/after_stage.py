@@ -7,11 +7,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter
 
 from pipeline.config.root import Config
 from pipeline.corpus.answers import differing, settings_text
+from pipeline.corpus.splits import SPLITS
 from pipeline.errors import UsageError
 from pipeline.models.stored_pair import read_facts
 from pipeline.running import certain_refusals
@@ -21,7 +23,11 @@ from pipeline.store.parsing import Count, Format, Number, Text
 
 # Recorded answers, counted by the sampling settings that their rows state.
 STATED = Format(name="manifest of a corpus", content=TypeAdapter(list[tuple[dict[Text, Number], Count]]))
-DOMAINS = Format(name="manifest of a corpus", content=TypeAdapter(dict[Text, dict[Text, Count]]))
+DOMAINS = Format(
+    name="manifest of a corpus",
+    content=TypeAdapter(dict[Text, dict[Text, Count]]),
+    check=lambda found: _check_splits(found),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +43,12 @@ def after_stage(stage: str, config: Config, artifact: Path) -> After:
     """Raises UsageError, which names the key, for a setting that cannot work with the stage's result."""
     found = _AFTER.get(stage)
     return found(config, artifact) if found else After(config=config, notes=[], refusals=[])
+
+
+def _check_splits(domains: Mapping[str, Mapping[Any, int]]) -> None:
+    """ValueError for a domain whose prompts are not counted in every split."""
+    if any(set(counts) != set(SPLITS) for counts in domains.values()):
+        raise ValueError(f"domains: each needs {', '.join(SPLITS)}")
 
 
 def _after_pair(config: Config, artifact: Path) -> After:

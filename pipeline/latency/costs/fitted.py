@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from pydantic import TypeAdapter
 
 from pipeline.errors import UsageError
 from pipeline.latency.costs.accuracy import StepAccuracy
 from pipeline.latency.costs.fit import Coefficient, Experts, LinearCosts
 from pipeline.latency.costs.measurements import MOST_GAMMA, MOST_REQUESTS
 from pipeline.latency.costs.piecewise import Piecewise, Terms
+from pipeline.store.parsing import KNOWN_FIELDS_ONLY, CountKey, Flag, Number, SmallWhole, Text, parse
 
 Floats = NDArray[np.float64]
 
@@ -126,61 +128,96 @@ class FittedCosts:
         }
 
 
-_KEYS = set(
-    FittedCosts(
-        costs=LinearCosts({}, (), 0.0, 0.0, None),
-        piecewise=None,
-        prefill=0.0,
-        max_gamma=0,
-        max_requests=1,
-        leave_one_out=None,
-    ).json()
-)
+@dataclass(frozen=True)
+class _CostsPart:
+    """`costs` of the file."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+    coefficients: dict[Text, tuple[Number, Number | None, Number | None]]
+    confounded: tuple[Text, ...]
+    mape: Number
+    r2: Number
+    experts: tuple[SmallWhole, SmallWhole] | None
+
+
+@dataclass(frozen=True)
+class _PiecewisePart:
+    """`piecewise` of the file."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+    breakpoints: tuple[Number, ...]
+    draft_breakpoints: tuple[Number, ...]
+    least_tokens: Number
+    least_requests: Number
+    tiles: tuple[Number, ...]
+    drops: tuple[Number, ...]
+    values: tuple[Number, ...]
+
+
+@dataclass(frozen=True)
+class _File:
+    """The file, as `FittedCosts.json` writes it."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+    kind: Text
+    schema: SmallWhole
+    costs: _CostsPart
+    piecewise: _PiecewisePart | None
+    prefill: Number
+    first_token: Number
+    most_gamma: SmallWhole
+    least_requests: SmallWhole
+    most_requests: SmallWhole
+    measured_requests: dict[CountKey, tuple[SmallWhole, SmallWhole]]
+    tokens_per_step: dict[CountKey, Number]
+    tokens_per_step_error: Number
+    output_tokens: Number | None
+    batch_share: dict[CountKey, Number]
+    plain: Flag
+    left_out: tuple[Number, Number] | None
+    most_tokens_per_second: tuple[Number, Number] | None
+
+
+_FILE = TypeAdapter(_File)
 
 
 def fitted_costs_from_json(raw: Any, where: str) -> FittedCosts:
     """Inverse of `FittedCosts.json`. UsageError, naming `where`, for any other content."""
-    if not isinstance(raw, Mapping) or set(raw) != _KEYS or raw["schema"] != SCHEMA:
+    if not isinstance(raw, Mapping) or raw.get("schema") != SCHEMA:
         raise UsageError(f"{where}: not a costs file of schema {SCHEMA}; write one with `understudy latency fit`")
     try:
-        costs = raw["costs"]
-        coefficients = {
-            name: Coefficient(float(value), 0.0 if low is None else float(low), np.inf if high is None else float(high))
-            for name, (value, low, high) in costs["coefficients"].items()
-        }
-        experts = Experts(*costs["experts"]) if costs["experts"] else None
+        file = parse(_FILE, raw)
+        costs = file.costs
+        experts = Experts(*costs.experts) if costs.experts else None
         found = FittedCosts(
-            costs=LinearCosts(coefficients, tuple(costs["confounded"]), costs["mape"], costs["r2"], experts),
-            piecewise=_piecewise_from_json(raw["piecewise"], experts),
-            prefill=float(raw["prefill"]),
-            max_gamma=int(raw["most_gamma"]),
-            max_requests=int(raw["most_requests"]),
-            leave_one_out=None if raw["left_out"] is None else LeaveOneOut(*map(float, raw["left_out"])),
-            plain=bool(raw["plain"]),
-            min_requests=int(raw["least_requests"]),
-            tokens_by_gamma={int(gamma): float(tokens) for gamma, tokens in raw["tokens_per_step"].items()},
-            measured_requests={
-                int(gamma): (int(low), int(high)) for gamma, (low, high) in raw["measured_requests"].items()
-            },
-            tokens_error=float(raw["tokens_per_step_error"]),
-            output_tokens=None if raw["output_tokens"] is None else float(raw["output_tokens"]),
-            batch_share={int(gamma): float(share) for gamma, share in raw["batch_share"].items()},
-            first_token=float(raw["first_token"]),
-            max_throughput=None
-            if (most := raw["most_tokens_per_second"]) is None
-            else (float(most[0]), float(most[1])),
+            costs=LinearCosts(
+                {
+                    name: Coefficient(value, 0.0 if low is None else low, np.inf if high is None else high)
+                    for name, (value, low, high) in costs.coefficients.items()
+                },
+                costs.confounded,
+                costs.mape,
+                costs.r2,
+                experts,
+            ),
+            piecewise=_piecewise(file.piecewise, experts),
+            prefill=file.prefill,
+            max_gamma=file.most_gamma,
+            max_requests=file.most_requests,
+            leave_one_out=None if file.left_out is None else LeaveOneOut(*file.left_out),
+            plain=file.plain,
+            min_requests=file.least_requests,
+            tokens_by_gamma=file.tokens_per_step,
+            tokens_error=file.tokens_per_step_error,
+            measured_requests=file.measured_requests,
+            output_tokens=file.output_tokens,
+            batch_share=file.batch_share,
+            first_token=file.first_token,
+            max_throughput=file.most_tokens_per_second,
         )
         _check_sound(found)
         return found
-    except (
-        AttributeError,
-        KeyError,
-        TypeError,
-        ValueError,
-        OverflowError,
-        ZeroDivisionError,
-        np.linalg.LinAlgError,
-    ) as error:
+    except (KeyError, TypeError, ValueError, ArithmeticError, np.linalg.LinAlgError) as error:
         raise UsageError(f"{where}: invalid costs file ({error}); write one with `understudy latency fit`") from None
 
 
@@ -203,33 +240,25 @@ def _check_sound(found: FittedCosts) -> None:
         raise ValueError("a draft length is not from 0 to most_gamma")
     if found.output_tokens is not None and not 0 < found.output_tokens < np.inf:
         raise ValueError("output_tokens must be above 0")
-    figures = [found.prefill, found.first_token, found.tokens_error, *(found.max_throughput or ())]
-    figures += [found.leave_one_out.linear, found.leave_one_out.chosen] if found.leave_one_out else []
-    if not np.isfinite(figures).all():
-        raise ValueError("a value is not finite")
+    times = [found.prefill, found.first_token, found.tokens_error, *(found.max_throughput or ())]
+    times += [found.leave_one_out.linear, found.leave_one_out.chosen] if found.leave_one_out else []
     requests_N = np.unique(np.geomspace(1, found.max_requests, _CHECKED).round())
     steps_GN = found.step_seconds(requests_N, np.arange(0 if found.plain else 1, found.max_gamma + 1)[:, None])
     if not (np.isfinite(steps_GN) & (steps_GN > 0)).all():
         raise ValueError("a step takes no time")
-    if min(figures) < 0:
+    if min(times) < 0:
         raise ValueError("a time, an error or a throughput is negative")
 
 
-def _piecewise_from_json(raw: Any, experts: Experts | None) -> Piecewise | None:
-    if raw is None:
+def _piecewise(found: _PiecewisePart | None, experts: Experts | None) -> Piecewise | None:
+    if found is None:
         return None
-    lists = {name: tuple(map(float, raw[name])) for name in ("breakpoints", "draft_breakpoints", "tiles", "drops")}
-    if any(len(one) > _MOST_TERMS or any(value <= 0 for value in one) for one in lists.values()):
+    lists = (found.breakpoints, found.draft_breakpoints, found.tiles, found.drops)
+    if any(len(one) > _MOST_TERMS or any(value <= 0 for value in one) for one in lists):
         raise ValueError("a breakpoint is not above 0, or there are too many")
-    least = {name: float(raw[name]) for name in ("least_tokens", "least_requests")}
-    if not min(least.values()) > 0:
+    if not min(found.least_tokens, found.least_requests) > 0:
         raise ValueError("least_tokens and least_requests must be above 0")
     terms = Terms(
-        lists["breakpoints"],
-        lists["draft_breakpoints"],
-        least["least_tokens"],
-        least["least_requests"],
-        lists["tiles"],
-        lists["drops"],
+        found.breakpoints, found.draft_breakpoints, found.least_tokens, found.least_requests, found.tiles, found.drops
     )
-    return Piecewise(terms, tuple(map(float, raw["values"])), experts)
+    return Piecewise(terms, found.values, experts)
