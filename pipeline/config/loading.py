@@ -18,10 +18,10 @@ from pipeline.errors import UsageError
 from pipeline.escaping.secrets import know_secret
 from pipeline.store.json_text import read_text
 
-_MOST_BYTES = 10_000_000
-_MOST_VALUES = 100_000  # of a YAML document with its aliases expanded
+_MOST_BYTES = 1 << 20  # yaml reads about as many in a second
+_MOST_VALUES = 20_000  # of a YAML document with its aliases expanded
 _MOST_LEVELS = 50
-# Beside its own errors yaml raises what Python does: for a date such as 2026-99-99, for `!!bool x`, `!!int ''`, `!!timestamp x`.
+# Beside its own errors yaml raises what Python does, such as for `!!bool x` and `!!int ''`.
 _YAML_ERRORS = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, OverflowError, RecursionError)
 _SECRET = re.compile("(password|token|secret|credentials?)$", re.IGNORECASE)  # keys whose values are not printed
 
@@ -30,12 +30,14 @@ class _Loader(yaml.SafeLoader):
     """Safe YAML in which a repeated key is an error; by default the last one would win silently. Aliases that expand to more
     than `_MOST_VALUES` values are an error: a few lines of nested aliases can stand for more values than fit into memory."""
 
-    _level = 0
+    _level = _values = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self._level > _MOST_LEVELS:
             raise yaml.composer.ComposerError(None, None, f"nested more than {_MOST_LEVELS} levels deep")
-        self._level += 1
+        self._level, self._values = self._level + 1, self._values + 1
+        if self._values > _MOST_VALUES:  # found while it is read, which takes time
+            raise yaml.composer.ComposerError(None, None, f"more than {_MOST_VALUES:,} values")
         try:
             node: yaml.Node | None = super().compose_node(parent, index)
         finally:
@@ -75,8 +77,15 @@ def _construct_text(loader: _Loader, node: yaml.ScalarNode) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
 
 
+def _refuse(loader: _Loader, node: yaml.Node) -> None:
+    loader.construct_undefined(node)
+
+
 _Loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
 _Loader.add_constructor("tag:yaml.org,2002:str", _construct_text)
+_Loader.add_constructor("tag:yaml.org,2002:timestamp", _construct_text)  # the types of JSON, and no others
+for _other in ("binary", "omap", "pairs", "set"):
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_other}", _refuse)
 
 
 def _expanded_size(node: yaml.Node, sizes: dict[int, int]) -> int:

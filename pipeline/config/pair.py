@@ -121,10 +121,10 @@ class DraftSource(ModelSource):
 class ReferenceShape(Section):
     """Size and training of one model of the reference pair (a Llama-shaped decoder)."""
 
-    hidden: int = Field(gt=0, multiple_of=32, description="Width of the residual stream.")
-    layers: int = Field(gt=0, description="Decoder layers.")
+    hidden: int = Field(gt=0, le=16_384, multiple_of=32, description="Width of the residual stream.")
+    layers: int = Field(gt=0, le=256, description="Decoder layers.")
     heads: int = Field(gt=0, description="Attention heads.")
-    intermediate: int = Field(gt=0, multiple_of=32, description="Width of the MLP.")
+    intermediate: int = Field(gt=0, le=16_384, multiple_of=32, description="Width of the MLP.")
     steps: int = Field(gt=0, description="Training steps from random weights.")
     learning_rate: float = Field(gt=0, description="Peak learning rate (Muon and AdamW, warm-up then cosine).")
 
@@ -138,10 +138,10 @@ class ReferenceShape(Section):
 class TargetShape(ReferenceShape):
     """The target: trained on the library's own modules."""
 
-    hidden: int = Field(default=192, gt=0, multiple_of=32, description="Width of the residual stream.")
-    layers: int = Field(default=4, gt=0, description="Decoder layers.")
+    hidden: int = Field(default=192, gt=0, le=16_384, multiple_of=32, description="Width of the residual stream.")
+    layers: int = Field(default=4, gt=0, le=256, description="Decoder layers.")
     heads: int = Field(default=3, gt=0, description="Attention heads.")
-    intermediate: int = Field(default=512, gt=0, multiple_of=32, description="Width of the MLP.")
+    intermediate: int = Field(default=512, gt=0, le=16_384, multiple_of=32, description="Width of the MLP.")
     steps: int = Field(default=400, gt=0, description="Training steps from random weights.")
     learning_rate: float = Field(
         default=6e-3, gt=0, description="Peak learning rate (Muon and AdamW, warm-up then cosine)."
@@ -151,10 +151,10 @@ class TargetShape(ReferenceShape):
 class DraftShape(ReferenceShape):
     """The base draft: at most a sixth of the target's parameters, trained by itself on the same text."""
 
-    hidden: int = Field(default=128, gt=0, multiple_of=32, description="Width of the residual stream.")
-    layers: int = Field(default=1, gt=0, description="Decoder layers.")
+    hidden: int = Field(default=128, gt=0, le=16_384, multiple_of=32, description="Width of the residual stream.")
+    layers: int = Field(default=1, gt=0, le=256, description="Decoder layers.")
     heads: int = Field(default=2, gt=0, description="Attention heads.")
-    intermediate: int = Field(default=256, gt=0, multiple_of=32, description="Width of the MLP.")
+    intermediate: int = Field(default=256, gt=0, le=16_384, multiple_of=32, description="Width of the MLP.")
     steps: int = Field(default=250, gt=0, description="Training steps from random weights.")
     learning_rate: float = Field(
         default=8e-3, gt=0, description="Peak learning rate (Muon and AdamW, warm-up then cosine)."
@@ -164,9 +164,12 @@ class DraftShape(ReferenceShape):
 class ReferenceRecipe(Section):
     """How the reference pair is made from the text of the running Python's standard library."""
 
-    vocabulary: int = Field(default=1024, ge=512, description="Vocabulary size of the byte-level BPE.")
+    vocabulary: int = Field(default=1024, ge=512, le=65_536, description="Vocabulary size of the byte-level BPE.")
     context: int = Field(
-        default=128, ge=64, description="Tokens of a training window. The models' context limit is twice that."
+        default=128,
+        ge=64,
+        le=8_192,
+        description="Tokens of a training window. The models' context limit is twice that.",
     )
     batch: int = Field(default=8, gt=0, description="Windows per training step.")
     target: TargetShape = Field(

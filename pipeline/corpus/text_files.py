@@ -11,7 +11,9 @@ import gzip
 import io
 import json
 import lzma
+import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +27,7 @@ from pipeline.store.json_text import check_levels, parse_json, regular_file
 
 MAX_LINE_BYTES = 16 << 20  # the longest prompt with every character escaped, and the same again for other columns
 _CHUNK = 1 << 20
+_SPACES = re.compile(r"[ \t\r\n]*")
 _DELIMITERS = ",;\t|"
 _BOMS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
@@ -185,8 +188,8 @@ class _Array:
     def _next(self, stream: IO[bytes], decoder: Any) -> str:
         """The next character that is no white space, which is not taken; "" at the end."""
         while True:
-            while self._place < len(self._text) and self._text[self._place] in " \t\r\n":
-                self._place += 1
+            spaces = _SPACES.match(self._text, self._place)
+            self._place = spaces.end() if spaces else self._place
             if self._place < len(self._text) or self._ended:
                 return self._text[self._place : self._place + 1]
             self._more(stream, decoder, _CHUNK)
@@ -252,7 +255,7 @@ def _table(path: Path, text: io.TextIOWrapper, delimiter: str | None) -> Rows:
 
 def _header(path: Path, cells: list[str]) -> list[str]:
     names = [cell.strip() for cell in cells]
-    twice = [name for name in names if names.count(name) > 1]
+    twice = [name for name, times in Counter(names).items() if times > 1]
     if twice:
         raise UsageError(f"{path}: line 1, the header: the column '{printable(twice[0][:40])}' is there twice")
     return names

@@ -311,3 +311,34 @@ def test_the_domain_of_a_source_is_checked_as_that_of_a_row(small: Path, domain:
     message = _error(small, f"corpus.sources=[{{path: reference, domain: {domain}}}]")
     assert "corpus.sources.0.domain" in message
     assert said in message
+
+
+@pytest.mark.parametrize(
+    "value", ["yes", "true", "9223372036854775807", "'99999999999'", "2026-01-01", "!!binary YWJj", "!!set {a}"]
+)
+def test_a_number_is_a_number_that_can_be_counted(small: Path, value: str) -> None:
+    """YAML's `yes` is not 1, and 2^63 steps are a mistake."""
+    small.write_text(SMALL + f"distill: {{max_steps: {value}}}\n")
+    assert 1 == len(_error(small).splitlines())
+    assert "max_steps" in _error(small) or "not valid YAML" in _error(small)
+
+
+def test_a_date_is_text(small: Path) -> None:
+    """A name may look like a date; `since` is one."""
+    small.write_text(SMALL.replace("name: x", "name: 2026-01-01"))
+    assert "2026-01-01" == load_config(small).name
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x: [" + "1," * 30_000 + "1]\n", "more than 20,000 values"),
+        ("\n" * 2_000_000, "larger than 1,048,576 bytes"),
+        ("x: " + "a" * 500_000 + "\n", "unknown key"),
+    ],
+    ids=["values", "bytes", "text"],
+)
+def test_a_config_of_any_size_is_answered_soon(small: Path, text: str, said: str) -> None:
+    """yaml takes 0.1 ms for a value; a pattern of addresses took minutes for a long word (tests/unit/test_patterns.py)."""
+    small.write_text(SMALL + text)
+    assert said in _error(small)

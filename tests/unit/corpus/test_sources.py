@@ -129,6 +129,7 @@ def test_text_that_is_not_utf8_costs_one_row(tmp_path: Path) -> None:
         ("p.json", b'{\n "data": [\n]}', r"neither an array nor JSON lines; .* jq -c '\.NAME\[\]'"),
         ("p.csv", b'prompt\na\n"b\nc\n', "line 3: a quote that begins a cell here is never closed"),
         ("p.csv", b"prompt,prompt\na,b\n", "line 1, the header: the column 'prompt' is there twice"),
+        ("p.csv", b"prompt" + b"," * 300_000 + b"\na\n", "line 1, the header: the column '' is there twice"),
         ("p.csv", "prompt\nä\n".encode("utf-16"), "UTF-16 text; convert it to UTF-8"),
         ("p.jsonl.gz", b"no gzip", "not readable as gzip"),
         ("p.jsonl.zst", b"no zstd", "not readable as zstd"),
