@@ -353,7 +353,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         name="table of measurements", file="sweep.csv", valid=SWEEP, read=lambda place: read_measurements(place / "sweep.csv"),
-        covers=(),
+        covers=("pipeline/latency/costs/csv_rows:_split",),
     ),
     Kind(
         name="output lengths", file="lengths.json", valid=[{"output_lens": [5, 9]}],
