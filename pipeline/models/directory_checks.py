@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pipeline.errors import UnderstudyError
 from pipeline.models.files import WEIGHTS, weight_files
-from pipeline.models.model_json import CONFIG, INDEX, ModelConfig, find_generation_config, read_config
+from pipeline.models.model_json import CONFIG, INDEX, LAYERS, WIDTHS, ModelConfig, find_generation_config, read_config
 from pipeline.models.safetensors_header import read_header
 
 _PACKED = 16  # numbers that one stored element can hold at most
@@ -32,12 +32,11 @@ def _compare(directory: Path, config: ModelConfig) -> None:
         header = read_header(file)
         tensors, elements = tensors + len(header), elements + sum(entry.elements for entry in header.values())
     decoder = config.decoder
-    for name, stated, most, has in (
-        ("num_hidden_layers", decoder.num_hidden_layers, tensors, f"{tensors:,} tensors"),
-        ("hidden_size", decoder.hidden_size, _PACKED * elements, f"{elements:,} elements"),
-        ("vocab_size", decoder.vocab_size, _PACKED * elements, f"{elements:,} elements"),
-        ("intermediate_size", decoder.intermediate_size, _PACKED * elements, f"{elements:,} elements"),
-    ):
+    limits = dict.fromkeys(LAYERS, (tensors, f"{tensors:,} tensors")) | dict.fromkeys(
+        WIDTHS, (_PACKED * elements, f"{elements:,} elements")
+    )
+    for name, (most, has) in limits.items():
+        stated = getattr(decoder, name, None)
         if isinstance(stated, int) and stated > most:
             raise UnderstudyError(
                 f"{directory / CONFIG}: {name} is {stated:,}, and the weights have {has}: they are of different models; take "

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, FineGrainedFP8Config
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, FineGrainedFP8Config
 from transformers.utils import logging as transformers_logging
 
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.models.directory_checks import check_directory
-from pipeline.models.model_json import read_config
+from pipeline.models.model_json import CONFIG, read_config
 
 transformers_logging.disable_progress_bar()  # only our own progress bars are shown
 transformers_logging.set_verbosity_error()
@@ -96,6 +96,16 @@ _TOKENIZER_FILES = (
 )
 
 
+def load_config(path: Path, trust_remote_code: bool = False) -> Any:
+    """The config of a model directory, by transformers. UnderstudyError, naming it, for one that does not fit its model type."""
+    try:
+        return AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code, local_files_only=True)
+    except Exception as error:  # of a stranger's config, transformers raises what it happens upon
+        raise UnderstudyError(
+            f"{path / CONFIG}: unsupported model: {' '.join(str(error).split())[:300]}; use another one"
+        ) from error
+
+
 def load_tokenizer(path: Path, trust_remote_code: bool = False) -> Any:
     """The tokenizer of a model directory. UnderstudyError if there is none."""
     if path.is_dir() and not any((path / name).is_file() for name in _TOKENIZER_FILES):
@@ -105,6 +115,8 @@ def load_tokenizer(path: Path, trust_remote_code: bool = False) -> Any:
     try:
         return AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code, local_files_only=True)
     except Exception as error:  # the tokenizers library raises bare exceptions for damaged files
+        if (path / CONFIG).is_file():
+            load_config(path, trust_remote_code)  # whose fault it may be
         raise UnderstudyError(
             f"{path}: no usable tokenizer: {' '.join(str(error).split())[:300]}; download or copy it again"
         ) from error

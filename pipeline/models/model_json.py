@@ -9,12 +9,35 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter
 
+from pipeline.escaping.terminal import printable
 from pipeline.store.parsing import Count, Format, Number, Text
 
 INDEX = "model.safetensors.index.json"
 CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
 _MOST_LAYERS = 10_000  # the deepest decoders have a few hundred
+_MOST_LABELS = 100_000  # of a classifier; transformers names each of them
 _MOST_SIZE = 1 << 31
+# What transformers makes as many objects of, in any section of a config; by architecture.
+LAYERS = (
+    "num_hidden_layers",
+    "num_layers",
+    "n_layer",
+    "n_layers",
+    "num_decoder_layers",
+    "encoder_layers",
+    "decoder_layers",
+)
+WIDTHS = (
+    "hidden_size",
+    "vocab_size",
+    "intermediate_size",
+    "n_embd",
+    "d_model",
+    "ffn_dim",
+    "n_inner",
+    "word_embed_proj_dim",
+)
+_MOST = dict.fromkeys(LAYERS, _MOST_LAYERS) | {"num_labels": _MOST_LABELS}
 
 Size = Annotated[int, Field(strict=True, gt=0, lt=_MOST_SIZE)]
 TokenId = Annotated[int, Field(strict=True, ge=0, lt=_MOST_SIZE)]
@@ -97,8 +120,22 @@ class WeightIndex(_Foreign):
     metadata: dict[Text, Any] | None = None
 
 
+def _check_counts(config: ModelConfig) -> None:
+    """ValueError for a number in any section for which transformers would fill the memory."""
+    sections: list[tuple[str, Any]] = [("", config.model_dump(exclude_unset=True))]
+    while sections:
+        place, section = sections.pop()
+        for key, value in section.items():
+            if key in _MOST and isinstance(value, int) and value > _MOST[key]:
+                raise ValueError(f"{place}{key}: at most {_MOST[key]:,}")
+            if isinstance(value, dict):
+                sections.append((f"{place}{printable(str(key)[:80])}.", value))
+
+
 _REMEDY = "correct it, or take it again from where the model was published"
-CONFIG_FORMAT = Format(name="config of a model", content=TypeAdapter(ModelConfig), remedy=_REMEDY, foreign=True)
+CONFIG_FORMAT = Format(
+    name="config of a model", content=TypeAdapter(ModelConfig), remedy=_REMEDY, foreign=True, check=_check_counts
+)
 GENERATION_FORMAT = Format(
     name="generation config", content=TypeAdapter(GenerationConfig), remedy=_REMEDY, foreign=True
 )

@@ -98,3 +98,35 @@ def test_weights_that_are_not_numbers_are_refused(value: float) -> None:
         found.model.norm.weight[3] = value
     with pytest.raises(UnderstudyError, match=r"model: 1 of the 16 weights of model\.norm\.weight are NaN or infinite"):
         check_finite(found, Path("model"))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"num_labels": 10**9}, {"vision_config": {"num_labels": 10**9}}, {"audio_config": {"encoder_layers": 10**9}}],
+    ids=str,
+)
+def test_what_would_fill_the_memory_is_refused_in_any_section(model: Path, fields: dict[str, Any]) -> None:
+    """transformers makes a name for each label, whatever the model is for."""
+    _change(model, "config.json", **fields)
+    with pytest.raises(UnderstudyError, match=r"config\.json: .*at most 10"):
+        load_tokenizer(model)
+
+
+@pytest.mark.parametrize(("name", "value"), [("n_layer", 5_000), ("n_embd", 10**9), ("d_model", 10**9)])
+def test_sizes_have_other_names_in_other_architectures(model: Path, name: str, value: int) -> None:
+    """GPT-2, MPT and OPT among them."""
+    _change(model, "config.json", **{name: value})
+    with pytest.raises(UnderstudyError, match=rf"config\.json: {name} is .* of different models"):
+        load_tokenizer(model)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"tie_word_embeddings": "yes"}, {"id2label": {"a": "b"}}, {"num_attention_heads": 3}, {"layer_types": 5}],
+    ids=str,
+)
+def test_a_config_that_transformers_refuses_is_no_fault_of_the_tokenizer(model: Path, fields: dict[str, Any]) -> None:
+    """AutoTokenizer reads the config too, and raises what it finds there."""
+    _change(model, "config.json", **fields)
+    with pytest.raises(UnderstudyError, match=r"config\.json: unsupported model"):
+        load_tokenizer(model)
