@@ -152,6 +152,12 @@ class Store:
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
+        try:
+            str(self.root).encode()
+        except UnicodeEncodeError:
+            raise UsageError(
+                f"--store {root}: no UTF-8, so no database has a URI there; choose another directory"
+            ) from None
         nearest = next(place for place in (self.root, *self.root.parents) if os.path.exists(place))
         if not nearest.is_dir():
             raise UsageError(

@@ -6,9 +6,12 @@ Searched are the store with MLflow's database and artifacts, all output, the pag
 import base64
 import http.server
 import json
+import shutil
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -166,18 +169,48 @@ def test_a_secret_in_every_place_is_found_nowhere(loop: Place) -> None:
 
 @pytest.mark.long  # trains the small pair: a minute and a half
 def test_a_whole_run_writes_no_secret(place: Place) -> None:
-    """Every stage, with secrets in the environment and a tracking server that fails and repeats them."""
+    """Every stage, with secrets in the environment, in .netrc, and in the remote and a hook of the repository around it, and a
+    tracking server that fails and repeats what it is sent."""
     canary = _Canaries()
-    with _repeating() as (url, _):
+    repository, netrc = _repository(place, canary), place.root / "home" / ".netrc"
+    netrc.write_text(f"machine 127.0.0.1 login night-run password {canary('netrc')}\n")
+    proxy = f"http://night-run:{canary('proxy')}@127.0.0.1:9"
+    with _repeating() as (url, sent):
         env = {
             "HF_TOKEN": canary("hub"),
+            "HUGGING_FACE_HUB_TOKEN": canary("hub, old name"),
             "AWS_SECRET_ACCESS_KEY": canary("aws"),
-            "MLFLOW_TRACKING_TOKEN": canary("bearer"),
+            "HTTPS_PROXY": proxy,
+            "ALL_PROXY": proxy,
         }
+        none = str(place.root / "none")  # a login of .netrc replaces the others
+        login = {"MLFLOW_TRACKING_USERNAME": "night-run", "MLFLOW_TRACKING_PASSWORD": canary("password"), "NETRC": none}
+        bearer = {"MLFLOW_TRACKING_TOKEN": canary("bearer"), "NETRC": none}
+        down = ("run", SMOKE, "--run", "down", "--until")
         ended = [
-            place.understudy("run", SMOKE, "--run", "down", "--until", "evaluate", **env, MLFLOW_TRACKING_URI=url),
-            place.understudy("run", SMOKE, "--run", "up", **env),
+            place.understudy(*down, "corpus", **env, MLFLOW_TRACKING_URI=url),
+            place.understudy(*down, "generate", **env, **bearer, MLFLOW_TRACKING_URI=url),
+            place.understudy(*down, "evaluate", **env, **login, MLFLOW_TRACKING_URI=url),
+            place.understudy("run", SMOKE, "--run", "up", **env, **login),
         ]
+    shutil.rmtree(repository)
+    netrc.unlink()
+    logins = [one for one in sent if "Basic" in one]
 
-    assert [0, 0] == [one.code for one in ended]
+    assert [0] * 4 == [one.code for one in ended]
     assert [] == _found(place, ended, canary)
+    assert 2 <= len(set(logins))  # of .netrc, and of the environment
+    assert any(canary.made["bearer"] in one for one in sent)
+
+
+def _repository(place: Place, canary: _Canaries) -> Path:
+    """A git repository around the place: libraries look for one, and log its remote."""
+    where = place.root / ".git"
+    remote = f"https://night-run:{canary('remote')}@127.0.0.1:9/drafts.git"
+    for line in (("init", "-q"), ("remote", "add", "origin", remote), ("config", "user.password", canary("git"))):
+        subprocess.run(["git", "-C", str(place.root), *line], check=True, timeout=60)
+    hook = where / "hooks" / "post-checkout"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text(f"#!/bin/sh\necho {canary('hook')}\n")
+    hook.chmod(0o755)
+    return where

@@ -186,6 +186,13 @@ def test_a_store_cannot_be_made_in_a_file(tmp_path: Path) -> None:
         Store(tmp_path / "file" / "a" / "b")
 
 
+def test_a_path_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    """MLflow's database has no URI there, which was found at the end of a run's first stage."""
+    with pytest.raises(UsageError, match=r"no UTF-8.*choose another directory") as caught:
+        Store(tmp_path / os.fsdecode(b"\x80x") / "store")
+    assert "\\udc80x" in str(caught.value)
+
+
 def test_a_file_system_without_locks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One line with the remedy, from every lock; what only reads goes on, and says that nobody has the lock."""
     store = Store(tmp_path)
