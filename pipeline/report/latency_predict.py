@@ -14,7 +14,7 @@ from pipeline.latency.load.queueing import Latency
 from pipeline.latency.load.schedule import batch_ranges
 from pipeline.report.console import Report
 
-_UNSTABLE = "unstable"
+_UNSTABLE, _EXTRAPOLATED = "unstable", "*"
 _ABOVE = 1.02  # capacity / largest measured throughput from which it is said (a prefill gives one of the tokens)
 _PARTS = ("queue", "admission", "prefill", "service", "batch", "busy")  # of a latency, in JSON
 
@@ -58,15 +58,20 @@ def print_prediction(
                 *_cells(point.speculative, quantiles),
                 *(_simulated(point.simulated, quantiles) if simulated else ()),
                 speedup,
-                found.accuracy.short,
+                found.accuracy.short + (_EXTRAPOLATED if point.extrapolated else ""),
             ]
         )
     out.table(_columns(quantiles, simulated), rows)
     out.text(f"draft length: {_lengths(lengths_N)} ({found.accuracy.said})")
     out.text(
         f"capacity: {found.plain_limit:.4g} requests/s with plain decoding, {found.speculative_limit:.4g} with speculation "
-        f"({found.accuracy.said})"
+        f"({_error_of_capacity(found)})"
     )
+    if any(point.extrapolated for point in found.points):
+        out.text(
+            f"{_EXTRAPOLATED} a mean batch is above the largest that was measured with its draft length: times there are "
+            "extrapolated, and their error is unknown"
+        )
     if any(point.plain is None or point.speculative is None for point in found.points):
         out.text(f"{_UNSTABLE}: the offered load exceeds the capacity, so the queue and the latency grow without bound")
     out.text(
@@ -75,6 +80,13 @@ def print_prediction(
     )
     for note in notes:
         out.text(note)
+
+
+def _error_of_capacity(found: Prediction) -> str:
+    """Beside a capacity, which is reached with a full batch."""
+    if found.extrapolated:
+        return "extrapolated: no batch as large was measured; error unknown"
+    return found.accuracy.said
 
 
 def above_measured(found: Prediction, tokens: float) -> list[str]:
@@ -139,6 +151,7 @@ def prediction_json(found: Prediction, quantiles: Sequence[float]) -> dict[str, 
             {
                 "rate": point.rate,
                 "accuracy": found.accuracy.json(),
+                "extrapolated": point.extrapolated,
                 "plain": point.plain and parts(point.plain),
                 "speculative": point.speculative and parts(point.speculative),
                 "simulated": point.simulated
@@ -150,6 +163,7 @@ def prediction_json(found: Prediction, quantiles: Sequence[float]) -> dict[str, 
         "speculative_limit": found.speculative_limit,
         "plain_measured": found.plain_measured,
         "measured": found.measured,
+        "extrapolated": found.extrapolated,
         "accuracy": found.accuracy.json(),
     }
 
@@ -168,6 +182,7 @@ def plot_prediction(found: Prediction, quantiles: Sequence[float], path: Path) -
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
+    off = _error_of_capacity(found)
     figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
     for name, colour, limit in (
         ("plain", "tab:gray", found.plain_limit),
@@ -184,7 +199,7 @@ def plot_prediction(found: Prediction, quantiles: Sequence[float], path: Path) -
             limit,
             color=colour,
             linestyle=":",
-            label=f"{label}: capacity {limit:.3g} requests/s ({found.accuracy.said})",
+            label=f"{label}: capacity {limit:.3g} requests/s ({off})",
         )
     simulations = [(point.rate, point.simulated) for point in found.points if point.simulated]
     if simulations:

@@ -22,6 +22,7 @@ from pipeline.report.console import Report
 COLUMNS = ("batch size", "draft", "draft length", "speedup", "break-even acceptance", "step times off by")
 _NOT_MEASURED = "*"
 _MORE_POINTS = "measure more loads and draft lengths"
+_CERTAIN = 1.005  # speedup that is shown as 1
 _SHOWN = (1, 4, 16, 64, 256)  # batch sizes in the plot
 
 
@@ -75,10 +76,10 @@ def said_of_accuracy(found: Schedule) -> list[str]:
     if any(one.fitted and one.left_out is None for one in found.accuracy_N):
         return [f"step times off by: unknown for fits of too few points, so no draft length is certain; {_MORE_POINTS}"]
     most = max(one.certain_speedup for one in found.accuracy_N)
-    said = (
-        "step times off by: mean error on left-out points of `latency fit`. With these errors at their worst, "
-        f"{f'a speedup up to {most:.2f}' if np.isfinite(most) else 'any speedup'} can be a slowdown"
-    )
+    said = "step times off by: mean error on left-out points of `latency fit`"
+    if most >= _CERTAIN:
+        upto = f"a speedup up to {most:.2f}" if np.isfinite(most) else "any speedup"
+        said += f". With these errors at their worst, {upto} can be a slowdown"
     sizes = [_sizes(first, last) for first, last, is_so in batch_ranges(found.uncertain_N.astype(np.int64)) if is_so]
     return [said + (f": so at batch size {', '.join(sizes)} a draft is not known to be faster" if sizes else "")]
 

@@ -1,6 +1,7 @@
 """Options that `latency predict` and `latency schedule` share."""
 
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -126,20 +127,23 @@ def notes(step_costs: "StepCosts", workload: "Workload", cap: int) -> list[str]:
     if not step_costs.prefills([max(1, context)]).any() and not step_costs.first_token:
         found.append("note: prefill time is unknown, so latency leaves out TTFT")
     ranges = step_costs.measured_requests
-    for gamma, (low, high) in ranges.items():
-        if gamma <= workload.max_gamma and (low, min(high, cap)) != (min(least for least, _ in ranges.values()), cap):
+    lightest = min((low for low, _ in ranges.values()), default=1)
+    for (low, high), gammas in groupby(
+        sorted(ranges, key=lambda gamma: ranges[gamma]), key=lambda gamma: ranges[gamma]
+    ):
+        named = [str(gamma) for gamma in gammas if gamma <= workload.max_gamma]
+        if named and (low, min(high, cap)) != (lightest, cap):
             found.append(
-                f"note: draft length {gamma} was measured at {low} to {high} requests only; its times at other batch sizes are "
-                "extrapolated"
+                f"note: draft length {', '.join(named)} was measured at {low} to {high} requests only; times at other batch "
+                "sizes are extrapolated"
             )
     if not ranges and not step_costs.covers(cap, workload.max_gamma, context):
         found.append(
             f"note: batch size {cap} with {context} tokens of context is outside the measured range; its times are extrapolated"
         )
-    least = min((low for low, _ in ranges.values()), default=1)
-    if least > 1:
+    if lightest > 1:
         found.append(
-            f"note: nothing was measured below batch size {least}; times there are extrapolated linearly, so measure "
+            f"note: nothing was measured below batch size {lightest}; times there are extrapolated linearly, so measure "
             "one request at a time too"
         )
     return found

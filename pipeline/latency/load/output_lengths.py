@@ -38,7 +38,7 @@ def parse_output_lengths(text: str) -> Ints:
     if not all(LEAST <= one <= MOST and one == int(one) for one in numbers):
         raise UsageError(f"--output-tokens {text}: give whole numbers from {LEAST} to {MOST:,}")
     if not colon:
-        return np.array([int(mean)])
+        return np.array([int(numbers[0])])
     if numbers[0] >= numbers[1]:
         raise UsageError(f"--output-tokens {text}: the mean must be below the cap; lower it")
     return _geometric(*numbers)

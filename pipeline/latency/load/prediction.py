@@ -44,6 +44,7 @@ class LoadPoint:
     plain: Latency | None
     speculative: Latency | None
     simulated: SimulatedLatency | None = None  # with speculation
+    extrapolated: bool = False  # whether a mean batch is above the largest that was measured with its draft length
 
     @property
     def speedup(self) -> float | None:
@@ -61,6 +62,7 @@ class Prediction:
     accuracy: StepAccuracy  # of the step times from which all of it is computed
     plain_measured: float | None  # the largest throughput of the measurements, in requests per second; None if unknown
     measured: float | None  # the same with any draft length
+    extrapolated: bool  # whether a full batch is above the largest that was measured with its draft length
 
 
 def draft_option(name: str, workload: Workload, step_costs: StepCosts, cap: int) -> DraftOption:
@@ -117,14 +119,24 @@ def predict(
             else None
         )
         without = _latency_at(rate / replicas, plain, workload, lengths_N * 0, step_costs.first_steps)
-        points.append(LoadPoint(rate, without, found, simulation))
+        extrapolated = (without is not None and _beyond(step_costs, 0, without.batch)) or (
+            found is not None and _beyond(step_costs, _length_at(lengths_N, found.batch), found.batch)
+        )
+        points.append(LoadPoint(rate, without, found, simulation, extrapolated))
     return Prediction(
         points,
         plain.stability_limit * replicas,
         speculative_limit,
         step_costs.accuracy.with_tokens(workload.tokens_error),
         *_measured(workload, step_costs, replicas),
+        any(_beyond(step_costs, int(length), len(lengths_N)) for length in (0, lengths_N[-1])),
     )
+
+
+def _beyond(step_costs: StepCosts, gamma: int, batch: float) -> bool:
+    """Whether a draft length was not measured at as large a batch."""
+    _, largest = step_costs.measured_requests.get(gamma, (1, step_costs.max_requests))
+    return batch > largest
 
 
 def _measured(workload: Workload, step_costs: StepCosts, replicas: int) -> tuple[float | None, float | None]:

@@ -161,6 +161,7 @@ def test_short_and_missing_output_lengths(tmp_path: Path) -> None:
     path.write_text("id,tokens\na,1\nb,\nc,7\n")
 
     assert [2, 7] == parse_output_lengths(str(path)).tolist()
+    assert [1000] == parse_output_lengths("1e3").tolist()  # a traceback
     with pytest.raises(UsageError, match="the mean must be below the cap"):
         parse_output_lengths("300:300")
 

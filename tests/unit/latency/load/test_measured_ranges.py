@@ -10,9 +10,11 @@ from pipeline.latency.costs.accuracy import MEASURED
 from pipeline.latency.costs.fit_measurements import fit_measurements
 from pipeline.latency.costs.fitted import FittedCosts
 from pipeline.latency.costs.measurements import Measurement
+from pipeline.latency.load.prediction import predict
 from pipeline.latency.load.schedule import DraftOption, make_schedule
 from pipeline.latency.load.workload import measured_acceptance_workload
 from pipeline.report.latency_fit import print_costs
+from pipeline.report.latency_predict import prediction_json, print_prediction
 from pipeline.report.latency_schedule import print_schedule, schedule_json
 
 
@@ -45,7 +47,7 @@ def test_a_draft_length_that_was_measured_at_light_loads_only_is_said(capsys: py
     assert {0: (1, 128), 4: (1, 8)} == found.measured_requests
     assert (True, False, True) == (found.covers(8, 4, 100), found.covers(9, 4, 100), found.covers(128, 0, 100))
     assert [
-        "note: draft length 4 was measured at 1 to 8 requests only; its times at other batch sizes are extrapolated"
+        "note: draft length 4 was measured at 1 to 8 requests only; times at other batch sizes are extrapolated"
     ] == (_notes(found, 128))
     assert [] == _notes(found, 8)
     out = " ".join(capsys.readouterr().out.split())
@@ -55,7 +57,7 @@ def test_a_draft_length_that_was_measured_at_light_loads_only_is_said(capsys: py
 def test_what_was_measured_at_one_request_is_not_denied() -> None:
     """Draft length 4 lacks one request, and others have it: "nothing was measured below batch size 8" was said."""
     assert [
-        "note: draft length 4 was measured at 8 to 32 requests only; its times at other batch sizes are extrapolated"
+        "note: draft length 4 was measured at 8 to 32 requests only; times at other batch sizes are extrapolated"
     ] == (_notes(_fitted((0, (1, 8, 32)), (2, (1, 8, 32)), (4, (8, 32))), 32))
     (lightest,) = _notes(_fitted((0, (4, 8, 32)), (2, (4, 8, 32))), 32)
     assert "nothing was measured below batch size 4" in lightest
@@ -70,3 +72,34 @@ def test_a_length_outside_of_its_loads_is_marked(capsys: pytest.CaptureFixture[s
     assert [False, True, True, False] == schedule_json(found)["measured"]
     assert "1*" in capsys.readouterr().out
     assert [True] * 4 == make_schedule([DraftOption("draft", option.rounds_G, option.step_GN, MEASURED)]).measured_N
+
+
+def test_a_load_beyond_the_measured_ones_has_no_known_error(capsys: pytest.CaptureFixture[str]) -> None:
+    """ "0.0% off" stood beside a capacity at 8 times the largest measured batch. Draft length 4 was measured at up to 8."""
+    found = _fitted((0, (1, 8, 32, 128)), (2, (1, 8, 32, 128)), (4, (1, 8)))
+    workload = measured_acceptance_workload(found.tokens_by_gamma, 100, 100, found.max_gamma)
+
+    def extrapolated(cap: int, gamma: int, share: float) -> tuple[bool, bool]:
+        lengths_N = np.full(cap, gamma)
+        limit = predict(workload, found, lengths_N, [1.0]).speculative_limit
+        at = predict(workload, found, lengths_N, [share * limit])
+        print_prediction(at, [0.95], lengths_N, 100, [])
+        figures = prediction_json(at, [0.95])
+        out = " ".join(capsys.readouterr().out.split())
+        assert figures["extrapolated"] == ("(extrapolated: no batch as large was measured; error unknown)" in out)
+        assert figures["points"][0]["extrapolated"] == ("* a mean batch is above the largest" in out)
+        return figures["extrapolated"], figures["points"][0]["extrapolated"]
+
+    assert (False, False) == extrapolated(128, 2, 0.9)
+    assert (True, False) == extrapolated(512, 2, 0.1)
+    assert (True, True) == extrapolated(512, 2, 0.9)
+    assert (True, True) == extrapolated(128, 4, 0.9)
+    assert (True, False) == extrapolated(128, 4, 0.01)
+
+
+def test_draft_lengths_of_one_range_are_one_note() -> None:
+    """At a batch cap above all measured loads; there was one line for each."""
+    assert [
+        "note: draft length 0, 2 was measured at 1 to 8 requests only; times at other batch sizes are extrapolated",
+        "note: draft length 4 was measured at 1 to 32 requests only; times at other batch sizes are extrapolated",
+    ] == _notes(_fitted((0, (1, 8)), (2, (1, 8)), (4, (1, 32))), 64)
