@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import Ended, Smoke
+from tests.integration.conftest import Ended, Place
 
 
-def _latency(smoke: Smoke, *arguments: object) -> Ended:
-    return smoke.place.understudy("latency", *arguments, store=False)
+def _latency(place: Place, *arguments: object) -> Ended:
+    return place.understudy("latency", *arguments, store=False)
 
 
 @pytest.fixture
@@ -28,15 +28,15 @@ def mixed(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_table_of_two_servers_is_not_predicted_as_one(smoke: Smoke, mixed: Path) -> None:
+def test_a_table_of_two_servers_is_not_predicted_as_one(place: Place, mixed: Path) -> None:
     """`fit` names what differs; every capacity, latency and draft length has both errors beside it, in text, in JSON and for
     an engine."""
     costs = mixed.with_name("costs.json")
-    fitted, as_json = (_latency(smoke, "fit", mixed, "--out", costs, *more) for more in ((), ("--json",)))
-    schedule, predicted = (_latency(smoke, name, "--costs", costs) for name in ("schedule", "predict"))
-    engine = _latency(smoke, "schedule", "--costs", costs, "--engine", "vllm")
-    alone = _latency(smoke, "schedule", "--costs", costs, "--acceptance-rate", 0.5, "--output-tokens", 100)
-    figures = json.loads(_latency(smoke, "predict", "--costs", costs, "--json").out)
+    fitted, as_json = (_latency(place, "fit", mixed, "--out", costs, *more) for more in ((), ("--json",)))
+    schedule, predicted = (_latency(place, name, "--costs", costs) for name in ("schedule", "predict"))
+    engine = _latency(place, "schedule", "--costs", costs, "--engine", "vllm")
+    alone = _latency(place, "schedule", "--costs", costs, "--acceptance-rate", 0.5, "--output-tokens", 100)
+    figures = json.loads(_latency(place, "predict", "--costs", costs, "--json").out)
     said = "they differ in model, dataset, which `fit` does not use: fit each alone"
 
     assert said in " ".join(fitted.out.split())
@@ -50,7 +50,7 @@ def test_a_table_of_two_servers_is_not_predicted_as_one(smoke: Smoke, mixed: Pat
     assert "speculation may be unstable from" in " ".join(predicted.out.split())
 
 
-def test_a_capacity_that_nobody_measured_is_said(smoke: Smoke, tmp_path: Path) -> None:
+def test_a_capacity_that_nobody_measured_is_said(place: Place, tmp_path: Path) -> None:
     """At a batch cap above the largest load."""
     path, costs = tmp_path / "sweep.csv", tmp_path / "costs.json"
     rows = [
@@ -58,9 +58,9 @@ def test_a_capacity_that_nobody_measured_is_said(smoke: Smoke, tmp_path: Path) -
         for load, gamma in product((1, 4, 16), (0, 2, 4))
     ]
     path.write_text("\n".join(["concurrency,k,tpot_ms,acceptance_length,tokens", *rows]) + "\n")
-    _latency(smoke, "fit", path, "--out", costs)
+    _latency(place, "fit", path, "--out", costs)
     inside, beyond = (
-        " ".join(_latency(smoke, "predict", "--costs", costs, "--max-num-seqs", cap).out.split()) for cap in (8, 64)
+        " ".join(_latency(place, "predict", "--costs", costs, "--max-num-seqs", cap).out.split()) for cap in (8, 64)
     )
 
     assert "is above the largest throughput" not in inside

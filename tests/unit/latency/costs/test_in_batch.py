@@ -118,6 +118,15 @@ def test_a_server_that_is_full_for_a_quarter_is_full(tmp_path: Path) -> None:
     assert any("(2 of 10 rows)" in note for note in table.notes if "as much longer" in note)
 
 
+@pytest.mark.parametrize("median", [False, True])
+def test_a_fifth_that_is_not_explained_stays(median: bool, tmp_path: Path) -> None:
+    """80% decode: with a short TTFT a ramp can be the reason, and a median is not exact enough."""
+    text = _closed_loop(51, 0.001) if median else "concurrency,k,mean_tpot_ms,output_tok_s,mean_ttft_ms,tokens\n"
+    text = text.replace("mean", "median") if median else text + "1,0,10,100,10,100\n64,0,20,2560,30,100\n"
+
+    assert 64 == _read(tmp_path, text).measured[-1].requests
+
+
 def test_long_prefills_beside_a_fast_draft_are_no_full_server(tmp_path: Path) -> None:
     """46% of a plain request is prefill, and 65% of one with a draft: "the server was full" was said from 4 requests on."""
     table = _read(tmp_path, _closed_loop(64, 1.1))
