@@ -5,7 +5,13 @@ from typing import Annotated
 
 import typer
 
-from pipeline.commands.options import PROMPTS_HELP, DomainFieldOption, MessagesFieldOption, PromptFieldOption
+from pipeline.commands.options import (
+    PROMPTS_HELP,
+    DomainFieldOption,
+    MessagesFieldOption,
+    PromptFieldOption,
+    PromptFormatOption,
+)
 from pipeline.progress import say_block
 
 
@@ -39,6 +45,7 @@ def init(
             help="With a URL as --target: its tokenizer, a local directory, org/name or org/name@revision.",
         ),
     ] = None,
+    prompt_format: PromptFormatOption = None,
     prompt_field: PromptFieldOption = None,
     messages_field: MessagesFieldOption = None,
     domain_field: DomainFieldOption = None,
@@ -49,5 +56,10 @@ def init(
     """
     from pipeline.planning.starting_config import starting_config
 
-    columns = {"prompt_field": prompt_field, "messages_field": messages_field, "domain_field": domain_field}
+    columns = {
+        "format": prompt_format,
+        "prompt_field": prompt_field,
+        "messages_field": messages_field,
+        "domain_field": domain_field,
+    }
     say_block(starting_config(target, draft, prompts, tokenizer, columns))

@@ -80,6 +80,10 @@ PromptFieldOption = Annotated[
         help="The column of a prompt. Default: `prompt`; else ShareGPT, Alpaca and names such as `question` are recognised.",
     ),
 ]
+PromptFormatOption = Annotated[
+    Literal["jsonl", "json", "csv", "tsv", "text", "parquet"] | None,
+    typer.Option("--prompt-format", help="The format of the prompts. Default: by the names of the files."),
+]
 MessagesFieldOption = Annotated[
     str | None,
     typer.Option(

@@ -16,6 +16,7 @@ from pipeline.commands.options import (
     MessagesFieldOption,
     MinPOption,
     PromptFieldOption,
+    PromptFormatOption,
     TargetName,
     TemperatureOption,
     TopKOption,
@@ -25,7 +26,7 @@ from pipeline.commands.options import (
 from pipeline.progress import say_json
 
 if TYPE_CHECKING:
-    from pipeline.config.corpus import PromptSource
+    from pipeline.config.corpus import PromptSource, SourceFormat
     from pipeline.config.evaluate import EvaluateConfig
     from pipeline.examination.probe import Probe
     from pipeline.models.named_pair import NamedPair
@@ -74,6 +75,7 @@ def probe(
     target: TargetName,
     draft: _Drafts,
     prompts: _Prompts = None,
+    prompt_format: PromptFormatOption = None,
     prompt_field: PromptFieldOption = None,
     messages_field: MessagesFieldOption = None,
     domain_field: DomainFieldOption = None,
@@ -101,7 +103,7 @@ def probe(
     from pipeline.config.corpus import named_source
     from pipeline.config.evaluate import EvaluateConfig
 
-    _check(prompts, completions, cost_ratio, temperature)
+    _check(prompts, prompt_format, completions, cost_ratio, temperature)
     from pipeline.examination.probe import check_completions
     from pipeline.models.named_pair import find_model, load_named_pair
     from pipeline.speculation.settings import GREEDY, Sampling
@@ -113,7 +115,12 @@ def probe(
     settings = EvaluateConfig(
         convention=convention, draft_sampling=draft_sampling, gamma=min(5, max_gamma), max_gamma=max_gamma
     )
-    columns = {"prompt_field": prompt_field, "messages_field": messages_field, "domain_field": domain_field}
+    columns = {
+        "format": prompt_format,
+        "prompt_field": prompt_field,
+        "messages_field": messages_field,
+        "domain_field": domain_field,
+    }
     asked = _Asked(named_source(prompts, columns) if prompts else None, completions, count, max_new_tokens, chat)
     found, notes = _examine(pair, asked, sampling, settings, cost_ratio)
     _print(found, notes, sampling, settings, cost_ratio, as_json)
@@ -179,7 +186,13 @@ def _print(
         print_probe(found, conditions, notes)
 
 
-def _check(prompts: Path | None, completions: Path | None, cost_ratio: float | None, temperature: float) -> None:
+def _check(
+    prompts: Path | None,
+    prompt_format: "SourceFormat | None",
+    completions: Path | None,
+    cost_ratio: float | None,
+    temperature: float,
+) -> None:
     """Checks that need no model."""
     import math
 
@@ -191,6 +204,6 @@ def _check(prompts: Path | None, completions: Path | None, cost_ratio: float | N
     if completions is not None and not completions.is_dir():
         raise UsageError(f"--completions {completions}: no such directory; `understudy show` prints that of a run")
     if prompts is not None:
-        find_files(prompts, "auto", f"--prompts {prompts}")
+        find_files(prompts, prompt_format or "auto", f"--prompts {prompts}")
     if not math.isfinite(temperature) or not math.isfinite(cost_ratio or 0):
         raise UsageError("--temperature and --cost-ratio must be numbers")

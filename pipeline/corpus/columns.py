@@ -23,7 +23,8 @@ _TEXTS = (
     *("prompt", "question", "query", "instruction", "problem", "request", "user_prompt", "user_input"),
     *("input", "inputs", "text", "content"),
 )
-_SYSTEMS = ("system", "system_prompt")
+_SYSTEMS = ("system", "system_prompt", "system_message", "system_instruction", "instructions")
+_INPUTS = ("context", "input", "passage", "document", "background")
 _WORD = re.compile(r"[A-Za-z_]\w{0,40}")
 _SHOWN = 12  # columns in a message
 
@@ -36,6 +37,7 @@ class Columns:
     layout: str  # what was recognised, for people
     unused: tuple[str, ...]  # other columns
     foreign_answers: str | None = None  # the answers of other models or people that the rows hold, which nobody uses
+    of_text: bool = False  # the prompts are texts and no chats
 
 
 @dataclass(frozen=True)
@@ -62,12 +64,32 @@ def find_columns(rows: Sequence[Mapping[str, Any]], source: PromptSource, where:
     used = {*prompt_columns(source), source.input_field, source.system_field, source.tools_field}
     used |= {source.domain_field, source.group_field}
     unused = tuple(name for name in names if name not in used)
-    return Columns(source, layout, unused, foreign)
+    of_text = (
+        source.prompt_field in names
+        and _is_text(rows, source.prompt_field)
+        and _form(rows, source.prompt_field) is None
+    )
+    return Columns(source, layout, unused, foreign, of_text)
 
 
 def system_column(columns: Columns) -> str | None:
     """An unused column that seems to hold system messages."""
     return next((name for name in columns.unused if name.lower() in _SYSTEMS), None)
+
+
+def input_column(columns: Columns) -> str | None:
+    """An unused column that seems to belong to the prompt, such as the text that a question is about. None beside chats."""
+    if not columns.of_text or columns.source.input_field is not None:
+        return None
+    return next((name for name in columns.unused if name.lower() in _INPUTS), None)
+
+
+def hint(columns: Columns) -> str:
+    """For people: which keys use an unused column that seems to belong to the prompts; empty for none."""
+    system, further = system_column(columns), input_column(columns)
+    hints = [f"system_field: {printable(system)} puts it before each prompt"] if system else []
+    hints += [f"input_field: {printable(further)} puts it after each prompt"] if further else []
+    return "; ".join(hints)
 
 
 class _Found:
@@ -95,7 +117,7 @@ def _recognised(rows: Sequence[Mapping[str, Any]], names: Sequence[str], where: 
         return _alpaca(by_name)
     if not texts and len(names) == 1 and not where.has_header and _is_text(rows, names[0]):
         return _Found(f"`{names[0]}`, the only column", prompt_field=names[0])
-    chosen = _only(texts, names, where, _inner_rows(rows[0], where))
+    chosen = _only(texts, names, where, _inner_rows(rows, where))
     return _Found(f"`{chosen}`", prompt_field=chosen)
 
 
@@ -107,15 +129,15 @@ def _alpaca(by_name: Mapping[str, str]) -> _Found:
     return _Found(f"Alpaca: {read}", f"`{by_name['output']}`" if "output" in by_name else None, **fields)
 
 
-def _inner_rows(row: Mapping[str, Any], where: Where) -> str:
-    """What to do about rows that are inside of the columns of `row`, as exports of APIs have them."""
-    for name, value in row.items():
-        rows = isinstance(value, list) and value and isinstance(value[0], Mapping)
-        if rows or (isinstance(value, Mapping) and any(key in _CHATS + _TEXTS for key in value)):
+def _inner_rows(rows: Sequence[Mapping[str, Any]], where: Where) -> str:
+    """What to do about rows that are inside of the columns of a row, as exports of APIs have them. A list of texts holds them
+    only where there is one row."""
+    forms = (Mapping, str) if len(rows) == 1 else (Mapping,)
+    for name, value in rows[0].items():
+        inner = isinstance(value, list) and value and isinstance(value[0], forms)
+        if inner or (isinstance(value, Mapping) and any(key in _CHATS + _TEXTS for key in value)):
             step = f".{name}" if _WORD.fullmatch(name) else f".[{json.dumps(name)}]"
-            return (
-                f"take out the rows, for example with jq -c '{printable(step)[:60]}{'[]' if rows else ''}' {where.file}"
-            )
+            return f"take out the rows, for example with jq -c '{printable(step)[:60]}{'[]' if inner else ''}' {where.file}"
     return ""
 
 

@@ -126,7 +126,7 @@ def _say_columns(reader: SourceReader, source: PromptSource, progress: Progress)
     """How a source is read. What the config does not name is recognised, and nobody should have to guess what was."""
     if source.is_reference:
         return
-    progress.line(f"corpus: {reader.path}: {reader.summary}")
+    progress.line(reader.line)
 
 
 class _SourcePass:

@@ -13,7 +13,7 @@ from typing import Any
 from pipeline.config.corpus import PromptSource, SourceFormat
 from pipeline.corpus import tables, text_files
 from pipeline.corpus.answers import ANSWER_COLUMNS
-from pipeline.corpus.columns import SAMPLE, Columns, Where, find_columns, system_column
+from pipeline.corpus.columns import SAMPLE, Columns, Where, find_columns, hint
 from pipeline.corpus.rows import BadRow, prompt_columns
 from pipeline.corpus.sources import TITLES, SourceFiles, compression, find_files
 from pipeline.errors import UsageError
@@ -81,12 +81,17 @@ class SourceReader:
         """As `layout`, with what is not used."""
         unused = printable(", ".join(name[:40] for name in self.columns.unused[:_SHOWN]))
         more = ", ..." if len(self.columns.unused) > _SHOWN else ""
-        hint = system_column(self.columns)
+        keys = hint(self.columns)
         return (
             f"read as {self.layout}"
             + (f"; columns not used: {unused}{more}" if unused else "")
-            + (f" (system_field: {printable(hint)} puts it before each prompt)" if hint else "")
+            + (f" ({keys})" if keys else "")
         )
+
+    @property
+    def line(self) -> str:
+        """`summary`, with the path, as commands print it."""
+        return f"corpus: {printable(str(self.path))}: {self.summary}"
 
     def total(self) -> int:
         """Number of rows for the progress bar. For lines the number of newlines, so blank lines count too."""

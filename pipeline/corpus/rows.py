@@ -18,6 +18,8 @@ from pipeline.store.json_text import parse_json
 MAX_CHARACTERS = 1_000_000
 MOST_LEVELS = 64  # of lists and objects in each other; of a text of JSON within a row, counted anew
 
+_TEXT_PARTS = ("text", "input_text", "output_text")  # of messages
+
 
 class BadRow(Exception):
     """An unusable row. Rows are counted by `kind`; `detail` holds positions and names, never content."""
@@ -214,11 +216,15 @@ def _message(entry: Any, what: str) -> Mapping[str, Any]:
 
 
 def _content(content: Any, what: str) -> Any:
-    """The text of OpenAI's content parts, joined as vLLM joins them; other values as they are."""
+    """The text of OpenAI's content parts (chat and responses), joined as vLLM joins them; other values as they are."""
     if not isinstance(content, list) or not content:
         return content
     for part in content:
-        if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+        if (
+            not isinstance(part, Mapping)
+            or part.get("type") not in _TEXT_PARTS
+            or not isinstance(part.get("text"), str)
+        ):
             kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
             raise BadRow("content is not text", f"'{what}' has a part of type {printable(str(kind)[:40])}")
     return "\n".join(part["text"] for part in content)

@@ -5,6 +5,7 @@ because one of them may be something else, such as a README.txt.
 """
 
 import glob
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +34,16 @@ TITLES: dict[SourceFormat, str] = {
     "dataset": "a `datasets` directory",
 }
 _KNOWN = ", ".join(FORMATS)
+_PACKED = "unpack it and name the directory"
+_AS_LINES = "write its prompts as JSON lines"
+_OTHER = dict.fromkeys((".zip", ".tar", ".tgz", ".7z", ".rar"), _PACKED)
+_OTHER |= dict.fromkeys((".xlsx", ".xls", ".ods"), "save the sheet as CSV")
+_OTHER |= dict.fromkeys((".db", ".sqlite", ".sqlite3", ".duckdb"), "export the table as CSV or JSON lines")
+_OTHER |= dict.fromkeys((".arrow", ".feather", ".orc", ".avro"), "write the table as Parquet")
+_OTHER |= dict.fromkeys(
+    (".yaml", ".yml", ".xml", ".html", ".pdf", ".docx", ".pkl", ".pickle", ".npy", ".pt"), _AS_LINES
+)
+"""What to do about a file that no format reads, by extension."""
 _DATASET_MARKS = ("state.json", "dataset_dict.json", "dataset_info.json")
 _ABOUT = (*_DATASET_MARKS, "dataset_infos.json")  # files that describe a data set and hold no rows
 
@@ -53,7 +64,8 @@ class SourceFiles:
 def find_files(path: Path, wanted: SourceFormat, name: str) -> SourceFiles:
     """The files at `path`: a file, a directory or a glob. `wanted` is `format` of the source.
 
-    UsageError, which begins with `name`, where there are none, and where the format is not known from their names.
+    UsageError, which begins with `name`, where there are none, and where the format is not known from their names. `name` is the
+    key, or the option of a command, that says where they are.
     """
     if path.is_dir():
         return _directory(path, wanted, name)
@@ -83,11 +95,23 @@ def compression(path: Path) -> str | None:
 def _format(path: Path, name: str) -> SourceFormat:
     found = _format_of(path)
     if found is None:
-        raise UsageError(
-            f"{name}: unknown file extension; known are {_KNOWN}, each also with {', '.join(COMPRESSIONS)}; "
-            "rename the file, or set `format` of the source"
-        )
+        known = f"known are {_KNOWN}, each also with {', '.join(COMPRESSIONS)}"
+        raise UsageError(f"{name}: unknown file extension; {known}; {_what_to_do(path, name)}")
     return found
+
+
+def _how_to_set(name: str) -> str:
+    """How the user of the key or option `name` states a format."""
+    return "give --prompt-format" if name.startswith("--") else "set `format` of the source"
+
+
+def _what_to_do(path: Path, name: str) -> str:
+    """About a file of no known format."""
+    suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
+    if ".parquet" in suffixes:  # such as p.parquet.gzip
+        return "Parquet files are compressed within, so name it .parquet"
+    other = next((_OTHER[suffix] for suffix in reversed(suffixes) if suffix in _OTHER), None)
+    return other or f"rename the file, or {_how_to_set(name)}, such as `text` for a prompt a line"
 
 
 def _format_of(path: Path) -> SourceFormat | None:
@@ -110,8 +134,23 @@ def _directory(path: Path, wanted: SourceFormat, name: str) -> SourceFiles:
     if not known:
         raise UsageError(
             f"{name}: this directory holds no file of prompts ({_KNOWN}), and was not written by save_to_disk"
+            f"{_instead(path, files, name)}"
         )
     return _of_one_format(path, known, wanted, name)
+
+
+def _instead(path: Path, files: list[Path], name: str) -> str:
+    """What to do about a directory of `files` of unknown formats."""
+    counts = Counter(file.suffix.lower() for file in files).most_common(3)
+    if not counts:
+        return "; it is empty"
+    found = ", ".join(f"{count:,} {printable(suffix) or 'without extension'}" for suffix, count in counts)
+    first = counts[0][0]
+    chosen = next(file for file in files if file.suffix.lower() == first)
+    if first in _OTHER:
+        return f" (found: {found}); {_OTHER[first]}"
+    pattern = f"{path}/**/*{printable(chosen.suffix)}"
+    return f" (found: {found}); {_how_to_set(name)}, and name the files with a glob such as {pattern}"
 
 
 def _hidden(path: Path) -> bool:
@@ -140,7 +179,7 @@ def _of_one_format(root: Path, files: list[Path], wanted: SourceFormat, name: st
     counts = ", ".join(f"{len(found):,} {format}" for format, found in by_format.items())
     if wanted == "auto" and len(by_format) > 1:
         raise UsageError(
-            f"{name}: holds files of several formats ({counts}); set `format` of the source, or give a glob such as "
+            f"{name}: holds files of several formats ({counts}); {_how_to_set(name)}, or give a glob such as "
             f"{root / '*'}{next(iter(FORMATS))}"
         )
     chosen = wanted if wanted != "auto" else next(iter(by_format))

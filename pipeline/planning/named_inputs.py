@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from pipeline.config.corpus import DOMAIN_FIELD, PromptSource, named_source
 from pipeline.config.pair import TARGET
 from pipeline.config.server import EndpointConfig, ServerConfig
-from pipeline.corpus.columns import system_column
+from pipeline.corpus.columns import input_column, system_column
 from pipeline.corpus.readers import SourceReader
 from pipeline.corpus.rows import BadRow, kind_of, parse_row
 from pipeline.errors import UsageError
@@ -26,7 +26,7 @@ from pipeline.progress import Progress
 from pipeline.servers.connect import served_model_of
 from pipeline.servers.target import SCORING_TOKENS
 
-_COLUMNS = ("prompt_field", "input_field", "messages_field", "domain_field")  # keys of a source
+_COLUMNS = ("format", "prompt_field", "input_field", "messages_field", "domain_field")  # keys of a source
 _APIS = {"sglang": "sglang", "llamacpp": "llama.cpp"}  # by what the server says of itself
 
 
@@ -62,6 +62,7 @@ class Prompts:
     columns: Mapping[str, str]  # keys of the source that differ from their defaults
     unused: tuple[str, ...]  # other columns
     system: str | None  # of these, one that seems to hold system messages
+    further: str | None  # and one that seems to belong to the prompt
     foreign_answers: str | None  # answers of other models, which are not used
     domain_field: str
 
@@ -178,6 +179,7 @@ def read_prompts(path: Path, columns: Mapping[str, str | None]) -> Prompts:
         columns={key: getattr(source, key) for key in _COLUMNS if getattr(source, key) != _default(key)},
         unused=reader.columns.unused,
         system=system_column(reader.columns),
+        further=input_column(reader.columns),
         foreign_answers=reader.columns.foreign_answers,
         domain_field=source.domain_field,
     )

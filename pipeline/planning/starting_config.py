@@ -165,6 +165,8 @@ def _columns(prompts: Prompts) -> Iterator[str]:
         yield f"      {key}: {_text(column)}"
     if prompts.system:
         yield f"      # system_field: {_text(prompts.system)}  # puts this column before each prompt, as a system message"
+    if prompts.further:
+        yield f"      # input_field: {_text(prompts.further)}  # puts this column after each prompt"
     if prompts.unused:
         yield f"      # columns not used: {', '.join(map(_text, prompts.unused[:12]))}"
     if prompts.foreign_answers:

@@ -87,6 +87,34 @@ def test_what_is_not_used_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("row", "hint"),
+    [
+        ({"instruction": "x", "context": "c", "response": "r"}, "input_field: context puts it after each prompt"),
+        ({"question": "x", "Passage": "c"}, "input_field: Passage puts it after each prompt"),
+        ({"input": [_said("user", "q")], "instructions": "s"}, "system_field: instructions puts it before each prompt"),
+    ],
+)
+def test_a_column_that_seems_to_belong_to_the_prompt_is_named(tmp_path: Path, row: Any, hint: str) -> None:
+    """With the key that uses it, whose advice works."""
+    summary = _reader(tmp_path, row).summary
+    assert f" ({hint})" == summary[summary.index(" (") :]
+
+    key, column = hint.split(" puts")[0].split(": ")
+    (found,) = _prompts(_reader(tmp_path, row, **{key: column, **_named(row)}))
+    assert row[column] in str(found.messages)
+
+
+def _named(row: dict[str, Any]) -> dict[str, str]:
+    return {"messages_field": "input"} if "input" in row else {"prompt_field": next(iter(row))}
+
+
+def test_texts_beside_a_chat_are_not_taken_for_its_input(tmp_path: Path) -> None:
+    """`input_field` belongs to prompts that are texts."""
+    assert "columns not used: context" in _reader(tmp_path, {"prompt": [_said("user", "q")], "context": "c"}).summary
+    assert "input_field" not in _reader(tmp_path, {"prompt": [_said("user", "q")], "context": "c"}).summary
+
+
+@pytest.mark.parametrize(
     ("row", "complaint"),
     [
         (
@@ -101,6 +129,10 @@ def test_what_is_not_used_is_said(tmp_path: Path) -> None:
         (
             {"data": [{"prompt": "a"}]},
             r"line 1: no column .* among data; take out the rows, for example with jq -c '\.data\[\]'",
+        ),
+        (
+            {"prompts": ["a", "b"]},
+            r"line 1: no column .* among prompts; take out the rows, for example with jq -c '\.prompts\[\]'",
         ),
         (
             {"id": 1, "a b": {"messages": []}},

@@ -228,6 +228,8 @@ def test_messages_of_an_api_are_read() -> None:
     assert "What is\nthe weather?" == found.messages[0]["content"]
     assert {"role": "assistant", "tool_calls": [parsed]} == found.messages[1]
     assert "what is the weather\n\nsunny" == found.comparison_text
+    of_responses = [{"type": "input_text", "text": "a"}, {"type": "output_text", "text": "b"}]
+    assert "a\nb" == parse_row({"messages": [{"role": "user", "content": of_responses}]}, SOURCE).messages[0]["content"]
     image = [{"type": "image_url", "image_url": {"url": "x"}}]
     with pytest.raises(BadRow, match="'messages\\[1\\]' has a part of type image_url"):
         parse_row({"messages": [{"role": "user", "content": image}]}, SOURCE)

@@ -133,8 +133,11 @@ def test_text_that_is_not_utf8_costs_one_row(tmp_path: Path) -> None:
         ("p.csv", "prompt\nä\n".encode("utf-16"), "UTF-16 text; convert it to UTF-8"),
         ("p.jsonl.gz", b"no gzip", "not readable as gzip"),
         ("p.jsonl.zst", b"no zstd", "not readable as zstd"),
-        ("p.xlsx", b"", r"unknown file extension; known are \.jsonl"),
-        ("p.parquet.gz", b"", "unknown file extension"),
+        ("p.xlsx", b"", r"unknown file extension; known are \.jsonl.*; save the sheet as CSV"),
+        ("p.parquet.gz", b"", "unknown file extension.*; Parquet files are compressed within, so name it \\.parquet"),
+        ("p.parquet.gzip", b"", "unknown file extension.*; Parquet files are compressed within, so name it \\.parquet"),
+        ("p.tar.gz", b"", "unknown file extension.*; unpack it and name the directory"),
+        ("p.md", b"", "unknown file extension.*; rename the file, or set `format` of the source, such as `text`"),
     ],
 )
 def test_files_that_cannot_be_read_are_one_line(tmp_path: Path, name: str, content: bytes, complaint: str) -> None:
@@ -208,6 +211,28 @@ def test_a_directory_of_several_formats_is_not_guessed(tmp_path: Path) -> None:
         _reader(shards / "none-*")
     with pytest.raises(UsageError, match=r"no such file or directory; did you mean .*notes\.txt\?"):
         _reader(shards / "note.txt")
+
+
+def test_a_directory_of_unknown_files_says_what_it_holds(tmp_path: Path) -> None:
+    """And how to have them read, by a key or by an option, whichever named the directory; the advice works."""
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    with pytest.raises(UsageError, match="save_to_disk; it is empty"):
+        _reader(notes)
+    for name in ("a.md", "b.md"):
+        (notes / name).write_text("one\n")
+    found = r"\(found: 2 \.md\); {}, and name the files with a glob such as .*/notes/\*\*/\*\.md"
+    with pytest.raises(UsageError, match=found.format("set `format` of the source")):
+        _reader(notes)
+    with pytest.raises(UsageError, match=found.format("give --prompt-format")):
+        SourceReader(0, PromptSource(path=str(notes)), notes, option="--prompts")
+    assert 2 == len(_read(notes / "**/*.md", format="text"))
+
+    (notes / "a.zip").write_bytes(b"")
+    for name in ("a.md", "b.md"):
+        (notes / name).unlink()
+    with pytest.raises(UsageError, match=r"\(found: 1 \.zip\); unpack it and name the directory"):
+        _reader(notes)
 
 
 def _digest(tmp_path: Path, path: Path) -> str:
