@@ -6,13 +6,16 @@ from typing import Annotated
 import typer
 
 from pipeline.commands.options import DEFAULT_STORE, JsonOption, RunId, StorePath
-from pipeline.progress import say, say_json
+from pipeline.progress import say, say_block, say_json
 
 
 def show(
     run: RunId = None,
     store: StorePath = DEFAULT_STORE,
     as_json: JsonOption = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print the summary as Markdown, such as for the summary of a CI job.")
+    ] = False,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the review page here, in place of the summary.")
     ] = None,
@@ -35,6 +38,11 @@ def show(
 
         write_user_text(html, run_page(target, require_run(target, run, needs=("gate",))), "--html")
         say(f"review page written to {html}")
+        return
+    if markdown:
+        from pipeline.report.run_page import run_markdown
+
+        say_block(run_markdown(target, require_run(target, run)))
         return
     summary = summarise(target, require_run(target, run))
     if as_json:

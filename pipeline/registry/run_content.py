@@ -156,7 +156,13 @@ def _bounded(name: str, figure: Figure) -> list[Point]:
 
 
 def note(record: RunRecord, decision: Decision | None, page: str | None) -> str:
-    """The description of the run in Markdown: the decision first. `page`: where MLflow shows the review page."""
+    """The description of the run in MLflow. `page`: where MLflow shows the review page."""
+    repeat = "To repeat it, save `config.yaml` from the artifacts and run `understudy run config.yaml`."
+    return f"{markdown_summary(record, decision, page)} {repeat}"
+
+
+def markdown_summary(record: RunRecord, decision: Decision | None, page: str | None = None) -> str:
+    """A run in Markdown: the decision first."""
     lines: list[str] = []  # no heading: the page folds the description after six lines
     promotion = registered(record)
     if decision is not None:
@@ -173,8 +179,7 @@ def note(record: RunRecord, decision: Decision | None, page: str | None) -> str:
     done = sum(entry.state == "done" for entry in record.jobs.values())
     lines += [
         f"Run `{record.id}`, started {record.created}: {len(record.jobs)} jobs, {done} done in this run, "
-        f"{len(record.jobs) - done} reused from earlier runs. To repeat it, save `config.yaml` from the artifacts and run "
-        "`understudy run config.yaml`.",
+        f"{len(record.jobs) - done} reused from earlier runs.",
     ]
     return "\n".join(lines)
 
