@@ -90,6 +90,7 @@ def run(
 def _dry_run(given: "Config", store: "Store", even_if_refused: bool, verbose: bool) -> None:
     """Prints before it checks, so that a config with a mistake is printed too. A local pair decides some of the jobs."""
     from pipeline.errors import UnderstudyError
+    from pipeline.planning.forecast import source_readers
     from pipeline.progress import Progress
     from pipeline.report.dry_run import print_config, print_jobs
     from pipeline.running.inputs import require_inputs
@@ -108,5 +109,7 @@ def _dry_run(given: "Config", store: "Store", even_if_refused: bool, verbose: bo
         print_config(resolved, expand(resolved, {}))
     if mistake is not None:
         raise mistake
-    print_jobs(preview(resolved, store), notes, store.root)
+    print_jobs(
+        preview(resolved, store), [*(reader.line for reader in source_readers(resolved).values()), *notes], store.root
+    )
     require_prompts(resolved, Progress(), even_if_refused)

@@ -34,6 +34,7 @@ class GenerationForecast:
 class Forecast:
     """Upper bounds: every row is a prompt, and every completion has the maximal length."""
 
+    sources: list[str]  # what each was read as, for people; none for the reference pair
     rows: int
     prompts: dict[str, int]  # by split
     new_tokens: int  # of a completion
@@ -49,6 +50,7 @@ class Forecast:
 
 def forecast(config: Config) -> Forecast:
     """UsageError for a source that is not there or cannot be read."""
+    readers = source_readers(config)
     rows = sum(source_rows(config))
     splits = config.corpus.splits
     prompts = {name: round(rows * getattr(splits, name)) for name in ("train", "dev", "examination")}
@@ -61,6 +63,7 @@ def forecast(config: Config) -> Forecast:
     generate += _on_policy(config, prompts["train"], bytes_per_token)
     steps, batch = _training_steps(config), config.distill.batch * config.distill.accumulation
     return Forecast(
+        sources=[reader.line for reader in readers.values()],
         rows=rows,
         prompts=prompts,
         new_tokens=config.generate.max_new_tokens,
@@ -79,11 +82,18 @@ def _chats(config: Config) -> bool:
     return any(source.every_turn for source in config.corpus.sources)
 
 
+def source_readers(config: Config) -> dict[int, SourceReader]:
+    """Of the sources that are files, by their number. UsageError for one that is not there or cannot be read."""
+    sources = enumerate(config.corpus.sources)
+    return {number: SourceReader(number, one, Path(one.path)) for number, one in sources if not one.is_reference}
+
+
 def source_rows(config: Config) -> Sequence[int]:
     """The number of rows of each source, within its limit."""
+    readers = source_readers(config)
     return [
-        config.pair.reference.prompts if source.is_reference else _rows(SourceReader(number, source, Path(source.path)))
-        for number, source in enumerate(config.corpus.sources)
+        _rows(readers[number]) if number in readers else config.pair.reference.prompts
+        for number in range(len(config.corpus.sources))
     ]
 
 

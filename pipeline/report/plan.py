@@ -17,6 +17,8 @@ def print_forecast(found: "Forecast", curve: LearningCurve | None, notes: Sequen
     """To stdout, with `notes` on what the pair leaves out. The figures are upper bounds, except that the sizes of the splits are
     expectations."""
     out = Report()
+    for source in found.sources:
+        out.text(source)
     splits = ", ".join(f"{count:,} {split}" for split, count in found.prompts.items())
     out.text(f"corpus: {found.rows:,} rows: about {splits} prompts, before rejected rows and duplicates are removed")
     for asked in found.generate:

@@ -14,6 +14,7 @@ from pipeline.progress import Progress
 EVEN_IF_REFUSED = "--even-if-refused"
 _SURE = 1.645  # standard deviations: a split is as large with a probability of 95%
 _HOPELESS = 2.326  # or of 1%
+_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}  # of a weight
 
 
 def stop_or_warn(refusals: Sequence[str], progress: Progress, go_on: bool) -> None:
@@ -44,14 +45,50 @@ def of_config(config: Config) -> list[str]:
 def of_pair(config: Config, facts: Mapping[str, Any]) -> list[str]:
     """Rules that no draft of this pair can meet. `facts`: the content of `pair.json`."""
     served, target = config.gate.served_target, facts.get("target")
+    found = _of_sizes(config, facts)
     if served is None or served.revision is None or not target:
-        return []
+        return found
     if served.revision in (target["revision"], target["digest"]):
-        return []
+        return found
     return [
         f"gate: it will refuse, because gate.served_target.revision is {served.revision} and the target is "
-        f"{target['revision'] or target['digest']}; set both to what the deployment serves"
+        f"{target['revision'] or target['digest']}; set both to what the deployment serves",
+        *found,
     ]
+
+
+def _of_sizes(config: Config, facts: Mapping[str, Any]) -> list[str]:
+    """Limits of size that the pair exceeds. Training leaves a draft's size as it is; a quantized variant, which is smaller, is
+    chosen only where the gate has its step times."""
+    gate, found = config.gate, list[str]()
+    smallest = None if set(gate.profile) - {"unquantized"} else _draft_bytes(facts.get("draft"))
+    advice = "raise the limit, take a smaller draft, or give the gate the step times of a quantized one (gate.profile)"
+    if gate.max_draft_megabytes is not None and smallest is not None and smallest > 1e6 * gate.max_draft_megabytes:
+        found.append(
+            f"gate: it will refuse, because gate.max_draft_megabytes is {gate.max_draft_megabytes:g} and the draft has "
+            f"{smallest / 1e6:,.2f} MB; {advice}"
+        )
+    target = facts.get("target") or {}
+    if gate.max_memory_megabytes is None or target.get("bytes") is None:
+        return found
+    batch, context = gate.served
+    roles = [target, facts.get("draft") or {}]
+    cache = batch * context * sum(role.get("cache_bytes_per_token") or 0 for role in roles)
+    needed_bytes = target["bytes"] + (smallest or 0) + cache
+    if needed_bytes > 1e6 * gate.max_memory_megabytes:
+        found.append(
+            f"gate: it will refuse, because gate.max_memory_megabytes is {gate.max_memory_megabytes:g} and weights and KV caches "
+            f"of {batch} requests with {context:,} tokens take {needed_bytes / 1e6:,.0f} MB; raise the limit, or lower "
+            "gate.load.max_batch or gate.load.context"
+        )
+    return found
+
+
+def _draft_bytes(draft: Mapping[str, Any] | None) -> int | None:
+    """The size of the trained draft, at least: it is saved in the number format of `pair.draft.dtype`."""
+    if draft is None:
+        return None
+    return int(min(draft["bytes"], draft["parameters"] * _BYTES.get(draft["dtype"], 0)))
 
 
 def of_prompts(config: Config, prompts: Mapping[str, int]) -> list[str]:

@@ -24,6 +24,7 @@ def local_facts(pair: PairConfig) -> dict[str, Any] | None:
     # Imported here because the first import of torch takes seconds, and other pairs do without it.
     from pipeline.models.generation_config import sampling_defaults
     from pipeline.models.loading import load_tokenizer
+    from pipeline.models.pair_facts import check_width
     from pipeline.models.shape import read_shape
     from pipeline.models.surgery import added_tokens
     from pipeline.models.tokenizers import check_same_family
@@ -35,6 +36,8 @@ def local_facts(pair: PairConfig) -> dict[str, Any] | None:
     if not extended:
         check_same_family(tokenizer, own)
     shapes = [read_shape(path, trusted) for path in (target, draft)]
+    for role, shape in dict(zip(("target", "draft"), shapes[: 1 if extended else 2], strict=False)).items():
+        check_width({role: {"logits_width": shape.logits_width}}, tokenizer)
     widths = [shape.logits_width for shape in shapes[: 1 if extended else 2]]
     return {
         "vocabulary": min(widths),

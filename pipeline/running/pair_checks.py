@@ -40,7 +40,18 @@ def apply_pair(config: Config, facts: Facts) -> tuple[Config, list[str]]:
         "corpus": config.corpus.model_copy(update={"max_prompt_tokens": limit}),
         "quantize": config.quantize.model_copy(update={"variants": variants}),
     }
-    return config.model_copy(update=filled), [*notes, *left_out, *_lacks_for_export(config)]
+    return config.model_copy(update=filled), [*notes, *left_out, *_unused_load(config), *_lacks_for_export(config)]
+
+
+def _unused_load(config: Config) -> list[str]:
+    """A load predicts nothing without step times, and nobody who states one expects that."""
+    if config.gate.load is None or config.gate.profile:
+        return []
+    only = "only gate.max_memory_megabytes uses it" if config.gate.max_memory_megabytes else "it decides nothing"
+    return [
+        f"gate.load: without gate.profile no latency and no speedup is predicted at this load, and {only}; measure step times "
+        "with `understudy profile` and name the file in gate.profile"
+    ]
 
 
 def _lacks_for_export(config: Config) -> list[str]:

@@ -44,6 +44,38 @@ def test_the_plan_in_words(smoke: Smoke) -> None:
     assert "distill: 120 steps x batch 32 = 3,840 sequences\n" in ended.out  # 60 steps, twice
 
 
+def test_a_plan_says_what_each_source_is_read_as(smoke: Smoke, tmp_path: Path) -> None:
+    """In words and as JSON, and so does a dry run: what is recognised differs from what was meant before a run, not after it."""
+    rows = "".join(json.dumps({"question": f"{number} plus {number}?", "context": "c"}) + "\n" for number in range(400))
+    (tmp_path / "q.jsonl").write_text(rows)
+    options = ("--set", f"corpus.sources=[{{path: {tmp_path / 'q.jsonl'}}}]", "--even-if-refused")
+    expected = (
+        f"corpus: {tmp_path / 'q.jsonl'}: read as JSON lines, `question`; columns not used: context "
+        "(input_field: context puts it after each prompt)"
+    )
+    plan, dry = (
+        smoke.place.understudy(*command, *options) for command in (("plan", SMOKE), ("run", SMOKE, "--dry-run"))
+    )
+    as_json = smoke.place.understudy("plan", SMOKE, *options, "--json")
+
+    assert expected == plan.out.splitlines()[0]
+    assert expected in dry.out.splitlines()
+    assert [expected] == json.loads(as_json.out)["sources"]
+
+
+def test_a_run_as_markdown(smoke: Smoke) -> None:
+    """For the summary of a CI job: the verdict first, then drafts and rules, and what MLflow alone has is left out."""
+    ended = smoke.place.understudy("show", "--markdown")
+    lines = ended.out.splitlines()
+
+    assert (0, "") == (ended.code, ended.err)
+    assert "**Promoted as version " == lines[0][: len("**Promoted as version ")]
+    assert "**" == lines[0][-2:]
+    assert {"candidate", "min_gain"} <= {line.split(" | ")[0].removeprefix("| ") for line in lines}
+    assert "Run `" == lines[-1][:5]
+    assert "artifacts" not in lines[-1]
+
+
 def test_a_plan_of_chats_says_what_it_leaves_out(smoke: Smoke) -> None:
     """How far chats go nobody knows before the target has answered."""
     source = f"corpus.sources=[{{path: {smoke.place.artifact('pair') / 'prompts.jsonl'}, every_turn: true}}]"

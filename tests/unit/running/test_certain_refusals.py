@@ -54,6 +54,46 @@ def test_another_revision_than_the_served_one_is_certain_once_the_pair_is_known(
     assert [certain] == [bool(found)]
 
 
+LOAD = "gate.load={requests_per_second: 1, max_batch: 4, context: 1000}"
+PAIR: dict[str, Any] = {
+    "target": {"bytes": 3_000_000, "cache_bytes_per_token": 200, "revision": None, "digest": "0123"},
+    "draft": {"bytes": 2_000_000, "parameters": 500_000, "dtype": "float32", "cache_bytes_per_token": 50},
+}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        (("gate.max_draft_megabytes=2.0",), ""),
+        (
+            ("gate.max_draft_megabytes=1.9",),
+            "gate.max_draft_megabytes is 1.9 and the draft has 2.00 MB; raise the limit",
+        ),
+        ((LOAD, "gate.profile={int8: p.json}", "gate.max_draft_megabytes=1.9"), ""),
+        ((LOAD, "gate.max_memory_megabytes=6.0"), ""),
+        (
+            (LOAD, "gate.max_memory_megabytes=5.9"),
+            "KV caches of 4 requests with 1,000 tokens take 6 MB; raise the limit",
+        ),
+        ((LOAD, "gate.profile={int8: p.json}", "gate.max_memory_megabytes=5.9"), ""),
+        ((LOAD, "gate.profile={int8: p.json}", "gate.max_memory_megabytes=3.9"), "tokens take 4 MB"),
+    ],
+)
+def test_limits_of_size_that_the_pair_exceeds_are_named(overrides: tuple[str, ...], reason: str) -> None:
+    """Once the pair is known. A quantized variant, which the gate may choose by its step times, is smaller."""
+    found = of_pair(_config(*LOCAL, *overrides), PAIR)
+    assert [reason] == [reason for one in found if reason in one] if reason else found == []
+
+
+def test_a_draft_that_is_saved_in_fewer_bytes_may_fit() -> None:
+    """Training saves it in `pair.draft.dtype`, whatever the base draft was saved in. Sizes of a served target are not known."""
+    halved = PAIR | {"draft": PAIR["draft"] | {"dtype": "bfloat16"}}
+    served = PAIR | {"target": PAIR["target"] | {"bytes": None}}
+
+    assert [] == of_pair(_config(*LOCAL, "gate.max_draft_megabytes=1.0"), halved)
+    assert [] == of_pair(_config(*LOCAL, LOAD, "gate.max_memory_megabytes=1"), served)
+
+
 def test_too_few_prompts_are_named_with_the_number_that_is_needed() -> None:
     """Of the whole domain, with the share of the examination."""
     config = _config("gate.min_prompts_per_domain=40", "corpus.splits={train: 0.6, dev: 0.1, examination: 0.3}")

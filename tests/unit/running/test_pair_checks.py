@@ -208,6 +208,34 @@ def test_a_local_pair_is_checked_before_a_run(tmp_path: Path) -> None:
     assert (_config(), []) == check_local_pair(_config())
 
 
+def test_a_local_model_with_fewer_columns_than_tokens_is_found_before_a_run(tmp_path: Path) -> None:
+    """As the pair stage finds it."""
+    target, draft = _model(tmp_path / "target", vocab_size=320), _model(tmp_path / "draft", vocab_size=20)
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "a"}\n')
+    pair = (f"pair={{target: {{source: {target}}}, draft: {{source: {draft}}}}}", "generate.distribution_tokens=8")
+
+    with pytest.raises(UsageError, match=r"pair\.draft: its logits have 20 columns and the tokenizer"):
+        check_local_pair(_config(*pair, f"corpus.sources=[{{path: {tmp_path}/prompts.jsonl}}]"))
+
+
+LOAD = "gate.load={requests_per_second: 1, max_batch: 4, context: 64}"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ((), ""),
+        ((LOAD,), "and it decides nothing; measure step times with `understudy profile`"),
+        ((LOAD, "gate.max_memory_megabytes=9"), "and only gate.max_memory_megabytes uses it; measure"),
+        ((LOAD, "gate.profile=p.json"), ""),
+    ],
+)
+def test_a_load_that_predicts_nothing_is_said(overrides: tuple[str, ...], said: str) -> None:
+    """Before anything is paid: who states a load expects the draft to be judged at it."""
+    _, notes = apply_pair(_config("corpus.max_prompt_tokens=100", *overrides), FACTS)
+    assert [bool(said)] == [any(said in note for note in notes)] if said else notes == []
+
+
 def test_there_is_room_for_the_shortest_prompt() -> None:
     """A context that leaves exactly `min_prompt_tokens`."""
     least = _config().corpus.min_prompt_tokens
