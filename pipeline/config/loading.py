@@ -139,6 +139,8 @@ def parse_config(raw: Any, where: str, overrides: Sequence[str] = ()) -> Config:
     for section in (config.generate.server, config.promote.notice):
         if section is not None and section.key_variable is not None:
             know_secret(section.key_variable)
+    if config.promote.notice is not None and config.promote.notice.url_variable is not None:
+        know_secret(config.promote.notice.url_variable)
     return config
 
 

@@ -31,6 +31,12 @@ class NoticeConfig(Section):
         description="A webhook, http:// or https://, without user, query and fragment. It receives a POST with JSON, and accepts "
         "with a status of 200 to 299.",
     )
+    url_variable: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
+        description="Name of the environment variable that holds the webhook's URL, where the URL itself is a secret. The URL is "
+        "stored nowhere.",
+    )
     program: str | None = Field(
         default=None,
         pattern="^/",
@@ -57,8 +63,8 @@ class NoticeConfig(Section):
 
     @model_validator(mode="after")
     def _has_one_receiver(self) -> "NoticeConfig":
-        if (self.url is None) == (self.program is None):
-            raise ValueError("give one receiver: url or program")
+        if [self.url, self.url_variable, self.program].count(None) != 2:
+            raise ValueError("give one receiver: url, url_variable or program")
         if self.program is not None and self.key_variable is not None:
             raise ValueError("key_variable is for a url; a program reads its own environment")
         return self

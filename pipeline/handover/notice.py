@@ -57,7 +57,7 @@ class _NotDelivered(UnderstudyError):
 
 def receiver_name(settings: NoticeConfig) -> str:
     """A webhook is one receiver for all machines, a program one on each."""
-    return settings.url if settings.url is not None else f"{settings.program} on {socket.gethostname()}"
+    return f"{settings.program} on {socket.gethostname()}" if settings.program is not None else _shown(settings)
 
 
 def check_receiver(settings: NoticeConfig | None) -> None:
@@ -67,6 +67,11 @@ def check_receiver(settings: NoticeConfig | None) -> None:
     if settings.program is not None and not os.access(settings.program, os.X_OK):
         raise UsageError(
             f"promote.notice.program: {settings.program}: no such program, or it is not executable; correct the path, or chmod +x"
+        )
+    if settings.url_variable is not None and not _url(settings).startswith(("http://", "https://")):
+        raise UsageError(
+            f"promote.notice.url_variable: the environment variable {settings.url_variable} holds no URL; put one of http:// or "
+            "https:// into it"
         )
     if settings.key_variable is not None:
         token = _token(settings.key_variable)
@@ -93,6 +98,15 @@ def send(settings: NoticeConfig, notice: Notice) -> None:
         reraise=True,
     )
     tries(lambda: asyncio.run(_post(settings, notice)))
+
+
+def _shown(settings: NoticeConfig) -> str:
+    """The webhook in messages and records."""
+    return f"${settings.url_variable}" if settings.url_variable is not None else str(settings.url)
+
+
+def _url(settings: NoticeConfig) -> str:
+    return str(settings.url) if settings.url_variable is None else _token(settings.url_variable)
 
 
 def _token(variable: str) -> str:
@@ -144,14 +158,21 @@ async def _post(settings: NoticeConfig, notice: Notice) -> None:
     try:
         async with (
             aiohttp.ClientSession(timeout=timeout) as session,
-            session.post(str(settings.url), data=notice.text, headers=headers, allow_redirects=False) as answer,
+            session.post(_url(settings), data=notice.text, headers=headers, allow_redirects=False) as answer,
         ):
             status = answer.status
     except TimeoutError:
-        raise _NotDelivered(f"notice: {settings.url} did not answer within {settings.timeout_seconds:g} s") from None
+        raise _NotDelivered(
+            f"notice: {_shown(settings)} did not answer within {settings.timeout_seconds:g} s"
+        ) from None
     except aiohttp.ClientError as error:
-        raise _NotDelivered(f"notice: {settings.url} does not answer ({error})") from None
+        raise _NotDelivered(f"notice: {_shown(settings)} does not answer ({_why(error, settings)})") from None
     if status >= 500 or status == 429:
-        raise _NotDelivered(f"notice: {settings.url} answered with HTTP {status}")
+        raise _NotDelivered(f"notice: {_shown(settings)} answered with HTTP {status}")
     if not 200 <= status < 300:
-        raise UnderstudyError(f"notice: {settings.url} answered with HTTP {status}; check promote.notice")
+        raise UnderstudyError(f"notice: {_shown(settings)} answered with HTTP {status}; check promote.notice")
+
+
+def _why(error: Exception, settings: NoticeConfig) -> str:
+    """An error of aiohttp, which may name the URL or its path."""
+    return str(error) if settings.url_variable is None else type(error).__name__

@@ -1,7 +1,9 @@
 """Warns where a token or password is sent over plain HTTP to another machine. Sends nothing itself."""
 
+import contextlib
 import os
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 from pipeline.config.credentials import is_sent_in_clear
 from pipeline.config.root import Config
@@ -28,6 +30,10 @@ def _sent(config: Config, store: Store) -> Iterator[tuple[str, str]]:
             yield server.key_variable, endpoint.url
     if notice is not None and notice.url is not None and notice.key_variable is not None:
         yield notice.key_variable, notice.url
+    if notice is not None and notice.url_variable is not None:
+        with contextlib.suppress(ValueError):  # of what is no URL, which `check_receiver` says
+            url = urlsplit(os.environ.get(notice.url_variable, "").strip())
+            yield notice.url_variable, f"{url.scheme}://{url.netloc.rpartition('@')[2]}"  # its path is the secret
     for name in filter(os.environ.get, _LOGIN):
         yield name, tracking_location(config, store).uri
     if os.environ.get("HF_TOKEN"):

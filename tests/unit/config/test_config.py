@@ -117,8 +117,8 @@ def test_no_override_changes_who_is_called(small: Path, override: str) -> None:
 @pytest.mark.parametrize(
     ("notice", "said"),
     [
-        ("{}", "give one receiver: url or program"),
-        ("{url: 'http://h/', program: /p}", "give one receiver: url or program"),
+        ("{}", "give one receiver: url, url_variable or program"),
+        ("{url: 'http://h/', program: /p}", "give one receiver: url, url_variable or program"),
         ("{program: reload.sh}", "promote.notice.program"),
         ("{program: /p, key_variable: T}", "key_variable is for a url"),
         ("{url: 'ftp://h/x'}", "ftp://h/x is not a URL"),

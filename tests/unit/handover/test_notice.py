@@ -1,0 +1,53 @@
+"""A webhook whose URL is a secret: it is read from the environment, and no message and no record has it."""
+
+import http.server
+import threading
+
+import pytest
+
+from pipeline.config.promote import NoticeConfig
+from pipeline.errors import UnderstudyError, UsageError
+from pipeline.handover.notice import Notice, check_receiver, receiver_name, send
+
+SECRET = NoticeConfig(url_variable="HOOK_URL")
+NOTICE = Notice(name="n", change=1, time="t", action="promote", champion=None, replaced=None, by="b", why="w")
+
+
+def test_the_url_of_the_environment_is_called_and_named_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chat services put the token into the path."""
+    paths: list[str] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            paths.append(self.path)
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(403)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        monkeypatch.setenv("HOOK_URL", f"http://127.0.0.1:{server.server_address[1]}/T1/c4nary\n")
+        with pytest.raises(UnderstudyError) as caught:
+            send(SECRET, NOTICE)
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+    assert ["/T1/c4nary"] == paths
+    assert "notice: $HOOK_URL answered with HTTP 403; check promote.notice" == str(caught.value)
+    assert "$HOOK_URL" == receiver_name(SECRET)
+
+
+@pytest.mark.parametrize("value", ["", "ftp://c4nary", "c4nary"])
+def test_a_variable_without_a_url_is_found_before_a_promotion(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    """And its value, which may be a secret, is not shown."""
+    monkeypatch.setenv("HOOK_URL", value)
+    with pytest.raises(UsageError, match=r"HOOK_URL holds no URL") as caught:
+        check_receiver(SECRET)
+    assert "c4nary" not in str(caught.value)
