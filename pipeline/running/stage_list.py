@@ -25,7 +25,7 @@ class Stage(NamedTuple):
 STAGES: tuple[Stage, ...] = (
     Stage("pair", 7, "resolve and check the models", resumable=True, completes_config=True),
     Stage("corpus", 8, "read, clean and split the prompts"),
-    Stage("generate", 8, "target completions and distributions", resumable=True),
+    Stage("generate", 9, "target completions and distributions", resumable=True),
     Stage("distill", 6, "train the draft", resumable=True),
     Stage("quantize", 3, "INT8, INT4, FP8 variants of the draft"),
     Stage("evaluate", 8, "teacher-forced acceptance, every draft length"),

@@ -5,7 +5,6 @@ Shapes: B sequences still running, G drafted tokens, T = G + 1 positions of a ta
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from itertools import pairwise
 from time import perf_counter
 from typing import Any, Literal, NamedTuple
@@ -15,26 +14,20 @@ import torch
 from pipeline.errors import UsageError
 from pipeline.speculation.batch import Batch, Completion, Request, Round, Seconds
 from pipeline.speculation.choice import choose_forward
+from pipeline.speculation.compiled_rules import CompiledRules
 from pipeline.speculation.draft_length import DraftLength, Fixed
 from pipeline.speculation.forward import CachedModel
-from pipeline.speculation.sampling import RandomStreams, check_weight_sums, draw, finite_or_nan, probabilities
+from pipeline.speculation.rules import Drawn, Rules, TorchRules
+from pipeline.speculation.sampling import RandomStreams, check_weight_sums
 from pipeline.speculation.settings import Sampling
-from pipeline.speculation.verification import (
-    VerificationResult,
-    verify_block,
-    verify_greedy,
-    verify_imposed,
-    verify_tokens,
-)
-
-Verify = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], VerificationResult]
+from pipeline.speculation.verification import VerificationResult
 
 
 class _Drafts(NamedTuple):
     """The draft's proposal of one round."""
 
     tokens_BG: torch.Tensor
-    q_BGV: torch.Tensor | None  # the distributions the tokens were drawn from; None if the target is greedy
+    q_G: list[Any]  # the distributions the tokens were drawn from, as the rules read them; empty if nothing was drafted
     drafted: list[int]  # number of proposed tokens in each row; the rest is padding
     sums: torch.Tensor  # for `check_weight_sums`
 
@@ -74,9 +67,13 @@ class Decoder:
         self.draft = choose_forward(draft, vocabulary, llama_forward) if self.length.most else None
         self.sampling, self.draft_sampling = sampling, draft_sampling or sampling
         self.vocabulary, self.stop_tokens = vocabulary, frozenset(stop_tokens)
-        self.verify: Verify = verify_tokens if verification == "token" else verify_block
-        if imposed_acceptance:
-            self.verify = partial(verify_imposed, torch.tensor(imposed_acceptance, device=self.target.device))
+        compiled = None
+        if verification == "token" and not imposed_acceptance:
+            models = [target, draft] if self.length.most else [target]
+            compiled = CompiledRules.of(models, sampling, self.draft_sampling)
+        self.rules: Rules = compiled or TorchRules(
+            sampling, self.draft_sampling, verification, imposed_acceptance, self.target.device
+        )
 
     def decode(
         self, requests: Sequence[Request], on_round: Callable[[Round], None] = lambda round_: None
@@ -135,61 +132,34 @@ class Decoding:
         count = min(decoder.length.tokens(len(batch.running)), max(room))
         nothing_BG = batch.ids_BS[:, :0]
         if count == 0 or self.draft is None:
-            return _Drafts(nothing_BG, None, [0] * len(room), nothing_BG[:, :0])
+            return _Drafts(nothing_BG, [], [0] * len(room), nothing_BG[:, :0])
         self.draft.fill_cache(batch.ids_BS, batch.lengths)
         # One token, or two after a fully accepted block: the draft has not processed its own last proposal yet.
         unseen = max(length - seen for length, seen in zip(batch.lengths, self.draft.seen, strict=True))
         ids_BT, first = batch.last(unseen), [length - unseen for length in batch.lengths]
-        tokens_GB, q_GBV, sums_GB = [], [], []
+        drawn_G: list[Drawn] = []
         going_GB: list[torch.Tensor] = []
         for position in range(count):
             logits_BV = self.draft.logits(ids_BT, first, keep=1)[:, 0]
-            token_B, q_BV, sum_B = self._draw(logits_BV, uniform_BN[:, position])
-            tokens_GB.append(token_B)
-            q_GBV.append(q_BV)
-            sums_GB.append(sum_B)
-            ids_BT, first = token_B.unsqueeze(1), [length + position for length in batch.lengths]
+            drawn_G.append(decoder.rules.draw(logits_BV, uniform_BN[:, position]))
+            ids_BT, first = drawn_G[-1].token_B.unsqueeze(1), [length + position for length in batch.lengths]
             going_B = decoder.length.go_on(logits_BV) if position + 1 < count else None
             if going_B is not None:
                 going_GB.append(going_B if not going_GB else going_GB[-1] & going_B)
                 if not bool(going_GB[-1].any()):
                     break
-        made = len(tokens_GB)
+        made = len(drawn_G)
         drafted: list[int] = [min(made, own) for own in room]
         if going_GB:  # a row's block ends with the first token after which its rule stopped drafting
             sure = (torch.stack(going_GB)[: made - 1].sum(0) + 1).tolist()
             drafted = [min(own, int(most)) for own, most in zip(drafted, sure, strict=True)]
-        q_BGV = torch.stack([q_BV for q_BV in q_GBV if q_BV is not None], dim=1) if q_GBV[0] is not None else None
-        return _Drafts(torch.stack(tokens_GB, dim=1), q_BGV, drafted, torch.stack(sums_GB))
-
-    def _draw(
-        self, logits_BV: torch.Tensor, uniform_B: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
-        """A draft token, its distribution (None if not needed), and the weight sum for `check_weight_sums`."""
-        decoder = self.decoder
-        if decoder.draft_sampling.greedy:
-            best = logits_BV.max(-1)
-            q_BV = None if decoder.sampling.greedy else torch.zeros_like(logits_BV, dtype=torch.float32)
-            if q_BV is not None:
-                q_BV.scatter_(1, best.indices.unsqueeze(1), 1.0)
-            return best.indices, q_BV, finite_or_nan(best.values)
-        q_BV = probabilities(logits_BV, decoder.draft_sampling)
-        token_B, sum_B = draw(q_BV, uniform_B)
-        return token_B, q_BV, sum_B
+        tokens_G, q_G, sums_G = zip(*drawn_G, strict=True)
+        return _Drafts(torch.stack(tokens_G, dim=1), list(q_G), drafted, torch.stack(sums_G))
 
     def _verify(self, logits_BTV: torch.Tensor, drafts: _Drafts, uniform_BN: torch.Tensor) -> VerificationResult:
-        drafted_B = torch.tensor(drafts.drafted, device=logits_BTV.device)
-        if self.decoder.sampling.greedy:
-            best = logits_BTV.max(-1)
-            result = verify_greedy(best.indices, drafts.tokens_BG, drafted_B)
-            return result._replace(sums_B=finite_or_nan(best.values).amin(-1))
-        p_BTV = probabilities(logits_BTV, self.decoder.sampling)
-        q_BGV = p_BTV[:, :0] if drafts.q_BGV is None else drafts.q_BGV.to(p_BTV.dtype)
-        width = p_BTV.shape[1]
-        most = self.decoder.length.most
-        uniform_BT = torch.cat([uniform_BN[:, most : most + width - 1], uniform_BN[:, -1:]], dim=1)
-        verify = self.decoder.verify if width > 1 else verify_tokens
-        return verify(p_BTV, q_BGV, drafts.tokens_BG, drafted_B, uniform_BT)
+        most, made = self.decoder.length.most, drafts.tokens_BG.shape[1]
+        accept_BG, next_B = uniform_BN[:, most : most + made], uniform_BN[:, -1]
+        return self.decoder.rules.verify(logits_BTV, drafts.tokens_BG, drafts.q_G, drafts.drafted, accept_BG, next_B)
 
     def _emit(self, result: VerificationResult, drafts: _Drafts, logits_BTV: torch.Tensor) -> Round:
         """Append the accepted tokens and the one after them; update both models and the batch."""

@@ -5,6 +5,7 @@
  */
 #include "../../pipeline/native/llama_forward.c"
 #include "../../pipeline/native/sparse_log_probs.c"
+#include "../../pipeline/native/sampling.c"
 #include <stdio.h>
 #include <stdlib.h>
 #ifdef __SANITIZE_ADDRESS__
@@ -483,11 +484,118 @@ static void sparse_shapes(void) {
     end_group("sparse log probabilities, ids out of range are refused");
 }
 
+/* ---- drawing and verification ------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    int64_t rows, gamma, vocab_size, padded_size;
+    float *logits, *draft_logits, *scratch, **q;
+    double *uniform, *sums; /* for each row: G for drawing, G for acceptance, one for the next token */
+    int64_t *drafted, *tokens, *row_tokens, *accepted, *next;
+    int threads;
+} round_inputs;
+
+static round_inputs random_round(int64_t rows, int64_t gamma, int64_t vocab_size, int threads) {
+    int64_t padded_size = (vocab_size + 15) / 16 * 16, numbers = 2 * gamma + 1;
+    round_inputs in = {
+        rows, gamma, vocab_size, padded_size, random_floats(rows * (gamma + 1) * vocab_size, 0, 4),
+        random_floats(rows * gamma * vocab_size, 0, 4), random_floats(threads * 2 * padded_size, 0, 1), allocate(gamma * sizeof(float *)),
+        allocate(rows * numbers * sizeof(double)), allocate(rows * sizeof(double)), allocate(rows * sizeof(int64_t)),
+        allocate(rows * gamma * sizeof(int64_t)), allocate(rows * sizeof(int64_t)), allocate(rows * sizeof(int64_t)),
+        allocate(rows * sizeof(int64_t)), threads};
+    for (int64_t i = 0; i < rows * numbers; i++) in.uniform[i] = fabs(uniform());
+    for (int64_t row = 0; row < rows; row++) in.drafted[row] = random_below(gamma + 1);
+    for (int64_t i = 0; i < rows * gamma * vocab_size; i += 3) in.draft_logits[i] = -INFINITY;
+    for (int64_t position = 0; position < gamma; position++) in.q[position] = random_floats(rows * padded_size, 0, 1);
+    return in;
+}
+
+static void free_round(round_inputs *in) {
+    for (int64_t position = 0; position < in->gamma; position++) free(in->q[position]);
+    free(in->logits), free(in->draft_logits), free(in->scratch), free(in->q), free(in->uniform), free(in->sums), free(in->drafted);
+    free(in->tokens), free(in->row_tokens), free(in->accepted), free(in->next);
+}
+
+static void softmax_by_definition(const float *logits, int64_t size, double *p) {
+    double sum = 0;
+    for (int64_t i = 0; i < size; i++) sum += p[i] = exp(logits[i]);
+    for (int64_t i = 0; i < size; i++) p[i] /= sum;
+}
+
+/* Whether `token` is the one at which the cumulative sum of `p` exceeds `number` times its sum, to fp32 rounding. */
+static int is_drawn(const double *p, int64_t size, double number, int64_t token) {
+    double total = 0, before = 0;
+    for (int64_t i = 0; i < size; i++) total += p[i], before += i < token ? p[i] : 0;
+    return token >= 0 && token < size && before <= number * total + 1e-5 && number * total <= before + p[token] + 1e-5;
+}
+
+static int drawn_row_is_right(const round_inputs *in, int64_t row, int64_t position, const double *q) {
+    const float *found = in->q[position] + row * in->padded_size;
+    int good = fabs(in->sums[row] - 1) < 1e-5;
+    for (int64_t i = 0; i < in->padded_size; i++) good = good && fabs(found[i] - (i < in->vocab_size ? q[i] : 0)) < 1e-6;
+    return good && found[in->row_tokens[row]] > 0 &&
+           is_drawn(q, in->vocab_size, in->uniform[row * (2 * in->gamma + 1) + position], in->row_tokens[row]);
+}
+
+static int verified_row_is_right(const round_inputs *in, int64_t row) {
+    int64_t gamma = in->gamma, size = in->vocab_size, position = 0;
+    const double *numbers = in->uniform + row * (2 * gamma + 1);
+    double *p = allocate(size * sizeof *p);
+    for (;; position++) {
+        softmax_by_definition(in->logits + (row * (gamma + 1) + position) * size, size, p);
+        if (position == in->drafted[row]) break;
+        const float *q = in->q[position] + row * in->padded_size;
+        int64_t token = in->tokens[row * gamma + position];
+        if (!(numbers[gamma + position] < p[token] / q[token])) {
+            for (int64_t i = 0; i < size; i++) p[i] = p[i] > q[i] ? p[i] - q[i] : 0;
+            break;
+        }
+    }
+    int good = in->accepted[row] == position && is_drawn(p, size, numbers[2 * gamma], in->next[row]);
+    free(p);
+    return good;
+}
+
+static void rounds(void) {
+    const int64_t vocab_sizes[] = {2, 7, 16, 17, 255, 256, 257, 1025}, gammas[] = {0, 1, 5}, rows[] = {1, 3, 40};
+    for (int v = 0; v < 8; v++)
+        for (int g = 0; g < 3; g++)
+            for (int r = 0; r < 3; r++) {
+                round_inputs in = random_round(rows[r], gammas[g], vocab_sizes[v], 1 + r);
+                int64_t stride = 2 * in.gamma + 1, size = in.vocab_size;
+                float *logits = allocate(in.rows * size * sizeof *logits);
+                double *q = allocate(size * sizeof *q);
+                int good = 1;
+                for (int64_t position = 0; position < in.gamma; position++) {
+                    for (int64_t row = 0; row < in.rows; row++)
+                        memcpy(logits + row * size, in.draft_logits + (row * in.gamma + position) * size, size * sizeof *logits);
+                    draw_args a = {in.rows, size, in.padded_size, stride, 1, logits, in.uniform + position, in.q[position],
+                                   in.row_tokens, in.sums, in.threads};
+                    draw_tokens(&a);
+                    for (int64_t row = 0; row < in.rows; row++) {
+                        in.tokens[row * in.gamma + position] = in.row_tokens[row];
+                        softmax_by_definition(logits + row * size, size, q);
+                        good = good && drawn_row_is_right(&in, row, position, q);
+                    }
+                }
+                check(good, "drawn tokens (vocabulary, drafts)", size, in.gamma);
+                verify_args a = {in.rows, in.gamma, size, in.padded_size, stride, 1, in.logits, (const float *const *)in.q,
+                                 in.tokens, in.drafted, in.uniform + in.gamma, in.uniform + 2 * in.gamma, in.accepted, in.next,
+                                 in.sums, in.scratch, in.threads};
+                verify_tokens(&a);
+                good = 1;
+                for (int64_t row = 0; row < in.rows; row++) good = good && verified_row_is_right(&in, row);
+                check(good, "verified tokens (vocabulary, drafts)", size, in.gamma);
+                free(logits), free(q), free_round(&in);
+            }
+    end_group("drawing and verification");
+}
+
 int main(void) {
     setvbuf(stdout, 0, _IOLBF, 0);
     if (llama_features_granted()) forward_shapes(), same_bits(), refused_inputs();
     else printf("skipped: %s %s, forward (the kernel does not grant the tile registers)\n", VARIANT, DTYPE), skipped++;
     sparse_shapes();
+    rounds();
     printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
     return failed > 0;
 }

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from pipeline.speculation import decoder as decoder_module
+from pipeline.speculation import rules as rules_module
 from pipeline.speculation import verification as verification_module
 from pipeline.speculation.batch import Request
 from pipeline.speculation.decoder import Decoder, Decoding
@@ -95,7 +96,7 @@ class _Streams:
 @pytest.fixture(autouse=True)
 def _walked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoder_module, "RandomStreams", _Streams)
-    for module in (decoder_module, verification_module):
+    for module in (rules_module, verification_module):
         monkeypatch.setattr(module, "draw", lambda weights_V, codes: _Choices.walk.draw(weights_V, codes))
 
 
