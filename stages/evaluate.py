@@ -21,10 +21,9 @@ from pipeline.acceptance.schema import (
 from pipeline.errors import BrokenDraft
 from pipeline.examination.completion_sets import CompletionSets, completion_sets
 from pipeline.examination.cross_check import cross_check
-from pipeline.examination.decoding_speed import TimedDraft, measure_speeds, some_decodes
+from pipeline.examination.decoding_speed import TimedDraft, measure_speeds, some_decodes, within_seconds
 from pipeline.examination.examiner import Examiner
 from pipeline.examination.load_draft import load_draft
-from pipeline.examination.pass_times import pass_times
 from pipeline.examination.profile_figures import headline_figures, profile_figures
 from pipeline.examination.prompt_lookup import prompt_lookup_counts
 from pipeline.examination.served_model import served_model
@@ -107,8 +106,7 @@ def _with_target(
     context: StageContext[EvaluateSettings], task: Examination, sets: CompletionSets, pair: Pair, draft: Any
 ) -> dict[str, Any]:
     """What needs the target too. `crosscheck`: a real greedy decode of a few prompts, compared round by round with the
-    examination's prediction, and the stored log p of their completions, compared with the target's own pass.
-    `forward_times`: seconds of a forward pass of both models on this machine, unless the target is on servers."""
+    examination's prediction, and the stored log p of their completions, compared with the target's own pass."""
     settings, resources = context.settings.evaluate, context.resources
     if settings.crosscheck_prompts == 0 or task.split == "dev":
         return {}
@@ -124,7 +122,7 @@ def _with_target(
             return {"crosscheck": check(served)}
     device = choose_device(resources.device)
     target = load_model(pair.path(task.target), pair.dtype(task.target), device, resources.trust_remote_code)
-    return {"crosscheck": check(target), "forward_times": pass_times(target, draft, pair, settings.gamma)}
+    return {"crosscheck": check(target)}
 
 
 def _measure_speed(context: StageContext[EvaluateSettings]) -> Outcome:
@@ -147,7 +145,9 @@ def _measure_speed(context: StageContext[EvaluateSettings]) -> Outcome:
     decodes = some_decodes(
         completion_sets(inputs["completions"], "examination", settings.deployed), settings.evaluate, pair
     )
-    plain, speeds = measure_speeds(target, drafts, decodes)
+    decodes = within_seconds(target, decodes, len(drafts), settings.evaluate.speed.seconds)
+    with context.progress.track("decoding in turns", decodes.turns, "turns") as track:
+        plain, speeds = measure_speeds(target, drafts, decodes, lambda: track.advance(1))
     speed = DecodingSpeed(
         device=hardware_class(device),
         prompts=len(decodes.requests),

@@ -58,7 +58,7 @@ def run(context: StageContext[GateSettings]) -> Outcome:
     evidence = gather(examinations, case, speed, is_champion=is_champion, gamma=gamma, confidence=confidence)
     decision = Decision(
         **vars(judgement),
-        warnings=speed_warnings(judgement.verdict, judgement.rules, evidence.speed, evidence.benefit),
+        warnings=speed_warnings(judgement.verdict, judgement.rules, evidence.speed),
         candidate=candidate,
         variant=variant,
         variants=[*standings, *(not_made(name, why) for name, why in left_out_variants(pair.facts).items())],

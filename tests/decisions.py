@@ -7,7 +7,6 @@ from pipeline.acceptance.decoding_speed import DecodingSpeed, DraftSpeed, Measur
 from pipeline.acceptance.profile_file import Examination
 from pipeline.acceptance.schema import SamplingSettings
 from pipeline.config.gate import GateConfig
-from pipeline.judgement.benefit import benefit_of_forward_times
 from pipeline.judgement.comparison import draft_figures, paired_gains
 from pipeline.judgement.decision import judge
 from pipeline.judgement.policy import Case, apply_rules
@@ -23,7 +22,7 @@ from pipeline.judgement.schema import (
 )
 from pipeline.report.summary import Summary
 from tests.fakes import counted
-from tests.profiles import TIMES, make_profile
+from tests.profiles import make_profile
 
 PROVENANCE = Provenance(
     target=TargetSource("org/big", None, "d1", "float32"),
@@ -80,7 +79,7 @@ def make_decision(gain: float = 10.0, domain: str = "code", prompts: int = 50, *
         speed=None,
         drafts=drafts,
         gains=paired_gains(candidate, baseline, 0.95),
-        benefit=benefit_of_forward_times({CANDIDATE: TIMES, BASELINE: TIMES}, drafts, 5),
+        benefit=None,
         training=[TrainingStep(**entry) for entry in TRAINING],
         provenance=PROVENANCE,
     )

@@ -10,7 +10,6 @@ from pipeline.acceptance.schema import (
     DEPLOYED,
     ROWS,
     ExaminedDraft,
-    MeasuredTimes,
     Profile,
     ProfileConditions,
     SamplingSettings,
@@ -28,7 +27,6 @@ CONDITIONS = ProfileConditions(
     max_gamma=5,
     batch_tokens=8192,
 )
-TIMES = MeasuredTimes("cpu", 128, {1: 0.002, 6: 0.003}, 0.0002)
 
 
 def make_profile(counts: Sequence[PromptCounts], **changes: Any) -> Profile:
@@ -37,7 +35,7 @@ def make_profile(counts: Sequence[PromptCounts], **changes: Any) -> Profile:
     tally.add(counts)
     figures = tally.figures(0.95)
     found: dict[str, Any] = {"draft": DRAFT, "conditions": CONDITIONS, "headline": figures, "greedy": figures}
-    return Profile(**{**found, "domains": tally.domains(2, 0.95), "forward_times": TIMES, **changes})
+    return Profile(**{**found, "domains": tally.domains(2, 0.95), **changes})
 
 
 def profile_json(counts: Sequence[PromptCounts], **changes: Any) -> dict[str, Any]:

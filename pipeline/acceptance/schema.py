@@ -15,7 +15,7 @@ from pipeline.speculation.settings import SamplingFields
 from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, CountKey, Flag, Format, Number, Text
 from pipeline.store.row_files import read_head
 
-SCHEMA = 3
+SCHEMA = 4
 FILE = "acceptance.json"
 ROWS = "prompts"  # the key of the rows
 
@@ -152,18 +152,6 @@ class ProfileConditions:
     batch_tokens: Count
 
 
-@dataclass(frozen=True)
-class MeasuredTimes:
-    """Seconds of a forward pass at batch size 1: of the target by number of tokens, and of the draft over one token."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
-
-    device: Text
-    context: Count  # tokens in the cache
-    target: dict[CountKey, Number]
-    draft: Number
-
-
 @dataclass(frozen=True, kw_only=True)
 class Difference:
     """Where a decode differs from the examination: in a token of the target, or in the end of a round of the draft."""
@@ -231,7 +219,6 @@ class Profile:
     greedy: Figures | None = None  # at temperature 0
     samplings: list[SamplingFigures] = field(default_factory=list)
     domains: dict[Text, DomainFigures] = field(default_factory=dict)
-    forward_times: MeasuredTimes | None = None  # None without a cross-check, and for a served target
     crosscheck: CrossCheck | None = None
 
     @property

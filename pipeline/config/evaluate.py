@@ -20,6 +20,12 @@ class SpeedConfig(Section):
     )
     prompts: int = Field(default=4, ge=1, description="Examination prompts of a turn, one request at a time.")
     tokens: int = Field(default=64, ge=2, description="Most tokens of a completion.")
+    seconds: float = Field(
+        default=60,
+        gt=0,
+        description="About the most seconds of the measurement; where more would be needed, fewer prompts and shorter "
+        "completions are decoded (at least one prompt of 16 tokens).",
+    )
 
 
 class EvaluateConfig(Section):

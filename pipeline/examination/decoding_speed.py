@@ -4,7 +4,7 @@ The sides take turns, so that what else the machine does affects all of them, an
 drafts are compared, and what follows from the figures, is not known here.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, pairwise
 from statistics import median
@@ -25,6 +25,8 @@ from pipeline.speculation.statistics import Statistics, count
 
 LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)  # that are tried
 _TRIAL_PROMPTS = 2
+_USUAL_TRIALS = 5  # lengths that are tried for a draft, mostly
+_LEAST_TOKENS = 16  # of a completion: the first rounds of a decode are not those of a long one
 EQUAL_PASS = 1.5  # drafts of equal size: the time per draft token of one is at most this multiple of the other's
 
 
@@ -72,6 +74,20 @@ def some_decodes(sets: CompletionSets, settings: EvaluateConfig, pair: Pair) -> 
     )
 
 
+def within_seconds(target: Any, decodes: Decodes, drafts: int, most: float) -> Decodes:
+    """`decodes` with fewer prompts, then with shorter completions, so that measuring `drafts` drafts takes about `most` seconds.
+    The first request's plain decode measures the time of a token; one with a draft is taken to cost as much."""
+    plain, first = _decoder(target, None, 0, decodes), decodes.requests[:1]
+    _turn(plain, first)  # warm-up
+    seconds, statistics = _turn(plain, first)
+    affordable = (
+        most * statistics.tokens / seconds / (decodes.turns * (drafts + 1) + drafts * _USUAL_TRIALS * _TRIAL_PROMPTS)
+    )
+    tokens = min(decodes.requests[0].limit, max(_LEAST_TOKENS, int(affordable)))
+    requests = decodes.requests[: max(1, int(affordable / tokens))]
+    return replace(decodes, requests=[replace(request, limit=tokens) for request in requests])
+
+
 @dataclass
 class _Side:
     """One decoder with its turns."""
@@ -82,12 +98,13 @@ class _Side:
 
 
 def measure_speeds(
-    target: Any, drafts: Mapping[str, TimedDraft], decodes: Decodes
+    target: Any, drafts: Mapping[str, TimedDraft], decodes: Decodes, turn_done: Callable[[], None] = lambda: None
 ) -> tuple[Measured, dict[str, DraftSpeed]]:
     """Tokens per second of plain decoding, and of decoding with each of `drafts`, each at its best examined draft length.
 
     A speedup is the median over turns, as in `speed_of_turns`. It is not measurable either where drafts of equal size differ by
-    more than EQUAL_PASS in their time per draft token: then the times say more about the machine.
+    more than EQUAL_PASS in their time per draft token: then the times say more about the machine. `turn_done` is called after
+    each turn of all sides.
     """
     plain = _Side(_decoder(target, None, 0, decodes))
     sides = {name: _Side(_at_best_length(target, draft, decodes)) for name, draft in drafts.items()}
@@ -100,6 +117,7 @@ def measure_speeds(
             seconds, statistics = _turn(side.decoder, decodes.requests)
             side.rates.append(statistics.tokens / seconds)
             side.draft_seconds.append(statistics.seconds.draft / max(statistics.drafted, 1))
+        turn_done()
     unequal = _unequal_passes(drafts, sides)
     found = {
         name: speed_of_turns(side.rates, plain.rates, side.decoder.length.most, decodes.confidence)

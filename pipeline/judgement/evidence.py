@@ -7,7 +7,6 @@ from pipeline.acceptance.decoding_speed import DecodingSpeed
 from pipeline.acceptance.profile import PromptCounts
 from pipeline.acceptance.profile_file import Examination
 from pipeline.acceptance.schema import SamplingSettings
-from pipeline.judgement.benefit import benefit_of_forward_times
 from pipeline.judgement.comparison import draft_figures, paired_gains
 from pipeline.judgement.policy import Case
 from pipeline.judgement.schema import (
@@ -71,13 +70,11 @@ def gather(
     if is_champion and speed is not None:
         speed = replace(speed, baseline=None)  # it was measured before the candidate became the champion
     both = CANDIDATE in drafts and BASELINE in drafts
-    times = {side: examination.profile.forward_times for side, examination in examinations.items()}
-    alone = benefit_of_forward_times(times, drafts, gamma) if speed is None else None  # a decode says more
     return Evidence(
         drafts,
         paired_gains(case.candidate, case.baseline, confidence) if both else None,
         speed,
-        case.benefit or alone,
+        case.benefit,
     )
 
 

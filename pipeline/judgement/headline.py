@@ -16,7 +16,6 @@ from pipeline.judgement.schema import (
     PROMOTE,
     REFUSE,
     Benefit,
-    BenefitAtLoad,
     BriefDecision,
     Decision,
     Side,
@@ -165,11 +164,7 @@ def _prompts(count: int | None) -> str:
 
 def benefit_line(decision: BriefDecision, benefit: Benefit) -> str:
     """Milliseconds per token, without speculation and with it, and where that holds."""
-    where = (
-        f"predicted at {benefit.requests_per_second:g} requests/s"
-        if isinstance(benefit, BenefitAtLoad)
-        else f"one request at a time, forward passes alone, on {benefit.device}"
-    )
+    where = f"predicted at {benefit.requests_per_second:g} requests/s"
     names, sides = side_names(decision), benefit.sides
     shown = (f"{sides[side].ms_per_token:.3g} ms ({name})" for side, name in names.items() if side in sides)
     return f"time per token {', '.join(shown)}; {where}" if sides else f"the load exceeds capacity; {where}"

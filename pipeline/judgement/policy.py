@@ -17,7 +17,7 @@ from pipeline.errors import UnderstudyError
 from pipeline.judgement.age import examination_age
 from pipeline.judgement.power import power_of
 from pipeline.judgement.rule_result import FAIL, INCONCLUSIVE, PASS, RuleResult, RuleVerdict
-from pipeline.judgement.schema import BenefitAtLoad, TargetSource
+from pipeline.judgement.schema import Benefit, TargetSource
 from pipeline.latency.load.serving import LatencyAtLoad
 
 
@@ -33,7 +33,7 @@ class Case:
     crosscheck_agrees: bool | None
     domains: frozenset[str] = frozenset()  # that have a rule even if none of their prompts is left
     served: LatencyAtLoad | None = None  # predicted latency at the stated load; None where no load is stated
-    benefit: BenefitAtLoad | None = None  # of that load
+    benefit: Benefit | None = None  # of that load
     target: TargetSource | None = None  # that was examined
     examination_days: float | None = None  # age of the completions
     serving_bytes: float | None = None  # weights and KV cache at the stated batch and context

@@ -4,9 +4,7 @@ Figures by draft length are dictionaries from gamma, those by side from `candida
 """
 
 from dataclasses import asdict, dataclass, field, fields
-from typing import Annotated, Any, Literal
-
-from pydantic import Field
+from typing import Any, Literal
 
 from pipeline.acceptance.decoding_speed import DecodingSpeed
 from pipeline.acceptance.schema import (
@@ -21,7 +19,7 @@ from pipeline.config.quantize import Variant
 from pipeline.judgement.rule_result import RuleResult
 from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, CountKey, Number, Text, Whole
 
-SCHEMA = 8
+SCHEMA = 9
 FILE = "decision.json"
 
 Verdict = Literal["promote", "refuse", "already_champion"]
@@ -141,47 +139,16 @@ class LoadFigures:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenefitAtLoad:
+class Benefit:
     """What the candidate buys, predicted at `gate.load`. A side is absent where its queue would grow without bound."""
 
     __pydantic_config__ = KNOWN_FIELDS_ONLY
 
-    basis: Literal["load"] = "load"
     requests_per_second: Number
     max_batch: Count
     gamma: Count
     sides: dict[Side, SideAtLoad]
     by_load: list[LoadFigures]
-
-
-@dataclass(frozen=True)
-class SideAlone:
-    """One request at a time, forward passes alone. `speedup`: over plain decoding."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
-
-    ms_per_token: Number
-    tokens_per_second: Number
-    speedup: Number
-
-
-@dataclass(frozen=True, kw_only=True)
-class BenefitOfForwardTimes:
-    """What the candidate buys, from forward times at batch size 1: an upper bound for a server."""
-
-    __pydantic_config__ = KNOWN_FIELDS_ONLY
-
-    basis: Literal["forward times"] = "forward times"
-    device: Text
-    context: Count  # tokens in the cache
-    gamma: Count
-    target_ms: Number  # a pass of the target over one token
-    verify_ms: Number  # over gamma + 1 tokens
-    draft_ms: Number
-    sides: dict[Side, SideAlone]
-
-
-Benefit = Annotated[BenefitAtLoad | BenefitOfForwardTimes, Field(discriminator="basis")]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,22 +4,20 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from pipeline.acceptance.decoding_speed import DecodingSpeed, DraftSpeed, Measured
 from pipeline.judgement.rule_result import RuleResult
-from pipeline.judgement.schema import BASELINE, CANDIDATE, PLAIN, REFUSE, Benefit, BenefitOfForwardTimes, Side, Verdict
+from pipeline.judgement.schema import BASELINE, CANDIDATE, PLAIN, REFUSE, Side, Verdict
 
 MIN_SPEEDUP = "min_speedup"  # the rule about the speedup at `gate.load`
 
 
-def speed_warnings(
-    verdict: Verdict, rules: Sequence[RuleResult], speed: DecodingSpeed | None, benefit: Benefit | None
-) -> list[str]:
+def speed_warnings(verdict: Verdict, rules: Sequence[RuleResult], speed: DecodingSpeed | None) -> list[str]:
     """Why a draft that passed may be worth nothing, in the words that follow "passed, but". A refused draft has none.
 
     The figure is the one that says most about the deployment: the prediction at `gate.load`, else the measured speedup on this
-    machine, else the one from forward times. An estimate below 1 warns, also if 1 is in its interval.
+    machine. An estimate below 1 warns, also if 1 is in its interval.
     """
     if verdict == REFUSE:
         return []
-    found = _found(rules, speed, benefit)
+    found = _found(rules, speed)
     if found is None or found[0].median >= 1:
         return []
     figure, where = found
@@ -27,23 +25,19 @@ def speed_warnings(
     return [f"{'slower' if slower else 'not faster'} than plain decoding {where} ({times(figure)})"]
 
 
-def speedup_of(rules: Sequence[RuleResult], speed: DecodingSpeed | None, benefit: Benefit | None) -> Measured | None:
+def speedup_of(rules: Sequence[RuleResult], speed: DecodingSpeed | None) -> Measured | None:
     """The candidate's speedup over plain decoding that `speed_warnings` looks at; None where there is none."""
-    found = _found(rules, speed, benefit)
+    found = _found(rules, speed)
     return None if found is None else found[0]
 
 
-def _found(
-    rules: Sequence[RuleResult], speed: DecodingSpeed | None, benefit: Benefit | None
-) -> tuple[Measured, str] | None:
+def _found(rules: Sequence[RuleResult], speed: DecodingSpeed | None) -> tuple[Measured, str] | None:
     predicted = next((rule.figure for rule in rules if rule.name == MIN_SPEEDUP and rule.figure is not None), None)
     if predicted is not None:
         return Measured(predicted.value, predicted.low, predicted.high), "at the stated load"
     if speed is not None:
         measured = speed.candidate.speedup
         return None if measured is None else (measured, "on this machine")
-    if isinstance(benefit, BenefitOfForwardTimes) and CANDIDATE in benefit.sides:
-        return Measured(benefit.sides[CANDIDATE].speedup, None, None), "on this machine, by forward times"
     return None
 
 
@@ -59,7 +53,9 @@ def speed_line(speed: DecodingSpeed, names: Mapping[Side, str]) -> str:
 
 def conditions(speed: DecodingSpeed) -> str:
     """What the measurement depends on."""
-    return f"one request at a time, {speed.turns} interleaved turns, on {speed.device}"
+    return (
+        f"one request at a time, {speed.turns} interleaved turns, on {speed.device}; x: the median ratio within a turn"
+    )
 
 
 def drafts(speed: DecodingSpeed) -> Iterator[tuple[Side, DraftSpeed]]:

@@ -126,7 +126,7 @@ def _decision_points(decision: Decision) -> list[Point]:
 def _benefit(decision: Decision) -> list[Point]:
     found = _speed(decision)
     sides = decision.benefit.sides if decision.benefit else {}
-    for side, suffix in ((CANDIDATE, ""), (BASELINE, "_before"), (PLAIN, "_plain")):
+    for side, suffix in ((CANDIDATE, ""), (PLAIN, "_plain")):
         if side in sides:
             found.append((f"ms_per_token{suffix}", sides[side].ms_per_token, 0))
     for rule in decision.rules:
@@ -139,7 +139,7 @@ def _benefit(decision: Decision) -> list[Point]:
 def _speed(decision: Decision) -> list[Point]:
     """The speedup over plain decoding, from the source that `speed_warnings` names, and measured tokens per second."""
     found: list[Point] = []
-    speedup, speed = speedup_of(decision.rules, decision.speed, decision.benefit), decision.speed
+    speedup, speed = speedup_of(decision.rules, decision.speed), decision.speed
     if speedup is not None:
         found += _bounded("speedup", Figure(speedup.median, speedup.low, speedup.high, 0))
     if speed is not None:

@@ -13,7 +13,7 @@ from pipeline.acceptance.schema import Figure
 from pipeline.escaping.html import finalize, html
 from pipeline.escaping.yaml import yaml_text
 from pipeline.judgement.headline import baseline_name, benefit_line, headline, interval, mark, points, power_lines, undo
-from pipeline.judgement.schema import BASELINE, CANDIDATE, LOOKUP, PLAIN, SIDES, BenefitAtLoad, Decision, Side
+from pipeline.judgement.schema import BASELINE, CANDIDATE, LOOKUP, PLAIN, SIDES, Benefit, Decision, Side
 from pipeline.judgement.speed import conditions, drafts, per_second, speedup_text, with_length
 from pipeline.report.charts import Charts
 
@@ -81,8 +81,7 @@ def _render(
         rule_class=_RULE_CLASSES,
         power=power_lines(decision),
         benefit_text=_sentence(benefit_line(decision, benefit)) if benefit else "",
-        at_load=isinstance(benefit, BenefitAtLoad),
-        quantiles=_quantiles(benefit) if isinstance(benefit, BenefitAtLoad) else [],
+        quantiles=_quantiles(benefit) if benefit else [],
         charts=_charts(decision, Charts(names)),
         examples=examples,
         worst=min(10, len(examples)),
@@ -110,7 +109,7 @@ def _speed(decision: Decision, names: Mapping[Side, str]) -> dict[str, Any] | No
     return {"conditions": _sentence(conditions(speed)), "rows": rows, "confidence": speed.confidence}
 
 
-def _quantiles(benefit: BenefitAtLoad) -> list[str]:
+def _quantiles(benefit: Benefit) -> list[str]:
     """Names of the latency quantiles, which are the same for each side."""
     return [name for found in list(benefit.sides.values())[:1] for name in found.quantile_seconds]
 
@@ -142,7 +141,7 @@ def _charts(decision: Decision, charts: Charts) -> list[tuple[str, Markup]]:
             charts.by_bin({side: found.by_context_length for side, found in models.items()}, "context length (tokens)"),
         ),
     ]
-    if isinstance(benefit, BenefitAtLoad):
+    if benefit:
         points, stated = benefit.by_load, benefit.requests_per_second
         found += [
             (

@@ -29,9 +29,8 @@ NOBODY = "http://127.0.0.1:1"  # a tracking server that is not there: also saves
 RUN = "first"  # the id of the run that made the smoke store
 _ENDED = "ended.json"
 _TIMED = {
-    "acceptance.json": ("forward_times", "decoding_speed"),
     "decoding_speed.json": ("baseline", "candidate", "plain"),
-    "decision.json": ("benefit", "speed", "warnings"),
+    "decision.json": ("speed", "warnings"),
 }  # by file: keys that hold measured seconds
 _RENDERINGS = ("draft_lengths.png", "latency.png")  # of a decision
 JOBS = (

@@ -2,12 +2,13 @@
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pipeline.examination import decoding_speed
-from pipeline.examination.decoding_speed import Decodes, TimedDraft, measure_speeds
+from pipeline.examination.decoding_speed import Decodes, TimedDraft, measure_speeds, within_seconds
 from pipeline.speculation.batch import Request, Seconds
 from pipeline.speculation.draft_length import DraftLength, Fixed
 from pipeline.speculation.settings import GREEDY
@@ -107,3 +108,23 @@ def test_a_busy_machine_is_not_measurable(machine: dict[str, Any]) -> None:
 
     assert found["only"].speedup is None
     assert str(found["only"].not_measurable).endswith("is something else running?")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "prompts", "tokens"), [(10_000, 4, 64), (28 * 64 * 3, 3, 64), (28 * 40, 1, 40), (1, 1, 16)]
+)
+def test_fewer_prompts_then_shorter_completions_where_the_target_is_slow(
+    machine: dict[str, Any], seconds: float, prompts: int, tokens: int
+) -> None:
+    """A token takes a second here. One draft needs 28 decodes of a prompt: two sides in 9 turns, and 10 to find its length."""
+    wanted = replace(decodes(), requests=[Request([1], 64, seed) for seed in range(4)])
+
+    found = within_seconds(None, wanted, 1, seconds)
+
+    assert (prompts, {tokens}) == (len(found.requests), {request.limit for request in found.requests})
+
+
+def test_each_turn_is_told(machine: dict[str, Any]) -> None:
+    told: list[int] = []
+    measure_speeds(None, drafts(only=1), decodes(turns=7), lambda: told.append(1))
+    assert 7 == len(told)

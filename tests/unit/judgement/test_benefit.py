@@ -1,36 +1,19 @@
-"""What a draft buys, from forward times and at a load."""
+"""What a draft buys at a load."""
 
 import re
-from dataclasses import asdict, replace
 
 import numpy as np
-import pytest
 
 from pipeline.acceptance.schema import Figure
 from pipeline.judgement.at_load import StatedLoad
-from pipeline.judgement.benefit import benefit_at_load, benefit_of_forward_times
+from pipeline.judgement.benefit import benefit_at_load
 from pipeline.judgement.rule_result import PASS, RuleResult
-from pipeline.judgement.schema import BASELINE, CANDIDATE, PLAIN
+from pipeline.judgement.schema import PLAIN
 from pipeline.latency.load.prediction import predict
 from pipeline.registry.run_content import decision_points
 from pipeline.report.page import review_page
 from tests.decisions import make_decision, make_example_set
-from tests.profiles import TIMES
 from tests.unit.latency.load.test_prediction import WORKLOAD, step_costs_of
-
-
-def test_a_machine_that_was_busy_in_one_examination_changes_nothing() -> None:
-    """Times of the baseline's examination, ten times as long, give the same time per token: only ratios are used across them."""
-    drafts = make_decision().drafts
-    slow = replace(TIMES, target={1: 0.02, 6: 0.03}, draft=0.002)
-    even = benefit_of_forward_times({CANDIDATE: TIMES, BASELINE: TIMES}, drafts, 5)
-    busy = benefit_of_forward_times({CANDIDATE: TIMES, BASELINE: slow}, drafts, 5)
-    assert even is not None
-    assert busy is not None
-    assert asdict(even.sides[BASELINE]) == pytest.approx(asdict(busy.sides[BASELINE]))
-    assert 2.0 == even.sides[PLAIN].ms_per_token
-    # A round: 3 ms of the target and 5 drafts of 0.2 ms, over the tokens that a round yields.
-    assert even.sides[CANDIDATE].ms_per_token == pytest.approx(4 / drafts[CANDIDATE].mean_acceptance_length[5])
 
 
 def test_latency_is_named_by_its_quantile() -> None:

@@ -10,7 +10,7 @@ from pipeline.acceptance.schema import Figure
 from pipeline.judgement.decision_file import BRIEF
 from pipeline.judgement.headline import headline, mark
 from pipeline.judgement.rule_result import PASS, RuleResult
-from pipeline.judgement.schema import CANDIDATE, PROMOTE, REFUSE, BenefitOfForwardTimes, Decision, brief
+from pipeline.judgement.schema import PROMOTE, REFUSE, Decision, brief
 from pipeline.judgement.speed import speed_warnings
 from pipeline.registry.run_content import decision_figures
 from pipeline.report.card import version_description
@@ -25,7 +25,7 @@ def slow(**changes: Any) -> Decision:
     """A draft that passed and is slower than plain decoding."""
     speed = make_speed(Measured(0.87, 0.85, 0.90))
     decision = replace(make_decision(), speed=speed, benefit=None, **changes)
-    return replace(decision, warnings=speed_warnings(decision.verdict, decision.rules, speed, None))
+    return replace(decision, warnings=speed_warnings(decision.verdict, decision.rules, speed))
 
 
 @pytest.mark.parametrize(
@@ -40,30 +40,21 @@ def slow(**changes: Any) -> Decision:
 )
 def test_an_estimate_below_one_warns(speedup: Measured | None, expected: list[str]) -> None:
     """With 1 inside the interval nothing says that the draft pays; without a figure nothing is said."""
-    assert expected == speed_warnings(PROMOTE, [], make_speed(speedup), None)
+    assert expected == speed_warnings(PROMOTE, [], make_speed(speedup))
 
 
 def test_a_refused_draft_has_no_warning() -> None:
     """Its reasons say enough, and nobody serves it."""
-    assert [] == speed_warnings(REFUSE, [], make_speed(Measured(0.5, 0.4, 0.6)), None)
+    assert [] == speed_warnings(REFUSE, [], make_speed(Measured(0.5, 0.4, 0.6)))
 
 
 def test_the_stated_load_decides_over_this_machine() -> None:
     """The machine of the run need not be the one that serves."""
     rule = RuleResult(name="min_speedup", verdict=PASS, text="", figure=Figure(1.3, 1.2, 1.4, 50), threshold=1.0)
-    assert [] == speed_warnings(PROMOTE, [rule], make_speed(Measured(0.5, 0.4, 0.6)), None)
+    assert [] == speed_warnings(PROMOTE, [rule], make_speed(Measured(0.5, 0.4, 0.6)))
     below = replace(rule, figure=Figure(0.9, 0.8, 0.95, 50), threshold=0.5)
     expected = ["slower than plain decoding at the stated load (x0.90 [0.80, 0.95])"]
-    assert expected == speed_warnings(PROMOTE, [below], make_speed(Measured(2.0, 1.9, 2.1)), None)
-
-
-def test_forward_times_warn_where_nothing_was_decoded() -> None:
-    """They are an upper bound of the speedup."""
-    benefit = make_decision().benefit
-    assert isinstance(benefit, BenefitOfForwardTimes)
-    sides = benefit.sides | {CANDIDATE: replace(benefit.sides[CANDIDATE], speedup=0.9)}
-    expected = ["slower than plain decoding on this machine, by forward times (x0.90)"]
-    assert expected == speed_warnings(PROMOTE, [], None, replace(benefit, sides=sides))
+    assert expected == speed_warnings(PROMOTE, [below], make_speed(Measured(2.0, 1.9, 2.1)))
 
 
 def test_the_warning_is_in_the_verdict() -> None:

@@ -13,10 +13,8 @@ from pipeline.judgement.decision_file import read_decision, write_decision
 from pipeline.judgement.schema import (
     ALREADY_CHAMPION,
     CANDIDATE,
-    BenefitOfForwardTimes,
     ChampionVersion,
     Decision,
-    SideAlone,
     Standing,
     VariantFigures,
 )
@@ -59,7 +57,6 @@ def page() -> str:
         "acceptance rate 0.630, base draft 0.520: +10.98 points",
         "tokens per target call 2.50",
         "gain in acceptance rate in 'code' over the base draft",
-        "time per token 2 ms (plain decoding)",
         "org/big",
         "name: loop",
         "Examples",
@@ -208,12 +205,3 @@ def test_every_token_is_painted() -> None:
     examples = make_example_set("w", "x", "y", "z")
     examples["examples"][0][CANDIDATE]["outcomes"] = "pacb"
     assert "w<b>x</b><i>y</i><u>z</u>" in review_page(make_decision(), examples)
-
-
-def test_large_figures_are_whole_numbers(page: str) -> None:
-    """A throughput of more than 1,000 tokens/s has no exponent."""
-    decision = make_decision()
-    assert isinstance(decision.benefit, BenefitOfForwardTimes)
-    sides = {**decision.benefit.sides, CANDIDATE: SideAlone(0.85, 1170.4, 2.3)}
-    assert "<td>1,170</td>" in page_of(replace(decision, benefit=replace(decision.benefit, sides=sides)))
-    assert "e+0" not in Outline(page).text

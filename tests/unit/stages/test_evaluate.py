@@ -131,7 +131,6 @@ def test_stored_log_p_is_cross_checked_at_both_samplings(place: Path, monkeypatc
     _, greedy = _run(place, sampling={"temperature": 0.0}, evaluate={"crosscheck_prompts": 2, "crosscheck_tokens": 3})
 
     assert [4, 2] == [found["crosscheck"]["log_p"]["completions"] for found in (profile, greedy)]
-    assert {"1", "6"} == set(profile["forward_times"]["target"])
 
 
 def test_a_greedy_deployment_is_examined_once(place: Path) -> None:
