@@ -1,17 +1,21 @@
 """Tokens per second in interleaved turns: the draft length, and what is not measurable."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from pipeline.config.evaluate import EvaluateConfig
+from pipeline.errors import UnderstudyError
 from pipeline.examination import decoding_speed
-from pipeline.examination.decoding_speed import Decodes, TimedDraft, measure_speeds, within_seconds
+from pipeline.examination.decoding_speed import Decodes, TimedDraft, measure_speeds, some_decodes, within_seconds
 from pipeline.speculation.batch import Request, Seconds
 from pipeline.speculation.draft_length import DraftLength, Fixed
-from pipeline.speculation.settings import GREEDY
+from pipeline.speculation.settings import GREEDY, Sampling
 from pipeline.speculation.statistics import Statistics
 
 OMEGA = {1: 1.7, 2: 2.2, 3: 2.5, 4: 2.6, 5: 2.65, 6: 2.67, 8: 2.7}
@@ -27,19 +31,21 @@ class FakeDecoder:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """A machine on which a pass takes TARGET and DRAFT seconds. `noise`: by turn; `slow`: by name of the draft."""
-    state: dict[str, Any] = {"noise": lambda: 1.0, "slow": {}}
+    """A machine on which a pass takes TARGET and DRAFT seconds. `noise`: by turn; `slow`: by name of the draft;
+    `full`: share of the draft tokens that are drafted, because rounds near the end are shorter; `rest`: seconds of a round."""
+    state: dict[str, Any] = {"noise": lambda: 1.0, "slow": {}, "full": 1.0, "rest": 0.0}
 
     def decoder(target: Any, draft: Any | None, gamma: int, decodes: Decodes) -> FakeDecoder:
         return FakeDecoder(draft, Fixed(gamma), state["slow"].get(draft, 1.0))
 
     def turn(one: FakeDecoder, requests: Sequence[Request]) -> tuple[float, Statistics]:
         gamma, rounds, noise = one.length.most, 30, state["noise"]()
-        drafting = gamma * DRAFT * one.slow
-        seconds = rounds * (TARGET + drafting) * noise
+        drafted = round(rounds * gamma * state["full"])
+        drafting = drafted * DRAFT * one.slow
+        seconds = (rounds * (TARGET + state["rest"]) + drafting) * noise
         tokens = round(rounds * (OMEGA[gamma] if gamma else 1.0))
-        times = Seconds(draft=rounds * drafting * noise, verify=rounds * TARGET * noise)
-        return seconds, Statistics(1, tokens, rounds, rounds * gamma, tokens - rounds, 0, (), (), (), times)
+        times = Seconds(draft=drafting * noise, verify=rounds * TARGET * noise, rest=rounds * state["rest"] * noise)
+        return seconds, Statistics(1, tokens, rounds, drafted, tokens - rounds, 0, (), (), (), times)
 
     monkeypatch.setattr(decoding_speed, "_decoder", decoder)
     monkeypatch.setattr(decoding_speed, "_turn", turn)
@@ -72,6 +78,75 @@ def test_a_draft_is_timed_at_its_best_length(machine: dict[str, Any]) -> None:
     assert (found["cheap"].gamma, found["dear"].gamma) == (3, 2)
     assert found["cheap"].speedup is not None
     assert found["cheap"].speedup.median == pytest.approx(2.5 / 1.3)
+
+
+@pytest.mark.parametrize(("full", "rest", "best"), [(0.3, 0.0, 3), (1.0, 2.0, 4)])
+def test_the_best_length_is_that_of_whole_rounds(machine: dict[str, Any], full: float, rest: float, best: int) -> None:
+    """Trials are short, so many of their rounds draft less. What a round takes besides the passes favours long ones."""
+    machine |= {"full": full, "rest": rest}
+
+    _, found = measure_speeds(None, drafts(draft=1), decodes())
+
+    assert best == found["draft"].gamma
+
+
+def test_only_examined_lengths_are_tried(machine: dict[str, Any]) -> None:
+    """Of others nobody knows the tokens per round."""
+    _, found = measure_speeds(None, {"draft": TimedDraft("draft", 1, {1: 1.7, 2: 2.2})}, decodes())
+    assert 2 == found["draft"].gamma
+
+
+def test_a_length_that_is_slower_once_does_not_end_the_search(machine: dict[str, Any]) -> None:
+    """Times vary: the longer lengths are left out only after two in a row."""
+    dip = {1: 1.7, 2: 2.2, 3: 2.3, 4: 3.2, 5: 3.3, 6: 3.3}
+
+    _, found = measure_speeds(None, {"draft": TimedDraft("draft", 1, dip)}, decodes())
+
+    assert 4 == found["draft"].gamma
+
+
+def test_each_side_is_first_in_a_third_of_the_turns(machine: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the side before left in the caches helps no side more often than another."""
+    order, turn = list[Any](), decoding_speed._turn
+
+    def recorded(one: Any, requests: Sequence[Request]) -> tuple[float, Statistics]:
+        order.append(one.draft)
+        return turn(one, requests)
+
+    monkeypatch.setattr(decoding_speed, "_turn", recorded)
+    measure_speeds(None, drafts(a=1, b=2), decodes(turns=6))
+
+    assert [None, "a", "b"] * 2 == order[-18::3]
+
+
+class FakeSets:
+    """Two long prompts between four short ones."""
+
+    deployed = Sampling(0.7)
+
+    def read(self, sampling: Sampling) -> Iterator[SimpleNamespace]:
+        assert sampling == self.deployed
+        return (SimpleNamespace(prompt=np.full(size, size)) for size in (3, 40, 39, 4, 60, 5))
+
+
+def _some(context: int, **settings: Any) -> Decodes:
+    config = EvaluateConfig.model_validate({"speed": {"prompts": 3, "tokens": 8}} | settings)
+    pair: Any = SimpleNamespace(context=context, vocabulary=9, stop_tokens=(7,))
+    sets: Any = FakeSets()
+    return some_decodes(sets, config, pair)
+
+
+def test_only_prompts_with_room_for_the_longest_round_are_decoded() -> None:
+    """Here 64 = 39 + 8 + 17: a round ends at most 16 drafted tokens and one of the target behind the last token."""
+    found = _some(64)
+
+    assert [(3, 8, 0), (39, 8, 1), (4, 8, 2)] == [(len(one.prompt), one.limit, one.seed) for one in found.requests]
+    assert (Sampling(0.7), Sampling(0.7)) == (found.sampling, found.draft_sampling)
+    assert GREEDY == _some(64, draft_sampling="greedy").draft_sampling
+    with pytest.raises(
+        UnderstudyError, match=r"leaves room for 8 tokens in the context of 20; lower evaluate\.speed\.tokens"
+    ):
+        _some(20)
 
 
 def test_turns_cancel_what_slows_all_sides(machine: dict[str, Any]) -> None:

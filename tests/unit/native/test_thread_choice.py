@@ -61,6 +61,20 @@ def test_the_choice_follows_the_machine() -> None:
     assert sum(times[2]) < 1.25 * 3_000 * QUIET_ALL
 
 
+def test_a_machine_that_was_busy_for_long_is_followed_soon() -> None:
+    """Trials that change nothing become rarer, but one is made every 1,024 passes: quiet after 40,000 passes beside another
+    process."""
+    times: list[float] = []
+
+    def time_of(number: int, threads: int) -> float:
+        times.append(busy(number, threads) if number < 40_000 else quiet(number, threads))
+        return times[-1]
+
+    seconds_of(43_000, time_of)
+
+    assert sum(times[40_000:]) < 1.25 * 3_000 * QUIET_ALL
+
+
 def test_rare_stalls_do_not_cost_a_quiet_machine_its_threads() -> None:
     """One pass in 500 is held up for 4 ms whatever the threads: at most 5% more than with all threads throughout."""
     numbers = random.Random(1)

@@ -1,6 +1,6 @@
 """Drawing and verification in compiled code against PyTorch's: the same tokens, but for numbers at the border of two tokens."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -69,6 +69,16 @@ def test_the_same_tokens_are_drawn(size: int, temperature: float) -> None:
         borders_V = cumulative_BV[row] - uniform_BN[row, 1]
         assert borders_V.abs().min() < ROUNDING
     assert len(differ) <= 4
+
+
+def test_an_impossible_token_is_not_drawn_where_sums_are_rounded() -> None:
+    """A block's sum in fp32 may be above that of its numbers one by one: the number then falls behind the last of them."""
+    compiled, _ = _rules()
+    logits_BV = _logits(ROWS, 256).index_fill(1, torch.tensor([0, 255]), -torch.inf)
+
+    drawn = compiled.draw(logits_BV, torch.full((ROWS,), 1 - 2**-53, dtype=torch.float64))
+
+    assert (logits_BV.gather(1, drawn.token_B[:, None]) > -torch.inf).all()
 
 
 @pytest.mark.parametrize("gamma", [0, 1, 4])
@@ -143,15 +153,34 @@ def test_nan_and_infinite_logits_are_found(side: str, wrong: float) -> None:
         check_weight_sums(torch.cat([drawn.sums_B, result.sums_B]))
 
 
-def test_a_row_does_not_depend_on_the_others_or_on_threads() -> None:
+@pytest.fixture(params=[1, 3])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    try:
+        yield request.param
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_row_does_not_depend_on_the_others_or_on_threads(threads: int) -> None:
+    """Each thread has memory of its own for the distributions of its row."""
     compiled, _ = _rules()
-    logits_BV, uniform_BN = _logits(ROWS, 1024), _uniform(ROWS, 1)
+    logits_BTV, uniform_BN = _logits(ROWS, 3, 1024), _uniform(ROWS, 5)
+    noise_BTV = torch.randn(logits_BTV.shape, generator=torch.Generator().manual_seed(5))
 
-    together = compiled.draw(logits_BV, uniform_BN[:, 0])
-    alone = [compiled.draw(logits_BV[row : row + 1], uniform_BN[row : row + 1, 0]) for row in range(ROWS)]
+    def decoded(rows: slice) -> tuple[torch.Tensor, ...]:
+        target_BTV, draft_BTV = logits_BTV[rows], (logits_BTV + noise_BTV)[rows]
+        drawn = [compiled.draw(draft_BTV[:, i], uniform_BN[rows, i]) for i in range(2)]
+        tokens_BG, q_G = torch.stack([one.token_B for one in drawn], dim=1), [one.q for one in drawn]
+        counts = [2] * len(target_BTV)
+        result = compiled.verify(target_BTV, tokens_BG, q_G, counts, *_split(uniform_BN[rows, 2:]))
+        return *q_G, tokens_BG, result.accepted_B, result.next_B, result.sums_B
 
-    assert torch.equal(together.q, torch.cat([one.q for one in alone]))
-    assert torch.equal(together.token_B, torch.cat([one.token_B for one in alone]))
+    together, alone = decoded(slice(None)), [decoded(slice(row, row + 1)) for row in range(ROWS)]
+
+    for found, rows in zip(together, zip(*alone, strict=True), strict=True):
+        assert torch.equal(found, torch.cat(rows))
 
 
 @pytest.mark.parametrize(
