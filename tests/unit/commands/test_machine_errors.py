@@ -36,6 +36,8 @@ def _os_error(number: int, path: str | None = None) -> OSError:
         (_os_error(errno.ENOSPC, "/s/a"), "/s/a: no space left on the disk"),
         (_os_error(errno.EFBIG), "the store: a file is larger than this process or the file system allows"),
         (_os_error(errno.EIO), "the store: the disk or its server fails"),
+        (_os_error(errno.ESTALE), "the store: the disk or its server fails"),
+        (_os_error(errno.EDQUOT, "/s/a"), "/s/a: the disk quota is used up"),
         (_os_error(errno.EMFILE), "too many open files (ulimit -n); raise the limit and run again"),
         (_os_error(errno.ENOMEM), "not enough memory"),
         (MemoryError(), "not enough memory"),
@@ -47,10 +49,10 @@ def _os_error(number: int, path: str | None = None) -> OSError:
     ],
 )  # fmt: skip
 def test_each_is_one_line(error: BaseException, said: str) -> None:
-    """Also as the cause of another error."""
-    outer = RuntimeError("failed")
-    outer.__cause__ = error
-    for one in (error, outer):
+    """Also as the cause of another error, or where another one followed it."""
+    outer, later = RuntimeError("failed"), RuntimeError("failed")
+    outer.__cause__, later.__context__ = error, error
+    for one in (error, outer, later):
         found = explain(one)
         assert found is not None
         assert (True, False) == (found.startswith(said), "\n" in found)

@@ -66,8 +66,9 @@ def test_other_words_are_another_text(one: str, other: str) -> None:
 
 
 def test_punctuation_within_a_text_makes_no_duplicate() -> None:
-    """A near-duplicate is dropped, so a product is not a quotient there."""
+    """A near-duplicate is dropped, so a product is not a quotient there, nor a question an exclamation that is nothing else."""
     assert normalised("3 * 4") != normalised("3 / 4")
+    assert normalised("?") != normalised("!")
 
 
 def test_messages_of_users_and_tools_are_compared_one_by_one() -> None:

@@ -46,6 +46,11 @@ def test_no_shipped_config_is_stopped(name: str) -> None:
     assert [] == of_config(_config(name=name))
 
 
+def test_a_served_target_whose_dtype_is_not_stated_is_no_reason() -> None:
+    """Its revision alone may be checked."""
+    assert [] == of_config(_config(*LOCAL, "gate.served_target={revision: r1}"))
+
+
 @pytest.mark.parametrize(("revision", "certain"), [("r1", False), ("0123", False), ("r2", True)])
 def test_another_revision_than_the_served_one_is_certain_once_the_pair_is_known(revision: str, certain: bool) -> None:
     """A local directory has its digest only."""
@@ -70,6 +75,10 @@ PAIR: dict[str, Any] = {
             "gate.max_draft_megabytes is 1.9 and the draft has 2.00 MB; raise the limit",
         ),
         ((LOAD, "gate.profile={int8: p.json}", "gate.max_draft_megabytes=1.9"), ""),
+        (
+            (LOAD, "gate.profile={unquantized: p.json}", "gate.max_draft_megabytes=1.9"),
+            "the draft has 2.00 MB; raise the limit",
+        ),
         ((LOAD, "gate.max_memory_megabytes=6.0"), ""),
         (
             (LOAD, "gate.max_memory_megabytes=5.9"),

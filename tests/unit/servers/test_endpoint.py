@@ -7,8 +7,9 @@ import socket
 import ssl
 import subprocess
 import threading
+import tracemalloc
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
@@ -22,7 +23,7 @@ from hypothesis import strategies as st
 import pipeline.servers.endpoint as endpoint_module
 from pipeline.config.server import EndpointConfig, ServerConfig
 from pipeline.errors import EXIT_FAILURE, EXIT_USAGE, UnderstudyError, UsageError
-from pipeline.servers.answer_bytes import most_bytes
+from pipeline.servers.answer_bytes import TooMuch, most_bytes, read
 from pipeline.servers.endpoint import AnswerLost, Endpoint, Overloaded, RequestRefused, Unavailable
 from pipeline.servers.target import read_model
 from tests.standin_server import FAULTS, StandIn, overloaded, running
@@ -372,8 +373,8 @@ async def _endless(request: web.Request, raw: bytes) -> web.StreamResponse:
     return answer
 
 
-def _packed(megabytes: int, packing: str) -> Any:
-    pack = zlib.compressobj(wbits=31)  # gzip, made without the whole of it in memory
+def _packed(megabytes: int, packing: str, wbits: int = 31) -> Any:
+    pack = zlib.compressobj(wbits=wbits)  # 31: gzip; made without the whole of it in memory
     spaces = b"".join(pack.compress(b" " * 1_000_000) for _ in range(megabytes))
     body = spaces + pack.compress(b'{"choices": []}') + pack.flush()
 
@@ -401,6 +402,28 @@ def test_an_answer_has_a_bound(fault: Any, said: str) -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kB
 
 
+def test_a_packed_answer_is_inflated_up_to_its_bound() -> None:
+    """64 kB of a bomb are 64 MB, and many requests are answered at once."""
+    pack = zlib.compressobj(wbits=31)
+    body = b"".join(pack.compress(b" " * 1_000_000) for _ in range(30)) + pack.flush()
+
+    class Answer:
+        headers, ok, content = {"Content-Encoding": "gzip"}, True, None
+
+        async def iter_chunked(self, _: int) -> AsyncIterator[bytes]:
+            yield body
+
+    answer: Any = Answer()
+    answer.content = answer
+    tracemalloc.start()
+    try:
+        with pytest.raises(TooMuch, match="larger than 1,000,000 bytes"):
+            asyncio.run(read(answer, 1_000_000))
+        assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    finally:
+        tracemalloc.stop()
+
+
 def test_a_long_error_is_said_by_its_beginning() -> None:
     """A page of 10 MB with status 500 is an error of the server, not an answer that is too long."""
 
@@ -411,9 +434,10 @@ def test_a_long_error_is_said_by_its_beginning() -> None:
         _ask(server.url)
 
 
-def test_an_answer_that_a_gateway_packs_is_read() -> None:
-    """Some do so though the request says `identity`."""
-    with running(_faulty(_packed(1, "gzip"))) as server:
+@pytest.mark.parametrize(("packing", "wbits"), [("gzip", 31), ("deflate", 15), (" GZip ", 31)])
+def test_an_answer_that_a_gateway_packs_is_read(packing: str, wbits: int) -> None:
+    """Some do so though the request says `identity`. `deflate` is the format of zlib; names are in any case."""
+    with running(_faulty(_packed(1, packing, wbits))) as server:
         assert {"choices": []} == _ask(server.url)
 
 

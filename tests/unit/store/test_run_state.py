@@ -12,7 +12,7 @@ import pytest
 from pipeline.store import processes
 from pipeline.store.artifacts import Store
 from pipeline.store.atomic import remove_left_behind, temporary_name
-from pipeline.store.processes import own_tag, sign_life, signs, signs_of_life
+from pipeline.store.processes import is_alive, is_gone, own_tag, sign_life, signs, signs_of_life
 from pipeline.store.run_state import state_of
 from pipeline.store.runs import RunRecord, run_directory, run_lock
 
@@ -66,6 +66,30 @@ def test_a_killed_run_is_interrupted_at_once(run: tuple[Store, RunRecord]) -> No
     states.append(state_of(store, record))
 
     assert ["interrupted", "running", "running", "interrupted"] == states
+
+
+def test_a_killed_run_that_nobody_waits_for_is_interrupted(run: tuple[Store, RunRecord]) -> None:
+    """Its process id stays, such as in a container whose first process does not wait for others."""
+    store, record = run
+    process = _worker(store)
+    try:
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert "interrupted" == state_of(store, record)
+    finally:
+        process.communicate()
+
+
+def test_where_start_times_are_not_known_the_age_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a system without /proc: a run would otherwise take its own process for dead. A sign that was removed is none."""
+    monkeypatch.setattr(processes, "running_process", lambda _: "")
+    sign = sign_life(tmp_path)
+    alive = is_alive(sign)
+    os.utime(sign, (time.time() - 700,) * 2)
+
+    assert (True, False) == (alive, is_alive(sign))
+    sign.unlink()
+    assert is_gone("0123456789ab-1-1", sign, 600)
 
 
 def test_who_has_the_lock_is_at_work(run: tuple[Store, RunRecord]) -> None:
