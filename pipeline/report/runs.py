@@ -13,7 +13,7 @@ from pipeline.store.artifacts import Store
 from pipeline.store.run_state import state_of
 from pipeline.store.runs import RunRecord, load_run
 
-COLUMNS = ("run", "config", "verdict", "gain", "started (UTC)", "state")
+COLUMNS = ("run", "config", "verdict", "gain (points)", "started (UTC)", "state")
 _DAMAGED = "damaged"
 
 
@@ -72,6 +72,6 @@ def print_runs(lines: Sequence[RunLine]) -> None:
 
 
 def _row(line: RunLine) -> list[str]:
-    started = line.started.removesuffix("Z").replace("T", " ")
-    gain = "-" if line.gain is None else points(line.gain)
+    started = line.started[: len("2026-11-25T09:41")].replace("T", " ")
+    gain = "-" if line.gain is None else points(line.gain).replace(" points", "")
     return [line.run, line.config or "-", line.verdict or "-", gain, started or "-", line.state]

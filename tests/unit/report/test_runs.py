@@ -40,7 +40,7 @@ def test_each_run_has_its_verdict_gain_and_state(store: Store, capsys: pytest.Ca
     assert isinstance(first.gain, Figure)
     assert first.gain == next(rule.figure for rule in decision.rules if rule.name == "min_gain")
     assert ("b", "", None, "failed") == (second.run, second.verdict, second.gain, second.state)
-    assert f"{100 * first.gain.value:+.2f} points [" in printed
+    assert f"{100 * first.gain.value:+.2f} [" in printed
     assert "b: pair: no such model\n" in printed
 
 
