@@ -183,6 +183,19 @@ def test_mixed_up_answers_are_found_by_their_first_tokens() -> None:
     assert log_e(tokens) > -math.log(FALSE_ALARM)
 
 
+@pytest.mark.parametrize("before", [[], [3], [3, 3, 5, 1, 3]])
+def test_first_tokens_are_evidence_of_mean_one_whatever_came_before(before: list[int]) -> None:
+    """Otherwise right logs would be refused more often than stated. Over a uniform distribution of 8 tokens."""
+    products = []
+    for token in range(8):
+        seen = FirstTokens()
+        for one in before:
+            seen.evidence(FirstToken(one, 0.0), 8)
+        products.append(np.exp(seen.evidence(FirstToken(token, -math.log(8)), 8).log_e_C))
+
+    assert np.mean(products, axis=0) == pytest.approx(1.0)
+
+
 def test_no_answer_alone_decides() -> None:
     """One whose first token is all but impossible, and one whose token the target cannot choose."""
     seen = FirstTokens()

@@ -574,7 +574,10 @@ def test_a_killed_run_is_closed_by_the_next_one(world: _World, capsys: pytest.Ca
     killed.state = "running"  # as SIGKILL leaves it
     killed.save(world.store)
     begun = run_directory(world.store, "first") / "run.json"
-    os.utime(begun, (1_700_000_000,) * 2)
+    os.utime(begun, (1_600_000_000,) * 2)
+    sign = begun.with_name(".process.0123456789ab-1-1")  # of another machine, long ago
+    sign.touch()
+    os.utime(sign, (1_700_000_000,) * 2)
     world.during.clear()
     world.run(run_id="third")
     closed = load_run(world.store, "first")
@@ -582,6 +585,7 @@ def test_a_killed_run_is_closed_by_the_next_one(world: _World, capsys: pytest.Ca
     assert ["running", "running"] == seen
     assert closed is not None
     assert ("interrupted", "2023-11-14T22:13:20Z", 1_700_000_000) == (closed.state, closed.ended, begun.stat().st_mtime)
+    assert not sign.exists()
     assert "run first was killed at 2023-11-14T22:13:20Z: closed as interrupted\n" in capsys.readouterr().err
 
 

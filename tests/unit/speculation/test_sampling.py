@@ -9,6 +9,7 @@ import torch
 
 from pipeline.config.generate import SamplingConfig
 from pipeline.errors import UnderstudyError
+from pipeline.speculation.rules import TorchRules
 from pipeline.speculation.sampling import RandomStreams, check_weight_sums, draw, log_probabilities, probabilities
 from pipeline.speculation.settings import GREEDY, Sampling
 
@@ -179,3 +180,13 @@ def test_streams_lie_in_the_unit_interval_and_differ() -> None:
     assert 0 <= numbers.min()
     assert 1 > numbers.max()
     assert 6 / math.sqrt(20_000) > np.abs(np.corrcoef(numbers) - np.eye(3)).max()
+
+
+def test_a_greedy_draft_whose_logits_are_all_negative_is_no_damaged_one() -> None:
+    """Only NaN and infinite logits are."""
+    rules = TorchRules(Sampling(), GREEDY)
+
+    drawn = rules.draw(torch.tensor([[-9.0, -3.0, -4.0]]), torch.zeros(1, dtype=torch.float64))
+
+    check_weight_sums(drawn.sums_B)
+    assert [1] == drawn.token_B.tolist()
