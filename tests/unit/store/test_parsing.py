@@ -1,6 +1,7 @@
 """Typed reading of machine-written files."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,3 +38,12 @@ def test_another_type_of_schema_is_another_schema(schema: Any) -> None:
         UnderstudyError, match=r"file: the thing has schema .*, and this version reads schema 1; make it again"
     ):
         _FORMAT.parse({"schema": schema}, "file")
+
+
+def test_a_link_to_nowhere_is_a_missing_file_and_not_none(tmp_path: Path) -> None:
+    """Else a file on a disk that is not mounted would count as never written."""
+    path = tmp_path / "thing.json"
+    assert _FORMAT.find(path) is None
+    path.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(UnderstudyError, match=r"thing\.json: no such file"):
+        _FORMAT.find(path)
