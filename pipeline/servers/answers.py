@@ -71,7 +71,7 @@ def generated(
         raise BadAnswer("no log-probabilities")
     _check_counts(len(tokens), log_p, candidates)
     return Generated(
-        tokens_N=_ids(tokens, vocabulary),
+        tokens_N=token_ids(tokens, vocabulary),
         log_p_N=_log_p(log_p),
         likeliest=None if candidates is None else _likeliest(candidates, kept, vocabulary),
         stopped=stopped,
@@ -124,7 +124,8 @@ def _likeliest(candidates: Sequence[Candidates], kept: int, vocabulary: int) -> 
     )
 
 
-def _ids(tokens: Sequence[int], vocabulary: int) -> NDArray[np.int32]:
+def token_ids(tokens: Sequence[int], vocabulary: int) -> NDArray[np.int32]:
+    """(N,): the ids of a completion. BadAnswer for one that is none of the pair's `vocabulary` tokens."""
     if not all(type(token) is int for token in tokens):
         raise BadAnswer("a token id is not an integer")
     if wrong := [token for token in tokens if not 0 <= token < vocabulary]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.errors import UsageError
-from pipeline.servers.answers import BadAnswer, Candidates, Generated, Scored, generated, scored
+from pipeline.servers.answers import BadAnswer, Candidates, Generated, Scored, generated, scored, token_ids
 from pipeline.servers.api import Body, GenerateRequest, ScoreRequest
 from pipeline.speculation.settings import GREEDY
 
@@ -94,6 +94,7 @@ class LlamaCpp:
         vocabulary: int,
     ) -> Generated:
         """The checked completion. Incomplete where a row is missing."""
+        token_ids(tokens, vocabulary)  # what is missing is asked for with these ids
         known = [row for row in rows if row is not None]
         if len(known) < len(rows):
             raise Incomplete(tokens, rows, stopped)
@@ -146,6 +147,8 @@ def _read(answer: Mapping[str, Any], limit: int) -> tuple[list[int], list[Row | 
         raise BadAnswer(f"no completion with token ids and log-probabilities ({type(error).__name__})") from None
     if not isinstance(tokens, list) or not tokens or not all(type(token) is int for token in tokens):
         raise BadAnswer("no list of token ids")
+    if len(tokens) > limit:  # each without log-probabilities would take a request
+        raise BadAnswer(f"{len(tokens)} tokens where {limit} were asked for")
     if reason not in ("eos", "limit"):
         raise BadAnswer(f"stop_type is {reason!r}")
     if answer.get("draft_n"):

@@ -5,12 +5,16 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pipeline.errors import UsageError
+from pipeline.escaping.terminal import printable
 from pipeline.servers.answer_bytes import most_bytes
 from pipeline.servers.answers import Generated, Scored
 from pipeline.servers.api import Api, GenerateRequest, ScoreRequest
 from pipeline.servers.endpoint import Endpoint, RequestRefused, Unavailable
 from pipeline.servers.pool import Pool
 from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, Text
+
+_MOST_CHARACTERS = 1000  # of a name, path or version; paths on servers can be long
+_MOST_CONTEXT = 1 << 31
 
 SCORING_TOKENS = 2  # a scoring of a whole sequence generates one token, and the cross-check appends one
 
@@ -35,9 +39,7 @@ async def read_model(endpoint: Endpoint, name: str | None) -> ServedModel:
     """
     answer = await endpoint.get("/v1/models")
     listed = answer.get("data") if isinstance(answer, dict) else None
-    if not isinstance(listed, list) or not all(
-        isinstance(one, dict) and isinstance(one.get("id"), str) for one in listed
-    ):
+    if not isinstance(listed, list) or not all(isinstance(one, dict) and _is_name(one.get("id")) for one in listed):
         raise UsageError(
             f"{endpoint.url}/v1/models: no list of models; no server of the OpenAI API answers there; correct the URL"
         )
@@ -54,11 +56,21 @@ async def read_model(endpoint: Endpoint, name: str | None) -> ServedModel:
     version = props.get("build_info") or await _version(endpoint)
     return ServedModel(
         name=entry["id"],
-        root=str(props.get("model_path") or entry.get("root") or entry["id"]),
-        context=context if isinstance(context, int) and context > 0 else None,
-        version=version if isinstance(version, str) else None,
-        owner=owner if isinstance(owner := entry.get("owned_by"), str) else None,
+        root=_text(props.get("model_path")) or _text(entry.get("root")) or entry["id"],
+        context=context if type(context) is int and 0 < context < _MOST_CONTEXT else None,
+        version=_text(version),
+        owner=_text(entry.get("owned_by")),
     )
+
+
+def _is_name(value: Any) -> bool:
+    """Whether requests can name a model so. The name is sent as it is, so no character of it is replaced."""
+    return isinstance(value, str) and 0 < len(value) <= _MOST_CHARACTERS and printable(value) == value
+
+
+def _text(value: Any) -> str | None:
+    """As it can be stored and read again: half of a character has no UTF-8. None where a server says something else."""
+    return printable(value[:_MOST_CHARACTERS]) if isinstance(value, str) and value else None
 
 
 async def _version(endpoint: Endpoint) -> Any:

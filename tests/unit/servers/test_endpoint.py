@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import resource
 import socket
 import ssl
@@ -25,7 +26,9 @@ from pipeline.config.server import EndpointConfig, ServerConfig
 from pipeline.errors import EXIT_FAILURE, EXIT_USAGE, UnderstudyError, UsageError
 from pipeline.servers.answer_bytes import TooMuch, most_bytes, read
 from pipeline.servers.endpoint import AnswerLost, Endpoint, Overloaded, RequestRefused, Unavailable
-from pipeline.servers.target import read_model
+from pipeline.servers.identity import Golden, Identity, new_identity
+from pipeline.servers.target import ServedModel, read_model
+from pipeline.store.files import write_json
 from tests.standin_server import FAULTS, StandIn, overloaded, running
 
 CANARY = "sk-canary-0123456789"
@@ -344,23 +347,54 @@ def test_a_url_may_end_with_v1() -> None:
 def test_the_model_is_chosen_by_name() -> None:
     """The only one, or the one that is named; else the names are listed."""
 
-    def read(name: str | None, server: StandIn) -> Any:
-        async def run() -> Any:
-            endpoint = Endpoint(EndpointConfig(url=server.url), ServerConfig())
-            await endpoint.open()
-            try:
-                return await read_model(endpoint, name)
-            finally:
-                await endpoint.close()
-
-        return asyncio.run(run())
-
     with running(StandIn(model="big")) as server:
-        found = read(None, server)
+        found = _read_model(None, server)
         assert ("big", "/models/big", 4096, "0.32.0") == (found.name, found.root, found.context, found.version)
-        assert found == read("big", server)
+        assert found == _read_model("big", server)
         with pytest.raises(UsageError, match="it does not serve small, but big"):
-            read("small", server)
+            _read_model("small", server)
+
+
+def _read_model(name: str | None, server: StandIn) -> ServedModel:
+    async def run() -> ServedModel:
+        endpoint = Endpoint(EndpointConfig(url=server.url), ServerConfig())
+        await endpoint.open()
+        try:
+            return await read_model(endpoint, name)
+        finally:
+            await endpoint.close()
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"context": True},
+        {"context": 10**30},
+        {"context": -5},
+        {"version": "\ud800"},
+        {"version": "9" * 100_000},
+        {"version": ["0.32"]},
+        {"owner": "\udc80 \x1b[31m\n"},
+    ],
+    ids=lambda said: ascii(said)[:30],
+)
+def test_what_a_server_says_of_its_model_can_be_stored(said: dict[str, Any], tmp_path: Path) -> None:
+    """Its identity is written to the store, where every later run must be able to read it."""
+    with running(StandIn(**said)) as server:
+        model = _read_model(None, server)
+    golden = Golden([[1, 2]], [[-1.0]])
+    write_json(tmp_path / "facts.json", new_identity(model, golden, "v1", "float32").facts())
+    assert model == Identity.from_facts(json.loads((tmp_path / "facts.json").read_text())).model
+    assert (tmp_path / "facts.json").stat().st_size < 10_000
+
+
+@pytest.mark.parametrize("name", ["", "\ud800", "a\x1b[31m", "a\nb", "A" * 100_000], ids=lambda name: ascii(name[:9]))
+def test_a_name_that_no_request_can_state_is_no_model(name: str) -> None:
+    """One line, and exit code 2."""
+    with running(StandIn(model=name)) as server, pytest.raises(UsageError, match="no list of models"):
+        _read_model(None, server)
 
 
 async def _endless(request: web.Request, raw: bytes) -> web.StreamResponse:

@@ -258,3 +258,21 @@ def test_parts_of_a_completion_end_as_the_last_one() -> None:
         )
 
     assert [False, True] == [_joined([part(not last), part(last)]).stopped for last in (False, True)]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "said"),
+    [
+        ([1] * 100_000, "100000 tokens where 3 were asked for"),
+        ([1, -1, 2], "token -1 is beyond the vocabulary"),
+        ([1, 10**30, 2], "token 10{30} is beyond the vocabulary"),
+    ],
+    ids=["too many", "negative", "beyond the vocabulary"],
+)
+def test_log_probabilities_are_asked_for_of_possible_tokens_only(tokens: list[int], said: str) -> None:
+    """One request for each token without them, which a wrong answer must not cause."""
+    request = GenerateRequest(prompt=[1], sampling=GREEDY, max_tokens=3, stop_tokens=())
+    answer = {"tokens": tokens, "stop_type": "limit", "truncated": False}
+    with pytest.raises(BadAnswer, match=said) as found:
+        LlamaCpp().read_generated(request, answer, VOCABULARY)
+    assert not isinstance(found.value, Incomplete)
