@@ -22,7 +22,7 @@ from pipeline.running.context import Outcome, StageContext
 from pipeline.running.settings import PairSettings
 from pipeline.servers.identity import Identity
 from pipeline.servers.target_facts import log_probability_facts, served_facts
-from pipeline.speculation.choice import proved_way
+from pipeline.speculation.choice import check_logits, proved_way
 from pipeline.speculation.settings import Sampling
 from pipeline.store.files import content_key, file_sha256, write_json
 
@@ -136,6 +136,8 @@ def _prove_forward(context: StageContext[PairSettings], role: str, path: Path, v
     model = load_model(path, context.settings.dtype(role), device, context.resources.trust_remote_code)
     try:
         check_finite(model, path)
-        return proved_way(model, vocabulary)
+        way = proved_way(model, vocabulary)
+        check_logits(model, vocabulary)
+        return way
     except UnderstudyError as error:
         raise UsageError(f"pair.{role}: {error}") from error

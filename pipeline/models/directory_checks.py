@@ -3,7 +3,7 @@ headers and no tensor, so it takes milliseconds. Torch-free."""
 
 from pathlib import Path
 
-from pipeline.errors import UnderstudyError
+from pipeline.errors import UsageError
 from pipeline.models.files import WEIGHTS, weight_files
 from pipeline.models.model_json import CONFIG, INDEX, LAYERS, WIDTHS, ModelConfig, find_generation_config, read_config
 from pipeline.models.safetensors_header import read_header
@@ -14,7 +14,7 @@ _PACKED = 16  # numbers that one stored element can hold at most
 def check_directory(directory: Path) -> ModelConfig | None:
     """The config of the model in `directory`, which may be a tokenizer without one (None).
 
-    UnderstudyError naming the file and the field that is wrong. transformers builds a model from its config before it looks at
+    UsageError naming the file and the field that is wrong. transformers builds a model from its config before it looks at
     the weights: with 10^7 layers that takes all memory.
     """
     find_generation_config(directory)
@@ -38,7 +38,7 @@ def _compare(directory: Path, config: ModelConfig) -> None:
     for name, (most, has) in limits.items():
         stated = getattr(decoder, name, None)
         if isinstance(stated, int) and stated > most:
-            raise UnderstudyError(
+            raise UsageError(
                 f"{directory / CONFIG}: {name} is {stated:,}, and the weights have {has}: they are of different models; take "
                 "both from where the model was published"
             )

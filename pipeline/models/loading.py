@@ -13,6 +13,7 @@ from transformers.utils import logging as transformers_logging
 
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.models.directory_checks import check_directory
+from pipeline.models.loaded_weights import check_loaded
 from pipeline.models.model_json import CONFIG, read_config
 
 transformers_logging.disable_progress_bar()  # only our own progress bars are shown
@@ -53,7 +54,7 @@ def hardware_class(device: torch.device) -> str:
 def load_model(path: Path, dtype: str, device: torch.device, trust_remote_code: bool = False) -> Any:
     """Load a causal language model in eval mode. A quantized checkpoint keeps its own dtype.
 
-    Raises UnderstudyError naming the directory if the weights are missing, damaged or not safetensors.
+    Raises UnderstudyError naming the directory if the weights are missing, damaged, not safetensors or of another config.
     """
     config = check_directory(path) or read_config(path)
     quantization = config.quantization_config
@@ -64,18 +65,21 @@ def load_model(path: Path, dtype: str, device: torch.device, trust_remote_code: 
         skipped = quantization.modules_to_not_convert
         placement["quantization_config"] = FineGrainedFP8Config(dequantize=True, modules_to_not_convert=skipped)
     try:
-        model = AutoModelForCausalLM.from_pretrained(
+        model, info = AutoModelForCausalLM.from_pretrained(
             path,
             dtype="auto" if quantized else _DTYPES[dtype],  # the dtypes of the checkpoint
             use_safetensors=True,
             trust_remote_code=trust_remote_code,
             local_files_only=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # `check_loaded` says which
             **placement,
         )
     except Exception as error:  # of a stranger's config, transformers raises what it happens upon
         raise UnderstudyError(
-            f"{path}: cannot be loaded: {' '.join(str(error).split())[:300]}; download or copy it again, or use another model"
+            f"{path}: cannot be loaded: {_brief(error)}; download or copy it again, or use another model"
         ) from error
+    check_loaded(path, [name for name, _ in model.named_parameters()], info)
     return model.eval() if quantized else model.to(device).eval()
 
 
@@ -101,9 +105,7 @@ def load_config(path: Path, trust_remote_code: bool = False) -> Any:
     try:
         return AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code, local_files_only=True)
     except Exception as error:  # of a stranger's config, transformers raises what it happens upon
-        raise UnderstudyError(
-            f"{path / CONFIG}: unsupported model: {' '.join(str(error).split())[:300]}; use another one"
-        ) from error
+        raise UsageError(f"{path / CONFIG}: unsupported model: {_brief(error)}; use another one") from error
 
 
 def load_tokenizer(path: Path, trust_remote_code: bool = False) -> Any:
@@ -117,9 +119,13 @@ def load_tokenizer(path: Path, trust_remote_code: bool = False) -> Any:
     except Exception as error:  # the tokenizers library raises bare exceptions for damaged files
         if (path / CONFIG).is_file():
             load_config(path, trust_remote_code)  # whose fault it may be
-        raise UnderstudyError(
-            f"{path}: no usable tokenizer: {' '.join(str(error).split())[:300]}; download or copy it again"
-        ) from error
+        raise UnderstudyError(f"{path}: no usable tokenizer: {_brief(error)}; download or copy it again") from error
+
+
+def _brief(error: Exception) -> str:
+    """In one line. The text of a KeyError is the key alone."""
+    text = " ".join(str(error).split())[:300]
+    return f"{type(error).__name__}: {text}" if isinstance(error, KeyError) else text or type(error).__name__
 
 
 def dtype_bytes(dtype: str) -> int:

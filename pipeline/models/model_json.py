@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter
 
+from pipeline.errors import UsageError
 from pipeline.escaping.terminal import printable
 from pipeline.store.parsing import Count, Format, Number, Text
 
@@ -121,29 +122,37 @@ class WeightIndex(_Foreign):
 
 
 def _check_counts(config: ModelConfig) -> None:
-    """ValueError for a number in any section for which transformers would fill the memory."""
+    """ValueError for a number in any section for which transformers would fill the memory, or make a model without layers."""
     sections: list[tuple[str, Any]] = [("", config.model_dump(exclude_unset=True))]
     while sections:
         place, section = sections.pop()
         for key, value in section.items():
             if key in _MOST and isinstance(value, int) and value > _MOST[key]:
                 raise ValueError(f"{place}{key}: at most {_MOST[key]:,}")
+            if key in LAYERS and isinstance(value, int) and value < 0:  # sections without layers have 0
+                raise ValueError(f"{place}{key}: should be greater than 0")
             if isinstance(value, dict):
                 sections.append((f"{place}{printable(str(key)[:80])}.", value))
 
 
 _REMEDY = "correct it, or take it again from where the model was published"
 CONFIG_FORMAT = Format(
-    name="config of a model", content=TypeAdapter(ModelConfig), remedy=_REMEDY, foreign=True, check=_check_counts
+    name="config of a model",
+    content=TypeAdapter(ModelConfig),
+    remedy=_REMEDY,
+    foreign=True,
+    check=_check_counts,
+    error=UsageError,
 )
 GENERATION_FORMAT = Format(
-    name="generation config", content=TypeAdapter(GenerationConfig), remedy=_REMEDY, foreign=True
+    name="generation config", content=TypeAdapter(GenerationConfig), remedy=_REMEDY, foreign=True, error=UsageError
 )
 INDEX_FORMAT = Format(
     name="index of weights, which lists the file of each tensor in `weight_map`",
     content=TypeAdapter(WeightIndex),
     remedy="download the model again",
     foreign=True,
+    error=UsageError,
 )
 
 

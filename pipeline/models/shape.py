@@ -7,7 +7,7 @@ from pathlib import Path
 
 from transformers import AutoConfig
 
-from pipeline.errors import UnderstudyError
+from pipeline.errors import UsageError
 from pipeline.models.directory_checks import check_directory
 from pipeline.models.files import weight_files
 from pipeline.models.safetensors_header import read_header
@@ -65,7 +65,7 @@ class Shape:
 def read_shape(path: Path, trust_remote_code: bool = False) -> Shape:
     """The shape of the decoder in a model directory; for a multimodal model, of its text decoder.
 
-    A model without attention, such as Mamba, has no KV cache. Raises UnderstudyError for an unreadable config.
+    A model without attention, such as Mamba, has no KV cache. Raises UsageError for an unreadable config.
     """
     check_directory(path)
     try:
@@ -76,6 +76,4 @@ def read_shape(path: Path, trust_remote_code: bool = False) -> Shape:
         elements = int(2 * text.num_hidden_layers * (getattr(text, "num_key_value_heads", None) or heads or 0) * width)
         return Shape(int(text.vocab_size), int(getattr(text, "max_position_embeddings", None) or 2**31), elements)
     except Exception as error:  # of a stranger's config, transformers raises what it happens upon
-        raise UnderstudyError(
-            f"{path}: unsupported model: {' '.join(str(error).split())[:300]}; use another one"
-        ) from error
+        raise UsageError(f"{path}: unsupported model: {' '.join(str(error).split())[:300]}; use another one") from error

@@ -16,7 +16,7 @@ from pipeline.speculation.compiled_forward import CompiledForward
 from pipeline.speculation.forward import Forward
 from pipeline.speculation.llama_forward import LlamaForward
 from pipeline.speculation.model_forward import ModelForward
-from pipeline.speculation.proof import Case, Unproved, make_case, prove, short_windows
+from pipeline.speculation.proof import Case, Unproved, make_case, plain_pass, prove, short_windows
 from pipeline.speculation.row_forward import RowForward
 
 _Make = Callable[[Any, int], "Forward | None"]
@@ -64,6 +64,17 @@ def proved_way(model: Any, vocabulary: int, llama_forward: bool = True) -> str:
     if key not in known:
         known[key] = _prove(model, vocabulary, llama_forward)
     return known[key]
+
+
+@torch.inference_mode()
+def check_logits(model: Any, vocabulary: int) -> None:
+    """UsageError if the model gives logits that are NaN or infinite, though its weights are numbers."""
+    logits_BTV = plain_pass(model, [list(range(min(8, vocabulary)))], vocabulary)
+    if bool((logits_BTV.isnan() | logits_BTV.isposinf()).any()):
+        raise UsageError(
+            "its logits are NaN or infinite, though its weights are numbers: correct its config.json (epsilons, RoPE, "
+            "scales), or set another dtype"
+        )
 
 
 def architecture(model: Any) -> str:

@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from pipeline.errors import UnderstudyError
+from pipeline.errors import UnderstudyError, UsageError
 from pipeline.models.generation_config import sampling_defaults
+from pipeline.models.loaded_weights import check_loaded
 from pipeline.models.loading import check_finite, load_model, load_tokenizer
 from pipeline.models.shape import measure_weights, read_shape
+from pipeline.speculation.choice import check_logits
+from tests.architectures import VOCABULARY, tiny_model
 from tests.fakes import tiny_llama, tiny_tokenizer
 
 
@@ -130,3 +133,46 @@ def test_a_config_that_transformers_refuses_is_no_fault_of_the_tokenizer(model: 
     _change(model, "config.json", **fields)
     with pytest.raises(UnderstudyError, match=r"config\.json: unsupported model"):
         load_tokenizer(model)
+
+
+@pytest.mark.parametrize(
+    ("family", "fields", "said"),
+    [
+        ("Qwen 3", {"attention_bias": True}, r"16 tensors of the config are in no file, such as .*\.0\.self_attn\.k_proj\.bias"),
+        ("Qwen 3", {"num_attention_heads": 5}, r"\.o_proj\.weight has the shape 32 x 640 by the config and 32 x 512 in"),
+        ("Qwen 3", {"num_hidden_layers": 2, "layer_types": None}, r"22 tensors are of more layers .* model\.layers\.2\."),
+        ("GPT-2", {"n_layer": 1}, r"tensors are of more layers than the config has, such as transformer\.h\.1\."),
+        ("OPT", {"num_hidden_layers": 3}, r"tensors are of more layers than the config has"),
+        ("Mixtral", {"num_local_experts": 2}, r"experts\.down_proj has the shape 2 x 32 x 48 by the config and 4 x 32 x 48"),
+        ("GPT-2", {"n_layer": -3}, r"n_layer: should be greater than 0"),
+        ("Gemma 2", {"hidden_activation": "nonsense"}, r"cannot be loaded: KeyError: 'nonsense'"),
+    ],
+)  # fmt: skip
+def test_a_config_that_does_not_describe_the_weights_is_refused(
+    tmp_path: Path, family: str, fields: dict[str, Any], said: str
+) -> None:
+    """transformers takes random numbers for what is missing, and leaves out layers."""
+    tiny_model(family).save_pretrained(tmp_path)
+    load_model(tmp_path, "float32", torch.device("cpu"))
+    _change(tmp_path, "config.json", **fields)
+    with pytest.raises(UnderstudyError, match=said):
+        load_model(tmp_path, "float32", torch.device("cpu"))
+
+
+def test_a_layer_that_predicts_several_tokens_may_be_left_out() -> None:
+    """It has tensors that no layer of the decoder has."""
+    parameters = ["model.layers.0.mlp.weight", "model.layers.1.mlp.weight"]
+    own, more = ["model.layers.2.mlp.weight"], ["model.layers.2.eh_proj.weight"]
+    check_loaded(Path("m"), parameters, {"missing_keys": [], "mismatched_keys": [], "unexpected_keys": own + more})
+    with pytest.raises(UsageError, match="1 tensors are of more layers"):
+        check_loaded(Path("m"), parameters, {"missing_keys": [], "mismatched_keys": [], "unexpected_keys": own})
+
+
+@pytest.mark.parametrize("eps", [-1.0, -1e9])
+def test_a_config_that_makes_logits_nan_is_refused(tmp_path: Path, eps: float) -> None:
+    """Every weight is a number, and no output is: found at `pair`, before prompts are read."""
+    tiny_model("Qwen 3").save_pretrained(tmp_path)
+    check_logits(load_model(tmp_path, "float32", torch.device("cpu")), VOCABULARY)
+    _change(tmp_path, "config.json", rms_norm_eps=eps)
+    with pytest.raises(UsageError, match=r"its logits are NaN or infinite"):
+        check_logits(load_model(tmp_path, "float32", torch.device("cpu")), VOCABULARY)
