@@ -139,10 +139,10 @@ class TargetShape(ReferenceShape):
     """The target: trained on the library's own modules."""
 
     hidden: int = Field(default=192, gt=0, le=16_384, multiple_of=32, description="Width of the residual stream.")
-    layers: int = Field(default=4, gt=0, le=256, description="Decoder layers.")
+    layers: int = Field(default=6, gt=0, le=256, description="Decoder layers.")
     heads: int = Field(default=3, gt=0, description="Attention heads.")
     intermediate: int = Field(default=512, gt=0, le=16_384, multiple_of=32, description="Width of the MLP.")
-    steps: int = Field(default=400, gt=0, description="Training steps from random weights.")
+    steps: int = Field(default=360, gt=0, description="Training steps from random weights.")
     learning_rate: float = Field(
         default=6e-3, gt=0, description="Peak learning rate (Muon and AdamW, warm-up then cosine)."
     )
@@ -177,7 +177,7 @@ class ReferenceRecipe(Section):
     )
     draft: DraftShape = Field(default=DraftShape(), description="The base draft, trained by itself on the same text.")
     fine_tune_steps: int = Field(
-        default=130,
+        default=120,
         gt=0,
         description="Steps that fine-tune the target on the domain `tests`, the library's test suite.",
     )
