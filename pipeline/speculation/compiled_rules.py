@@ -67,8 +67,8 @@ class CompiledRules:
     def draw(self, logits_BV: torch.Tensor, uniform_B: torch.Tensor) -> Drawn:
         logits_BV = logits_BV.float().contiguous()
         rows, size = logits_BV.shape
-        q_BP = _floats(rows, _padded(size))
-        token_B, sums_B = torch.empty(rows, dtype=torch.int64), torch.empty(rows, dtype=torch.float64)
+        q_BP = _empty(rows, _padded(size), dtype=torch.float32)
+        token_B, sums_B = _empty(rows, dtype=torch.int64), _empty(rows, dtype=torch.float64)
         args = _DrawArgs(
             rows,
             size,
@@ -103,8 +103,8 @@ class CompiledRules:
         assert accept_BG.stride(1) == 1
         assert accept_BG.dtype == next_B.dtype == torch.float64
         assert draft_BG.dtype == torch.int64
-        accepted_B, next_token_B = torch.empty(2, rows, dtype=torch.int64).unbind()
-        sums_B, scratch = torch.empty(rows, dtype=torch.float64), _floats(threads, 2, padded)
+        accepted_B, next_token_B = _empty(2, rows, dtype=torch.int64).unbind()
+        sums_B, scratch = _empty(rows, dtype=torch.float64), _empty(threads, 2, padded, dtype=torch.float32)
         pointers = (_POINTER * len(q_G))(*[q_BP.data_ptr() for q_BP in q_G])
         counts = (_COUNT * rows)(*drafted)
         args = _VerifyArgs(
@@ -139,8 +139,9 @@ def _threads(rows: int, numbers: int) -> int:
     return min(rows, torch.get_num_threads()) if rows * numbers >= _MIN_SHARED else 1
 
 
-def _floats(*shape: int) -> torch.Tensor:
-    return torch.empty(shape, dtype=torch.float32, device="cpu")
+def _empty(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+    """Memory for compiled code: on the CPU, whatever torch's default device is."""
+    return torch.empty(shape, dtype=dtype, device="cpu")
 
 
 @cache

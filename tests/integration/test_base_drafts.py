@@ -100,17 +100,14 @@ def test_a_champion_from_before_the_target_gained_tokens(smoke: Smoke, loop: Pla
 def test_an_old_target_without_the_new_tokens_is_refused(smoke: Smoke, place: Place, tmp_path: Path) -> None:
     """It could not read the prompts; one line says to leave it out."""
     pair = smoke.place.artifact("pair")
-    shutil.copytree(pair / "target", tmp_path / "target")
-    tokenizer = AutoTokenizer.from_pretrained(pair / "target")
-    tokenizer.add_tokens(["<tool>"])
-    tokenizer.save_pretrained(tmp_path / "target")
+    _gain_tokens(pair / "target", tmp_path / "target")
     config = _config(smoke, tmp_path, tmp_path / "target", {"source": "target", "layers": 1})
     ended = place.understudy(
         "run", config, "--until", "pair", "--set", f"pair.target_before={{source: {pair / 'target'}}}",
         MLFLOW_TRACKING_URI=NOBODY,
     )  # fmt: skip
     assert 2 == ended.code, ended.err
-    assert "pair.target_before: has no token '<tool>' (1 in all), which the target gained" in ended.complaint
+    assert "pair.target_before: has no token '<tool>' (2 in all), which the target gained" in ended.complaint
 
 
 def test_layers_and_source_belong_together(smoke: Smoke, place: Place, tmp_path: Path) -> None:
