@@ -27,7 +27,9 @@ LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)  # that are tried
 _TRIAL_PROMPTS = 2
 _USUAL_TRIALS = 5  # lengths that are tried for a draft, mostly
 _LEAST_TOKENS = 16  # of a completion: the first rounds of a decode are not those of a long one
-EQUAL_PASS = 1.5  # drafts of equal size: the time per draft token of one is at most this multiple of the other's
+EQUAL_PASS = (
+    1.5  # drafts of equal size and length: the time per draft token of one is at most this multiple of the other's
+)
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,8 @@ def measure_speeds(
     """Tokens per second of plain decoding, and of decoding with each of `drafts`, each at its best examined draft length.
 
     A speedup is the median over turns, as in `speed_of_turns`. It is not measurable either where drafts of equal size differ by
-    more than EQUAL_PASS in their time per draft token: then the times say more about the machine. `turn_done` is called after
+    more than EQUAL_PASS in their time per draft token, and their lengths do not explain it: then the times say more about the
+    machine. `turn_done` is called after
     each turn of all sides.
     """
     plain = _Side(_decoder(target, None, 0, decodes))
@@ -174,7 +177,10 @@ def _unequal_passes(drafts: Mapping[str, TimedDraft], sides: Mapping[str, _Side]
     """Why times cannot be compared, where drafts of equal size took unequal times."""
     for (one, a), (other, b) in pairwise(drafts.items()):
         first, second = (median(sides[name].draft_seconds) for name in (one, other))
-        if a.parameters == b.parameters and max(first, second) > EQUAL_PASS * min(first, second):
+        shorter, longer = sorted(sides[name].decoder.length.most for name in (one, other))
+        # What a round takes once is shared by its draft tokens: at different lengths alone it makes up to this much.
+        explained = EQUAL_PASS * longer / shorter
+        if a.parameters == b.parameters and max(first, second) > explained * min(first, second):
             return (
                 f"the drafts have the same size, but a draft token took {1000 * first:.2f} ms with the {one} draft and "
                 f"{1000 * second:.2f} ms with the {other}"
