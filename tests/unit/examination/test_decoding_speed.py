@@ -175,7 +175,7 @@ def test_drafts_of_one_size_that_differ_are_not_measurable(machine: dict[str, An
 
 
 def test_drafts_of_one_size_may_differ_by_what_their_lengths_explain(machine: dict[str, Any]) -> None:
-    """At one draft token a round, what a round takes once falls on one token, at three on three: 1.8 times contradicts nothing."""
+    """At one token a round, what a round takes once falls on one token, at three on three: 1.8 times is no contradiction."""
     machine["slow"] = {"base": 1.8}
     base = TimedDraft("base", 5, {1: OMEGA[1]})
 
