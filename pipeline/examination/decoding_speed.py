@@ -27,9 +27,7 @@ LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)  # that are tried
 _TRIAL_PROMPTS = 2
 _USUAL_TRIALS = 5  # lengths that are tried for a draft, mostly
 _LEAST_TOKENS = 16  # of a completion: the first rounds of a decode are not those of a long one
-EQUAL_PASS = (
-    1.5  # drafts of equal size and length: the time per draft token of one is at most this multiple of the other's
-)
+EQUAL_PASS = 1.5  # the most by which the times per draft token of two drafts of equal size and length differ
 
 
 @dataclass(frozen=True)
@@ -82,9 +80,8 @@ def within_seconds(target: Any, decodes: Decodes, drafts: int, most: float) -> D
     plain, first = _decoder(target, None, 0, decodes), decodes.requests[:1]
     _turn(plain, first)  # warm-up
     seconds, statistics = _turn(plain, first)
-    affordable = (
-        most * statistics.tokens / seconds / (decodes.turns * (drafts + 1) + drafts * _USUAL_TRIALS * _TRIAL_PROMPTS)
-    )
+    times_decoded = decodes.turns * (drafts + 1) + drafts * _USUAL_TRIALS * _TRIAL_PROMPTS  # of a prompt
+    affordable = most * statistics.tokens / seconds / times_decoded  # tokens of all prompts
     tokens = min(decodes.requests[0].limit, max(_LEAST_TOKENS, int(affordable)))
     requests = decodes.requests[: max(1, int(affordable / tokens))]
     return replace(decodes, requests=[replace(request, limit=tokens) for request in requests])
@@ -104,10 +101,9 @@ def measure_speeds(
 ) -> tuple[Measured, dict[str, DraftSpeed]]:
     """Tokens per second of plain decoding, and of decoding with each of `drafts`, each at its best examined draft length.
 
-    A speedup is the median over turns, as in `speed_of_turns`. It is not measurable either where drafts of equal size differ by
-    more than EQUAL_PASS in their time per draft token, and their lengths do not explain it: then the times say more about the
-    machine. `turn_done` is called after
-    each turn of all sides.
+    A speedup is the median over turns, as in `speed_of_turns`. It is not measurable either where the times per draft token of
+    drafts of equal size differ by more than EQUAL_PASS and than their lengths explain: then they say more about the machine.
+    `turn_done` is called after each turn of all sides.
     """
     plain = _Side(_decoder(target, None, 0, decodes))
     sides = {name: _Side(_at_best_length(target, draft, decodes)) for name, draft in drafts.items()}

@@ -8,7 +8,6 @@ from pipeline.progress import say, say_block
 from pipeline.report.console import Report
 from pipeline.running.jobs import Job
 from pipeline.running.preview import BUILD, PlannedJob
-from pipeline.running.stage_list import stage_named
 
 COLUMNS = ("job", "a run would", "what it does")
 
@@ -16,7 +15,7 @@ COLUMNS = ("job", "a run would", "what it does")
 def print_jobs(planned: Sequence[PlannedJob], notes: Sequence[str], store: object) -> None:
     """To stdout, with `notes` on what the pair leaves out."""
     out = Report()
-    out.table(COLUMNS, [[one.job.id, one.action, stage_named(one.job.stage).summary] for one in planned], left=COLUMNS)
+    out.table(COLUMNS, [[one.job.id, one.action, one.job.summary] for one in planned], left=COLUMNS)
     count = Counter(one.action == BUILD for one in planned)
     out.text(
         f"{count[True]} of {len(planned)} artifacts are to be built; the others are in {store}, or are no artifact"

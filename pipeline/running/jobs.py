@@ -44,6 +44,8 @@ from pipeline.running.tasks import (
 from pipeline.store.files import content_key
 from pipeline.store.runs import OutsideInput
 
+_SPEED_SUMMARY = "tokens per second, plain and with each draft, in turns"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
@@ -68,6 +70,11 @@ class Job:
     @property
     def id(self) -> str:
         return f"{self.stage}/{self.part}" if self.part else self.stage
+
+    @property
+    def summary(self) -> str:
+        """What it does, for people."""
+        return _SPEED_SUMMARY if isinstance(self.task, SpeedTask) else stage_named(self.stage).summary
 
     @property
     def key_settings(self) -> Any:

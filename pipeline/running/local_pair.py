@@ -36,9 +36,9 @@ def local_facts(pair: PairConfig) -> dict[str, Any] | None:
     if not extended:
         check_same_family(tokenizer, own)
     shapes = [read_shape(path, trusted) for path in (target, draft)]
-    for role, shape in dict(zip(("target", "draft"), shapes[: 1 if extended else 2], strict=False)).items():
-        check_width({role: {"logits_width": shape.logits_width}}, tokenizer)
     widths = [shape.logits_width for shape in shapes[: 1 if extended else 2]]
+    roles = zip(("target", "draft"), widths, strict=False)
+    check_width({role: {"logits_width": width} for role, width in roles}, tokenizer)
     return {
         "vocabulary": min(widths),
         "context": min(shape.context for shape in shapes),

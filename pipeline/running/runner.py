@@ -155,7 +155,7 @@ class Runner:
             if artifact is not None:
                 return artifact, "skipped"
             stage = stage_named(job.stage)
-            self.progress.line(f"{job.id}: {stage.summary}")
+            self.progress.line(f"{job.id}: {job.summary}")
             work = self.store.open_work(job.stage, key, resumable=stage.resumable)
             began = time.monotonic()
             self._check_outside(job)
@@ -189,7 +189,7 @@ class Runner:
 
     def _run_uncached(self, job: Job, key: str, digests: Mapping[str, str], began: float) -> None:
         """Run a stage that acts on the outside world; its files are part of the run, not of the cache."""
-        self.progress.line(f"{job.id}: {stage_named(job.stage).summary}")
+        self.progress.line(f"{job.id}: {job.summary}")
         out = run_directory(self.store, self.record.id) / job.stage
         out.mkdir(parents=True, exist_ok=True)
         # One at a time on one store, so that two runs with one draft do not both register it; among machines the

@@ -262,3 +262,10 @@ def test_a_stage_that_reads_anything_else_has_no_type(tmp_path: Path) -> None:
     assert sorted(filter(None, reads.values())) == sorted(
         line.split("error: ")[1].split("  [")[0] for line in lines if "error: " in line
     )
+
+
+def test_each_job_says_what_it_does() -> None:
+    """The job that measures speed has a line of its own: it examines no acceptance."""
+    said = {job.id: job.summary for job in expand(_config(), {})}
+    assert "teacher-forced acceptance, every draft length" == said["evaluate/candidate"]
+    assert said["evaluate/speed"].startswith("tokens per second")
