@@ -110,6 +110,7 @@ def make_summary(**changes: Any) -> Summary:
         "stages": [],
         "gamma": 5,
         "temperature": 1.0,
+        "confidence": 0.95,
         "drafts": [],
         "perplexity": {},
         "decision": None,

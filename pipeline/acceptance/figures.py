@@ -90,8 +90,7 @@ class AcceptanceTally:
             iid_error={g: float(iid_tokens_per_call(alpha.value, g) - omega[g].value) for g in gammas},
             per_position_acceptance=per_position,
             conditional_acceptance=[
-                value / before if before > 0 else 0.0
-                for value, before in zip(per_position, [1.0, *per_position], strict=False)
+                value / before for value, before in zip(per_position, [1.0, *per_position], strict=False) if before > 0
             ],
             loop_share=self._loop_tokens / self._tokens,
             acceptance_rate_without_loops=self._without_loops(),

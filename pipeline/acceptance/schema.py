@@ -80,7 +80,7 @@ class Figures:
     rounds: dict[CountKey, Rounds]
     iid_error: dict[CountKey, Number]  # Omega by the iid formula, minus the exact Omega
     per_position_acceptance: list[Number]
-    conditional_acceptance: list[Number]  # given that the token before was accepted
+    conditional_acceptance: list[Number]  # given that the token before was accepted; ends where none was
     loop_share: Number
     acceptance_rate_without_loops: Number | None  # None where every token is in a loop, and for prompt-lookup
     by_output_position: list[PositionBin] | None  # None for prompt-lookup

@@ -6,7 +6,6 @@ from statistics import median
 
 from pipeline.acceptance.decoding_speed import DraftSpeed, Measured
 
-LEAST_TURNS = 6  # with fewer the smallest and the largest of them do not bound the median with 95% confidence
 _MOST_SPREAD = 1.5  # upper bound / lower bound of a speedup that is still worth reading
 
 
@@ -25,13 +24,21 @@ def of_turns(values: Sequence[float], confidence: float = 0.95) -> Measured:
     return Measured(middle, None, None) if best is None else Measured(middle, found[best], found[count - 1 - best])
 
 
+def least_turns(confidence: float = 0.95) -> int:
+    """The fewest turns whose smallest and largest bound the median with this confidence: 6 with 95%."""
+    turns = 2
+    while 1 - 2 / 2**turns < confidence:
+        turns += 1
+    return turns
+
+
 def speed_of_turns(ours: Sequence[float], plain: Sequence[float], gamma: int, confidence: float = 0.95) -> DraftSpeed:
     """Tokens per second with up to `gamma` draft tokens and without, in the same turns: the speedup is that within each turn. Not
     measurable where its bounds are too far apart to say anything, or where there are too few turns for bounds."""
     rate = of_turns(ours, confidence)
     speedup = of_turns([one / other for one, other in zip(ours, plain, strict=True)], confidence)
     if speedup.low is None or speedup.high is None:
-        reason = f"{len(ours)} turns are too few for an interval; take {LEAST_TURNS}"
+        reason = f"{len(ours)} turns are too few for a {100 * confidence:g}% interval; take {least_turns(confidence)}"
         return DraftSpeed(gamma=gamma, tokens_per_second=rate, speedup=None, not_measurable=reason)
     if speedup.high > _MOST_SPREAD * speedup.low:
         reason = f"it was {speedup.low:.2f} in one turn and {speedup.high:.2f} in another; is something else running?"

@@ -20,13 +20,13 @@ from pipeline.judgement.schema import (
     Decision,
     Side,
 )
-from pipeline.judgement.speed import speed_line
+from pipeline.judgement.speed import not_measurable, speed_line
 
 _WARNED = "⚠"
 Promotion = Mapping[str, Any] | None
 _MARKS = {PROMOTE: "✓", REFUSE: "✗", ALREADY_CHAMPION: "="}
 _WORDS = {PROMOTE: "passed", REFUSE: "refused", ALREADY_CHAMPION: "already champion"}
-NO_POWER = "power not known: too few prompts for an interval, or both drafts accept the same on every prompt"
+NO_POWER = "power not known: too few prompts, or both drafts accept the same on every prompt"
 _UNDO = (
     "To make the previous champion champion again: `understudy champion rollback config.yaml`, with the run's config."
 )
@@ -110,7 +110,8 @@ def figures(decision: Decision) -> list[str]:
         other = f"; {compared} {theirs.tokens_per_target_call[gamma].value:.2f}"
     lines = [acceptance, f"tokens per target call {interval(omega, 2)} with {gamma} draft tokens{other}"]
     if decision.speed is not None:
-        lines.append(speed_line(decision.speed, side_names(decision)))
+        names = side_names(decision)
+        lines += [speed_line(decision.speed, names), *not_measurable(decision.speed, names)]
     return lines + ([benefit_line(decision, decision.benefit)] if decision.benefit else [])
 
 

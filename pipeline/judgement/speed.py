@@ -71,8 +71,18 @@ def with_length(name: str, draft: DraftSpeed) -> str:
 
 
 def speedup_text(draft: DraftSpeed) -> str:
-    """`x1.24 [1.20, 1.28]`, or why it is not measurable."""
-    return f"not measurable: {draft.not_measurable}" if draft.speedup is None else times(draft.speedup)
+    """`x1.24 [1.20, 1.28]`, or `not measurable`; `not_measurable` says why."""
+    return "not measurable" if draft.speedup is None else times(draft.speedup)
+
+
+def not_measurable(speed: DecodingSpeed, names: Mapping[Side, str]) -> list[str]:
+    """Why there is no speedup, a line for each reason: `speedup of candidate not measurable: REASON`. `names`: as for
+    `speed_line`."""
+    by_reason: dict[str, list[str]] = {}
+    for side, draft in drafts(speed):
+        if draft.not_measurable is not None:
+            by_reason.setdefault(draft.not_measurable, []).append(names[side])
+    return [f"speedup of {' and '.join(sides)} not measurable: {reason}" for reason, sides in by_reason.items()]
 
 
 def times(speedup: Measured) -> str:

@@ -185,8 +185,11 @@ def markdown_summary(record: RunRecord, decision: Decision | None, page: str | N
 
 
 def _drafts(decision: Decision) -> list[str]:
-    gamma = decision.gamma
-    lines = [f"| draft | acceptance rate | tokens per target call, {gamma} draft tokens | MB |", "|---|---|---|---|"]
+    gamma, level = decision.gamma, f"{100 * decision.confidence:g}% interval"
+    lines = [
+        f"| draft | acceptance rate, {level} | tokens per target call, {gamma} draft tokens, {level} | MB |",
+        "|---|---|---|---|",
+    ]
     for side, found in decision.drafts.items():
         cells = [
             interval(found.acceptance_rate, 3),

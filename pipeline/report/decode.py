@@ -90,11 +90,12 @@ def print_statistics(
         "Examined acceptance rate: accepted / (accepted + first rejections). Draft tokens after a rejection are not verified "
         "and do not count."
     )
-    shares = zip(found.accepted_at, found.drafted_at, strict=True)
-    out.text(
-        "acceptance by position in the draft: "
-        + " ".join(f"{accepted / max(drafted, 1):.2f}" for accepted, drafted in shares)
-    )
+    reached = [
+        (accepted, drafted) for accepted, drafted in zip(found.accepted_at, found.drafted_at, strict=True) if drafted
+    ]
+    if reached:
+        shares = " ".join(f"{accepted / drafted:.2f}" for accepted, drafted in reached)
+        out.text(f"acceptance by position in the draft: {shares}")
     out.text("rounds with 0, 1, 2, ... accepted tokens: " + ", ".join(map(str, found.histogram)))
 
 

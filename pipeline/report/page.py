@@ -12,9 +12,19 @@ from pipeline.acceptance.outcomes import ACCEPTED, BONUS, CORRECTED
 from pipeline.acceptance.schema import Figure
 from pipeline.escaping.html import finalize, html
 from pipeline.escaping.yaml import yaml_text
-from pipeline.judgement.headline import baseline_name, benefit_line, headline, interval, mark, points, power_lines, undo
+from pipeline.judgement.headline import (
+    baseline_name,
+    benefit_line,
+    headline,
+    interval,
+    mark,
+    points,
+    power_lines,
+    side_names,
+    undo,
+)
 from pipeline.judgement.schema import BASELINE, CANDIDATE, LOOKUP, PLAIN, SIDES, Benefit, Decision, Side
-from pipeline.judgement.speed import conditions, drafts, per_second, speedup_text, with_length
+from pipeline.judgement.speed import conditions, drafts, not_measurable, per_second, speedup_text, with_length
 from pipeline.report.charts import Charts
 
 _TEMPLATE = Path(__file__).with_name("page.html")
@@ -106,7 +116,12 @@ def _speed(decision: Decision, names: Mapping[Side, str]) -> dict[str, Any] | No
         (with_length(names[side], draft), per_second(draft.tokens_per_second), speedup_text(draft))
         for side, draft in drafts(speed)
     ]
-    return {"conditions": _sentence(conditions(speed)), "rows": rows, "confidence": speed.confidence}
+    return {
+        "conditions": _sentence(conditions(speed)),
+        "rows": rows,
+        "confidence": speed.confidence,
+        "reasons": [_sentence(line) for line in not_measurable(speed, side_names(decision))],
+    }
 
 
 def _quantiles(benefit: Benefit) -> list[str]:
@@ -177,7 +192,7 @@ def _provenance(found: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _sentence(line: str) -> str:
-    return line[:1].upper() + line[1:] + "."
+    return line[:1].upper() + line[1:] + ("" if line.endswith("?") else ".")
 
 
 def _signed(gain: Figure, digits: int) -> str:

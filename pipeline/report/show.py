@@ -7,7 +7,7 @@ from pipeline.acceptance.decoding_speed import DecodingSpeed
 from pipeline.acceptance.schema import Figure
 from pipeline.judgement.headline import compared, interval, outcome, power_summary, side_names
 from pipeline.judgement.schema import PLAIN, REFUSE, BriefDecision
-from pipeline.judgement.speed import conditions, drafts, per_second, speedup_text, with_length
+from pipeline.judgement.speed import conditions, drafts, not_measurable, per_second, speedup_text, with_length
 from pipeline.report.console import NO_BREAK, Report
 from pipeline.report.plan import curve_text
 from pipeline.report.summary import DraftLine, Summary
@@ -91,7 +91,9 @@ def _print_drafts(out: Report, summary: Summary) -> None:
         for line in summary.drafts
     ]
     columns = [column.format(gamma=summary.gamma) for column in COLUMNS]
-    title = f"Temperature {summary.temperature:g}, {prompts} examination prompts"
+    title = (
+        f"Temperature {summary.temperature:g}, {prompts} examination prompts, {100 * summary.confidence:g}% intervals"
+    )
     out.table(columns, rows, left=("draft",), title=title)
     for line in summary.drafts:
         if line.broken:
@@ -159,6 +161,8 @@ def _print_speed(out: Report, decision: BriefDecision, speed: DecodingSpeed) -> 
     ]
     out.line()
     out.table(SPEED_COLUMNS, rows, left=("decoding",), title=f"Measured: {conditions(speed)}")
+    for line in not_measurable(speed, names):
+        out.text(line)
 
 
 def _print_verdicts(out: Report, lines: list[tuple[str, str]]) -> None:

@@ -52,6 +52,7 @@ class Summary:
     stages: list[StageLine]
     gamma: int
     temperature: float
+    confidence: float  # of the intervals
     drafts: list[DraftLine]
     perplexity: dict[str, float]
     decision: BriefDecision | None
@@ -101,6 +102,7 @@ def summarise(store: Store, record: RunRecord) -> Summary:
         stages=stages,
         gamma=gamma,
         temperature=float(record.config["sampling"]["temperature"]),
+        confidence=float(record.config["evaluate"]["confidence"]),
         drafts=drafts,
         perplexity=perplexity,
         decision=recorded_decision(record),

@@ -52,7 +52,7 @@ def test_same_draft_is_no_regression(smoke: Smoke, baseline: tuple[Path, Ended],
     assert "no regression: acceptance rate 0." in ended.out
     assert f"+0.00 points [+0.00, +0.00] over {prompts} prompts, margin 1" in ended.out
     power, line = ended.out.splitlines()
-    assert "power not known: too few prompts for an interval, or both drafts accept the same on every prompt" == power
+    assert "power not known: too few prompts, or both drafts accept the same on every prompt" == power
     assert f"    {line}\n" in (tmp_path / "summary.md").read_text()
 
 

@@ -309,3 +309,11 @@ def test_prompt_lookup_has_no_rate_without_loops() -> None:
             [replace(counted("a", 90.0), loop_tokens=50, loop_accepted=40.0)] * 2, 0.95
         ).acceptance_rate_without_loops
     )
+
+
+def test_conditional_acceptance_ends_where_no_token_was_accepted() -> None:
+    """What happens after that nobody has seen; 0 would look like a rejection."""
+    accepted = [replace(counted("p", 50.0), per_position=[25.0, 5.0, 0.0, 0.0, 0.0])]
+    found = figures(accepted, 0.95)
+    assert [0.5, 0.2, 0.0] == found.conditional_acceptance
+    assert [0.5, 0.1, 0.0, 0.0, 0.0] == found.per_position_acceptance

@@ -78,6 +78,24 @@ def test_every_renderer_shows_the_warning_and_the_figures(capsys: pytest.Capture
         assert "not measurable: turns differ" in text
 
 
+def test_why_a_speedup_is_not_measurable_is_said_once_and_outside_the_table(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It is a sentence, which no column of figures has room for; drafts with one reason share it."""
+    decision = replace(make_decision(), speed=make_speed(None))
+    speed = decision.speed
+    assert speed is not None
+    reason = "it was 0.64 in one turn and 2.81 in another; is something else running?"
+    drafts = {side: replace(getattr(speed, side), not_measurable=reason) for side in ("baseline", "candidate")}
+    decision = replace(decision, speed=replace(speed, **drafts))
+    print_summary(make_summary(decision=decision))
+    out = capsys.readouterr().out
+    line = f"speedup of base draft and candidate not measurable: {reason}"
+    assert out.endswith(f"┘\n{line}\n")
+    assert 1 == headline(decision).count(line)
+    assert f"{line.capitalize()}</p>" in review_page(decision, make_example_set("one"))
+
+
 def test_the_page_of_a_warned_draft_is_not_green() -> None:
     """The colour at the verdict is that of something open."""
     assert '<section class="verdict warned"' in review_page(slow(), make_example_set("one"))
@@ -87,9 +105,10 @@ def test_the_last_lines_of_a_run_are_the_tokens_per_second(capsys: pytest.Captur
     """Plain decoding, the draft that was compared with, and the candidate."""
     print_summary(make_summary(decision=slow(), mlflow="http://m"))
     out = capsys.readouterr().out
-    shown = [out.index(text) for text in ("http://m", "│ plain decoding", "│ base draft", "│ candidate")]
+    order = ("http://m", "│ plain decoding", "│ base draft", "│ candidate", "speedup of base draft not measurable")
+    shown = [out.index(text) for text in order]
     assert sorted(shown) == shown
-    assert "x0.87 [0.85, 0.90]" in out.splitlines()[-2]
+    assert "x0.87 [0.85, 0.90]" in out.splitlines()[-3]
 
 
 def test_metrics_have_the_speedup() -> None:

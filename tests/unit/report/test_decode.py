@@ -105,3 +105,12 @@ def test_drafts_are_told_apart_by_the_end_of_their_names() -> None:
     assert {"/a/b/one": "one", "/a/b/two": "two"} == short_names(["/a/b/one", "/a/b/two"])
     assert {"/a/x/draft": "x/draft", "/a/y/draft": "y/draft"} == short_names(["/a/x/draft", "/a/y/draft"])
     assert {"/a/one": "one"} == short_names(["/a/one"])
+
+
+def test_a_position_that_was_never_drafted_has_no_share(capsys: pytest.CaptureFixture[str]) -> None:
+    """0.00 would say that all tokens there were rejected."""
+    completion = Completion(tokens=[1, 2, 3], length=3, drafted=[2, 0], accepted=[1, 0])
+    print_statistics(completion, {"accepted": 1, "corrected": 1, "without a draft": 1})
+    assert "acceptance by position in the draft: 1.00 0.00\n" in capsys.readouterr().out
+    print_statistics(Completion(tokens=[1], length=1, drafted=[0], accepted=[0]), {"without a draft": 1})
+    assert "acceptance by position" not in capsys.readouterr().out

@@ -125,7 +125,10 @@ def test_variants_have_a_row_each() -> None:
     int8 = Standing(name="int8", verdict="chosen", text="x", figures=figures, seconds=1.25)
     int4 = Standing(name="int4", verdict="not made", text="int4: 172 inputs", figures=None, seconds=None)
     found = page_of(make_decision(variants=[whole, int8, int4]))
-    assert "<td>int8</td><td>0.610 [0.600, 0.620]</td><td>2.40 [2.30, 2.50]</td><td>0.43</td><td>1.25</td>" in found
+    assert (
+        '<th scope="row">int8</th>'
+        "<td>0.610 [0.600, 0.620]</td><td>2.40 [2.30, 2.50]</td><td>0.43</td><td>1.25</td>" in found
+    )
     assert "not made: 172 inputs" in found
     untimed = page_of(make_decision(variants=[replace(one, seconds=None) for one in (whole, int8)]))
     assert "latency (s)" not in untimed
@@ -141,6 +144,33 @@ def test_examples_are_titled_and_their_template_is_grey(page: str) -> None:
 def test_no_caption_is_inside_a_table_that_scrolls(page: str) -> None:
     """On a phone it would be cut off at the right."""
     assert "<caption" not in page
+
+
+def test_every_row_and_column_of_a_table_has_a_header(page: str) -> None:
+    """A screen reader reads them beside each figure."""
+    rows = re.findall(r"<tr>(.*?)</tr>", page, re.DOTALL)
+    assert [] == [row for row in rows if not row.startswith(('<th scope="row">', '<th scope="col"'))]
+    assert "<th>" not in page
+
+
+def test_the_search_needs_a_script(page: str) -> None:
+    """Without one it would do nothing; the script shows it."""
+    assert '<p class="find" hidden>' in page
+    assert 'querySelector(".find").hidden = false' in page
+
+
+def test_a_position_that_no_draft_reaches_is_in_no_curve() -> None:
+    """An acceptance of 0 there would be made up."""
+    decision = make_decision()
+    ours = decision.drafts[CANDIDATE]
+    short = {**decision.drafts, CANDIDATE: replace(ours, conditional_acceptance=ours.conditional_acceptance[:2])}
+    shown = [len(re.findall(r"<use ", svg)) for svg in _svgs(page_of(replace(decision, drafts=short)))]
+    whole = [len(re.findall(r"<use ", svg)) for svg in _svgs(page_of(decision))]
+    assert len(ours.conditional_acceptance) - 2 == whole[1] - shown[1]
+
+
+def _svgs(page: str) -> list[str]:
+    return re.findall(r"<svg.*?</svg>", page, re.DOTALL)
 
 
 def test_power_is_folded(page: str) -> None:

@@ -51,6 +51,12 @@ def test_the_base_draft_is_for_a_new_target_only_where_there_was_another(capsys:
     assert "│ base draft " in alone
 
 
+def test_the_level_of_the_intervals_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    """`evaluate.confidence` need not be 95%."""
+    print_summary(make_summary(confidence=0.995, drafts=[DraftLine(name="base", megabytes=1.0, broken="x")]))
+    assert "Temperature 1, 0 examination prompts, 99.5% intervals\n" in capsys.readouterr().out
+
+
 def test_printed_commands_can_be_pasted(capsys: pytest.CaptureFixture[str]) -> None:
     """Names with spaces and other characters of the shell are quoted."""
     directories = {"target": "/my models/it's", "draft": "org/name@main", "completions": "/a/$b"}
