@@ -39,6 +39,7 @@ class Evidence:
 def make_case(examinations: Mapping[Side, Examination], baseline_name: str) -> Case:
     """All examined prompts of candidate, baseline and prompt-lookup."""
     profile = examinations[CANDIDATE].profile
+    reasons = {CANDIDATE: profile.broken, baseline_name: examinations[BASELINE].profile.broken}
     return Case(
         candidate=examinations[CANDIDATE].counts,
         baseline=examinations[BASELINE].counts,
@@ -46,6 +47,7 @@ def make_case(examinations: Mapping[Side, Examination], baseline_name: str) -> C
         prompt_lookup=examinations[LOOKUP].counts,
         draft_bytes=profile.draft.bytes,
         crosscheck_agrees=None if profile.crosscheck is None else profile.crosscheck.agrees,
+        broken={name: reason for name, reason in reasons.items() if reason is not None},
     )
 
 

@@ -5,8 +5,8 @@ A rule has three outcomes: pass, fail, and inconclusive where the data proves ne
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from pipeline.acceptance.intervals import Interval
 from pipeline.acceptance.profile import PromptCounts, acceptance_gain, omega_gain
@@ -17,7 +17,7 @@ from pipeline.errors import UnderstudyError
 from pipeline.judgement.age import examination_age
 from pipeline.judgement.power import power_of
 from pipeline.judgement.rule_result import FAIL, INCONCLUSIVE, PASS, RuleResult, RuleVerdict
-from pipeline.judgement.schema import Benefit, TargetSource
+from pipeline.judgement.schema import CANDIDATE, Benefit, TargetSource
 from pipeline.latency.load.serving import LatencyAtLoad
 
 
@@ -31,6 +31,7 @@ class Case:
     prompt_lookup: Sequence[PromptCounts] | None
     draft_bytes: float | None
     crosscheck_agrees: bool | None
+    broken: Mapping[str, str] = field(default_factory=dict)  # drafts that cannot be examined, by name: why
     domains: frozenset[str] = frozenset()  # that have a rule even if none of their prompts is left
     served: LatencyAtLoad | None = None  # predicted latency at the stated load; None where no load is stated
     benefit: Benefit | None = None  # of that load
@@ -40,7 +41,10 @@ class Case:
 
 
 def apply_rules(case: Case, policy: GateConfig, gamma: int, confidence: float) -> list[RuleResult]:
-    """Every rule of the policy, in the order people read them."""
+    """Every rule of the policy, in the order people read them. Where a draft cannot be examined that is the only result: the
+    rules would speak of prompts and cross-checks that are missing for this reason alone."""
+    if case.broken:
+        return [_examined(case.broken)]
     rules = [_enough_prompts(case, policy), _gain(case, policy, confidence)]
     rules += [_domain(case, domain, policy, confidence) for domain in sorted(_domains(case))]
     if policy.beats_prompt_lookup:
@@ -61,6 +65,11 @@ def apply_rules(case: Case, policy: GateConfig, gamma: int, confidence: float) -
     return rules
 
 
+def _examined(broken: Mapping[str, str]) -> RuleResult:
+    text = "; ".join(f"the {name} cannot be examined: {why}" for name, why in broken.items())
+    return RuleResult(name="examined", verdict=FAIL if CANDIDATE in broken else INCONCLUSIVE, text=text)
+
+
 def _domains(case: Case) -> set[str]:
     return {item.domain for item in case.candidate} | case.domains
 
@@ -70,11 +79,15 @@ def _enough_prompts(case: Case, policy: GateConfig) -> RuleResult:
     counts = {domain: found[domain] for domain in sorted(_domains(case))}
     domain, fewest = min(counts.items(), key=lambda item: item[1], default=("any domain", 0))
     text = (
-        f"{fewest} prompts that neither draft was trained on in '{domain}', the smallest domain; "
-        f"{policy.min_prompts_per_domain} are needed"
+        f"{_prompts(fewest)} that neither draft was trained on in '{domain}', the smallest domain; "
+        f"{policy.min_prompts_per_domain:,} are needed"
     )
     verdict = PASS if fewest >= policy.min_prompts_per_domain else INCONCLUSIVE
     return _measured("min_prompts_per_domain", verdict, text, float(fewest), float(policy.min_prompts_per_domain))
+
+
+def _prompts(count: int) -> str:
+    return f"{count:,} prompt{'' if count == 1 else 's'}"
 
 
 def _gain(case: Case, policy: GateConfig, confidence: float) -> RuleResult:
@@ -93,7 +106,8 @@ def _domain(case: Case, domain: str, policy: GateConfig, confidence: float) -> R
     candidate = [item for item in case.candidate if item.domain == domain]
     baseline = [item for item in case.baseline if item.domain == domain]
     if len(candidate) < policy.min_prompts_per_domain:
-        text = f"'{domain}' has only {len(candidate)} prompts that neither draft was trained on"
+        needed = f"{policy.min_prompts_per_domain:,} are needed"
+        text = f"'{domain}' has only {_prompts(len(candidate))} that neither draft was trained on; {needed}"
         return _without_figure(f"domain_margin:{domain}", text, -policy.domain_margin)
     return _proved(
         f"domain_margin:{domain}",

@@ -85,6 +85,8 @@ def _render(
         mark=mark(decision, promotion),
         names=names,
         gamma=decision.gamma,
+        prompts=max((found.prompts for found in decision.drafts.values()), default=0),
+        prompts_by_domain=_prompts_by_domain(decision),
         order=SIDES,
         timed=any(one.seconds is not None for one in decision.variants),
         speed=_speed(decision, names),
@@ -122,6 +124,15 @@ def _speed(decision: Decision, names: Mapping[Side, str]) -> dict[str, Any] | No
         "confidence": speed.confidence,
         "reasons": [_sentence(line) for line in not_measurable(speed, side_names(decision))],
     }
+
+
+def _prompts_by_domain(decision: Decision) -> dict[str, int]:
+    """Of any draft: a broken candidate has no figures, and an engine may have left prompts out for one draft."""
+    found: dict[str, int] = {}
+    for draft in decision.drafts.values():
+        for domain, figures in draft.domains.items():
+            found.setdefault(domain, figures.prompts)
+    return found
 
 
 def _quantiles(benefit: Benefit) -> list[str]:

@@ -55,6 +55,17 @@ def _verdict(case: Case, policy: GateConfig = POLICY) -> str:
     return judge(apply_rules(case, policy, 5, 0.95)).verdict
 
 
+@pytest.mark.parametrize(("name", "verdict"), [("candidate", FAIL), ("champion", INCONCLUSIVE)])
+def test_a_draft_that_cannot_be_examined_is_the_only_reason(name: str, verdict: str) -> None:
+    """Without its figures every other rule would give a reason of its own, and none the right one."""
+    case = _case(
+        **{"candidate" if name == "candidate" else "baseline": []}, crosscheck_agrees=None, broken={name: "NaN"}
+    )
+    found = judge(apply_rules(case, POLICY, 5, 0.95))
+    assert [f"examined ({verdict}): the {name} cannot be examined: NaN"] == found.reasons
+    assert REFUSE == found.verdict
+
+
 def test_a_better_draft_passes_every_rule() -> None:
     """All seven rules pass, in the order people read them, and there are no reasons."""
     rules = apply_rules(_case(), POLICY, 5, 0.95)

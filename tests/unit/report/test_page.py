@@ -13,6 +13,7 @@ from pipeline.judgement.decision_file import read_decision, write_decision
 from pipeline.judgement.schema import (
     ALREADY_CHAMPION,
     CANDIDATE,
+    REFUSE,
     ChampionVersion,
     Decision,
     Standing,
@@ -171,6 +172,16 @@ def test_a_position_that_no_draft_reaches_is_in_no_curve() -> None:
 
 def _svgs(page: str) -> list[str]:
     return re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+
+
+def test_a_candidate_without_figures_has_a_page() -> None:
+    """One that cannot be examined: the other drafts and the domains are shown, and the reason."""
+    decision = make_decision(reasons=["examined (fail): the candidate cannot be examined: NaN"], gains=None)
+    others = {side: found for side, found in decision.drafts.items() if side != CANDIDATE}
+    text = Outline(page_of(replace(decision, verdict=REFUSE, drafts=others))).text
+    for shown in ("✗ Refused", "cannot be examined: NaN", "no figures", "Base draft", "50 examination prompts", "code"):
+        assert shown in text
+    assert "Charts" not in text
 
 
 def test_power_is_folded(page: str) -> None:
