@@ -219,10 +219,12 @@ class _Run:
     async def _require_target(self, shard: OpenShard, url: str) -> None:
         """OtherWeights unless what the endpoint has made for the shard is of the target."""
 
-        async def require(endpoint: Endpoint) -> None:
-            await require_same(endpoint, self._served.target.asking, self._served.identity)
+        target = self._served.target
 
-        if await self._served.target.pool.check(url, require):
+        async def require(endpoint: Endpoint) -> None:
+            await require_same(endpoint, target.asking.waiting(target.pool.timing), self._served.identity)
+
+        if await target.pool.check(url, require):
             return
         if why := await self._suspicion(shard, url):
             raise OtherWeights(

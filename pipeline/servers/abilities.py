@@ -167,8 +167,8 @@ async def require_defaults(endpoint: Endpoint, asking: Asking, sampling: Samplin
         request = GenerateRequest(
             prompt=prompt, sampling=sampling, max_tokens=_TOKENS, seed=seed, stop_tokens=(), ignore_eos=True
         )
-        stated, _ = await retried(endpoint, partial(asking.generate, endpoint, request))
-        by_default, _ = await retried(endpoint, partial(asking.generate, endpoint, request, without=_DEFAULTS))
+        stated, _ = await retried(partial(asking.generate, endpoint, request))
+        by_default, _ = await retried(partial(asking.generate, endpoint, request, without=_DEFAULTS))
         different += stated.tokens_N.tolist() != by_default.tokens_N.tolist()
     if different > 1:
         raise UsageError(

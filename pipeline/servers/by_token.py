@@ -10,7 +10,7 @@ from pipeline.servers.answers import Generated, LikeliestTokens, Scored
 from pipeline.servers.api import GenerateRequest, ScoreRequest
 from pipeline.servers.endpoint import Endpoint
 from pipeline.servers.llama_cpp import Incomplete, LlamaCpp, Row
-from pipeline.servers.target import Asking
+from pipeline.servers.target import Asking, naming
 
 _EVERY_TOKEN = 2**31 - 1
 
@@ -48,7 +48,8 @@ class AskingByToken(Asking):
                         endpoint, ScoreRequest(ids=ids, start=len(ids) - 1, kept=max(1, request.kept))
                     )
                     rows[place], paid = _row(scored), paid + taken
-            return self.api.completion(request, found.tokens, rows, found.stopped, self.vocabulary), paid
+            with naming(endpoint):
+                return self.api.completion(request, found.tokens, rows, found.stopped, self.vocabulary), paid
 
     async def score(self, endpoint: Endpoint, request: ScoreRequest) -> tuple[Scored, int]:
         found, paid = list[Scored](), 0
@@ -67,11 +68,13 @@ class AskingByToken(Asking):
         path, body = self.api.list_instead(request, self.model)
         try:
             answer = await self._post(endpoint, path, body, most_bytes(request.tokens, request.kept))
-            return self.api.read_scored(request, answer, self.vocabulary), request.tokens
+            with naming(endpoint):
+                return self.api.read_scored(request, answer, self.vocabulary), request.tokens
         except Incomplete:
             most = most_bytes(request.tokens + self.vocabulary, request.kept)
             answer = await self._post(endpoint, path, body | {"n_probs": _EVERY_TOKEN}, most)
-            return self.api.read_scored(request, answer, self.vocabulary), 2 * request.tokens
+            with naming(endpoint):
+                return self.api.read_scored(request, answer, self.vocabulary), 2 * request.tokens
 
 
 def _tokens(parts: Collection[Generated]) -> list[int]:

@@ -60,20 +60,20 @@ async def identify(
                 raise UsageError(
                     f"generate.server.endpoints: {first.url} and {endpoint.url} differ: {differs}; leave one of them out"
                 )
-        asking = asking_of(settings.api, models[first].name, _ANY_TOKEN)
+        asking = asking_of(settings.api, models[first].name, _ANY_TOKEN).waiting(TIMING)
         declared = [one for one in known if (one.revision, one.dtype) == (revision, dtype)]
         identity, by, errors = None, first, list[str]()
         for endpoint, model in models.items():
             try:
                 if identity is None:
-                    found = await retried(endpoint, partial(_known, endpoint, asking, model, declared))
+                    found = await retried(partial(_known, endpoint, asking, model, declared))
                     if found is None:
-                        golden = await retried(endpoint, partial(first_answers, endpoint, asking))
+                        golden = await retried(partial(first_answers, endpoint, asking))
                         found = new_identity(model, golden, revision, dtype)
                         _warn_of_equal(found, known, progress)
                     identity, by = found, endpoint
                     continue
-                differs_by = await retried(endpoint, partial(mean_difference, endpoint, asking, identity.golden))
+                differs_by = await retried(partial(mean_difference, endpoint, asking, identity.golden))
             except TRANSIENT as error:
                 errors.append(str(error))
                 continue
@@ -89,7 +89,7 @@ async def identify(
 
 async def _models(endpoints: Sequence[Endpoint], name: str | None, progress: Progress) -> dict[Endpoint, ServedModel]:
     found = await asyncio.gather(
-        *(retried(endpoint, partial(read_model, endpoint, name)) for endpoint in endpoints), return_exceptions=True
+        *(retried(partial(read_model, endpoint, name)) for endpoint in endpoints), return_exceptions=True
     )
     models, errors = dict[Endpoint, ServedModel](), list[str]()
     for endpoint, model in zip(endpoints, found, strict=True):
@@ -157,11 +157,11 @@ async def connect(
     started with different flags.
     """
     asking = asking_of(settings.api, identity.model.name, vocabulary)
-    found: list[Abilities] = []
+    checking, found = asking.waiting(timing), list[Abilities]()
 
     async def readmit(endpoint: Endpoint) -> None:
-        await require_same(endpoint, asking, identity)
-        abilities = await find_abilities(endpoint, asking, settings.logprobs, identity.dtype)
+        await require_same(endpoint, checking, identity)
+        abilities = await find_abilities(endpoint, checking, settings.logprobs, identity.dtype)
         if found and abilities != found[0]:
             raise UsageError(
                 f"{endpoint.url}: its log-probabilities are {abilities.text}; those of the other endpoints are {found[0].text}; "

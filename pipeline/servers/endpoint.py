@@ -15,7 +15,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
+from aiohttp.http_exceptions import HttpProcessingError
 
+from pipeline.config.credentials import masked
 from pipeline.config.server import UNIX, EndpointConfig, ServerConfig
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.servers import answer_bytes
@@ -29,6 +31,7 @@ _LONGEST_PAUSE = 86_400.0
 _GET_SECONDS = 30.0  # for what needs no computation
 # Idle connections are closed before the server does it (uvicorn: after 5 s). Where this process is busy, the server is faster.
 _IDLE_SECONDS = 3.0
+_CARET = " ^\n"  # at the end of aiohttp's messages: it points to a place in the line above
 _REUSED = "reused"  # key of a request's trace: whether it went over a connection that had been used before
 
 
@@ -113,7 +116,7 @@ class Endpoint:
         except (aiohttp.ClientError, OSError, ValueError) as error:  # ValueError: headers that aiohttp cannot decode
             if isinstance(error, aiohttp.ClientConnectorError):
                 raise Unavailable(f"{self.url}: cannot connect: {_why(error.os_error)}") from None
-            raise AnswerLost(f"{self.url}: {self._brief(str(error)) or type(error).__name__}") from None
+            raise AnswerLost(f"{self.url}: {self._brief(_in_words(error)) or type(error).__name__}") from None
         if status == 200:
             return self._json(raw)
         if 300 <= status < 400:
@@ -197,8 +200,9 @@ class Endpoint:
         return repr(self._brief(raw[:_READ].decode("utf-8", errors="replace"))) if raw else "an empty answer"
 
     def _brief(self, text: str) -> str:
-        """The beginning of what a server said, in one line. A gateway may repeat the token that it was sent."""
-        text = " ".join((text.replace(self._token, "[token]") if self._token else text).split())
+        """The beginning of what a server said, in one line. A gateway may repeat the token that it was sent, and send elsewhere
+        with another one in the URL."""
+        text = masked(" ".join((text.replace(self._token, "[token]") if self._token else text).split()))
         return text if len(text) <= _QUOTED else text[:_QUOTED] + "..."
 
 
@@ -211,6 +215,15 @@ def _is_stale(error: aiohttp.ClientError) -> bool:
     if isinstance(error, aiohttp.ServerDisconnectedError):
         return isinstance(error.message, str)  # else it is the part of the headers that came
     return isinstance(error, OSError) and error.errno in (errno.ECONNRESET, errno.EPIPE)
+
+
+def _in_words(error: Exception) -> str:
+    """What is wrong with an answer. aiohttp writes of a malformed one as of a status 400, which no server has sent."""
+    if isinstance(error, aiohttp.ClientResponseError):
+        return f"not an HTTP answer: {error.message.rstrip(_CARET)}"
+    if isinstance(error.__cause__, HttpProcessingError):
+        return f"the answer broke off: {error.__cause__.message.rstrip(_CARET)}"
+    return str(error)
 
 
 def _why(error: OSError) -> str:

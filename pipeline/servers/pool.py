@@ -150,7 +150,7 @@ class Pool:
             began, deadline = now(), self._deadline()
             try:
                 async with asyncio.timeout(deadline and _CHECK_REQUESTS * deadline):
-                    await retried(state.endpoint, partial(work, state.endpoint), self.timing)
+                    await retried(partial(work, state.endpoint), self.timing)
             except (*TRANSIENT, TimeoutError) as error:
                 if not state.closed:
                     self._close(state, error if isinstance(error, UnderstudyError) else self._slow(state))
@@ -214,11 +214,7 @@ class Pool:
             except TimeoutError:
                 self._failed(state, slow := self._slow(state))
                 raise slow from None
-            except BadAnswer as error:
-                bad = BadAnswer(f"{state.endpoint.url}: {error}")
-                self._failed(state, bad)
-                raise bad from None
-            except Unavailable as error:
+            except TRANSIENT as error:
                 self._failed(state, error)
                 raise
             finally:

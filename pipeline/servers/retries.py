@@ -1,5 +1,6 @@
 """How long to wait before a server is asked again: backoff with jitter, or what the server asks for. Torch-free."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -7,7 +8,7 @@ from typing import TypeVar
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from pipeline.servers.answers import BadAnswer
-from pipeline.servers.endpoint import Endpoint, Overloaded, Unavailable
+from pipeline.servers.endpoint import Overloaded, Unavailable
 
 TRANSIENT = (Unavailable, BadAnswer)
 
@@ -42,8 +43,21 @@ class Timing:
 TIMING = Timing()
 
 
-async def retried(endpoint: Endpoint, work: Callable[[], Awaitable[T]], timing: Timing = TIMING) -> T:
-    """The result of `work`, a few requests to this endpoint, done again after a transient failure. Raises the last failure, at
+async def after_pauses(request: Callable[[], Awaitable[T]], timing: Timing = TIMING) -> T:
+    """The result of one request, sent again after each pause that the server asks for. The last Overloaded after
+    `check_attempts`, or at once if the pause is longer than `longest_reopen`."""
+    for in_a_row in range(timing.check_attempts - 1):
+        try:
+            return await request()
+        except Overloaded as error:
+            if (error.seconds or 0.0) > timing.longest_reopen:
+                raise
+            await asyncio.sleep(timing.pause_of(error, in_a_row))
+    return await request()
+
+
+async def retried(work: Callable[[], Awaitable[T]], timing: Timing = TIMING) -> T:
+    """The result of `work`, a few requests to one endpoint, done again after a transient failure. Raises the last failure, at
     once if the server asks for a pause that is longer than `longest_reopen`."""
     backoff = wait_random_exponential(multiplier=timing.retry, max=timing.longest_retry)
 
@@ -61,10 +75,7 @@ async def retried(endpoint: Endpoint, work: Callable[[], Awaitable[T]], timing: 
         reraise=True,
     ):
         with attempt:
-            try:
-                return await work()
-            except BadAnswer as error:
-                raise BadAnswer(f"{endpoint.url}: {error}") from None
+            return await work()
     raise AssertionError  # the last failure was raised
 
 

@@ -1,16 +1,18 @@
 """The served target: completions and log-probabilities of its tokens, from whichever endpoint is free. Torch-free."""
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 from pipeline.errors import UsageError
 from pipeline.escaping.terminal import printable
 from pipeline.servers.answer_bytes import most_bytes
-from pipeline.servers.answers import Generated, Scored
+from pipeline.servers.answers import BadAnswer, Generated, Scored
 from pipeline.servers.api import Api, GenerateRequest, ScoreRequest
 from pipeline.servers.endpoint import Endpoint, RequestRefused, Unavailable
 from pipeline.servers.pool import Pool
+from pipeline.servers.retries import Timing, after_pauses
 from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, Text
 
 _MOST_CHARACTERS = 1000  # of a name, path or version; paths on servers can be long
@@ -89,6 +91,16 @@ async def _at(endpoint: Endpoint, path: str) -> dict[str, Any]:
     return answer if isinstance(answer, dict) else {}
 
 
+@contextmanager
+def naming(endpoint: Endpoint) -> Iterator[None]:
+    """A BadAnswer inside says which endpoint gave it."""
+    try:
+        yield
+    except BadAnswer as error:
+        error.args = (f"{endpoint.url}: {error}",)
+        raise
+
+
 @dataclass(frozen=True)
 class Asking:
     """How one endpoint is asked: its engine's API, the model's name, and the number of tokens that a token id stays below."""
@@ -96,7 +108,12 @@ class Asking:
     api: Api
     model: str
     vocabulary: int
+    waits: Timing | None = None  # where the endpoint asks for a pause; None: Overloaded, for the pool
     scores_prompts: ClassVar[bool] = True  # in one request
+
+    def waiting(self, timing: Timing) -> Self:
+        """For a check of one endpoint, which takes many requests: it goes on after a pause that the endpoint asks for."""
+        return replace(self, waits=timing)
 
     async def generate(
         self, endpoint: Endpoint, request: GenerateRequest, without: Collection[str] = ()
@@ -106,18 +123,22 @@ class Asking:
         path, body = self.api.generate(request, self.model)
         body = {key: value for key, value in body.items() if key not in without}
         answer = await self._post(endpoint, path, body, most_bytes(request.tokens, request.kept))
-        found = self.api.read_generated(request, answer, self.vocabulary)
+        with naming(endpoint):
+            found = self.api.read_generated(request, answer, self.vocabulary)
         return found, len(request.prompt) + len(found.tokens_N)
 
     async def score(self, endpoint: Endpoint, request: ScoreRequest) -> tuple[Scored, int]:
         """The log-probabilities, and the tokens that they took. BadAnswer, or as `Endpoint.post`."""
         path, body = self.api.score(request, self.model)
         answer = await self._post(endpoint, path, body, most_bytes(request.tokens, request.kept))
-        return self.api.read_scored(request, answer, self.vocabulary), request.tokens
+        with naming(endpoint):
+            return self.api.read_scored(request, answer, self.vocabulary), request.tokens
 
     async def _post(self, endpoint: Endpoint, path: str, body: dict[str, Any], most: int) -> Any:
         try:
-            return await endpoint.post(path, body, most)
+            if self.waits is None:
+                return await endpoint.post(path, body, most)
+            return await after_pauses(lambda: endpoint.post(path, body, most), self.waits)
         except RequestRefused as error:
             if self.api.too_many_logprobs(str(error)):
                 wanted = body.get("logprobs") or body.get("prompt_logprobs")

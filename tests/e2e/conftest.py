@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.running.stage_list import stage_named
+from pipeline.config.loading import load_config
+from pipeline.running.jobs import expand
 from tests.integration.conftest import SMOKE, Place, copy_place, loop, place, smoke
 
 __all__ = ["loop", "place", "smoke"]
@@ -22,7 +23,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def beginning_of(job: str) -> str:
     """The line on stderr with which a job begins."""
-    return f"{job}: {stage_named(job.partition('/')[0]).summary}"
+    return f"{job}: {next(one.summary for one in expand(load_config(SMOKE), {}) if one.id == job)}"
 
 
 def start_until(place: Place, line: str, *arguments: object) -> tuple[subprocess.Popen[str], list[str]]:

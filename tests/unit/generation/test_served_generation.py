@@ -398,6 +398,27 @@ def test_a_pause_that_a_server_asks_for_is_obeyed(tmp_path: Path) -> None:
     assert times[refused + 1] - times[refused] >= 0.4
 
 
+def test_a_gateway_that_refuses_every_third_request_for_a_moment(tmp_path: Path) -> None:
+    """The checks of an endpoint take many requests; a pause in between does not begin them again."""
+    with running(StandIn(faults=lambda number: overloaded("0.01") if number % 3 == 2 else None)) as server:
+        config = config_of(server)
+        found = generate(config, some_prompts(10), tmp_path / "out", identity=identity_of(config))
+    assert 10 == len(found)
+
+
+def test_an_answer_to_another_prompt_is_told_with_its_server(
+    tmp_path: Path,
+) -> None:
+    """Also while the endpoints are admitted, before anything is generated."""
+    with running(StandIn()) as right:
+        identity = identity_of(config_of(right))
+    with running(StandIn(faults=lambda number: FAULTS["answer to another prompt"])) as server:
+        config = config_of(server, patience_seconds=0.2)
+        said = rf"\({server.url}: the answer is to another prompt\)"
+        with pytest.raises(EndpointsDown, match=said):
+            generate(config, some_prompts(2), tmp_path / "out", identity=identity)
+
+
 def test_a_slow_endpoint_loses_its_requests(tmp_path: Path) -> None:
     """What one endpoint does not answer in ten times the usual time is asked of another one."""
     timing = replace(QUICK, slow_at_least=0.2)

@@ -80,7 +80,7 @@ def test_a_request_that_fails_everywhere_says_so() -> None:
     """With the last endpoint, and how often it was tried."""
     timing = Timing(retry=0.001, longest_retry=0.002, attempts=3, failures=100)
     with pytest.raises(UnderstudyError, match="http://a: 0 tokens; the request failed 3 times; run again to continue"):
-        _run(_pool("a", timing=timing), lambda pool: pool.ask(10, _fails(BadAnswer("0 tokens"))))
+        _run(_pool("a", timing=timing), lambda pool: pool.ask(10, _fails(BadAnswer("http://a: 0 tokens"))))
 
 
 def test_three_failures_close_an_endpoint_until_it_is_readmitted() -> None:
@@ -272,7 +272,7 @@ def test_a_lost_answer_counts_as_paid() -> None:
 @pytest.mark.parametrize(("seconds", "waits"), [(0.01, True), (60.0, False)])
 def test_what_only_one_endpoint_can_answer_is_retried_there(seconds: float, waits: bool) -> None:
     """A short pause is obeyed; one that would take too long is the end."""
-    endpoint, left = _pool("a").endpoints[0], [Overloaded("busy", seconds), BadAnswer("0 tokens"), Unavailable("gone")]
+    left = [Overloaded("busy", seconds), BadAnswer("0 tokens"), Unavailable("gone")]
 
     async def work() -> str:
         if left:
@@ -280,10 +280,10 @@ def test_what_only_one_endpoint_can_answer_is_retried_there(seconds: float, wait
         return "done"
 
     if waits:
-        assert "done" == asyncio.run(retried(endpoint, work, QUICK))
+        assert "done" == asyncio.run(retried(work, QUICK))
     else:
         with pytest.raises(Overloaded):
-            asyncio.run(retried(endpoint, work, QUICK))
+            asyncio.run(retried(work, QUICK))
 
 
 def test_failures_with_successes_in_between_do_not_close() -> None:
