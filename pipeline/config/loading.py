@@ -16,7 +16,7 @@ from pipeline.config.credentials import masked, uris_with_credentials
 from pipeline.config.root import Config
 from pipeline.errors import UsageError
 from pipeline.escaping.secrets import know_secret
-from pipeline.store.json_text import read_text
+from pipeline.store.json_text import json_kind, read_text
 
 _MOST_BYTES = 1 << 20  # yaml reads about as many in a second
 _MOST_VALUES = 20_000  # of a YAML document with its aliases expanded
@@ -108,7 +108,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     raw = _read(path)
     if not isinstance(raw, dict):
         raise UsageError(
-            f"{path}: a config must be a mapping of sections, not {type(raw).__name__}; `understudy init` prints one"
+            f"{path}: a config must be a mapping of sections, not {json_kind(raw)}; `understudy init` prints one"
         )
     called = _programs(raw)
     for override in overrides:
@@ -126,7 +126,7 @@ def parse_config(raw: Any, where: str, overrides: Sequence[str] = ()) -> Config:
     """Validate an already parsed mapping; `where` names it in messages, or the override that a mistake is in."""
     if not isinstance(raw, dict):
         raise UsageError(
-            f"{where}: a config must be a mapping of sections, not {type(raw).__name__}; `understudy init` prints one"
+            f"{where}: a config must be a mapping of sections, not {json_kind(raw)}; `understudy init` prints one"
         )
     try:
         config = Config.model_validate(raw)

@@ -13,6 +13,7 @@ from typing import Any
 from pipeline.config.corpus import PromptSource
 from pipeline.corpus.chats import chat_form
 from pipeline.corpus.rows import prompt_columns
+from pipeline.corpus.sources import jq_command
 from pipeline.errors import UsageError
 from pipeline.escaping.terminal import printable
 
@@ -49,6 +50,7 @@ class Where:
     number: int  # of the first row
     remedy: str  # which keys or options name columns
     has_header: bool  # names are the first line of a file
+    is_json: bool  # a text of JSON, perhaps compressed
 
 
 def find_columns(rows: Sequence[Mapping[str, Any]], source: PromptSource, where: Where) -> Columns:
@@ -133,12 +135,20 @@ def _inner_rows(rows: Sequence[Mapping[str, Any]], where: Where) -> str:
     """What to do about rows that are inside of the columns of a row, as exports of APIs have them. A list of texts holds them
     only where there is one row."""
     forms = (Mapping, str) if len(rows) == 1 else (Mapping,)
+    if len(rows) == 1 and len(rows[0]) > 1 and all(isinstance(value, Mapping) for value in rows[0].values()):
+        return _taken_out("its values", ".[]", where)
     for name, value in rows[0].items():
         inner = isinstance(value, list) and value and isinstance(value[0], forms)
         if inner or (isinstance(value, Mapping) and any(key in _CHATS + _TEXTS for key in value)):
             step = f".{name}" if _WORD.fullmatch(name) else f".[{json.dumps(name)}]"
-            return f"take out the rows, for example with jq -c '{printable(step)[:60]}{'[]' if inner else ''}' {where.file}"
+            return _taken_out(f"`{printable(name)[:40]}`", f"{step}[]" if inner else step, where)
     return ""
+
+
+def _taken_out(what: str, step: str, where: Where) -> str:
+    if not where.is_json:
+        return f"write what is in {what} as the rows of another file"
+    return f"take out the rows, for example with {jq_command(where.file, printable(step)[:60])}"
 
 
 def _only(found: Sequence[str], names: Sequence[str], where: Where, inner: str = "") -> str:

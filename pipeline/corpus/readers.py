@@ -13,9 +13,10 @@ from typing import Any
 from pipeline.config.corpus import PromptSource, SourceFormat
 from pipeline.corpus import tables, text_files
 from pipeline.corpus.answers import ANSWER_COLUMNS
+from pipeline.corpus.chats import is_chat
 from pipeline.corpus.columns import SAMPLE, Columns, Where, find_columns, hint
 from pipeline.corpus.rows import BadRow, prompt_columns
-from pipeline.corpus.sources import TITLES, SourceFiles, compression, find_files
+from pipeline.corpus.sources import TITLES, SourceFiles, compression, find_files, jq_command
 from pipeline.errors import UsageError
 from pipeline.escaping.terminal import printable
 
@@ -47,7 +48,7 @@ class SourceReader:
         self._is_array = self._found.format == "json" and text_files.is_array(first)
         self.over_limit = 0  # rows that `limit` leaves out; known after `total`
         self._whole: str | None = None  # the column of rows that are no objects
-        self.columns = self._columns(source, _remedy(key, option))
+        self.columns = self._columns(source, _remedy(key, option), option)
         self.source = self.columns.source
         if source.use_answers and self.columns.foreign_answers:
             raise UsageError(
@@ -111,11 +112,13 @@ class SourceReader:
                 left = None if left is None else left - 1
                 yield Row(name, number, value)
 
-    def _columns(self, source: PromptSource, remedy: str) -> Columns:
+    def _columns(self, source: PromptSource, remedy: str, option: str | None) -> Columns:
         """By the first rows of the first file that has some. Rows may be texts or chats instead of objects, then all are."""
         samples = ((file, list(islice(self._read(file, None), SAMPLE))) for file in self._found.files)
         first, sample = next((found for found in samples if found[1]), (self._found.files[0], []))
         values = [value for _, value in sample if not isinstance(value, BadRow)]
+        if self._found.format == "jsonl" and sample:
+            _check_lines(first, sample, values, option)
         if values and all(isinstance(value, str) for value in values):
             self._whole = source.prompt_field
             return Columns(source, "" if self._found.format == "text" else "a text each", ())
@@ -124,7 +127,8 @@ class SourceReader:
             return Columns(source, "a chat each", ())
         numbers = (number for number, value in sample if isinstance(value, Mapping))
         number = 1 if self._has_header else next(numbers, 1)
-        where = Where(str(first), self.unit, number, remedy, self._has_header)
+        is_json = self._found.format in ("jsonl", "json")
+        where = Where(str(first), self.unit, number, remedy, self._has_header, is_json)
         return find_columns([value for value in values if isinstance(value, Mapping)], source, where)
 
     @property
@@ -163,6 +167,23 @@ class SourceReader:
         kind = str if column == self.source.prompt_field else list
         for number, value in rows:
             yield number, {column: value} if isinstance(value, kind) else value
+
+
+def _check_lines(file: Path, sample: list[tuple[int, Any]], values: list[Any], option: str | None) -> None:
+    """UsageError for a file of JSON lines whose first lines are not rows: an array on one line, or rows of several lines."""
+    number, first = sample[0]
+    if values and all(isinstance(value, list) and value and isinstance(value[0], Mapping) for value in values):
+        if not any(is_chat(value) for value in values):
+            raise UsageError(
+                f"{file}: line {number}: a list of objects that are no messages; for an array of rows "
+                f"{'give --prompt-format json' if option else 'set `format: json` of the source'}"
+            )
+    elif len(sample) > 1 and all(isinstance(value, BadRow) and value.kind == "broken JSON" for _, value in sample):
+        lines = jq_command(str(file), ".[]" if text_files.is_array(file) else ".")
+        raise UsageError(
+            f"{file}: line {number}: {first}; the first lines are no JSON each; where a row takes several lines, write it as "
+            f"one, for example with {lines}"
+        )
 
 
 def _remedy(key: str, option: str | None) -> str:

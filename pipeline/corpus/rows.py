@@ -13,7 +13,7 @@ from pipeline.corpus.chats import SENDERS, as_list, is_chat, is_share_gpt, messa
 from pipeline.corpus.same_text import normalised, text_id
 from pipeline.escaping.terminal import printable
 from pipeline.store.files import canonical_json
-from pipeline.store.json_text import parse_json
+from pipeline.store.json_text import json_kind, parse_json
 
 MAX_CHARACTERS = 1_000_000
 MOST_LEVELS = 64  # of lists and objects in each other; of a text of JSON within a row, counted anew
@@ -65,7 +65,7 @@ def parse_row(value: Any, source: PromptSource) -> ParsedPrompt:
     if isinstance(value, BadRow):
         raise value
     if not isinstance(value, Mapping):
-        raise BadRow("not an object", f"a row is a JSON object, not {type(value).__name__}")
+        raise BadRow("not an object", f"a row is a JSON object, not {json_kind(value)}")
     return replace(_parse_prompt(value, source), tools=_tools(value, source.tools_field))
 
 
@@ -130,7 +130,7 @@ def _text(value: Any, what: str) -> str:
     if value is None:
         raise BadRow("null prompt", f"'{what}' is null")
     if not isinstance(value, str):
-        raise BadRow("not text", f"'{what}' is {type(value).__name__}")
+        raise BadRow("not text", f"'{what}' is {json_kind(value)}")
     if len(value) > MAX_CHARACTERS:
         raise BadRow("too many characters", f"'{what}' has {len(value):,}, at most {MAX_CHARACTERS:,} are read")
     if not value.strip():
@@ -191,7 +191,7 @@ def _every_turn(
 
 def _message(entry: Any, what: str) -> Mapping[str, Any]:
     if not isinstance(entry, Mapping):
-        raise BadRow("bad messages", f"'{what}' is {type(entry).__name__}, not {{role, content}}")
+        raise BadRow("bad messages", f"'{what}' is {json_kind(entry)}, not {{role, content}}")
     if is_share_gpt(entry) and (entry := message_of_share_gpt(entry)) is None:
         raise BadRow("bad messages", f"`from` of '{what}' is none of {', '.join(SENDERS)}")
     role, content = entry.get("role"), _content(entry.get("content"), what)
@@ -199,7 +199,7 @@ def _message(entry: Any, what: str) -> Mapping[str, Any]:
         raise BadRow("bad messages", f"'{what}' has no role")
     calls = _calls(entry.get("tool_calls"), what)
     if not isinstance(content, str) and not (content is None and role == "assistant" and calls):
-        raise BadRow("bad messages", f"the content of '{what}' is {type(content).__name__}, not text")
+        raise BadRow("bad messages", f"the content of '{what}' is {json_kind(content)}, not text")
     if role == "user":
         _text(content, what)
     elif "\0" in (content or ""):
@@ -225,8 +225,8 @@ def _content(content: Any, what: str) -> Any:
             or part.get("type") not in _TEXT_PARTS
             or not isinstance(part.get("text"), str)
         ):
-            kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
-            raise BadRow("content is not text", f"'{what}' has a part of type {printable(str(kind)[:40])}")
+            kind = f"of type {part.get('type')}" if isinstance(part, Mapping) else f"that is {json_kind(part)}"
+            raise BadRow("content is not text", f"'{what}' has a part {printable(kind[:48])}")
     return "\n".join(part["text"] for part in content)
 
 
@@ -281,7 +281,7 @@ def _label(value: Any, what: str) -> str | None:
     if value is None or value == "" or value != value:  # data frames use NaN for missing values
         return None
     if not isinstance(value, str | int | float):
-        raise BadRow(f"bad {what}", f"it is {type(value).__name__}, not text")
+        raise BadRow(f"bad {what}", f"it is {json_kind(value)}, not text")
     text = str(value)
     if mistake := label_mistake(text):
         raise BadRow(f"bad {what}", mistake)

@@ -5,7 +5,10 @@ because one of them may be something else, such as a README.txt.
 """
 
 import glob
+import os
+import shlex
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,6 +95,12 @@ def compression(path: Path) -> str | None:
     return COMPRESSIONS.get(path.suffix.lower())
 
 
+def jq_command(file: str, step: str) -> str:
+    """The shell command that prints what `step` takes out of a file of JSON, a row a line."""
+    jq, packed = f"jq -c {shlex.quote(step)}", compression(Path(file))
+    return f"{packed} -dc {shlex.quote(file)} | {jq}" if packed else f"{jq} {shlex.quote(file)}"
+
+
 def _format(path: Path, name: str) -> SourceFormat:
     found = _format_of(path)
     if found is None:
@@ -128,8 +137,8 @@ def _directory(path: Path, wanted: SourceFormat, name: str) -> SourceFiles:
         if not saved:
             raise UsageError(f"{name}: not a directory written by save_to_disk")
         return SourceFiles(path, (path,), "dataset")
-    within = sorted(item for item in path.rglob("*") if item.is_file())
-    files = [item for item in within if not _hidden(item.relative_to(path)) and item.name not in _ABOUT]
+    within = (item for item in _within(path, name) if not _hidden(item.relative_to(path)) and item.name not in _ABOUT)
+    files = _present(within, name)
     known = [file for file in files if _format_of(file) is not None]
     if not known:
         raise UsageError(
@@ -153,17 +162,43 @@ def _instead(path: Path, files: list[Path], name: str) -> str:
     return f" (found: {found}); {_how_to_set(name)}, and name the files with a glob such as {pattern}"
 
 
+def _within(path: Path, name: str) -> Iterator[Path]:
+    """What lies in a directory and its folders, also in those behind links, each folder once."""
+
+    def unreadable(error: OSError) -> None:
+        raise UsageError(f"{name}: {printable(str(error.filename))}: {error.strerror}")
+
+    seen: set[str] = set()
+    for folder, folders, files in os.walk(path, onerror=unreadable, followlinks=True):
+        real = os.path.realpath(folder)
+        folders[:] = [] if real in seen else sorted(folders)
+        if real not in seen:
+            yield from (Path(folder) / file for file in files)
+        seen.add(real)
+
+
+def _present(found: Iterable[Path], name: str) -> list[Path]:
+    """The files of `found`, sorted. UsageError for a link to nowhere, whose prompts would be missing without a word."""
+    items = sorted(found)
+    if lost := next((item for item in items if item.is_symlink() and not item.exists()), None):
+        raise UsageError(
+            f"{name}: {printable(str(lost))} is a link to a file that is not there; mend or delete the link"
+        )
+    return [item for item in items if item.is_file()]
+
+
 def _hidden(path: Path) -> bool:
     return any(part.startswith(".") for part in path.parts)
 
 
 def _glob(path: Path, wanted: SourceFormat, name: str) -> SourceFiles:
-    files = sorted(found for found in map(Path, glob.glob(str(path), recursive=True)) if found.is_file())
+    root = next(
+        folder for folder in path.parents if folder.is_dir()
+    )  # its name may hold brackets, which match themselves
+    found = glob.iglob(str(path.relative_to(root)), root_dir=root, recursive=True)
+    files = _present((root / item for item in found), name)
     if not files:
         raise UsageError(f"{name}: no file matches")
-    root = path
-    while glob.has_magic(str(root)):
-        root = root.parent
     if wanted == "auto":
         for file in files:
             _format(file, f"{name}: {printable(file.name)}")

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.corpus.rows import MOST_LEVELS, BadRow
+from pipeline.corpus.signatures import LENGTH, check_start
 from pipeline.errors import UsageError
 from pipeline.escaping.terminal import printable
+from pipeline.store.json_text import regular_file
 
 _BATCH = 256
 _FEW = 64  # rows of all columns, some of which may be images
@@ -118,4 +120,8 @@ def _values(batch: Any) -> list[Any]:
 
 
 def _unreadable(path: Path, what: str, error: Exception) -> UsageError:
+    """Of a file or directory. Raises another UsageError where the first bytes say what the file is."""
+    if path.is_file():
+        with regular_file(path) as stream:
+            check_start(path, stream.read(LENGTH), what)
     return UsageError(f"{path}: not readable as {what}: {' '.join(str(error).split())[:200]}")

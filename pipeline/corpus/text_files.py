@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from pipeline.corpus.rows import MOST_LEVELS, BadRow
+from pipeline.corpus.signatures import LENGTH, check_start
 from pipeline.corpus.sources import compression
 from pipeline.errors import UsageError
 from pipeline.escaping.terminal import printable
@@ -39,8 +40,8 @@ def opened(path: Path) -> Iterator[io.BufferedReader]:
     """The bytes of a file, decompressed. UsageError for a file that is not readable, also within the body."""
     packed = compression(path)
     try:
-        with regular_file(path):  # no FIFO, which would block, and no device, which has no end
-            pass
+        with regular_file(path) as raw:  # no FIFO, which would block, and no device, which has no end
+            check_start(path, raw.read(LENGTH), packed)
         with _open(path, packed) as raw, io.BufferedReader(raw, _CHUNK) as stream:
             if stream.peek(2)[:2] in _BOMS:
                 raise UsageError(f"{path}: UTF-16 text; convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)")
@@ -255,9 +256,11 @@ def _table(path: Path, text: io.TextIOWrapper, delimiter: str | None) -> Rows:
 
 def _header(path: Path, cells: list[str]) -> list[str]:
     names = [cell.strip() for cell in cells]
-    twice = [name for name, times in Counter(names).items() if times > 1]
+    twice = [name for name, times in Counter(names).items() if name and times > 1]  # spreadsheets write empty names
     if twice:
-        raise UsageError(f"{path}: line 1, the header: the column '{printable(twice[0][:40])}' is there twice")
+        raise UsageError(
+            f"{path}: line 1, the header: the column '{printable(twice[0][:40])}' is there twice; rename one of them"
+        )
     return names
 
 

@@ -11,7 +11,7 @@ import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -53,6 +53,16 @@ def regular_file(path: Path) -> Iterator[IO[bytes]]:
             yield stream
     finally:
         os.close(descriptor)
+
+
+def json_kind(value: Any) -> str:
+    """What a value is in the words of JSON, for messages."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    kinds = ((int | float, "a number"), (str, "text"), (list, "a list"), (Mapping, "an object"), (bytes, "bytes"))
+    return next((name for kind, name in kinds if isinstance(value, kind)), f"of type {type(value).__name__}")
 
 
 def parse_json(text: str | bytes, *, foreign: bool = False, levels: int = MOST_LEVELS) -> Any:

@@ -171,7 +171,7 @@ def test_a_repeated_key_is_an_error(small: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("- a\n", "a config must be a mapping of sections, not list"),
+        ("- a\n", "a config must be a mapping of sections, not a list"),
         ("name: [\n", "not valid YAML"),
         ("name: x\n", "pair: required, and missing"),
     ],

@@ -146,6 +146,35 @@ def test_nothing_is_guessed_between_columns(tmp_path: Path, row: Any, complaint:
         _reader(tmp_path, row)
 
 
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("my log.jsonl", "jq -c .body '{file}'"),
+        ("my log.jsonl.gz", "gzip -dc '{file}' | jq -c .body"),
+        ("log.jsonl.zst", "zstd -dc {file} | jq -c .body"),
+        ("log.parquet", "write what is in `body` as the rows of another file"),
+    ],
+)
+def test_the_command_that_takes_rows_out_can_be_run(tmp_path: Path, name: str, command: str) -> None:
+    """Of a compressed file it unpacks, names with spaces are quoted, and none is given for a file that jq does not read."""
+    path, row = tmp_path / name, {"custom_id": "1", "body": {"messages": [_said("user", "q")]}}
+    if name.endswith(".parquet"):
+        pq.write_table(pa.Table.from_pylist([row]), path)
+    else:
+        codec = {".gz": "gzip", ".zst": "zstd"}.get(path.suffix)
+        with path.open("wb") if codec is None else pa.CompressedOutputStream(str(path), codec) as file:
+            file.write(json.dumps(row).encode())
+    with pytest.raises(UsageError) as caught:
+        SourceReader(0, PromptSource(path=str(path)), path)
+    assert str(caught.value).endswith(command.format(file=path))
+
+
+def test_rows_under_their_ids_are_all_taken_out(tmp_path: Path) -> None:
+    """Not those of the first id alone."""
+    with pytest.raises(UsageError, match=r"jq -c '\.\[\]'"):
+        _reader(tmp_path, {"id1": {"prompt": "a"}, "id2": {"prompt": "b"}})
+
+
 def test_a_column_that_is_named_is_read(tmp_path: Path) -> None:
     """And nothing is recognised beside it; where it is missing, the nearest is named."""
     named = _reader(tmp_path, ALPACA | {"title": "t"}, prompt_field="title")

@@ -164,22 +164,22 @@ def test_damaged_parquet_and_missing_columns_name_the_file(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        ([1], "not an object: a row is a JSON object, not list"),
+        ([1], "not an object: a row is a JSON object, not a list"),
         ({"text": "x"}, "missing column: none of prompt, messages, turns among the columns text"),
         ({"prompt": None}, "null prompt: 'prompt' is null"),
         ({"prompt": ""}, "empty prompt: 'prompt' is empty"),
         ({"prompt": " \n"}, "empty prompt: 'prompt' is empty"),
-        ({"prompt": 3}, "not text: 'prompt' is int"),
+        ({"prompt": 3}, "not text: 'prompt' is a number"),
         ({"prompt": "a\0b"}, "NUL character: 'prompt' at character 2"),
         ({"prompt": "a\ud800"}, "invalid unicode: 'prompt' has a lone surrogate at character 2"),
         ({"prompt": "x" * 1_000_001}, "too many characters: 'prompt' has 1,000,001, at most 1,000,000 are read"),
         ({"messages": "hi"}, "bad messages: 'messages' is not a list of messages"),
         ({"messages": []}, "bad messages: 'messages' is not a list of messages"),
-        ({"messages": ["hi"]}, "bad messages: 'messages[1]' is str, not {role, content}"),
+        ({"messages": ["hi"]}, "bad messages: 'messages[1]' is text, not {role, content}"),
         ({"messages": [{"content": "x"}]}, "bad messages: 'messages[1]' has no role"),
         (
             {"messages": [{"role": "user", "content": ["x"]}]},
-            "content is not text: 'messages[1]' has a part of type str",
+            "content is not text: 'messages[1]' has a part that is text",
         ),
         ({"messages": [{"role": "user", "content": ""}]}, "empty prompt: 'messages[1]' is empty"),
         (
@@ -200,8 +200,8 @@ def test_damaged_parquet_and_missing_columns_name_the_file(tmp_path: Path) -> No
         ),
         ({"turns": []}, "bad turns: 'turns' is not a list of texts"),
         ({"turns": [None, "x"]}, "null prompt: 'turns[1]' is null"),
-        ({"prompt": "x", "domain": ["a"]}, "bad domain: it is list, not text"),
-        ({"prompt": "x", "group": {"a": 1}}, "bad group: it is dict, not text"),
+        ({"prompt": "x", "domain": ["a"]}, "bad domain: it is a list, not text"),
+        ({"prompt": "x", "group": {"a": 1}}, "bad group: it is an object, not text"),
         ({"prompt": "x", "group": "g" * 201}, "bad group: 201 characters, at most 200, without NUL"),
     ],
 )

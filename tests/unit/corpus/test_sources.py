@@ -2,10 +2,12 @@
 
 import bz2
 import csv
+import errno
 import gzip
 import io
 import json
 import lzma
+import os
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +27,7 @@ from pipeline.store.artifacts import Store
 
 TEXTS = ["one", 'two, "quoted" ü🎭', "three"]
 ROWS = [{"prompt": text, "domain": "d"} for text in TEXTS]
+_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n"
 LINES = "".join(json.dumps(row) + "\n" for row in ROWS)
 
 
@@ -128,11 +131,30 @@ def test_text_that_is_not_utf8_costs_one_row(tmp_path: Path) -> None:
         ("p.json", b"[" * 100_000, "row 1: .*brackets too deep"),
         ("p.json", b'{\n "data": [\n]}', r"neither an array nor JSON lines; .* jq -c '\.NAME\[\]'"),
         ("p.csv", b'prompt\na\n"b\nc\n', "line 3: a quote that begins a cell here is never closed"),
-        ("p.csv", b"prompt,prompt\na,b\n", "line 1, the header: the column 'prompt' is there twice"),
-        ("p.csv", b"prompt" + b"," * 300_000 + b"\na\n", "line 1, the header: the column '' is there twice"),
+        (
+            "p.csv",
+            b"prompt,prompt\na,b\n",
+            "line 1, the header: the column 'prompt' is there twice; rename one of them",
+        ),
+        ("p.csv", b"prompt" + b",x" * 300_000 + b"\na\n", "line 1, the header: the column 'x' is there twice"),
         ("p.csv", "prompt\nä\n".encode("utf-16"), "UTF-16 text; convert it to UTF-8"),
         ("p.jsonl.gz", b"no gzip", "not readable as gzip"),
         ("p.jsonl.zst", b"no zstd", "not readable as zstd"),
+        ("p.jsonl", gzip.compress(b"{}"), r"gzip data, by its first bytes; give its name the extension \.gz"),
+        ("p.csv", bz2.compress(b"prompt"), r"bzip2 data, .* extension \.bz2"),
+        ("p.txt.gz", lzma.compress(b"a"), r"xz data, .* extension \.xz"),
+        ("p.json", _zstd(b"[]"), r"zstd data, .* extension \.zst"),
+        ("p.parquet", gzip.compress(b"PAR1"), r"gzip data, .* extension \.gz"),
+        ("p.jsonl", b"PAR1\x15", r"Parquet data, .* extension \.parquet"),
+        ("p.jsonl", b'PK\x03\x04\n{"prompt": "a"}\n', "a zip archive or a spreadsheet, by its first bytes; unpack it"),
+        ("p.txt", b"SQLite format 3\0", "an SQLite database, .* export the table"),
+        ("p.parquet", b"ARROW1\0\0", "an Arrow file, .* write the table as Parquet"),
+        ("p.parquet", _POINTER, "a Git LFS pointer in place of the file, .* git lfs pull"),
+        ("p.jsonl.gz", _POINTER, "a Git LFS pointer in place of the file, .* git lfs pull"),
+        ("p.jsonl", b"\n<!DOCTYPE html>\n<html>", "a web page in place of the file, .* download the file itself"),
+        ("p.jsonl", json.dumps(ROWS).encode(), "line 1: a list of objects that are no messages; .* set `format: json`"),
+        ("p.jsonl", json.dumps(ROWS, indent=1).encode(), r"line 1: broken JSON: .* with jq -c '\.\[\]' .*p\.jsonl"),
+        ("p.jsonl", json.dumps(ROWS[0], indent=1).encode(), r"line 1: broken JSON: .* with jq -c \. .*p\.jsonl"),
         ("p.xlsx", b"", r"unknown file extension; known are \.jsonl.*; save the sheet as CSV"),
         ("p.parquet.gz", b"", "unknown file extension.*; Parquet files are compressed within, so name it \\.parquet"),
         ("p.parquet.gzip", b"", "unknown file extension.*; Parquet files are compressed within, so name it \\.parquet"),
@@ -211,6 +233,56 @@ def test_a_directory_of_several_formats_is_not_guessed(tmp_path: Path) -> None:
         _reader(shards / "none-*")
     with pytest.raises(UsageError, match=r"no such file or directory; did you mean .*notes\.txt\?"):
         _reader(shards / "note.txt")
+
+
+def test_links_are_followed_or_named(tmp_path: Path) -> None:
+    """A linked folder is read, once where it is linked twice or lies within itself; a link to nowhere stops, since its prompts
+    would be missing without a word."""
+    real, source = tmp_path / "real", tmp_path / "source"
+    real.mkdir()
+    source.mkdir()
+    (real / "p.jsonl").write_text(LINES)
+    (real / "again").symlink_to(real)
+    for name in ("a", "b"):
+        (source / name).symlink_to(real)
+    assert ROWS == _read(source)
+
+    (source / "lost.jsonl").symlink_to(tmp_path / "nowhere.jsonl")
+    for path in (source, source / "*.jsonl"):
+        with pytest.raises(
+            UsageError, match=r"lost\.jsonl is a link to a file that is not there; mend or delete the link"
+        ):
+            _read(path)
+
+
+def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not left out without a word."""
+    (tmp_path / "p.jsonl").write_text(LINES)
+    (tmp_path / "closed").mkdir()
+    scan = os.scandir
+
+    def refuse(path: Any) -> Any:
+        if str(path).endswith("closed"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(UsageError, match=r"closed: Permission denied"):
+        _read(tmp_path)
+
+
+def test_brackets_of_a_folder_that_is_there_match_themselves(tmp_path: Path) -> None:
+    """A glob below such a folder finds its files."""
+    folder = tmp_path / "my data [v1]"
+    folder.mkdir()
+    (folder / "shard 0.jsonl").write_text(LINES)
+    assert ROWS == _read(folder / "*.jsonl") == _read(folder / "**" / "shard ?.json[l]")
+
+
+def test_columns_without_a_name_may_be_several(tmp_path: Path) -> None:
+    """Spreadsheets write them for empty columns."""
+    (tmp_path / "p.csv").write_text("prompt,,,\na,,,\nb,,,\n")
+    assert ["a", "b"] == [row["prompt"] for row in _read(tmp_path / "p.csv")]
 
 
 def test_a_directory_of_unknown_files_says_what_it_holds(tmp_path: Path) -> None:

@@ -398,7 +398,7 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         name="prompt table", file="prompts.parquet", valid=parquet_file(ROWS),
         read=_rows(SOURCE.model_copy(update={"path": "prompts.parquet"})),
-        covers=("pipeline/corpus/tables:count_parquet", "pipeline/corpus/tables:read_parquet"),
+        covers=tuple(f"pipeline/corpus/tables:{name}" for name in ("count_parquet", "read_parquet", "_unreadable")),
     ),
     Kind(
         name="journal", file="journal", valid=_journal(), read=lambda place: read_journal(place / "journal"),
