@@ -1,6 +1,8 @@
 """From per-prompt counts to figures with intervals, block by block. Memory does not grow with the number of prompts."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from math import isfinite
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,7 +115,7 @@ class AcceptanceTally:
         """Prompt-lookup may propose nothing: then the rate is 0 without an interval."""
         if self._ratios.denominator(_RATE, domain) == 0:
             return Interval(0.0, float("-inf"), float("inf"), self._ratios.prompts(_RATE, domain))
-        return self._ratios.interval(_RATE, confidence, domain)
+        return _share(self._ratios.interval(_RATE, confidence, domain))
 
     def _acceptance_length(self, gamma: int) -> float:
         """1 + accepted / rounds, as vLLM logs it. A completion of one token may have no round at all."""
@@ -134,8 +136,14 @@ class AcceptanceTally:
             PositionBin(
                 *bin_edges(number),
                 int(self._ratios.denominator(first + number)),
-                self._ratios.interval(first + number, confidence).figure,
+                _share(self._ratios.interval(first + number, confidence)).figure,
             )
             for number in range(BINS)
             if self._ratios.prompts(first + number)
         ]
+
+
+def _share(found: Interval) -> Interval:
+    """The interval of a rate without what no rate can be; over few prompts it may reach past 0 or 1."""
+    low, high = (max(found.low, 0.0), min(found.high, 1.0)) if isfinite(found.low) else (found.low, found.high)
+    return replace(found, low=low, high=high)

@@ -128,7 +128,7 @@ class Charts:
 
     def _svg(self, figure: Any, axes: Any, legend: bool = True) -> str:
         if legend:
-            axes.legend(frameon=False, labelcolor=_INK, fontsize="small")
+            axes.legend(frameon=False, labelcolor=_INK, fontsize="small", **_ABOVE)
         self._count += 1
         out = io.StringIO()
         with self._mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": f"chart {self._count}"}):
@@ -136,6 +136,8 @@ class Charts:
         return _inline(out.getvalue(), f"c{self._count}-")
 
 
+# The legend, where it hides no figure.
+_ABOVE: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": 3}
 _POINTS: dict[str, Any] = {"textcoords": "offset points", "color": _INK, "fontsize": "small"}
 
 

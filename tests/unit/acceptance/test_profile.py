@@ -317,3 +317,15 @@ def test_conditional_acceptance_ends_where_no_token_was_accepted() -> None:
     found = figures(accepted, 0.95)
     assert [0.5, 0.2, 0.0] == found.conditional_acceptance
     assert [0.5, 0.1, 0.0, 0.0, 0.0] == found.per_position_acceptance
+
+
+def test_bounds_of_a_rate_are_rates() -> None:
+    """Of few prompts that differ much, the interval of a ratio reaches below 0 or above 1."""
+    rare = [counted(f"p{number}", 60.0 if number == 0 else 0.0) for number in range(6)]
+    often = [counted(f"p{number}", 40.0 if number == 0 else 100.0) for number in range(6)]
+    for counts in (rare, often):
+        for found in (figures(counts, 0.95).acceptance_rate, by_domain(counts, 5, 0.95)["code"].acceptance_rate):
+            assert found.low is not None
+            assert found.high is not None
+            assert 0 <= found.low < found.value < found.high <= 1
+    assert figures(rare[:1], 0.95).acceptance_rate.low is None

@@ -127,7 +127,7 @@ def test_variants_have_a_row_each() -> None:
     int4 = Standing(name="int4", verdict="not made", text="int4: 172 inputs", figures=None, seconds=None)
     found = page_of(make_decision(variants=[whole, int8, int4]))
     assert (
-        '<th scope="row">int8</th>'
+        '<th scope="row"><div>int8</div></th>'
         "<td>0.610 [0.600, 0.620]</td><td>2.40 [2.30, 2.50]</td><td>0.43</td><td>1.25</td>" in found
     )
     assert "not made: 172 inputs" in found
@@ -182,6 +182,18 @@ def test_a_candidate_without_figures_has_a_page() -> None:
     for shown in ("✗ Refused", "cannot be examined: NaN", "no figures", "Base draft", "50 examination prompts", "code"):
         assert shown in text
     assert "Charts" not in text
+
+
+def test_a_legend_hides_no_figure(page: str) -> None:
+    """It stands above the axes: in them it would lie on curves and intervals."""
+    legends = [(svg, svg.partition('legend_1">')[2]) for svg in _svgs(page)]
+    assert 4 == sum(bool(legend) for _, legend in legends)
+    for svg, legend in legends:
+        corners = re.findall(
+            r"^[ML<a-z =\"]*[ML] [\d.]+ ([\d.]+)", svg.partition('patch_2">')[2].partition("</g>")[0], re.MULTILINE
+        )
+        texts = [float(baseline) for baseline in re.findall(r'<text[^>]* y="([\d.]+)"', legend)]
+        assert all(one < min(map(float, corners)) for one in texts)
 
 
 def test_power_is_folded(page: str) -> None:
