@@ -113,7 +113,13 @@ def _compare(inputs: _Inputs, margin: float) -> "Comparison":
     from pipeline.judgement.regression import compare, differing
 
     path = inputs.baseline
-    if not path.is_file():
+    if margin >= 1:
+        raise UsageError(
+            f"--margin {margin:g}: {100 * margin:g} points, with which every draft passes; 1 point is 0.01"
+        )
+    if path.is_dir():
+        raise UsageError(f"--baseline {path}: a directory, not a file")
+    if not path.exists():
         raise UsageError(
             f"--baseline {path}: no such file; write it from the draft to compare with: {_writing(inputs)}"
         )

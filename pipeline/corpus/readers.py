@@ -181,8 +181,8 @@ def _check_lines(file: Path, sample: list[tuple[int, Any]], values: list[Any], o
     elif len(sample) > 1 and all(isinstance(value, BadRow) and value.kind == "broken JSON" for _, value in sample):
         lines = jq_command(str(file), ".[]" if text_files.is_array(file) else ".")
         raise UsageError(
-            f"{file}: line {number}: {first}; the first lines are no JSON each; where a row takes several lines, write it as "
-            f"one, for example with {lines}"
+            f"{file}: line {number}: {first}; none of the first lines is JSON by itself; write each row on one "
+            f"line, for example with {lines}"
         )
 
 

@@ -95,12 +95,16 @@ def left_out_text(count: int) -> str:
     return f"; {count} prompts left out, because a draft was trained on them" if count else ""
 
 
+def _margin(found: Comparison) -> str:
+    return f"{found.margin * 100:g} point{'' if found.margin == 0.01 else 's'}"
+
+
 def _figures(found: Comparison) -> str:
     change = found.difference
     return (
         f"acceptance rate {found.draft:.4f}, baseline {found.baseline:.4f}: {change.value * 100:+.2f} points "
         f"[{change.low * 100:+.2f}, {change.high * 100:+.2f}] over {change.prompts} prompts, margin "
-        f"{found.margin * 100:g} points{left_out_text(found.left_out)}"
+        f"{_margin(found)}{left_out_text(found.left_out)}"
     )
 
 
@@ -211,7 +215,7 @@ def _markdown(result: CheckResult) -> Iterator[str]:
     for one in found.domains:
         yield _row(code(one.domain), one.draft, one.baseline, one.difference)
     yield ""
-    text = f"The draft passes if the lower bound for all prompts is above -{found.margin * 100:g} points."
+    text = f"The draft passes if the lower bound for all prompts is above -{_margin(found)}."
     yield f"{text} The rows of domains are for information." if found.domains else text
     if result.power:
         yield ""

@@ -19,6 +19,9 @@ _STYLES = (
     (box.HEAVY_HEAD, 1, 1, 1),
     (box.HEAVY_HEAD, 1, 2, 1),
     (None, 2, 2, 1),
+    (None, 1, 2, 2),
+    (None, 1, 2, 3),
+    (None, 1, 9, 5),
     (None, 1, 9, 9),
 )
 NO_BREAK = "\u00a0"  # printed as a space at which no line is broken

@@ -101,6 +101,22 @@ def test_damaged_draft_is_a_regression(smoke: Smoke, baseline: tuple[Path, Ended
     assert "refused" == json.loads((tmp_path / "r.json").read_text())["verdict"]
 
 
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--margin", "1"], "--margin 1: 100 points, with which every draft passes; 1 point is 0.01"),
+        (["--baseline", "."], "--baseline .: a directory, not a file"),
+    ],
+)
+def test_options_with_which_nothing_is_compared(
+    smoke: Smoke, baseline: tuple[Path, Ended], options: list[str], complaint: str
+) -> None:
+    """Exit 2, before a model is loaded."""
+    ended = _check(smoke.place, smoke.place.artifact("distill"), baseline[0], *options)
+
+    assert (2, complaint) == (ended.code, ended.complaint)
+
+
 def test_baseline_of_other_conditions_is_refused(smoke: Smoke, baseline: tuple[Path, Ended], tmp_path: Path) -> None:
     """Figures of other settings are not compared: exit 2, and the settings that differ are named."""
     content = json.loads(baseline[0].read_text())

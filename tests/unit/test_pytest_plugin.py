@@ -16,7 +16,7 @@ import understudy_pytest
 pytest_plugins = ("pytester",)
 
 ROOT = Path(__file__).parents[2]
-LINE = "regression: acceptance rate 0.5012, baseline 0.7123: -21.11 points [-22.00, -20.00] over 500 prompts, margin 1 points"
+LINE = "regression: acceptance rate 0.5012, baseline 0.7123: -21.11 points [-22.00, -20.00] over 500 prompts, margin 1 point"
 _FAKE = """#!{python}
 import json, pathlib, sys
 place = pathlib.Path(__file__).parent

@@ -45,7 +45,7 @@ COMPARISON = Comparison(
     baseline_hardware="cpu x86_64",
 )
 LINE = (
-    "regression: acceptance rate 0.7012, baseline 0.7112: -1.00 points [-1.20, -0.80] over 300 prompts, margin 1 points; "
+    "regression: acceptance rate 0.7012, baseline 0.7112: -1.00 points [-1.20, -0.80] over 300 prompts, margin 1 point; "
     "2 prompts left out, because a draft was trained on them"
 )
 REGRESSION = compared(COMPARISON, "draft", "baseline.json", 1.5)

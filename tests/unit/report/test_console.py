@@ -43,6 +43,16 @@ def test_the_frame_goes_first_and_a_list_comes_last() -> None:
     assert "acceptance rate       0.677 [0.666, 0.688]" in kinds[30]
 
 
+def test_a_long_text_takes_the_room_that_there_is() -> None:
+    """It is broken into as few lines as fit beside the other columns."""
+    verdict = "promoted as version 1, but not faster than plain decoding on this machine (x0.95 [0.84, 1.00])"
+    stream = io.StringIO()
+    row = ["20261125-133622-lt-e1d1", verdict, "+3.96 [+3.68, +4.23]", "2026-11-25 13:36"]
+    Report(Console(file=stream, width=120)).table(("run", "verdict", "gain", "started"), [row], left=("run", "verdict"))
+
+    assert 3 == len(stream.getvalue().splitlines())
+
+
 def test_sentences_are_broken_between_words_and_indented() -> None:
     """A space that must not be broken is printed as a space."""
     assert ["done: pair", "  1 s, corpus", "  2 s"] == _printed(
