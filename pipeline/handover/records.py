@@ -12,7 +12,7 @@ from pipeline.registry.history import APPROVE, ROLLBACK, Change
 from pipeline.registry.tracking import PAGE, Tracker
 from pipeline.report.run_page import run_page
 from pipeline.store.artifacts import Store
-from pipeline.store.runs import RunRecord, load_run, run_directory, run_lock
+from pipeline.store.runs import RunRecord, readable_run, run_directory, run_lock
 
 _DERIVED = ("result", "approve_with", "approved_by", "approved_at", "rolled_back_by", "export")
 
@@ -20,16 +20,16 @@ _DERIVED = ("result", "approve_with", "approved_by", "approved_at", "rolled_back
 def update_records(entry: Entry, export: Path | None, store: Store, tracker: Tracker) -> None:
     """Bring the records of the runs that registered a version up to date, and what MLflow shows of them.
 
-    Runs that this store does not have, and runs that a process is working on, are left out: the latter are met again the next
-    time. `export`: where the champion was exported to.
+    Runs that this store does not have or cannot read, and runs that a process is working on, are left out: the latter are met
+    again the next time. `export`: where the champion was exported to.
     """
     for version in entry.versions:
         run = entry.version(version).run
-        if not run or load_run(store, run) is None:
+        if not run or readable_run(store, run) is None:
             continue
         with store.try_lock(run_lock(run)) as free:
             if free:
-                _update(entry, version, load_run(store, run), export, store, tracker)
+                _update(entry, version, readable_run(store, run), export, store, tracker)
 
 
 def _update(

@@ -23,7 +23,7 @@ from pipeline.registry.registry import Registry, registry_for
 from pipeline.running.tasks import UNQUANTIZED
 from pipeline.store.artifacts import Artifact, Store
 from pipeline.store.files import read_user_json
-from pipeline.store.runs import RunRecord, find_built, is_built, list_runs, load_run, require_run
+from pipeline.store.runs import RunRecord, find_built, is_built, list_runs, readable_run, require_run
 
 _REGISTERED = re.compile(rf"(?P<name>[^/@]+)@(?P<which>{CHAMPION}|{PREVIOUS}|{CHALLENGER}|\d+)")
 _FORMS = "a run, NAME@champion, NAME@VERSION, a model directory, org/name@revision or a baseline file"
@@ -128,7 +128,7 @@ def _registered(text: str, name: str, which: str, store: Store) -> Operand:
     """A registered draft, with the completions and the examination of the run that trained it, where this store has them."""
     registry, draft = registered_draft(name, which, store)
     files = str(registry.fetch(draft, store.root / "champions" / draft.digest))
-    record = load_run(store, draft.run) if draft.run else None
+    record = readable_run(store, draft.run) if draft.run else None
     if record is not None and all(is_built(store, record, job) for job in ("generate", "evaluate/candidate")):
         of_run = _of_run(store, record)
         known = of_run.examined if of_run.examined is not None and of_run.examined.digest == draft.digest else None

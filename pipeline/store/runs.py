@@ -142,6 +142,12 @@ def load_run(store: Store, run_id: str) -> RunRecord | None:
     return _read_record(path) if path.exists() else None
 
 
+def readable_run(store: Store, run_id: str) -> RunRecord | None:
+    """As `load_run`, for who needs the record of another run and can do without: one that cannot be read is named on stderr."""
+    path = _record_file(store, run_id)
+    return _read_or_skip(path) if path.exists() else None
+
+
 def _record_file(store: Store, run_id: str) -> Path:
     return run_directory(store, run_id) / "run.json"
 
@@ -163,15 +169,18 @@ def list_runs(store: Store) -> list[str]:
 
 def read_runs(store: Store) -> list[RunRecord]:
     """As `list_runs`: their records."""
-    found = []
-    for path in store.runs.glob("*/run.json"):
-        try:
-            found.append(_read_record(path))
-        except UnderstudyError as error:
-            if (told := (str(path), str(error))) not in _told:  # a command reads the records more than once
-                _told.add(told)
-                Progress().warn(f"run {path.parent.name} is skipped: {error}")
+    found = [record for path in store.runs.glob("*/run.json") if (record := _read_or_skip(path)) is not None]
     return sorted(found, key=lambda record: (record.created, record.id))
+
+
+def _read_or_skip(path: Path) -> RunRecord | None:
+    try:
+        return _read_record(path)
+    except UnderstudyError as error:
+        if (told := (str(path), str(error))) not in _told:  # a command reads the records more than once
+            _told.add(told)
+            Progress().warn(f"run {path.parent.name} is skipped: {error}")
+        return None
 
 
 def unreadable_runs(store: Store) -> list[str]:
@@ -185,6 +194,8 @@ def require_run(store: Store, run_id: str | None, needs: Collection[str] = ()) -
     if run_id not in (None, "latest") and (named := load_run(store, str(run_id))) is not None:
         return named
     known = read_runs(store)
+    if not known and (damaged := unreadable_runs(store)):
+        raise UsageError(f"{store.root}: no run here can be read; see why above; it has {', '.join(damaged[:3])}")
     if not known:
         raise UsageError(
             f"{store.root}: no runs here yet; start one with `understudy run CONFIG` or name another --store"

@@ -125,6 +125,17 @@ def test_a_promotion_moves_the_link_and_tells(site: Site) -> None:
     assert str(site.out / "version-3") == last["champion"]["export"]
 
 
+def test_a_damaged_record_of_an_earlier_run_stops_nothing(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is a copy for people: the new champion is announced, and the record is named in a warning."""
+    record = site.store.runs / "run-a" / "run.json"
+    record.parent.mkdir(parents=True)
+    record.touch()
+    site.promote("d")
+    site.settle()
+    assert (4, "version-4") == (site.notices[-1]["change"], site.link)
+    assert f"run run-a is skipped: {record}: damaged" in capsys.readouterr().err
+
+
 def test_a_rollback_moves_the_link_and_tells(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The link points to the version that is champion again, and the notice says who did it and why."""
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "ann")
@@ -398,7 +409,7 @@ class Killer:
 STEPS: tuple[tuple[Any, str], ...] = (
     *((Port, name) for name in ("write", "create_prompt", "delete_prompt")),
     (notice, "_call"),
-    (records, "load_run"),
+    (records, "readable_run"),
     (rollback, "write_settled"),
     (settle, "write_settled"),
     (link.os, "replace"),

@@ -9,7 +9,7 @@ import pytest
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.store.artifacts import Store
 from pipeline.store.files import write_json
-from pipeline.store.runs import RunRecord, list_runs, require_run, unreadable_runs
+from pipeline.store.runs import RunRecord, list_runs, readable_run, require_run, unreadable_runs
 
 
 @pytest.fixture
@@ -39,6 +39,20 @@ def test_runs_that_cannot_be_read_are_skipped(store: Store, capsys: pytest.Captu
     ]
     assert [True] * 4 == [text in line for text, line in zip(said, lines, strict=True)], lines
     assert ["broken", "copied", "newer", "older"] == unreadable_runs(store)
+
+
+def test_a_run_that_another_one_can_do_without_is_skipped(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is named, as where all are read; one that is not there is not."""
+    good = readable_run(store, "good")
+    assert ("good", None, None) == (good and good.id, readable_run(store, "broken"), readable_run(store, "nobody"))
+    assert ["run broken is skipped"] == [line.split(": ")[1] for line in capsys.readouterr().err.splitlines()]
+
+
+def test_a_store_whose_runs_cannot_be_read_is_not_called_empty(store: Store) -> None:
+    """Else the user would look for another store."""
+    shutil.rmtree(store.runs / "good")
+    with pytest.raises(UsageError, match="no run here can be read; see why above; it has broken, copied, newer"):
+        require_run(store, None)
 
 
 def test_a_run_that_is_named_is_not_skipped(store: Store) -> None:
