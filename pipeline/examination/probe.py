@@ -246,7 +246,7 @@ def _finding(
         gamma=gamma,
         speedup=Figure(speedup, low, high, omega.prompts),
         break_even=None if name == LOOKUP else break_even_acceptance(times, gammas),
-        verdict=f"{name}: {_verdict(figures.prompts, pays, gamma, speedup, low)}",
+        verdict=f"{name}: {_verdict(figures.prompts, pays, gamma, Figure(speedup, low, high, omega.prompts))}",
         pays=pays,
         arithmetic=None if ratio is None else operations_factor(yields[gamma], gamma, ratio),
     )
@@ -258,17 +258,17 @@ def _pays(prompts: int, low: float | None, high: float | None) -> bool | None:
     return True if low > 1 else False if high < 1 else None
 
 
-def _verdict(prompts: int, pays: bool | None, gamma: int, speedup: float, low: float | None) -> str:
-    most = f"the predicted speedup is at most {speedup:.2f}"
-    if pays:
-        return f"may be faster than plain decoding: {most}, with {gamma} draft tokens per round"
-    if pays is False:
-        return f"is not faster than plain decoding: {most}, at its best draft length ({gamma})"
+def _verdict(prompts: int, pays: bool | None, gamma: int, speedup: Figure) -> str:
+    predicted = f"the predicted speedup, an upper bound, is {speedup.value:.2f}"
+    if pays is not None:
+        predicted += f" [{speedup.low:.2f}, {speedup.high:.2f}]"
+        if pays:
+            return f"may be faster than plain decoding: {predicted} with {gamma} draft token{'s' if gamma > 1 else ''} per round"
+        return f"is not faster than plain decoding: {predicted} at its best draft length ({gamma})"
     if prompts < _LEAST_PROMPTS:
         return f"{prompts} prompts are too few for a verdict; give at least {_LEAST_PROMPTS}"
-    if low is None:
+    if speedup.low is None:
         return (
             "no interval: a few prompts have most of the tokens; give more prompts with completions of similar length"
         )
-    about = f"the predicted speedup is about {speedup:.2f} and its interval includes 1"
-    return f"inconclusive: {about}; use more prompts or an idle machine"
+    return f"inconclusive: {predicted}, and its interval includes 1; use more prompts or an idle machine"

@@ -20,6 +20,7 @@ class Compared:
     """Figures of two drafts, `candidate` the other one, and the differences, other minus one."""
 
     gamma: int
+    confidence: float  # of the intervals
     left_out: int  # prompts that a draft was trained on
     drafts: dict[Side, ComparedFigures]
     gains: Gains
@@ -37,6 +38,7 @@ def compare_examined(one: Examined, other: Examined, *, gamma: int, domain: str 
     gamma, confidence = min(gamma, len(ours[0].calls)), one.conditions.settings.confidence
     return Compared(
         gamma=gamma,
+        confidence=confidence,
         left_out=left_out,
         drafts={
             CANDIDATE: compared_figures(ours, gamma, confidence),
@@ -61,6 +63,7 @@ def print_comparison(labels: Sequence[str], found: Compared) -> None:
         before = theirs.domains[domain].acceptance_rate
         rows.append(_row(f"acceptance rate, {domain}", before, entry.acceptance_rate, gains.domains[domain]))
     out.table(COLUMNS, rows, left=("figure",))
+    out.text(f"[{100 * found.confidence:g}% intervals]")
     if found.left_out:
         out.text(f"{found.left_out} prompts left out, because a draft was trained on them")
 

@@ -72,7 +72,7 @@ def _headline(found: Probe, conditions: Mapping[str, Any]) -> str:
     return (
         f"{found.examined:,}{of} prompts, {figures.tokens:,} target tokens at temperature "
         f"{sampling['temperature']:g}{filters}; draft sampling: {conditions['draft_sampling']}; convention for "
-        f"target calls: {conditions['convention']}"
+        f"target calls: {conditions['convention']}; {100 * conditions['confidence']:g}% intervals"
     )
 
 

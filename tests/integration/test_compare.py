@@ -46,6 +46,7 @@ def test_the_table_and_one_domain(smoke: Smoke) -> None:
     one = _figures(smoke.place, base, RUN, "--domain", "tests")["gain"]["prompts"]
     assert (0, "") == (ended.code, ended.err)
     assert "acceptance rate, modules" in ended.out
+    assert "[95% intervals]" in ended.out
     assert f"B: {RUN}" in ended.out
     assert 0 < one < whole
 

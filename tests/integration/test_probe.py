@@ -71,10 +71,12 @@ def test_verdicts_are_plain(smoke: Smoke) -> None:
 
     assert (0, "") == (ended.code, ended.err)
     assert (
-        f"{smoke.place.artifact('distill').name}: is not faster than plain decoding: the predicted speedup is at most"
+        f"{smoke.place.artifact('distill').name}: is not faster than plain decoding: the predicted speedup, an upper bound, is "
         in ended.out
     )
-    assert "draft sampling: probabilistic; convention for target calls: user" in ended.out
+    bounds = r"upper bound, is \d\.\d\d \[\d\.\d\d, \d\.\d\d\] at its best draft length"
+    assert re.search(bounds, ended.out)  # "at most" the estimate would be less than its upper bound
+    assert "draft sampling: probabilistic; convention for target calls: user; 95% intervals" in ended.out
     assert "as given, verification cost ignored" in ended.out
     assert "by domain: modules 0." in ended.out
     assert "by position in the output: 0-15: 0." in ended.out
