@@ -35,7 +35,7 @@ def check(
     ] = None,
     store: StorePath = DEFAULT_STORE,
     margin: Annotated[
-        float, typer.Option(min=0, max=1, help="The acceptance rate that the draft may lose; 0.01 is 1 point.")
+        float, typer.Option(min=0, max=1, help="The acceptance rate that the draft may lose, below 1; 0.01 is 1 point.")
     ] = 0.01,
     update_baseline: Annotated[
         bool, typer.Option("--update-baseline", help="Write the draft's figures to --baseline and compare nothing.")

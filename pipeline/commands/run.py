@@ -55,8 +55,9 @@ def run(
         raise UsageError(f"--from {from_} comes after --until {until}; swap them")
     resolved = load_config(config, set_ or ())
     tracking_location(resolved, Store(store))  # an address with credentials is refused before anything is done
+    go_on = even_if_refused or STAGE_NAMES.index(until) < STAGE_NAMES.index("gate")  # then the gate is not asked
     if dry_run:
-        _dry_run(resolved, Store(store), even_if_refused, verbose)
+        _dry_run(resolved, Store(store), from_, until, go_on, verbose)
         return
     from dataclasses import replace
 
@@ -73,7 +74,6 @@ def run(
 
     check_receiver(resolved.promote.notice)
     target, progress = Store(store), Progress()
-    go_on = even_if_refused or STAGE_NAMES.index(until) < STAGE_NAMES.index("gate")  # then the gate is not asked
     record = begin(resolved, target, run_id, progress, verify, go_on)
     progress.line(f"run {record.id} in {target.root}")
     runner = Runner(target, record, progress, stage_runs(), render_page, verify, force_promote, go_on)
@@ -87,7 +87,7 @@ def run(
         print_summary(replace(summarise(target, record), failure=""))
 
 
-def _dry_run(given: "Config", store: "Store", even_if_refused: bool, verbose: bool) -> None:
+def _dry_run(given: "Config", store: "Store", first: str, last: str, go_on: bool, verbose: bool) -> None:
     """Prints before it checks, so that a config with a mistake is printed too. A local pair decides some of the jobs."""
     from pipeline.errors import UnderstudyError
     from pipeline.planning.forecast import source_readers
@@ -110,6 +110,8 @@ def _dry_run(given: "Config", store: "Store", even_if_refused: bool, verbose: bo
     if mistake is not None:
         raise mistake
     print_jobs(
-        preview(resolved, store), [*(reader.line for reader in source_readers(resolved).values()), *notes], store.root
+        preview(resolved, store, first, last),
+        [*(reader.line for reader in source_readers(resolved).values()), *notes],
+        store.root,
     )
-    require_prompts(resolved, Progress(), even_if_refused)
+    require_prompts(resolved, Progress(), go_on)

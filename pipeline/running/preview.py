@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pipeline.config.root import Config
-from pipeline.errors import RegistryUnavailable
+from pipeline.errors import RegistryUnavailable, UsageError
 from pipeline.registry.mlflow_client import tracking_location
 from pipeline.registry.registry import registry_for
 from pipeline.running.after_stage import after_stage
@@ -12,7 +12,7 @@ from pipeline.running.begin import champion_input
 from pipeline.running.digests import digest_of
 from pipeline.running.inputs import known_inputs
 from pipeline.running.jobs import Job, expand
-from pipeline.running.stage_list import stage_named
+from pipeline.running.stage_list import STAGE_NAMES, stage_named
 from pipeline.store.artifacts import Artifact, Store
 from pipeline.store.runs import OutsideInput
 
@@ -27,21 +27,30 @@ class PlannedJob:
     action: str
 
 
-def preview(config: Config, store: Store) -> list[PlannedJob]:
-    """The jobs in the order in which a run does them. UsageError as `known_inputs`."""
+def preview(config: Config, store: Store, first: str = STAGE_NAMES[0], last: str = STAGE_NAMES[-1]) -> list[PlannedJob]:
+    """The jobs up to the stage `last`, in the order in which a run does them. UsageError as `known_inputs`, and where a job of a
+    stage before `first` is not in the store."""
     outside = known_inputs(config, store) | _champion(config, store)
     built: dict[str, Artifact] = {}
     jobs, planned = expand(config, outside), list[PlannedJob]()
-    while len(planned) < len(jobs):
+    start, end = STAGE_NAMES.index(first), STAGE_NAMES.index(last)
+    while len(planned) < len(jobs) and (position := STAGE_NAMES.index(jobs[len(planned)].stage)) <= end:
         job = jobs[len(planned)]
         stage, artifact = stage_named(job.stage), _find(job, outside, built, store)
         if artifact is not None:
             built[job.id] = artifact
             if stage.completes_config:
                 jobs = expand(after_stage(job.stage, config, artifact.path).config, outside)
+        elif position < start:
+            raise not_built(job, store)
         found = BUILD if artifact is None else REFUSED if artifact.refused else REUSE
         planned.append(PlannedJob(job, found if stage.cached else RUN))
     return planned
+
+
+def not_built(job: Job, store: Store) -> UsageError:
+    """Of a job before the first one that was asked for."""
+    return UsageError(f"{job.id} is not in {store.root} for this config; run it first (leave --from out)")
 
 
 def _champion(config: Config, store: Store) -> dict[str, OutsideInput]:

@@ -24,6 +24,7 @@ from pipeline.running.environment import environment
 from pipeline.running.inputs import PinnedInputs
 from pipeline.running.jobs import Job, expand
 from pipeline.running.peak_memory import peak_memory
+from pipeline.running.preview import not_built
 from pipeline.running.stage_list import STAGE_NAMES, stage_named
 from pipeline.running.tasks import task_json
 from pipeline.store.artifacts import Artifact, Store
@@ -118,9 +119,7 @@ class Runner:
         artifact, state = self.store.find(job.stage, key), "skipped"
         if artifact is None:
             if not build:
-                raise UsageError(
-                    f"{job.id} is not in {self.store.root} for this config; run it first (leave --from out)"
-                )
+                raise not_built(job, self.store)
             artifact, state = self._build_locked(job, key, digests)
         elif self.verify:
             artifact.check_hashes()

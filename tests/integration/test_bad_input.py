@@ -251,6 +251,7 @@ def test_a_run_to_which_the_gate_does_not_matter_goes_on(smoke: Smoke, place: Pl
     few = ("--set", "gate.min_prompts_per_domain=40")
     assert 0 == place.understudy("plan", config, *few, "--even-if-refused").code
     assert 0 == place.understudy("run", config, *few, "--even-if-refused", "--dry-run").code
+    assert 0 == place.understudy("run", config, *few, "--until", "generate", "--dry-run").code
     ended = place.understudy("run", config, *few, "--until", "corpus", MLFLOW_TRACKING_URI=NOBODY)
     stopped = place.understudy("run", config, *few, MLFLOW_TRACKING_URI=NOBODY)
 

@@ -261,6 +261,21 @@ def test_dry_run_prints_the_jobs(smoke: Smoke) -> None:
     assert "max_steps" not in other.out
 
 
+def test_dry_run_prints_the_stages_that_were_asked_for(loop: Place) -> None:
+    """Up to `--until`; with `--from`, the jobs before it must be in the store, as for the run itself."""
+    changed = ("--set", "distill.max_steps=7")
+    until = loop.understudy("run", SMOKE, "--dry-run", "--until", "generate", *changed)
+    missing = [
+        loop.understudy("run", SMOKE, "--from", "evaluate", *options, *changed) for options in (["--dry-run"], [])
+    ]
+
+    assert (0, "") == (until.code, until.err)
+    assert ["pair", "corpus", "generate", "generate/before"] == re.findall(r"^│ (\S+) +│", until.out, re.MULTILINE)
+    assert "0 of 4 artifacts are to be built" in until.out
+    assert [2, 2] == [ended.code for ended in missing]
+    assert all(ended.complaint.startswith("distill is not in ") for ended in missing)
+
+
 def test_dry_run_prints_config_and_plan_and_is_light(place: Place) -> None:
     """`--verbose` prints the resolved config and what each job reads; a dry run leaves nothing and loads nothing heavy."""
     ended, code, imported = place.spied("run", SMOKE, "--dry-run", "--verbose", "--set", "distill.max_steps=7")
