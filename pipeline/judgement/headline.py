@@ -30,6 +30,7 @@ NO_POWER = "power not known: too few prompts, or both drafts accept the same on 
 _UNDO = (
     "To make the previous champion champion again: `understudy champion rollback config.yaml`, with the run's config."
 )
+_MOST_REASONS = 5
 _PROMOTED = "promoted"  # the result of a promotion
 _BASELINES = {"base": "the base draft", "champion": "the champion"}
 
@@ -71,14 +72,23 @@ def compared(decision: BriefDecision) -> str:
 
 
 def headline(decision: Decision, promotion: Promotion = None) -> list[str]:
-    """What became of the candidate, with what it was compared, the figures and the reasons, one line each. `promotion`: as for
+    """What became of the candidate, with what it was compared, the reasons and the figures, one line each. `promotion`: as for
     `mark`."""
     return [
         _capital(outcome(decision, promotion)),
         _capital(compared(decision)),
+        *reasons(decision),
         *figures(decision),
-        *decision.reasons,
     ]
+
+
+def reasons(decision: BriefDecision) -> list[str]:
+    """Why the candidate is not promoted: the first rules that did not pass, and the number of the others. With many domains all
+    of them would hide what follows, and they stand in the table of rules."""
+    more = len(decision.reasons) - _MOST_REASONS
+    if more <= 1:
+        return decision.reasons
+    return [*decision.reasons[:_MOST_REASONS], f"{more} more rules did not pass"]
 
 
 def _capital(text: str) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 from pipeline.acceptance.decoding_speed import DecodingSpeed
 from pipeline.acceptance.schema import Figure
-from pipeline.judgement.headline import compared, interval, outcome, power_summary, side_names
+from pipeline.judgement.headline import compared, interval, outcome, power_summary, reasons, side_names
 from pipeline.judgement.schema import PLAIN, REFUSE, BriefDecision
 from pipeline.judgement.speed import conditions, drafts, not_measurable, per_second, speedup_text, with_length
 from pipeline.report.console import NO_BREAK, Report
@@ -133,7 +133,7 @@ def _print_verdict(out: Report, decision: BriefDecision, promotion: dict[str, An
     verdict = "REFUSED" if decision.verdict == REFUSE else outcome(decision)
     out.line(f"decision: {verdict}")
     out.text(f"  {compared(decision)}{dropped}", indent=4)
-    for reason in decision.reasons if decision.verdict == REFUSE else ():
+    for reason in reasons(decision) if decision.verdict == REFUSE else ():
         out.text(f"  {reason}", indent=4)
     if promotion:
         out.line(f"promotion: {promotion['result']}, {promotion['name']} version {promotion['version']}")

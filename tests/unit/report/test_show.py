@@ -4,6 +4,7 @@ import shlex
 
 import pytest
 
+from pipeline.judgement.headline import headline
 from pipeline.report.show import print_summary
 from pipeline.report.summary import DraftLine, StageLine
 from tests.decisions import make_decision, make_summary
@@ -38,6 +39,18 @@ def test_reasons_of_a_refusal_stand_with_the_verdict(capsys: pytest.CaptureFixtu
     print_summary(make_summary(decision=make_decision(-5.0)))
     lines = capsys.readouterr().out.splitlines()
     assert ("decision: REFUSED", "  min_gain (fail): ") == (lines[2], lines[4][:19])
+
+
+@pytest.mark.parametrize(("count", "last"), [(6, "domain_margin:5 (fail)"), (40, "35 more rules did not pass")])
+def test_many_reasons_are_counted(capsys: pytest.CaptureFixture[str], count: int, last: str) -> None:
+    """With 40 domains their rules would fill the screen before any figure; they are among the rules."""
+    reasons = [f"domain_margin:{number} (fail)" for number in range(count)]
+    decision = make_decision(-5.0, reasons=reasons)
+    print_summary(make_summary(decision=decision))
+    lines = capsys.readouterr().out.splitlines()
+    assert [*(f"  {reason}" for reason in reasons[:5]), f"  {last}", ""] == lines[4:11]
+    assert [*reasons[:5], last] == headline(decision)[2:8]
+    assert headline(decision)[8].startswith("acceptance rate")
 
 
 def test_the_base_draft_is_for_a_new_target_only_where_there_was_another(capsys: pytest.CaptureFixture[str]) -> None:
