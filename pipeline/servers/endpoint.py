@@ -114,6 +114,14 @@ class Endpoint:
                 "the authority that signed it"
             ) from None
         except (aiohttp.ClientError, OSError, ValueError) as error:  # ValueError: headers that aiohttp cannot decode
+            if isinstance(error, OSError) and error.errno in (
+                errno.EMFILE,
+                errno.ENFILE,
+            ):  # no other endpoint would help
+                raise UnderstudyError(
+                    f"{self.url}: cannot connect: {os.strerror(error.errno)}: each request at a time needs one; raise the limit "
+                    "(ulimit -n) or lower generate.server.concurrency, and run again"
+                ) from None
             if isinstance(error, aiohttp.ClientConnectorError):
                 raise Unavailable(f"{self.url}: cannot connect: {_why(error.os_error)}") from None
             raise AnswerLost(f"{self.url}: {self._brief(_in_words(error)) or type(error).__name__}") from None

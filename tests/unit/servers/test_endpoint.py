@@ -137,6 +137,25 @@ def test_nobody_there_is_unavailable(tmp_path: Path) -> None:
         assert "ssl" not in str(error.value)
 
 
+def test_a_limit_of_this_process_is_no_fault_of_the_server() -> None:
+    """Asked again, and elsewhere, it would fail the same way."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    async def ask() -> None:
+        endpoint = Endpoint(EndpointConfig(url="http://127.0.0.1:9"), ServerConfig())
+        await endpoint.open()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, limit[1]))  # no more than the standard streams
+        try:
+            await endpoint.get("/v1/models")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+            await endpoint.close()
+
+    with pytest.raises(UnderstudyError, match=r"Too many open files: .*\(ulimit -n\) or lower generate") as error:
+        asyncio.run(ask())
+    assert not isinstance(error.value, Unavailable)
+
+
 def test_what_needs_no_computation_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that accepts connections and answers nothing is found out long before `timeout_seconds`."""
     monkeypatch.setattr("pipeline.servers.endpoint._GET_SECONDS", 0.1)
