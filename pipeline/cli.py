@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import logging
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable
@@ -28,7 +29,7 @@ from pipeline.commands.runs import runs
 from pipeline.commands.show import show
 from pipeline.commands.stage import stage
 from pipeline.commands.store import gc, sync
-from pipeline.errors import EXIT_FAILURE, EXIT_INTERRUPTED, UnderstudyError
+from pipeline.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE, UnderstudyError
 from pipeline.native.threads import limit_spinning
 from pipeline.progress import Progress, say
 
@@ -88,6 +89,10 @@ def main() -> None:
 
 
 def _main() -> int:
+    try:
+        os.getcwd()  # without one, MKL ends the process with a line of its own when torch is first used
+    except FileNotFoundError:
+        return _fail(EXIT_USAGE, "the current directory was deleted; change to another one and run again")
     try:
         app()
     except SystemExit as end:

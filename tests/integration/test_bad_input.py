@@ -3,13 +3,14 @@
 import json
 import re
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.integration.conftest import NOBODY, RUN, SMOKE, Ended, Place, Smoke, rename_token
+from tests.integration.conftest import NOBODY, RUN, SMOKE, Ended, Place, Smoke, command_line, rename_token
 
 SMOKE_TEXT = SMOKE.read_text(encoding="utf-8")
 PROMPTS = [{"prompt": f"def function_{number}(argument_{number * 7919}):", "domain": "code"} for number in range(60)]
@@ -92,6 +93,23 @@ def test_bad_command_line_is_named(place: Place, arguments: tuple[object, ...], 
     assert (2, 1) == (ended.code, len(ended.err.splitlines())), ended.err
     assert complaint in ended.complaint
     assert not (place.store / "artifacts").exists()
+
+
+def test_a_current_directory_that_was_deleted_is_told(place: Place, tmp_path: Path) -> None:
+    """Each command would fail at another place, decode within a library that ends the process."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    ended = subprocess.run(
+        [*command_line(), "runs"],
+        cwd=gone,
+        env=place.environment(),
+        preexec_fn=gone.rmdir,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said = "understudy: the current directory was deleted; change to another one and run again\n"
+    assert (2, said) == (ended.returncode, ended.stderr)
 
 
 def test_store_that_is_a_file_is_named(place: Place) -> None:
