@@ -94,11 +94,12 @@ def _update_baseline(inputs: _Inputs, outputs: Sequence[str]) -> None:
     from pipeline.acceptance.baseline import baseline_json
     from pipeline.errors import UsageError
     from pipeline.report.check import left_out_text
-    from pipeline.store.files import write_json
+    from pipeline.store.files import check_user_file, write_json
 
     if outputs:
         raise UsageError(f"{', '.join(outputs)}: --update-baseline compares nothing; leave the option out")
     path = inputs.baseline
+    check_user_file(path, "--baseline")
     of_run = inputs.run is not None or inputs.completions is None
     before = None if of_run or not path.is_file() else _read(path)
     stored, settings = _open(inputs, before)

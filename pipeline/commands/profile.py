@@ -49,10 +49,10 @@ def profile(
     from pipeline.models.named_pair import find_model, load_named_pair
     from pipeline.progress import Progress
     from pipeline.report.profile import print_profile
-    from pipeline.store.files import write_user_text
+    from pipeline.store.files import check_user_file, write_user_text
 
-    if not out.parent.is_dir():
-        raise UsageError(f"--out {out}: {out.parent} is not a directory; create it, or name another")
+    check_user_file(out, "--out")
+    check_user_file(points_path(out), "--out")
     pair = load_named_pair(target, [draft], dtype, device, trust_remote_code)
     (model,) = pair.drafts.values()
     room = pair.context - max_gamma - 1

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pipeline.errors import UsageError
 from pipeline.report.check import CheckResult, check_json, check_junit, check_markdown
+from pipeline.store.files import check_user_file
 
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"  # GitHub Actions names a file here; what is appended to it is shown with the job
 
@@ -34,8 +35,7 @@ class CheckFiles:
             if other := taken.get(file.path.resolve()):
                 raise UsageError(f"{file.name} {file.path}: the same file as {other}; choose another name")
             taken[file.path.resolve()] = file.name
-            if problem := _problem(file.path):
-                raise UsageError(f"{file.name} {file.path}: {problem}")
+            check_user_file(file.path, file.name)
         for file in self.files:
             if not file.append and file.path.is_file():
                 file.path.unlink()
@@ -68,14 +68,3 @@ def check_files(junit: Path | None, summary: Path | None, json_file: Path | None
 
 def _json_text(result: CheckResult) -> str:
     return json.dumps(check_json(result), indent=1, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n"
-
-
-def _problem(path: Path) -> str | None:
-    """Why `path` cannot be written; None if it can."""
-    if path.is_dir():
-        return "is a directory; name a file"
-    if not path.parent.is_dir():
-        return f"{path.parent} is not a directory; make it first"
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        return "permission denied; choose a file that you may write"
-    return None

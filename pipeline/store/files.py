@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,19 @@ def read_user_json(path: Path, remedy: str) -> Any:
         raise UsageError(f"{path}: {error.strerror or error}") from None
     except ValueError as error:
         raise UsageError(f"{path}: not valid JSON ({error}); {remedy}") from None
+
+
+def check_user_file(path: Path, option: str) -> None:
+    """UsageError where `path`, which `option` names, cannot be written: said before the work whose result goes there."""
+    if path.is_dir():
+        problem = "is a directory; name a file"
+    elif not path.parent.is_dir():
+        problem = f"{path.parent} is not a directory; make it first"
+    elif not os.access(path if path.exists() else path.parent, os.W_OK):
+        problem = "cannot be written; choose a file that can"
+    else:
+        return
+    raise UsageError(f"{option} {path}: {problem}")
 
 
 def write_user_text(path: Path, text: str, option: str) -> None:

@@ -106,6 +106,11 @@ def test_damaged_draft_is_a_regression(smoke: Smoke, baseline: tuple[Path, Ended
     [
         (["--margin", "1"], "--margin 1: 100 points, with which every draft passes; 1 point is 0.01"),
         (["--baseline", "."], "--baseline .: a directory, not a file"),
+        (["--baseline", ".", "--update-baseline"], "--baseline .: is a directory; name a file"),
+        (
+            ["--baseline", "no/b.json", "--update-baseline"],
+            "--baseline no/b.json: no is not a directory; make it first",
+        ),
     ],
 )
 def test_options_with_which_nothing_is_compared(

@@ -58,7 +58,8 @@ def test_the_default_lengths_fit_the_pair(smoke: Smoke, tmp_path: Path) -> None:
             ("--context-lengths", "100000"),
             "--prompt-lengths, --max-gamma: 100003 tokens are needed, and the pair's context is",
         ),
-        (("--out", "nowhere/profile.json"), "--out nowhere/profile.json: nowhere is not a directory"),
+        (("--out", "nowhere/profile.json"), "--out nowhere/profile.json: nowhere is not a directory; make it first"),
+        (("--out", "."), "--out .: is a directory; name a file"),
     ],
 )
 def test_what_cannot_be_measured_is_one_line(arguments: tuple[str, ...], message: str, smoke: Smoke) -> None:
