@@ -53,7 +53,8 @@ def test_the_readme_shows_the_measured_speed() -> None:
 
 def _summary(figures: dict[str, Any]) -> Summary:
     """Of a run about which nothing else is known."""
-    about = {"run": "", "state": "", "temperature": 1, "stages": [], "directories": {}, "failure": ""}
+    conditions = {"temperature": 1, "confidence": 0.95}
+    about = {"run": "", "state": "", "stages": [], "directories": {}, "failure": "", **conditions}
     unknown = dict.fromkeys(("decision", "promotion", "mlflow", "learning_curve", "examination"))
     return TypeAdapter(Summary).validate_python({**about, **unknown, **figures})
 
