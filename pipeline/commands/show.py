@@ -26,11 +26,15 @@ def show(
     """
     import dataclasses
 
+    from pipeline.errors import UsageError
     from pipeline.report.show import print_summary
     from pipeline.report.summary import summarise
     from pipeline.store.artifacts import Store
     from pipeline.store.runs import require_run
 
+    forms = {"--json": as_json, "--markdown": markdown, "--html": html is not None}
+    if len(given := [option for option, wanted in forms.items() if wanted]) > 1:
+        raise UsageError(f"{' and '.join(given)}: each takes the place of the summary; give one of them")
     target = Store(store)
     if html is not None:
         from pipeline.report.run_page import run_page

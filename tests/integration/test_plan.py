@@ -63,6 +63,14 @@ def test_a_plan_says_what_each_source_is_read_as(smoke: Smoke, tmp_path: Path) -
     assert [expected] == json.loads(as_json.out)["sources"]
 
 
+def test_a_run_is_shown_in_one_form(place: Place) -> None:
+    """Two are not given one for the other."""
+    ended = place.understudy("show", "--markdown", "--json")
+
+    assert (2, "") == (ended.code, ended.out)
+    assert "--json and --markdown: each takes the place of the summary; give one of them" == ended.complaint
+
+
 def test_a_run_as_markdown(smoke: Smoke) -> None:
     """For the summary of a CI job: the verdict first, then drafts and rules, and what MLflow alone has is left out."""
     ended = smoke.place.understudy("show", "--markdown")
