@@ -17,6 +17,7 @@ from pipeline.corpus.row_buffer import RowBuffer
 from pipeline.corpus.splits import SPLITS, assign_splits
 from pipeline.errors import UsageError
 from pipeline.models.loading import load_tokenizer
+from pipeline.models.stored_pair import read_facts
 from pipeline.running.context import Outcome, StageContext
 from pipeline.running.settings import CorpusSettings
 
@@ -28,8 +29,10 @@ _WARN_SHARE = 0.1  # of the rows; a warning names a reason that leaves out more
 def run(context: StageContext[CorpusSettings]) -> Outcome:
     """Write `prompts.arrow` and `rejects.jsonl`. UsageError where the sources cannot make a corpus."""
     config = context.settings.corpus
-    tokenizer = load_tokenizer(context.inputs["tokenizer"] / "tokenizer", context.resources.trust_remote_code)
-    renderer = Renderer(tokenizer, config.chat_template, config.chat_template_arguments)
+    pair = context.inputs["tokenizer"]
+    tokenizer = load_tokenizer(pair / "tokenizer", context.resources.trust_remote_code)
+    vocabulary = read_facts(pair)["vocabulary"]
+    renderer = Renderer(tokenizer, config.chat_template, config.chat_template_arguments, vocabulary)
     paths = [context.inputs[f"prompts_{number}"] for number in range(len(config.sources))]
     scratch = (
         context.out / "scratch"

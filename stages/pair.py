@@ -12,7 +12,8 @@ from pipeline.models.draft_directory import trained_on_before
 from pipeline.models.files import tokenizer_digest
 from pipeline.models.generation_config import sampling_defaults
 from pipeline.models.loading import check_finite, choose_device, load_model, load_tokenizer
-from pipeline.models.pair_facts import check_sizes, check_width, model_facts, serving_memory
+from pipeline.models.pair_facts import check_sizes, check_widths, model_facts, serving_memory
+from pipeline.models.shape import find_width
 from pipeline.models.stored_pair import PAIR_FILE
 from pipeline.models.tokenizers import stop_token_ids
 from pipeline.quantization.block_sizes import impossible_variants
@@ -40,16 +41,21 @@ def run(context: StageContext[PairSettings]) -> Outcome:
         origins["draft"]
     )  # a damaged list, also of a model from a hub, is found before anything is paid for
     target, paths = load_tokenizer(origins["target"], trusted), dict(origins)
+    width = find_width(origins["target"], trusted)
     if settings.layers is not None:
         paths["draft"] = context.out / "draft"
         notes = draft_of_layers(origins["target"], settings.layers, target, settings.draft, paths["draft"], trusted)
     else:
-        paths["draft"], notes = fitting_draft(origins["draft"], target, settings.draft, context.out / "draft", trusted)
+        paths["draft"], notes = fitting_draft(
+            origins["draft"], target, width, settings.draft, context.out / "draft", trusted
+        )
     if "target_before" in paths:
-        check_earlier_target(target, load_tokenizer(paths["target_before"], trusted))
-    described = {role: _describe(context, role, path, origins[role], len(target)) for role, path in paths.items()}
+        check_earlier_target(target, load_tokenizer(paths["target_before"], trusted), width)
+    described = {role: _describe(context, role, path, origins[role], target) for role, path in paths.items()}
     check_sizes(described)
-    check_width(described, target)
+    lacking = check_widths(described, target)
+    for note in lacking:
+        context.progress.warn(f"pair: {note}")
     # Logits may be padded to different widths; what both can express is the vocabulary of the pair.
     vocabulary = min(entry["logits_width"] for entry in described.values())
     for role, path in paths.items():
@@ -68,7 +74,7 @@ def run(context: StageContext[PairSettings]) -> Outcome:
         "chat_template": bool(target.chat_template),
         "generation_config": sampling_defaults(paths["target"]),
         "impossible_variants": impossible_variants(paths["draft"], trusted),
-        "differences": notes,
+        "differences": [*notes, *lacking],
         "memory": serving_memory(described),
     }
     if settings.server:
@@ -77,12 +83,14 @@ def run(context: StageContext[PairSettings]) -> Outcome:
     provides = {role: entry["digest"] for role, entry in described.items()}
     provides["shared"] = content_key([facts["vocabulary"], facts["stop_tokens"], facts["context"]])
     provides["tokenizer"] = tokenizer_digest(context.out / "tokenizer")
+    if lacking:  # prompts with these tokens are no part of a corpus
+        provides["tokenizer"] = content_key([provides["tokenizer"], vocabulary])
     if settings.reference:
         provides["prompts"] = content_key(file_sha256(context.out / "prompts.jsonl"))
     figures |= {
         f"{role}_parameters": float(entry["parameters"]) for role, entry in described.items() if entry["parameters"]
     }
-    return Outcome(figures, provides, {"differences": notes, "memory": facts["memory"]})
+    return Outcome(figures, provides, {"differences": facts["differences"], "memory": facts["memory"]})
 
 
 def _make_reference(context: StageContext[PairSettings]) -> dict[str, float]:
@@ -105,13 +113,15 @@ def _locate(context: StageContext[PairSettings], role: str) -> Path:
     return (places["target"] if context.settings.layers is not None and role == "draft" else places[role]).directory()
 
 
-def _describe(context: StageContext[PairSettings], role: str, path: Path, origin: Path, tokens: int) -> dict[str, Any]:
-    """Facts of a role's model at `path`, whose weights come from `origin`. `tokens`: of the tokenizer."""
+def _describe(
+    context: StageContext[PairSettings], role: str, path: Path, origin: Path, tokenizer: Any
+) -> dict[str, Any]:
+    """Facts of a role's model at `path`, whose weights come from `origin`."""
     settings, place = context.settings, context.resources.models.get(role)
     dtype, trusted = settings.dtype(role), context.resources.trust_remote_code
     if role == "target" and settings.server is not None:
         identity = Identity.from_facts(context.facts["target"])
-        return served_facts(identity, path, tokens, settings.revisions[role], dtype, settings.server.api, trusted)
+        return served_facts(identity, path, tokenizer, settings.revisions[role], dtype, settings.server.api, trusted)
     source = place.source if place is not None else TARGET if settings.layers is not None else REFERENCE
     facts = model_facts(path, origin, dtype, trusted)
     return {"source": source, "revision": settings.revisions.get(role), **facts}

@@ -14,7 +14,7 @@ from pipeline.distillation.training import Training
 from pipeline.errors import BrokenDraft
 from pipeline.generation.completion_store import read_completions
 from pipeline.models.draft_directory import TRAINED_ON, find_draft
-from pipeline.models.files import code_files, model_digest, tokenizer_files
+from pipeline.models.files import code_files, copy_files, model_digest, tokenizer_files
 from pipeline.models.loading import choose_device, load_model
 from pipeline.models.stored_pair import read_pair
 from pipeline.quantization.recovery import fake_quantization
@@ -51,9 +51,8 @@ def run(context: StageContext[QuantizeSettings]) -> Outcome:
             (recovered / variant).rename(out)
             made, after = made_again, again
         shutil.rmtree(recovered)
-    for path in (*tokenizer_files(source), *code_files(source), source / TRAINED_ON):
-        if path.is_file():
-            shutil.copyfile(path, out / path.name)
+    trained_on = [source / TRAINED_ON] if (source / TRAINED_ON).is_file() else []
+    copy_files([*tokenizer_files(source), *code_files(source), *trained_on], source, out)
     return Outcome(made.sizes | figures | {"dev_acceptance_rate": after}, {"draft": model_digest(out)})
 
 

@@ -30,6 +30,8 @@ REMEDIES = {
     "broken CSV": "quote cells that hold the delimiter, quotes or line breaks, as csv writers do",
     "invalid unicode": "convert the file to UTF-8 (iconv -f LATIN1 -t UTF-8)",
     "bad messages": "set messages_field of {source} to the column of the chats",
+    "chat template failed": "correct the template of the target's tokenizer, or set corpus.chat_template false for plain prompts",
+    "token that the models do not share": "take models with an embedding for this token, or leave out the prompts with it",
     "not text": "set prompt_field of {source} to a column of texts",
 }
 _NAMED = 3  # rejected rows of a source that are named in warnings
@@ -66,6 +68,8 @@ class Rendering(Protocol):
     def text(self, prompt: ParsedPrompt) -> tuple[str, bool]: ...
 
     def token_ids(self, texts: Sequence[tuple[str, bool]]) -> list[list[int]]: ...
+
+    def check_ids(self, ids: Sequence[int]) -> None: ...
 
     def bare_ids(self, texts: Sequence[str]) -> list[list[int]]: ...
 
@@ -242,6 +246,11 @@ class _SourcePass:
         least, most = self.config.min_prompt_tokens, self.config.prompt_limit
         prompts, kept, answers = [], [], []
         for (row, prompt, _), ids in zip(batch, tokens, strict=True):
+            try:
+                self.renderer.check_ids(ids)
+            except BadRow as bad:
+                self._reject(row, bad)
+                continue
             if len(ids) > most:
                 self.counts.too_long += 1
                 self._rejected.append((row, f"too long: {len(ids):,} tokens, at most {most:,}"))

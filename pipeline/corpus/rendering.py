@@ -9,6 +9,7 @@ from pipeline.corpus.answers import LoggedAnswer, UnusableAnswer
 from pipeline.corpus.rows import BadRow, ParsedPrompt
 from pipeline.corpus.template_limits import CHARACTERS, TemplateLimits, TemplateStopped
 from pipeline.errors import UsageError
+from pipeline.escaping.terminal import printable
 
 # Reasons for which an answer is not used: the deployment renders prompts otherwise than the config says.
 OTHER_PROMPT = "other prompt_token_ids"
@@ -24,6 +25,8 @@ class Tokenizer(Protocol):
     chat_template: Any
     eos_token_id: int | None
 
+    def convert_ids_to_tokens(self, ids: int) -> Any: ...
+
     def __call__(self, text: list[str], *, add_special_tokens: bool, verbose: bool) -> Mapping[str, Any]: ...
 
     def apply_chat_template(
@@ -35,12 +38,15 @@ class Renderer:
     """Requests to token ids, by the target's own template.
 
     `wanted` is config.corpus.chat_template. Plain prompts are rendered with the template: None, if there is one; False,
-    never; True, always (UsageError if there is none). Chats always need a template.
+    never; True, always (UsageError if there is none). Chats always need a template. `vocabulary`: tokens that the models of the
+    pair share; None: all of the tokenizer.
     """
 
-    def __init__(self, tokenizer: Tokenizer, wanted: bool | None, arguments: Mapping[str, Any]) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, wanted: bool | None, arguments: Mapping[str, Any], vocabulary: int | None = None
+    ) -> None:
         self._tokenizer = tokenizer
-        self._arguments = arguments
+        self._arguments, self._vocabulary = arguments, vocabulary
         self._limits = TemplateLimits()
         self.has_template = bool(tokenizer.chat_template)
         self._template_for_plain = self.has_template if wanted is None else wanted
@@ -155,6 +161,12 @@ class Renderer:
             for place, found in zip(places, self._encode([texts[place][0] for place in places], special), strict=True):
                 ids[place] = found
         return ids
+
+    def check_ids(self, ids: Sequence[int]) -> None:
+        """BadRow for token ids of a prompt that a model of the pair cannot read, such as the token of an image."""
+        if self._vocabulary is not None and ids and (largest := max(ids)) >= self._vocabulary:
+            token = str(self._tokenizer.convert_ids_to_tokens(largest))
+            raise BadRow("token that the models do not share", f"id {largest}, '{printable(token[:40])}'")
 
     def bare_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids without template and special tokens, for near-duplicate detection."""

@@ -8,8 +8,7 @@ import torch
 from pipeline.errors import BrokenDraft, UnderstudyError
 from pipeline.models.loading import load_model, load_tokenizer
 from pipeline.models.stored_pair import Pair
-from pipeline.models.surgery import added_tokens, extend_vocabulary
-from pipeline.models.tokenizers import check_same_family
+from pipeline.models.surgery import extend_vocabulary, gained_tokens
 
 
 def load_draft(pair: Pair, path: Path, dtype: str, device: torch.device, trusted: bool) -> Any:
@@ -35,11 +34,8 @@ def _gained(pair: Pair, path: Path, trusted: bool) -> list[int]:
     another pair registered under the same name."""
     try:
         target, own = load_tokenizer(pair.tokenizer, trusted), load_tokenizer(path, trusted)
-        gained = added_tokens(target, own)
-        if not gained:
-            check_same_family(target, own)
+        return gained_tokens(target, own, pair.facts["target"]["logits_width"])
     except UnderstudyError as error:
         raise BrokenDraft(
             f"the draft is not of this pair (if it is the registry's champion, set promote.target_name): {error}"
         ) from error
-    return gained

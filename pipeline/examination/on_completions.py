@@ -94,10 +94,10 @@ def examine_on(completions: Artifact, draft: str, settings: Settings) -> Examine
         )
     path = find_model(draft, "draft")
     tokenizer = load_tokenizer(completions.path / TOKENIZER, settings.trust_remote_code)
-    check_same_family(tokenizer, load_tokenizer(path, settings.trust_remote_code))
+    stored = list(read_completions(completions.path, {"examination"}, sampling))
+    check_same_family(tokenizer, load_tokenizer(path, settings.trust_remote_code), stored[0].vocabulary)
     device = choose_device(settings.device)
     model = load_model(path, settings.dtype, device, settings.trust_remote_code)
-    stored = list(read_completions(completions.path, {"examination"}, sampling))
     windows = Examiner(sampling, settings.evaluate, stored[0].vocabulary).counts(model, stored)
     counts = [item for window in windows for item in window]
     return Examined(

@@ -141,12 +141,13 @@ def prompt_tokens(pair: NamedPair, text: str, chat: bool | None, new: int) -> li
     """The token ids of a prompt. UsageError if it is empty, or with `new` tokens does not fit the pair's context."""
     if chat and not pair.tokenizer.chat_template:
         raise UsageError("--chat: the target's tokenizer has no chat template; leave the option out")
-    renderer = Renderer(pair.tokenizer, chat, {})
+    renderer = Renderer(pair.tokenizer, chat, {}, pair.vocabulary)
     try:
         rendered = renderer.text(ParsedPrompt(({"role": "user", "content": text},), True, "", None))
+        tokens = renderer.token_ids([rendered])[0]
+        renderer.check_ids(tokens)
     except BadRow as reason:
         raise UsageError(f"the prompt: {reason}; --no-chat leaves out the chat template") from None
-    tokens = renderer.token_ids([rendered])[0]
     if not tokens:
         raise UsageError("the prompt is empty; there is nothing to continue")
     if len(tokens) + new > pair.context:

@@ -78,13 +78,14 @@ def read_prompts(
     and each kind of row that was left out. UsageError where no prompt is left, naming the first bad row."""
     path = Path(source.path)
     reader = SourceReader(0, source, path, option="--prompts")
-    renderer = Renderer(pair.tokenizer, chat, {})
+    renderer = Renderer(pair.tokenizer, chat, {}, pair.vocabulary)
     found: dict[str, Prompt] = {}
     longer, bad = 0, list[str]()
     for row in reader:
         try:
             request = parse_row(row.value, reader.source)
             tokens = renderer.token_ids([renderer.text(request)])[0]
+            renderer.check_ids(tokens)
         except BadRow as reason:
             bad.append(f"{reader.unit} {row.number}: {reason}")
             continue

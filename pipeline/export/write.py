@@ -1,7 +1,6 @@
 """Writes an export: built beside its place and renamed, so that a directory that is there is complete."""
 
 import contextlib
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from pipeline.export.readme import readme
 from pipeline.export.schema import Expected, ExpectedCounters, ExportedDraft, write_expected
 from pipeline.export.widths import resize_rows
 from pipeline.judgement.schema import TargetSource
-from pipeline.models.files import model_digest, model_files
+from pipeline.models.files import copy_files, model_digest, model_files
 from pipeline.models.model_json import GENERATION_CONFIG, find_generation_config
 from pipeline.progress import Progress
 from pipeline.store.atomic import replacing_directory
@@ -56,8 +55,7 @@ def _write_draft(plan: ExportPlan, work: Path) -> bool:
         return False
     draft = work / "draft"
     draft.mkdir()
-    for path in model_files(plan.subject.draft):
-        shutil.copyfile(path, draft / path.name)
+    copy_files(model_files(plan.subject.draft), plan.subject.draft, draft)
     if plan.engine == "transformers":
         kept = find_generation_config(draft).model_dump(exclude_unset=True)
         write_json(draft / GENERATION_CONFIG, kept | for_transformers.assistant_settings(plan))

@@ -19,7 +19,7 @@ class StopReasons:
 
     cut: int = 0  # the answer reached the length limit, so the chat is not continued
     too_long: int = 0  # chat and answer exceed the prompt limit
-    refused: int = 0  # the chat template raised an error
+    refused: int = 0  # the chat template raised an error, or wrote a token that the models do not share
 
 
 def next_turn(
@@ -50,6 +50,7 @@ def next_turn(
             (tokens,) = renderer.token_ids(
                 [renderer.text(ParsedPrompt(chat.messages, False, "", None, tools=chat.tools))]
             )
+            renderer.check_ids(tokens)
         except BadRow:
             stop_reasons.refused += 1
             continue

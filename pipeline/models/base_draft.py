@@ -24,13 +24,16 @@ def draft_of_layers(
     model, chosen = prune_layers(whole, layers)
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
-    return [f"the draft is the target's layers {', '.join(map(str, chosen))} of {whole.config.num_hidden_layers}"]
+    return [
+        f"the draft is the target's layers {', '.join(map(str, chosen))} of {whole.config.get_text_config().num_hidden_layers}"
+    ]
 
 
 def fitting_draft(
-    given: Path, tokenizer: Any, dtype: str, out: Path, trust_remote_code: bool
+    given: Path, tokenizer: Any, width: int | None, dtype: str, out: Path, trust_remote_code: bool
 ) -> tuple[Path, list[str]]:
-    """The directory of a draft with every token of the target's `tokenizer`, and notes about it.
+    """The directory of a draft with every token of the target's `tokenizer`, and notes about it. `width`: columns of the target's
+    logits, None if it is not known.
 
     It is `given` itself, or a copy in `out` with rows for the tokens that the target has gained. UsageError for a quantized
     draft, UnderstudyError for one of another model family.
@@ -41,9 +44,9 @@ def fitting_draft(
             "(quantize makes the variants)"
         )
     own = load_tokenizer(given, trust_remote_code)
-    gained = added_tokens(tokenizer, own)
+    gained = added_tokens(tokenizer, own, width)
     if not gained:
-        return given, check_same_family(tokenizer, own)
+        return given, check_same_family(tokenizer, own, width)
     model = load_model(given, dtype, torch.device("cpu"), trust_remote_code)
     extend_vocabulary(model, gained)
     out.mkdir(parents=True, exist_ok=True)
@@ -58,14 +61,15 @@ def fitting_draft(
     ]
 
 
-def check_earlier_target(target: Any, before: Any) -> None:
-    """UsageError or UnderstudyError unless `before`, the tokenizer of the earlier target, reads the target's prompts."""
-    if gained := added_tokens(target, before):
+def check_earlier_target(target: Any, before: Any, width: int | None) -> None:
+    """`width`: columns of the target's logits, None if it is not known. UsageError or UnderstudyError
+    unless `before`, the tokenizer of the earlier target, reads the target's prompts."""
+    if gained := added_tokens(target, before, width):
         raise UsageError(
             f"pair.target_before: has no token {_token(target, gained)} ({len(gained)} in all), which the target gained; it "
             "cannot read the target's prompts; remove pair.target_before"
         )
-    check_same_family(target, before)
+    check_same_family(target, before, width)
 
 
 def _token(tokenizer: Any, ids: list[int]) -> str:

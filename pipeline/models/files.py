@@ -1,32 +1,37 @@
 """The files of a model directory and their digest. Torch-free, so that keys are computed without importing torch."""
 
+import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 from pipeline.errors import UnderstudyError
 from pipeline.models.model_json import CONFIG, GENERATION_CONFIG, INDEX, INDEX_FORMAT
 from pipeline.store.files import content_key, file_sha256
 
-_TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "vocab.txt",
-    "merges.txt",
-    "tokenizer.model",
-    "spiece.model",
-    "chat_template.jinja",
+_TOKENIZERS = (  # one of them makes a tokenizer
+    *("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt"),
+    *("spiece.model", "sentencepiece.bpe.model", "tekken.json"),
 )
+_TOKENIZER_FILES = (
+    *_TOKENIZERS,
+    *("special_tokens_map.json", "added_tokens.json", "merges.txt", "chat_template.jinja"),
+)
+_TOKENIZER_GLOBS = ("*.tiktoken", "additional_chat_templates/*.jinja")
 WEIGHTS = "model.safetensors"
 _CARD_HEADER = 1 << 16  # bytes
 _CONFIG_FILES = (CONFIG, GENERATION_CONFIG, INDEX)
 
 
 def tokenizer_files(directory: Path) -> list[Path]:
-    """The tokenizer files, sorted."""
+    """The tokenizer files, sorted. Chat templates beside the default one are in a directory of their own."""
     named = [directory / name for name in _TOKENIZER_FILES]
-    return sorted(path for path in (*named, *directory.glob("*.tiktoken")) if path.is_file())
+    found = [path for pattern in _TOKENIZER_GLOBS for path in directory.glob(pattern)]
+    return sorted(path for path in (*named, *found) if path.is_file())
+
+
+def has_tokenizer(directory: Path) -> bool:
+    """Whether a tokenizer can be made of the files in `directory`."""
+    return any((directory / name).is_file() for name in _TOKENIZERS)
 
 
 def code_files(directory: Path) -> list[Path]:
@@ -63,6 +68,14 @@ def model_files(directory: Path) -> list[Path]:
     return sorted([*weights, *configs, *tokenizer_files(directory), *code_files(directory)])
 
 
+def copy_files(files: Iterable[Path], source: Path, out: Path) -> None:
+    """Copy `files` of the model in `source` to the same places in `out`."""
+    for path in files:
+        place = out / path.relative_to(source)
+        place.parent.mkdir(exist_ok=True)
+        shutil.copyfile(path, place)
+
+
 def licence(path: Path) -> str | None:
     """The licence in the header of a model's card, where there is one."""
     for name in ("README.md", "card.md"):
@@ -77,7 +90,7 @@ def licence(path: Path) -> str | None:
 
 def model_digest(directory: Path) -> str:
     """Content digest of a model directory, independent of its path."""
-    return content_key({path.name: file_sha256(path) for path in model_files(directory)})
+    return _content(directory, model_files(directory))
 
 
 def tokenizer_digest(directory: Path) -> str:
@@ -85,4 +98,8 @@ def tokenizer_digest(directory: Path) -> str:
     files = tokenizer_files(directory)
     if not files:
         raise UnderstudyError(f"{directory}: no tokenizer files; copy those of the model there")
-    return content_key({path.name: file_sha256(path) for path in files})
+    return _content(directory, files)
+
+
+def _content(directory: Path, files: list[Path]) -> str:
+    return content_key({path.relative_to(directory).as_posix(): file_sha256(path) for path in files})

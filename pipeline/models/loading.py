@@ -12,7 +12,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, FineGr
 from transformers.utils import logging as transformers_logging
 
 from pipeline.errors import UnderstudyError, UsageError
-from pipeline.models.directory_checks import check_directory
+from pipeline.models.directory_checks import check_directory, unsupported
+from pipeline.models.files import has_tokenizer
 from pipeline.models.loaded_weights import check_loaded
 from pipeline.models.model_json import CONFIG, read_config
 
@@ -64,6 +65,7 @@ def load_model(path: Path, dtype: str, device: torch.device, trust_remote_code: 
         # Dequantize on every machine: some GPUs would otherwise use FP8 kernels and give different results.
         skipped = quantization.modules_to_not_convert
         placement["quantization_config"] = FineGrainedFP8Config(dequantize=True, modules_to_not_convert=skipped)
+    check_buildable(path, trust_remote_code)
     try:
         model, info = AutoModelForCausalLM.from_pretrained(
             path,
@@ -83,6 +85,17 @@ def load_model(path: Path, dtype: str, device: torch.device, trust_remote_code: 
     return model.eval() if quantized else model.to(device).eval()
 
 
+def check_buildable(path: Path, trust_remote_code: bool = False) -> None:
+    """UsageError for a config of which transformers makes no causal language model: another kind of model, or a value that it
+    does not know. The model is made without memory for its weights: in milliseconds, before they are read."""
+    config = load_config(path, trust_remote_code)
+    try:
+        with torch.device("meta"):
+            AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
+    except Exception as error:  # of a stranger's config, transformers raises what it happens upon
+        raise unsupported(path, error, trust_remote_code) from error
+
+
 def check_finite(model: Any, path: Path) -> None:
     """UnderstudyError naming the first tensor of the model in `path` with a weight that is NaN or infinite."""
     for name, weight in model.named_parameters():
@@ -94,23 +107,17 @@ def check_finite(model: Any, path: Path) -> None:
             )
 
 
-_TOKENIZER_FILES = (
-    *("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt"),
-    *("spiece.model", "sentencepiece.bpe.model", "tekken.json"),
-)
-
-
 def load_config(path: Path, trust_remote_code: bool = False) -> Any:
     """The config of a model directory, by transformers. UnderstudyError, naming it, for one that does not fit its model type."""
     try:
         return AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code, local_files_only=True)
     except Exception as error:  # of a stranger's config, transformers raises what it happens upon
-        raise UsageError(f"{path / CONFIG}: unsupported model: {_brief(error)}; use another one") from error
+        raise unsupported(path, error, trust_remote_code) from error
 
 
 def load_tokenizer(path: Path, trust_remote_code: bool = False) -> Any:
     """The tokenizer of a model directory. UnderstudyError if there is none."""
-    if path.is_dir() and not any((path / name).is_file() for name in _TOKENIZER_FILES):
+    if path.is_dir() and not has_tokenizer(path):
         # transformers makes an empty tokenizer of the model's kind instead
         raise UnderstudyError(f"{path}: no tokenizer files; copy the tokenizer of the model that it belongs to")
     check_directory(path)  # the config too is read for a tokenizer
@@ -123,9 +130,8 @@ def load_tokenizer(path: Path, trust_remote_code: bool = False) -> Any:
 
 
 def _brief(error: Exception) -> str:
-    """In one line. The text of a KeyError is the key alone."""
-    text = " ".join(str(error).split())[:300]
-    return f"{type(error).__name__}: {text}" if isinstance(error, KeyError) else text or type(error).__name__
+    """In one line."""
+    return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 def dtype_bytes(dtype: str) -> int:

@@ -42,6 +42,7 @@ _MOST = dict.fromkeys(LAYERS, _MOST_LAYERS) | {"num_labels": _MOST_LABELS}
 
 Size = Annotated[int, Field(strict=True, gt=0, lt=_MOST_SIZE)]
 TokenId = Annotated[int, Field(strict=True, ge=0, lt=_MOST_SIZE)]
+_StopToken = Annotated[int, Field(strict=True, ge=-1, lt=_MOST_SIZE)]  # of config.json, where some have -1 for none
 
 
 class _Foreign(BaseModel):
@@ -60,6 +61,7 @@ class QuantizationConfig(_Foreign):
 class DecoderConfig(_Foreign):
     """The sizes of a decoder. Some architectures have a list of sizes, one for each layer."""
 
+    eos_token_id: _StopToken | list[_StopToken] | None = None
     vocab_size: Size | None = None
     hidden_size: Size | None = None
     num_hidden_layers: Annotated[int, Field(strict=True, gt=0, le=_MOST_LAYERS)] | None = None
@@ -79,6 +81,7 @@ class ModelConfig(DecoderConfig):
     text_config: DecoderConfig | None = None
     quantization_config: QuantizationConfig | None = None
     architectures: list[Text] | None = None
+    auto_map: dict[Text, Any] | None = None  # classes of code that ships with the model
 
     @property
     def is_quantized(self) -> bool:
@@ -87,6 +90,11 @@ class ModelConfig(DecoderConfig):
     @property
     def decoder(self) -> DecoderConfig:
         return self.text_config or self
+
+    @property
+    def stop_tokens(self) -> list[int]:
+        own = self.eos_token_id if self.eos_token_id is not None else self.decoder.eos_token_id
+        return [token for token in _as_list(own) if token >= 0]
 
 
 class GenerationConfig(_Foreign):
@@ -104,8 +112,11 @@ class GenerationConfig(_Foreign):
 
     @property
     def stop_tokens(self) -> list[int]:
-        found = self.eos_token_id
-        return [] if found is None else found if isinstance(found, list) else [found]
+        return _as_list(self.eos_token_id)
+
+
+def _as_list(tokens: int | list[int] | None) -> list[int]:
+    return [] if tokens is None else tokens if isinstance(tokens, list) else [tokens]
 
 
 def _in_the_directory(name: str) -> str:
@@ -164,6 +175,14 @@ def read_config(directory: Path) -> ModelConfig:
 def config_values(directory: Path) -> dict[str, Any]:
     """As `read_config`, as it stands in the file."""
     return read_config(directory).model_dump(exclude_unset=True)
+
+
+def stop_tokens_of(directory: Path) -> list[int]:
+    """Those of its generation config; without that file, as transformers and vLLM do, those of its config. UnderstudyError as
+    for both."""
+    generation = GENERATION_FORMAT.find(directory / GENERATION_CONFIG)
+    found = generation if generation is not None else CONFIG_FORMAT.find(directory / CONFIG)
+    return [] if found is None else found.stop_tokens
 
 
 def find_generation_config(directory: Path) -> GenerationConfig:

@@ -14,7 +14,7 @@ from pipeline.models.loading import choose_device, load_model, load_tokenizer
 from pipeline.models.model_json import read_config
 from pipeline.models.names import hub_name
 from pipeline.models.shape import read_shape
-from pipeline.models.tokenizers import check_same_family, stop_token_ids
+from pipeline.models.tokenizers import check_columns, check_same_family, stop_token_ids
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,15 +44,11 @@ def load_named_pair(
     paths = {short: find_model(name, "draft") for name, short in names.items()}
     target_path = find_model(target, "target")
     tokenizer = load_tokenizer(target_path, trust_remote_code)
-    for path in paths.values():
-        check_same_family(tokenizer, load_tokenizer(path, trust_remote_code))
     shapes = {path: read_shape(path, trust_remote_code) for path in (target_path, *paths.values())}
+    for path in paths.values():
+        check_same_family(tokenizer, load_tokenizer(path, trust_remote_code), shapes[target_path].logits_width)
     for path, shape in shapes.items():
-        if shape.logits_width < len(tokenizer):
-            raise UsageError(
-                f"{path}: its logits have {shape.logits_width} columns, but the target's tokenizer has {len(tokenizer)} tokens; "
-                "use a model with the target's vocabulary"
-            )
+        check_columns(tokenizer, shape.logits_width, str(path))
 
     def load(path: Path) -> Any:
         return load_model(path, dtype or saved_dtype(path), where, trust_remote_code)

@@ -8,6 +8,7 @@ from pipeline.errors import UsageError
 from pipeline.models.files import licence, model_digest
 from pipeline.models.loading import dtype_bytes
 from pipeline.models.shape import measure_weights, read_shape
+from pipeline.models.tokenizers import check_columns
 
 Facts = Mapping[str, Mapping[str, Any]]  # by role
 _CACHED_TOKENS = 4096  # for which the memory of the KV cache is stated
@@ -38,15 +39,17 @@ def check_sizes(described: Facts) -> None:
         )
 
 
-def check_width(described: Facts, tokenizer: Any) -> None:
-    """UsageError for logits with fewer columns than the tokenizer has tokens; they may have more."""
-    for role, entry in described.items():
-        if entry["logits_width"] < len(tokenizer):
-            token = tokenizer.convert_ids_to_tokens(entry["logits_width"])
-            raise UsageError(
-                f"pair.{role}: its logits have {entry['logits_width']} columns and the tokenizer "
-                f"{len(tokenizer)} tokens; {token!r} is the first without a column; take the tokenizer of this model"
-            )
+def check_widths(described: Facts, tokenizer: Any) -> list[str]:
+    """Notes on added tokens for which the logits of a model have no column. UsageError where other tokens have none."""
+    lacking = {
+        role: check_columns(tokenizer, entry["logits_width"], f"pair.{role}") for role, entry in described.items()
+    }
+    return [
+        f"the logits of the {role} have no column for {len(tokens)} of the tokenizer's tokens, such as {tokens[0]!r}: prompts "
+        "with them are not used"
+        for role, tokens in lacking.items()
+        if tokens
+    ]
 
 
 def serving_memory(described: Facts) -> dict[str, float] | None:

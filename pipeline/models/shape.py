@@ -7,9 +7,9 @@ from pathlib import Path
 
 from transformers import AutoConfig
 
-from pipeline.errors import UsageError
-from pipeline.models.directory_checks import check_directory
+from pipeline.models.directory_checks import check_directory, unsupported
 from pipeline.models.files import weight_files
+from pipeline.models.model_json import CONFIG
 from pipeline.models.safetensors_header import read_header
 
 _PACKED = "U8"  # two 4-bit weights in each byte, where a `quant_state` stands beside the tensor
@@ -62,6 +62,11 @@ class Shape:
     cache_elements_per_token: int  # KV-cache elements of one token
 
 
+def find_width(path: Path, trust_remote_code: bool = False) -> int | None:
+    """Columns of the logits of the model in a directory; None for a tokenizer's directory without a config."""
+    return read_shape(path, trust_remote_code).logits_width if (path / CONFIG).is_file() else None
+
+
 def read_shape(path: Path, trust_remote_code: bool = False) -> Shape:
     """The shape of the decoder in a model directory; for a multimodal model, of its text decoder.
 
@@ -71,9 +76,11 @@ def read_shape(path: Path, trust_remote_code: bool = False) -> Shape:
     try:
         config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=trust_remote_code)
         text = config.get_text_config()
+        if isinstance(text, dict):  # that transformers has not read
+            raise ValueError(f"a `text_config`, which models of type {config.model_type} do not have")
         heads = getattr(text, "num_attention_heads", None)
         width = getattr(text, "head_dim", None) or (text.hidden_size // heads if heads else 0)
         elements = int(2 * text.num_hidden_layers * (getattr(text, "num_key_value_heads", None) or heads or 0) * width)
         return Shape(int(text.vocab_size), int(getattr(text, "max_position_embeddings", None) or 2**31), elements)
     except Exception as error:  # of a stranger's config, transformers raises what it happens upon
-        raise UsageError(f"{path}: unsupported model: {' '.join(str(error).split())[:300]}; use another one") from error
+        raise unsupported(path, error, trust_remote_code) from error

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from pipeline.errors import UsageError
-from pipeline.models.tokenizers import split_difference
+from pipeline.models.tokenizers import check_same_family, split_difference, tokens_below
 
 
 def prune_layers(model: Any, layers: int | Sequence[int]) -> tuple[Any, list[int]]:
@@ -75,13 +75,22 @@ def _spread(count: int, kept: int) -> list[int]:
     return [round(place * (count - 1) / (kept - 1)) for place in range(min(kept, count))] if kept <= count else []
 
 
-def added_tokens(target: Any, draft: Any) -> list[int]:
-    """The ids of tokens that only the target's tokenizer has, ascending. `target` and `draft` are tokenizers.
+def gained_tokens(target: Any, draft: Any, width: int | None = None) -> list[int]:
+    """As `added_tokens`; UnderstudyError for tokenizers of different families, which differ in another way."""
+    gained = added_tokens(target, draft, width)
+    if not gained:
+        check_same_family(target, draft, width)
+    return gained
+
+
+def added_tokens(target: Any, draft: Any, width: int | None = None) -> list[int]:
+    """The ids of tokens that only the target's tokenizer has, ascending. `target` and `draft` are tokenizers; `width`: columns of
+    the target's logits, None if it is not known. It has no tokens beyond them.
 
     Empty if the tokenizers are equal, if they also differ in another way (such as how text is split into tokens), or if an added
     id is below one of the draft's ids.
     """
-    theirs, ours = target.get_vocab(), draft.get_vocab()
+    theirs, ours = tokens_below(target, width), tokens_below(draft, width)
     if not ours.items() < theirs.items() or split_difference(target, draft) is not None:
         return []
     added = sorted(theirs[token] for token in theirs.keys() - ours.keys())

@@ -3,17 +3,45 @@
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import UnderstudyError
-from pipeline.models.model_json import find_generation_config
+from pipeline.errors import UnderstudyError, UsageError
+from pipeline.models.model_json import stop_tokens_of
 from pipeline.store.json_text import parse_json
 
 
-def check_same_family(target: Any, draft: Any) -> list[str]:
+def columns_for(tokenizer: Any) -> int:
+    """How many columns of logits the tokens need; some tokenizers leave ids out."""
+    return 1 + max(tokenizer.get_vocab().values(), default=-1)
+
+
+def check_columns(tokenizer: Any, width: int, whose: str) -> list[str]:
+    """The tokens of `tokenizer` for which logits of `width` columns have none, such as that of an image in a text model.
+
+    UsageError naming `whose` logits these are if any of them is not an added token: text without special tokens has it too.
+    """
+    lacking = sorted((place, token) for token, place in tokenizer.get_vocab().items() if place >= width)
+    added = getattr(tokenizer, "added_tokens_decoder", {})
+    if any(place not in added for place, _ in lacking):
+        raise UsageError(
+            f"{whose}: its logits have {width} columns and the tokenizer {len(tokenizer)} tokens; {lacking[0][1]!r} is the "
+            "first without a column; tokenizer and config.json are of different models; take both from where the model was "
+            "published"
+        )
+    return [token for _, token in lacking]
+
+
+def tokens_below(tokenizer: Any, width: int | None) -> dict[str, int]:
+    """The tokens with an id below `width`; all of them without one."""
+    found: dict[str, int] = tokenizer.get_vocab()
+    return found if width is None else {token: place for token, place in found.items() if place < width}
+
+
+def check_same_family(target: Any, draft: Any, width: int | None = None) -> list[str]:
     """Compare two tokenizers. Returns the allowed differences for the report: EOS, pad, chat template.
 
-    Raises UnderstudyError naming a token if the same text could be tokenised differently.
+    `width`: columns of the target's logits, None if it is not known; tokens beyond may differ, since no prompt has them. Raises
+    UnderstudyError naming a token if the same text could be tokenised differently.
     """
-    theirs, ours = target.get_vocab(), draft.get_vocab()
+    theirs, ours = tokens_below(target, width), tokens_below(draft, width)
     if theirs != ours:
         token = min((theirs.keys() ^ ours.keys()) or {t for t in theirs if theirs[t] != ours[t]})
         raise UnderstudyError(
@@ -58,6 +86,6 @@ def _id(vocabulary: dict[str, int], token: str) -> str:
 
 
 def stop_token_ids(path: Path, tokenizer: Any) -> list[int]:
-    """The stop token ids: those of the generation config and the tokenizer's EOS."""
+    """The stop token ids: those of the model in `path` and the tokenizer's EOS."""
     own = tokenizer.eos_token_id
-    return sorted({*find_generation_config(path).stop_tokens, *([] if own is None else [own])})
+    return sorted({*stop_tokens_of(path), *([] if own is None else [own])})

@@ -21,8 +21,8 @@ from pipeline.errors import UsageError
 from pipeline.escaping.terminal import printable
 from pipeline.models.generation_config import sampling_defaults
 from pipeline.models.loading import load_tokenizer
-from pipeline.models.shape import measure_weights
-from pipeline.models.tokenizers import check_same_family
+from pipeline.models.shape import find_width, measure_weights
+from pipeline.models.surgery import gained_tokens
 from pipeline.planning.log_columns import LogColumns
 from pipeline.planning.named_inputs import (
     Model,
@@ -66,7 +66,8 @@ def starting_config(
         draft = named_model(draft_name, "draft")
     require_two_models(target, draft, draft_name)
     if target.directory and draft.directory:
-        check_same_family(load_tokenizer(target.directory), load_tokenizer(draft.directory))
+        width = find_width(target.directory)
+        gained_tokens(load_tokenizer(target.directory), load_tokenizer(draft.directory), width)
     if target.chat_template is False and (chats := prompts.chats):
         raise UsageError(
             f"--prompts {prompts_path}: {chats:,} rows are chats, and the target's tokenizer has no chat template; "

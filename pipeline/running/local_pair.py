@@ -23,22 +23,21 @@ def local_facts(pair: PairConfig) -> dict[str, Any] | None:
         return None
     # Imported here because the first import of torch takes seconds, and other pairs do without it.
     from pipeline.models.generation_config import sampling_defaults
-    from pipeline.models.loading import load_tokenizer
-    from pipeline.models.pair_facts import check_width
+    from pipeline.models.loading import check_buildable, load_tokenizer
+    from pipeline.models.pair_facts import check_widths
     from pipeline.models.shape import read_shape
-    from pipeline.models.surgery import added_tokens
-    from pipeline.models.tokenizers import check_same_family
+    from pipeline.models.surgery import gained_tokens
     from pipeline.quantization.block_sizes import impossible_variants
 
     trusted = pair.trust_remote_code
     tokenizer, own = load_tokenizer(target, trusted), load_tokenizer(draft, trusted)
-    extended = bool(added_tokens(tokenizer, own))  # the pair stage adds rows for them to the draft
-    if not extended:
-        check_same_family(tokenizer, own)
+    for path in (target, draft):
+        check_buildable(path, trusted)
     shapes = [read_shape(path, trusted) for path in (target, draft)]
+    extended = gained_tokens(tokenizer, own, shapes[0].logits_width)  # the pair stage adds rows for them to the draft
     widths = [shape.logits_width for shape in shapes[: 1 if extended else 2]]
     roles = zip(("target", "draft"), widths, strict=False)
-    check_width({role: {"logits_width": width} for role, width in roles}, tokenizer)
+    check_widths({role: {"logits_width": width} for role, width in roles}, tokenizer)
     return {
         "vocabulary": min(widths),
         "context": min(shape.context for shape in shapes),

@@ -60,9 +60,14 @@ def _local_renderer(config: Config) -> "Renderer | None":
     # Imported here because the first import of torch takes seconds, and other pairs do without it.
     from pipeline.corpus.rendering import Renderer
     from pipeline.models.loading import load_tokenizer
+    from pipeline.models.shape import find_width
+    from pipeline.models.tokenizers import check_columns
 
-    tokenizer = load_tokenizer(path, config.pair.trust_remote_code)
-    return Renderer(tokenizer, config.corpus.chat_template, config.corpus.chat_template_arguments)
+    corpus, trusted = config.corpus, config.pair.trust_remote_code
+    tokenizer, width = load_tokenizer(path, trusted), find_width(path, trusted)
+    if width is not None:
+        check_columns(tokenizer, width, f"pair.target: {path}")
+    return Renderer(tokenizer, corpus.chat_template, corpus.chat_template_arguments, width)
 
 
 def _local_tokenizer(pair: PairConfig) -> Path | None:
@@ -117,6 +122,10 @@ class _Prefix:
                 found[place] = ids
                 self._usable = self._usable or self._least <= len(ids) <= self._most
         return found
+
+    def check_ids(self, ids: Sequence[int]) -> None:
+        if self._renderer is not None:
+            self._renderer.check_ids(ids)
 
     def bare_ids(self, texts: Sequence[str]) -> list[list[int]]:
         return [[] for _ in texts]

@@ -23,7 +23,7 @@ class Stage(NamedTuple):
 
 
 STAGES: tuple[Stage, ...] = (
-    Stage("pair", 7, "resolve and check the models", resumable=True, completes_config=True),
+    Stage("pair", 8, "resolve and check the models", resumable=True, completes_config=True),
     Stage("corpus", 8, "read, clean and split the prompts"),
     Stage("generate", 9, "target completions and distributions", resumable=True),
     Stage("distill", 6, "train the draft", resumable=True),

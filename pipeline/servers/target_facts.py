@@ -8,7 +8,9 @@ from typing import Any
 from pipeline.config.server import ServerConfig
 from pipeline.errors import UsageError
 from pipeline.models.files import licence
+from pipeline.models.model_json import CONFIG
 from pipeline.models.shape import read_shape
+from pipeline.models.tokenizers import check_columns, columns_for
 from pipeline.progress import Progress
 from pipeline.servers.abilities import passes, require_defaults
 from pipeline.servers.connect import connect
@@ -20,17 +22,14 @@ _CACHE_ELEMENT_BYTES = 2  # KV caches are of 16 bits by default
 
 
 def served_facts(
-    identity: Identity, path: Path, tokens: int, revision: str | None, dtype: str, api: str, trust_remote_code: bool
+    identity: Identity, path: Path, tokenizer: Any, revision: str | None, dtype: str, api: str, trust_remote_code: bool
 ) -> dict[str, Any]:
-    """`path`: the directory of its tokenizer, which may have its config.json; `tokens`: of the tokenizer. UsageError for a
-    config.json of another model, and where nothing says how long a sequence may be."""
-    shape = read_shape(path, trust_remote_code) if (path / "config.json").is_file() else None
+    """`path`: the directory of its tokenizer, which may have its config.json. UsageError for a config.json of another
+    model, and where nothing says how long a sequence may be."""
+    shape = read_shape(path, trust_remote_code) if (path / CONFIG).is_file() else None
     limits = [limit for limit in (identity.model.context, shape.context if shape else None) if limit is not None]
-    if shape is not None and shape.logits_width < tokens:
-        raise UsageError(
-            f"{path}: its config.json is of another model: its vocab_size is {shape.logits_width:,}, and the tokenizer has "
-            f"{tokens:,} tokens; put the target's own config.json there"
-        )
+    if shape is not None:
+        check_columns(tokenizer, shape.logits_width, f"pair.target: {path}")
     if not limits:
         raise UsageError(
             f"pair.target: {api} does not report its context length; put the target's config.json into {path}"
@@ -43,7 +42,7 @@ def served_facts(
         "parameters": None,
         "bytes": None,
         "license": licence(path),
-        "logits_width": shape.logits_width if shape else tokens,
+        "logits_width": shape.logits_width if shape else columns_for(tokenizer),
         "context": min(limits) - SCORING_TOKENS,
         "cache_bytes_per_token": shape.cache_elements_per_token * _CACHE_ELEMENT_BYTES if shape else None,
     }

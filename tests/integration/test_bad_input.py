@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from transformers import AutoTokenizer
 
 from tests.integration.conftest import NOBODY, RUN, SMOKE, Ended, Place, Smoke, command_line, rename_token
 
@@ -286,6 +287,30 @@ def test_draft_larger_than_its_target_is_refused(smoke: Smoke, place: Place, tmp
     assert 2 == ended.code, ended.err
     assert re.match(r"pair.draft: the draft has 55\d,\d{3} parameters and the target 7\d,\d{3}; ", ended.complaint)
     assert "swap the two if they are in the wrong places" in ended.complaint
+
+
+def test_prompts_with_a_token_that_the_models_cannot_read_are_left_out(
+    smoke: Smoke, place: Place, tmp_path: Path
+) -> None:
+    """Text models of multimodal families have a token for images in the tokenizer, and no column and no embedding for it."""
+    for role in ("target", "draft"):
+        shutil.copytree(smoke.place.artifact("pair") / role, tmp_path / role)
+        tokenizer = AutoTokenizer.from_pretrained(tmp_path / role)
+        tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
+        tokenizer.save_pretrained(tmp_path / role)
+    rows = [*PROMPTS, {"prompt": "def of an <image> here:", "domain": "code"}]
+    config = _local(smoke, tmp_path, _jsonl(rows), target=tmp_path / "target", draft=tmp_path / "draft")
+    planned = place.understudy("plan", config, "--even-if-refused", store=False)
+    ended = place.understudy("run", config, "--until", "generate", "--run", "image", MLFLOW_TRACKING_URI=NOBODY)
+    models = ("--target", tmp_path / "target", "--draft", tmp_path / "draft")
+    decoded = place.understudy("decode", *models, "an <image> here", store=False)
+    rejects = (place.artifact("corpus", "image") / "rejects.jsonl").read_text()
+
+    assert (0, 0) == (planned.code, ended.code), planned.err + ended.err
+    assert "the logits of the draft have no column for 1 of the tokenizer's tokens, such as '<image>'" in ended.err
+    assert "line 61: token that the models do not share: id 512, '<image>'; the row is not used" in ended.err
+    assert 1 == len(rejects.splitlines())
+    assert (2, True) == (decoded.code, "token that the models do not share: id 512" in decoded.complaint), decoded.err
 
 
 def test_draft_of_another_family_is_refused(smoke: Smoke, place: Place, tmp_path: Path) -> None:

@@ -278,7 +278,7 @@ def test_init_from_a_url(smoke: Smoke, place: Place, server: StandIn) -> None:
     small = json.loads((pair / "draft" / "config.json").read_text()) | {"vocab_size": 100}
     (elsewhere / "config.json").write_text(json.dumps(small))
     other = place.understudy("run", path, "--until", "pair", "--set", f"pair.target.tokenizer={elsewhere}")
-    assert (2, True) == (other.code, "its config.json is of another model" in other.complaint)
+    assert (2, True) == (other.code, "tokenizer and config.json are of different models" in other.complaint), other.err
     wrong = place.understudy("init", *arguments[:2], *arguments[4:], "--prompts", pair / "prompts.jsonl", store=False)
     assert (2, True) == (wrong.code, "--tokenizer" in wrong.complaint)
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from pipeline.errors import UnderstudyError, UsageError
-from pipeline.models.files import model_digest
+from pipeline.models.files import copy_files, model_digest, model_files, tokenizer_digest
 from pipeline.models.loading import choose_device, dtype_bytes, load_model, load_tokenizer, supports_bf16
 from pipeline.models.shape import Shape, Weights, measure_weights, read_shape
-from pipeline.models.tokenizers import check_same_family, stop_token_ids
+from pipeline.models.tokenizers import check_columns, check_same_family, columns_for, stop_token_ids
 from tests.fakes import tiny_llama, tiny_tokenizer
 
 
@@ -217,3 +217,34 @@ def test_a_directory_without_tokenizer_files_is_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
     with pytest.raises(UnderstudyError, match="no tokenizer files"):
         load_tokenizer(tmp_path)
+
+
+def test_only_added_tokens_may_lack_a_column_of_logits() -> None:
+    """Text without special tokens has the others, and a tokenizer with those is of another model. Ids may have gaps."""
+    tokenizer = tiny_tokenizer(32)
+    tokenizer.add_tokens(["<image>", "<audio>"])
+
+    assert [] == check_columns(tokenizer, 34, "m")
+    assert ["<audio>"] == check_columns(tokenizer, 33, "m")
+    assert ["<image>", "<audio>"] == check_columns(tokenizer, 32, "m")
+    with pytest.raises(
+        UsageError, match="m: its logits have 31 columns and the tokenizer 34 tokens; 'w31' is the first"
+    ):
+        check_columns(tokenizer, 31, "m")
+    assert 34 == columns_for(tokenizer)
+
+
+def test_every_file_that_transformers_reads_is_part_of_the_tokenizer(directory: Path, tmp_path: Path) -> None:
+    """With another template for tools, prompts are rendered otherwise: nothing made before may be used again."""
+    model = shutil.copytree(directory, tmp_path / "model")
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = {"default": "D", "tool_use": "T"}
+    tokenizer.save_pretrained(model)
+    before = tokenizer_digest(model), model_digest(model)
+    (model / "additional_chat_templates" / "tool_use.jinja").write_text("U")
+    (tmp_path / "copy").mkdir()
+    copy_files(model_files(model), model, tmp_path / "copy")
+
+    assert not set(before) & {tokenizer_digest(model), model_digest(model)}
+    assert {"default": "D", "tool_use": "U"} == load_tokenizer(tmp_path / "copy").chat_template
+    assert model_digest(model) == model_digest(tmp_path / "copy")

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import T5Config
 
 from pipeline.errors import UnderstudyError, UsageError
 from pipeline.models.generation_config import sampling_defaults
 from pipeline.models.loaded_weights import check_loaded
-from pipeline.models.loading import check_finite, load_model, load_tokenizer
+from pipeline.models.loading import check_buildable, check_finite, load_model, load_tokenizer
 from pipeline.models.shape import measure_weights, read_shape
+from pipeline.models.tokenizers import stop_token_ids
 from pipeline.speculation.choice import check_logits
 from tests.architectures import VOCABULARY, tiny_model
 from tests.fakes import tiny_llama, tiny_tokenizer
@@ -145,7 +147,7 @@ def test_a_config_that_transformers_refuses_is_no_fault_of_the_tokenizer(model: 
         ("OPT", {"num_hidden_layers": 3}, r"tensors are of more layers than the config has"),
         ("Mixtral", {"num_local_experts": 2}, r"experts\.down_proj has the shape 2 x 32 x 48 by the config and 4 x 32 x 48"),
         ("GPT-2", {"n_layer": -3}, r"n_layer: should be greater than 0"),
-        ("Gemma 2", {"hidden_activation": "nonsense"}, r"cannot be loaded: KeyError: 'nonsense'"),
+        ("Gemma 2", {"hidden_activation": "nonsense"}, r"config\.json: .*: hidden_activation = 'nonsense' is not known"),
     ],
 )  # fmt: skip
 def test_a_config_that_does_not_describe_the_weights_is_refused(
@@ -176,3 +178,54 @@ def test_a_config_that_makes_logits_nan_is_refused(tmp_path: Path, eps: float) -
     _change(tmp_path, "config.json", rms_norm_eps=eps)
     with pytest.raises(UsageError, match=r"its logits are NaN or infinite"):
         check_logits(load_model(tmp_path, "float32", torch.device("cpu")), VOCABULARY)
+
+
+def test_another_kind_of_model_is_found_before_its_weights(tmp_path: Path) -> None:
+    """By the config alone: a translation model is no causal language model."""
+    sizes = {"vocab_size": 40, "d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2}
+    T5Config(**sizes).save_pretrained(tmp_path)
+    with pytest.raises(UsageError, match=r"config\.json: unsupported model: models of type t5 are no causal"):
+        check_buildable(tmp_path)
+
+
+def test_a_text_config_is_of_multimodal_models(model: Path) -> None:
+    """transformers hands it back as it is."""
+    _change(model, "config.json", text_config={"vocab_size": 32})
+    with pytest.raises(
+        UsageError, match=r"config\.json: unsupported model: a `text_config`, which models of type llama"
+    ):
+        read_shape(model)
+
+
+@pytest.mark.parametrize(
+    ("config", "generation", "expected"),
+    [
+        ({"eos_token_id": 3}, None, [0, 3]),
+        ({"eos_token_id": [3, 4]}, None, [0, 3, 4]),
+        ({"eos_token_id": -1}, None, [0]),
+        ({"eos_token_id": 3}, {"eos_token_id": 5}, [0, 5]),
+        ({"eos_token_id": 3}, {}, [0]),
+    ],
+    ids=str,
+)
+def test_the_stop_tokens_of_a_model_without_a_generation_config_are_those_of_its_config(
+    model: Path, config: dict[str, Any], generation: dict[str, Any] | None, expected: list[int]
+) -> None:
+    """As transformers and vLLM read them; and the tokenizer's own."""
+    (model / "generation_config.json").unlink()
+    _change(model, "config.json", **config)
+    if generation is not None:
+        _change(model, "generation_config.json", **generation)
+    assert expected == stop_token_ids(model, tiny_tokenizer())
+
+
+@pytest.mark.parametrize("read", [read_shape, check_buildable])
+def test_a_model_that_brings_its_code_names_the_key_that_allows_it(model: Path, read: Any) -> None:
+    """And is not run without it."""
+    names = {"AutoConfig": "configuration_x.XConfig", "AutoModelForCausalLM": "modeling_x.X"}
+    _change(model, "config.json", model_type="x", auto_map=names)
+    (model / "configuration_x.py").write_text("raise SystemExit(7)")
+    with pytest.raises(
+        UsageError, match=r"config\.json: .* code that ships with it .* set pair\.trust_remote_code to true"
+    ):
+        read(model)

@@ -4,10 +4,14 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import Gemma3Config, Gemma3ForConditionalGeneration
 
-from pipeline.errors import UsageError
-from pipeline.models.surgery import added_tokens, extend_vocabulary, prune_layers
-from tests.fakes import family_model, tiny_llama
+from pipeline.errors import UnderstudyError, UsageError
+from pipeline.models.base_draft import draft_of_layers
+from pipeline.models.model_json import read_config
+from pipeline.models.surgery import added_tokens, extend_vocabulary, gained_tokens, prune_layers
+from pipeline.models.tokenizers import check_same_family
+from tests.fakes import family_model, tiny_llama, tiny_tokenizer
 from tests.unit.models.test_models import MERGES, _bpe
 
 IDS = torch.arange(6)[None]
@@ -49,6 +53,19 @@ def test_what_the_config_says_of_each_layer_goes_with_it(tmp_path: Any) -> None:
     assert draft.config.layer_types == type(draft).from_pretrained(tmp_path).config.layer_types
 
 
+def test_layers_of_a_multimodal_target_are_those_of_its_decoder(tmp_path: Any) -> None:
+    """Their number stands in a section of the config."""
+    text = family_model("Gemma3Text", torch.float32, head_dim=8).config.to_dict()
+    vision = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    sizes = {"image_size": 28, "patch_size": 14}
+    config = Gemma3Config(text_config=text, vision_config=vision | sizes, mm_tokens_per_image=4)
+    Gemma3ForConditionalGeneration(config).save_pretrained(tmp_path / "target")
+    notes = draft_of_layers(tmp_path / "target", 1, tiny_tokenizer(), "float32", tmp_path / "draft", False)
+
+    assert ["the draft is the target's layers 0 of 2"] == notes
+    assert 1 == read_config(tmp_path / "draft").decoder.num_hidden_layers
+
+
 @pytest.mark.parametrize("layers", [3, (0, 2), ()], ids=str)
 def test_layers_that_are_not_there_are_named(layers: Any) -> None:
     """One line with what the target has."""
@@ -67,6 +84,20 @@ def test_gained_tokens_are_those_at_the_end() -> None:
     assert [] == added_tokens(draft, draft)
     assert [] == added_tokens(draft, target)
     assert [] == added_tokens(other, draft)
+    assert [len(draft)] == added_tokens(
+        target, draft, len(draft) + 1
+    )  # the target's logits have no column for the other
+
+
+def test_a_target_needs_no_draft_with_tokens_that_it_cannot_read() -> None:
+    """The tokenizers of some text models have a token for images: neither model learns it, and no row is added for it."""
+    target, draft = _bpe(MERGES), _bpe(MERGES)
+    target.add_tokens(["<image>"])
+
+    assert [] == gained_tokens(target, draft, len(draft))
+    assert [] == check_same_family(target, draft, len(draft))
+    with pytest.raises(UnderstudyError, match="token '<image>' is id"):
+        check_same_family(target, draft)
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -13,10 +13,12 @@ from pipeline.config.loading import parse_config
 from pipeline.corpus.prompt_store import PROMPTS, Prompt, read_prompts
 from pipeline.corpus.same_text import text_id
 from pipeline.errors import UnderstudyError, UsageError
+from pipeline.models.stored_pair import PAIR_FILE
 from pipeline.progress import Progress
 from pipeline.running.context import Outcome
 from stages import corpus
 from tests.contexts import stage_context
+from tests.pairs import pair_facts
 from tests.unit.corpus.test_rows import ToolTokenizer, WordTokenizer
 
 Run = Callable[..., tuple[Outcome, Path]]
@@ -30,6 +32,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     def call(*sources: list[Any] | bytes, **settings: Any) -> tuple[Outcome, Path]:
         out = tmp_path / f"out{len(list(tmp_path.iterdir()))}"
         out.mkdir()
+        (tmp_path / PAIR_FILE).write_text(json.dumps(pair_facts(vocabulary=2**31)))
         inputs = {"tokenizer": tmp_path}
         for number, rows in enumerate(sources):
             path = tmp_path / f"prompts{number}.jsonl"

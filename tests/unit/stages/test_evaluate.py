@@ -25,6 +25,7 @@ from pipeline.running.tasks import DraftRole, EvaluateTask
 from pipeline.speculation.settings import GREEDY, Sampling
 from tests.contexts import settings_of, stage_context
 from tests.fakes import TableModel, stored_completion, table_model
+from tests.pairs import pair_facts
 
 WARM = Sampling(0.5, 0, 0.9)
 CANDIDATE = EvaluateTask(kind="model", role="candidate", variant="unquantized")
@@ -81,7 +82,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A store at three tuples, and a stage whose draft is a table."""
     for name in ("store", "out"):
         (tmp_path / name).mkdir()
-    pair = SimpleNamespace(vocabulary=8, stop_tokens=[], tokenizer=tmp_path)
+    pair = SimpleNamespace(vocabulary=8, stop_tokens=[], tokenizer=tmp_path, facts=pair_facts())
     monkeypatch.setattr(stages.evaluate, "read_pair", lambda *_: pair)
     monkeypatch.setattr(stages.evaluate, "find_draft", lambda *_: tmp_path)
     monkeypatch.setattr(stages.evaluate, "measure_weights", lambda _: Weights(10, 40))
@@ -124,7 +125,13 @@ def test_stored_log_p_is_cross_checked_at_both_samplings(place: Path, monkeypatc
     """Greedy completions say nothing of log p, so those of the deployment's sampling are compared too."""
     _store(place / "store", [Sampling(), GREEDY])
     pair = SimpleNamespace(
-        vocabulary=8, stop_tokens=[], tokenizer=place, context=64, path=lambda _: place, dtype=lambda _: "float32"
+        vocabulary=8,
+        stop_tokens=[],
+        tokenizer=place,
+        context=64,
+        path=lambda _: place,
+        dtype=lambda _: "float32",
+        facts=pair_facts(),
     )
     monkeypatch.setattr(stages.evaluate, "read_pair", lambda *_: pair)
     _, profile = _run(place, evaluate={"crosscheck_prompts": 2, "crosscheck_tokens": 3})
