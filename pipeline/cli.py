@@ -81,6 +81,7 @@ _group("store", "Maintain the store of artifacts and runs.", (gc, sync))
 def main() -> None:
     """Entry point of the console script."""
     standard_streams.protect()
+    standard_streams.ignore_impossible_sizes()
     limit_spinning()  # before any command imports torch
     # It warns at import about kernels that it cannot load, and at every int8 product about a cast.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)

@@ -8,6 +8,7 @@ not know what is printed.
 import errno
 import io
 import os
+import re
 import select
 import sys
 from typing import TYPE_CHECKING, TextIO
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 _GONE = (errno.EPIPE, errno.EIO)  # of a pipe; of a terminal
+_SIZE = re.compile("[1-9][0-9]{0,5}")
 
 
 def protect() -> None:
@@ -23,6 +25,13 @@ def protect() -> None:
     _fill_gaps()
     sys.stdout = _lasting(sys.stdout, 1, "standard output")
     sys.stderr = _lasting(sys.stderr, 2, "")
+
+
+def ignore_impossible_sizes() -> None:
+    """Remove COLUMNS and LINES that are no size, such as the 0 of some terminals: the libraries that print fail on them."""
+    for name in ("COLUMNS", "LINES"):
+        if not _SIZE.fullmatch(os.environ.get(name, "1")):
+            del os.environ[name]
 
 
 def _fill_gaps() -> None:

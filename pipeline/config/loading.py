@@ -65,6 +65,10 @@ class _Loader(yaml.SafeLoader):
 
 
 def _construct_int(loader: _Loader, node: yaml.ScalarNode) -> int:
+    if re.match("[-+]?0[0-7_]+$", node.value):  # 0100 would be 64
+        raise yaml.constructor.ConstructorError(
+            None, None, f"{node.value} begins with 0, which is octal in YAML; leave the 0 out", node.start_mark
+        )
     value: int = loader.construct_yaml_int(node)
     if abs(value) >= 2**63:
         raise yaml.constructor.ConstructorError(None, None, "an integer has more than 64 bits", node.start_mark)
@@ -81,9 +85,16 @@ def _refuse(loader: _Loader, node: yaml.Node) -> None:
     loader.construct_undefined(node)
 
 
+def _refuse_merge(loader: _Loader, node: yaml.Node) -> None:
+    raise yaml.constructor.ConstructorError(
+        None, None, "merge keys (<<) are not read; write the values out", node.start_mark
+    )
+
+
 _Loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
 _Loader.add_constructor("tag:yaml.org,2002:str", _construct_text)
 _Loader.add_constructor("tag:yaml.org,2002:timestamp", _construct_text)  # the types of JSON, and no others
+_Loader.add_constructor("tag:yaml.org,2002:merge", _refuse_merge)
 for _other in ("binary", "omap", "pairs", "set"):
     _Loader.add_constructor(f"tag:yaml.org,2002:{_other}", _refuse)
 
@@ -238,6 +249,8 @@ def _explain(item: Any) -> str:
         hint = f"; did you mean '{'.'.join([*location[:-1], nearest[0]])}'?" if nearest else ""
         return f"{path}{value}: unknown key{hint} (allowed here: {', '.join(allowed)})"
     message = str(item["msg"]).removeprefix("Value error, ")
+    if item["type"] == "invalid_key":  # `yes`, `on`, a number or nothing
+        return f"{_short(item['input'])} as a key: keys are text; correct it, or quote it"
     if item["type"] == "missing":
         return f"{path}: required, and missing"
     if item["type"] == "value_error":

@@ -81,6 +81,7 @@ class PromoteConfig(Section):
     deployment: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z0-9._-]+$",
+        max_length=100,
         description="Name of a deployment with its own champion, if one target has several deployments.",
     )
     by_hand: bool = Field(

@@ -16,7 +16,9 @@ from pipeline.config.quantize import QuantizeConfig
 class Config(Section):
     """Everything a run needs, one section per stage."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9._-]+$", description="Name of this config; shown in runs and reports.")
+    name: str = Field(
+        pattern=r"^[A-Za-z0-9._-]+$", max_length=100, description="Name of this config; shown in runs and reports."
+    )
     seed: int = Field(default=0, ge=0, lt=2**32, description="Seed of all random numbers.")
     device: str = Field(
         default="auto",

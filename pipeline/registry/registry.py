@@ -24,6 +24,8 @@ from pipeline.registry.port import Port
 from pipeline.store.artifacts import Store
 from pipeline.store.times import utc_now
 
+_MOST_NAME = 180  # MLflow has 256, and files of claims and notices add to it
+
 
 def registered_name(config: Config) -> str:
     """`<target>-draft` or `<target>-draft--<deployment>`, with what a shell or MLflow reads otherwise as escapes."""
@@ -38,6 +40,11 @@ def registered_name(config: Config) -> str:
         raise UsageError(f"pair.target.source = {source!r} gives no name for the registry; set promote.target_name")
     target = model_name(target)
     name = f"{target}-draft" + (f"--{config.promote.deployment}" if config.promote.deployment else "")
+    if len(name) > _MOST_NAME:
+        raise UsageError(
+            f"{name[:40]}...: the name in the registry has {len(name)} characters, at most {_MOST_NAME} are possible; "
+            "set a shorter promote.target_name"
+        )
     if "--claim-" in name:
         raise UsageError(f"{name}: '--claim-' marks the registry's locks; choose another promote.deployment")
     return name

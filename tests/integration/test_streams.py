@@ -63,6 +63,13 @@ def test_a_character_that_the_terminal_lacks_is_an_escape(loop: Place) -> None:
     assert (0, "") == (code, err)
 
 
+@pytest.mark.parametrize("columns", ["0", "²", "9" * 5000, "wide"])
+def test_a_width_that_is_none_is_ignored(loop: Place, columns: str) -> None:
+    """Some terminals and schedulers set COLUMNS to 0."""
+    expected, ended = loop.understudy("show"), loop.understudy("show", COLUMNS=columns)
+    assert (0, expected.out) == (ended.code, ended.out), ended.err
+
+
 def test_a_library_does_not_write_into_a_file_of_the_store(tmp_path: Path) -> None:
     """With stderr closed, the next file to be opened would be descriptor 2."""
     code = (

@@ -185,6 +185,27 @@ def test_a_file_that_is_no_config_says_so(tmp_path: Path, text: str, expected: s
     assert str(path) in message
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("distill: {<<: {max_steps: 5}}\n", "merge keys (<<) are not read; write the values out"),
+        ("seed: 0100\n", "0100 begins with 0, which is octal in YAML; leave the 0 out"),
+        ("on: 1\n", "True as a key: keys are text; correct it, or quote it"),
+        ("~: 1\n", "None as a key: keys are text"),
+    ],
+)
+def test_what_yaml_reads_otherwise_than_people_is_refused(small: Path, text: str, expected: str) -> None:
+    """With what to write."""
+    small.write_text(SMALL + text)
+    assert expected in _error(small)
+
+
+def test_a_name_fits_into_the_id_of_a_run(small: Path) -> None:
+    """An id has at most 121 characters."""
+    assert 100 == len(load_config(small, [f"name={'k' * 100}"]).name)
+    assert "at most 100 characters" in _error(small, f"name={'k' * 101}")
+
+
 def test_an_emoji_in_json_escapes_is_one_character(small: Path) -> None:
     """As in JSON; half of a pair is not text."""
     assert "🙂" == load_config(small, ['tracking.experiment="\\ud83d\\ude42"']).tracking.experiment

@@ -85,3 +85,11 @@ def test_the_words_say_from_what_the_name_is_made(overrides: tuple[str, ...], na
     """So that nobody wonders why a draft is not found."""
     config = load_config(SMOKE, overrides)
     assert (name, True) == (registered_name(config), naming(config).startswith(words))
+
+
+def test_a_name_fits_into_mlflow_and_into_names_of_files() -> None:
+    """A directory's name can have 255 characters, and others become escapes."""
+    with pytest.raises(
+        UsageError, match=r"has 206 characters, at most 180 are possible; set a shorter promote\.target_name"
+    ):
+        registered_name(load_config(SMOKE, [f"promote.target_name={'k' * 200}"]))

@@ -87,8 +87,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(stages.evaluate, "find_draft", lambda *_: tmp_path)
     monkeypatch.setattr(stages.evaluate, "measure_weights", lambda _: Weights(10, 40))
     monkeypatch.setattr(load_draft, "load_tokenizer", lambda *_: None)
-    monkeypatch.setattr(load_draft, "added_tokens", lambda *_: [])
-    monkeypatch.setattr(load_draft, "check_same_family", lambda *_: [])
+    monkeypatch.setattr(load_draft, "gained_tokens", lambda *_: [])
     for module in (load_draft, stages.evaluate):  # the draft, the target
         monkeypatch.setattr(module, "load_model", lambda *_: table_model(8, 1))
     return tmp_path
@@ -182,7 +181,7 @@ def test_a_draft_of_another_family_is_broken(place: Path, monkeypatch: pytest.Mo
         raise UnderstudyError("token 3 differs")
 
     _store(place / "store", [Sampling(), GREEDY])
-    monkeypatch.setattr(load_draft, "check_same_family", refuse)
+    monkeypatch.setattr(load_draft, "gained_tokens", refuse)
     _, profile = _run(place, EvaluateTask(kind="model", role=role))
 
     assert profile["broken"].startswith("the draft is not of this pair")
