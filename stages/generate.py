@@ -6,18 +6,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+import numpy as np
+
 from pipeline.corpus.answer_store import StoredAnswers
 from pipeline.corpus.prompt_store import Prompt, PromptColumns, open_prompts
 from pipeline.corpus.rendering import Renderer
+from pipeline.engines.chat_markers import renders_segments
 from pipeline.generation.completion_plan import CompletionRequest, plan_completions, shard_prefix
 from pipeline.generation.completion_store import TOKENIZER, read_completions
 from pipeline.generation.generate import GenerationSettings, generate
+from pipeline.generation.labelling import label_shards
 from pipeline.generation.logged import LoggedAnswers, count_answers
 from pipeline.generation.multi_turn import StopReasons, next_turn
 from pipeline.generation.sample_test import figures, passed, stored_test
 from pipeline.generation.served import generate_by_servers
 from pipeline.generation.served_completion import Served
 from pipeline.models.loading import choose_device, load_model, load_tokenizer
+from pipeline.models.segmenter import Segmenter, chat_templates
 from pipeline.models.stored_pair import Pair, read_pair
 from pipeline.running.context import Outcome, StageContext
 from pipeline.running.settings import GenerateSettings
@@ -58,7 +63,8 @@ def run(context: StageContext[GenerateSettings]) -> Outcome:
         turns = asyncio.run(_by_servers(context, pair, requests, settings, next_turn_of, logged))
     else:
         turns = _here(context, pair, requests, settings, next_turn_of)
-    counts = _counts(context)
+    names = _label(context, pair)
+    counts = _counts(context, names)
     notes: dict[str, Any] = {}
     if logged is not None:
         recorded, notes = _report_answers(context, prompts, logged, counts["completions"])
@@ -156,16 +162,38 @@ def _next_turn(
     )
 
 
-def _counts(context: StageContext[GenerateSettings]) -> dict[str, float]:
+def _label(context: StageContext[GenerateSettings], pair: Pair) -> Sequence[str]:
+    """Label the stored tokens by segment, and return the segments' names. Says where the target's markers are not known."""
+    tokenizer = load_tokenizer(pair.tokenizer, context.resources.trust_remote_code)
+    settings = context.settings.segments
+    segmenter = Segmenter(tokenizer, settings)
+    unknown = settings.markers == "auto" and segmenter.family is None and not settings.rules
+    if unknown and renders_segments(chat_templates(tokenizer)):
+        context.progress.line(
+            "generate: the target's chat template renders thinking or tool calls, by markers that are not known here: they count "
+            "as the answer; generate.segments.rules can name them (docs/examination.md)"
+        )
+    label_shards(context.out, segmenter)
+    return segmenter.names
+
+
+def _counts(context: StageContext[GenerateSettings], segments: Sequence[str]) -> dict[str, float]:
     """Counted from the stored files, so that a resumed run reports the same figures as an uninterrupted one."""
     completions = tokens = stopped = stored = size = 0
+    labelled_S = np.zeros(len(segments), dtype=np.int64)
     for item in read_completions(context.out):
         completions, tokens, stopped = completions + 1, tokens + item.length, stopped + item.stopped
+        if item.segments is not None:
+            labelled_S += np.bincount(item.segments[: item.length], minlength=len(segments))
         stored += len(item.tokens)  # the tokens past the end of examination completions included
         size += sum(array.nbytes for array in (item.tokens, item.log_p, item.entries, item.certain, item.rest_log_p))
+    shares = {name: float(count) / tokens for name, count in zip(segments, labelled_S, strict=True) if count}
+    if len(shares) > 1:
+        found = ", ".join(f"{share:.1%} {name}" for name, share in shares.items())
+        context.progress.line(f"generate: of {tokens:,} tokens: {found}")
     return {
         "completions": completions,
         "tokens": tokens,
         "stopped_share": stopped / completions,
         "stored_bytes_per_token": size / stored,
-    }
+    } | {f"share_{name}": share for name, share in shares.items() if len(shares) > 1}

@@ -12,7 +12,8 @@ from pipeline.acceptance.position_bins import BINS, bin_edges, tokens_before_edg
 from pipeline.acceptance.profile import PromptCounts
 from pipeline.acceptance.ratio_sums import RatioSums
 from pipeline.acceptance.rounds import Floats, iid_tokens_per_call
-from pipeline.acceptance.schema import DomainFigures, Figures, PositionBin, Rounds
+from pipeline.acceptance.schema import DomainFigures, Figure, Figures, PositionBin, Rounds, SegmentFigures
+from pipeline.acceptance.segments import SegmentCounts
 from pipeline.errors import UnderstudyError
 
 _RATE = 0  # columns of the ratios: the acceptance rate, Omega by gamma, the rate by output position and by context
@@ -29,6 +30,7 @@ class AcceptanceTally:
         self._accepted = self._examined = self._loop_accepted = 0.0
         self._lists_4G = np.zeros((4, max_gamma))  # rounds, their variance, accepted drafts, accepted by position
         self._examines_all = True  # false for prompt-lookup
+        self._segments: dict[str, _SegmentTally] = {}
 
     def add(self, counts: Sequence[PromptCounts]) -> None:
         """Add prompts. ValueError for counts that are NaN or infinite."""
@@ -56,6 +58,10 @@ class AcceptanceTally:
         self._loop_tokens += sum(item.loop_tokens for item in counts)
         self._loop_accepted += sum(item.loop_accepted for item in counts)
         self._examines_all &= bool((examined_N == tokens_N).all())
+        for name in dict.fromkeys(name for item in counts for name in item.segments):
+            self._segments.setdefault(name, _SegmentTally(self._max_gamma)).add(
+                [(item.domain, item.segments[name]) for item in counts if name in item.segments]
+            )
 
     def _bins(self, counts: Sequence[PromptCounts]) -> tuple[Floats, Floats, NDArray[np.bool_]]:
         """Accepted mass, tokens, and whether there are any, of each prompt in each bin; output position, then context.
@@ -98,7 +104,15 @@ class AcceptanceTally:
             acceptance_rate_without_loops=self._without_loops(),
             by_output_position=self._by_bin(self._output, confidence),
             by_context_length=self._by_bin(self._context, confidence),
+            by_segment=self._by_segment(confidence),
         )
+
+    def _by_segment(self, confidence: float) -> dict[str, SegmentFigures]:
+        """By name, those with most tokens first. Empty where there is one."""
+        if len(self._segments) < 2:
+            return {}
+        by_size = sorted(self._segments, key=lambda name: (-self._segments[name].tokens, name))
+        return {name: self._segments[name].figures(self._tokens, confidence) for name in by_size}
 
     def domains(self, gamma: int, confidence: float) -> dict[str, DomainFigures]:
         """Acceptance rate and Omega of each domain."""
@@ -147,3 +161,36 @@ def _share(found: Interval) -> Interval:
     """The interval of a rate without what no rate can be; over few prompts it may reach past 0 or 1."""
     low, high = (max(found.low, 0.0), min(found.high, 1.0)) if isfinite(found.low) else (found.low, found.high)
     return replace(found, low=low, high=high)
+
+
+class _SegmentTally:
+    """Sums of one segment, over the prompts that have it."""
+
+    def __init__(self, max_gamma: int) -> None:
+        # The acceptance rate, that of the tokens with which the segment begins, and tokens of a round by gamma.
+        self._ratios, self._max_gamma, self.tokens, self._begins = RatioSums(2 + max_gamma), max_gamma, 0, 0
+
+    def add(self, counts: Sequence[tuple[str, SegmentCounts]]) -> None:
+        """Domain and counts of each prompt."""
+        found = [item for _, item in counts]
+        numerators_NK = np.array([[item.accepted, item.begins_accepted, *item.emitted] for item in found])
+        denominators_NK = np.array([[item.examined, item.begins, *item.rounds] for item in found])
+        self._ratios.add(numerators_NK, denominators_NK, [domain for domain, _ in counts], denominators_NK > 0)
+        self.tokens += sum(item.tokens for item in found)
+        self._begins += sum(item.begins for item in found)
+
+    def figures(self, all_tokens: int, confidence: float) -> SegmentFigures:
+        def figure(ratio: int) -> Figure | None:
+            return self._ratios.interval(ratio, confidence).figure if self._ratios.prompts(ratio) else None
+
+        rate = figure(0)
+        rounds = {gamma: figure(1 + gamma) for gamma in range(1, self._max_gamma + 1)}
+        return SegmentFigures(
+            prompts=self._ratios.prompts(0),
+            tokens=self.tokens,
+            share=self.tokens / all_tokens,
+            acceptance_rate=rate or Figure(0.0, None, None, 0),  # of prompt-lookup, which may propose nothing
+            tokens_per_target_call={gamma: found for gamma, found in rounds.items() if found is not None},
+            begins=self._begins,
+            acceptance_of_begins=figure(1),
+        )

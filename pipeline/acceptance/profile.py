@@ -16,6 +16,7 @@ from pipeline.acceptance.intervals import Interval, ratio_gain
 from pipeline.acceptance.moments import rounds_variance
 from pipeline.acceptance.position_bins import accepted_by_bin, tokens_before_edges
 from pipeline.acceptance.rounds import Convention, Floats, Lengths, expected_rounds
+from pipeline.acceptance.segments import Labels, SegmentCounts, count_segments, segments_json
 from pipeline.errors import UnderstudyError
 from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, Number, Positive, Text, parse
 
@@ -42,6 +43,7 @@ class PromptCounts:
     # sum of a_t by bin of `pipeline/acceptance/position_bins.py`; context: positions counted from the start of the prompt
     accepted_by_output: list[Number] = field(default_factory=list)
     accepted_by_context: list[Number] = field(default_factory=list)
+    segments: dict[Text, SegmentCounts] = field(default_factory=dict)  # by name; empty where all tokens are of one
 
 
 _ROWS = TypeAdapter(list[PromptCounts])
@@ -56,6 +58,8 @@ class Completions:
     prompt_tokens_B: Lengths
     lengths_B: Lengths  # lookahead not included
     loops: Sequence[NDArray[np.bool_]]  # which tokens stand inside a loop
+    labels: Sequence[Labels] | None = None  # of segments, for each token; None: all are of one
+    segments: Sequence[str] = ()  # names, by label
 
 
 def count_completions(
@@ -100,6 +104,8 @@ def count_completions(
         "accepted_by_output": _used(accepted_by_bin(counted_BT, output_BE), output_BE),
         "accepted_by_context": _used(accepted_by_bin(counted_BT, context_BE), context_BE),
     }
+    if completions.labels is not None:
+        columns["segments"] = count_segments(completions.labels, completions.segments, counted_BT, lengths_B, by_gamma)
     rows = zip(*columns.values(), strict=True)
     return [PromptCounts(**dict(zip(columns, row, strict=True))) for row in rows]
 
@@ -181,7 +187,7 @@ def omega_gain(draft: Sequence[PromptCounts], base: Sequence[PromptCounts], gamm
 
 
 def counts_json(counts: Sequence[PromptCounts]) -> list[dict[str, Any]]:
-    return [dict(vars(item)) for item in counts]
+    return [{**vars(item), "segments": segments_json(item.segments)} for item in counts]
 
 
 def counts_from_json(rows: Any) -> list[PromptCounts]:

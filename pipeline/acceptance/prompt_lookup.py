@@ -5,7 +5,7 @@ block may be shorter than gamma or empty.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pipeline.acceptance.rounds import Convention
 
@@ -20,6 +20,8 @@ class LookupCounts:
     accepted: int
     rejected: int  # first rejections: rounds whose block was cut short by a wrong token
     per_position: tuple[int, ...]  # rounds whose proposed token i was accepted
+    # Of each round: its first token, accepted tokens, whether a wrong one ended it. All counts follow from it.
+    walk: tuple[tuple[int, int, bool], ...] = field(default=(), compare=False)
 
 
 def count_lookup(
@@ -75,7 +77,7 @@ def _count(
     """`text` may extend past `end` by the lookahead; rounds start only before `end`."""
     position, known = first + convention.start, len(text)
     rounds = proposed = accepted = rejected = 0
-    per_position = [0] * gamma
+    per_position, walk = [0] * gamma, list[tuple[int, int, bool]]()
     while position < end:
         match = matches[position - first]
         room = min(gamma, end - position - 1) if convention.clipped else gamma
@@ -86,8 +88,12 @@ def _count(
         rounds += 1
         proposed += size
         accepted += matched
-        rejected += matched < size and position + matched < known  # unknown tokens count as neither
+        wrong = matched < size and position + matched < known  # unknown tokens count as neither
+        rejected += wrong
+        walk.append((position - first, matched, wrong))
         for index in range(matched):
             per_position[index] += 1
         position += matched + 1
-    return LookupCounts(rounds, rounds + convention.prefill_call, proposed, accepted, rejected, tuple(per_position))
+    return LookupCounts(
+        rounds, rounds + convention.prefill_call, proposed, accepted, rejected, tuple(per_position), tuple(walk)
+    )

@@ -45,6 +45,7 @@ class Rounds:
     calls_B: Floats  # target calls as the convention counts them
     proposed_B: Floats  # draft tokens
     accepted_BG: Floats  # rounds whose draft token i was accepted, for i < gamma
+    starts_BT: Floats  # probability that a round starts at each token
 
 
 def expected_rounds(a_BT: Floats, lengths_B: Lengths, gamma: int, convention: Convention) -> Rounds:
@@ -61,10 +62,12 @@ def expected_rounds(a_BT: Floats, lengths_B: Lengths, gamma: int, convention: Co
     # token t is the round's bonus token.
     under_way_JB = np.zeros((gamma + 1, batch))
     under_way_JB[0] = convention.start < rows.lengths_B
+    starts_TB = np.zeros(rows.a_TB.shape)
     for t in range(convention.start, len(rows.a_TB)):
         n = rows.running_T[t]
         under_JB, own_B, a_B = under_way_JB[:, :n], rows.lengths_B[:n], rows.a_TB[t, :n]
         rounds_B[:n] += under_JB[0]
+        starts_TB[t, :n] = under_JB[0]
         proposed_B[:n] += under_JB[0] * drafted_tokens(t, own_B, gamma, convention)
         next_start_B = under_JB[:-1].sum(0) * (1 - a_B) + under_JB[-1]
         under_JB[1:] = under_JB[:-1] * a_B
@@ -72,7 +75,11 @@ def expected_rounds(a_BT: Floats, lengths_B: Lengths, gamma: int, convention: Co
         under_JB[0] = np.where(t + 1 < own_B, next_start_B, 0.0)
     rounds_B = rows.unsort(rounds_B)
     return Rounds(
-        rounds_B, rounds_B + convention.prefill_call, rows.unsort(proposed_B), rows.unsort(accepted_GB).T.copy()
+        rounds_B,
+        rounds_B + convention.prefill_call,
+        rows.unsort(proposed_B),
+        rows.unsort(accepted_GB).T.copy(),
+        rows.unsort(starts_TB).T.copy(),
     )
 
 

@@ -15,7 +15,7 @@ from pipeline.speculation.settings import SamplingFields
 from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, CountKey, Flag, Format, Number, Text
 from pipeline.store.row_files import read_head
 
-SCHEMA = 4
+SCHEMA = 5
 FILE = "acceptance.json"
 ROWS = "prompts"  # the key of the rows
 
@@ -67,6 +67,21 @@ class PositionBin:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SegmentFigures:
+    """Figures over the tokens of one segment, such as thinking, of the prompts that have it."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    prompts: Count
+    tokens: Count
+    share: Number  # of all tokens
+    acceptance_rate: Figure
+    tokens_per_target_call: dict[CountKey, Figure]  # of the rounds that begin in it; no prefill counts
+    begins: Count  # tokens with which it begins after another segment
+    acceptance_of_begins: Figure | None  # None without such tokens
+
+
+@dataclass(frozen=True, kw_only=True)
 class Figures:
     """All figures of one set of completions. Lists are by position in the draft, at the largest gamma."""
 
@@ -85,6 +100,7 @@ class Figures:
     acceptance_rate_without_loops: Number | None  # None where every token is in a loop, and for prompt-lookup
     by_output_position: list[PositionBin] | None  # None for prompt-lookup
     by_context_length: list[PositionBin] | None
+    by_segment: dict[Text, SegmentFigures] = field(default_factory=dict)  # empty where all tokens are of one segment
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from pipeline.config.base import Section
+from pipeline.config.segments import SegmentsConfig
 from pipeline.config.server import ServerConfig
 
 DistributionSelection = Literal["sampled", "top_k"]
@@ -61,6 +62,9 @@ class GenerateConfig(Section):
         le=64,
         description="Target tokens stored past the length limit and past EOS on examination prompts, for engines that draft past "
         "the end (vLLM).",
+    )
+    segments: SegmentsConfig = Field(
+        default=SegmentsConfig(), description="How thinking, tool calls and the answer are told apart."
     )
     batch: int = Field(default=64, gt=0, description="Sequences decoded in one batch.")
     shard: int = Field(default=128, gt=0, description="Completions per shard; a resumed run keeps finished shards.")

@@ -134,10 +134,13 @@ class Examiner:
 
 def draft_independent(window: Sequence[StoredCompletion]) -> Completions:
     """The facts that counts need of completions, whatever the draft."""
+    labels = [item.segments for item in window if item.segments is not None]
     return Completions(
         [item.id for item in window],
         [item.domain for item in window],
         np.array([len(item.prompt) for item in window], dtype=np.int64),
         np.array([item.length for item in window], dtype=np.int64),
         [repetition_mask(item.tokens[: item.length].tolist()) for item in window],
+        labels if len(labels) == len(window) else None,
+        window[0].segment_names,
     )

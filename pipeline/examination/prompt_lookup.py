@@ -6,6 +6,7 @@ from pipeline.acceptance.profile import PromptCounts
 from pipeline.acceptance.prompt_lookup import count_lookup_by_gamma
 from pipeline.acceptance.repetition import repetition_mask
 from pipeline.acceptance.rounds import CONVENTIONS
+from pipeline.acceptance.segments import count_walks
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.examination.windows import windows
 from pipeline.generation.completion_store import StoredCompletion
@@ -44,4 +45,9 @@ def _counts(item: StoredCompletion, settings: EvaluateConfig) -> PromptCounts:
         per_position=[float(value) for value in walks[-1].per_position],
         loop_tokens=int(repetition_mask(tokens).sum()),
         prompt_tokens=len(item.prompt),
+        segments=count_walks(
+            item.segments[: item.length], item.segment_names, [walk.walk for walk in walks], settings.gamma
+        )
+        if item.segments is not None
+        else {},
     )

@@ -3,7 +3,7 @@
 A shard is two files. `NAME.tokens.arrow` has one row per token: its id, its log p under the sampling settings, and the target's
 sparse distribution at temperature 1 (`distributions.SparseDistribution`, packed). `NAME.completions.arrow` has one row per
 completion: its sampling settings and the range of its token rows. The second file is written last: a shard without it is
-incomplete and ignored.
+incomplete and ignored. Labels of the tokens may follow in a third (`segment_files.py`).
 """
 
 from collections import Counter
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from pipeline.generation.completion_files import completion_files, open_batch, other_version
 from pipeline.generation.distributions import ENTRY_BYTES
+from pipeline.generation.segment_files import segments_of
 from pipeline.speculation.settings import GREEDY, Sampling
 from pipeline.store.atomic import replacing
 
@@ -60,6 +61,8 @@ class StoredCompletion:
     certain: NDArray[np.uint8]  # (N,), number of top entries (the others were sampled)
     rest_log_p: NDArray[np.float16]  # (N,), log of the mass outside the top entries
     vocabulary: int  # needed to unpack the entries
+    segments: NDArray[np.uint8] | None = None  # (N,), labels, see `segment_files`; None: all are of one
+    segment_names: tuple[str, ...] = ()  # by label
 
     @property
     def greedy(self) -> bool:
@@ -155,9 +158,19 @@ def read_completions(
     UnderstudyError that names a damaged file, or a file of another version.
     """
     for path, batch in _shards(directory, splits, sampling, shards):
-        if batch.num_rows:
-            tokens = _TokenColumns(path.with_name(path.name.replace(".completions.", ".tokens.")))
-            yield from map(tokens.completion, batch.to_pylist())
+        yield from _completions(path, batch)
+
+
+def read_shard(path: Path) -> Iterator[StoredCompletion]:
+    """`read_completions` of one shard, by its completion file."""
+    yield from _completions(path, open_batch(path))
+
+
+def _completions(path: Path, batch: Any) -> Iterator[StoredCompletion]:
+    """The completions that rows of the completion file `path` describe."""
+    if batch.num_rows:
+        tokens = _TokenColumns(path.with_name(path.name.replace(".completions.", ".tokens.")))
+        yield from map(tokens.completion, batch.to_pylist())
 
 
 def stored_samplings(directory: Path, splits: Collection[str] | None = None) -> dict[Sampling, int]:
@@ -203,6 +216,7 @@ class _TokenColumns:
         self.rest_log_p = batch["rest_log_p"].to_numpy()
         self.entries = batch["entries"].values.to_numpy().reshape(batch.num_rows, -1, ENTRY_BYTES)
         self.vocabulary = int(batch.schema.metadata[b"vocabulary"])
+        self.segments = segments_of(path.parent, path.name.removesuffix(".tokens.arrow"), batch.num_rows)
 
     def completion(self, row: dict[str, Any]) -> StoredCompletion:
         """The completion that `row`, a row of the completions file, describes: its tokens are first .. first + total - 1."""
@@ -222,4 +236,6 @@ class _TokenColumns:
             certain=self.certain[rows],
             rest_log_p=self.rest_log_p[rows],
             vocabulary=self.vocabulary,
+            segments=None if self.segments is None else self.segments.labels_N[rows],
+            segment_names=() if self.segments is None else self.segments.names,
         )

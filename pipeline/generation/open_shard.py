@@ -12,8 +12,6 @@ from pipeline.generation.completion_store import StoredCompletion, write_shard
 from pipeline.generation.journal import Journal, Record, read_journal, write_journal
 from pipeline.generation.sample_test import SampleEvidence
 
-_ARRAYS = ("tokens", "log_p", "entries", "certain", "rest_log_p")
-
 
 @dataclass
 class OpenShard:
@@ -91,5 +89,9 @@ def _stored(item: CompletionRequest, record: Record, vocabulary: int) -> StoredC
         length=int(record.facts["length"]),
         stopped=bool(record.facts["stopped"]),
         vocabulary=vocabulary,
-        **{name: record.arrays[name] for name in _ARRAYS},
+        tokens=record.arrays["tokens"],
+        log_p=record.arrays["log_p"],
+        entries=record.arrays["entries"],
+        certain=record.arrays["certain"],
+        rest_log_p=record.arrays["rest_log_p"],
     )

@@ -192,6 +192,7 @@ def _generation(config: Config, part: str, dtype: NumberFormat, task: GenerateTa
         chat_template=corpus.chat_template,
         chat_template_arguments=corpus.chat_template_arguments,
         prompt_limit=corpus.prompt_limit,
+        segments=generate.segments,
     )
     reads = {"target": f"pair#{task.target}", "shared": "pair#shared", "corpus": "corpus"}
     return Job(stage="generate", part=part, task=task, settings=settings, reads=reads)

@@ -17,6 +17,7 @@ from pipeline.config.generate import DistributionSelection, SamplingConfig
 from pipeline.config.pair import Dtype, NumberFormat, ReferenceRecipe
 from pipeline.config.promote import PromoteConfig
 from pipeline.config.quantize import QuantizedVariant, RecoveryConfig
+from pipeline.config.segments import SegmentsConfig
 from pipeline.config.server import Api
 from pipeline.distillation.settings import TrainingSettings
 from pipeline.judgement.schema import ChampionVersion
@@ -85,6 +86,7 @@ class GenerateSettings:
     chat_template: bool | None
     chat_template_arguments: Mapping[str, Any]
     prompt_limit: int
+    segments: SegmentsConfig
 
 
 @dataclass(frozen=True, kw_only=True)

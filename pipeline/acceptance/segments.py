@@ -1,0 +1,123 @@
+"""Acceptance by segment of the completion: thinking, tool calls, the answer. numpy only.
+
+A round belongs to the segment of the first token that it can produce. So the tokens of a segment's rounds may end in the next
+one, and all segments' rounds are all rounds.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.acceptance.rounds import Floats, Lengths, Rounds
+from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, Number
+
+Labels = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SegmentCounts:
+    """Counts of one completion in one segment. Lists are by gamma: entry g - 1 is gamma g."""
+
+    __pydantic_config__ = KNOWN_FIELDS_ONLY
+
+    tokens: Count
+    accepted: Number  # numerator of the acceptance rate in it
+    examined: Number  # its denominator
+    rounds: list[Number]  # expected rounds that begin in it
+    emitted: list[Number]  # tokens of the completion that these rounds produce
+    begins: Count  # tokens with which it begins after another segment
+    begins_accepted: Number  # sum of a_t over them
+
+
+def begins(labels_T: Labels) -> NDArray[np.bool_]:
+    """The tokens that are of another segment than the one before them, (T,). The first token is none."""
+    found_T = np.zeros(len(labels_T), dtype=bool)
+    found_T[1:] = labels_T[1:] != labels_T[:-1]
+    return found_T
+
+
+def count_segments(
+    labels: Sequence[Labels],
+    names: Sequence[str],
+    a_BT: Floats,
+    lengths_B: Lengths,
+    by_gamma: Sequence[Rounds],
+) -> list[dict[str, SegmentCounts]]:
+    """Counts of each completion by the name of the segment. `labels`: of each completion, at least its length. `a_BT` is 0 from
+    the end of a completion on, and `by_gamma` has the rounds for gamma 1, 2, ..."""
+    batch, width = len(lengths_B), int(lengths_B.max())
+    labels_BT = np.full((batch, width), len(names), dtype=np.uint8)
+    begins_BT = np.zeros((batch, width), dtype=bool)
+    for row, (labels_T, length) in enumerate(zip(labels, lengths_B, strict=True)):
+        labels_BT[row, :length] = labels_T[:length]
+        begins_BT[row, :length] = begins(labels_T[:length])
+    a_BT = a_BT[:, :width]
+    starts_GBT = np.stack([rounds.starts_BT[:, :width] for rounds in by_gamma])
+    produced_GBT = starts_GBT * _tokens_of_rounds(a_BT, lengths_B, len(by_gamma))
+    found: list[dict[str, SegmentCounts]] = [{} for _ in range(batch)]
+    for label, name in enumerate(names):
+        inside_BT = labels_BT == label
+        tokens_B = inside_BT.sum(1)
+        columns = {
+            "tokens": tokens_B.tolist(),
+            "accepted": (a_BT * inside_BT).sum(1).tolist(),
+            "examined": tokens_B.astype(np.float64).tolist(),
+            "rounds": np.einsum("gbt,bt->bg", starts_GBT, inside_BT).tolist(),
+            "emitted": np.einsum("gbt,bt->bg", produced_GBT, inside_BT).tolist(),
+            "begins": (begins_BT & inside_BT).sum(1).tolist(),
+            "begins_accepted": (a_BT * (begins_BT & inside_BT)).sum(1).tolist(),
+        }
+        for row in np.flatnonzero(tokens_B).tolist():
+            found[row][name] = SegmentCounts(**{key: values[row] for key, values in columns.items()})
+    return found
+
+
+def _tokens_of_rounds(a_BT: Floats, lengths_B: Lengths, max_gamma: int) -> Floats:
+    """Expected tokens of the completion that a round produces which begins at each token, (G, B, T): one, and one more for each
+    draft token that is accepted and is not the completion's last."""
+    batch, width = a_BT.shape
+    drafted_BT = np.where(np.arange(width) < lengths_B[:, None] - 1, a_BT, 0.0)
+    accepted_BT, tokens_BT = np.ones((batch, width)), np.ones((batch, width))
+    found = []
+    for index in range(max_gamma):  # accepted_BT becomes the probability that the first index + 1 draft tokens are
+        ahead_BT = np.zeros((batch, width))
+        ahead_BT[:, : width - index] = drafted_BT[:, index:]
+        accepted_BT = accepted_BT * ahead_BT
+        tokens_BT = tokens_BT + accepted_BT
+        found.append(tokens_BT)
+    return np.stack(found)
+
+
+def count_walks(
+    labels_T: Labels, names: Sequence[str], walks: Sequence[Sequence[tuple[int, int, bool]]], at_gamma: int
+) -> dict[str, SegmentCounts]:
+    """Counts of one completion whose rounds are known, such as those of prompt-lookup. `walks`: by gamma, for each round its
+    first token, how many tokens it accepted, and whether a wrong one ended it. The rate is that of `at_gamma`."""
+    length = len(labels_T)
+    accepted_T, examined_T = np.zeros(length), np.zeros(length)
+    for first, accepted, rejected in walks[at_gamma - 1]:
+        accepted_T[first : first + accepted] = 1
+        examined_T[first : first + accepted + rejected] = 1
+    begins_T = begins(labels_T)
+    found: dict[str, SegmentCounts] = {}
+    for label, name in enumerate(names):
+        inside_T = labels_T == label
+        if not inside_T.any():
+            continue
+        rounds = [[(first, accepted) for first, accepted, _ in walk if inside_T[first]] for walk in walks]
+        found[name] = SegmentCounts(
+            tokens=int(inside_T.sum()),
+            accepted=float(accepted_T[inside_T].sum()),
+            examined=float(examined_T[inside_T].sum()),
+            rounds=[float(len(one)) for one in rounds],
+            emitted=[float(sum(min(accepted + 1, length - first) for first, accepted in one)) for one in rounds],
+            begins=int((begins_T & inside_T).sum()),
+            begins_accepted=float(accepted_T[begins_T & inside_T].sum()),
+        )
+    return found
+
+
+def segments_json(found: Mapping[str, SegmentCounts]) -> dict[str, dict[str, object]]:
+    return {name: dict(vars(counts)) for name, counts in found.items()}
