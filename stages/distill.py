@@ -6,6 +6,7 @@ from typing import Any
 
 from pipeline.distillation.learning_curve import CURVE, CurvePoint, curve_json, subset
 from pipeline.distillation.mixing import mix
+from pipeline.distillation.segment_weights import segment_weights
 from pipeline.distillation.training import Log, Training, best
 from pipeline.errors import UnderstudyError
 from pipeline.generation.completion_store import StoredCompletion, read_completions
@@ -29,6 +30,9 @@ def run(context: StageContext[DistillSettings]) -> Outcome:
     completions, checkpoints = context.inputs["completions"], context.out / "checkpoints"
     train = list(read_completions(completions, {"train"}))
     dev = list(read_completions(completions, {"dev"}, Sampling.from_config(settings.sampling)))
+    segment_weights(
+        train, settings.distill.segment_shares
+    )  # a segment that no completion has is said before the training
     training = Training(settings, pair, dev, context.progress, resources.device, resources.trust_remote_code)
     model, log = training.run(mix(train, settings.distill.domain_shares, settings.seed), checkpoints / "whole")
     # A base draft that Understudy made was trained on prompts before; they count as seen too.

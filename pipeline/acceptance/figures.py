@@ -180,17 +180,18 @@ class _SegmentTally:
         self._begins += sum(item.begins for item in found)
 
     def figures(self, all_tokens: int, confidence: float) -> SegmentFigures:
-        def figure(ratio: int) -> Figure | None:
-            return self._ratios.interval(ratio, confidence).figure if self._ratios.prompts(ratio) else None
+        def found(ratio: int) -> Interval | None:
+            return self._ratios.interval(ratio, confidence) if self._ratios.prompts(ratio) else None
 
-        rate = figure(0)
-        rounds = {gamma: figure(1 + gamma) for gamma in range(1, self._max_gamma + 1)}
+        rate, begins = found(0), found(1)
+        rounds = {gamma: found(1 + gamma) for gamma in range(1, self._max_gamma + 1)}
         return SegmentFigures(
             prompts=self._ratios.prompts(0),
             tokens=self.tokens,
             share=self.tokens / all_tokens,
-            acceptance_rate=rate or Figure(0.0, None, None, 0),  # of prompt-lookup, which may propose nothing
-            tokens_per_target_call={gamma: found for gamma, found in rounds.items() if found is not None},
+            # Prompt-lookup may propose nothing.
+            acceptance_rate=Figure(0.0, None, None, 0) if rate is None else _share(rate).figure,
+            tokens_per_target_call={gamma: one.figure for gamma, one in rounds.items() if one is not None},
             begins=self._begins,
-            acceptance_of_begins=figure(1),
+            acceptance_of_begins=None if begins is None else _share(begins).figure,
         )

@@ -186,6 +186,39 @@ def omega_gain(draft: Sequence[PromptCounts], base: Sequence[PromptCounts], gamm
     )
 
 
+def segment_gain(draft: Sequence[PromptCounts], base: Sequence[PromptCounts], name: str, confidence: float) -> Interval:
+    """`acceptance_gain` within one segment, over the prompts that have it. ValueError where none has."""
+    _same_prompts(draft, base)
+    pairs = [
+        (one.segments[name], other.segments[name], one.domain)
+        for one, other in zip(draft, base, strict=True)
+        if name in one.segments
+    ]
+    return ratio_gain(
+        np.array([one.accepted for one, _, _ in pairs]),
+        np.array([one.examined for one, _, _ in pairs]),
+        np.array([other.accepted for _, other, _ in pairs]),
+        np.array([other.examined for _, other, _ in pairs]),
+        [domain for _, _, domain in pairs],
+        confidence,
+    )
+
+
+def position_gain(
+    draft: Sequence[PromptCounts], base: Sequence[PromptCounts], number: int, confidence: float
+) -> Interval:
+    """`acceptance_gain` within one bin of output positions, over the prompts that reach it. ValueError where none does."""
+    _same_prompts(draft, base)
+    pairs = [(one, other) for one, other in zip(draft, base, strict=True) if len(one.accepted_by_output) > number]
+    lengths_N = np.array([one.tokens for one, _ in pairs], dtype=np.int64)
+    tokens_N = np.diff(tokens_before_edges(np.zeros_like(lengths_N), lengths_N), axis=1)[:, number].astype(np.float64)
+    one_N, other_N = (
+        np.array([item.accepted_by_output[number] for item in side])
+        for side in ([one for one, _ in pairs], [other for _, other in pairs])
+    )
+    return ratio_gain(one_N, tokens_N, other_N, tokens_N, [one.domain for one, _ in pairs], confidence)
+
+
 def counts_json(counts: Sequence[PromptCounts]) -> list[dict[str, Any]]:
     return [{**vars(item), "segments": segments_json(item.segments)} for item in counts]
 

@@ -82,6 +82,11 @@ class DistillConfig(Section):
         description="Share of the training sequences by domain, such as {general: 0.2}, which mixes general prompts into a "
         "narrow workload, so that the draft does not forget them. The other domains keep their proportions in the rest.",
     )
+    segment_shares: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field(
+        default={},
+        description="Share of the loss by segment of the completion, such as {tool_call: 0.3}. The other segments keep their "
+        "proportions in the rest.",
+    )
     lora: LoraConfig | None = Field(
         default=None, description="Train LoRA adapters on the linear layers only; null trains all weights."
     )
@@ -89,8 +94,9 @@ class DistillConfig(Section):
 
     @model_validator(mode="after")
     def _shares_are_of_one(self) -> "DistillConfig":
-        if sum(self.domain_shares.values()) > 1 + 1e-6:
-            raise ValueError(f"domain_shares sum to {sum(self.domain_shares.values()):g}, more than 1")
+        for name, shares in (("domain_shares", self.domain_shares), ("segment_shares", self.segment_shares)):
+            if sum(shares.values()) > 1 + 1e-6:
+                raise ValueError(f"{name} sum to {sum(shares.values()):g}, more than 1")
         return self
 
     @model_validator(mode="after")

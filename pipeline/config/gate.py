@@ -48,7 +48,21 @@ class GateConfig(Section):
     min_prompts_per_domain: int = Field(
         default=40,
         ge=2,
-        description="With fewer examination prompts in a domain its rules are inconclusive, and the candidate is refused.",
+        description="With fewer examination prompts in a domain, a segment or a range of positions its rule is inconclusive, and "
+        "the candidate is refused.",
+    )
+    segment_margin: float | None = Field(
+        default=0.02,
+        ge=0,
+        le=1,
+        description="The same for each segment (thinking, tool calls, answer) that holds at least 10% of the tokens, where there "
+        "are several. Null: no such rules.",
+    )
+    length_margin: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="The same for each range of positions in the output: up to token 16, 32, 64 and so on. Null: no such rules.",
     )
     beats_prompt_lookup: bool = Field(
         default=True,

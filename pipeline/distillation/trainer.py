@@ -24,6 +24,7 @@ from pipeline.distillation.document_masking import supports_document_masking
 from pipeline.distillation.losses import LOSSES, MERGED, SparseTargets, cross_entropy, sparse_columns
 from pipeline.distillation.optimizer import MuonWithAdamW
 from pipeline.distillation.precision import fast_attention
+from pipeline.distillation.segment_weights import segment_weights
 from pipeline.errors import UnderstudyError
 from pipeline.examination.examiner import AcceptanceSummary
 from pipeline.generation.completion_store import StoredCompletion
@@ -53,10 +54,10 @@ def distill(
     finite.
     """
     _check_single_process()
-    documents, device = (
-        PackedCompletions(completions, supports_document_masking(model, vocabulary)),
-        torch.device(model.device),
-    )
+    labelled = [item for item in completions if item.segments is not None]  # none of an on-policy round is
+    weights = segment_weights(labelled, settings.segment_shares) if labelled else {}
+    documents = PackedCompletions(completions, supports_document_masking(model, vocabulary), weights)
+    device = torch.device(model.device)
     bf16 = supports_bf16(device) if settings.bf16 is None else settings.bf16
     with progress.track("distill", settings.max_steps, "steps") as track, fast_attention(model, bf16):
         trainer = _Trainer(
@@ -157,13 +158,15 @@ class _Trainer(SFTTrainer):  # type: ignore[misc]
     def compute_loss(
         self, model: Any, inputs: dict[str, torch.Tensor], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        stored, loss_name = stored_targets(inputs), self._settings.loss
+        stored, loss_name, weights_N = stored_targets(inputs), self._settings.loss, inputs.get("weights")
 
         def loss_of(logits_NV: torch.Tensor, where: slice) -> torch.Tensor:
             part = SparseTargets(*(column[where] for column in stored))
             if loss_name == "cross_entropy":
-                return cross_entropy(logits_NV, part.tokens_N)
-            return LOSSES[loss_name](sparse_columns(logits_NV, part, merged=loss_name in MERGED))
+                loss_N = cross_entropy(logits_NV, part.tokens_N)
+            else:
+                loss_N = LOSSES[loss_name](sparse_columns(logits_NV, part, merged=loss_name in MERGED))
+            return loss_N if weights_N is None else loss_N * weights_N[where]
 
         # No attention mask is needed: padding is on the right, and restarted position_ids mask documents from each other
         # (only with use_cache=False).

@@ -44,4 +44,7 @@ def headline_figures(profile: Profile) -> dict[str, float]:
         "draft_bytes": float(profile.draft.bytes),
     }
     found |= {f"acceptance_rate_{domain}": entry.acceptance_rate.value for domain, entry in profile.domains.items()}
+    found |= {
+        f"acceptance_rate_segment_{name}": part.acceptance_rate.value for name, part in headline.by_segment.items()
+    }
     return {name: value for name, value in found.items() if np.isfinite(value)}

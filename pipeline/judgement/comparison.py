@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from pipeline.acceptance.figures import AcceptanceTally
-from pipeline.acceptance.profile import PromptCounts, acceptance_gain, omega_gain
+from pipeline.acceptance.profile import PromptCounts, acceptance_gain, omega_gain, segment_gain
 from pipeline.acceptance.profile_file import Examination
 from pipeline.acceptance.schema import figures_of
 from pipeline.judgement.schema import ComparedFigures, DraftFigures, Gains, GreedyFigures
@@ -36,6 +36,7 @@ def paired_gains(candidate: Sequence[PromptCounts], baseline: Sequence[PromptCou
         pair = by_domain.setdefault(ours.domain, ([], []))
         pair[0].append(ours)
         pair[1].append(theirs)
+    segments = sorted({name for item in candidate for name in item.segments})
     return Gains(
         acceptance_gain(candidate, baseline, confidence).figure,
         {
@@ -43,4 +44,5 @@ def paired_gains(candidate: Sequence[PromptCounts], baseline: Sequence[PromptCou
             for gamma in range(1, len(candidate[0].calls) + 1)
         },
         {domain: acceptance_gain(*by_domain[domain], confidence).figure for domain in sorted(by_domain)},
+        {name: segment_gain(candidate, baseline, name, confidence).figure for name in segments},
     )

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pipeline.acceptance.intervals import Interval
-from pipeline.acceptance.profile import PromptCounts, acceptance_gain, omega_gain
+from pipeline.acceptance.position_bins import bin_edges
+from pipeline.acceptance.profile import PromptCounts, acceptance_gain, omega_gain, position_gain, segment_gain
 from pipeline.acceptance.schema import Figure
 from pipeline.config.gate import GateConfig, ServedTargetConfig
 from pipeline.config.quantiles import quantile_of
@@ -19,6 +20,8 @@ from pipeline.judgement.power import power_of
 from pipeline.judgement.rule_result import FAIL, INCONCLUSIVE, PASS, RuleResult, RuleVerdict
 from pipeline.judgement.schema import CANDIDATE, Benefit, TargetSource
 from pipeline.latency.load.serving import LatencyAtLoad
+
+LEAST_SHARE = 0.1  # of the tokens, from which on a segment has a rule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +50,10 @@ def apply_rules(case: Case, policy: GateConfig, gamma: int, confidence: float) -
         return [_examined(case.broken)]
     rules = [_enough_prompts(case, policy), _gain(case, policy, confidence)]
     rules += [_domain(case, domain, policy, confidence) for domain in sorted(_domains(case))]
+    if policy.segment_margin is not None:
+        rules += [_segment(case, name, policy, policy.segment_margin, confidence) for name in _large_segments(case)]
+    if policy.length_margin is not None:
+        rules += [_length(case, number, policy, policy.length_margin, confidence) for number in _position_bins(case)]
     if policy.beats_prompt_lookup:
         rules.append(_beats_lookup(case, gamma, confidence))
     if policy.max_draft_megabytes is not None:
@@ -115,6 +122,53 @@ def _domain(case: Case, domain: str, policy: GateConfig, confidence: float) -> R
         -policy.domain_margin,
         confidence,
         text=f"gain in acceptance rate in '{domain}' over the {case.baseline_name}",
+        scale=100,
+        unit="point",
+    )
+
+
+def _large_segments(case: Case) -> list[str]:
+    """The segments with a rule: those of LEAST_SHARE of the tokens, where there are several."""
+    tokens = Counter[str]()
+    for item in case.candidate:
+        tokens.update({name: found.tokens for name, found in item.segments.items()})
+    large = sorted(name for name, count in tokens.items() if count >= LEAST_SHARE * tokens.total())
+    return large if len(tokens) > 1 else []
+
+
+def _segment(case: Case, name: str, policy: GateConfig, margin: float, confidence: float) -> RuleResult:
+    prompts = sum(name in item.segments for item in case.candidate)
+    if prompts < policy.min_prompts_per_domain:
+        text = f"only {prompts} prompts that neither draft was trained on have the segment '{name}'"
+        return _without_figure(f"segment_margin:{name}", text, -margin)
+    return _proved(
+        f"segment_margin:{name}",
+        lambda: segment_gain(case.candidate, case.baseline, name, confidence),
+        -margin,
+        confidence,
+        text=f"gain in acceptance rate in the segment '{name}' over the {case.baseline_name}",
+        scale=100,
+        unit="point",
+    )
+
+
+def _position_bins(case: Case) -> range:
+    return range(max((len(item.accepted_by_output) for item in case.candidate), default=0))
+
+
+def _length(case: Case, number: int, policy: GateConfig, margin: float, confidence: float) -> RuleResult:
+    start, end = bin_edges(number)
+    name = f"length_margin:{start}-{end}"
+    prompts = sum(len(item.accepted_by_output) > number for item in case.candidate)
+    if prompts < policy.min_prompts_per_domain:
+        text = f"only {prompts} prompts that neither draft was trained on reach output token {start}"
+        return _without_figure(name, text, -margin)
+    return _proved(
+        name,
+        lambda: position_gain(case.candidate, case.baseline, number, confidence),
+        -margin,
+        confidence,
+        text=f"gain in acceptance rate from output token {start} to {end} over the {case.baseline_name}",
         scale=100,
         unit="point",
     )

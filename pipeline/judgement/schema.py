@@ -19,7 +19,7 @@ from pipeline.config.quantize import Variant
 from pipeline.judgement.rule_result import RuleResult
 from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Count, CountKey, Number, Text, Whole
 
-SCHEMA = 9
+SCHEMA = 10
 FILE = "decision.json"
 
 Verdict = Literal["promote", "refuse", "already_champion"]
@@ -106,6 +106,7 @@ class Gains:
     acceptance_rate: Figure
     tokens_per_target_call: dict[CountKey, Figure]
     domains: dict[Text, Figure]  # of the acceptance rate
+    segments: dict[Text, Figure] = field(default_factory=dict)  # the same
 
 
 @dataclass(frozen=True)

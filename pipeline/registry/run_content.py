@@ -118,6 +118,10 @@ def _decision_points(decision: Decision) -> list[Point]:
             (f"acceptance_rate{suffix}/{domain}", entry.acceptance_rate.value, 0)
             for domain, entry in draft.domains.items()
         ]
+        found += [
+            (f"acceptance_rate_of_segment{suffix}/{segment}", part.acceptance_rate.value, 0)
+            for segment, part in draft.by_segment.items()
+        ]
     found += [(f"gain/{domain}", gain.value, 0) for domain, gain in (gains.domains if gains else {}).items()]
     rules = [(f"rules/{rule.name.replace(':', '/')}", float(rule.verdict == PASS), 0) for rule in decision.rules]
     return [*found, *_benefit(decision), *rules]

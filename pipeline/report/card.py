@@ -136,6 +136,16 @@ def _acceptance(decision: Decision) -> str:
     for name, entry in sorted(found.domains.items()):
         rate = entry.acceptance_rate
         lines.append(f"| {markdown(name)} | {entry.prompts:,} | {rate.value:.3f} | {_bounds(rate, 3)} |")
+    if found.by_segment:
+        lines += [
+            "",
+            f"| segment | of tokens | acceptance rate | {level} interval | its first tokens |",
+            "|---|---:|---:|---|---:|",
+        ]
+    for name, part in found.by_segment.items():
+        rate, begins = part.acceptance_rate, part.acceptance_of_begins
+        first = "-" if begins is None else f"{begins.value:.3f}"
+        lines.append(f"| {markdown(name)} | {part.share:.0%} | {rate.value:.3f} | {_bounds(rate, 3)} | {first} |")
     return "\n".join(lines)
 
 

@@ -20,6 +20,14 @@ COLUMNS = (
     "repetition (T=0)",
     "MB",
 )
+SEGMENT_COLUMNS = (
+    "segment",
+    "of tokens",
+    "draft",
+    "acceptance rate",
+    "tokens / target call, γ={gamma}",
+    "its first tokens",
+)
 SPEED_COLUMNS = ("decoding", "tokens/s", "speedup")
 _NAMES = {
     "base-before": "base draft, old target",
@@ -47,6 +55,7 @@ def print_summary(summary: Summary) -> None:
     if summary.drafts:
         out.line()
         _print_drafts(out, summary)
+        _print_segments(out, summary)
     if summary.perplexity:
         out.text(_perplexity(summary.perplexity))
     if summary.learning_curve:
@@ -98,6 +107,32 @@ def _print_drafts(out: Report, summary: Summary) -> None:
     for line in summary.drafts:
         if line.broken:
             out.text(f"{names.get(line.name, line.name)}: {line.broken}")
+
+
+def _print_segments(out: Report, summary: Summary) -> None:
+    """The candidate by segment, and what it is compared with."""
+    shown = [line for line in summary.drafts if line.name in ("champion", "base", "candidate") and line.segments]
+    if any(line.name == "champion" for line in shown):
+        shown = [line for line in shown if line.name != "base"]
+    names, rows = draft_names(summary), []
+    for segment in shown[-1].segments if shown else ():
+        for line in shown:
+            found, first = line.segments[segment], line is shown[0]
+            omega = found.tokens_per_target_call.get(summary.gamma)
+            begins = found.acceptance_of_begins
+            rows.append(
+                [
+                    segment if first else "",
+                    f"{found.share:.0%}" if first else "",
+                    names.get(line.name, line.name),
+                    _interval(found.acceptance_rate, 3),
+                    _interval(omega, 2),
+                    "-" if begins is None else f"{begins.value:.3f}",
+                ]
+            )
+    if rows:
+        columns = [column.format(gamma=summary.gamma) for column in SEGMENT_COLUMNS]
+        out.table(columns, rows, left=("segment", "draft"), title="By segment of the completion")
 
 
 def draft_names(summary: Summary) -> dict[str, str]:

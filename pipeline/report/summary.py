@@ -1,10 +1,10 @@
 """One object that says what a run did and found; every renderer reads it. Figures come from the store, never recomputed."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.acceptance.schema import Figure, read_profile
+from pipeline.acceptance.schema import Figure, SegmentFigures, read_profile
 from pipeline.config.pair import SERVER
 from pipeline.config.stored import run_config
 from pipeline.distillation.learning_curve import LearningCurve, find_curve
@@ -41,6 +41,7 @@ class DraftLine:
     tokens_per_target_call: Figure | None = None
     acceptance_rate_greedy: float | None = None
     loop_share: float | None = None
+    segments: dict[str, SegmentFigures] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +136,7 @@ def _draft(artifact: Artifact, name: str, gamma: int) -> DraftLine:
         tokens_per_target_call=headline.tokens_per_target_call[gamma],
         acceptance_rate_greedy=greedy.acceptance_rate.value,
         loop_share=greedy.loop_share,
+        segments=headline.by_segment,
     )
 
 

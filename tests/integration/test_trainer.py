@@ -3,6 +3,7 @@
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -503,3 +504,35 @@ def test_nothing_of_autocast_stays_on_the_model(tmp_path: Path) -> None:
     assert "_original_forward" not in vars(trained)
     assert linear_head(trained) is trained.lm_head
     torch.testing.assert_close(read.eval()(ids).logits, trained.eval()(ids).logits, rtol=0, atol=0)
+
+
+def _labelled_rows() -> list[StoredCompletion]:
+    """The first half of every completion is thinking."""
+    return [
+        replace(
+            item,
+            segments=(np.arange(len(item.tokens)) < item.length // 2).astype(np.uint8),
+            segment_names=("answer", "thinking"),
+        )
+        for item in _rows()
+    ]
+
+
+def test_segment_shares_weigh_the_loss(tmp_path: Path, unbroken: tuple[Any, Log]) -> None:
+    """Shares as the tokens have them change nothing; others do; and a segment without a share teaches nothing."""
+    rows = _labelled_rows()
+    thinking = sum(item.length // 2 for item in rows) / sum(item.length for item in rows)
+
+    def trained(share: float, rows: list[StoredCompletion], place: str) -> dict[str, list[float]]:
+        shares = {"answer": 1 - share, "thinking": share}
+        settings = SETTINGS.model_copy(update={"segment_shares": shares})
+        return _weights(_train(tmp_path / place, settings, rows=rows)[0])
+
+    same, plain = trained(thinking, rows, "same"), _weights(unbroken[0])
+    assert all(same[name] == pytest.approx(plain[name], abs=1e-5) for name in plain)
+    without = trained(0.0, rows, "without")
+    assert any(without[name] != pytest.approx(plain[name], abs=1e-4) for name in plain)
+    # Other distributions in the segment that has no share.
+    others = [replace(item, rest_log_p=np.where(item.segments == 1, -3, item.rest_log_p)) for item in rows]
+    changed = [replace(item, rest_log_p=item.rest_log_p.astype(np.float16)) for item in others]
+    assert trained(0.0, changed, "changed") == without
