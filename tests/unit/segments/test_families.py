@@ -226,3 +226,11 @@ def test_thinking_that_is_turned_off_in_the_prompt_is_over() -> None:
     ids = tokenizer("It rains.<|im_end|>", add_special_tokens=False)["input_ids"]
     labels = Segmenter(tokenizer, SegmentsConfig()).labels(tokenizer(prompt)["input_ids"], ids, stopped=True)
     assert not labels.any()
+
+
+def test_the_docs_have_every_family() -> None:
+    text = (Path(__file__).parents[3] / "docs/examination.md").read_text()
+    for family in FAMILIES:
+        assert f"| {family.title} | {family.read} |" in text
+        for one in family.marked:
+            assert f"`{one.begin.strip()}`".replace("|", "\\|") in text
