@@ -11,6 +11,7 @@ import pytest
 from pipeline.acceptance.intervals import Interval
 from pipeline.acceptance.profile import PromptCounts
 from pipeline.acceptance.schema import Figure
+from pipeline.acceptance.segments import SegmentCounts
 from pipeline.config.gate import GateConfig
 from pipeline.judgement.decision import Judgement, already_champion, judge, without_prompts
 from pipeline.judgement.policy import Case, apply_rules
@@ -368,3 +369,115 @@ def test_rules_about_gains_state_their_power() -> None:
     rules = _rules(_case())
     stated = {name for name, rule in rules.items() if rule.power is not None}
     assert {"min_gain", "domain_margin:chat", "domain_margin:code"} == stated
+
+
+def _in_segments(
+    rates: dict[str, float], tokens: dict[str, int], seed: int = 1, prompts: int = PROMPTS
+) -> list[PromptCounts]:
+    """Prompts of one domain whose completions have these tokens in each segment, accepted at these rates."""
+    own = np.random.default_rng(seed).uniform(-0.2, 0.2, (prompts, len(rates)))
+    found = []
+    for n in range(prompts):
+        accepted = {name: rate * tokens[name] + own[n, k] for k, (name, rate) in enumerate(rates.items())}
+        segments = {
+            name: SegmentCounts(
+                tokens=tokens[name],
+                accepted=accepted[name],
+                examined=float(tokens[name]),
+                rounds=[10.0] * 5,
+                emitted=[20.0] * 5,
+                begins=1,
+                begins_accepted=0.5,
+            )
+            for name in rates
+        }
+        whole = counted(f"code-{n}", sum(accepted.values()), tokens=sum(tokens.values()), calls=40)
+        found.append(replace(whole, segments=segments))
+    return found
+
+
+_TOKENS = {"answer": 60, "tool_call": 30, "structured": 5}
+
+
+def _segmented(tool_call: float, tokens: dict[str, int] = _TOKENS, prompts: int = PROMPTS, **changes: Any) -> Case:
+    """A candidate that is twenty points better at answers. The base draft accepts 60% of every segment."""
+    ours = {"answer": 0.8, "tool_call": tool_call, "structured": 0.0}
+    return _case(
+        candidate=_in_segments(ours, tokens, prompts=prompts),
+        baseline=_in_segments(dict.fromkeys(ours, 0.6), tokens, seed=2, prompts=prompts),
+        prompt_lookup=None,
+        **changes,
+    )
+
+
+@pytest.mark.parametrize(("tool_call", "verdict"), [(0.62, PASS), (0.5, FAIL)])
+def test_a_loss_in_a_segment_refuses_though_the_whole_gains(tool_call: float, verdict: str) -> None:
+    rules = _rules(_segmented(tool_call))
+    assert rules["min_gain"].verdict == PASS
+    assert rules["segment_margin:answer"].verdict == PASS
+    assert rules["segment_margin:tool_call"].verdict == verdict
+    assert "in the segment 'tool_call' over the champion" in rules["segment_margin:tool_call"].text
+    assert "segment_margin:structured" not in rules  # 5 of 95 tokens
+    figure = rules["segment_margin:tool_call"].figure
+    assert figure is not None
+    assert figure.value == pytest.approx(tool_call - 0.6, abs=0.01)
+
+
+def test_a_segment_with_a_tenth_of_the_tokens_has_a_rule() -> None:
+    tokens = {"answer": 60, "tool_call": 30, "structured": 10}
+    assert _rules(_segmented(0.7, tokens))["segment_margin:structured"].verdict == FAIL
+
+
+def test_a_segment_of_few_prompts_is_inconclusive() -> None:
+    case = _segmented(0.7)
+    few = [
+        item if n < 9 else replace(item, segments={"answer": item.segments["answer"]})
+        for n, item in enumerate(case.candidate)
+    ]
+    rule = _rules(replace(case, candidate=few))["segment_margin:tool_call"]
+    assert (rule.verdict, rule.figure) == (INCONCLUSIVE, None)
+    assert "only 9 prompts" in rule.text
+
+
+def test_rules_by_segment_can_be_turned_off_and_need_two_segments() -> None:
+    off = _rules(_segmented(0.1), POLICY.model_copy(update={"segment_margin": None}))
+    one = _rules(_segmented(0.7, {"answer": 95, "tool_call": 0, "structured": 0}))
+    assert not any(name.startswith("segment_margin") for name in off)
+    single = [replace(item, segments={"answer": item.segments["answer"]}) for item in _segmented(0.7).candidate]
+    assert not any(name.startswith("segment_margin") for name in _rules(_case(candidate=single, baseline=single)))
+    assert "segment_margin:tool_call" not in one
+
+
+def _by_length(late: float, seed: int = 1, reach: int = PROMPTS) -> list[PromptCounts]:
+    """40 tokens each, or 20 from prompt `reach` on: 14 of the first 16 accepted, the others at the rate `late`."""
+    own = np.random.default_rng(seed).uniform(-0.2, 0.2, PROMPTS)
+    rows = []
+    for n in range(PROMPTS):
+        bins = [14 + own[n], 16 * late + own[n], 8 * late + own[n]] if n < reach else [14 + own[n], 4 * late + own[n]]
+        tokens = 40 if n < reach else 20
+        rows.append(replace(counted(f"code-{n}", sum(bins), tokens=tokens, calls=15), accepted_by_output=bins))
+    return rows
+
+
+def test_a_loss_at_late_tokens_refuses_where_the_rule_is_on() -> None:
+    policy = POLICY.model_copy(update={"length_margin": 0.02})
+    case = _case(candidate=_by_length(0.5), baseline=_by_length(0.6, seed=2), prompt_lookup=None)
+    rules = _rules(case, policy)
+    assert {name: rule.verdict for name, rule in rules.items() if name.startswith("length_margin")} == {
+        "length_margin:0-16": PASS,
+        "length_margin:16-32": FAIL,
+        "length_margin:32-64": FAIL,
+    }
+    figure = rules["length_margin:16-32"].figure
+    assert figure is not None
+    assert figure.value == pytest.approx(-0.1, abs=0.02)
+    assert not any(name.startswith("length_margin") for name in _rules(case))
+
+
+def test_positions_that_few_prompts_reach_are_inconclusive() -> None:
+    policy = POLICY.model_copy(update={"length_margin": 0.02})
+    rows = {"candidate": _by_length(0.7, reach=5), "baseline": _by_length(0.6, seed=2, reach=5)}
+    rules = _rules(_case(**rows, prompt_lookup=None), policy)
+    assert rules["length_margin:16-32"].figure is not None
+    assert rules["length_margin:32-64"].verdict == INCONCLUSIVE
+    assert "only 5 prompts" in rules["length_margin:32-64"].text

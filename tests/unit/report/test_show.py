@@ -4,6 +4,7 @@ import shlex
 
 import pytest
 
+from pipeline.acceptance.schema import Figure, SegmentFigures
 from pipeline.judgement.headline import headline
 from pipeline.report.show import print_summary
 from pipeline.report.summary import DraftLine, StageLine
@@ -79,3 +80,37 @@ def test_printed_commands_can_be_pasted(capsys: pytest.CaptureFixture[str]) -> N
 
     assert ["understudy", "probe", *options] == shlex.split(printed[0])
     assert ["--acceptance", "/a b/(c)"] == shlex.split(printed[1])[-2:]
+
+
+def test_segments_stand_in_a_table_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    """The candidate beside what it is compared with; the base draft only where there is no champion."""
+
+    def line(name: str, rate: float) -> DraftLine:
+        parts = {
+            segment: SegmentFigures(
+                prompts=9,
+                tokens=tokens,
+                share=tokens / 100,
+                acceptance_rate=Figure(rate, rate - 0.01, rate + 0.01, 9),
+                tokens_per_target_call={5: Figure(4 * rate, 4 * rate - 0.1, 4 * rate + 0.1, 9)},
+                begins=3 * (segment == "thinking"),
+                acceptance_of_begins=Figure(0.25, None, None, 9) if segment == "thinking" else None,
+            )
+            for segment, tokens in (("answer", 70), ("thinking", 30))
+        }
+        return DraftLine(name=name, megabytes=1.0, broken="x", segments=parts)
+
+    print_summary(make_summary(drafts=[line("base", 0.3), line("champion", 0.4), line("candidate", 0.6)]))
+    table = capsys.readouterr().out.partition("By segment of the completion")[2]
+    rows = [[cell.strip() for cell in row.split("│")[1:-1]] for row in table.splitlines() if row.startswith("│")]
+    assert [
+        ["answer", "70%", "champion", "0.400 [0.390, 0.410]", "1.60 [1.50, 1.70]", "-"],
+        ["", "", "candidate", "0.600 [0.590, 0.610]", "2.40 [2.30, 2.50]", "-"],
+        ["thinking", "30%", "champion", "0.400 [0.390, 0.410]", "1.60 [1.50, 1.70]", "0.250"],
+        ["", "", "candidate", "0.600 [0.590, 0.610]", "2.40 [2.30, 2.50]", "0.250"],
+    ] == rows
+
+    print_summary(make_summary(drafts=[line("base", 0.3), line("candidate", 0.6)]))
+    assert "base draft" in capsys.readouterr().out.partition("By segment")[2]
+    print_summary(make_summary(drafts=[DraftLine(name="base", megabytes=1.0, broken="x")]))
+    assert "By segment" not in capsys.readouterr().out
