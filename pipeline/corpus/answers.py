@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.config.corpus import PromptSource
-from pipeline.corpus.chats import as_list, is_share_gpt, message_of_share_gpt
+from pipeline.corpus.chats import as_list, is_share_gpt, message_of_share_gpt, with_arguments
 
 _STATED = ("temperature", "top_k", "top_p", "min_p")
 # Settings of a request that change what is sampled, by the values that change nothing. The target is never asked with them.
@@ -18,6 +18,13 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "repetition_penalty": (None, 1),
     "logit_bias": (None, {}),
     "stop": (None, "", []),
+    # Engines sample under a grammar, as they do where a tool must be called.
+    "response_format": (None, {"type": "text"}),
+    "structured_outputs": (None,),
+    "guided_json": (None,),
+    "guided_regex": (None,),
+    "guided_grammar": (None,),
+    "tool_choice": (None, "auto", "none"),
 }
 _LARGEST = 2**31 - 1
 ANSWER_COLUMNS = ("finish_reason", "stop_reason", *_STATED, *_NEUTRAL)
@@ -38,6 +45,9 @@ class LoggedAnswer:
     prompt_tokens: tuple[int, ...] | None = None  # those of the prompt, where the log has them
     stated: Mapping[str, float] = field(default_factory=dict)  # sampling settings that the row states
     completes: bool = False  # of the completions API, which applies no chat template
+    message: Mapping[str, Any] | None = (
+        None  # where thinking or tool calls were parsed out of the text: the template's input
+    )
 
 
 def parse_answer(row: Mapping[str, Any], source: PromptSource) -> LoggedAnswer:
@@ -62,13 +72,15 @@ def parse_answer(row: Mapping[str, Any], source: PromptSource) -> LoggedAnswer:
     if isinstance(answer.get("stop_reason", row.get("stop_reason")), str):
         raise UnusableAnswer("a stop string")  # the tokens of which are not in the log
     tokens = _ids(answer.get("token_ids"))
+    text, message = _said(found) if tokens is None else ("", None)
     return LoggedAnswer(
-        text=_text(found) if tokens is None else "",
+        text=text,
         cut=_is_cut(reason),
         tokens=tokens,
         prompt_tokens=_ids(answer.get("prompt_token_ids")),
         stated=stated_sampling(row),
         completes=completes,
+        message=message,
     )
 
 
@@ -121,13 +133,37 @@ def _only_choice(choices: Any) -> Mapping[str, Any]:
     return first  # of several that were sampled, any one is a sample
 
 
+def _said(found: Any) -> tuple[str, Mapping[str, Any] | None]:
+    """The text of an answer; and where a server parsed thinking or tool calls out of it, the message that has them."""
+    if not isinstance(found, Mapping):
+        return _text(found), None
+    calls = found.get("tool_calls") or ([{"function": call}] if (call := found.get("function_call")) else [])
+    thinking = found.get("reasoning_content") or found.get("reasoning")
+    if not calls and not thinking:
+        return _text(found.get("content")), None
+    content = "" if found.get("content") is None else _text(found["content"])
+    message: dict[str, Any] = {"role": "assistant", "content": content}
+    if thinking:
+        thinking = _text(thinking)
+        message |= {"reasoning_content": thinking, "thinking": thinking}  # templates differ in the name
+    if calls:
+        message["tool_calls"] = _calls(calls)
+    return content, message
+
+
+def _calls(calls: Any) -> list[dict[str, Any]]:
+    if not isinstance(calls, list) or not all(isinstance(call, Mapping) for call in calls):
+        raise UnusableAnswer("tool calls of an unknown form")
+    for call in calls:
+        function = call.get("function")
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            raise UnusableAnswer("tool calls of an unknown form")
+        if "\ufffd" in str(function.get("arguments")):
+            raise UnusableAnswer("characters that were cut off off")
+    return [with_arguments(call) for call in calls]
+
+
 def _text(found: Any) -> str:
-    if isinstance(found, Mapping):
-        if found.get("tool_calls") or found.get("function_call"):
-            raise UnusableAnswer("tool calls")  # their text was parsed, and is not in the log
-        if found.get("reasoning_content") or found.get("reasoning"):
-            raise UnusableAnswer("reasoning in a separate field")
-        found = found.get("content")
     if isinstance(found, list) and all(isinstance(part, Mapping) and part.get("type") == "text" for part in found):
         found = "".join(str(part.get("text", "")) for part in found)
     if not isinstance(found, str):
@@ -138,7 +174,7 @@ def _text(found: Any) -> str:
 
 
 def _is_cut(reason: Any) -> bool:
-    if reason not in (None, "stop", "length"):
+    if reason not in (None, "stop", "length", "tool_calls", "function_call"):
         raise UnusableAnswer(f"finish_reason {str(reason)[:20]}")
     return bool(reason == "length")
 

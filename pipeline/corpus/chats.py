@@ -87,3 +87,15 @@ def _call(value: Any) -> Mapping[str, Any]:
         "content": None,
         "tool_calls": [{"type": "function", "function": call} for call in calls],
     }
+
+
+def with_arguments(call: Mapping[str, Any]) -> dict[str, Any]:
+    """A tool call for a chat template: servers give the arguments as JSON text, and templates expect an object."""
+    function = call.get("function")
+    if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
+        return dict(call)
+    try:
+        arguments = parse_json(function["arguments"], foreign=True, levels=_MOST_LEVELS)
+    except ValueError:
+        return dict(call)
+    return {**call, "function": {**function, "arguments": arguments}}

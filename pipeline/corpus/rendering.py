@@ -95,8 +95,11 @@ class Renderer:
             raise UnusableAnswer(COMPLETES)
         if answer.tokens is not None:
             return StoredAnswer(answer.tokens, answer.cut, answer.stated)
-        whole = text + answer.text
-        if not answer.cut and not special:
+        if answer.message is not None:
+            whole = self._with_message(prompt, text, special, answer.message, answer.cut)
+        elif answer.cut or special:
+            whole = text + answer.text
+        else:
             whole = self._with_end(prompt, text, answer.text)
         (found,) = self._encode([whole], special)
         if special and not answer.cut:
@@ -114,17 +117,45 @@ class Renderer:
 
     def _with_end(self, prompt: ParsedPrompt, text: str, answer: str) -> str:
         """The rendered prompt `text` with its answer and what the template writes at the end of one."""
-        answered = replace(prompt, messages=(*prompt.messages, {"role": "assistant", "content": answer}))
+        whole = self._answered(prompt, {"role": "assistant", "content": answer})
+        if not whole.startswith(text + answer):  # the template strips answers, or adds to them, such as empty reasoning
+            raise UnusableAnswer("another chat template")
+        return whole
+
+    def _with_message(
+        self, prompt: ParsedPrompt, text: str, special: bool, message: Mapping[str, Any], cut: bool
+    ) -> str:
+        """The same for thinking and tool calls that a server parsed out of the target's text: as the template writes them."""
+        if special:
+            raise UnusableAnswer("thinking or tool calls without a chat template")
+        whole = self._answered(prompt, message)
+        if not whole.startswith(text):
+            raise UnusableAnswer("another chat template")
+        calls = message.get("tool_calls", [])
+        parts = [
+            message.get("reasoning_content", ""),
+            message["content"],
+            *(call["function"]["name"] for call in calls),
+        ]
+        at = len(text)
+        for part in parts:  # in this order: a template may leave out thinking, or write it elsewhere
+            found = whole.find(part.strip(), at)
+            if found < 0:
+                raise UnusableAnswer("a chat template that writes thinking or tool calls otherwise")
+            at = found + len(part.strip())
+        if cut and calls:
+            raise UnusableAnswer("tool calls that were cut off")
+        return whole[:at] if cut else whole
+
+    def _answered(self, prompt: ParsedPrompt, message: Mapping[str, Any]) -> str:
+        """The rendered prompt with an answer; empty where the template fails."""
         arguments = dict(self._arguments)
         if prompt.tools:
             arguments["tools"] = [dict(tool) for tool in prompt.tools]
         try:
-            whole = self._rendered(answered, arguments, open_answer=False)
+            return self._rendered(replace(prompt, messages=(*prompt.messages, message)), arguments, open_answer=False)
         except BadRow:
-            whole = ""
-        if not whole.startswith(text + answer):  # the template strips answers, or adds to them, such as empty reasoning
-            raise UnusableAnswer("another chat template")
-        return whole
+            return ""
 
     def _rendered(self, prompt: ParsedPrompt, arguments: Mapping[str, Any], open_answer: bool = True) -> str:
         def render() -> str:

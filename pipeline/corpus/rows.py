@@ -9,7 +9,7 @@ from itertools import takewhile
 from typing import Any
 
 from pipeline.config.corpus import PromptSource, label_mistake
-from pipeline.corpus.chats import SENDERS, as_list, is_chat, is_share_gpt, message_of_share_gpt
+from pipeline.corpus.chats import SENDERS, as_list, is_chat, is_share_gpt, message_of_share_gpt, with_arguments
 from pipeline.corpus.same_text import normalised, text_id
 from pipeline.escaping.terminal import printable
 from pipeline.store.files import canonical_json
@@ -231,23 +231,12 @@ def _content(content: Any, what: str) -> Any:
 
 
 def _calls(calls: Any, what: str) -> list[Any] | None:
-    """An assistant's tool calls for a chat template: servers give the arguments as JSON text, and templates expect an object."""
+    """An assistant's tool calls for a chat template."""
     if calls is None or calls == []:
         return None
     if not isinstance(calls, list) or not all(isinstance(call, Mapping) for call in calls):
         raise BadRow("bad messages", f"the tool_calls of '{what}' must be a list of calls")
-    return [_with_arguments(call) for call in calls]
-
-
-def _with_arguments(call: Mapping[str, Any]) -> dict[str, Any]:
-    function = call.get("function")
-    if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
-        return dict(call)
-    try:
-        arguments = parse_json(function["arguments"], foreign=True, levels=MOST_LEVELS)
-    except ValueError:
-        return dict(call)
-    return {**call, "function": {**function, "arguments": arguments}}
+    return [with_arguments(call) for call in calls]
 
 
 def _tools(row: Mapping[str, Any], field: str | None) -> tuple[Mapping[str, Any], ...]:

@@ -86,8 +86,15 @@ def test_an_answer_is_read_from_the_forms_that_logs_have(row: dict[str, Any], ex
     [
         ({"messages": [ASKED]}, "no answer"),
         ({"answer": {"choices": []}}, "no answer"),
-        ({"answer": {"content": None, "tool_calls": [{"function": {}}]}}, "tool calls"),
-        ({"answer": {"content": "Use", "reasoning_content": "They ask"}}, "reasoning in a separate field"),
+        ({"answer": {"content": None, "tool_calls": [{"function": {}}]}}, "tool calls of an unknown form"),
+        ({"answer": {"content": None, "tool_calls": {"name": "f"}}}, "tool calls of an unknown form"),
+        ({"answer": {"content": None, "tool_calls": [3]}}, "tool calls of an unknown form"),
+        ({"answer": {"content": None, "function_call": "f"}}, "tool calls of an unknown form"),
+        ({"answer": {"content": "Use", "reasoning_content": ["They ask"]}}, "no text"),
+        (
+            {"answer": {"content": None, "tool_calls": [{"function": {"name": "f", "arguments": '"caf\ufffd"'}}]}},
+            "characters that were cut off off",
+        ),
         ({"answer": {"content": [{"type": "image_url"}]}}, "no text"),
         ({"answer": "caf\ufffd"}, "characters that were cut off off"),
         ({"answer": {"choices": [{"text": "Use", "stop_reason": "###"}]}}, "a stop string"),

@@ -1,0 +1,129 @@
+"""Recorded answers whose thinking and tool calls a server parsed out of the text: the chat template writes them again."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.config.corpus import PromptSource
+from pipeline.corpus.answers import UnusableAnswer, parse_answer
+from pipeline.corpus.rendering import Renderer
+from pipeline.corpus.rows import parse_row
+from tests.unit.segments.texts import bpe_tokenizer
+
+_TEMPLATES = Path(__file__).parents[1] / "segments/templates"
+_ADDED = ("<|im_start|>", "<|im_end|>", "<think>", "</think>", "<tool_call>", "</tool_call>")
+SOURCE = PromptSource(path="log.jsonl", use_answers=True)
+ASKED = {"role": "user", "content": "What is the weather in Oslo?"}
+_CALL = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": json.dumps({"city": "Oslo"})}}
+_THINKS = "<think>\nLook it up.\n</think>\n\n"
+_CALLS = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
+
+
+def _template(name: str = "qwen3") -> str:
+    return (_TEMPLATES / f"{name}.jinja").read_text().replace("\n{%", "{%").removesuffix("\n")
+
+
+def _answer(row: dict[str, Any], template: str | None = None) -> tuple[str, bool]:
+    """The text of the stored tokens, and whether it is cut."""
+    tokenizer = bpe_tokenizer(_ADDED, _template() if template is None else template)
+    renderer, prompt = Renderer(tokenizer, None, {}), parse_row({"messages": [ASKED], **row}, SOURCE)
+    (ids,) = renderer.token_ids([renderer.text(prompt)])
+    stored = renderer.answer_ids(prompt, ids, parse_answer(row, SOURCE))
+    assert not stored.exact
+    return tokenizer.decode(stored.tokens), stored.cut
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        ({"content": "It rains.", "reasoning_content": "Look it up."}, _THINKS + "It rains.<|im_end|>"),
+        ({"content": "It rains.", "reasoning": "\nLook it up.\n"}, None),  # the template of this test does not strip
+        ({"content": None, "tool_calls": [_CALL]}, _CALLS + "<|im_end|>"),
+        ({"content": "", "function_call": _CALL["function"]}, _CALLS + "<|im_end|>"),
+        (
+            {"content": "I ask.", "reasoning_content": "Look it up.", "tool_calls": [_CALL, _CALL]},
+            f"{_THINKS}I ask.\n{_CALLS}\n{_CALLS}<|im_end|>",
+        ),
+    ],
+)
+def test_the_template_writes_what_the_server_parsed(message: dict[str, Any], text: str | None) -> None:
+    choice = {
+        "message": {"role": "assistant", **message},
+        "finish_reason": "tool_calls" if "tool_calls" in message else "stop",
+    }
+    found, cut = _answer({"answer": {"choices": [choice]}})
+    assert not cut
+    if text is None:
+        text = "<think>\n\nLook it up.\n\n</think>\n\nIt rains.<|im_end|>"
+    assert found.removesuffix("\n") == text
+
+
+def test_the_last_message_of_a_chat_may_hold_them() -> None:
+    answer = {"role": "assistant", "content": None, "tool_calls": [_CALL]}
+    tokenizer = bpe_tokenizer(_ADDED, _template())
+    row = {"messages": [ASKED, answer]}
+    renderer, prompt = Renderer(tokenizer, None, {}), parse_row(row, SOURCE)
+    (ids,) = renderer.token_ids([renderer.text(prompt)])
+    stored = renderer.answer_ids(prompt, ids, parse_answer(row, SOURCE))
+    assert tokenizer.decode(stored.tokens).startswith(_CALLS)
+
+
+def test_thinking_that_was_cut_has_no_end() -> None:
+    row = {
+        "answer": {"choices": [{"message": {"content": None, "reasoning": "Look it up"}, "finish_reason": "length"}]}
+    }
+    found, cut = _answer(row)
+    assert cut
+    assert "<think>\nLook it up".startswith(found)
+    assert len(found) > len("<think>\n")
+
+
+@pytest.mark.parametrize(
+    ("message", "reason", "template", "why"),
+    [
+        ({"content": None, "tool_calls": [_CALL]}, "length", "qwen3", "tool calls that were cut off"),
+        ({"content": "a", "reasoning_content": "b"}, "stop", "hermes", "writes thinking or tool calls otherwise"),
+        ({"content": "a", "reasoning_content": "b"}, "stop", "deepseek", None),
+        ({"content": None, "tool_calls": [_CALL]}, "stop", "gemma3", "another chat template|otherwise"),
+    ],
+)
+def test_what_the_template_does_not_write_is_not_used(
+    message: dict[str, Any], reason: str, template: str, why: str | None
+) -> None:
+    row = {"answer": {"choices": [{"message": message, "finish_reason": reason}]}}
+    if why is None:
+        assert _answer(row, _template(template))[0].startswith("b\n</think>")
+        return
+    with pytest.raises(UnusableAnswer, match=why):
+        _answer(row, _template(template))
+
+
+def test_without_a_template_there_is_nothing_to_write_them_with() -> None:
+    tokenizer = bpe_tokenizer(_ADDED)
+    row = {"prompt": "Hi", "answer": {"content": "a", "reasoning_content": "b"}}
+    renderer, prompt = Renderer(tokenizer, None, {}), parse_row(row, SOURCE)
+    (ids,) = renderer.token_ids([renderer.text(prompt)])
+    with pytest.raises(UnusableAnswer, match="without a chat template"):
+        renderer.answer_ids(prompt, ids, parse_answer(row, SOURCE))
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "used"),
+    [
+        ("response_format", {"type": "json_object"}, False),
+        ("response_format", {"type": "text"}, True),
+        ("tool_choice", "required", False),
+        ("tool_choice", {"type": "function", "function": {"name": "f"}}, False),
+        ("tool_choice", "auto", True),
+        ("guided_json", {"type": "object"}, False),
+    ],
+)
+def test_an_answer_under_a_grammar_is_no_sample(column: str, value: Any, used: bool) -> None:
+    row = {"answer": "Use", column: value}
+    if used:
+        assert parse_answer(row, SOURCE).text == "Use"
+        return
+    with pytest.raises(UnusableAnswer, match=f"a request with {column}"):
+        parse_answer(row, SOURCE)
