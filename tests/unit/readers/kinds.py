@@ -373,7 +373,7 @@ KINDS: tuple[Kind, ...] = (
             name=f"prompts {number}", file="prompts.jsonl", valid=row, read=_rows(SOURCE),
             covers=(
                 "pipeline/corpus/text_files:opened", "pipeline/corpus/text_files:_parse",
-                "pipeline/corpus/rows:_with_arguments", "pipeline/corpus/rows:_tools",
+                "pipeline/corpus/chats:with_arguments", "pipeline/corpus/rows:_tools",
             ),
         )
         for number, row in enumerate(ROWS)

@@ -57,6 +57,7 @@ NOT_LISTED = {
         "pipeline/corpus/prompt_store:_prompts",
         "pipeline/examination/token_acceptance:read_token_acceptance",
         "pipeline/generation/completion_files:open_batch",
+        "pipeline/generation/segment_files:segments_of",
     ),
     "model directories that `check_directory` has read": (
         "pipeline/export/widths:_vocabulary_tensors",
@@ -66,6 +67,7 @@ NOT_LISTED = {
         "pipeline/quantization/variants:_quantize_fp8",
         "pipeline/quantization/variants:_quantize_bitsandbytes",
     ),
+    "text of the target, which need not be JSON": ("pipeline/models/segmenter:Segmenter",),
     "read by another library; its errors are caught (tests/integration/test_bad_input.py)": (
         "pipeline/corpus/tables:_dataset",
     ),
