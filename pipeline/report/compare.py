@@ -62,6 +62,12 @@ def print_comparison(labels: Sequence[str], found: Compared) -> None:
     for domain, entry in ours.domains.items() if len(ours.domains) > 1 else ():
         before = theirs.domains[domain].acceptance_rate
         rows.append(_row(f"acceptance rate, {domain}", before, entry.acceptance_rate, gains.domains[domain]))
+    for segment, part in ours.by_segment.items():
+        if segment in gains.segments and segment in theirs.by_segment:
+            before = theirs.by_segment[segment].acceptance_rate
+            rows.append(
+                _row(f"acceptance rate, segment {segment}", before, part.acceptance_rate, gains.segments[segment])
+            )
     out.table(COLUMNS, rows, left=("figure",))
     out.text(f"[{100 * found.confidence:g}% intervals]")
     if found.left_out:

@@ -56,6 +56,8 @@ def _print_acceptance(out: Report, finding: Finding) -> None:
     out.line(f"{finding.name}, acceptance rate")
     if len(finding.domains) > 1:
         out.text("  by domain: " + _list(_domains(finding)), indent=4)
+    if finding.figures.by_segment:
+        out.text("  by segment: " + _list(_segments(finding)), indent=4)
     out.text("  by position in the output: " + _list(_bins(finding.figures.by_output_position)), indent=4)
     out.text("  by context length: " + _list(_bins(finding.figures.by_context_length)), indent=4)
 
@@ -95,6 +97,10 @@ def _cells(finding: Finding, greedy: bool) -> list[str]:
 
 def _domains(finding: Finding) -> list[tuple[str, Figure]]:
     return [(name, entry.acceptance_rate) for name, entry in finding.domains.items()]
+
+
+def _segments(finding: Finding) -> list[tuple[str, Figure]]:
+    return [(name, part.acceptance_rate) for name, part in finding.figures.by_segment.items()]
 
 
 def _bins(bins: Sequence[PositionBin] | None) -> list[tuple[str, Figure]]:

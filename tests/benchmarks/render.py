@@ -24,6 +24,7 @@ from tests.benchmarks import (
     light_paths,
     power,
     quickstart,
+    segments,
     served_distillation,
     servers,
     servers_memory,
@@ -74,7 +75,7 @@ TOPICS = {
             "thread_choice": thread_choice,
         },
     ),
-    "distillation": Topic("Training", {"distillation": distillation}),
+    "distillation": Topic("Training", {"distillation": distillation, "segments": segments}),
     "latency": Topic(
         "Latency",
         {
