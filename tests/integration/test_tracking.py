@@ -139,7 +139,7 @@ def test_what_is_too_large_for_mlflow_is_said_and_its_figures_are_there(
 
 
 def test_description_opens_with_the_decision(store: Store) -> None:
-    """The page folds it after six lines, so the verdict and the figures come first, and the page is linked."""
+    """The page folds it after six lines, so the verdict, its reasons and the figures come first, and the page is linked."""
     decision = make_decision(-5.0, domain="a|b<i>")
     build(store, "gate", "gate0", {}, decision__json=json.dumps(asdict(decision)))
     record = record_of(store, gate="done")
@@ -152,7 +152,8 @@ def test_description_opens_with_the_decision(store: Store) -> None:
         "",
         "- Candidate (unquantized) compared with the base draft (there was no champion)",
     ] == note[:3]
-    assert note[3].startswith("- acceptance rate 0.480, base draft 0.520: -4.0")
+    assert note[3].startswith("- min_gain (fail): gain in acceptance rate over the base draft: -4.0")
+    assert any(line.startswith("- acceptance rate 0.480, base draft 0.520: -4.0") for line in note[4:6])
     assert f"runs/{run.info.run_id}/artifacts/review.html)" in "".join(note)
     assert "a\\|b&lt;i>" in "".join(note)
 
