@@ -11,6 +11,7 @@ from tests.benchmarks.figures import ROOT, UNDERSTUDY, write
 
 _SHARES = {
     "as they are": {},
+    "none for tool calls": {"tool_call": 0.0},
     "answers only": {"answer": 1.0, "thinking": 0.0, "tool_call": 0.0},
     "half of the loss for tool calls": {"tool_call": 0.5},
 }
