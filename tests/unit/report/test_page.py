@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from pipeline.acceptance.schema import Figure
+from pipeline.acceptance.schema import Figure, SegmentFigures
 from pipeline.judgement.decision_file import read_decision, write_decision
 from pipeline.judgement.schema import (
     ALREADY_CHAMPION,
+    BASELINE,
     CANDIDATE,
     REFUSE,
     ChampionVersion,
@@ -258,3 +259,40 @@ def test_every_token_is_painted() -> None:
     examples = make_example_set("w", "x", "y", "z")
     examples["examples"][0][CANDIDATE]["outcomes"] = "pacb"
     assert "w<b>x</b><i>y</i><u>z</u>" in review_page(make_decision(), examples)
+
+
+def test_segments_have_a_table(tmp_path: Path) -> None:
+    """With their share, each draft's figures and the gain; of a segment that never begins after another one a dash."""
+
+    def part(rate: float, begins: Figure | None) -> SegmentFigures:
+        return SegmentFigures(
+            prompts=31,
+            tokens=400,
+            share=0.4,
+            acceptance_rate=Figure(rate, rate - 0.01, rate + 0.01, 31),
+            tokens_per_target_call={5: Figure(2.5, 2.4, 2.6, 31)},
+            begins=31 if begins else 0,
+            acceptance_of_begins=begins,
+        )
+
+    decision = make_decision()
+    found = {CANDIDATE: 0.61, BASELINE: 0.52}
+    drafts = {
+        side: replace(
+            draft,
+            by_segment={"tool_call": part(found[side], Figure(0.125, 0.1, 0.15, 31)), "thinking": part(0.7, None)}
+            if side in found
+            else {},
+        )
+        for side, draft in decision.drafts.items()
+    }
+    assert decision.gains is not None
+    gains = replace(decision.gains, segments={"tool_call": Figure(0.09, 0.07, 0.11, 31)})
+    write_decision(tmp_path, replace(decision, drafts=drafts, gains=gains))
+    text = " ".join(Outline(page_of(read_decision(tmp_path))).text.split())
+    table = text.partition("By segment of the completion")[2].partition("Charts")[0]
+    for shown in ("tool_call", "40%", "0.610 [0.600, 0.620]", "0.520 [0.510, 0.530]", "31 tokens", "0 tokens", "0.125"):
+        assert shown in table
+    assert "+9.00 points [+7.00, +11.00]" in table
+    assert "2.50 [2.40, 2.60]" in table
+    assert "By segment" not in Outline(page_of(make_decision())).text
