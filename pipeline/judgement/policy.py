@@ -112,18 +112,13 @@ def _gain(case: Case, policy: GateConfig, confidence: float) -> RuleResult:
 def _domain(case: Case, domain: str, policy: GateConfig, confidence: float) -> RuleResult:
     candidate = [item for item in case.candidate if item.domain == domain]
     baseline = [item for item in case.baseline if item.domain == domain]
-    if len(candidate) < policy.min_prompts_per_domain:
-        needed = f"{policy.min_prompts_per_domain:,} are needed"
-        text = f"'{domain}' has only {_prompts(len(candidate))} that neither draft was trained on; {needed}"
-        return _without_figure(f"domain_margin:{domain}", text, -policy.domain_margin)
-    return _proved(
+    return _margin(
         f"domain_margin:{domain}",
         lambda: acceptance_gain(candidate, baseline, confidence),
-        -policy.domain_margin,
+        policy.domain_margin,
         confidence,
+        few=_too_few(f"'{domain}' has", len(candidate), policy),
         text=f"gain in acceptance rate in '{domain}' over the {case.baseline_name}",
-        scale=100,
-        unit="point",
     )
 
 
@@ -138,17 +133,13 @@ def _large_segments(case: Case) -> list[str]:
 
 def _segment(case: Case, name: str, policy: GateConfig, margin: float, confidence: float) -> RuleResult:
     prompts = sum(name in item.segments for item in case.candidate)
-    if prompts < policy.min_prompts_per_domain:
-        text = f"only {prompts} prompts that neither draft was trained on have the segment '{name}'"
-        return _without_figure(f"segment_margin:{name}", text, -margin)
-    return _proved(
+    return _margin(
         f"segment_margin:{name}",
         lambda: segment_gain(case.candidate, case.baseline, name, confidence),
-        -margin,
+        margin,
         confidence,
+        few=_too_few(f"the segment '{name}' is in", prompts, policy),
         text=f"gain in acceptance rate in the segment '{name}' over the {case.baseline_name}",
-        scale=100,
-        unit="point",
     )
 
 
@@ -158,20 +149,32 @@ def _position_bins(case: Case) -> range:
 
 def _length(case: Case, number: int, policy: GateConfig, margin: float, confidence: float) -> RuleResult:
     start, end = bin_edges(number)
-    name = f"length_margin:{start}-{end}"
     prompts = sum(len(item.accepted_by_output) > number for item in case.candidate)
-    if prompts < policy.min_prompts_per_domain:
-        text = f"only {prompts} prompts that neither draft was trained on reach output token {start}"
-        return _without_figure(name, text, -margin)
-    return _proved(
-        name,
+    return _margin(
+        f"length_margin:{start}-{end}",
         lambda: position_gain(case.candidate, case.baseline, number, confidence),
-        -margin,
+        margin,
         confidence,
-        text=f"gain in acceptance rate from output token {start} to {end} over the {case.baseline_name}",
-        scale=100,
-        unit="point",
+        few=_too_few(f"output token {start} is reached by", prompts, policy),
+        text=f"gain in acceptance rate from output token {start} to before {end} over the {case.baseline_name}",
     )
+
+
+def _too_few(where: str, prompts: int, policy: GateConfig) -> str:
+    """Why a part of the traffic cannot be judged; empty where it has prompts enough."""
+    if prompts >= policy.min_prompts_per_domain:
+        return ""
+    needed = f"{policy.min_prompts_per_domain:,} are needed"
+    return f"{where} only {_prompts(prompts)} that neither draft was trained on; {needed}"
+
+
+def _margin(
+    name: str, measure: Callable[[], Interval], margin: float, confidence: float, *, few: str, text: str
+) -> RuleResult:
+    """The rule that a part of the traffic loses no more than `margin`. `few`: why it cannot be judged, or empty."""
+    if few:
+        return _without_figure(name, few, -margin)
+    return _proved(name, measure, -margin, confidence, text=text, scale=100, unit="point")
 
 
 def _beats_lookup(case: Case, gamma: int, confidence: float) -> RuleResult:
