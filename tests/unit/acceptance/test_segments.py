@@ -14,6 +14,7 @@ from pipeline.acceptance.segments import SegmentCounts, begins, count_walks
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.examination.cross_check import decoded_starts
 from pipeline.examination.examiner import Examiner
+from pipeline.examination.prompt_lookup import prompt_lookup_counts
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.speculation.batch import Request
 from pipeline.speculation.decoder import Decoder
@@ -138,6 +139,14 @@ def test_walks_of_prompt_lookup() -> None:
     total = count_lookup_by_gamma([1, 2, 3], completion, [2], 2, CONVENTIONS["transformers"])[0]
     assert sum(one.accepted for one in found.values()) == total.accepted
     assert sum(one.examined for one in found.values()) == total.accepted + total.rejected
+
+
+def test_prompt_lookup_is_counted_by_segment() -> None:
+    item = _labelled(stored_completion([1, 2, 3], [1, 2, 3, 1, 2, 3, 1, 9], greedy=True), [0, 0, 0, 0, 1, 1, 1, 1])
+    ((row,),) = prompt_lookup_counts([item], _settings("transformers"))
+    assert set(row.segments) == {"answer", "thinking"}
+    assert sum(part.accepted for part in row.segments.values()) == row.accepted
+    assert sum(part.rounds[2] for part in row.segments.values()) == row.rounds[2]
 
 
 def test_figures_by_segment() -> None:

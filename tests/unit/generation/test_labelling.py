@@ -26,7 +26,7 @@ class _OddTokens:
 
 
 def _write(directory: Path) -> None:
-    rows = [stored_completion([1], [3, 4, 6, 8], name="a", length=2), stored_completion([1], [5], name="b")]
+    rows = [stored_completion([1], [4, 3, 6, 8], name="a", length=2), stored_completion([1], [5], name="b")]
     write_shard(directory, "shard-00000", rows)
     write_shard(directory, "shard-000001", [stored_completion([2], [7, 2], name="c")])
 
@@ -36,9 +36,9 @@ def test_labels_are_read_with_their_tokens(tmp_path: Path) -> None:
     label_shards(tmp_path, labels := _OddTokens())
     found = {item.id: item for item in read_completions(tmp_path)}
     read = {name: item.segments.tolist() for name, item in found.items() if item.segments is not None}
-    assert read == {"a": [1, 0, 0, 0], "b": [1], "c": [1, 0]}  # past the end: the last label
+    assert read == {"a": [0, 1, 1, 1], "b": [1], "c": [1, 0]}  # past the end: the last label
     assert found["a"].segment_names == ("answer", "thinking")
-    assert [tokens for tokens, _ in labels.calls] == [[3, 4], [5], [7, 2]]
+    assert [tokens for tokens, _ in labels.calls] == [[4, 3], [5], [7, 2]]
 
 
 def test_a_labelled_shard_is_not_labelled_again(tmp_path: Path) -> None:

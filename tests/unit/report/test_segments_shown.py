@@ -1,0 +1,73 @@
+"""Figures by segment, wherever figures of a draft are shown."""
+
+from dataclasses import replace
+
+import pytest
+
+from pipeline.acceptance.profile import PromptCounts
+from pipeline.acceptance.segments import SegmentCounts
+from pipeline.judgement.comparison import compared_figures, paired_gains
+from pipeline.judgement.schema import BASELINE, CANDIDATE, Decision
+from pipeline.registry.run_content import decision_figures
+from pipeline.report.card import card
+from pipeline.report.compare import Compared, print_comparison
+from tests.decisions import make_decision
+from tests.fakes import counted
+from tests.unit.report.test_card import facts
+
+
+def _counts(tool_call: float) -> list[PromptCounts]:
+    """Of 60 tokens of the answer 40 are accepted, and a share of 40 tokens of tool calls."""
+    parts = {"answer": (60, 40.0), "tool_call": (40, 40 * tool_call)}
+    segments = {
+        name: SegmentCounts(
+            tokens=tokens,
+            accepted=accepted,
+            examined=float(tokens),
+            rounds=[20.0] * 12,
+            emitted=[50.0] * 12,
+            begins=1,
+            begins_accepted=0.25,
+        )
+        for name, (tokens, accepted) in parts.items()
+    }
+    whole = sum(accepted for _, accepted in parts.values())
+    return [
+        replace(counted(f"p{number}", whole, calls=40.0 + number % 3, gammas=12), segments=segments)
+        for number in range(50)
+    ]
+
+
+@pytest.fixture
+def decision() -> Decision:
+    found = make_decision()
+    drafts = {
+        side: replace(draft, by_segment=compared_figures(_counts(rate), 5, 0.95).by_segment)
+        for rate, (side, draft) in zip((0.75, 0.5, 0.1), found.drafts.items(), strict=True)
+    }
+    return replace(found, drafts=drafts)
+
+
+def test_compare_has_a_row_for_each(capsys: pytest.CaptureFixture[str]) -> None:
+    ours, theirs = _counts(0.75), _counts(0.5)
+    drafts = {CANDIDATE: compared_figures(ours, 5, 0.95), BASELINE: compared_figures(theirs, 5, 0.95)}
+    print_comparison(
+        ("a", "b"),
+        Compared(gamma=5, confidence=0.95, left_out=0, drafts=drafts, gains=paired_gains(ours, theirs, 0.95)),
+    )
+    (row,) = [line for line in capsys.readouterr().out.splitlines() if "segment tool_call" in line]
+    assert "0.500" in row
+    assert "0.750" in row
+    assert "+25.00 points" in row
+
+
+def test_mlflow_has_a_metric_for_each(decision: Decision) -> None:
+    found = decision_figures(decision)
+    assert found["acceptance_rate_of_segment/tool_call"] == 0.75
+    assert found["acceptance_rate_of_segment_before/tool_call"] == 0.5
+
+
+def test_the_card_has_a_row_for_each(decision: Decision) -> None:
+    (row,) = [line for line in card({**facts(), "decision": decision}).splitlines() if line.startswith("| tool")]
+    assert "| 40% | 0.750 |" in row
+    assert row.endswith("| 0.250 |")
