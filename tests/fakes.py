@@ -206,6 +206,7 @@ def stored_completion(
     return StoredCompletion(
         id=name,
         text_id=f"text of {name}",
+        conversation=f"conversation of {name}",
         split=split,
         domain=domain,
         sampling=GREEDY if greedy else sampling,

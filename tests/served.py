@@ -25,7 +25,15 @@ QUICK = Timing(retry=0.01, longest_retry=0.2, reopen=0.02, longest_reopen=0.2, p
 
 def some_prompts(count: int, split: str = "train") -> list[Prompt]:
     return [
-        Prompt(f"{n:016x}", split, "d", n, (*range(20 + n % 5, 30 + n % 7), n % 500), text_id=f"{n:016x}")
+        Prompt(
+            f"{n:016x}",
+            split,
+            "d",
+            n,
+            (*range(20 + n % 5, 30 + n % 7), n % 500),
+            text_id=f"{n:016x}",
+            conversation=f"{n // 2:016x}",
+        )
         for n in range(count)
     ]
 

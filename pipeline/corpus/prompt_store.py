@@ -24,6 +24,7 @@ SCHEMA = pa.schema(
     [
         ("id", pa.string()),
         ("text_id", pa.string()),
+        ("conversation", pa.string()),
         ("split", pa.string()),
         ("domain", pa.string()),
         ("cluster", pa.int64()),
@@ -50,7 +51,8 @@ class Chat:
 @dataclass(frozen=True)
 class Prompt:
     """One prompt. `id` is 16 hex digits of SHA-256 over the token ids as little-endian int32: equal ids, equal tokens.
-    Prompts with one `text_id` have the same words (`same_text.py`).
+    Prompts with one `text_id` have the same words (`same_text.py`); those with one `conversation` continue the same chat:
+    it is the `text_id` of what opens the chat, and that of a prompt without answers.
 
     `split` is train, dev or examination; prompts of one `cluster` (a number within this artifact) share it. `chat` is set for
     chats with follow-ups.
@@ -63,6 +65,7 @@ class Prompt:
     tokens: tuple[int, ...]
     chat: Chat | None = None
     text_id: str = field(kw_only=True)
+    conversation: str = field(kw_only=True)
 
 
 @dataclass
@@ -88,7 +91,7 @@ def write_prompts(
 ) -> CorpusCounts:
     """Copy the kept rows of the row buffer's `accepted` file to `path`, batch by batch, in the order they were read.
 
-    `hashes` (fields `id`, `text`) and `splits` are [rows]; clusters are numbered by their first kept row.
+    `hashes` (fields `id`, `text`, `conversation`) and `splits` are [rows]; clusters are numbered by their first kept row.
     """
     kept_first = clusters.first[clusters.kept]
     found, start, inverse, sizes = np.unique(kept_first, return_index=True, return_inverse=True, return_counts=True)
@@ -110,7 +113,10 @@ def write_prompts(
             out.write_batch(
                 pa.record_batch(
                     [
-                        *(pa.array([f"{int(value):016x}" for value in hashes[name][rows]]) for name in ("id", "text")),
+                        *(
+                            pa.array([f"{int(value):016x}" for value in hashes[name][rows]])
+                            for name in ("id", "text", "conversation")
+                        ),
                         pa.array(names),
                         domains,
                         pa.array(cluster_of[rows]),
@@ -222,7 +228,14 @@ def _prompts(batch: Any) -> Iterator[Prompt]:
     for row in batch.to_pylist():
         chat = None if row["chat"] is None else _chat(parse_json(row["chat"]))
         yield Prompt(
-            row["id"], row["split"], row["domain"], row["cluster"], tuple(row["tokens"]), chat, text_id=row["text_id"]
+            row["id"],
+            row["split"],
+            row["domain"],
+            row["cluster"],
+            tuple(row["tokens"]),
+            chat,
+            text_id=row["text_id"],
+            conversation=row["conversation"],
         )
 
 

@@ -18,9 +18,11 @@ from pipeline.corpus.minhash import PERMUTATIONS, signatures
 from pipeline.corpus.rows import ParsedPrompt
 from pipeline.store.files import canonical_json
 
-# 64-bit hashes: `id` of the token ids, `text` of the words (`same_text.text_id`), `group` of source and group, `group_name` of
-# the group alone (independent of the order of the sources); `grouped`: whether the row has a group.
-ROW_HASHES = np.dtype([("id", "<u8"), ("text", "<u8"), ("group", "<u8"), ("group_name", "<u8"), ("grouped", "?")])
+# 64-bit hashes: `id` of the token ids, `text` of the words (`same_text.text_id`), `conversation` of the words that open the chat,
+# `group` of source and group, `group_name` of the group alone (independent of the order of the sources); `grouped`: whether the
+# row has a group.
+_NAMES = ("id", "text", "conversation", "group", "group_name")
+ROW_HASHES = np.dtype([*((name, "<u8") for name in _NAMES), ("grouped", "?")])
 ACCEPTED = pa.schema(
     [("domain", pa.string()), ("tokens", pa.list_(pa.int32())), ("chat", pa.string()), ("answer", ANSWER)]
 )
@@ -36,10 +38,10 @@ def text_hash(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
 
-def _hashes(prompt: ParsedPrompt, tokens: Sequence[int], source: int) -> tuple[int, int, int, int, bool]:
+def _hashes(prompt: ParsedPrompt, tokens: Sequence[int], source: int) -> tuple[int, int, int, int, int, bool]:
     group = prompt.group
     scoped, name = (0, 0) if group is None else (text_hash(f"{source} {group}"), text_hash(group))
-    return token_hash(tokens), int(prompt.text_id, 16), scoped, name, group is not None
+    return token_hash(tokens), int(prompt.text_id, 16), int(prompt.conversation, 16), scoped, name, group is not None
 
 
 def _chat(prompt: ParsedPrompt) -> str | None:

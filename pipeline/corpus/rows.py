@@ -5,12 +5,13 @@ Knows the three kinds of rows (prompt, messages, turns) and which content is inv
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import takewhile
 from typing import Any
 
 from pipeline.config.corpus import PromptSource, label_mistake
 from pipeline.corpus.chats import SENDERS, as_list, is_chat, is_share_gpt, message_of_share_gpt, with_arguments
-from pipeline.corpus.same_text import normalised, text_id
+from pipeline.corpus.same_text import normalised, opening, text_id
 from pipeline.escaping.terminal import printable
 from pipeline.store.files import canonical_json
 from pipeline.store.json_text import json_kind, parse_json
@@ -54,10 +55,16 @@ class ParsedPrompt:
         texts = [normalised(message.get("content", "")) for message in messages if message["role"] != "system"]
         return "\n".join(texts) if any(texts) else canonical_json([dict(message) for message in messages])
 
-    @property
+    @cached_property
     def text_id(self) -> str:
         """Of the messages up to the first answer: chats that open alike are one prompt, whatever follows."""
         return text_id(self.messages)
+
+    @property
+    def conversation(self) -> str:
+        """The text id of what opens the chat: prompts that continue one chat have the same, also where each is a row."""
+        begun = opening(self.messages)
+        return self.text_id if len(begun) == len(self.messages) else text_id(begun)
 
 
 def parse_row(value: Any, source: PromptSource) -> ParsedPrompt:

@@ -9,7 +9,7 @@ Knows strings only, no tokens and no files. Two forms, because a duplicate is dr
 
 import hashlib
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pipeline.store.files import canonical_json
@@ -58,6 +58,17 @@ def text_id(messages: Iterable[Mapping[str, Any]]) -> str:
     ]
     content = said if any(words for _, words in said) else [dict(message) for message in messages]
     return hashlib.sha256(canonical_json(content).encode()).hexdigest()[:16]
+
+
+def opening(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """The messages up to the first answer to what somebody said: all turns of a chat have the same. An assistant's greeting is
+    no answer; system messages are shared by a deployment's chats."""
+    asked = False
+    for number, message in enumerate(messages):
+        if asked and message["role"] == "assistant":
+            return messages[:number]
+        asked |= message["role"] not in ("system", "assistant")
+    return messages
 
 
 def _words(text: str) -> str:

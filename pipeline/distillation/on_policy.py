@@ -106,6 +106,7 @@ def _sample(decoder: Decoder, items: Sequence[StoredCompletion], most: int, seed
         DraftCompletion(
             id=item.id,
             text_id=item.text_id,
+            conversation=item.conversation,
             split=item.split,
             domain=item.domain,
             prompt=item.prompt,

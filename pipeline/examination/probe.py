@@ -94,7 +94,10 @@ def read_prompts(
             continue
         digest = f"{token_hash(tokens):016x}"
         domain = min(request.domain, found[digest].domain) if digest in found else request.domain
-        found[digest] = Prompt(digest, "examination", domain, 0, tuple(tokens), text_id=request.text_id)
+        text_id, conversation = request.text_id, request.conversation
+        found[digest] = Prompt(
+            digest, "examination", domain, 0, tuple(tokens), text_id=text_id, conversation=conversation
+        )
     notes = [f"{longer} prompts left out: no token, or more than {most_tokens} tokens (context minus --max-new-tokens)"]
     notes = (notes if longer else []) + ([f"{len(bad)} rows are not prompts; the first: {bad[0]}"] if bad else [])
     if not found:

@@ -28,6 +28,7 @@ _COMPLETIONS = pa.schema(
     [
         ("id", pa.string()),
         ("text_id", pa.string()),
+        ("conversation", pa.string()),
         ("split", pa.string()),
         ("domain", pa.string()),
         ("temperature", pa.float64()),
@@ -49,6 +50,7 @@ class StoredCompletion:
 
     id: str  # of the prompt
     text_id: str  # of the prompt, see `corpus.same_text`
+    conversation: str  # of the prompt: that of the other turns of its chat
     split: str
     domain: str
     sampling: Sampling  # of the tokens and of log_p
@@ -109,6 +111,7 @@ def write_shard(
         [
             [item.id for item in completions],
             [item.text_id for item in completions],
+            [item.conversation for item in completions],
             [item.split for item in completions],
             [item.domain for item in completions],
             *_sampling_columns([item.sampling for item in completions]),
@@ -224,6 +227,7 @@ class _TokenColumns:
         return StoredCompletion(
             id=row["id"],
             text_id=row["text_id"],
+            conversation=row["conversation"],
             split=row["split"],
             domain=row["domain"],
             sampling=_sampling(row),

@@ -143,6 +143,7 @@ class _Recorder:
         return StoredCompletion(
             id=item.prompt.id,
             text_id=item.prompt.text_id,
+            conversation=item.prompt.conversation,
             split=item.prompt.split,
             domain=item.prompt.domain,
             sampling=item.sampling,

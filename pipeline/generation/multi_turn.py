@@ -74,6 +74,7 @@ def _prompt(before: Prompt, tokens: Sequence[int], chat: Chat) -> Prompt:
         tuple(tokens),
         chat if chat.follow_ups else None,
         text_id=text_id(chat.messages),
+        conversation=before.conversation,
     )
 
 

@@ -82,6 +82,7 @@ def _stored(item: CompletionRequest, record: Record, vocabulary: int) -> StoredC
     return StoredCompletion(
         id=item.prompt.id,
         text_id=item.prompt.text_id,
+        conversation=item.prompt.conversation,
         split=item.prompt.split,
         domain=item.prompt.domain,
         sampling=item.sampling,

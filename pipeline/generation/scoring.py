@@ -23,6 +23,7 @@ class DraftCompletion:
 
     id: str  # of the prompt
     text_id: str  # of the prompt
+    conversation: str  # of the prompt
     split: str
     domain: str
     prompt: NDArray[np.int32]
@@ -79,6 +80,7 @@ def _stored(
     return StoredCompletion(
         id=row.id,
         text_id=row.text_id,
+        conversation=row.conversation,
         split=row.split,
         domain=row.domain,
         sampling=canonical(sampling),

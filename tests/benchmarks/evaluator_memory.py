@@ -55,6 +55,7 @@ def _build(directory: Path, count: int) -> None:
                 StoredCompletion(
                     id=f"{index:016x}",
                     text_id=f"{index:016x}",
+                    conversation=f"{index:016x}",
                     split="examination",
                     domain=f"domain-{index % 4}",
                     sampling=Sampling(),

@@ -85,6 +85,7 @@ async def _ours(pair: Any, url: str, listed: int, seed: int) -> float:
             n,
             tuple(rng.randrange(10, pair.vocabulary) for _ in range(INPUT)),
             text_id=f"{n:016x}",
+            conversation=f"{n:016x}",
         )
         for n in range(PROMPTS)
     ]

@@ -242,7 +242,15 @@ def _completions(pair: ReferencePair, target: Any) -> list[list[Any]]:
     for number in range(_COMPLETIONS):
         requests = [
             CompletionRequest(
-                Prompt(item.id, item.split, item.domain, 0, tuple(item.prompt.tolist()), text_id=item.text_id),
+                Prompt(
+                    item.id,
+                    item.split,
+                    item.domain,
+                    0,
+                    tuple(item.prompt.tolist()),
+                    text_id=item.text_id,
+                    conversation=item.conversation,
+                ),
                 Sampling(),
                 number,
             )

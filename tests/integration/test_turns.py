@@ -63,10 +63,11 @@ def test_each_question_follows_the_targets_own_answer(smoke: Smoke, place: Place
 
 
 def _goes_on(before: StoredCompletion, item: StoredCompletion) -> bool:
-    """Whether `item` was asked after `before` was answered: the same chat, split and sampling."""
+    """Whether `item` was asked after `before` was answered: the same conversation, split and sampling."""
     begun = before.prompt.tolist()
     return (
         before.stopped
-        and (before.split, before.sampling) == (item.split, item.sampling)
+        and (before.conversation, before.split, before.sampling) == (item.conversation, item.split, item.sampling)
+        and before.text_id != item.text_id
         and item.prompt[: len(begun)].tolist() == begun
     )

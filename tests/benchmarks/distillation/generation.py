@@ -46,7 +46,16 @@ def _ours(target: Any, regime: Any, some: list[Any], batch: int, turn: int) -> f
     from pipeline.speculation.settings import Sampling
 
     prompts = [
-        Prompt(item.id, "train", item.domain, 0, tuple(item.prompt.tolist()), text_id=item.text_id) for item in some
+        Prompt(
+            item.id,
+            "train",
+            item.domain,
+            0,
+            tuple(item.prompt.tolist()),
+            text_id=item.text_id,
+            conversation=item.conversation,
+        )
+        for item in some
     ]
     config = regime.config.generate
     settings = GenerationSettings(

@@ -107,7 +107,7 @@ def test_union_find_roots_are_first_rows() -> None:
 
 
 def _facts(ids: list[int], groups: list[int | None]) -> NDArray[np.void]:
-    rows = [(one, one, group or 0, group or 0, group is not None) for one, group in zip(ids, groups, strict=True)]
+    rows = [(one, one, one, group or 0, group or 0, group is not None) for one, group in zip(ids, groups, strict=True)]
     return np.array(rows, dtype=ROW_HASHES)
 
 

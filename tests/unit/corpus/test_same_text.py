@@ -86,6 +86,27 @@ def test_messages_of_users_and_tools_are_compared_one_by_one() -> None:
     assert text_id([_user("sunny")]) != text_id([{"role": "tool", "content": "sunny"}])
 
 
+def test_turns_of_a_chat_are_one_conversation() -> None:
+    """Rows that continue one chat share its opening, whatever was answered; a greeting is no answer, and another question is
+    another conversation, also under one system message."""
+    system, greeting = {"role": "system", "content": "Be brief."}, {"role": "assistant", "content": "What is it?"}
+    answer, result = {"role": "assistant", "content": "It is"}, {"role": "tool", "content": "sunny"}
+    first, greeted = (system, _user("Hello!")), (system, greeting, _user("hello"))
+    later = [(*first, answer, _user("Go on")), (*first, answer, result, answer, _user("Stop")), greeted]
+    other = [
+        (system, _user("Goodbye")),
+        (system, greeting, _user("Goodbye")),
+        (_user("Go on"),),
+        (*first, _user("Go on")),
+    ]
+    conversations = [ParsedPrompt(messages, False, "d", None).conversation for messages in (first, *later, *other)]
+
+    assert {text_id(first)} == set(conversations[:4])
+    assert text_id(first) not in conversations[4:]
+    assert conversations[4] == conversations[5]
+    assert conversations[6] == text_id([_user("Go on")])
+
+
 def test_where_nobody_says_anything_the_messages_count() -> None:
     """Calls of tools without a text are not all the same prompt, also as near-duplicates."""
     calls = [[{"role": "assistant", "tool_calls": [{"id": name}]}] for name in "ab"]

@@ -70,6 +70,7 @@ def test_stored_log_p_is_compared_for_every_token(model: ServedModel, shift: flo
             StoredCompletion(
                 id=str(number),
                 text_id="t",
+                conversation="t",
                 split="examination",
                 domain="d",
                 sampling=Sampling(),

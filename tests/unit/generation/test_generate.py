@@ -35,7 +35,15 @@ def prompts() -> list[Prompt]:
     generator = np.random.default_rng(0)
     splits = ["train", "examination", "train", "dev", "examination", "train", "examination", "train"]
     return [
-        Prompt(f"{n:016x}", split, "code", n, tuple(generator.integers(2, 32, 1 + 2 * n % 7).tolist()), text_id="t")
+        Prompt(
+            f"{n:016x}",
+            split,
+            "code",
+            n,
+            tuple(generator.integers(2, 32, 1 + 2 * n % 7).tolist()),
+            text_id=f"{n:016x}",
+            conversation=f"{n // 2:016x}",
+        )
         for n, split in enumerate(splits)
     ]
 
@@ -62,6 +70,15 @@ def test_every_prompt_gets_a_completion_and_examination_prompts_two(prompts: lis
     assert sorted((prompt.id, True) for prompt in prompts) == sorted(
         (item.prompt.id, item.sampling.greedy) for item in plan_completions(prompts, GREEDY)
     )
+
+
+def test_a_completion_names_what_its_prompt_belongs_to(
+    prompts: list[Prompt], stored: tuple[Path, list[StoredCompletion]]
+) -> None:
+    """Text and conversation, by which prompts are told apart and grouped later."""
+    named = {prompt.id: (prompt.text_id, prompt.conversation) for prompt in prompts}
+
+    assert all((item.text_id, item.conversation) == named[item.id] for item in stored[1])
 
 
 def test_further_tuples_are_for_the_examination_alone(
@@ -133,7 +150,7 @@ def test_a_plan_is_sorted_as_its_requests_are(
 ) -> None:
     """Indices are sorted as the requests themselves would be, and shards are cut in the same places."""
     made = [
-        Prompt(hashlib.sha256(bytes([n])).hexdigest()[:16], split, "d", n, (5,) * length, text_id="t")
+        Prompt(hashlib.sha256(bytes([n])).hexdigest()[:16], split, "d", n, (5,) * length, text_id="t", conversation="t")
         for n, (split, length) in enumerate(shapes)
     ]
     plan = plan_completions(made, SAMPLED, examined, train_at)
@@ -255,7 +272,7 @@ def test_similar_prompts_get_different_completions(model: Any, tmp_path: Path) -
     with torch.no_grad():
         model = tiny_llama(3, layers=1)
         model.lm_head.weight.zero_()  # every token is equally likely, whatever came before
-    prompts = [Prompt(f"{n:016x}", "train", "code", n, (2 + n, 3), text_id="t") for n in range(4)]
+    prompts = [Prompt(f"{n:016x}", "train", "code", n, (2 + n, 3), text_id="t", conversation="t") for n in range(4)]
     _generate(model, prompts, tmp_path)
     assert 4 == len({tuple(item.tokens.tolist()) for item in read_completions(tmp_path)})
 
@@ -266,7 +283,7 @@ def test_what_is_kept_is_drawn_anew_at_each_token(model: Any, tmp_path: Path) ->
     with torch.no_grad():
         model = tiny_llama(3, layers=1)
         model.lm_head.weight.zero_()
-    prompts = [Prompt(f"{n:016x}", "train", "code", n, (2 + n, 3), text_id="t") for n in range(4)]
+    prompts = [Prompt(f"{n:016x}", "train", "code", n, (2 + n, 3), text_id="t", conversation="t") for n in range(4)]
     settings = replace(SETTINGS, sampling=Sampling(), max_new_tokens=12)
     generate(model, plan_completions(prompts, Sampling()), settings, 32, [], tmp_path, quiet())
     found = list(read_completions(tmp_path))

@@ -28,7 +28,9 @@ def _tokenizer(template: str = TEMPLATE) -> Any:
 
 
 def _request(name: str, sampling: Sampling = HOT, chat: Chat | None = CHAT, number: int = 0) -> CompletionRequest:
-    return CompletionRequest(Prompt(name, "train", "code", 7, (3, 9), chat, text_id="t"), sampling, number)
+    return CompletionRequest(
+        Prompt(name, "train", "code", 7, (3, 9), chat, text_id="t", conversation="t"), sampling, number
+    )
 
 
 def _said(*tokens: int, stopped: bool = True) -> StoredCompletion:
@@ -55,6 +57,7 @@ def test_the_answer_stands_before_the_next_question() -> None:
         found.prompt.cluster,
     )
     assert (HOT, 2, StopReasons()) == (found.sampling, found.number, stop_reasons)
+    assert "t" == found.prompt.conversation != found.prompt.text_id
     assert found.prompt.chat is not None
     assert CHAT.follow_ups[1:] == found.prompt.chat.follow_ups
 

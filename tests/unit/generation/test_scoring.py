@@ -33,7 +33,15 @@ def generated(
     """What a target said, as it was stored, and the same as if another had written it."""
     generator, out = np.random.default_rng(0), tmp_path_factory.mktemp("said")
     prompts = [
-        Prompt(f"{n:016x}", "train", "code", n, tuple(generator.integers(2, 32, 2 + n).tolist()), text_id="t")
+        Prompt(
+            f"{n:016x}",
+            "train",
+            "code",
+            n,
+            tuple(generator.integers(2, 32, 2 + n).tolist()),
+            text_id=f"{n:016x}",
+            conversation=f"{n // 2:016x}",
+        )
         for n in range(6)
     ]
     wanted = plan_completions(prompts, SAMPLING)
@@ -44,6 +52,7 @@ def generated(
         DraftCompletion(
             id=item.id,
             text_id=item.text_id,
+            conversation=item.conversation,
             split=item.split,
             domain=item.domain,
             prompt=item.prompt,
@@ -65,8 +74,10 @@ def test_scored_texts_are_stored_as_generated_ones(
 
     assert len({item.length for item in said}) > 1
     for one, other in zip(said, scored, strict=True):
-        assert (one.id, one.length, one.stopped, one.sampling) == (
+        assert (one.id, one.text_id, one.conversation, one.length, one.stopped, one.sampling) == (
             other.id,
+            other.text_id,
+            other.conversation,
             other.length,
             other.stopped,
             other.sampling,
@@ -84,7 +95,15 @@ def test_a_given_text_gets_the_targets_distributions(target: Any) -> None:
     generator = np.random.default_rng(1)
     prompt, tokens = generator.integers(2, 32, 4).astype(np.int32), generator.integers(2, 32, 6).astype(np.int32)
     written = DraftCompletion(
-        id="a", text_id="t", split="train", domain="code", prompt=prompt, tokens=tokens, stopped=False, seed=0
+        id="a",
+        text_id="t",
+        conversation="t",
+        split="train",
+        domain="code",
+        prompt=prompt,
+        tokens=tokens,
+        stopped=False,
+        seed=0,
     )
     (found,) = score(target, [written], SAMPLING, 31, "top_k", 32, 100)
     logits_TV = full_logits(target, [*prompt, *tokens])[len(prompt) - 1 : -1]
@@ -100,7 +119,15 @@ def test_a_greedy_text_is_stored_as_greedy(target: Any) -> None:
     """Temperature 0 is stored in its canonical form."""
     prompt, tokens = np.array([3], np.int32), np.array([4], np.int32)
     item = DraftCompletion(
-        id="a", text_id="t", split="train", domain="code", prompt=prompt, tokens=tokens, stopped=True, seed=0
+        id="a",
+        text_id="t",
+        conversation="t",
+        split="train",
+        domain="code",
+        prompt=prompt,
+        tokens=tokens,
+        stopped=True,
+        seed=0,
     )
     (found,) = score(target, [item], Sampling(0.0, top_k=5), 3, "sampled", 32, 100)
 

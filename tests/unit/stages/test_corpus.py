@@ -125,7 +125,8 @@ def test_prompts_are_read_back(run: Run) -> None:
             "default",
             0,
             tuple(words),
-            text_id=text_id([{"role": "user", "content": _texts(1)[0]}]),
+            text_id=(words_id := text_id([{"role": "user", "content": _texts(1)[0]}])),
+            conversation=words_id,
         )
         == prompts[0]
     )
