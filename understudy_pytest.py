@@ -46,26 +46,29 @@ class _Failed:
 
 
 class Acceptance:
-    """The draft and the completions of the options. The command is called once for each baseline and margin."""
+    """The draft and the completions of the options. The command is called once for each baseline and margins."""
 
     def __init__(self, draft: str, completions: Path, root: Path) -> None:
         self._draft, self._completions, self._root = draft, completions, root
-        self._found: dict[tuple[Path, float], Result | _Failed] = {}
+        self._found: dict[tuple[Path, float, float], Result | _Failed] = {}
 
     def __repr__(self) -> str:
         return "acceptance"
 
-    def not_worse_than(self, baseline: str | os.PathLike[str], margin: float = 0.01) -> Result:
+    def not_worse_than(
+        self, baseline: str | os.PathLike[str], margin: float = 0.01, segment_margin: float = 0.02
+    ) -> Result:
         """Compare the draft with a baseline file. A relative path starts at the directory of pytest's ini file.
 
-        `margin` is the acceptance rate that the draft may lose; 0.01 is 1 point. If the comparison is not possible, the test
-        fails with the command's own line.
+        `margin` is the acceptance rate that the draft may lose; 0.01 is 1 point. `segment_margin` is what it may lose in each
+        segment (thinking, tool calls, answer) that holds at least 10% of the tokens; with 1 segments are not judged. If the
+        comparison is not possible, the test fails with the command's own line.
         """
         __tracebackhide__ = True
-        path = self._root / baseline
-        if (path, margin) not in self._found:
-            self._found[path, margin] = self._check(path, margin)
-        found = self._found[path, margin]
+        asked = self._root / baseline, margin, segment_margin
+        if asked not in self._found:
+            self._found[asked] = self._check(*asked)
+        found = self._found[asked]
         if isinstance(found, _Failed):
             pytest.fail(found.line, pytrace=False)
         print(found.line)  # pytest shows it with a failure, however long it is
@@ -73,7 +76,7 @@ class Acceptance:
             print(note)
         return found
 
-    def _check(self, baseline: Path, margin: float) -> Result | _Failed:
+    def _check(self, baseline: Path, margin: float, segment_margin: float) -> Result | _Failed:
         with tempfile.TemporaryDirectory() as place:
             file = Path(place) / "check.json"
             options = {
@@ -81,6 +84,7 @@ class Acceptance:
                 "--completions": self._completions,
                 "--baseline": baseline,
                 "--margin": margin,
+                "--segment-margin": segment_margin,
                 "--json": file,
             }
             line = [*_command(), "check", *(f"{name}={value}" for name, value in options.items())]

@@ -37,6 +37,15 @@ def check(
     margin: Annotated[
         float, typer.Option(min=0, max=1, help="The acceptance rate that the draft may lose, below 1; 0.01 is 1 point.")
     ] = 0.01,
+    segment_margin: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=1,
+            help="The same for each segment (thinking, tool calls, answer) that holds at least 10% of the tokens; 1: segments "
+            "are only shown.",
+        ),
+    ] = 0.02,
     update_baseline: Annotated[
         bool, typer.Option("--update-baseline", help="Write the draft's figures to --baseline and compare nothing.")
     ] = False,
@@ -65,13 +74,13 @@ def check(
     files = check_files(junit, summary, json_file)
     files.prepare(baseline)
     try:
-        comparison = _compare(inputs, margin)
+        comparison, unlabelled = _compare(inputs, margin, segment_margin)
     except UnderstudyError as error:
         files.write(not_compared(error, draft, str(baseline), time.perf_counter() - began))
         raise
-    result = compared(comparison, draft, str(baseline), time.perf_counter() - began)
+    result = compared(comparison, draft, str(baseline), time.perf_counter() - began, unlabelled=unlabelled)
     files.write(result)
-    say(*filter(None, (result.note, result.power)))
+    say(*filter(None, (result.note, result.power)), *result.segments)
     if not comparison.passed:
         raise Refused(result.line)
     say(result.line)
@@ -108,8 +117,9 @@ def _update_baseline(inputs: _Inputs, outputs: Sequence[str]) -> None:
     say(f"baseline of {len(examined.counts)} prompts written to {path}{left_out_text(len(examined.trained_on))}")
 
 
-def _compare(inputs: _Inputs, margin: float) -> "Comparison":
-    """Examine the draft as the baseline was, and compare. UsageError if conditions or rows differ; Refused without figures."""
+def _compare(inputs: _Inputs, margin: float, segment_margin: float) -> "tuple[Comparison, bool]":
+    """Examine the draft as the baseline was, and compare; and whether the completions are older than segments. UsageError if
+    conditions or rows differ; Refused without figures."""
     from pipeline.errors import UsageError
     from pipeline.judgement.regression import compare, differing
 
@@ -126,14 +136,15 @@ def _compare(inputs: _Inputs, margin: float) -> "Comparison":
         )
     before = _read(path)
     stored, settings = _open(inputs, before)
-    from pipeline.examination.on_completions import conditions_of
+    from pipeline.examination.on_completions import conditions_of, labels_segments
 
     if names := differing(conditions_of(stored, settings), before.conditions):
         raise UsageError(
             f"--baseline {path}: made under other conditions ({', '.join(names)}); use the same, or write it again with "
             "--update-baseline"
         )
-    return compare(_examine(stored, inputs.draft, settings), before, margin)
+    comparison = compare(_examine(stored, inputs.draft, settings), before, margin, segment_margin)
+    return comparison, not labels_segments(stored)
 
 
 def _writing(inputs: _Inputs) -> str:

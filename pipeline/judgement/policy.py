@@ -16,12 +16,11 @@ from pipeline.config.gate import GateConfig, ServedTargetConfig
 from pipeline.config.quantiles import quantile_of
 from pipeline.errors import UnderstudyError
 from pipeline.judgement.age import examination_age
+from pipeline.judgement.judged_segments import segment_shares
 from pipeline.judgement.power import power_of
 from pipeline.judgement.rule_result import FAIL, INCONCLUSIVE, PASS, RuleResult, RuleVerdict
 from pipeline.judgement.schema import CANDIDATE, Benefit, TargetSource
 from pipeline.latency.load.serving import LatencyAtLoad
-
-LEAST_SHARE = 0.1  # of the tokens, from which on a segment has a rule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +50,8 @@ def apply_rules(case: Case, policy: GateConfig, gamma: int, confidence: float) -
     rules = [_enough_prompts(case, policy), _gain(case, policy, confidence)]
     rules += [_domain(case, domain, policy, confidence) for domain in sorted(_domains(case))]
     if policy.segment_margin is not None:
-        rules += [_segment(case, name, policy, policy.segment_margin, confidence) for name in _large_segments(case)]
+        judged = [one.name for one in segment_shares(case.candidate) if one.judged]
+        rules += [_segment(case, name, policy, policy.segment_margin, confidence) for name in judged]
     if policy.length_margin is not None:
         rules += [_length(case, number, policy, policy.length_margin, confidence) for number in _position_bins(case)]
     if policy.beats_prompt_lookup:
@@ -120,15 +120,6 @@ def _domain(case: Case, domain: str, policy: GateConfig, confidence: float) -> R
         few=_too_few(f"'{domain}' has", len(candidate), policy),
         text=f"gain in acceptance rate in '{domain}' over the {case.baseline_name}",
     )
-
-
-def _large_segments(case: Case) -> list[str]:
-    """The segments with a rule: those of LEAST_SHARE of the tokens, where there are several."""
-    tokens = Counter[str]()
-    for item in case.candidate:
-        tokens.update({name: found.tokens for name, found in item.segments.items()})
-    large = sorted(name for name, count in tokens.items() if count >= LEAST_SHARE * tokens.total())
-    return large if len(tokens) > 1 else []
 
 
 def _segment(case: Case, name: str, policy: GateConfig, margin: float, confidence: float) -> RuleResult:

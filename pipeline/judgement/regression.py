@@ -1,6 +1,7 @@
 """The regression check: compares a draft's counts with a baseline, prompt by prompt. Pure.
 
-It passes only if the lower bound of (draft - baseline) exceeds -margin. Prompts that either draft was trained on do not count.
+It passes only if the lower bound of (draft - baseline) exceeds -margin over all tokens, and that of each large segment the
+segments' margin: a draft may win on answers what it loses on tool calls. Prompts that either draft was trained on do not count.
 """
 
 from collections.abc import Sequence
@@ -8,11 +9,13 @@ from dataclasses import dataclass, fields
 
 from pipeline.acceptance.baseline import Conditions, Examined
 from pipeline.acceptance.intervals import Interval
-from pipeline.acceptance.profile import PromptCounts, acceptance_gain
+from pipeline.acceptance.profile import PromptCounts, acceptance_gain, segment_gain
 from pipeline.errors import Refused, UsageError
+from pipeline.judgement.judged_segments import segment_shares
 from pipeline.judgement.power import power_of
 from pipeline.judgement.rule_result import Power
 
+NOT_JUDGED = 1.0  # margin of the segments with which they are shown only: a rate cannot fall by more
 # Where prompts are left out, so many or half of them must remain: a draft must not choose the few that it is compared on.
 _LEAST_PROMPTS = 40
 
@@ -28,6 +31,24 @@ class DomainComparison:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SegmentComparison:
+    """The same figures over the tokens of one segment, of the prompts that have it."""
+
+    segment: str
+    share: float  # of all tokens
+    draft: float  # acceptance rate
+    baseline: float
+    difference: Interval
+    margin: float | None  # None: it is for information, because it is small or because no segment is judged
+    power: Power | None  # for the margin; None also where there is no margin
+
+    @property
+    def lost(self) -> bool:
+        """Whether it is judged, and not proved to lose less than the margin."""
+        return self.margin is not None and not self.difference.low > -self.margin
+
+
+@dataclass(frozen=True, kw_only=True)
 class Comparison:
     """The outcome of a check."""
 
@@ -36,14 +57,29 @@ class Comparison:
     difference: Interval
     margin: float
     power: Power | None  # of the check; None where there is no interval, or the drafts do not differ
-    passed: bool
     left_out_prompts: tuple[str, ...]  # ids of the prompts that one of the drafts was trained on
     domains: tuple[DomainComparison, ...]  # by name; empty if there is one domain only
+    segments: tuple[SegmentComparison, ...]  # by name; empty where all tokens are of one segment
     conditions: Conditions
     digest: str  # of the draft
     baseline_digest: str
     hardware: str  # class of the machine
     baseline_hardware: str
+
+    @property
+    def lost(self) -> bool:
+        """Whether it is not proved that all tokens together lose less than the margin."""
+        return not self.difference.low > -self.margin
+
+    @property
+    def lost_segments(self) -> list[SegmentComparison]:
+        """The segments that fail the check."""
+        return [one for one in self.segments if one.lost]
+
+    @property
+    def passed(self) -> bool:
+        """Whether neither all tokens nor a segment have lost."""
+        return not self.lost and not self.lost_segments
 
     @property
     def left_out(self) -> int:
@@ -60,8 +96,9 @@ def differing(draft: Conditions, baseline: Conditions) -> list[str]:
     ]
 
 
-def compare(draft: Examined, baseline: Examined, margin: float) -> Comparison:
+def compare(draft: Examined, baseline: Examined, margin: float, segment_margin: float) -> Comparison:
     """Paired comparison of acceptance rates, over the prompts that neither draft was trained on, at the baseline's confidence.
+    `segment_margin`: of each judged segment; with `NOT_JUDGED` none is.
 
     UsageError if prompts or their tokens differ, Refused if no prompt is left, ValueError on empty input.
     """
@@ -74,9 +111,9 @@ def compare(draft: Examined, baseline: Examined, margin: float) -> Comparison:
         difference=difference,
         margin=margin,
         power=power_of(difference, -margin, confidence),
-        passed=difference.low > -margin,
         left_out_prompts=tuple(item.id for item in draft.counts if item.id not in kept),
         domains=_by_domain(ours, theirs, confidence),
+        segments=_by_segment(ours, theirs, segment_margin, confidence),
         conditions=baseline.conditions,
         digest=draft.digest,
         baseline_digest=baseline.digest,
@@ -113,17 +150,49 @@ def _by_domain(
     return tuple(found)
 
 
+def _by_segment(
+    draft: Sequence[PromptCounts], baseline: Sequence[PromptCounts], margin: float, confidence: float
+) -> tuple[SegmentComparison, ...]:
+    found = []
+    for one in segment_shares(draft):
+        difference = segment_gain(draft, baseline, one.name, confidence)
+        of_one = margin if one.judged and margin < NOT_JUDGED else None
+        found.append(
+            SegmentComparison(
+                segment=one.name,
+                share=one.share,
+                draft=_segment_rate(draft, one.name),
+                baseline=_segment_rate(baseline, one.name),
+                difference=difference,
+                margin=of_one,
+                power=None if of_one is None else power_of(difference, -of_one, confidence),
+            )
+        )
+    return tuple(found)
+
+
 def _check_rows(draft: Sequence[PromptCounts], baseline: Sequence[PromptCounts]) -> None:
     """Equal completions give equal rows."""
     if len(draft) != len(baseline):
         raise UsageError(f"--baseline: has {len(baseline)} prompts, and the completions have {len(draft)}; {_ANEW}")
     for ours, theirs in zip(draft, baseline, strict=True):
-        for name in ("id", "domain", "tokens", "examined"):
-            if getattr(ours, name) != getattr(theirs, name):
+        facts = _facts(ours)
+        for name, found in _facts(theirs).items():
+            if facts[name] != found:
                 raise UsageError(
-                    f"--baseline: prompt {theirs.id} has {name} {getattr(theirs, name)!r}, and the completions have "
-                    f"{getattr(ours, name)!r}; {_ANEW}"
+                    f"--baseline: prompt {theirs.id} has {name} {found!r}, and the completions have {facts[name]!r}; {_ANEW}"
                 )
+
+
+def _facts(row: PromptCounts) -> dict[str, object]:
+    """What does not depend on the draft."""
+    return {
+        "id": row.id,
+        "domain": row.domain,
+        "tokens": row.tokens,
+        "examined": row.examined,
+        "segments": {name: counts.tokens for name, counts in sorted(row.segments.items())},
+    }
 
 
 _ANEW = "the file does not belong to these completions: write it again with --update-baseline"
@@ -131,3 +200,8 @@ _ANEW = "the file does not belong to these completions: write it again with --up
 
 def _rate(counts: Sequence[PromptCounts]) -> float:
     return sum(item.accepted for item in counts) / sum(item.examined for item in counts)
+
+
+def _segment_rate(counts: Sequence[PromptCounts], name: str) -> float:
+    found = [item.segments[name] for item in counts if name in item.segments]
+    return sum(one.accepted for one in found) / sum(one.examined for one in found)

@@ -1,11 +1,10 @@
-"""The outcome of `understudy check`: as a line, and as files for CI (JUnit XML, Markdown, JSON).
+"""The outcome of `understudy check`: as lines, and as files for CI (Markdown and JSON here, JUnit XML in `check_junit.py`).
 
 Every rendering reads one object, `CheckResult`. There is one for each end of the command, also if the draft cannot be examined
 or the comparison is not possible.
 """
 
 import math
-import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -14,9 +13,9 @@ from pipeline.acceptance.intervals import Interval
 from pipeline.errors import EXIT_REFUSED, UnderstudyError
 from pipeline.escaping.markdown import code
 from pipeline.escaping.terminal import printable
-from pipeline.escaping.xml import xml_text
 from pipeline.judgement.headline import NO_POWER
-from pipeline.judgement.regression import Comparison
+from pipeline.judgement.regression import Comparison, SegmentComparison
+from pipeline.judgement.rule_result import Power
 
 SCHEMA = 1
 Verdict = Literal["passed", "regression", "refused", "error"]
@@ -26,6 +25,9 @@ _TITLES: dict[Verdict, str] = {
     "refused": "refused",
     "error": "error",
 }
+_UNLABELLED = (
+    "note: these completions are of a version without segments, so none is compared; a new run makes them with segments"
+)
 _ROUNDING = "acceptance differs by rounding between them, most with quantized or 16-bit weights"
 
 
@@ -41,40 +43,68 @@ class CheckResult:
     seconds: float
     comparison: Comparison | None = None
 
+    unlabelled: bool = False  # the completions are of a version that did not label segments
+
     @property
     def note(self) -> str | None:
-        """A remark about the two machines, if they are of different classes."""
-        found = self.comparison
-        if found is None or found.hardware == found.baseline_hardware:
-            return None
-        return f"note: the baseline was measured on {found.baseline_hardware}, this machine is {found.hardware}; {_ROUNDING}"
+        """Remarks about the two machines, if they are of different classes, and about old completions."""
+        found, notes = self.comparison, []
+        if found is not None and found.hardware != found.baseline_hardware:
+            notes.append(
+                f"note: the baseline was measured on {found.baseline_hardware}, this machine is {found.hardware}; {_ROUNDING}"
+            )
+        if found is not None and self.unlabelled:
+            notes.append(_UNLABELLED)
+        return "; ".join(notes) or None
 
     @property
     def power(self) -> str | None:
-        """How often a draft with equal acceptance would pass, and how many prompts 95% need; None without a comparison."""
-        if self.comparison is None:
+        """How often a draft with equal acceptance would pass, and how many prompts 95% need, over all tokens and in the judged
+        segment that makes it least likely; None without a comparison."""
+        found = self.comparison
+        if found is None:
             return None
-        power = self.comparison.power
-        if power is None or power.equal_passes is None:
+        if found.power is None or found.power.equal_passes is None:
             return NO_POWER
-        needed = power.prompts_needed["0.95"]
+        text = (
+            f"power: a draft with equal acceptance passes with {100 * found.power.equal_passes:.0f}% over these prompts; 95% "
+            f"needs {_needed(found.power)} prompts"
+        )
+        of_segments = {one.segment: one.power for one in found.segments if one.power is not None}
+        chances = {name: one.equal_passes for name, one in of_segments.items() if one.equal_passes is not None}
+        if not chances:
+            return text
+        name = min(chances, key=lambda name: chances[name])
         return (
-            f"power: a draft with equal acceptance passes with {100 * power.equal_passes:.0f}% over these prompts; 95% needs "
-            f"{'more than ten million' if needed is None else f'{needed:,}'} prompts"
+            f"{text}; in the segment '{name}' with {100 * chances[name]:.0f}%, and 95% needs {_needed(of_segments[name])} "
+            "prompts"
         )
 
+    @property
+    def segments(self) -> list[str]:
+        """A line for each segment."""
+        return [segment_figures(one) for one in self.comparison.segments] if self.comparison else []
 
-def compared(comparison: Comparison, draft: str, baseline: str, seconds: float) -> CheckResult:
+
+def _needed(power: Power) -> str:
+    needed = power.prompts_needed["0.95"]
+    return "more than ten million" if needed is None else f"{needed:,}"
+
+
+def compared(
+    comparison: Comparison, draft: str, baseline: str, seconds: float, *, unlabelled: bool = False
+) -> CheckResult:
     """The result of a comparison."""
     passed = comparison.passed
     return CheckResult(
         verdict="passed" if passed else "regression",
         exit_code=0 if passed else EXIT_REFUSED,
-        line=f"{'no regression' if passed else 'regression'}: {_figures(comparison)}",
+        line=_line(comparison),
         draft=draft,
         baseline=baseline,
         seconds=seconds,
         comparison=comparison,
+        unlabelled=unlabelled,
     )
 
 
@@ -95,17 +125,45 @@ def left_out_text(count: int) -> str:
     return f"; {count} prompts left out, because a draft was trained on them" if count else ""
 
 
-def _margin(found: Comparison) -> str:
-    return f"{found.margin * 100:g} point{'' if found.margin == 0.01 else 's'}"
+def _margin(margin: float) -> str:
+    return f"{margin * 100:g} point{'' if margin == 0.01 else 's'}"
 
 
-def _figures(found: Comparison) -> str:
-    change = found.difference
-    return (
-        f"acceptance rate {found.draft:.4f}, baseline {found.baseline:.4f}: {change.value * 100:+.2f} points "
-        f"[{change.low * 100:+.2f}, {change.high * 100:+.2f}] over {change.prompts} prompts, margin "
-        f"{_margin(found)}{left_out_text(found.left_out)}"
-    )
+def _line(found: Comparison) -> str:
+    """The verdict and its reasons. The segments that have lost come first, unless all tokens together have."""
+    all_tokens, end = overall_figures(found), left_out_text(found.left_out)
+    lost = "; ".join(segment_figures(one) for one in found.lost_segments)
+    if not lost:
+        return f"{'regression' if found.lost else 'no regression'}: {all_tokens}{end}"
+    return f"regression: {f'{all_tokens}; {lost}' if found.lost else f'{lost}; all tokens: {all_tokens}'}{end}"
+
+
+def overall_figures(found: Comparison) -> str:
+    """Both rates over all tokens, the difference and its margin."""
+    return f"{rates_text(found.draft, found.baseline, found.difference)}, margin {_margin(found.margin)}"
+
+
+def segment_figures(one: SegmentComparison) -> str:
+    """The same in a segment, with its name."""
+    judged = "for information" if one.margin is None else f"margin {_margin(one.margin)}"
+    rates = rates_text(one.draft, one.baseline, one.difference)
+    return f"segment '{one.segment}' ({_share(one)} of the tokens): {rates}, {judged}"
+
+
+def rates_text(draft: float, baseline: float, change: Interval) -> str:
+    """Both rates, the difference and its number of prompts."""
+    return f"acceptance rate {draft:.4f}, baseline {baseline:.4f}: {_points(change)} over {change.prompts} prompts"
+
+
+def _points(difference: Interval) -> str:
+    text = f"{difference.value * 100:+.2f} points"
+    if not (math.isfinite(difference.low) and math.isfinite(difference.high)):
+        return f"{text} [no interval: too few prompts]"
+    return f"{text} [{difference.low * 100:+.2f}, {difference.high * 100:+.2f}]"
+
+
+def _share(one: SegmentComparison) -> str:
+    return f"{100 * one.share:.0f}%"
 
 
 def check_json(result: CheckResult) -> dict[str, Any]:
@@ -135,6 +193,19 @@ def check_json(result: CheckResult) -> dict[str, Any]:
                 }
                 for one in found.domains
             ],
+            "segments": [
+                {
+                    "segment": one.segment,
+                    "share": one.share,
+                    "draft": one.draft,
+                    "baseline": one.baseline,
+                    "difference": asdict(one.difference.figure),
+                    "margin": one.margin,
+                    "passed": None if one.margin is None else not one.lost,
+                    "power": None if one.power is None else asdict(one.power),
+                }
+                for one in found.segments
+            ],
             "conditions": asdict(found.conditions),
             "power": None if found.power is None else asdict(found.power),
         }
@@ -151,42 +222,7 @@ def check_json(result: CheckResult) -> dict[str, Any]:
     }
 
 
-_FIGURES = ("difference", "margin", "confidence", "left_out", "domains", "conditions", "power")
-
-
-def check_junit(result: CheckResult) -> str:
-    """JUnit XML: one test suite, one test case for the verdict and one for each domain. Those of the domains cannot fail."""
-    found, verdict = result.comparison, result.verdict
-    failures, errors = int(verdict == "regression"), int(verdict in ("refused", "error"))
-    domains = found.domains if found else ()
-    counts = {"tests": 1 + len(domains), "failures": failures, "errors": errors, "skipped": 0}
-    root = ET.Element("testsuites")
-    suite = _element(root, "testsuite", name="understudy check", time=f"{result.seconds:.3f}", **counts)
-    properties = _element(suite, "properties")
-    for name, value in (("draft", result.draft), ("baseline", result.baseline)):
-        _element(properties, "property", name=name, value=value)
-    case = _element(suite, "testcase", classname=_CLASS, name="acceptance rate", time=f"{result.seconds:.3f}")
-    if failures or errors:
-        problem = _element(case, "failure" if failures else "error", type=verdict, message=result.line)
-        problem.text = xml_text(result.line)
-    else:
-        _element(case, "system-out").text = xml_text(result.line)
-    if result.note:
-        _element(case, "system-err").text = xml_text(result.note)
-    for one in domains:
-        case = _element(suite, "testcase", classname=f"{_CLASS}.domains", name=one.domain, time="0.000")
-        text = f"acceptance rate {one.draft:.4f}, baseline {one.baseline:.4f}: {_points(one.difference)}"
-        _element(case, "system-out").text = xml_text(f"{text}, over {one.difference.prompts} prompts; information only")
-    ET.indent(root)
-    return ET.tostring(root, encoding="unicode", xml_declaration=False).join((_XML, "\n"))
-
-
-_CLASS = "understudy.check"
-_XML = '<?xml version="1.0" encoding="utf-8"?>\n'
-
-
-def _element(parent: ET.Element, tag: str, **attributes: object) -> ET.Element:
-    return ET.SubElement(parent, tag, {name: xml_text(str(value)) for name, value in attributes.items()})
+_FIGURES = ("difference", "margin", "confidence", "left_out", "domains", "segments", "conditions", "power")
 
 
 def check_markdown(result: CheckResult) -> str:
@@ -212,22 +248,32 @@ def _markdown(result: CheckResult) -> Iterator[str]:
     yield f"| acceptance rate | draft | baseline | difference, {confidence} interval | prompts |"
     yield "|---|---|---|---|---|"
     yield _row("**all prompts**", found.draft, found.baseline, found.difference)
+    for part in found.segments:
+        name = f"segment {code(part.segment)}, {_share(part)} of the tokens"
+        yield _row(f"{name} ❌" if part.lost else name, part.draft, part.baseline, part.difference)
     for one in found.domains:
-        yield _row(code(one.domain), one.draft, one.baseline, one.difference)
+        yield _row(f"domain {code(one.domain)}", one.draft, one.baseline, one.difference)
     yield ""
-    text = f"The draft passes if the lower bound for all prompts is above -{_margin(found)}."
-    yield f"{text} The rows of domains are for information." if found.domains else text
+    yield " ".join(_rule(found))
     if result.power:
         yield ""
         yield f"{result.power[:1].upper()}{result.power[1:]}."
 
 
+def _rule(found: Comparison) -> Iterator[str]:
+    """What decides, and which rows are for information."""
+    judged = [(code(one.segment), one.margin) for one in found.segments if one.margin is not None]
+    of_segments = (
+        f", and that of {', '.join(name for name, _ in judged)} above -{_margin(judged[0][1])}" if judged else ""
+    )
+    yield f"The draft passes if the lower bound for all prompts is above -{_margin(found.margin)}{of_segments}."
+    if len(judged) < len(found.segments):
+        yield (
+            "The rows of other segments are for information." if judged else "The rows of segments are for information."
+        )
+    if found.domains:
+        yield "The rows of domains are for information."
+
+
 def _row(name: str, draft: float, baseline: float, difference: Interval) -> str:
     return f"| {name} | {draft:.4f} | {baseline:.4f} | {_points(difference)} | {difference.prompts} |"
-
-
-def _points(difference: Interval) -> str:
-    text = f"{difference.value * 100:+.2f} points"
-    if not (math.isfinite(difference.low) and math.isfinite(difference.high)):
-        return f"{text}, too few prompts for an interval"
-    return f"{text} [{difference.low * 100:+.2f}, {difference.high * 100:+.2f}]"

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.errors import UsageError
-from pipeline.report.check import CheckResult, check_json, check_junit, check_markdown
+from pipeline.report.check import CheckResult, check_json, check_markdown
+from pipeline.report.check_junit import check_junit
 from pipeline.store.files import check_user_file
 
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"  # GitHub Actions names a file here; what is appended to it is shown with the job

@@ -16,6 +16,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from pipeline.generation.completion_files import text_ids
+from pipeline.generation.completion_store import read_shard
+from pipeline.generation.segment_files import segment_file, write_segments
 from pipeline.models.draft_directory import TrainedOn, trained_on
 from pipeline.store.files import content_key
 from tests.integration.conftest import RUN, SMOKE, Ended, Place, Smoke, rename_token, replace_bytes
@@ -87,6 +89,67 @@ def test_noised_draft_is_a_regression(smoke: Smoke, baseline: tuple[Path, Ended]
     assert (3, ended.complaint) == (found["exit_code"], found["line"])
     assert {"modules", "tests"} == {one["domain"] for one in found["domains"]}
     assert ended.complaint in (tmp_path / "r.md").read_text()
+
+
+def _labelled(smoke: Smoke, to: Path) -> Path:
+    """A copy of the completions, in which every third token begins a tool call of one token."""
+    shutil.copytree(smoke.place.artifact("generate"), to)
+    manifest = json.loads((to / "manifest.json").read_text())
+    for path in sorted(to.glob("*.completions.arrow")):
+        shard = path.name.removesuffix(".completions.arrow")
+        labels = np.concatenate([np.arange(len(item.tokens)) % 3 == 2 for item in read_shard(path)])
+        write_segments(to, shard, ["answer", "tool_call"], labels.astype(np.uint8))
+        written = segment_file(to, shard)
+        manifest["files"][written.name] = {
+            "size": written.stat().st_size,
+            "mtime_ns": written.stat().st_mtime_ns,
+            "sha256": hashlib.sha256(written.read_bytes()).hexdigest(),
+        }
+    (to / "manifest.json").write_text(json.dumps(manifest))
+    return to
+
+
+def test_a_segment_that_lost_is_a_regression(smoke: Smoke, tmp_path: Path) -> None:
+    """The baseline's draft was worse over all tokens and better in tool calls: exit 3, and the segment is named, in every file.
+    With a margin of 1 for segments the check passes."""
+    completions, path = _labelled(smoke, tmp_path / "labelled"), tmp_path / "b.json"
+    draft = smoke.place.artifact("distill")
+    written = _check(smoke.place, draft, path, "--completions", completions, "--update-baseline")
+    same = _check(smoke.place, draft, path, "--completions", completions)
+    content = json.loads(path.read_text())
+    for row in content["prompts"]:
+        row["accepted"] *= 0.9
+        if called := row["segments"].get("tool_call"):
+            called["accepted"] = called["examined"]
+    _write(path, content)
+    ended = _check(smoke.place, draft, path, "--completions", completions, *_files(tmp_path))
+    shown = _check(smoke.place, draft, path, "--completions", completions, "--segment-margin", "1")
+    found = {one["segment"]: one for one in json.loads((tmp_path / "r.json").read_text())["segments"]}
+
+    assert (0, 0, 3, 0) == (written.code, same.code, ended.code, shown.code), ended.err + shown.err
+    assert ["segment 'answer' (6", "segment 'tool_call'"] == [line[:19] for line in same.out.splitlines()[1:3]]
+    assert ended.complaint.startswith("regression: segment 'tool_call' (3")
+    assert "; all tokens: acceptance rate 0." in ended.complaint
+    assert (True, False) == (found["answer"]["passed"], found["tool_call"]["passed"])
+    assert [("failure", ended.complaint.removeprefix("regression: ").partition("; all tokens")[0])] == _problems(
+        tmp_path
+    )
+    assert "segment `tool_call`, 3" in (tmp_path / "r.md").read_text()
+    assert "for information" in shown.out
+
+
+def test_old_completions_are_compared_without_segments(smoke: Smoke, tmp_path: Path) -> None:
+    """Those of a version that did not label them, with a note."""
+    completions, path = shutil.copytree(smoke.place.artifact("generate"), tmp_path / "old"), tmp_path / "b.json"
+    manifest = json.loads((completions / "manifest.json").read_text())
+    del manifest["settings"]["segments"]
+    (completions / "manifest.json").write_text(json.dumps(manifest))
+    draft = smoke.place.artifact("distill")
+    written = _check(smoke.place, draft, path, "--completions", completions, "--update-baseline")
+    ended = _check(smoke.place, draft, path, "--completions", completions)
+
+    assert (0, 0) == (written.code, ended.code), written.err + ended.err
+    assert ended.out.startswith("note: these completions are of a version without segments, so none is compared;")
 
 
 def test_damaged_draft_is_a_regression(smoke: Smoke, baseline: tuple[Path, Ended], tmp_path: Path) -> None:

@@ -75,6 +75,7 @@ def test_a_draft_that_is_not_worse_passes(pytester: pytest.Pytester, fake: Fake)
         "--completions": str(pytester.path / "completions"),
         "--baseline": str(pytester.path / "baseline.json"),
         "--margin": "0.01",
+        "--segment-margin": "0.02",
         "--json": arguments["--json"],
     } == arguments
     assert not Path(arguments["--json"]).exists()
@@ -96,10 +97,12 @@ def test_a_comparison_is_made_once_a_session(pytester: pytest.Pytester, fake: Fa
         test_more="def test_again(acceptance):\n"
         "    assert acceptance.not_worse_than('baseline.json', margin=0.01)\n"
         "    assert acceptance.not_worse_than('baseline.json', margin=0.02).passed\n"
+        "    assert acceptance.not_worse_than('baseline.json', margin=0.02, segment_margin=1).passed\n"
     )
     pytester.runpytest(*_OPTIONS).assert_outcomes(passed=2)
 
-    assert ["0.01", "0.02"] == [arguments["--margin"] for _, _, arguments in fake.calls]
+    asked = [(arguments["--margin"], arguments["--segment-margin"]) for _, _, arguments in fake.calls]
+    assert [("0.01", "0.02"), ("0.02", "0.02"), ("0.02", "1")] == asked
 
 
 @pytest.mark.parametrize(

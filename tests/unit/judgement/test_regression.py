@@ -11,8 +11,10 @@ import pytest
 
 from pipeline.acceptance.baseline import Conditions, Examined, baseline_json, read_baseline
 from pipeline.acceptance.profile import PromptCounts, counts_from_json
+from pipeline.acceptance.segments import SegmentCounts
 from pipeline.errors import Refused, UsageError
-from pipeline.judgement.regression import compare, differing
+from pipeline.judgement import regression
+from pipeline.judgement.regression import Comparison, differing
 from pipeline.store.files import write_json
 from tests.fakes import counted
 
@@ -31,6 +33,11 @@ def _examined(counts: Sequence[PromptCounts], trained_on: Sequence[str] = ()) ->
     return Examined(
         counts=counts, conditions=CONDITIONS, hardware="cpu", digest="draft", trained_on=frozenset(trained_on)
     )
+
+
+def compare(draft: Examined, baseline: Examined, margin: float, segment_margin: float = 0.02) -> Comparison:
+    """With the command's margin for segments."""
+    return regression.compare(draft, baseline, margin, segment_margin)
 
 
 def _counts(loss: float = 0.0, spread: float = 0.0) -> list[PromptCounts]:
@@ -265,3 +272,104 @@ def test_a_draft_cannot_choose_the_few_prompts_it_is_compared_on() -> None:
     """Prompts that it was trained on are left out, but then enough must be left."""
     with pytest.raises(Refused, match="trained on 19 of the 20 examination prompts, so 1 are left"):
         compare(_examined(_counts(50.0), [f"p{n}" for n in range(19)]), _examined(_counts()), 0.01)
+
+
+def _segmented(answer: float, tool_call: float, aside: float = 0.5, prompts: int = 20) -> list[PromptCounts]:
+    """Of 100 tokens 75 are of the answer, 20 of tool calls, 5 of something small; each with an acceptance rate that differs a
+    little from prompt to prompt."""
+    found = []
+    for n in range(prompts):
+        rates = {"answer": (75, answer), "aside": (5, aside), "tool_call": (20, tool_call)}
+        parts = {
+            name: SegmentCounts(
+                tokens=tokens,
+                accepted=tokens * (rate + 0.01 * (n % 3 - 1)),
+                examined=float(tokens),
+                rounds=[10.0] * 5,
+                emitted=[20.0] * 5,
+                begins=1,
+                begins_accepted=0.5,
+            )
+            for name, (tokens, rate) in rates.items()
+        }
+        found.append(replace(counted(f"p{n}", sum(one.accepted for one in parts.values())), segments=parts))
+    return found
+
+
+def test_a_loss_in_a_large_segment_is_a_regression() -> None:
+    """Though the rate of all tokens rose. A segment of 5% of the tokens is for information."""
+    base = _examined(_segmented(0.5, 0.8))
+    found = compare(_examined(_segmented(0.7, 0.5, aside=0.1)), base, 0.01)
+
+    assert (False, False) == (found.passed, found.lost)
+    assert found.difference.low > 0
+    assert ["tool_call"] == [one.segment for one in found.lost_segments]
+    assert [("answer", 0.75, 0.02), ("aside", 0.05, None), ("tool_call", 0.2, 0.02)] == [
+        (one.segment, one.share, one.margin) for one in found.segments
+    ]
+    assert [pytest.approx(0.2), pytest.approx(-0.4), pytest.approx(-0.3)] == [
+        one.difference.value for one in found.segments
+    ]
+    assert (pytest.approx(0.4998, abs=1e-3), pytest.approx(0.7998, abs=1e-3)) == (
+        found.segments[2].draft,
+        found.segments[2].baseline,
+    )
+
+
+@pytest.mark.parametrize(("margin", "passed"), [(0.02, False), (0.0301, True), (1.0, True)])
+def test_the_margin_of_segments_decides(margin: float, passed: bool) -> None:
+    """A loss of 3 points in tool calls; a margin of 1 judges no segment."""
+    found = compare(_examined(_segmented(0.7, 0.77)), _examined(_segmented(0.6, 0.8)), 0.01, margin)
+
+    assert passed == found.passed
+    assert [None if margin == 1 else margin] * 2 == [found.segments[0].margin, found.segments[2].margin]
+
+
+def test_a_segment_without_an_interval_is_not_passed() -> None:
+    """Judged, but in too few prompts to prove anything: as for all tokens, what is not proved is refused."""
+    kept = [
+        item if n < 3 else replace(item, segments={"answer": item.segments["answer"]})
+        for n, item in enumerate(_segmented(0.7, 0.8))
+    ]
+    large = [
+        replace(item, segments=item.segments | {"tool_call": replace(item.segments["tool_call"], tokens=400)})
+        if "tool_call" in item.segments
+        else item
+        for item in kept
+    ]
+    draft = [replace(item, accepted=item.accepted + 5) for item in large]
+    draft[0] = replace(
+        draft[0],
+        segments=draft[0].segments | {"tool_call": replace(draft[0].segments["tool_call"], accepted=17.5)},
+    )
+    found = compare(_examined(draft), _examined(large), 0.01)
+
+    assert ["tool_call"] == [one.segment for one in found.lost_segments]
+    assert found.segments[2].power is None
+    assert compare(_examined(large), _examined(large), 0.01).passed
+
+
+def test_one_segment_is_not_listed() -> None:
+    """Its figures are those of all tokens."""
+    single = [replace(item, segments={"answer": item.segments["answer"]}) for item in _segmented(0.7, 0.8)]
+
+    assert () == compare(_examined(single), _examined(single), 0.01).segments
+
+
+def test_a_baseline_keeps_segments_exactly() -> None:
+    """What the check compares of them has every digit."""
+    whole = _examined(_segmented(1 / 3, 0.777777777))
+    found = compare(whole, read_baseline(json.loads(json.dumps(baseline_json(whole))), "b.json"), 0.0001)
+
+    assert [(0.0, 0.0)] * 3 == [(one.difference.low, one.difference.high) for one in found.segments]
+
+
+def test_a_baseline_of_other_segments_cannot_be_compared() -> None:
+    """Labels belong to the completions."""
+    plain = [replace(item, segments={}) for item in _segmented(0.7, 0.8)]
+    with pytest.raises(
+        UsageError,
+        match=r"prompt p0 has segments \{\}, and the completions have \{'answer': 75, 'aside': 5, 'tool_call': 20\}; .*"
+        "write it again with --update-baseline",
+    ):
+        compare(_examined(_segmented(0.7, 0.8)), _examined(plain), 0.01)

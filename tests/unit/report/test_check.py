@@ -11,9 +11,11 @@ import pytest
 from pipeline.acceptance.baseline import Conditions
 from pipeline.acceptance.intervals import Interval
 from pipeline.errors import Refused, UnderstudyError, UsageError
-from pipeline.judgement.regression import Comparison, DomainComparison
-from pipeline.report.check import CheckResult, check_json, check_junit, check_markdown, compared, not_compared
+from pipeline.judgement.regression import Comparison, DomainComparison, SegmentComparison
+from pipeline.judgement.rule_result import Power
+from pipeline.report.check import CheckResult, check_json, check_markdown, compared, not_compared
 from pipeline.report.check_files import check_files
+from pipeline.report.check_junit import check_junit
 
 CONDITIONS = Conditions(
     completions="key",
@@ -30,7 +32,6 @@ COMPARISON = Comparison(
     difference=Interval(-0.01, -0.012, -0.008, 300),
     margin=0.01,
     power=None,
-    passed=False,
     left_out_prompts=("p1", "p2"),
     domains=(
         DomainComparison(domain="chat", draft=0.6, baseline=0.5, difference=Interval(0.1, 0.09, 0.11, 299)),
@@ -38,6 +39,7 @@ COMPARISON = Comparison(
             domain="a|b <i>", draft=0.6, baseline=0.7, difference=Interval(-0.1, float("-inf"), float("inf"), 1)
         ),
     ),
+    segments=(),
     conditions=CONDITIONS,
     digest="new",
     baseline_digest="old",
@@ -49,7 +51,39 @@ LINE = (
     "2 prompts left out, because a draft was trained on them"
 )
 REGRESSION = compared(COMPARISON, "draft", "baseline.json", 1.5)
-PASSED = compared(replace(COMPARISON, passed=True), "draft", "baseline.json", 1.5)
+PASSED = compared(replace(COMPARISON, margin=0.013), "draft", "baseline.json", 1.5)
+
+
+def _power(equal_passes: float, needed: int | None) -> Power:
+    return Power(
+        prompts=90, passes={}, refused={}, equal_passes=equal_passes, prompts_needed={"0.8": needed, "0.95": needed}
+    )
+
+
+def _segment(name: str, share: float, change: float, margin: float | None = 0.02) -> SegmentComparison:
+    """With an interval of one point on each side, of 90 prompts."""
+    difference = Interval(change, change - 0.01, change + 0.01, 90)
+    power = None if margin is None else _power(1 - share, 120)
+    return SegmentComparison(
+        segment=name,
+        share=share,
+        draft=0.5 + change,
+        baseline=0.5,
+        difference=difference,
+        margin=margin,
+        power=power,
+    )
+
+
+SEGMENTS = (_segment("answer", 0.72, 0.1), _segment("aside", 0.08, -0.3, None), _segment("tool_call", 0.2, -0.2))
+GAIN = replace(COMPARISON, draft=0.7612, difference=Interval(0.05, 0.04, 0.06, 300), power=_power(0.975, 77))
+IN_SEGMENT = compared(replace(GAIN, segments=SEGMENTS, domains=()), "draft", "baseline.json", 1.5)
+LOST = (
+    "segment 'tool_call' (20% of the tokens): acceptance rate 0.3000, baseline 0.5000: -20.00 points [-21.00, -19.00] over "
+    "90 prompts, margin 2 points"
+)
+ALL = "acceptance rate 0.7612, baseline 0.7112: +5.00 points [+4.00, +6.00] over 300 prompts, margin 1 point"
+LEFT_OUT = "2 prompts left out, because a draft was trained on them"
 
 
 def _suite(result: CheckResult) -> ET.Element:
@@ -67,9 +101,73 @@ def test_a_regression_is_one_failure() -> None:
     assert ["acceptance rate", "chat", "a|b <i>"] == [case.get("name") for case in cases]
     assert [(LINE, LINE)] == [(one.get("message"), one.text) for one in suite.iter("failure")]
     assert "failure" == cases[0][0].tag
-    assert "acceptance rate 0.6000, baseline 0.7000: -10.00 points, too few prompts for an interval" in (
-        cases[2].findtext("system-out") or ""
+    assert (
+        "acceptance rate 0.6000, baseline 0.7000: -10.00 points [no interval: too few prompts] over 1 prompts, for information"
+        == cases[2].findtext("system-out")
     )
+
+
+def test_a_segment_that_lost_is_named_first() -> None:
+    """In the line, in a failed test case of its own beside one of all tokens that passes, and in the table."""
+    suite, shown = _suite(IN_SEGMENT), check_markdown(IN_SEGMENT)
+
+    assert ("regression", 3) == (IN_SEGMENT.verdict, IN_SEGMENT.exit_code)
+    assert f"regression: {LOST}; all tokens: {ALL}; {LEFT_OUT}" == IN_SEGMENT.line
+    assert ("4", "1", "0") == (suite.get("tests"), suite.get("failures"), suite.get("errors"))
+    assert [LOST] == [one.get("message") for one in suite.iter("failure")]
+    assert [
+        ("acceptance rate", ALL),
+        ("answer", IN_SEGMENT.segments[0]),
+        ("aside", IN_SEGMENT.segments[1]),
+        ("tool_call", None),
+    ] == [(case.get("name"), case.findtext("system-out")) for case in suite.iter("testcase")]
+    assert (
+        "| segment `tool_call`, 20% of the tokens ❌ | 0.3000 | 0.5000 | -20.00 points [-21.00, -19.00] | 90 |" in shown
+    )
+    assert "| segment `aside`, 8% of the tokens | 0.2000 |" in shown
+    assert (
+        "for all prompts is above -1 point, and that of `answer`, `tool_call` above -2 points. The rows of other segments are "
+        "for information.\n" in shown
+    )
+
+
+def test_a_loss_of_all_tokens_comes_before_those_of_segments() -> None:
+    """Both are in the line, and each has a failed test case."""
+    result = compared(replace(COMPARISON, segments=SEGMENTS, domains=()), "draft", "baseline.json", 1.5)
+
+    assert LINE.replace(f"; {LEFT_OUT}", f"; {LOST}; {LEFT_OUT}") == result.line
+    assert [result.line, LOST] == [one.get("message") for one in _suite(result).iter("failure")]
+    assert "2" == _suite(result).get("failures")
+
+
+def test_segments_that_are_only_shown_fail_nothing() -> None:
+    """With a margin of 1; every line says so."""
+    shown = tuple(replace(one, margin=None, power=None) for one in SEGMENTS)
+    result = compared(replace(GAIN, segments=shown), "draft", "baseline.json", 1.5)
+
+    assert f"no regression: {ALL}; {LEFT_OUT}" == result.line
+    assert ["for information"] * 3 == [line.rpartition(", ")[2] for line in result.segments]
+    assert "0" == _suite(result).get("failures")
+    assert "The rows of segments are for information. The rows of domains are for information." in check_markdown(
+        result
+    )
+
+
+def test_the_power_is_also_that_of_the_segment_that_is_hardest_to_prove() -> None:
+    """Of the judged ones."""
+    assert (
+        "power: a draft with equal acceptance passes with 98% over these prompts; 95% needs 77 prompts; in the segment "
+        "'answer' with 28%, and 95% needs 120 prompts"
+    ) == IN_SEGMENT.power
+
+
+def test_old_completions_are_noted() -> None:
+    """They have no labels, so no segment is compared; beside the note on machines."""
+    result = compared(replace(COMPARISON, hardware="cuda H200"), "draft", "b.json", 1.0, unlabelled=True)
+
+    assert result.note is not None
+    assert "this machine is cuda H200" in result.note
+    assert result.note.endswith("so none is compared; a new run makes them with segments")
 
 
 def test_a_pass_has_no_failure() -> None:
@@ -77,7 +175,7 @@ def test_a_pass_has_no_failure() -> None:
     suite = _suite(PASSED)
 
     assert ("0", "0") == (suite.get("failures"), suite.get("errors"))
-    assert f"no {LINE}" == suite.findtext("testcase/system-out")
+    assert f"no {LINE.replace('1 point;', '1.3 points;')}" == suite.findtext("testcase/system-out")
 
 
 @pytest.mark.parametrize(
@@ -125,7 +223,7 @@ def test_the_summary_is_markdown() -> None:
     assert "### ❌ Draft model: regression" == shown[0]
     assert f"    {LINE}" in shown
     assert "| **all prompts** | 0.7012 | 0.7112 | -1.00 points [-1.20, -0.80] | 300 |" in shown
-    assert "| `a\\|b <i>` | 0.6000 | 0.7000 | -10.00 points, too few prompts for an interval | 1 |" in shown
+    assert "| domain `a\\|b <i>` | 0.6000 | 0.7000 | -10.00 points [no interval: too few prompts] | 1 |" in shown
     assert "### ✅ Draft model: no regression" == check_markdown(PASSED).splitlines()[0]
 
 
@@ -144,6 +242,15 @@ def test_the_json_holds_what_was_compared() -> None:
     assert ["p1", "p2"] == found["left_out"]
     assert {"value": -0.1, "low": None, "high": None, "prompts": 1} == found["domains"][1]["difference"]
     assert "key" == found["conditions"]["completions"]
+    segments = {one["segment"]: one for one in check_json(IN_SEGMENT)["segments"]}
+    assert [0.2, 0.02, False, 120] == [
+        *(segments["tool_call"][name] for name in ("share", "margin", "passed")),
+        segments["tool_call"]["power"]["prompts_needed"]["0.95"],
+    ]
+    assert [None, None, None] == [segments["aside"][name] for name in ("margin", "passed", "power")]
+    assert {"value": -0.2, "low": pytest.approx(-0.21), "high": pytest.approx(-0.19), "prompts": 90} == segments[
+        "tool_call"
+    ]["difference"]
     assert set(found) == set(check_json(not_compared(UsageError("x"), "d", "b", 0.0)))
 
 

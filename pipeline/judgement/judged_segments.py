@@ -1,0 +1,31 @@
+"""Which segments of the completions are judged: the gate and `understudy check` ask the same function. Pure."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pipeline.acceptance.profile import PromptCounts
+
+LEAST_SHARE = 0.1  # of the tokens, from which on a segment is judged
+
+
+@dataclass(frozen=True)
+class SegmentShare:
+    """A segment, and its share of all tokens."""
+
+    name: str
+    share: float
+
+    @property
+    def judged(self) -> bool:
+        """Whether it must not lose acceptance. Smaller ones have too few tokens to prove it."""
+        return self.share >= LEAST_SHARE
+
+
+def segment_shares(counts: Sequence[PromptCounts]) -> list[SegmentShare]:
+    """The segments of these prompts, by name. None where all tokens are of one: its figures are those of all tokens."""
+    tokens = Counter[str]()
+    for item in counts:
+        tokens.update({name: found.tokens for name, found in item.segments.items()})
+    total = tokens.total()
+    return [SegmentShare(name, count / total) for name, count in sorted(tokens.items())] if len(tokens) > 1 else []
