@@ -1,13 +1,15 @@
 """distill: trains the base draft on the target's completions and distributions."""
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pipeline.distillation.learning_curve import CURVE, CurvePoint, curve_json, subset
 from pipeline.distillation.mixing import mix
 from pipeline.distillation.segment_weights import segment_weights
-from pipeline.distillation.training import Log, Training, best
+from pipeline.distillation.training import Training
+from pipeline.distillation.training_log import Log, best
 from pipeline.errors import UnderstudyError
 from pipeline.generation.completion_store import StoredCompletion, read_completions
 from pipeline.models.draft_directory import TrainedOn, trained_on_before
@@ -30,32 +32,33 @@ def run(context: StageContext[DistillSettings]) -> Outcome:
     completions, checkpoints = context.inputs["completions"], context.out / "checkpoints"
     train = list(read_completions(completions, {"train"}))
     dev = list(read_completions(completions, {"dev"}, Sampling.from_config(settings.sampling)))
-    segment_weights(
-        train, settings.distill.segment_shares
-    )  # a segment that no completion has is said before the training
+    rows = mix(train, settings.distill.domain_shares, settings.seed)
+    weights = segment_weights(rows, settings.distill.segment_shares)
     training = Training(settings, pair, dev, context.progress, resources.device, resources.trust_remote_code)
-    model, log = training.run(mix(train, settings.distill.domain_shares, settings.seed), checkpoints / "whole")
+    model, log = training.run(rows, weights, checkpoints / "whole")
     # A base draft that Understudy made was trained on prompts before; they count as seen too.
     prompts, texts = (frozenset(getattr(item, name) for item in train) for name in ("id", "text_id"))
     _save(context, model, pair, TrainedOn(prompts, texts) | trained_on_before(pair.path("draft")))
     write_json(context.out / "training.json", log)
     figures = _figures(train, log)
     if settings.distill.learning_curve:
-        curve = curve_json([*_parts(training, train, checkpoints), _point(train, log)])
+        curve = curve_json([*_parts(training, train, weights, checkpoints), _point(train, log)])
         write_json(context.out / CURVE, curve)
         figures |= {} if curve["next_doubling"] is None else {"next_doubling": curve["next_doubling"]}
     shutil.rmtree(checkpoints, ignore_errors=True)
     return Outcome(figures, {"draft": model_digest(context.out / "draft")})
 
 
-def _parts(training: Training, train: list[StoredCompletion], checkpoints: Path) -> list[CurvePoint]:
-    """The learning curve: results of drafts trained on parts of the completions. The drafts are not kept."""
+def _parts(
+    training: Training, train: list[StoredCompletion], weights: Mapping[str, float], checkpoints: Path
+) -> list[CurvePoint]:
+    """The learning curve: results of drafts trained on parts of the completions. The drafts are not kept. A token weighs what it
+    does in the whole: a part may lack a segment."""
     settings, points = training.settings, []
     for share in settings.distill.learning_curve:
         some = subset(train, share)
-        _, log = training.run(
-            mix(some, settings.distill.domain_shares, settings.seed), checkpoints / f"share-{share!r}"
-        )
+        rows = mix(some, settings.distill.domain_shares, settings.seed)
+        _, log = training.run(rows, weights, checkpoints / f"share-{share!r}")
         points.append(_point(some, log))
     return points
 

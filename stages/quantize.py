@@ -10,6 +10,7 @@ from typing import Any
 
 from pipeline.config.quantize import QuantizedVariant
 from pipeline.distillation.mixing import mix
+from pipeline.distillation.segment_weights import segment_weights
 from pipeline.distillation.training import Training
 from pipeline.errors import BrokenDraft
 from pipeline.generation.completion_store import read_completions
@@ -92,7 +93,8 @@ def _recover(
     rows = mix(train, given.distill.domain_shares, given.seed)
     model = _load(context, find_draft(context.inputs["draft"], context.resources.models), "float32")
     with fake_quantization(model, variant, layers):
-        training.train(model, rows, settings, given.seed, work / "checkpoints")
+        weights = segment_weights(rows, given.distill.segment_shares)
+        training.train(model, rows, weights, settings, given.seed, work / "checkpoints")
     model.bfloat16().save_pretrained(work / "draft")
     return _quantize(context, variant, work / "draft", work / variant)
 

@@ -36,9 +36,19 @@ PROVENANCE = Provenance(
 )
 # As `training.json` has it.
 TRAINING: list[dict[str, Any]] = [
-    {"step": 0, "dev_acceptance_rate": 0.5, "dev_tokens_per_target_call": 1.9},
-    {"step": 4, "loss": 0.7},
-    {"step": 8, "dev_acceptance_rate": 0.6, "dev_tokens_per_target_call": 2.2},
+    {
+        "step": 0,
+        "dev_acceptance_rate": 0.5,
+        "dev_acceptance_rate_by_segment": {"answer": 0.4, "tool_call": 0.7},
+        "dev_tokens_per_target_call": 1.9,
+    },
+    {"step": 4, "loss": 0.7, "loss_by_segment": {"answer": 0.8, "tool_call": 0.4}},
+    {
+        "step": 8,
+        "dev_acceptance_rate": 0.6,
+        "dev_acceptance_rate_by_segment": {"answer": 0.55, "tool_call": 0.75},
+        "dev_tokens_per_target_call": 2.2,
+    },
 ]
 
 

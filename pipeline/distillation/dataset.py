@@ -1,14 +1,13 @@
 """Stored completions as packed training batches with teacher columns. Arrays are copied only when a batch is built."""
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 
 from pipeline.distillation.losses import SparseTargets
 from pipeline.distillation.packing import pack_rows
-from pipeline.distillation.segment_weights import token_weights
+from pipeline.distillation.segment_labels import segment_tokens, token_labels
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.generation.distributions import unpack
 
@@ -17,15 +16,9 @@ class PackedCompletions:
     """Completions packed into rows. The trainer's dataset holds only row numbers, so that no library can drop, reorder or
     re-encode teacher columns."""
 
-    def __init__(
-        self,
-        completions: Sequence[StoredCompletion],
-        together: bool = True,
-        weights: Mapping[str, float] = MappingProxyType({}),
-    ) -> None:
-        """`together`: several completions may share a row, for models with document masking by `position_ids`. `weights`: of a
-        token in the loss, by its segment."""
-        self.completions, self._weights = completions, weights
+    def __init__(self, completions: Sequence[StoredCompletion], together: bool = True) -> None:
+        """`together`: several completions may share a row, for models with document masking by `position_ids`."""
+        self.completions, self.segments = completions, tuple(sorted(segment_tokens(completions)))
         lengths = [len(item.prompt) + item.length for item in completions]
         self.rows = pack_rows(lengths) if together else [[number] for number in range(len(lengths))]
 
@@ -34,8 +27,8 @@ class PackedCompletions:
 
         `predicts` (B, T) is True at positions whose *next* token is a completion token: position t predicts token t + 1. So the
         first loss position of a completion is its prompt's last token, and its last token has no loss. Teacher columns are
-        (N, ...), and so are `weights` where segments have weights. `position_ids` restart at each document, which masks
-        documents from each other; they are absent if every row has one document.
+        (N, ...). `segments` (N,) has the places of their segments in the names, if they have any. `position_ids` restart at
+        each document, which masks documents from each other; they are absent if every row has one document.
         """
         rows = [[self.completions[number] for number in self.rows[row["row"]]] for row in chosen]
         length = max(sum(len(item.prompt) + item.length for item in row) for row in rows)
@@ -59,8 +52,8 @@ class PackedCompletions:
             "predicts": torch.from_numpy(predicts),
             **_teacher(items),
         }
-        if self._weights:
-            batch["weights"] = torch.from_numpy(token_weights(items, self._weights))
+        if self.segments:
+            batch["segments"] = torch.from_numpy(token_labels(items, self.segments))
         if any(len(row) > 1 for row in rows):
             batch["position_ids"] = torch.from_numpy(positions)
         return batch

@@ -13,6 +13,7 @@ import numpy as np
 
 from pipeline.config.distill import DistillConfig
 from pipeline.distillation.settings import RoundSettings
+from pipeline.distillation.training_log import Log
 from pipeline.generation.completion_store import StoredCompletion, read_completions, shard_exists, write_shard
 from pipeline.generation.scoring import DraftCompletion, score
 from pipeline.progress import Progress
@@ -21,7 +22,7 @@ from pipeline.speculation.decoder import Decoder
 from pipeline.speculation.settings import Sampling
 
 TrainFunction = Callable[
-    [Sequence[StoredCompletion], DistillConfig, int, Path], list[dict[str, float]]
+    [Sequence[StoredCompletion], DistillConfig, int, Path], Log
 ]  # (rows, settings, seed, work directory) -> log
 SampleFunction = Callable[[Sequence[StoredCompletion], int, Path], list[StoredCompletion]]  # (prompts, seed, out)
 
@@ -33,7 +34,7 @@ def run_rounds(
     work: Path,
     sample: SampleFunction,
     train_phase: TrainFunction,
-) -> Iterator[list[dict[str, float]]]:
+) -> Iterator[Log]:
     """Yields each round's log. A round trains on new completions of the draft and on equally many of the target, so that it does
     not forget the target's own prefixes."""
     on_policy = settings.on_policy

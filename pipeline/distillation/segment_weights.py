@@ -1,11 +1,8 @@
 """The weight of each segment in the loss, so that it has a given share of it. Pure."""
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pipeline.distillation.segment_labels import segment_tokens
 from pipeline.errors import UsageError
 from pipeline.generation.completion_store import StoredCompletion
 
@@ -20,11 +17,7 @@ def segment_weights(completions: Iterable[StoredCompletion], shares: Mapping[str
     """
     if not shares:
         return {}
-    tokens = Counter[str]()
-    for item in completions:
-        if item.segments is not None:
-            counts = np.bincount(item.segments[: item.length], minlength=len(item.segment_names)).tolist()
-            tokens.update({name: count for name, count in zip(item.segment_names, counts, strict=True) if count})
+    tokens = segment_tokens(completions)
     if unknown := sorted(set(shares) - set(tokens)):
         found = ", ".join(sorted(tokens)) or "none"
         raise UsageError(
@@ -42,17 +35,3 @@ def segment_weights(completions: Iterable[StoredCompletion], shares: Mapping[str
     total, rest = tokens.total(), sum(others.values())
     of_others = {name: left * count / rest for name, count in others.items()}
     return {name: share * total / tokens[name] for name, share in (dict(shares) | of_others).items()}
-
-
-def token_weights(items: Sequence[StoredCompletion], weights: Mapping[str, float]) -> NDArray[np.float32]:
-    """The weight of every token of these completions, one after the other. Tokens without a segment weigh 1."""
-    return np.concatenate(
-        [
-            np.ones(item.length, dtype=np.float32)
-            if item.segments is None
-            else np.array([weights.get(name, 1.0) for name in item.segment_names], dtype=np.float32)[
-                item.segments[: item.length]
-            ]
-            for item in items
-        ]
-    )

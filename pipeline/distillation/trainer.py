@@ -5,7 +5,7 @@ uninterrupted one. The result is the draft with the most tokens per target call 
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,17 @@ from pipeline.distillation.document_masking import supports_document_masking
 from pipeline.distillation.losses import LOSSES, MERGED, SparseTargets, cross_entropy, sparse_columns
 from pipeline.distillation.optimizer import MuonWithAdamW
 from pipeline.distillation.precision import fast_attention
-from pipeline.distillation.segment_weights import segment_weights
+from pipeline.distillation.segment_losses import SegmentLosses
+from pipeline.distillation.training_log import (
+    LOSS,
+    Log,
+    add_losses,
+    best_step,
+    examination_entry,
+    kept,
+    note,
+    out_of_patience,
+)
 from pipeline.errors import UnderstudyError
 from pipeline.examination.examiner import AcceptanceSummary
 from pipeline.generation.completion_store import StoredCompletion
@@ -41,22 +51,21 @@ def distill(
     completions: Sequence[StoredCompletion],
     settings: DistillConfig,
     *,
+    weights: Mapping[str, float],
     seed: int,
     vocabulary: int,
     work: Path,
     examine: Callable[[Any], AcceptanceSummary],
     progress: Progress,
-) -> list[dict[str, float]]:
+) -> Log:
     """Train `model` in place on `completions`; it ends with the weights that were best by `examine(model)`.
 
-    Checkpoints are written to `work`, and training resumes from them. Returns the log: step with loss, or with
-    dev_acceptance_rate and dev_tokens_per_target_call. Raises UnderstudyError naming step and completions if the loss is not
-    finite.
+    `weights`: of a token in the loss, by its segment (`segment_weights.py`). Checkpoints are written to `work`, and training
+    resumes from them. Returns the log: step with loss, or with dev_acceptance_rate and dev_tokens_per_target_call; where there
+    are several segments also by segment. Raises UnderstudyError naming step and completions if the loss is not finite.
     """
     _check_single_process()
-    labelled = [item for item in completions if item.segments is not None]  # none of an on-policy round is
-    weights = segment_weights(labelled, settings.segment_shares) if labelled else {}
-    documents = PackedCompletions(completions, supports_document_masking(model, vocabulary), weights)
+    documents = PackedCompletions(completions, supports_document_masking(model, vocabulary))
     device = torch.device(model.device)
     bf16 = supports_bf16(device) if settings.bf16 is None else settings.bf16
     with progress.track("distill", settings.max_steps, "steps") as track, fast_attention(model, bf16):
@@ -67,7 +76,7 @@ def distill(
             train_dataset=Dataset.from_dict({"row": list(range(len(documents.rows)))}),
             processing_class=tokenizer,
         )
-        trainer.prepare(documents, settings, vocabulary)
+        trainer.prepare(documents, settings, vocabulary, SegmentLosses(documents.segments, weights, device))
         trainer.remove_callback(PrinterCallback)  # it prints a dictionary per step
         trainer.add_callback(_TrainingCallback(trainer, settings, examine, track, work))
         checkpoint = _last_checkpoint(work)
@@ -76,10 +85,8 @@ def distill(
             track.advance(settings.max_steps)
         else:
             trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-        load_model(model, _best_file(work, _best_step(trainer.state.log_history)), device=str(model.device))
-    kept = ("step", "loss", "dev_acceptance_rate", "dev_tokens_per_target_call")
-    entries = [{name: entry[name] for name in kept if name in entry} for entry in trainer.state.log_history]
-    return [entry for entry in entries if len(entry) > 1]
+        load_model(model, _best_file(work, best_step(trainer.state.log_history)), device=str(model.device))
+    return kept(trainer.state.log_history)
 
 
 def _arguments(settings: DistillConfig, seed: int, work: Path, device: torch.device, bf16: bool) -> Any:
@@ -144,8 +151,10 @@ class _Trainer(SFTTrainer):  # type: ignore[misc]
     optimizer: Any
     loss_is_scaled_for_ga = True  # `compute_loss` divides by the positions of all micro-batches of a step
 
-    def prepare(self, documents: PackedCompletions, settings: DistillConfig, vocabulary: int) -> None:
-        self._documents, self._settings, self._vocabulary = documents, settings, vocabulary
+    def prepare(
+        self, documents: PackedCompletions, settings: DistillConfig, vocabulary: int, by_segment: SegmentLosses
+    ) -> None:
+        self._documents, self._settings, self._vocabulary, self.by_segment = documents, settings, vocabulary, by_segment
         self._head = linear_head(self.model)
 
     def get_batch_samples(
@@ -158,7 +167,7 @@ class _Trainer(SFTTrainer):  # type: ignore[misc]
     def compute_loss(
         self, model: Any, inputs: dict[str, torch.Tensor], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        stored, loss_name, weights_N = stored_targets(inputs), self._settings.loss, inputs.get("weights")
+        stored, loss_name, labels_N = stored_targets(inputs), self._settings.loss, inputs.get("segments")
 
         def loss_of(logits_NV: torch.Tensor, where: slice) -> torch.Tensor:
             part = SparseTargets(*(column[where] for column in stored))
@@ -166,7 +175,7 @@ class _Trainer(SFTTrainer):  # type: ignore[misc]
                 loss_N = cross_entropy(logits_NV, part.tokens_N)
             else:
                 loss_N = LOSSES[loss_name](sparse_columns(logits_NV, part, merged=loss_name in MERGED))
-            return loss_N if weights_N is None else loss_N * weights_N[where]
+            return loss_N if labels_N is None else self.by_segment.weigh(loss_N, labels_N[where])
 
         # No attention mask is needed: padding is on the right, and restarted position_ids mask documents from each other
         # (only with use_cache=False).
@@ -231,6 +240,10 @@ class _TrainingCallback(TrainerCallback):  # type: ignore[misc]
             self._examine(control)
         self._track.advance(1, self._last)
 
+    def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if LOSS in state.log_history[-1]:
+            add_losses(state.log_history[-1], self._trainer.by_segment.take())
+
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         (Path(args.output_dir) / f"checkpoint-{state.global_step}" / _COMPLETE).touch()
 
@@ -240,27 +253,21 @@ class _TrainingCallback(TrainerCallback):  # type: ignore[misc]
         model.eval()
         found = self._examine_draft(model)
         model.train()
-        self._last = f"dev acceptance {found.acceptance:.3f}"
+        self._last = note(found)
         # Not Trainer.log(): within a step it would replace that step's loss.
-        state.log_history.append(
-            {
-                "step": state.global_step,
-                "dev_acceptance_rate": found.acceptance,
-                "dev_tokens_per_target_call": found.omega,
-            }
-        )
-        if _best_step(state.log_history) == state.global_step:
+        state.log_history.append(examination_entry(state.global_step, found))
+        if best_step(state.log_history) == state.global_step:
             self._work.mkdir(parents=True, exist_ok=True)
             with replacing(_best_file(self._work, state.global_step)) as partial:
                 save_model(model, str(partial))
         self._remove_old_weights()
-        if _out_of_patience(state.log_history, self._settings):
+        if out_of_patience(state.log_history, self._settings):
             control.should_training_stop = True
 
     def _remove_old_weights(self) -> None:
         """Delete weights that are no longer the best, except those that the last checkpoint refers to."""
-        checkpoint, needed = _last_checkpoint(self._work), {_best_step(self._trainer.state.log_history)}
-        needed |= {0} if checkpoint is None else {_best_step(_history(checkpoint))}
+        checkpoint, needed = _last_checkpoint(self._work), {best_step(self._trainer.state.log_history)}
+        needed |= {0} if checkpoint is None else {best_step(_history(checkpoint))}
         for path in self._work.glob("best-*.safetensors"):
             if path not in {_best_file(self._work, step) for step in needed}:
                 path.unlink()
@@ -270,28 +277,9 @@ def _best_file(work: Path, step: int) -> Path:
     return work / f"best-{step}.safetensors"
 
 
-def _examined(history: Sequence[dict[str, Any]]) -> list[tuple[int, float]]:
-    return [
-        (entry["step"], entry["dev_tokens_per_target_call"])
-        for entry in history
-        if "dev_tokens_per_target_call" in entry
-    ]
-
-
-def _best_step(history: Sequence[dict[str, Any]]) -> int:
-    """The first step with the best dev_tokens_per_target_call; 0 before the first evaluation."""
-    return max(_examined(history), key=lambda one: one[1], default=(0, 0.0))[0]
-
-
-def _out_of_patience(history: Sequence[dict[str, Any]], settings: DistillConfig) -> bool:
-    best = _best_step(history)
-    since = sum(step > best for step, _ in _examined(history))
-    return settings.patience > 0 and since >= settings.patience
-
-
 def _is_finished(checkpoint: Path, settings: DistillConfig) -> bool:
     """Whether the run was finished at `checkpoint`."""
-    return _step(checkpoint) >= settings.max_steps or _out_of_patience(_history(checkpoint), settings)
+    return _step(checkpoint) >= settings.max_steps or out_of_patience(_history(checkpoint), settings)
 
 
 def _history(checkpoint: Path) -> list[dict[str, Any]]:

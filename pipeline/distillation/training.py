@@ -1,6 +1,6 @@
 """One training of the base draft: offline on the target's completions, then on-policy rounds, then merging of adapters."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from pipeline.distillation.adapters import add_adapters, merge_adapters
 from pipeline.distillation.on_policy import SampleFunction, run_rounds, sample_round
 from pipeline.distillation.settings import TrainingSettings
 from pipeline.distillation.trainer import distill
+from pipeline.distillation.training_log import Log
 from pipeline.examination.examiner import AcceptanceSummary, Examiner
 from pipeline.generation.completion_store import StoredCompletion
 from pipeline.models.loading import choose_device, load_model, load_tokenizer
@@ -19,7 +20,6 @@ from pipeline.progress import Progress
 from pipeline.speculation.settings import Sampling
 
 DEV_GAMMA = 5  # draft length at which checkpoints are compared
-Log = list[dict[str, float]]  # entries of step with loss, or with dev_acceptance_rate and dev_tokens_per_target_call
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,10 @@ class Training:
     device: str
     trust_remote_code: bool
 
-    def run(self, rows: Sequence[StoredCompletion], work: Path) -> tuple[Any, Log]:
-        """The base draft trained on `rows`, with its best weights on dev prompts, and the log. Checkpoints are written to `work`;
-        an interrupted training resumes from them, a finished one is only loaded."""
+    def run(self, rows: Sequence[StoredCompletion], weights: Mapping[str, float], work: Path) -> tuple[Any, Log]:
+        """The base draft trained on `rows`, with its best weights on dev prompts, and the log. `weights`: of a token in the loss,
+        by its segment, in every phase. Checkpoints are written to `work`; an interrupted training resumes from them, a finished
+        one is only loaded."""
         settings, seed = self.settings.distill, self.settings.seed
         # fp32 regardless of the serving dtype: small updates are lost in bf16 weights.
         model = self._load("draft", "float32")
@@ -43,7 +44,7 @@ class Training:
             model = add_adapters(model, settings.lora, seed)
 
         def train(rows: Sequence[StoredCompletion], settings: DistillConfig, seed: int, place: Path) -> Log:
-            return self.train(model, rows, settings, seed, place)
+            return self.train(model, rows, weights, settings, seed, place)
 
         log = train(rows, settings, seed, work / "offline")
         if settings.on_policy.rounds:
@@ -53,7 +54,13 @@ class Training:
         return (model if settings.lora is None else merge_adapters(model)), log
 
     def train(
-        self, model: Any, rows: Sequence[StoredCompletion], settings: DistillConfig, seed: int, work: Path
+        self,
+        model: Any,
+        rows: Sequence[StoredCompletion],
+        weights: Mapping[str, float],
+        settings: DistillConfig,
+        seed: int,
+        work: Path,
     ) -> Log:
         """One phase: train `model` in place on `rows`; it ends with its best weights on dev prompts."""
         tokenizer = load_tokenizer(self.pair.tokenizer, self.trust_remote_code)
@@ -63,6 +70,7 @@ class Training:
             tokenizer,
             rows,
             settings,
+            weights=weights,
             seed=seed,
             vocabulary=vocabulary,
             work=work,
@@ -115,11 +123,3 @@ class Training:
 
     def _load(self, role: str, dtype: str) -> Any:
         return load_model(self.pair.path(role), dtype, choose_device(self.device), self.trust_remote_code)
-
-
-def best(log: Log) -> dict[str, float]:
-    """The log entry of the best draft: the first with the most tokens per target call."""
-    return max(
-        (entry for entry in log if "dev_tokens_per_target_call" in entry),
-        key=lambda entry: entry["dev_tokens_per_target_call"],
-    )

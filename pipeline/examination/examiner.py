@@ -4,8 +4,10 @@ Completions are read in windows, so memory does not grow with their number. A wi
 alone, so figures do not depend on the machine.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,10 +28,11 @@ OnAcceptance = Callable[[Sequence[StoredCompletion], Sequence[Floats]], None]
 
 
 class AcceptanceSummary(NamedTuple):
-    """Two numbers about a draft, cheap enough to compute while it trains."""
+    """A few numbers about a draft, cheap enough to compute while it trains."""
 
     acceptance: float
     omega: float  # tokens per target call at settings.gamma
+    segments: Mapping[str, float] = MappingProxyType({})  # acceptance rate by segment, where there are several
 
 
 def _silent(count: int) -> None:
@@ -121,7 +124,9 @@ class Examiner:
         for row, (values_T, length) in enumerate(zip(a, lengths_B, strict=True)):
             a_BT[row, :length] = values_T[:length]
         calls_B = expected_rounds(a_BT, lengths_B, self.settings.gamma, self.counting).calls_B
-        return AcceptanceSummary(float(a_BT.sum() / lengths_B.sum()), float(lengths_B.sum() / calls_B.sum()))
+        return AcceptanceSummary(
+            float(a_BT.sum() / lengths_B.sum()), float(lengths_B.sum() / calls_B.sum()), _by_segment(completions, a)
+        )
 
     def _needed(self, window: Sequence[StoredCompletion]) -> list[StoredCompletion]:
         """The completions up to the last token that the convention counts: the draft need not read further."""
@@ -130,6 +135,19 @@ class Examiner:
             replace(item, tokens=item.tokens[: item.length + past], log_p=item.log_p[: item.length + past])
             for item in window
         ]
+
+
+def _by_segment(completions: Sequence[StoredCompletion], a: Sequence[Floats]) -> dict[str, float]:
+    """Acceptance rates by segment; empty where all tokens are of one."""
+    accepted, tokens = dict[str, float](), Counter[str]()
+    for item, values_T in zip(completions, a, strict=True):
+        if item.segments is None:
+            continue
+        for label in np.unique(item.segments[: item.length]).tolist():
+            name, inside_T = item.segment_names[label], item.segments[: item.length] == label
+            tokens[name] += int(inside_T.sum())
+            accepted[name] = accepted.get(name, 0.0) + float(values_T[: item.length][inside_T].sum())
+    return {name: accepted[name] / tokens[name] for name in sorted(tokens)} if len(tokens) > 1 else {}
 
 
 def draft_independent(window: Sequence[StoredCompletion]) -> Completions:

@@ -160,7 +160,11 @@ class TrainingStep:
 
     step: Count
     loss: Number | None = None
+    loss_by_segment: dict[Text, Number] = field(
+        default_factory=dict
+    )  # of a token, without weights; empty where all are of one
     dev_acceptance_rate: Number | None = None
+    dev_acceptance_rate_by_segment: dict[Text, Number] = field(default_factory=dict)
     dev_tokens_per_target_call: Number | None = None
 
 

@@ -66,12 +66,14 @@ def parameters(record: RunRecord) -> dict[str, str]:
 
 def training_points(log: Sequence[TrainingStep]) -> list[Point]:
     """Curves of a training by step."""
-    return [
-        (f"training/{name}", float(value), row.step)
-        for row in log
-        for name, value in vars(row).items()
-        if name != "step" and value is not None
-    ]
+    found: list[Point] = []
+    for row in log:
+        for name, value in vars(row).items():
+            if isinstance(value, dict):
+                found += [(f"training/{name}/{segment}", float(figure), row.step) for segment, figure in value.items()]
+            elif name != "step" and value is not None:
+                found.append((f"training/{name}", float(value), row.step))
+    return found
 
 
 def decision_points(decision: Decision) -> list[Point]:

@@ -2,6 +2,7 @@
 its light and dark theme. No text is drawn as paths: it stays searchable and small."""
 
 import io
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,6 +22,7 @@ _VARIABLES = {
 _INK, _GRID = "#010101", "#020202"
 _COLOURS = {CANDIDATE: "#030303", BASELINE: "#040404", LOOKUP: "#050505", PLAIN: "#060606"}
 _SHAPES = {CANDIDATE: "o", BASELINE: "s", LOOKUP: "^", PLAIN: "D"}  # told apart without colour
+_DASHES = ((4, 2), (1, 1.5), (6, 2, 1, 2), (8, 3), (3, 1, 1, 1, 1, 1))  # of segments
 _SIZE = (6.2, 3.2)
 
 
@@ -66,11 +68,16 @@ class Charts:
         return self._svg(figure, axes)
 
     def training(self, log: Sequence[TrainingStep]) -> str:
-        """Acceptance rate on dev prompts by training step."""
+        """Acceptance rate on dev prompts by training step; thin lines: of each segment."""
         figure, axes = self._axes("training step", "acceptance rate on dev prompts")
         points = [(row.step, row.dev_acceptance_rate) for row in log if row.dev_acceptance_rate is not None]
         self._line(axes, CANDIDATE, [step for step, _ in points], [rate for _, rate in points])
-        return self._svg(figure, axes, legend=False)
+        segments = sorted({name for row in log for name in row.dev_acceptance_rate_by_segment})
+        for name, dashes in zip(segments, itertools.cycle(_DASHES)):
+            parts = [(row.step, row.dev_acceptance_rate_by_segment.get(name)) for row in log]
+            known = [(step, rate) for step, rate in parts if rate is not None]
+            axes.plot(*zip(*known, strict=True), color=_INK, linestyle=(0, dashes), label=name, linewidth=1)
+        return self._svg(figure, axes, legend=bool(segments))
 
     def latency_by_load(self, points: Sequence[LoadFigures], stated: float) -> str:
         """Mean request latency by offered load."""

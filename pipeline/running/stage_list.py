@@ -26,7 +26,7 @@ STAGES: tuple[Stage, ...] = (
     Stage("pair", 8, "resolve and check the models", resumable=True, completes_config=True),
     Stage("corpus", 9, "read, clean and split the prompts"),
     Stage("generate", 10, "target completions and distributions", resumable=True),
-    Stage("distill", 6, "train the draft", resumable=True),
+    Stage("distill", 7, "train the draft", resumable=True),
     Stage("quantize", 3, "INT8, INT4 or FP8 variant of the draft"),
     Stage("evaluate", 10, "teacher-forced acceptance, every draft length"),
     Stage("gate", 14, "apply the promotion rules", needs_registry=True),

@@ -86,5 +86,5 @@ def _train(pair: ReferencePair, seed: int, half: int | None) -> Any:
         training = Training(
             training_settings(config), models, dev, Progress(), config.device, config.pair.trust_remote_code
         )
-        model, _ = training.run(mix(train, config.distill.domain_shares, seed), Path(folder) / "checkpoints")
+        model, _ = training.run(mix(train, config.distill.domain_shares, seed), {}, Path(folder) / "checkpoints")
     return model

@@ -155,7 +155,7 @@ def _trained(place: Path, found: dict[str, Path], seed: int, listed: int) -> tup
             training = Training(
                 training_settings(config), models, dev, Progress(), config.device, config.pair.trust_remote_code
             )
-            model, _ = training.run(mix(changed, config.distill.domain_shares, seed), Path(folder) / "checkpoints")
+            model, _ = training.run(mix(changed, config.distill.domain_shares, seed), {}, Path(folder) / "checkpoints")
         model.save_pretrained(directory)
     return directory, unlisted
 

@@ -20,7 +20,7 @@ from pipeline.generation.completion_store import StoredCompletion
 from tests.fakes import quiet, stored_completion, tiny_llama, tiny_tokenizer
 
 SETTINGS = DistillConfig(bf16=False, max_steps=6, batch=2, save_every=2, evaluate_every=5, learning_rate=1e-2)
-Log = list[dict[str, float]]
+Log = list[dict[str, Any]]
 
 
 class _Killed(Exception):
@@ -62,6 +62,7 @@ def _train(
     seed: int = 3,
     wrap: Callable[[Any], Any] = lambda model: model,
 ) -> tuple[Any, Log]:
+    from pipeline.distillation.segment_weights import segment_weights
     from pipeline.distillation.trainer import distill
 
     model = wrap(tiny_llama(51, layers=1, dtype=torch.float32))
@@ -71,6 +72,7 @@ def _train(
         tiny_tokenizer(),
         rows,
         settings,
+        weights=segment_weights(rows, settings.segment_shares),
         seed=seed,
         vocabulary=vocabulary,
         work=work,
@@ -515,6 +517,46 @@ def _labelled_rows() -> list[StoredCompletion]:
             segment_names=("answer", "thinking"),
         )
         for item in _rows()
+    ]
+
+
+def test_the_log_has_figures_by_segment(unbroken: tuple[Any, Log], tmp_path: Path) -> None:
+    """The loss of each step and the dev figure, which change no weight; a killed run ends with the same log."""
+    rows = _labelled_rows()
+
+    def examine() -> Callable[[Any], AcceptanceSummary]:
+        asked = _later_is_better()
+        return lambda model: AcceptanceSummary(*asked(model)[:2], {"answer": 0.25, "thinking": 0.75})
+
+    model, log = _train(tmp_path / "whole", rows=rows, examine=examine())
+    by_segment = [entry["loss_by_segment"] for entry in log if "loss" in entry]
+    plain = [{name: value for name, value in entry.items() if "segment" not in name} for entry in log]
+
+    assert (_weights(unbroken[0]), unbroken[1]) == (_weights(model), plain)
+    assert [{"answer", "thinking"}] * 6 == [set(losses) for losses in by_segment]
+    assert [{"answer": 0.25, "thinking": 0.75}] * 3 == [
+        entry["dev_acceptance_rate_by_segment"] for entry in log if "dev_acceptance_rate" in entry
+    ]
+    thinking = sum(item.length // 2 for item in rows) / sum(item.length for item in rows)
+    whole, once = DistillConfig(bf16=False, max_steps=1, batch=10, save_every=1), tmp_path / "once"
+    entry = next(entry for entry in _train(once, whole, rows=rows)[1] if "loss" in entry)
+    losses = entry["loss_by_segment"]
+    assert entry["loss"] == pytest.approx(thinking * losses["thinking"] + (1 - thinking) * losses["answer"], rel=1e-5)
+
+    given = examine()
+
+    def killed(model: Any) -> AcceptanceSummary:
+        found = given(model)
+        if found.omega == 2:
+            raise _Killed
+        return found
+
+    with pytest.raises(_Killed):
+        _train(tmp_path / "killed", rows=rows, examine=killed)
+    again = _train(tmp_path / "killed", rows=rows, examine=lambda model: examine()(model))[1]
+    assert log == [
+        entry | {name: was[name] for name in entry if name.endswith("call")}
+        for entry, was in zip(again, log, strict=True)
     ]
 
 

@@ -29,10 +29,10 @@ pytestmark = pytest.mark.skipif(not GLOSSARY.exists(), reason="runs in a checkou
 
 
 def unexplained(names: list[str]) -> list[str]:
-    """Those of `names` that are no term of the glossary. Upper-case words in a term (DOMAIN, N) stand for anything."""
+    """Those of `names` that are no term of the glossary. Upper-case words in a term (DOMAIN, NAME, N) stand for anything."""
     rows = [line for line in GLOSSARY.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
     terms = [term.strip(" `") for row in rows for term in _with_list(row.split(" | ")[0].strip("| "))]
-    patterns = [re.sub(r"DOMAIN|(?<![A-Za-z])N(?![A-Za-z])", ".+", re.escape(term)) for term in terms]
+    patterns = [re.sub(r"DOMAIN|NAME|(?<![A-Za-z])N(?![A-Za-z])", ".+", re.escape(term)) for term in terms]
     known = re.compile("|".join(f"(?:{pattern})" for pattern in patterns))
     return [name for name in names if not known.fullmatch(name)]
 

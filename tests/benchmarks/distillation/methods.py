@@ -89,6 +89,7 @@ def ours(
                 regime.tokenizer,
                 completions,
                 config,
+                weights={},
                 seed=seed,
                 vocabulary=regime.vocabulary,
                 work=Path(work),

@@ -174,6 +174,8 @@ def test_figures_by_segment() -> None:
     assert first is not None
     assert first.value == pytest.approx(sum(one.begins_accepted for one in thinking) / 11)
     assert found["answer"].acceptance_of_begins is None
+    dev = examiner.summary(tiny_llama(seed=2), rows).segments  # the same rates, while a draft trains
+    assert dev == pytest.approx({name: part.acceptance_rate.value for name, part in found.items()})
 
 
 def test_one_segment_is_not_shown() -> None:
@@ -182,6 +184,7 @@ def test_one_segment_is_not_shown() -> None:
     tally = AcceptanceTally(GAMMAS)
     tally.add(counts)
     assert tally.figures(0.95).by_segment == {}
+    assert Examiner(Sampling(), _settings("user"), 32).summary(tiny_llama(), rows).segments == {}
 
 
 def test_counts_by_segment_are_stored_and_read() -> None:

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pipeline.distillation.dataset import PackedCompletions
-from pipeline.distillation.segment_weights import segment_weights, token_weights
+from pipeline.distillation.segment_labels import token_labels
+from pipeline.distillation.segment_weights import segment_weights
 from pipeline.errors import UsageError
 from pipeline.generation.completion_store import StoredCompletion
 from tests.fakes import stored_completion
@@ -33,7 +33,7 @@ def test_weights_give_the_shares(shares: Mapping[str, float], found: Mapping[str
     rows = [_labelled([0, 0, 0, 1]), _labelled([0, 1, 2, 2], past=3)]
     weights = segment_weights(rows, shares)
     assert weights == pytest.approx(found)
-    each = token_weights(rows, weights)
+    each = np.array([weights.get(name, 1.0) for name in _NAMES])[token_labels(rows, _NAMES)]
     labels = np.concatenate([item.segments[: item.length] for item in rows if item.segments is not None])
     if weights:
         assert each.mean() == pytest.approx(1)
@@ -57,14 +57,3 @@ def test_shares_that_cannot_be(shares: Mapping[str, float], said: str) -> None:
 def test_completions_without_segments_have_none() -> None:
     with pytest.raises(UsageError, match="segments are: none"):
         segment_weights([stored_completion([1], [2])], {"answer": 0.5})
-    assert token_weights([stored_completion([1], [2, 3])], {"answer": 9.0}).tolist() == [1, 1]
-
-
-def test_a_batch_has_the_weight_of_every_position() -> None:
-    rows = [_labelled([0, 1, 1]), _labelled([2])]
-    batch = PackedCompletions(rows, together=False, weights={"thinking": 3.0, "answer": 0.5}).collate(
-        [{"row": 1}, {"row": 0}]
-    )
-    assert batch["weights"].tolist() == [1.0, 0.5, 3.0, 3.0]
-    assert len(batch["weights"]) == int(batch["predicts"].sum())
-    assert "weights" not in PackedCompletions(rows).collate([{"row": 0}])

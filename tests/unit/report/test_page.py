@@ -188,7 +188,7 @@ def test_a_candidate_without_figures_has_a_page() -> None:
 def test_a_legend_hides_no_figure(page: str) -> None:
     """It stands above the axes: in them it would lie on curves and intervals."""
     legends = [(svg, svg.partition('legend_1">')[2]) for svg in _svgs(page)]
-    assert 4 == sum(bool(legend) for _, legend in legends)
+    assert 5 == sum(bool(legend) for _, legend in legends)
     for svg, legend in legends:
         corners = re.findall(
             r"^[ML<a-z =\"]*[ML] [\d.]+ ([\d.]+)", svg.partition('patch_2">')[2].partition("</g>")[0], re.MULTILINE

@@ -7,9 +7,10 @@ import pytest
 from pipeline.acceptance.profile import PromptCounts
 from pipeline.acceptance.segments import SegmentCounts
 from pipeline.judgement.comparison import compared_figures, paired_gains
-from pipeline.judgement.schema import BASELINE, CANDIDATE, Decision
-from pipeline.registry.run_content import decision_figures
+from pipeline.judgement.schema import BASELINE, CANDIDATE, Decision, TrainingStep
+from pipeline.registry.run_content import decision_figures, training_points
 from pipeline.report.card import card
+from pipeline.report.charts import Charts
 from pipeline.report.compare import Compared, print_comparison
 from tests.decisions import make_decision
 from tests.fakes import counted
@@ -71,3 +72,25 @@ def test_the_card_has_a_row_for_each(decision: Decision) -> None:
     (row,) = [line for line in card({**facts(), "decision": decision}).splitlines() if line.startswith("| tool")]
     assert "| 40% | 0.750 |" in row
     assert row.endswith("| 0.250 |")
+
+
+def test_the_training_chart_has_a_line_for_each(decision: Decision) -> None:
+    """With a legend; without segments there is neither. A step may lack one of them."""
+    log = [
+        TrainingStep(step=4, dev_acceptance_rate=0.5, dev_acceptance_rate_by_segment={"aside": 0.1}),
+        *decision.training,
+    ]
+    svg = Charts({CANDIDATE: "candidate"}).training(log)
+    plain = [TrainingStep(step=one.step, dev_acceptance_rate=one.dev_acceptance_rate) for one in log]
+
+    assert all(f">{name}</text>" in svg for name in ("answer", "aside", "tool_call", "candidate"))
+    assert "legend" not in Charts({CANDIDATE: "candidate"}).training(plain)
+
+
+def test_mlflow_has_a_curve_of_the_training_for_each(decision: Decision) -> None:
+    found = {(name, step): value for name, value, step in training_points(decision.training)}
+
+    assert found["training/dev_acceptance_rate_by_segment/tool_call", 8] == 0.75
+    assert found["training/loss_by_segment/answer", 4] == 0.8
+    assert found["training/dev_acceptance_rate", 8] == 0.6
+    assert not any("step" in name for name, _ in found)

@@ -1,0 +1,56 @@
+"""The log of a training: entries of step with loss, or with an examination on dev prompts, both also by segment. Pure."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pipeline.config.distill import DistillConfig
+from pipeline.examination.examiner import AcceptanceSummary
+
+Log = list[dict[str, Any]]
+Entries = Sequence[Mapping[str, Any]]
+LOSS, RATE, OMEGA = "loss", "dev_acceptance_rate", "dev_tokens_per_target_call"
+_BY_SEGMENT = "_by_segment"
+_KEPT = ("step", LOSS, LOSS + _BY_SEGMENT, RATE, RATE + _BY_SEGMENT, OMEGA)
+
+
+def examination_entry(step: int, found: AcceptanceSummary) -> dict[str, Any]:
+    entry = {"step": step, RATE: found.acceptance, OMEGA: found.omega}
+    return entry | ({RATE + _BY_SEGMENT: dict(found.segments)} if found.segments else {})
+
+
+def add_losses(entry: dict[str, Any], by_segment: Mapping[str, float]) -> None:
+    """To an entry with a loss; none where there is one segment."""
+    if by_segment:
+        entry[LOSS + _BY_SEGMENT] = dict(by_segment)
+
+
+def note(found: AcceptanceSummary) -> str:
+    """An examination in a progress line."""
+    parts = ", ".join(f"{name} {rate:.3f}" for name, rate in found.segments.items())
+    return f"dev acceptance {found.acceptance:.3f}" + (f" ({parts})" if parts else "")
+
+
+def kept(history: Entries) -> Log:
+    """The entries without what only the trainer's library needs."""
+    entries = [{name: entry[name] for name in _KEPT if name in entry} for entry in history]
+    return [entry for entry in entries if len(entry) > 1]
+
+
+def best(log: Log) -> dict[str, Any]:
+    """The entry of the best draft: the first with the most tokens per target call."""
+    return max((entry for entry in log if OMEGA in entry), key=lambda entry: entry[OMEGA])
+
+
+def best_step(history: Entries) -> int:
+    """The first step with the most tokens per target call on dev prompts; 0 before the first examination."""
+    return max(_examined(history), key=lambda one: one[1], default=(0, 0.0))[0]
+
+
+def out_of_patience(history: Entries, settings: DistillConfig) -> bool:
+    best = best_step(history)
+    since = sum(step > best for step, _ in _examined(history))
+    return settings.patience > 0 and since >= settings.patience
+
+
+def _examined(history: Entries) -> list[tuple[int, float]]:
+    return [(entry["step"], entry[OMEGA]) for entry in history if OMEGA in entry]

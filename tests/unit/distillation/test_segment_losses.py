@@ -1,0 +1,77 @@
+"""Losses by segment: which token is of which, what it weighs, and what the log says."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.distillation.dataset import PackedCompletions
+from pipeline.distillation.segment_labels import token_labels
+from pipeline.distillation.segment_losses import SegmentLosses
+from pipeline.generation.completion_store import StoredCompletion
+from tests.fakes import stored_completion
+
+
+def _labelled(
+    labels: Sequence[int], names: tuple[str, ...] = ("answer", "thinking"), past: int = 0
+) -> StoredCompletion:
+    item = stored_completion([1, 2], list(range(3, 3 + len(labels) + past)), length=len(labels))
+    return replace(item, segments=np.array([*labels, *[0] * past], dtype=np.uint8), segment_names=names)
+
+
+def test_a_batch_has_the_segment_of_every_position() -> None:
+    """In the order of its rows, without the lookahead. Another shard may have its names in another order."""
+    rows = [
+        _labelled([0, 1, 1], past=2),
+        _labelled([2], ("thinking", "aside", "answer")),
+        stored_completion([1], [2, 3]),
+    ]
+    documents = PackedCompletions(rows, together=False)
+    batch = documents.collate([{"row": 1}, {"row": 2}, {"row": 0}])
+
+    assert ("answer", "thinking") == documents.segments
+    assert [0, 2, 2, 0, 1, 1] == batch["segments"].tolist()
+    assert len(batch["segments"]) == int(batch["predicts"].sum())
+
+
+def test_completions_without_labels_have_none() -> None:
+    """Those of one segment have it: it may have a weight. The log then has nothing by segment."""
+    plain, one = PackedCompletions([stored_completion([1], [2])]), PackedCompletions([_labelled([0, 0], past=1)])
+    losses = SegmentLosses(one.segments, {"answer": 0.5, "thinking": 2.0}, torch.device("cpu"))
+
+    assert ((), ("answer",)) == (plain.segments, one.segments)
+    assert "segments" not in plain.collate([{"row": 0}])
+    assert [0.5, 0.5] == losses.weigh(torch.ones(2), one.collate([{"row": 0}])["segments"]).tolist()
+    assert {} == losses.take()
+
+
+def test_means_are_of_tokens_and_without_weights() -> None:
+    """Since the last call. Tokens without a segment are in none; they weigh 1."""
+    losses = SegmentLosses(("answer", "thinking", "tool_call"), {"answer": 0.5, "thinking": 3.0}, torch.device("cpu"))
+    labels_N = torch.tensor([0, 1, 3, 0, 2])
+    loss_N = torch.tensor([1.0, 2.0, 9.0, 4.0, 5.0], requires_grad=True)
+    weighed_N = losses.weigh(loss_N, labels_N)
+    losses.weigh(torch.tensor([7.0]), torch.tensor([0]))
+    weighed_N.sum().backward()  # type: ignore[no-untyped-call]
+
+    assert [0.5, 6.0, 9.0, 2.0, 5.0] == weighed_N.tolist()
+    assert loss_N.grad is not None
+    assert [0.5, 3.0, 1.0, 0.5, 1.0] == loss_N.grad.tolist()
+    assert {"answer": 4.0, "thinking": 2.0, "tool_call": 5.0} == losses.take()
+    assert {} == losses.take()
+
+
+def test_without_weights_losses_are_the_same_numbers() -> None:
+    """Bit by bit: what is logged changes no training."""
+    losses = SegmentLosses(("answer", "thinking"), {}, torch.device("cpu"))
+    loss_N = torch.rand(50)
+
+    assert loss_N is losses.weigh(loss_N, torch.zeros(50, dtype=torch.long))
+    assert pytest.approx(float(loss_N.mean())) == losses.take()["answer"]
+
+
+def test_labels_without_a_place_are_behind_the_last() -> None:
+    """Such as a segment of one completion that others lack."""
+    assert [0, 1, 1] == token_labels([_labelled([0, 1]), stored_completion([1], [2])], ("answer",)).tolist()
