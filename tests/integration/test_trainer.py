@@ -560,6 +560,17 @@ def test_the_log_has_figures_by_segment(unbroken: tuple[Any, Log], tmp_path: Pat
     ]
 
 
+def test_the_last_token_of_a_long_completion_is_trained_on(tmp_path: Path) -> None:
+    """Whatever the default lengths of the trainer's libraries are (1,024 tokens): a segment of one token, behind 2,000 others,
+    has a loss."""
+    tokens = np.arange(2001) % 32
+    item = stored_completion([1], tokens)
+    rows = [replace(item, segments=(np.arange(2001) == 2000).astype(np.uint8), segment_names=("answer", "last"))]
+    _, log = _train(tmp_path, DistillConfig(bf16=False, max_steps=1, batch=1, save_every=1), rows=rows)
+
+    assert {"answer", "last"} == set(next(entry["loss_by_segment"] for entry in log if "loss" in entry))
+
+
 def test_segment_shares_weigh_the_loss(tmp_path: Path, unbroken: tuple[Any, Log]) -> None:
     """Shares as the tokens have them change nothing; others do; and a segment without a share teaches nothing."""
     rows = _labelled_rows()

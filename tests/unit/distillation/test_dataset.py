@@ -128,3 +128,16 @@ def test_rows_are_packed_without_the_lookahead() -> None:
     ]
 
     assert [[0], [1, 2]] == PackedCompletions(items).rows
+
+
+def test_no_completion_is_cut() -> None:
+    """A row is as long as the longest document, so each token of each completion has its loss position, once. Only
+    `generate.max_new_tokens` limits completions."""
+    lengths = [2100, 3, 700, 1, 1399, 40]
+    items = [stored_completion([1, 2], np.arange(length) % 32, name=f"{length}") for length in lengths]
+    documents = PackedCompletions(items)
+    batch = documents.collate([{"row": row} for row in range(len(documents.rows))])
+
+    assert sum(lengths) == int(batch["predicts"].sum()) == len(batch["tokens"])
+    assert 2102 == batch["input_ids"].shape[1]
+    assert sorted(np.concatenate([item.tokens for item in items])) == sorted(batch["tokens"].tolist())
