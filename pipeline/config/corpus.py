@@ -104,7 +104,7 @@ class PromptSource(Section):
     redact: bool = Field(
         default=False,
         description="Replace keys, tokens, passwords, e-mail addresses, IP addresses and long numbers in the row's texts before "
-        "anything is stored (docs/servers.md lists the rules).",
+        "anything is stored (docs/logs.md lists the rules).",
     )
 
     @field_validator("domain")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.config.corpus import PromptSource
-from pipeline.corpus.chats import as_list, is_share_gpt, message_of_share_gpt, with_arguments
+from pipeline.corpus.chats import as_list, is_share_gpt, message_of_share_gpt, with_arguments, with_thinking
 
 _STATED = ("temperature", "top_k", "top_p", "min_p")
 # Settings of a request that change what is sampled, by the values that change nothing. The target is never asked with them.
@@ -16,7 +16,8 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "presence_penalty": (None, 0),
     "frequency_penalty": (None, 0),
     "repetition_penalty": (None, 1),
-    "logit_bias": (None, {}),
+    "repeat_penalty": (None, 1),
+    "logit_bias": (None, {}, []),
     "stop": (None, "", []),
     # Engines sample under a grammar, as they do where a tool must be called.
     "response_format": (None, {"type": "text"}),
@@ -24,8 +25,25 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "guided_json": (None,),
     "guided_regex": (None,),
     "guided_grammar": (None,),
+    "json_schema": (None,),
+    "regex": (None,),
+    "ebnf": (None,),
+    "grammar": (None, ""),
     "tool_choice": (None, "auto", "none"),
+    "parallel_tool_calls": (None, True),
+    "stop_token_ids": (None, []),
+    "ignore_eos": (None, False),
+    "min_tokens": (None, 0),
+    "bad_words": (None, []),
+    "allowed_token_ids": (None,),
+    "thinking_token_budget": (None,),
+    # The answer begins within a message.
+    "continue_final_message": (None, False),
+    "add_generation_prompt": (None, True),
+    # The target has thought, and the answer does not show it.
+    "include_reasoning": (None, True),
 }
+_CALLED = ("tool_calls", "function_call")  # values of finish_reason
 _LARGEST = 2**31 - 1
 ANSWER_COLUMNS = ("finish_reason", "stop_reason", *_STATED, *_NEUTRAL)
 """Columns that are read beside the answer."""
@@ -48,6 +66,7 @@ class LoggedAnswer:
     message: Mapping[str, Any] | None = (
         None  # where thinking or tool calls were parsed out of the text: the template's input
     )
+    redacted: bool = False  # the row's texts were; its token ids cannot be
 
 
 def parse_answer(row: Mapping[str, Any], source: PromptSource) -> LoggedAnswer:
@@ -64,23 +83,27 @@ def parse_answer(row: Mapping[str, Any], source: PromptSource) -> LoggedAnswer:
     if isinstance(found, Mapping) and "choices" in found:
         choice = _only_choice(found["choices"])
         reason, answer = choice.get("finish_reason") or reason, {**found, **choice}
+        if reason is None and "finish_reason" in choice:
+            raise UnusableAnswer("broken off, with finish_reason null")
         completes = "message" not in choice and "text" in choice
         found = choice.get("message", choice.get("text"))
     changed = [name for name, values in _NEUTRAL.items() if row.get(name) not in values]
     if changed:
         raise UnusableAnswer(f"a request with {changed[0]}")
-    if isinstance(answer.get("stop_reason", row.get("stop_reason")), str):
-        raise UnusableAnswer("a stop string")  # the tokens of which are not in the log
-    tokens = _ids(answer.get("token_ids"))
+    for name in ("stop_reason", "matched_stop"):
+        if isinstance(answer.get(name, row.get(name)), str):
+            raise UnusableAnswer("a stop string")  # the tokens of which are not in the log
+    tokens, prompt_tokens = _logged_ids(answer)
     text, message = _said(found) if tokens is None else ("", None)
     return LoggedAnswer(
         text=text,
-        cut=_is_cut(reason),
+        cut=_is_cut(reason) or (reason in _CALLED and _at_limit(answer, row)),
         tokens=tokens,
-        prompt_tokens=_ids(answer.get("prompt_token_ids")),
+        prompt_tokens=prompt_tokens,
         stated=stated_sampling(row),
         completes=completes,
         message=message,
+        redacted=source.redact,
     )
 
 
@@ -145,7 +168,7 @@ def _said(found: Any) -> tuple[str, Mapping[str, Any] | None]:
     message: dict[str, Any] = {"role": "assistant", "content": content}
     if thinking:
         thinking = _text(thinking)
-        message |= {"reasoning_content": thinking, "thinking": thinking}  # templates differ in the name
+        message = with_thinking({**message, "reasoning": thinking, "thinking": thinking})  # gpt-oss's name
     if calls:
         message["tool_calls"] = _calls(calls)
     return content, message
@@ -159,8 +182,11 @@ def _calls(calls: Any) -> list[dict[str, Any]]:
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
             raise UnusableAnswer("tool calls of an unknown form")
         if "\ufffd" in str(function.get("arguments")):
-            raise UnusableAnswer("characters that were cut off off")
-    return [with_arguments(call) for call in calls]
+            raise UnusableAnswer("characters that were cut off")
+    found = [with_arguments(call) for call in calls]
+    if any(isinstance(call["function"].get("arguments"), str) for call in found):
+        raise UnusableAnswer("tool calls with arguments that are not JSON")  # a template would quote them
+    return found
 
 
 def _text(found: Any) -> str:
@@ -169,14 +195,51 @@ def _text(found: Any) -> str:
     if not isinstance(found, str):
         raise UnusableAnswer("no text")
     if "\ufffd" in found:
-        raise UnusableAnswer("characters that were cut off off")
+        raise UnusableAnswer("characters that were cut off")
     return found
 
 
 def _is_cut(reason: Any) -> bool:
-    if reason not in (None, "stop", "length", "tool_calls", "function_call"):
+    if reason not in (None, "stop", "length", *_CALLED):
         raise UnusableAnswer(f"finish_reason {str(reason)[:20]}")
     return bool(reason == "length")
+
+
+def _at_limit(answer: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
+    """Whether an answer has as many tokens as its request allowed: vLLM states calls as the reason of an end at the limit too."""
+    limits = [row[name] for name in ("max_completion_tokens", "max_tokens") if type(row.get(name)) is int]
+    return bool(limits) and (_tokens_used(answer) or 0) >= limits[0]
+
+
+def _tokens_used(answer: Mapping[str, Any]) -> int | None:
+    """As the server counted them; None where it did not say, or for several choices together."""
+    usage, choices = answer.get("usage"), answer.get("choices")
+    used = usage.get("completion_tokens") if isinstance(usage, Mapping) else None
+    return used if type(used) is int and (not isinstance(choices, list) or len(choices) == 1) else None
+
+
+def _logged_ids(answer: Mapping[str, Any]) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
+    """The token ids of an answer and of its prompt, where the server gave them. UnusableAnswer if some are missing."""
+    sglang, llama_cpp, litellm = (
+        part if isinstance(part := answer.get(name), Mapping) else {}
+        for name in ("sglext", "__verbose", "provider_specific_fields")
+    )
+    output = sglang.get("output_ids")
+    tokens = _first_ids(
+        answer.get("token_ids"),
+        answer.get("response_token_ids"),
+        output[0] if isinstance(output, list) and output else None,
+        llama_cpp.get("tokens"),
+        litellm.get("token_ids"),
+    )
+    used = _tokens_used(answer)
+    if tokens is not None and used is not None and len(tokens) < used:  # a gateway has dropped parts of a stream
+        raise UnusableAnswer("token ids that are not all of usage.completion_tokens")
+    return tokens, _first_ids(answer.get("prompt_token_ids"), sglang.get("input_ids"))
+
+
+def _first_ids(*values: Any) -> tuple[int, ...] | None:
+    return next((ids for value in values if (ids := _ids(value)) is not None), None)
 
 
 def _ids(value: Any) -> tuple[int, ...] | None:

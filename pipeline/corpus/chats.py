@@ -99,3 +99,12 @@ def with_arguments(call: Mapping[str, Any]) -> dict[str, Any]:
     except ValueError:
         return dict(call)
     return {**call, "function": {**function, "arguments": arguments}}
+
+
+def with_thinking(message: Mapping[str, Any]) -> dict[str, Any]:
+    """An assistant's message for a chat template. Servers, clients and templates name its thinking `reasoning_content` or
+    `reasoning`: as in vLLM, the message has both."""
+    thinking = message.get("reasoning_content") or message.get("reasoning")
+    if not isinstance(thinking, str):
+        return dict(message)
+    return {**message, "reasoning_content": thinking, "reasoning": thinking}

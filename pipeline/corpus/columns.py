@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.config.corpus import PromptSource
+from pipeline.corpus.answers import ANSWER_COLUMNS
 from pipeline.corpus.chats import chat_form
 from pipeline.corpus.rows import prompt_columns
 from pipeline.corpus.sources import jq_command
@@ -65,6 +66,8 @@ def find_columns(rows: Sequence[Mapping[str, Any]], source: PromptSource, where:
         layout, foreign = _configured(rows, configured, source), None
     used = {*prompt_columns(source), source.input_field, source.system_field, source.tools_field}
     used |= {source.domain_field, source.group_field}
+    used |= {source.answer_field, *ANSWER_COLUMNS} if source.use_answers else set()
+    used |= {source.time_field} if source.needs_time else set()
     unused = tuple(name for name in names if name not in used)
     of_text = (
         source.prompt_field in names

@@ -1,7 +1,7 @@
 """Replaces personal data and secrets in the texts of a row by plain rules, before anything of it is stored.
 
 Rules find what has a form of its own: keys, tokens, e-mail addresses, long numbers, IP addresses. They do not find names or
-addresses. docs/servers.md lists them.
+addresses. docs/logs.md lists them.
 """
 
 import re
@@ -93,3 +93,8 @@ def redact_text(text: str, found: Counter[str]) -> str:
         if count:
             found[kind] += count
     return text
+
+
+def has_private(text: str) -> bool:
+    """Whether the rules find anything in a text."""
+    return any(pattern.search(text) for _, pattern, _ in _RULES)

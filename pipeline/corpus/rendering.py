@@ -6,6 +6,8 @@ from typing import Any, Protocol
 
 from pipeline.corpus.answer_store import StoredAnswer
 from pipeline.corpus.answers import LoggedAnswer, UnusableAnswer
+from pipeline.corpus.parsed_parts import end_of_parts, spellings
+from pipeline.corpus.redaction import has_private
 from pipeline.corpus.rows import BadRow, ParsedPrompt
 from pipeline.corpus.template_limits import CHARACTERS, TemplateLimits, TemplateStopped
 from pipeline.errors import UsageError
@@ -26,6 +28,8 @@ class Tokenizer(Protocol):
     eos_token_id: int | None
 
     def convert_ids_to_tokens(self, ids: int) -> Any: ...
+
+    def decode(self, token_ids: Sequence[int]) -> str: ...
 
     def __call__(self, text: list[str], *, add_special_tokens: bool, verbose: bool) -> Mapping[str, Any]: ...
 
@@ -94,6 +98,8 @@ class Renderer:
         if answer.prompt_tokens is None and answer.completes and not special:
             raise UnusableAnswer(COMPLETES)
         if answer.tokens is not None:
+            if answer.redacted and has_private(self._tokenizer.decode(answer.tokens)):
+                raise UnusableAnswer("redacted")  # the texts beside them may have said less, or nothing
             return StoredAnswer(answer.tokens, answer.cut, answer.stated)
         if answer.message is not None:
             whole = self._with_message(prompt, text, special, answer.message, answer.cut)
@@ -128,24 +134,18 @@ class Renderer:
         """The same for thinking and tool calls that a server parsed out of the target's text: as the template writes them."""
         if special:
             raise UnusableAnswer("thinking or tool calls without a chat template")
-        whole = self._answered(prompt, message)
-        if not whole.startswith(text):
-            raise UnusableAnswer("another chat template")
-        calls = message.get("tool_calls", [])
-        parts = [
-            message.get("reasoning_content", ""),
-            message["content"],
-            *(call["function"]["name"] for call in calls),
-        ]
-        at = len(text)
-        for part in parts:  # in this order: a template may leave out thinking, or write it elsewhere
-            found = whole.find(part.strip(), at)
-            if found < 0:
-                raise UnusableAnswer("a chat template that writes thinking or tool calls otherwise")
-            at = found + len(part.strip())
-        if cut and calls:
-            raise UnusableAnswer("tool calls that were cut off")
-        return whole[:at] if cut else whole
+        why = UnusableAnswer("another chat template")
+        for spelled in spellings(message):
+            whole = self._answered(prompt, spelled)
+            if not whole.startswith(text):
+                continue
+            try:
+                end = end_of_parts(whole, len(text), message, cut)
+            except UnusableAnswer as reason:
+                why = reason
+                continue
+            return whole[:end] if cut else whole
+        raise why
 
     def _answered(self, prompt: ParsedPrompt, message: Mapping[str, Any]) -> str:
         """The rendered prompt with an answer; empty where the template fails."""

@@ -10,7 +10,15 @@ from itertools import takewhile
 from typing import Any
 
 from pipeline.config.corpus import PromptSource, label_mistake
-from pipeline.corpus.chats import SENDERS, as_list, is_chat, is_share_gpt, message_of_share_gpt, with_arguments
+from pipeline.corpus.chats import (
+    SENDERS,
+    as_list,
+    is_chat,
+    is_share_gpt,
+    message_of_share_gpt,
+    with_arguments,
+    with_thinking,
+)
 from pipeline.corpus.same_text import normalised, opening, text_id
 from pipeline.escaping.terminal import printable
 from pipeline.store.files import canonical_json
@@ -219,7 +227,7 @@ def _message(entry: Any, what: str) -> Mapping[str, Any]:
     except (TypeError, ValueError):
         raise BadRow("bad messages", f"'{what}' holds a value that JSON does not support") from None
     _check_unicode(spelled, what)
-    return message
+    return with_thinking(message) if role == "assistant" else message
 
 
 def _content(content: Any, what: str) -> Any:

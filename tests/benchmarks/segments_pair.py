@@ -50,7 +50,7 @@ def make_pair(place: Path) -> None:
 
     turns = list(_turns())
     random.Random(0).shuffle(turns)
-    tokenizer = _tokenizer([turn.asked + turn.completion(False) for turn in turns[:4000]])
+    tokenizer = chat_tokenizer([turn.asked + turn.completion(False) for turn in turns[:4000]])
 
     def tokens(tuned: bool) -> torch.Tensor:
         found: list[int] = []
@@ -61,10 +61,10 @@ def make_pair(place: Path) -> None:
             found += tokenizer(prompt + turn.completion(tuned), add_special_tokens=False)["input_ids"]
         return torch.tensor(found)
 
-    target, draft, before = _model(tokenizer, *_TARGET), _model(tokenizer, *_DRAFT), tokens(False)
-    _train(target, before, _STEPS["target"], 3e-3, 1)
-    _train(draft, before, _STEPS["draft"], 4e-3, 2)
-    _train(target, tokens(True), _STEPS["tuned"], 1.5e-3, 3)
+    target, draft, before = small_model(tokenizer, *_TARGET), small_model(tokenizer, *_DRAFT), tokens(False)
+    train(target, before, _STEPS["target"], 3e-3, 1)
+    train(draft, before, _STEPS["draft"], 4e-3, 2)
+    train(target, tokens(True), _STEPS["tuned"], 1.5e-3, 3)
     for name, model in (("target", target), ("draft", draft)):
         model.save_pretrained(place / name)
         tokenizer.save_pretrained(place / name)
@@ -89,7 +89,8 @@ def _turns() -> Iterator[_Turn]:
                 )
 
 
-def _tokenizer(texts: list[str]) -> Any:
+def chat_tokenizer(texts: list[str]) -> Any:
+    """A BPE tokenizer with the markers of Qwen3 and its template."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import AddedToken, PreTrainedTokenizerFast
 
@@ -104,7 +105,8 @@ def _tokenizer(texts: list[str]) -> Any:
     return tokenizer
 
 
-def _model(tokenizer: Any, width: int, layers: int) -> Any:
+def small_model(tokenizer: Any, width: int, layers: int) -> Any:
+    """With random weights."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -125,7 +127,8 @@ def _model(tokenizer: Any, width: int, layers: int) -> Any:
     return LlamaForCausalLM(config)
 
 
-def _train(model: Any, tokens: Any, steps: int, rate: float, seed: int) -> None:
+def train(model: Any, tokens: Any, steps: int, rate: float, seed: int) -> None:
+    """On windows of one long sequence of token ids."""
     import torch
 
     random = torch.Generator().manual_seed(seed)

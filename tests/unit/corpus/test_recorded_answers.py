@@ -93,10 +93,10 @@ def test_an_answer_is_read_from_the_forms_that_logs_have(row: dict[str, Any], ex
         ({"answer": {"content": "Use", "reasoning_content": ["They ask"]}}, "no text"),
         (
             {"answer": {"content": None, "tool_calls": [{"function": {"name": "f", "arguments": '"caf\ufffd"'}}]}},
-            "characters that were cut off off",
+            "characters that were cut off",
         ),
         ({"answer": {"content": [{"type": "image_url"}]}}, "no text"),
-        ({"answer": "caf\ufffd"}, "characters that were cut off off"),
+        ({"answer": "caf\ufffd"}, "characters that were cut off"),
         ({"answer": {"choices": [{"text": "Use", "stop_reason": "###"}]}}, "a stop string"),
         ({"answer": "Use", "stop_reason": "###"}, "a stop string"),
         ({"answer": "Use", "stop": ["###"]}, "a request with stop"),

@@ -39,7 +39,13 @@ def _answer(row: dict[str, Any], template: str | None = None) -> tuple[str, bool
     ("message", "text"),
     [
         ({"content": "It rains.", "reasoning_content": "Look it up."}, _THINKS + "It rains.<|im_end|>"),
-        ({"content": "It rains.", "reasoning": "\nLook it up.\n"}, None),  # the template of this test does not strip
+        # As vLLM gives them: the white space is the target's, and the template adds its own.
+        ({"content": "\n\nIt rains.", "reasoning": "\nLook it up.\n"}, _THINKS + "It rains.<|im_end|>"),
+        ({"content": "\n\nIt rains.\n", "reasoning": "\nLook it up.\n"}, _THINKS + "It rains.\n<|im_end|>"),
+        (
+            {"content": None, "reasoning": "\nLook.\n", "tool_calls": [_CALL]},
+            f"<think>\nLook.\n</think>\n\n{_CALLS}<|im_end|>",
+        ),
         ({"content": None, "tool_calls": [_CALL]}, _CALLS + "<|im_end|>"),
         ({"content": "", "function_call": _CALL["function"]}, _CALLS + "<|im_end|>"),
         (
@@ -48,15 +54,13 @@ def _answer(row: dict[str, Any], template: str | None = None) -> tuple[str, bool
         ),
     ],
 )
-def test_the_template_writes_what_the_server_parsed(message: dict[str, Any], text: str | None) -> None:
+def test_the_template_writes_what_the_server_parsed(message: dict[str, Any], text: str) -> None:
     choice = {
         "message": {"role": "assistant", **message},
         "finish_reason": "tool_calls" if "tool_calls" in message else "stop",
     }
     found, cut = _answer({"answer": {"choices": [choice]}})
     assert not cut
-    if text is None:
-        text = "<think>\n\nLook it up.\n\n</think>\n\nIt rains.<|im_end|>"
     assert found.removesuffix("\n") == text
 
 
@@ -84,6 +88,13 @@ def test_thinking_that_was_cut_has_no_end() -> None:
     ("message", "reason", "template", "why"),
     [
         ({"content": None, "tool_calls": [_CALL]}, "length", "qwen3", "tool calls that were cut off"),
+        (
+            {"content": "a", "reasoning": "\n\nb\n"},
+            "stop",
+            "qwen3",
+            "white space that the chat template writes otherwise",
+        ),
+        ({"content": "\na", "reasoning": "b"}, "stop", "qwen3", "white space that the chat template writes otherwise"),
         ({"content": "a", "reasoning_content": "b"}, "stop", "hermes", "writes thinking or tool calls otherwise"),
         ({"content": "a", "reasoning_content": "b"}, "stop", "deepseek", None),
         ({"content": None, "tool_calls": [_CALL]}, "stop", "gemma3", "another chat template|otherwise"),
@@ -127,3 +138,35 @@ def test_an_answer_under_a_grammar_is_no_sample(column: str, value: Any, used: b
         return
     with pytest.raises(UnusableAnswer, match=f"a request with {column}"):
         parse_answer(row, SOURCE)
+
+
+@pytest.mark.parametrize(("said", "used"), [("Call me.", True), ("Mail to ann@example.com.", False)])
+def test_token_ids_are_redacted_too(said: str, used: bool) -> None:
+    """They are text to everybody who has the tokenizer, and the texts of a row may say less."""
+    tokenizer = bpe_tokenizer(_ADDED, _template())
+    ids = tokenizer(said, add_special_tokens=False)["input_ids"]
+    row = {"messages": [ASKED], "answer": {"choices": [{"message": {"content": ""}, "token_ids": ids}]}}
+    renderer, prompt = Renderer(tokenizer, None, {}), parse_row(row, SOURCE)
+    (asked,) = renderer.token_ids([renderer.text(prompt)])
+    redacting = SOURCE.model_copy(update={"redact": True})
+    assert tuple(ids) == renderer.answer_ids(prompt, asked, parse_answer(row, SOURCE)).tokens
+    if used:
+        assert tuple(ids) == renderer.answer_ids(prompt, asked, parse_answer(row, redacting)).tokens
+        return
+    with pytest.raises(UnusableAnswer, match="redacted"):
+        renderer.answer_ids(prompt, asked, parse_answer(row, redacting))
+
+
+@pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
+def test_thinking_of_earlier_messages_has_either_name(name: str) -> None:
+    """As in vLLM: clients send it back under the name that they got."""
+    called = {"role": "assistant", "content": None, name: "Look it up.", "tool_calls": [_CALL]}
+    prompt = parse_row({"messages": [ASKED, called, {"role": "tool", "content": "5 degrees"}]}, SOURCE)
+    text, _ = Renderer(bpe_tokenizer(_ADDED, _template()), None, {}).text(prompt)
+    assert _THINKS + _CALLS in text
+
+
+def test_thinking_without_an_answer_may_not_have_ended() -> None:
+    row = {"answer": {"choices": [{"message": {"content": None, "reasoning": "a"}, "finish_reason": "stop"}]}}
+    with pytest.raises(UnusableAnswer, match="thinking without an answer"):
+        _answer(row)

@@ -1,0 +1,197 @@
+"""docs/examples of docs/logs.md: streams are joined, rows are written and read, the middleware and the LiteLLM callback log."""
+
+import asyncio
+import importlib
+import json
+import sys
+import types
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+ASKED = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "temperature": 1.0}
+ANSWER = {
+    "choices": [{"message": {"role": "assistant", "content": "Ho"}, "finish_reason": "stop", "token_ids": [5, 6]}]
+}
+_BEGUN = datetime.now(UTC).timestamp()
+
+pytestmark = pytest.mark.skipif(not EXAMPLES.exists(), reason="runs in a checkout")
+
+
+@pytest.fixture
+def examples(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
+    """The module request_log; its directory is importable, and REQUEST_LOG is set."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    monkeypatch.setenv("REQUEST_LOG", str(tmp_path / "log"))
+    yield importlib.import_module("request_log")
+    for name in ("request_log", "litellm_log", "logged_client"):
+        sys.modules.pop(name, None)
+
+
+def _rows(place: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for path in sorted(place.glob(".requests-*")) for line in path.read_text().splitlines()]
+
+
+def _chunk(delta: dict[str, Any], ids: list[int] | None = None, **more: Any) -> dict[str, Any]:
+    return {"object": "chat.completion.chunk", "choices": [{"index": 0, "delta": delta, "token_ids": ids, **more}]}
+
+
+def _called(index: int, arguments: str, **first: str) -> dict[str, Any]:
+    function = {"arguments": arguments} | ({"name": first["name"]} if first else {})
+    return {"tool_calls": [{"index": index, "function": function} | ({"id": first["id"]} if first else {})]}
+
+
+STREAM = [
+    _chunk({"role": "assistant", "content": ""}) | {"prompt_token_ids": [1, 2]},
+    _chunk({}, [10]),
+    _chunk({"reasoning": "\nLook "}, [11, 12]),
+    _chunk({"reasoning": "it up."}, [13]),
+    _chunk({"content": None} | _called(0, "", id="a", name="f"), [14]),
+    _chunk(_called(0, '{"x"'), [15]),
+    _chunk(_called(0, ": 1}"), [16]),
+    _chunk(_called(1, "{}", id="b", name="g"), [17]),
+    _chunk({}, [2], finish_reason="tool_calls"),
+    {"object": "chat.completion.chunk", "choices": [], "usage": {"completion_tokens": 9}, "metrics": {"n": 1}},
+]
+
+
+def test_a_stream_is_joined_to_the_answer_without_streaming(examples: Any) -> None:
+    body = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in STREAM) + "data: [DONE]\n\n"
+    calls = [
+        {"id": "a", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}},
+        {"id": "b", "type": "function", "function": {"name": "g", "arguments": "{}"}},
+    ]
+    message = {"role": "assistant", "content": "", "reasoning": "\nLook it up.", "tool_calls": calls}
+    ids = [10, 11, 12, 13, 14, 15, 16, 17, 2]
+    assert {
+        "object": "chat.completion",
+        "prompt_token_ids": [1, 2],
+        "usage": {"completion_tokens": 9},
+        "metrics": {"n": 1},
+        "choices": [{"index": 0, "message": message, "token_ids": ids, "finish_reason": "tool_calls"}],
+    } == examples.answer_of(body.encode())
+
+
+def test_a_stream_of_texts_is_joined(examples: Any) -> None:
+    """Of the completions API."""
+    chunks = [
+        {"choices": [{"index": 0, "text": text, "finish_reason": end}]} for text, end in (("a", None), ("b", "stop"))
+    ]
+    assert [{"index": 0, "text": "ab", "finish_reason": "stop"}] == examples.join_chunks(chunks)["choices"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        (ASKED, {"choices": [{"message": {"content": "a"}, "finish_reason": None}]}),
+        (ASKED, {}),
+        ({"prompt": [1, 2]}, ANSWER),
+    ],
+)
+def test_what_is_no_whole_answer_to_a_text_is_not_logged(
+    examples: Any, tmp_path: Path, asked: dict[str, Any], answer: dict[str, Any]
+) -> None:
+    """Streams that broke off; and requests of token ids, which Understudy itself sends."""
+    examples.RequestLog(tmp_path / "log").write(asked, answer, _BEGUN, None, _BEGUN + 1)
+    assert {} == examples.answer_of(b'data: {"choices": [{"del')
+    assert [] == _rows(tmp_path / "log")
+
+
+def test_a_day_is_shown_when_it_is_over(examples: Any, tmp_path: Path) -> None:
+    """Understudy reads no hidden files, and stops when a file grows while it is read. Others may not read the log."""
+    log = examples.RequestLog(tmp_path / "log")
+    (tmp_path / "log" / ".requests-2000-01-01-7.jsonl").write_text("{}\n")
+    log.write(ASKED, ANSWER, _BEGUN, _BEGUN + 0.5, _BEGUN + 2, "s1")
+    (row,) = _rows(tmp_path / "log")
+    assert (0.5, 2.0, "s1") == (row["ttft"], row["duration"], row["group"])
+    assert ["requests-2000-01-01-7.jsonl"] == [path.name for path in (tmp_path / "log").glob("[!.]*")]
+    (today,) = (tmp_path / "log").glob(".requests-*")
+    assert (0o600, 0o700) == (today.stat().st_mode & 0o777, (tmp_path / "log").stat().st_mode & 0o777)
+
+
+def _served(
+    examples: Any, body: bytes, parts: list[bytes], path: str = "/v1/chat/completions"
+) -> tuple[bytes, list[bytes]]:
+    """What the application got through the middleware, and what the client."""
+    seen, sent = list[bytes](), list[bytes]()
+
+    async def application(
+        scope: Any, receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]
+    ) -> None:
+        seen.append((await receive())["body"])
+        if path in examples.PATHS:
+            assert str(len(seen[0])).encode() == dict(scope["headers"])[b"content-length"]
+        await send({"type": "http.response.start", "status": 200})
+        for part in parts:
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    halves = [{"body": body[:9], "more_body": True}, {"body": body[9:]}] if path in examples.PATHS else [{"body": body}]
+
+    async def receive() -> Any:
+        return {"type": "http.request", **halves.pop(0)}
+
+    async def send(message: Any) -> None:
+        sent.append(message.get("body", b""))
+
+    scope = {"type": "http", "path": path, "headers": [(b"X-Session-Id", b"s7"), (b"content-length", b"1")]}
+    asyncio.run(examples.LoggedRequests(application)(scope, receive, send))
+    return seen[0], sent
+
+
+def test_the_middleware_asks_for_ids_and_logs(examples: Any, tmp_path: Path) -> None:
+    asked, sent = _served(examples, json.dumps(ASKED).encode(), [json.dumps(ANSWER).encode()])
+    assert json.loads(asked) == ASKED | {"return_token_ids": True}
+    assert json.loads(b"".join(sent)) == ANSWER
+    (row,) = _rows(tmp_path / "log")
+    assert (ANSWER, "s7", ASKED["messages"]) == (row["response"], row["group"], row["messages"])
+    assert "ttft" not in row
+
+
+def test_the_middleware_joins_streams(examples: Any, tmp_path: Path) -> None:
+    parts = [f"data: {json.dumps(chunk)}\n\n".encode() for chunk in STREAM]
+    asked, sent = _served(examples, json.dumps(ASKED | {"stream": True}).encode(), [*parts, b"data: [DONE]\n\n"])
+    assert json.loads(asked)["stream_options"] == {"include_usage": True}
+    assert b"".join(sent).startswith(b"".join(parts))
+    (row,) = _rows(tmp_path / "log")
+    assert (9, True) == (len(row["response"]["choices"][0]["token_ids"]), row["ttft"] >= 0)
+
+
+def test_other_paths_and_bad_requests_pass(examples: Any, tmp_path: Path) -> None:
+    assert b"not JSON, as it came" == _served(examples, b"not JSON, as it came", [], "/metrics")[0]
+    assert [] == _rows(tmp_path / "log")
+
+
+def test_the_callback_of_litellm_logs(examples: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server's own answer; of a stream, what LiteLLM joined."""
+    module = types.ModuleType("litellm.integrations.custom_logger")
+    module.CustomLogger = type("CustomLogger", (), {"__init__": lambda self: None})  # type: ignore[attr-defined]
+    for name in ("litellm", "litellm.integrations"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    monkeypatch.setitem(sys.modules, "litellm.integrations.custom_logger", module)
+    logger = importlib.import_module("litellm_log").logger
+    begun, response = (
+        datetime.fromtimestamp(_BEGUN, UTC),
+        types.SimpleNamespace(model_dump=lambda: ANSWER | {"joined": True}),
+    )
+    for streamed, original in ((False, json.dumps(ANSWER)), (True, "first stream response received")):
+        known = {
+            "additional_args": {"complete_input_dict": ASKED | {"stream": streamed}},
+            "litellm_params": {"proxy_server_request": {"headers": {"x-session-id": "s1"}}},
+            "completion_start_time": begun,
+            "original_response": original,
+        }
+        asyncio.run(logger.async_log_success_event(known, response, begun, begun))
+    whole, stream = _rows(tmp_path / "log")
+    assert (ANSWER, ANSWER | {"joined": True}) == (whole["response"], stream["response"])
+    assert ("s1", False, True) == (whole["group"], "ttft" in whole, "ttft" in stream)
+
+
+def test_the_transport_compiles() -> None:
+    """httpx is no dependency; the conformance tests run it."""
+    path = EXAMPLES / "logged_client.py"
+    compile(path.read_text(encoding="utf-8"), str(path), "exec")
