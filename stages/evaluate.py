@@ -79,7 +79,8 @@ def _look_up(context: StageContext[EvaluateSettings], sets: CompletionSets, rows
     settings, samplings, tallies = context.settings.evaluate, {}, {}
     for name, (sampling, _) in sets.named().items():
         counts = prompt_lookup_counts(sets.read(sampling), settings)
-        samplings[name], tallies[name] = sampling, tally_counts(counts, settings.max_gamma, rows, name)
+        samplings[name] = sampling
+        tallies[name] = tally_counts(counts, settings.max_gamma, rows, name, sets.shared(sampling))
     return profile_figures(samplings, tallies, settings)
 
 
@@ -98,7 +99,8 @@ def _examine(
             with contextlib.ExitStack() as stack:
                 keep = stack.enter_context(TokenAcceptanceFile(context.out)).add if name == "deployed" else None
                 counts = examiner.counts(model, sets.read(sampling), track.advance, keep)
-                samplings[name], tallies[name] = sampling, tally_counts(counts, settings.max_gamma, rows, name)
+                samplings[name] = sampling
+                tallies[name] = tally_counts(counts, settings.max_gamma, rows, name, sets.shared(sampling))
     return profile_figures(samplings, tallies, settings) | _with_target(context, task, sets, pair, model)
 
 

@@ -223,11 +223,20 @@ def stored_completion(
 
 
 def counted(
-    name: str, accepted: float, *, domain: str = "code", tokens: int = 100, calls: float = 50.0, gammas: int = 5
+    name: str,
+    accepted: float,
+    *,
+    domain: str = "code",
+    tokens: int = 100,
+    calls: float = 50.0,
+    gammas: int = 5,
+    conversation: str | None = None,
 ) -> PromptCounts:
-    """Counts of one prompt: `accepted` of `tokens`, and the same calls at every gamma."""
+    """Counts of one prompt: `accepted` of `tokens`, and the same calls at every gamma. It is a conversation of its own unless one
+    is named."""
     return PromptCounts(
         id=name,
+        conversation=conversation or name,
         domain=domain,
         tokens=tokens,
         accepted=accepted,

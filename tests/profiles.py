@@ -31,7 +31,7 @@ CONDITIONS = ProfileConditions(
 
 def make_profile(counts: Sequence[PromptCounts], **changes: Any) -> Profile:
     """Its figures follow from `counts`."""
-    tally = AcceptanceTally(len(counts[0].rounds))
+    tally = AcceptanceTally(len(counts[0].rounds), ())
     tally.add(counts)
     figures = tally.figures(0.95)
     found: dict[str, Any] = {"draft": DRAFT, "conditions": CONDITIONS, "headline": figures, "greedy": figures}

@@ -16,7 +16,7 @@ from pipeline.errors import UsageError
 from pipeline.store.files import content_key
 from pipeline.store.parsing import KNOWN_FIELDS_ONLY, Text, parse
 
-SCHEMA = 4
+SCHEMA = 5
 
 
 @dataclass(frozen=True, kw_only=True)

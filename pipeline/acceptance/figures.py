@@ -1,6 +1,7 @@
-"""From per-prompt counts to figures with intervals, block by block. Memory does not grow with the number of prompts."""
+"""From per-prompt counts to figures with intervals, block by block. Memory does not grow with the number of prompts, only with
+that of conversations that have several."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from math import isfinite
 
@@ -20,12 +21,13 @@ _RATE = 0  # columns of the ratios: the acceptance rate, Omega by gamma, the rat
 
 
 class AcceptanceTally:
-    """Sums from which all figures of one set of completions follow; prompts are added and not kept."""
+    """Sums from which all figures of one set of completions follow; prompts are added and not kept. `shared`: the conversations
+    of several prompts, each of which is one unit of the intervals."""
 
-    def __init__(self, max_gamma: int) -> None:
-        self._max_gamma = max_gamma
+    def __init__(self, max_gamma: int, shared: Collection[str]) -> None:
+        self._max_gamma, self._shared = max_gamma, frozenset(shared)
         self._output, self._context = 1 + max_gamma, 1 + max_gamma + BINS
-        self._ratios = RatioSums(1 + max_gamma + 2 * BINS)
+        self._ratios = RatioSums(1 + max_gamma + 2 * BINS, self._shared)
         self._prompts = self._tokens = self._loop_tokens = 0
         self._accepted = self._examined = self._loop_accepted = 0.0
         self._lists_4G = np.zeros((4, max_gamma))  # rounds, their variance, accepted drafts, accepted by position
@@ -48,6 +50,7 @@ class AcceptanceTally:
             np.column_stack([examined_N, calls_NG, bins]),
             [item.domain for item in counts],
             np.column_stack([np.ones(shape, dtype=bool), present]),
+            [item.conversation for item in counts],
         )
         for row, name in enumerate(("rounds", "rounds_variance", "accepted_drafts", "per_position")):
             self._lists_4G[row] += np.array([getattr(item, name) for item in counts]).sum(0)
@@ -59,9 +62,8 @@ class AcceptanceTally:
         self._loop_accepted += sum(item.loop_accepted for item in counts)
         self._examines_all &= bool((examined_N == tokens_N).all())
         for name in dict.fromkeys(name for item in counts for name in item.segments):
-            self._segments.setdefault(name, _SegmentTally(self._max_gamma)).add(
-                [(item.domain, item.segments[name]) for item in counts if name in item.segments]
-            )
+            tally = self._segments.setdefault(name, _SegmentTally(self._max_gamma, self._shared))
+            tally.add([(item, item.segments[name]) for item in counts if name in item.segments])
 
     def _bins(self, counts: Sequence[PromptCounts]) -> tuple[Floats, Floats, NDArray[np.bool_]]:
         """Accepted mass, tokens, and whether there are any, of each prompt in each bin; output position, then context.
@@ -80,7 +82,7 @@ class AcceptanceTally:
         return accepted, tokens_NK.astype(np.float64), tokens_NK > 0
 
     def figures(self, confidence: float) -> Figures:
-        """All figures, with intervals by prompt, stratified by domain. UnderstudyError if no prompt was added."""
+        """All figures, with intervals by conversation, stratified by domain. UnderstudyError if no prompt was added."""
         if not self._prompts:
             raise UnderstudyError("there is no completion to examine")
         gammas = range(1, self._max_gamma + 1)
@@ -166,16 +168,17 @@ def _share(found: Interval) -> Interval:
 class _SegmentTally:
     """Sums of one segment, over the prompts that have it."""
 
-    def __init__(self, max_gamma: int) -> None:
+    def __init__(self, max_gamma: int, shared: Collection[str]) -> None:
         # The acceptance rate, that of the tokens with which the segment begins, and tokens of a round by gamma.
-        self._ratios, self._max_gamma, self.tokens, self._begins = RatioSums(2 + max_gamma), max_gamma, 0, 0
+        self._ratios, self._max_gamma, self.tokens, self._begins = RatioSums(2 + max_gamma, shared), max_gamma, 0, 0
 
-    def add(self, counts: Sequence[tuple[str, SegmentCounts]]) -> None:
-        """Domain and counts of each prompt."""
+    def add(self, counts: Sequence[tuple[PromptCounts, SegmentCounts]]) -> None:
+        """Each prompt, and its counts in the segment."""
         found = [item for _, item in counts]
         numerators_NK = np.array([[item.accepted, item.begins_accepted, *item.emitted] for item in found])
         denominators_NK = np.array([[item.examined, item.begins, *item.rounds] for item in found])
-        self._ratios.add(numerators_NK, denominators_NK, [domain for domain, _ in counts], denominators_NK > 0)
+        domains, conversations = ([getattr(item, name) for item, _ in counts] for name in ("domain", "conversation"))
+        self._ratios.add(numerators_NK, denominators_NK, domains, denominators_NK > 0, conversations)
         self.tokens += sum(item.tokens for item in found)
         self._begins += sum(item.begins for item in found)
 

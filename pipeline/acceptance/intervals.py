@@ -1,15 +1,18 @@
 """Confidence intervals for ratios of sums over prompts, from the moments of their residuals. numpy, and scipy for Student's t.
 
-Tokens of a prompt are correlated, so the prompt is the sampling unit. A figure such as the acceptance rate (sum of a_t /
-tokens) is a ratio of sums; its variance is that of the linearised residuals, stratified by domain (Cochran 1977, 6.11).
+Tokens of a prompt are correlated, and so are the turns of a conversation. So the conversation is the sampling unit: numerators
+and denominators are summed within it (cluster sampling, Cochran 1977, 9A; for evaluations of models Miller 2024, 'Adding error
+bars to evals', arXiv 2411.00640). A prompt without other turns is a conversation of its own. A figure such as the acceptance rate
+(sum of a_t / tokens) is a ratio of sums; its variance is that of the linearised residuals, stratified by domain (Cochran 1977,
+6.11).
 
-Three corrections make the bounds cover where prompts are few or unequal (`python -m tests.benchmarks coverage`):
-- Unequal lengths: a stratum counts as its effective number of prompts, (sum w)^2 / sum w^2 with w the examined tokens (Kish
-  1965), in the variance and in the degrees of freedom. Below 20 effective prompts the degrees of freedom are Satterthwaite's
+Three corrections make the bounds cover where units are few or unequal (`python -m tests.benchmarks coverage`):
+- Unequal lengths: a stratum counts as its effective number of units, (sum w)^2 / sum w^2 with w the examined tokens (Kish
+  1965), in the variance and in the degrees of freedom. Below 20 effective units the degrees of freedom are Satterthwaite's
   for those lengths, (sum w^2)^2 / sum w^4 - 1, which are fewer. Strata combine by Satterthwaite's formula too.
 - Skewness: each bound is the wider of Student's t and of Hall's transformation for skewed data (Hall 1992), which alone would
   be too narrow for heavy symmetric tails.
-- A domain of one prompt has no variance of its own. It is pooled with others, which can only widen the interval (collapsed
+- A domain of one unit has no variance of its own. It is pooled with others, which can only widen the interval (collapsed
   strata, Cochran 1977, 5A.12).
 With fewer than 5 degrees of freedom there is no interval: the bounds are infinite.
 """
@@ -25,13 +28,14 @@ from pipeline.acceptance.schema import Figure
 
 Floats = NDArray[np.float64]
 
-_ENOUGH = 20  # effective prompts of a stratum from which its degrees of freedom are those of equal prompts
+_ENOUGH = 20  # effective units of a stratum from which its degrees of freedom are those of equal prompts
 _LEAST_DOF = 5  # fewer give no interval
 
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate with its confidence bounds; `prompts` is the number of independent units.
+    """An estimate with its confidence bounds, over `prompts` prompts. `conversations`: the number of independent units, if it is
+    smaller because some prompts are turns of one conversation; otherwise None.
 
     `error` is the standard error, `dof` its degrees of freedom and `skewness` that of the estimate: the power of a test follows
     from them. They are NaN where the interval was not made from them, are not compared, and are not in files.
@@ -44,64 +48,77 @@ class Interval:
     error: float = field(default=float("nan"), compare=False, repr=False)
     dof: float = field(default=float("nan"), compare=False, repr=False)
     skewness: float = field(default=float("nan"), compare=False, repr=False)
+    conversations: int | None = field(default=None, kw_only=True)
+
+    @property
+    def units(self) -> int:
+        """The number of independent units."""
+        return self.prompts if self.conversations is None else self.conversations
 
     @property
     def figure(self) -> Figure:
         """As files have it: bounds that are infinite are not known."""
         low, high = (float(bound) if np.isfinite(bound) else None for bound in (self.low, self.high))
-        return Figure(float(self.value), low, high, int(self.prompts))
+        return Figure(float(self.value), low, high, int(self.prompts), self.conversations)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StratumMoments:
-    """What an interval needs of one stratum: the moments of its prompts' residuals, and of their weights (denominators)."""
+    """What an interval needs of one stratum: the moments of its units' residuals, and of their weights (denominators)."""
 
-    prompts: int
+    units: int
     squares: float  # sum of (residual - mean residual)^2
     cubes: float  # sum of (residual - mean residual)^3
     weights: tuple[float, float, float]  # sums of the weights, of their squares and of their fourth powers
 
     @property
-    def effective_prompts(self) -> float:
-        """Kish's effective number of prompts."""
+    def effective_units(self) -> float:
+        """Kish's effective number of units."""
         total, squares, _ = self.weights
         return total**2 / squares if squares > 0 else 0.0
 
     @property
     def variance(self) -> float:
-        """Of the sum of the residuals. Infinite for one effective prompt."""
+        """Of the sum of the residuals. Infinite for one effective unit."""
         if self.squares == 0:
             return 0.0
-        effective = self.effective_prompts
+        effective = self.effective_units
         return effective / (effective - 1) * self.squares if effective > 1 else float("inf")
 
     @property
     def third_moment(self) -> float:
-        """Third central moment of the sum of the residuals, unbiased for equal weights; 0 for two prompts."""
-        count = self.prompts
+        """Third central moment of the sum of the residuals, unbiased for equal weights; 0 for two units."""
+        count = self.units
         return count**2 / ((count - 1) * (count - 2)) * self.cubes if count > 2 else 0.0
 
     @property
     def degrees_of_freedom(self) -> float:
-        if self.effective_prompts >= _ENOUGH:
-            return self.effective_prompts - 1
+        if self.effective_units >= _ENOUGH:
+            return self.effective_units - 1
         _, squares, fourths = self.weights
         return squares**2 / fourths - 1 if fourths > 0 else 0.0
 
 
-def interval(value: float, strata: Sequence[StratumMoments], confidence: float) -> Interval:
-    """The interval of a figure whose residuals have these moments. Strata of one prompt must be pooled before (`pooled`)."""
-    prompts = sum(stratum.prompts for stratum in strata)
+def interval(value: float, strata: Sequence[StratumMoments], prompts: int, confidence: float) -> Interval:
+    """The interval of a figure over `prompts` prompts, whose units have residuals of these moments. Strata of one unit must be
+    pooled before (`pooled`)."""
+    conversations = fewer_units(sum(stratum.units for stratum in strata), prompts)
     variance = sum(stratum.variance for stratum in strata)
     dof = _combined(strata, variance)
     if not np.isfinite(variance) or min(dof, _effective(strata) - 1) < _LEAST_DOF:
-        return Interval(value, float("-inf"), float("inf"), prompts)
+        return Interval(value, float("-inf"), float("inf"), prompts, conversations=conversations)
     if variance == 0:
-        return Interval(value, value, value, prompts)
+        return Interval(value, value, value, prompts, conversations=conversations)
     error = variance**0.5
     skewness = sum(stratum.third_moment for stratum in strata) / variance**1.5
     below, above = standard_errors(dof, skewness, confidence)
-    return Interval(value, value - below * error, value + above * error, prompts, error, dof, skewness)
+    low, high = value - below * error, value + above * error
+    return Interval(value, low, high, prompts, error, dof, skewness, conversations=conversations)
+
+
+def fewer_units(units: int, prompts: int) -> int | None:
+    """The number of conversations, if it is not that of the prompts."""
+    return None if units == prompts else units
 
 
 def standard_errors(dof: float, skewness: float, confidence: float) -> tuple[float, float]:
@@ -113,7 +130,7 @@ def standard_errors(dof: float, skewness: float, confidence: float) -> tuple[flo
 
 
 def _effective(strata: Sequence[StratumMoments]) -> float:
-    """Kish's effective number of all prompts: a stratum that happens not to vary lends no certainty to few heavy prompts."""
+    """Kish's effective number of all units: a stratum that happens not to vary lends no certainty to few heavy units."""
     total, squares = (sum(stratum.weights[power] for stratum in strata) for power in (0, 1))
     return total**2 / squares if squares > 0 else 0.0
 
@@ -138,15 +155,15 @@ def _without_skewness(quantile: float, skewness: float) -> float:
     return float(3 / skewness * (np.cbrt(1 + skewness * (quantile - skewness / 6)) - 1))
 
 
-def pooled(prompts: Sequence[int]) -> list[list[int]]:
-    """Groups of strata, by index, so that no group has a single prompt unless there is only one.
+def pooled(units: Sequence[int]) -> list[list[int]]:
+    """Groups of strata, by index, so that no group has a single unit unless there is only one.
 
-    Strata of one prompt are put together. If that is still one prompt, it joins the smallest of the others.
+    Strata of one unit are put together. If that is still one unit, it joins the smallest of the others.
     """
-    single = [index for index, count in enumerate(prompts) if count == 1]
-    groups = [[index] for index, count in enumerate(prompts) if count > 1]
+    single = [index for index, count in enumerate(units) if count == 1]
+    groups = [[index] for index, count in enumerate(units) if count > 1]
     if len(single) == 1 and groups:
-        min(groups, key=lambda group: prompts[group[0]]).extend(single)
+        min(groups, key=lambda group: units[group[0]]).extend(single)
     elif single:
         groups.append(single)
     return groups
@@ -159,8 +176,10 @@ def ratio_gain(
     base_denominators_N: Floats,
     strata: Sequence[str],
     confidence: float,
+    conversations: Sequence[str] | None = None,
 ) -> Interval:
     """Interval of the difference of two ratios over the same N prompts, paired by prompt. Weights are the first denominators.
+    Prompts of one of `conversations` within a stratum are one unit; None: each is a unit.
 
     Two sides that are equal for every prompt differ by exactly 0, however few the prompts are. Raises ValueError for empty
     arrays, arrays of different lengths, a denominator sum that is not positive, or NaN.
@@ -169,13 +188,34 @@ def ratio_gain(
     _check(base_numerators_N, base_denominators_N, strata)
     if len(numerators_N) != len(base_numerators_N):
         raise ValueError("paired figures need the same prompts on both sides")
+    place_N, first_U = _units(strata, conversations)
+    prompts, strata = len(strata), [strata[first] for first in first_U]
     if np.array_equal(numerators_N, base_numerators_N) and np.array_equal(denominators_N, base_denominators_N):
-        return Interval(0.0, 0.0, 0.0, len(strata))
+        return Interval(0.0, 0.0, 0.0, prompts, conversations=fewer_units(len(strata), prompts))
+    numerators_N, denominators_N = (
+        _sums(one, place_N) for one in (numerators_N, denominators_N)
+    )  # from here on N units
+    base_numerators_N, base_denominators_N = (_sums(one, place_N) for one in (base_numerators_N, base_denominators_N))
     value = float(numerators_N.sum() / denominators_N.sum() - base_numerators_N.sum() / base_denominators_N.sum())
     residuals_N = _residuals(numerators_N, denominators_N) - _residuals(base_numerators_N, base_denominators_N)
-    _, stratum_N, prompts = np.unique(np.asarray(strata), return_inverse=True, return_counts=True)
-    groups = [np.isin(stratum_N, group) for group in pooled(prompts.tolist())]
-    return interval(value, [_moments(residuals_N[rows], denominators_N[rows]) for rows in groups], confidence)
+    _, stratum_N, counts = np.unique(np.asarray(strata), return_inverse=True, return_counts=True)
+    groups = [np.isin(stratum_N, group) for group in pooled(counts.tolist())]
+    return interval(value, [_moments(residuals_N[rows], denominators_N[rows]) for rows in groups], prompts, confidence)
+
+
+def _units(strata: Sequence[str], conversations: Sequence[str] | None) -> tuple[NDArray[np.int64], list[int]]:
+    """The unit of each of N prompts, numbered by first appearance, and the first prompt of each unit."""
+    if conversations is None:
+        return np.arange(len(strata), dtype=np.int64), list(range(len(strata)))
+    number: dict[tuple[str, str], int] = {}
+    place_N = np.array([number.setdefault(one, len(number)) for one in zip(strata, conversations, strict=True)])
+    return place_N, np.unique(place_N, return_index=True)[1].tolist()
+
+
+def _sums(values_N: Floats, place_N: NDArray[np.int64]) -> Floats:
+    """Of the prompts of each unit."""
+    found_U: Floats = np.bincount(place_N, values_N).astype(np.float64)
+    return found_U
 
 
 def _check(numerators_N: Floats, denominators_N: Floats, strata: Sequence[str]) -> None:
@@ -195,7 +235,7 @@ def _residuals(numerators_N: Floats, denominators_N: Floats) -> Floats:
 def _moments(residuals_N: Floats, weights_N: Floats) -> StratumMoments:
     centred_N = residuals_N - residuals_N.mean()
     return StratumMoments(
-        prompts=len(residuals_N),
+        units=len(residuals_N),
         squares=float((centred_N**2).sum()),
         cubes=float((centred_N**3).sum()),
         weights=(float(weights_N.sum()), float((weights_N**2).sum()), float((weights_N**4).sum())),

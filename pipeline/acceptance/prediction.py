@@ -5,8 +5,9 @@ so they are outside of it far more often than one minus its confidence, however 
 
 Prediction interval for the mean of N further observations (Hahn and Meeker 1991, Statistical Intervals, 4.8): the estimate +- t s
 sqrt(1/n + 1/N). Here s comes from the linearised residuals of the ratio, as for the confidence interval (`intervals.py`), with
-the prompt as unit. What one decode adds to the expectation that the examination computes is random in the N prompts only. Domains
-are no strata: which domains the N prompts are of is random as well.
+the conversation as unit: N prompts are taken to be of as many conversations as N examined ones. What one decode adds to the
+expectation that the examination computes is random in the N prompts only. Domains are no strata: which domains the N prompts are
+of is random as well.
 """
 
 from scipy.special import stdtrit
@@ -32,18 +33,20 @@ def prediction_interval(estimate: Interval, decode_variance: float, prompts: int
         dof, skewness = float("inf"), 0.0
     else:
         dof = estimate.dof
-        skewness = _skewness(estimate.skewness, n, prompts, variance / own, float(stdtrit(dof, 0.5 + confidence / 2)))
+        units, width = estimate.units, float(stdtrit(dof, 0.5 + confidence / 2))
+        skewness = _skewness(estimate.skewness, units, prompts * units / n, variance / own, width)
     below, above = standard_errors(dof, skewness, confidence)
     return Bounds(float(estimate.value - below * variance**0.5), float(estimate.value + above * variance**0.5))
 
 
-def _skewness(estimate: float, n: int, prompts: int, width: float, t: float) -> float:
+def _skewness(estimate: float, n: int, fresh: float, width: float, t: float) -> float:
     """The skewness of an estimate whose confidence interval would lean as the prediction interval does.
 
-    With g the skewness of one prompt and h the standard error in units of a prompt's, the statistic of the prediction has the
-    mean g / (2 n h) and the third cumulant (1 / N + 2 / n) g / h. So its quantile moves by [1 / (2 n) + (1 / N + 2 / n) (t^2 - 1)
-    / 6] g / h (Cornish and Fisher 1938), and that of a mean with the skewness A by (2 t^2 + 1) A / 6; for infinite N they agree.
+    With g the skewness of one of n units, h the standard error in units of a unit's, and N = `fresh` further units, the statistic
+    of the prediction has the mean g / (2 n h) and the third cumulant (1 / N + 2 / n) g / h. So its quantile moves by [1 / (2 n) +
+    (1 / N + 2 / n) (t^2 - 1) / 6] g / h (Cornish and Fisher 1938), and that of a mean with the skewness A by (2 t^2 + 1) A / 6;
+    for infinite N they agree.
     """
     g, h = estimate * n**0.5, (width / n) ** 0.5
-    moved = (1 / (2 * n) + (1 / prompts + 2 / n) * (t**2 - 1) / 6) * g / h
+    moved = (1 / (2 * n) + (1 / fresh + 2 / n) * (t**2 - 1) / 6) * g / h
     return float(6 * moved / (2 * t**2 + 1))

@@ -4,7 +4,8 @@ The per-prompt counts are the sufficient statistics: every figure (`pipeline/acc
 interval follows from them, so a gate or a regression check needs nothing else.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
-from pipeline.acceptance.intervals import Interval, ratio_gain
+from pipeline.acceptance.intervals import Interval, fewer_units, ratio_gain
 from pipeline.acceptance.moments import rounds_variance
 from pipeline.acceptance.position_bins import accepted_by_bin, tokens_before_edges
 from pipeline.acceptance.rounds import Convention, Floats, Lengths, expected_rounds
@@ -28,6 +29,7 @@ class PromptCounts:
     __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     id: Text
+    conversation: Text  # shared by the turns of a chat; the sampling unit of intervals
     domain: Text
     tokens: Count  # length of the completion
     accepted: Number  # numerator of the acceptance rate: sum of a_t, or tokens accepted by examination
@@ -54,6 +56,7 @@ class Completions:
     """Facts about B examined completions that do not depend on the draft."""
 
     ids: Sequence[str]
+    conversations: Sequence[str]
     domains: Sequence[str]
     prompt_tokens_B: Lengths
     lengths_B: Lengths  # lookahead not included
@@ -87,6 +90,7 @@ def count_completions(
     context_BE = tokens_before_edges(completions.prompt_tokens_B, lengths_B)
     columns: dict[str, Sequence[Any]] = {
         "id": completions.ids,
+        "conversation": completions.conversations,
         "domain": completions.domains,
         "tokens": lengths_B.tolist(),
         "accepted": counted_BT.sum(1).tolist(),
@@ -114,6 +118,7 @@ def count_completions(
 class LengthCounts:
     """Counts of N completions at one draft length G."""
 
+    conversations: Sequence[str]
     domains: Sequence[str]
     rounds_N: Floats
     rounds_variance_N: Floats  # of one decode
@@ -122,6 +127,7 @@ class LengthCounts:
 
     def __add__(self, other: "LengthCounts") -> "LengthCounts":
         return LengthCounts(
+            [*self.conversations, *other.conversations],
             [*self.domains, *other.domains],
             np.concatenate([self.rounds_N, other.rounds_N]),
             np.concatenate([self.rounds_variance_N, other.rounds_variance_N]),
@@ -136,7 +142,9 @@ def count_at_length(completions: Completions, a: Sequence[Floats], gamma: int, c
     rounds = expected_rounds(a_BT, lengths_B, gamma, convention)
     variance_B = rounds_variance(a_BT, lengths_B, gamma, convention)
     accepted_B, positions_G = rounds.accepted_BG.sum(1), rounds.accepted_BG.sum(0)
-    return LengthCounts(completions.domains, rounds.rounds_B, variance_B, accepted_B, positions_G)
+    return LengthCounts(
+        completions.conversations, completions.domains, rounds.rounds_B, variance_B, accepted_B, positions_G
+    )
 
 
 def _padded(completions: Completions, a: Sequence[Floats], max_gamma: int, convention: Convention) -> Floats:
@@ -170,6 +178,7 @@ def acceptance_gain(draft: Sequence[PromptCounts], base: Sequence[PromptCounts],
         _column(base, "examined"),
         [item.domain for item in draft],
         confidence,
+        [item.conversation for item in draft],
     )
 
 
@@ -183,6 +192,7 @@ def omega_gain(draft: Sequence[PromptCounts], base: Sequence[PromptCounts], gamm
         _listed(base, "calls", gamma),
         [item.domain for item in draft],
         confidence,
+        [item.conversation for item in draft],
     )
 
 
@@ -190,7 +200,7 @@ def segment_gain(draft: Sequence[PromptCounts], base: Sequence[PromptCounts], na
     """`acceptance_gain` within one segment, over the prompts that have it. ValueError where none has."""
     _same_prompts(draft, base)
     pairs = [
-        (one.segments[name], other.segments[name], one.domain)
+        (one.segments[name], other.segments[name], one)
         for one, other in zip(draft, base, strict=True)
         if name in one.segments
     ]
@@ -199,8 +209,9 @@ def segment_gain(draft: Sequence[PromptCounts], base: Sequence[PromptCounts], na
         np.array([one.examined for one, _, _ in pairs]),
         np.array([other.accepted for _, other, _ in pairs]),
         np.array([other.examined for _, other, _ in pairs]),
-        [domain for _, _, domain in pairs],
+        [item.domain for _, _, item in pairs],
         confidence,
+        [item.conversation for _, _, item in pairs],
     )
 
 
@@ -216,7 +227,18 @@ def position_gain(
         np.array([item.accepted_by_output[number] for item in side])
         for side in ([one for one, _ in pairs], [other for _, other in pairs])
     )
-    return ratio_gain(one_N, tokens_N, other_N, tokens_N, [one.domain for one, _ in pairs], confidence)
+    domains, conversations = [one.domain for one, _ in pairs], [one.conversation for one, _ in pairs]
+    return ratio_gain(one_N, tokens_N, other_N, tokens_N, domains, confidence, conversations)
+
+
+def shared_conversations(conversations: Iterable[str]) -> frozenset[str]:
+    """Those of several prompts; one entry a prompt."""
+    return frozenset(name for name, prompts in Counter(conversations).items() if prompts > 1)
+
+
+def sample_of(counts: Sequence[PromptCounts]) -> tuple[int, int | None]:
+    """The number of prompts; and that of independent units, if it is smaller."""
+    return len(counts), fewer_units(len({(item.domain, item.conversation) for item in counts}), len(counts))
 
 
 def counts_json(counts: Sequence[PromptCounts]) -> list[dict[str, Any]]:

@@ -1,6 +1,7 @@
-"""Intervals of K ratios of sums over any number of prompts, in constant memory: prompts are added and not stored. numpy."""
+"""Intervals of K ratios of sums over any number of prompts: they are added and not stored, so memory is constant, but for prompts
+that share a conversation. numpy."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +19,21 @@ class RatioSums:
     For each stratum it holds the sums of numerator^i denominator^j for the powers (i, j) above. They are taken about the first
     block's means, so that little is lost to rounding where the mean is far from 0. The means are rounded, so that sums of whole
     numbers of tokens stay exact.
+
+    The prompts of a conversation are one unit, and may come in different blocks. `shared`: the conversations that have several
+    prompts. Their numerators and denominators are held, one sum for each conversation and stratum; every other prompt is a unit.
     """
 
-    def __init__(self, ratios: int) -> None:
-        self._ratios = ratios
+    def __init__(self, ratios: int, shared: Collection[str] = ()) -> None:
+        self._ratios, self._shared = ratios, frozenset(shared)
         self._origin_2K: Floats = np.zeros((2, ratios))
         self._has_origin_K = np.zeros(ratios, dtype=bool)
-        self._sums: dict[str, Floats] = {}  # (powers, K) of each stratum
+        self._sums: dict[str, Floats] = {}  # (powers, K) of each stratum, without what is held
+        self._held: dict[
+            tuple[str, str], Floats
+        ] = {}  # by stratum and conversation: numerators, denominators, prompts (3, K)
+        self._prompts: dict[str, NDArray[np.int64]] = {}  # (K,) of each stratum
+        self._all: dict[str, Floats] | None = None  # as `_sums`, with what is held; None where it has to be computed
 
     def add(
         self,
@@ -32,8 +41,10 @@ class RatioSums:
         denominators_NK: Floats,
         strata: Sequence[str],
         present_NK: NDArray[np.bool_] | None = None,
+        conversations: Sequence[str] | None = None,
     ) -> None:
-        """Add N prompts. Where `present_NK` is False, the prompt does not count for that ratio.
+        """Add N prompts. Where `present_NK` is False, the prompt does not count for that ratio. Without `conversations` each
+        prompt is a unit.
 
         Raises ValueError for arrays of different lengths or NaN.
         """
@@ -44,16 +55,46 @@ class RatioSums:
             raise ValueError("a figure over NaN or infinite counts is not defined")
         if present_NK is None:
             present_NK = np.ones(numerators_NK.shape, dtype=bool)
+        self._all = None
+        labels = np.asarray(strata)
+        for label in np.unique(labels):
+            counts_K = self._prompts.setdefault(str(label), np.zeros(self._ratios, dtype=np.int64))
+            counts_K += present_NK[labels == label].sum(0)
+        held_N = np.array([one in self._shared for one in conversations or ()], dtype=bool)
+        if conversations is None or not held_N.any():
+            self._add_units(self._sums, pairs_2NK, present_NK, labels)
+            return
+        for row in np.flatnonzero(held_N).tolist():
+            held_3K = self._held.setdefault((strata[row], conversations[row]), np.zeros((3, self._ratios)))
+            held_3K += np.vstack([pairs_2NK[:, row] * present_NK[row], present_NK[row]])
+        if not held_N.all():
+            self._add_units(self._sums, pairs_2NK[:, ~held_N], present_NK[~held_N], labels[~held_N])
+
+    def _add_units(
+        self, sums: dict[str, Floats], pairs_2NK: Floats, present_NK: NDArray[np.bool_], labels: NDArray[np.str_]
+    ) -> None:
+        """Add units to the sums of their strata."""
         self._choose_origin(pairs_2NK, present_NK)
         x_NK, y_NK = pairs_2NK - self._origin_2K[:, None]
         x2_NK, y2_NK, present = x_NK * x_NK, y_NK * y_NK, present_NK.astype(np.float64)
         x = (present, x_NK * present, x2_NK * present, x2_NK * x_NK * present)
         y = (1.0, y_NK, y2_NK, y2_NK * y_NK, y2_NK * y2_NK)
         powers_PNK = np.stack([x[i] * y[j] for i, j in _POWERS])
-        labels = np.asarray(strata)
         for label in np.unique(labels):
-            sums = self._sums.setdefault(str(label), np.zeros((len(_POWERS), self._ratios)))
-            sums += powers_PNK[:, labels == label].sum(1)
+            of_label = sums.setdefault(str(label), np.zeros((len(_POWERS), self._ratios)))
+            of_label += powers_PNK[:, labels == label].sum(1)
+
+    def _with_held(self) -> Mapping[str, Floats]:
+        """The sums of each stratum over all units."""
+        if not self._held:
+            return self._sums
+        if self._all is None:
+            self._all = {label: sums.copy() for label, sums in self._sums.items()}
+            units = sorted(self._held)
+            held_U3K = np.stack([self._held[unit] for unit in units])
+            labels = np.array([label for label, _ in units])
+            self._add_units(self._all, held_U3K[:, :2].swapaxes(0, 1), held_U3K[:, 2] > 0, labels)
+        return self._all
 
     def _choose_origin(self, pairs_2NK: Floats, present_NK: NDArray[np.bool_]) -> None:
         counts_K = present_NK.sum(0)
@@ -64,11 +105,11 @@ class RatioSums:
 
     @property
     def strata(self) -> list[str]:
-        return sorted(self._sums)
+        return sorted(self._prompts)
 
     def prompts(self, ratio: int, stratum: str | None = None) -> int:
         """The number of prompts that count for a ratio."""
-        return round(sum(float(sums[0, ratio]) for sums in self._chosen(stratum)))
+        return sum(int(self._prompts[label][ratio]) for label in self._labels(stratum))
 
     def denominator(self, ratio: int, stratum: str | None = None) -> float:
         """Sum of a ratio's denominators, such as the tokens of a rate."""
@@ -85,9 +126,8 @@ class RatioSums:
             raise ValueError("a figure over empty counts is not defined; it needs at least one prompt")
         value = numerator / denominator
         groups = [sum(parts[index] for index in group) for group in pooled([round(part[0]) for part in parts])]
-        return interval(
-            value, [self._moments(np.asarray(group), ratio, value, denominator) for group in groups], confidence
-        )
+        moments = [self._moments(np.asarray(group), ratio, value, denominator) for group in groups]
+        return interval(value, moments, self.prompts(ratio, stratum), confidence)
 
     def _totals(self, sums_P: Floats, ratio: int) -> tuple[float, float]:
         """Sums of the numerators and of the denominators."""
@@ -102,7 +142,7 @@ class RatioSums:
         third = at[3, 0] - 3 * r * at[2, 1] + 3 * r**2 * at[1, 2] - r**3 * at[0, 3]
         mean, c = first / count, float(self._origin_2K[1, ratio])
         return StratumMoments(
-            prompts=round(count),
+            units=round(count),
             squares=max(second - first * mean, 0.0) / denominator**2,
             cubes=(third - 3 * mean * second + 2 * count * mean**3) / denominator**3,
             weights=(
@@ -113,5 +153,9 @@ class RatioSums:
         )
 
     def _chosen(self, stratum: str | None) -> list[Floats]:
+        sums = self._with_held()
+        return [sums[label] for label in self._labels(stratum)]
+
+    def _labels(self, stratum: str | None) -> list[str]:
         """Sorted by name, so that no figure depends on the order in which domains were added."""
-        return [self._sums[label] for label in self.strata] if stratum is None else [self._sums[stratum]]
+        return self.strata if stratum is None else [stratum]

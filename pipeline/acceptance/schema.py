@@ -24,7 +24,8 @@ DEPLOYED, GREEDY = "deployed", "greedy"  # lists of rows
 
 @dataclass(frozen=True)
 class Figure:
-    """An estimate with its confidence bounds, which are None where they are not known. `prompts`: number of independent units."""
+    """An estimate with its confidence bounds, which are None where they are not known. `conversations`: the number of independent
+    units, if it is smaller than that of the prompts."""
 
     __pydantic_config__ = KNOWN_FIELDS_ONLY
 
@@ -32,6 +33,30 @@ class Figure:
     low: Number | None
     high: Number | None
     prompts: Count
+    conversations: Count | None = None
+
+    @property
+    def units(self) -> int:
+        """The number of independent units."""
+        return self.prompts if self.conversations is None else self.conversations
+
+
+def counted(prompts: int, conversations: int | None) -> str:
+    """What figures are over, such as `60 prompts`, or `60 prompts of 20 conversations` where a conversation has several."""
+    found = f"{prompts:,} prompt{'' if prompts == 1 else 's'}"
+    if conversations is None:
+        return found
+    return f"{found} of {conversations:,} conversation{'' if conversations == 1 else 's'}"
+
+
+def units_needed(units: int, conversations: int | None) -> str:
+    """How many are needed, beside `counted`: `40`, or `40 conversations`."""
+    return f"{units:,}" if conversations is None else f"{units:,} conversations"
+
+
+def unit_name(conversations: int | None) -> str:
+    """What independent units are, in the plural."""
+    return "prompts" if conversations is None else "conversations"
 
 
 @dataclass(frozen=True)

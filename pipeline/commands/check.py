@@ -74,11 +74,11 @@ def check(
     files = check_files(junit, summary, json_file)
     files.prepare(baseline)
     try:
-        comparison, unlabelled = _compare(inputs, margin, segment_margin)
+        comparison = _compare(inputs, margin, segment_margin)
     except UnderstudyError as error:
         files.write(not_compared(error, draft, str(baseline), time.perf_counter() - began))
         raise
-    result = compared(comparison, draft, str(baseline), time.perf_counter() - began, unlabelled=unlabelled)
+    result = compared(comparison, draft, str(baseline), time.perf_counter() - began)
     files.write(result)
     say(*filter(None, (result.note, result.power)), *result.segments)
     if not comparison.passed:
@@ -117,9 +117,8 @@ def _update_baseline(inputs: _Inputs, outputs: Sequence[str]) -> None:
     say(f"baseline of {len(examined.counts)} prompts written to {path}{left_out_text(len(examined.trained_on))}")
 
 
-def _compare(inputs: _Inputs, margin: float, segment_margin: float) -> "tuple[Comparison, bool]":
-    """Examine the draft as the baseline was, and compare; and whether the completions are older than segments. UsageError if
-    conditions or rows differ; Refused without figures."""
+def _compare(inputs: _Inputs, margin: float, segment_margin: float) -> "Comparison":
+    """Examine the draft as the baseline was, and compare. UsageError if conditions or rows differ; Refused without figures."""
     from pipeline.errors import UsageError
     from pipeline.judgement.regression import compare, differing
 
@@ -136,15 +135,14 @@ def _compare(inputs: _Inputs, margin: float, segment_margin: float) -> "tuple[Co
         )
     before = _read(path)
     stored, settings = _open(inputs, before)
-    from pipeline.examination.on_completions import conditions_of, labels_segments
+    from pipeline.examination.on_completions import conditions_of
 
     if names := differing(conditions_of(stored, settings), before.conditions):
         raise UsageError(
             f"--baseline {path}: made under other conditions ({', '.join(names)}); use the same, or write it again with "
             "--update-baseline"
         )
-    comparison = compare(_examine(stored, inputs.draft, settings), before, margin, segment_margin)
-    return comparison, not labels_segments(stored)
+    return compare(_examine(stored, inputs.draft, settings), before, margin, segment_margin)
 
 
 def _writing(inputs: _Inputs) -> str:

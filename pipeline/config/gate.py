@@ -49,7 +49,7 @@ class GateConfig(Section):
         default=40,
         ge=2,
         description="With fewer examination prompts in a domain, a segment or a range of positions its rule is inconclusive, and "
-        "the candidate is refused.",
+        "the candidate is refused. The turns of one chat count as one.",
     )
     segment_margin: float | None = Field(
         default=0.02,

@@ -5,10 +5,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from pipeline.acceptance.profile import shared_conversations
 from pipeline.acceptance.rounds import CONVENTIONS
 from pipeline.config.evaluate import ConventionName
 from pipeline.errors import UnderstudyError
-from pipeline.generation.completion_store import StoredCompletion, canonical, read_completions, stored_samplings
+from pipeline.generation.completion_store import (
+    StoredCompletion,
+    canonical,
+    read_completions,
+    stored_conversations,
+    stored_samplings,
+)
 from pipeline.speculation.settings import GREEDY, Sampling
 
 Split = Literal["dev", "examination"]
@@ -39,6 +46,10 @@ class CompletionSets:
 
     def read(self, sampling: Sampling) -> Iterator[StoredCompletion]:
         return read_completions(self.directory, {self.split}, sampling)
+
+    def shared(self, sampling: Sampling) -> frozenset[str]:
+        """The conversations that have several completions in a set."""
+        return shared_conversations(stored_conversations(self.directory, self.split, sampling))
 
     def counted_as(self, convention: ConventionName) -> ConventionName:
         """How calls are counted. For dev completions no tokens past the end are stored, which an unclipped convention needs:

@@ -155,6 +155,7 @@ def draft_independent(window: Sequence[StoredCompletion]) -> Completions:
     labels = [item.segments for item in window if item.segments is not None]
     return Completions(
         [item.id for item in window],
+        [item.conversation for item in window],
         [item.domain for item in window],
         np.array([len(item.prompt) for item in window], dtype=np.int64),
         np.array([item.length for item in window], dtype=np.int64),

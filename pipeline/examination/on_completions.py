@@ -67,11 +67,6 @@ def open_completions(directory: Path) -> Artifact:
     return artifact
 
 
-def labels_segments(completions: Artifact) -> bool:
-    """Whether the version that made the completions labelled segments, be there several or not."""
-    return "segments" in completions.manifest.settings
-
-
 def conditions_of(completions: Artifact, settings: Settings) -> Conditions:
     """The conditions of an examination; known before a model is loaded."""
     return Conditions(

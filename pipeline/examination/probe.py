@@ -2,12 +2,13 @@
 speedup that follows from this machine's forward times. Works without a config or a store."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pipeline.acceptance.figures import AcceptanceTally
-from pipeline.acceptance.schema import DomainFigures, Figure, Figures
+from pipeline.acceptance.profile import shared_conversations
+from pipeline.acceptance.schema import DomainFigures, Figure, Figures, counted, units_needed
 from pipeline.config.corpus import PromptSource
 from pipeline.config.evaluate import EvaluateConfig
 from pipeline.corpus.prompt_store import Prompt
@@ -167,7 +168,8 @@ def probe(
         raise UsageError("a draft was trained on every one of these prompts; use other prompts")
     chosen = frozenset(ids[:count])  # ids are digests: a random choice that does not depend on the store's order
     examiner = Examiner(sampling, settings, pair.vocabulary)
-    tallies, broken = {name: AcceptanceTally(settings.max_gamma) for name in pair.drafts}, dict[str, str]()
+    shared = shared_conversations(item.conversation for item in _chosen(completions, sampling, chosen, pair.vocabulary))
+    tallies, broken = {name: AcceptanceTally(settings.max_gamma, shared) for name in pair.drafts}, dict[str, str]()
     with progress.track("examine", len(chosen), "completions") as track:
         stored_completions = _chosen(completions, sampling, chosen, pair.vocabulary)
         for window in examiner.counts_of_all(pair.drafts, stored_completions, track.advance):
@@ -179,7 +181,7 @@ def probe(
     whole = {name: tally for name, tally in tallies.items() if name not in broken}
     if not whole:
         raise BrokenDraft("; ".join(f"--draft {name}: {reason}" for name, reason in broken.items()))
-    lookup = AcceptanceTally(settings.max_gamma)
+    lookup = AcceptanceTally(settings.max_gamma, shared)
     for counts in prompt_lookup_counts(_chosen(completions, sampling, chosen, pair.vocabulary), settings):
         lookup.add(counts)
     times = {name: _times(pair, pair.drafts[name], cost_ratio) for name in whole}
@@ -241,36 +243,38 @@ def _finding(
         )
     )
     domains = tally.domains(gamma, settings.confidence)
-    pays = _pays(figures.prompts, low, high)
+    predicted = replace(omega, value=speedup, low=low, high=high)
+    pays = _pays(predicted)
     return Finding(
         name=name,
         figures=figures,
         domains=domains,
         cost_ratio=times.cost_ratio,
         gamma=gamma,
-        speedup=Figure(speedup, low, high, omega.prompts),
+        speedup=predicted,
         break_even=None if name == LOOKUP else break_even_acceptance(times, gammas),
-        verdict=f"{name}: {_verdict(figures.prompts, pays, gamma, Figure(speedup, low, high, omega.prompts))}",
+        verdict=f"{name}: {_verdict(pays, gamma, predicted)}",
         pays=pays,
         arithmetic=None if ratio is None else operations_factor(yields[gamma], gamma, ratio),
     )
 
 
-def _pays(prompts: int, low: float | None, high: float | None) -> bool | None:
-    if prompts < _LEAST_PROMPTS or low is None or high is None:
+def _pays(speedup: Figure) -> bool | None:
+    if speedup.units < _LEAST_PROMPTS or speedup.low is None or speedup.high is None:
         return None
-    return True if low > 1 else False if high < 1 else None
+    return True if speedup.low > 1 else False if speedup.high < 1 else None
 
 
-def _verdict(prompts: int, pays: bool | None, gamma: int, speedup: Figure) -> str:
+def _verdict(pays: bool | None, gamma: int, speedup: Figure) -> str:
     predicted = f"the predicted speedup, an upper bound, is {speedup.value:.2f}"
     if pays is not None:
         predicted += f" [{speedup.low:.2f}, {speedup.high:.2f}]"
         if pays:
             return f"may be faster than plain decoding: {predicted} with {gamma} draft token{'s' if gamma > 1 else ''} per round"
         return f"is not faster than plain decoding: {predicted} at its best draft length ({gamma})"
-    if prompts < _LEAST_PROMPTS:
-        return f"{prompts} prompts are too few for a verdict; give at least {_LEAST_PROMPTS}"
+    if speedup.units < _LEAST_PROMPTS:
+        found = counted(speedup.prompts, speedup.conversations)
+        return f"{found} are too few for a verdict; give at least {units_needed(_LEAST_PROMPTS, speedup.conversations)}"
     if speedup.low is None:
         return (
             "no interval: a few prompts have most of the tokens; give more prompts with completions of similar length"

@@ -34,6 +34,7 @@ def _counts(item: StoredCompletion, settings: EvaluateConfig) -> PromptCounts:
     at_gamma = walks[settings.gamma - 1]
     return PromptCounts(
         id=item.id,
+        conversation=item.conversation,
         domain=item.domain,
         tokens=item.length,
         accepted=float(at_gamma.accepted),

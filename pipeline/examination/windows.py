@@ -1,6 +1,6 @@
 """Stored completions in windows of bounded size, and the figures of counts that arrive window by window. No model."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 
 from pipeline.acceptance.figures import AcceptanceTally
@@ -25,9 +25,12 @@ def windows(completions: Iterable[StoredCompletion]) -> Iterator[list[StoredComp
         yield window
 
 
-def tally_counts(counts: Iterable[list[PromptCounts]], max_gamma: int, rows: RowFile, name: str) -> AcceptanceTally:
-    """Add up the counts of all windows; write each prompt's counts to the list `name` of `rows`."""
-    tally = AcceptanceTally(max_gamma)
+def tally_counts(
+    counts: Iterable[list[PromptCounts]], max_gamma: int, rows: RowFile, name: str, shared: Collection[str]
+) -> AcceptanceTally:
+    """Add up the counts of all windows; write each prompt's counts to the list `name` of `rows`. `shared`: the conversations of
+    several prompts."""
+    tally = AcceptanceTally(max_gamma, shared)
     for window in counts:
         tally.add(window)
         rows.add(name, counts_json(window))

@@ -111,8 +111,8 @@ def counter_figures(counts: LengthCounts, gamma: int, convention: Convention, co
         raise UnderstudyError(
             "every stored completion has one token, so no draft is counted; raise generate.max_new_tokens"
         )
-    length = _one_more(accepted_N, rounds_N, counts.domains, confidence)
-    mixed = _one_more(accepted_N, rounds_N, ["all"] * len(rounds_N), confidence)
+    length = _one_more(counts, counts.domains, confidence)
+    mixed = _one_more(counts, ["all"] * len(rounds_N), confidence)
     # Accepted tokens and rounds add up to the emitted tokens, so a round more is an accepted token less.
     decode_variance = float((length.value / drafts) ** 2 * counts.rounds_variance_N.sum())
     draft_tokens = None if convention.clipped else gamma * drafts  # not clipped: every draft has gamma tokens
@@ -129,9 +129,11 @@ def counter_figures(counts: LengthCounts, gamma: int, convention: Convention, co
     )
 
 
-def _one_more(accepted_N: Floats, rounds_N: Floats, strata: Sequence[str], confidence: float) -> Interval:
+def _one_more(counts: LengthCounts, strata: Sequence[str], confidence: float) -> Interval:
     """1 + accepted / rounds."""
-    found = ratio_gain(accepted_N, rounds_N, np.zeros_like(rounds_N), rounds_N, strata, confidence)
+    accepted_N, rounds_N = counts.accepted_N, counts.rounds_N
+    none_N = np.zeros_like(rounds_N)
+    found = ratio_gain(accepted_N, rounds_N, none_N, rounds_N, strata, confidence, counts.conversations)
     return replace(found, value=1 + found.value, low=1 + found.low, high=1 + found.high)
 
 

@@ -184,6 +184,12 @@ def stored_samplings(directory: Path, splits: Collection[str] | None = None) -> 
     return dict(found)
 
 
+def stored_conversations(directory: Path, split: str, sampling: Sampling) -> Iterator[str]:
+    """The conversation of each completion of a split at `sampling`, in the order written."""
+    for _, batch in _shards(directory, {split}, sampling):
+        yield from batch["conversation"].to_pylist()
+
+
 def _shards(
     directory: Path, splits: Collection[str] | None, sampling: Sampling | None = None, prefix: str = ""
 ) -> Iterator[tuple[Path, Any]]:

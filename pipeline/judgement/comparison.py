@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from pipeline.acceptance.figures import AcceptanceTally
-from pipeline.acceptance.profile import PromptCounts, acceptance_gain, omega_gain, segment_gain
+from pipeline.acceptance.profile import PromptCounts, acceptance_gain, omega_gain, segment_gain, shared_conversations
 from pipeline.acceptance.profile_file import Examination
 from pipeline.acceptance.schema import figures_of
 from pipeline.judgement.schema import ComparedFigures, DraftFigures, Gains, GreedyFigures
@@ -11,7 +11,8 @@ from pipeline.judgement.schema import ComparedFigures, DraftFigures, Gains, Gree
 
 def compared_figures(counts: Sequence[PromptCounts], gamma: int, confidence: float) -> ComparedFigures:
     """All figures of one draft over these prompts, also by domain. UnderstudyError without a prompt."""
-    tally = AcceptanceTally(len(counts[0].calls) if counts else 1)
+    shared = shared_conversations(item.conversation for item in counts)
+    tally = AcceptanceTally(len(counts[0].calls) if counts else 1, shared)
     tally.add(counts)
     return ComparedFigures(**figures_of(tally.figures(confidence)), domains=tally.domains(gamma, confidence))
 

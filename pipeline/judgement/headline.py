@@ -6,7 +6,7 @@ Lines are plain text, without Markdown.
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.acceptance.schema import Figure
+from pipeline.acceptance.schema import Figure, counted, unit_name
 from pipeline.judgement.rule_result import Power, RuleResult
 from pipeline.judgement.schema import (
     ALREADY_CHAMPION,
@@ -117,7 +117,7 @@ def figures(decision: Decision) -> list[str]:
         gain = gains.acceptance_rate
         acceptance = (
             f"acceptance rate {ours.acceptance_rate.value:.3f}, {compared} {theirs.acceptance_rate.value:.3f}: "
-            f"{points(gain)} over {gain.prompts} prompts"
+            f"{points(gain)} over {counted(gain.prompts, gain.conversations)}"
         )
         other = f"; {compared} {theirs.tokens_per_target_call[gamma].value:.2f}"
     lines = [acceptance, f"tokens per target call {interval(omega, 2)} with {gamma} draft tokens{other}"]
@@ -157,17 +157,17 @@ def power_line(name: str, power: Power | None) -> str:
     """In points: the true gains that pass and that are refused with 80% and 95%, and the prompts that a margin needs."""
     if power is None:
         return f"{name}: {NO_POWER}"
-    passes, refused = power.passes, power.refused
+    passes, refused, over = power.passes, power.refused, counted(power.prompts, power.conversations)
     line = (
-        f"{name}: over {power.prompts} prompts a true gain of {_gain(passes['0.8'])} points passes with 80% probability and "
+        f"{name}: over {over} a true gain of {_gain(passes['0.8'])} points passes with 80% probability and "
         f"{_gain(passes['0.95'])} with 95%; {_gain(refused['0.95'])} or less is refused with 95%"
     )
     if power.equal_passes is None:
         return line
-    needed = power.prompts_needed
+    needed, units = power.prompts_needed, unit_name(power.conversations)
     return (
         f"{line}. A draft as good as the compared one passes with {100 * power.equal_passes:.0f}% probability; "
-        f"it would take {_prompts(needed['0.8'])} prompts to pass with 80%, and {_prompts(needed['0.95'])} with 95%"
+        f"it would take {_count(needed['0.8'])} {units} to pass with 80%, and {_count(needed['0.95'])} with 95%"
     )
 
 
@@ -175,7 +175,7 @@ def _gain(value: float) -> str:
     return f"{100 * value:+.2f}"
 
 
-def _prompts(count: int | None) -> str:
+def _count(count: int | None) -> str:
     return "more than ten million" if count is None else f"{count:,}"
 
 

@@ -10,8 +10,15 @@ from dataclasses import dataclass, field
 
 from pipeline.acceptance.intervals import Interval
 from pipeline.acceptance.position_bins import bin_edges
-from pipeline.acceptance.profile import PromptCounts, acceptance_gain, omega_gain, position_gain, segment_gain
-from pipeline.acceptance.schema import Figure
+from pipeline.acceptance.profile import (
+    PromptCounts,
+    acceptance_gain,
+    omega_gain,
+    position_gain,
+    sample_of,
+    segment_gain,
+)
+from pipeline.acceptance.schema import Figure, counted, units_needed
 from pipeline.config.gate import GateConfig, ServedTargetConfig
 from pipeline.config.quantiles import quantile_of
 from pipeline.errors import UnderstudyError
@@ -82,19 +89,16 @@ def _domains(case: Case) -> set[str]:
 
 
 def _enough_prompts(case: Case, policy: GateConfig) -> RuleResult:
-    found = Counter(item.domain for item in case.candidate)
+    found = Counter(domain for domain, _ in {(item.domain, item.conversation) for item in case.candidate})
     counts = {domain: found[domain] for domain in sorted(_domains(case))}
     domain, fewest = min(counts.items(), key=lambda item: item[1], default=("any domain", 0))
+    prompts, conversations = sample_of([item for item in case.candidate if item.domain == domain])
     text = (
-        f"{_prompts(fewest)} that neither draft was trained on in '{domain}', the smallest domain; "
-        f"{policy.min_prompts_per_domain:,} are needed"
+        f"{counted(prompts, conversations)} that neither draft was trained on in '{domain}', the smallest domain; "
+        f"{units_needed(policy.min_prompts_per_domain, conversations)} are needed"
     )
     verdict = PASS if fewest >= policy.min_prompts_per_domain else INCONCLUSIVE
     return _measured("min_prompts_per_domain", verdict, text, float(fewest), float(policy.min_prompts_per_domain))
-
-
-def _prompts(count: int) -> str:
-    return f"{count:,} prompt{'' if count == 1 else 's'}"
 
 
 def _gain(case: Case, policy: GateConfig, confidence: float) -> RuleResult:
@@ -117,19 +121,19 @@ def _domain(case: Case, domain: str, policy: GateConfig, confidence: float) -> R
         lambda: acceptance_gain(candidate, baseline, confidence),
         policy.domain_margin,
         confidence,
-        few=_too_few(f"'{domain}' has", len(candidate), policy),
+        few=_too_few(f"'{domain}' has", candidate, policy),
         text=f"gain in acceptance rate in '{domain}' over the {case.baseline_name}",
     )
 
 
 def _segment(case: Case, name: str, policy: GateConfig, margin: float, confidence: float) -> RuleResult:
-    prompts = sum(name in item.segments for item in case.candidate)
+    within = [item for item in case.candidate if name in item.segments]
     return _margin(
         f"segment_margin:{name}",
         lambda: segment_gain(case.candidate, case.baseline, name, confidence),
         margin,
         confidence,
-        few=_too_few(f"the segment '{name}' is in", prompts, policy),
+        few=_too_few(f"the segment '{name}' is in", within, policy),
         text=f"gain in acceptance rate in the segment '{name}' over the {case.baseline_name}",
     )
 
@@ -140,23 +144,24 @@ def _position_bins(case: Case) -> range:
 
 def _length(case: Case, number: int, policy: GateConfig, margin: float, confidence: float) -> RuleResult:
     start, end = bin_edges(number)
-    prompts = sum(len(item.accepted_by_output) > number for item in case.candidate)
+    within = [item for item in case.candidate if len(item.accepted_by_output) > number]
     return _margin(
         f"length_margin:{start}-{end}",
         lambda: position_gain(case.candidate, case.baseline, number, confidence),
         margin,
         confidence,
-        few=_too_few(f"output token {start} is reached by", prompts, policy),
+        few=_too_few(f"output token {start} is reached by", within, policy),
         text=f"gain in acceptance rate from output token {start} to before {end} over the {case.baseline_name}",
     )
 
 
-def _too_few(where: str, prompts: int, policy: GateConfig) -> str:
-    """Why a part of the traffic cannot be judged; empty where it has prompts enough."""
-    if prompts >= policy.min_prompts_per_domain:
+def _too_few(where: str, within: Sequence[PromptCounts], policy: GateConfig) -> str:
+    """Why a part of the traffic cannot be judged; empty where it has independent units enough."""
+    prompts, conversations = sample_of(within)
+    if (prompts if conversations is None else conversations) >= policy.min_prompts_per_domain:
         return ""
-    needed = f"{policy.min_prompts_per_domain:,} are needed"
-    return f"{where} only {_prompts(prompts)} that neither draft was trained on; {needed}"
+    needed = f"{units_needed(policy.min_prompts_per_domain, conversations)} are needed"
+    return f"{where} only {counted(prompts, conversations)} that neither draft was trained on; {needed}"
 
 
 def _margin(
@@ -253,7 +258,7 @@ def _latency(served: LatencyAtLoad | None, quantile: str, most: float) -> RuleRe
 def _bounded(name: str, text: str, figure: Interval, passes: bool, fails: bool, threshold: float) -> RuleResult:
     known = math.isfinite(figure.low) and math.isfinite(figure.high)
     verdict: RuleVerdict = INCONCLUSIVE if not known else PASS if passes else FAIL if fails else INCONCLUSIVE
-    shown = figure.figure if known else Figure(figure.value, None, None, figure.prompts)
+    shown = figure.figure if known else Figure(figure.value, None, None, figure.prompts, figure.conversations)
     return RuleResult(name=name, verdict=verdict, text=text, figure=shown, threshold=threshold)
 
 

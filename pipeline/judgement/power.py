@@ -12,7 +12,7 @@ independent, but for skewed data their correlation is the skewness A of the esti
 
 because v - c A is the variance of (estimate - c error), in units of error^2, to first order in A.
 
-The spread of the prompts and the mix of domains are taken as seen. With N times as many prompts the standard error falls by
+The spread of the units (conversations) and the mix of domains are taken as seen. With N times as many the standard error falls by
 sqrt(N), and so does the skewness of the estimate; the degrees of freedom rise N times.
 """
 
@@ -40,6 +40,7 @@ def power_of(found: Interval, threshold: float, confidence: float) -> Power | No
     margin = threshold < 0
     return Power(
         prompts=found.prompts,
+        conversations=found.conversations,
         passes=passes,
         refused=refused,
         equal_passes=pass_probability(found, 0.0, threshold) if margin else None,
@@ -82,21 +83,21 @@ def _shrinkage(dof: float, skewness: float, quantile: float) -> float:
 
 
 def _prompts_needed(found: Interval, margin: float, level: float, confidence: float) -> int | None:
-    """The fewest prompts with which an equal draft passes the margin with probability `level`, by bisection.
+    """The fewest units with which an equal draft passes the margin with probability `level`, by bisection.
 
     The spread of the prompts is an estimate too. So that the number is rarely too small, its upper confidence limit is used
-    (Browne 1995, 'On the use of a pilot sample for sample size determination'), and at least 40 prompts. An examination that has
-    the power already needs no more prompts than it has. None beyond ten million.
+    (Browne 1995, 'On the use of a pilot sample for sample size determination'), and at least 40 units. An examination that has
+    the power already needs no more units than it has. None beyond ten million.
     """
     spread = (found.dof / float(chdtri(found.dof, _SPREAD_CONFIDENCE))) ** 0.5
 
-    def enough(prompts: int) -> bool:
-        share = prompts / found.prompts
+    def enough(units: int) -> bool:
+        share = units / found.units
         dof, skewness = max(found.dof * share, 1.0), found.skewness / share**0.5
         quantile, _ = standard_errors(dof, skewness, confidence)
         return _probability(dof, skewness, quantile, margin * share**0.5 / (spread * found.error)) >= level
 
-    most = found.prompts if pass_probability(found, 0.0, -margin) >= level else _MOST_PROMPTS
+    most = found.units if pass_probability(found, 0.0, -margin) >= level else _MOST_PROMPTS
     low, high = min(_LEAST_PROMPTS, most) - 1, min(_LEAST_PROMPTS, most)
     while high < most and not enough(high):
         low, high = high, min(high * 2, most)

@@ -16,7 +16,8 @@ from pipeline.judgement.power import power_of
 from pipeline.judgement.rule_result import Power
 
 NOT_JUDGED = 1.0  # margin of the segments with which they are shown only: a rate cannot fall by more
-# Where prompts are left out, so many or half of them must remain: a draft must not choose the few that it is compared on.
+# Where prompts are left out, so many conversations or half of them must remain: a draft must not choose the few that it is
+# compared on.
 _LEAST_PROMPTS = 40
 
 
@@ -128,7 +129,8 @@ def unseen_prompts(draft: Examined, baseline: Examined) -> tuple[list[PromptCoun
     seen = draft.trained_on | baseline.trained_on
     ours, theirs = ([item for item in one.counts if item.id not in seen] for one in (draft, baseline))
     count, left = len(draft.counts), len(ours)
-    if left < count and left < min(_LEAST_PROMPTS, count / 2):
+    units, units_left = (len({(item.domain, item.conversation) for item in one}) for one in (draft.counts, ours))
+    if left < count and units_left < min(_LEAST_PROMPTS, units / 2):
         raise Refused(
             f"inconclusive: a draft was trained on {'all' if not left else count - left} of the {count} examination prompts, so "
             f"{left or 'none'} are left to compare; use completions of other prompts"
@@ -188,6 +190,7 @@ def _facts(row: PromptCounts) -> dict[str, object]:
     """What does not depend on the draft."""
     return {
         "id": row.id,
+        "conversation": row.conversation,
         "domain": row.domain,
         "tokens": row.tokens,
         "examined": row.examined,

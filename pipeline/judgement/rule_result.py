@@ -19,11 +19,13 @@ class Power:
     __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     prompts: Count
+    conversations: Count | None = None  # the number of independent units, if it is smaller than that of the prompts
     passes: dict[Text, Number]  # the smallest true gain that passes with this probability
     refused: dict[Text, Number]  # the largest true gain (a loss, if negative) that is refused with this probability
     # the probability that a draft with equal acceptance passes; None for a threshold that is not < 0
     equal_passes: Number | None
-    prompts_needed: dict[Text, Count | None]  # for an equal draft to pass; empty for a threshold that is not < 0
+    # for an equal draft to pass, in independent units; empty for a threshold that is not < 0
+    prompts_needed: dict[Text, Count | None]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from pipeline.acceptance.intervals import Interval
+from pipeline.acceptance.schema import counted, unit_name
 from pipeline.errors import EXIT_REFUSED, UnderstudyError
 from pipeline.escaping.markdown import code
 from pipeline.escaping.terminal import printable
@@ -25,9 +26,6 @@ _TITLES: dict[Verdict, str] = {
     "refused": "refused",
     "error": "error",
 }
-_UNLABELLED = (
-    "note: these completions are of a version without segments, so none is compared; a new run makes them with segments"
-)
 _ROUNDING = "acceptance differs by rounding between them, most with quantized or 16-bit weights"
 
 
@@ -43,19 +41,13 @@ class CheckResult:
     seconds: float
     comparison: Comparison | None = None
 
-    unlabelled: bool = False  # the completions are of a version that did not label segments
-
     @property
     def note(self) -> str | None:
-        """Remarks about the two machines, if they are of different classes, and about old completions."""
-        found, notes = self.comparison, []
-        if found is not None and found.hardware != found.baseline_hardware:
-            notes.append(
-                f"note: the baseline was measured on {found.baseline_hardware}, this machine is {found.hardware}; {_ROUNDING}"
-            )
-        if found is not None and self.unlabelled:
-            notes.append(_UNLABELLED)
-        return "; ".join(notes) or None
+        """A remark about the two machines, if they are of different classes."""
+        found = self.comparison
+        if found is None or found.hardware == found.baseline_hardware:
+            return None
+        return f"note: the baseline was measured on {found.baseline_hardware}, this machine is {found.hardware}; {_ROUNDING}"
 
     @property
     def power(self) -> str | None:
@@ -68,17 +60,14 @@ class CheckResult:
             return NO_POWER
         text = (
             f"power: a draft with equal acceptance passes with {100 * found.power.equal_passes:.0f}% over these prompts; 95% "
-            f"needs {_needed(found.power)} prompts"
+            f"needs {_needed(found.power)}"
         )
         of_segments = {one.segment: one.power for one in found.segments if one.power is not None}
         chances = {name: one.equal_passes for name, one in of_segments.items() if one.equal_passes is not None}
         if not chances:
             return text
         name = min(chances, key=lambda name: chances[name])
-        return (
-            f"{text}; in the segment '{name}' with {100 * chances[name]:.0f}%, and 95% needs {_needed(of_segments[name])} "
-            "prompts"
-        )
+        return f"{text}; in the segment '{name}' with {100 * chances[name]:.0f}%, and 95% needs {_needed(of_segments[name])}"
 
     @property
     def segments(self) -> list[str]:
@@ -88,12 +77,10 @@ class CheckResult:
 
 def _needed(power: Power) -> str:
     needed = power.prompts_needed["0.95"]
-    return "more than ten million" if needed is None else f"{needed:,}"
+    return f"{'more than ten million' if needed is None else f'{needed:,}'} {unit_name(power.conversations)}"
 
 
-def compared(
-    comparison: Comparison, draft: str, baseline: str, seconds: float, *, unlabelled: bool = False
-) -> CheckResult:
+def compared(comparison: Comparison, draft: str, baseline: str, seconds: float) -> CheckResult:
     """The result of a comparison."""
     passed = comparison.passed
     return CheckResult(
@@ -104,7 +91,6 @@ def compared(
         baseline=baseline,
         seconds=seconds,
         comparison=comparison,
-        unlabelled=unlabelled,
     )
 
 
@@ -152,7 +138,8 @@ def segment_figures(one: SegmentComparison) -> str:
 
 def rates_text(draft: float, baseline: float, change: Interval) -> str:
     """Both rates, the difference and its number of prompts."""
-    return f"acceptance rate {draft:.4f}, baseline {baseline:.4f}: {_points(change)} over {change.prompts} prompts"
+    over = counted(change.prompts, change.conversations)
+    return f"acceptance rate {draft:.4f}, baseline {baseline:.4f}: {_points(change)} over {over}"
 
 
 def _points(difference: Interval) -> str:

@@ -95,7 +95,7 @@ def _examine(directory: Path) -> dict[str, float]:
                 yield counts
                 anonymous = max(anonymous, mib("smaps_rollup", "Anonymous"))
 
-        tally = tally_counts(counted(), settings.max_gamma, spools, "deployed")
+        tally = tally_counts(counted(), settings.max_gamma, spools, "deployed", ())
         figures = tally.figures(settings.confidence)
         spools.write(asdict(figures), "prompts")
     seconds = time.perf_counter() - began

@@ -32,7 +32,7 @@ def _measure() -> dict[str, Any]:
     tokens = sum(item.length for item in stored)
 
     def examined() -> AcceptanceTally:
-        tally = AcceptanceTally(settings.max_gamma)
+        tally = AcceptanceTally(settings.max_gamma, ())
         for counts in Examiner(GREEDY, settings, pair.vocabulary).counts(draft, stored):
             tally.add(counts)
         return tally

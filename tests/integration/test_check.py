@@ -138,20 +138,6 @@ def test_a_segment_that_lost_is_a_regression(smoke: Smoke, tmp_path: Path) -> No
     assert "for information" in shown.out
 
 
-def test_old_completions_are_compared_without_segments(smoke: Smoke, tmp_path: Path) -> None:
-    """Those of a version that did not label them, with a note."""
-    completions, path = shutil.copytree(smoke.place.artifact("generate"), tmp_path / "old"), tmp_path / "b.json"
-    manifest = json.loads((completions / "manifest.json").read_text())
-    del manifest["settings"]["segments"]
-    (completions / "manifest.json").write_text(json.dumps(manifest))
-    draft = smoke.place.artifact("distill")
-    written = _check(smoke.place, draft, path, "--completions", completions, "--update-baseline")
-    ended = _check(smoke.place, draft, path, "--completions", completions)
-
-    assert (0, 0) == (written.code, ended.code), written.err + ended.err
-    assert ended.out.startswith("note: these completions are of a version without segments, so none is compared;")
-
-
 def test_damaged_draft_is_a_regression(smoke: Smoke, baseline: tuple[Path, Ended], tmp_path: Path) -> None:
     """A draft of NaN cannot be examined: exit 3 like any draft that is worse."""
     shutil.copytree(smoke.place.artifact("distill") / "draft", tmp_path / "nan")
@@ -390,7 +376,7 @@ def test_file_that_is_no_baseline_is_named(smoke: Smoke, tmp_path: Path) -> None
     ended = _check(smoke.place, smoke.place.artifact("distill"), tmp_path / "other.json")
     assert 2 == ended.code, ended.err
     assert (
-        f"{tmp_path}/other.json: a baseline of schema 99, and this version reads schema 4; "
+        f"{tmp_path}/other.json: a baseline of schema 99, and this version reads schema 5; "
         f"write it again with `understudy check --draft DRAFT --baseline {tmp_path}/other.json --update-baseline`"
     ) == ended.complaint
 

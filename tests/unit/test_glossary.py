@@ -98,6 +98,6 @@ def test_every_figure_of_a_profile_is_in_the_glossary() -> None:
 
 
 def _figures() -> dict[str, object]:
-    tally = AcceptanceTally(2)
+    tally = AcceptanceTally(2, ())
     tally.add([counted(f"p{number}", 50.0, gammas=2) for number in range(2)])
     return asdict(tally.figures(0.95))

@@ -1,4 +1,4 @@
-"""Predicted latency at a stated load, with confidence intervals over prompts. Pure."""
+"""Predicted latency at a stated load, with confidence intervals over conversations. Pure."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,12 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from pipeline.acceptance.intervals import Interval
+from pipeline.acceptance.intervals import Interval, fewer_units
 from pipeline.latency.costs.step_costs import StepCosts
 from pipeline.latency.load.prediction import LoadPoint, chosen_lengths, predict
 from pipeline.latency.load.workload import Workload
 
-_GROUPS = 20  # groups of prompts in the jackknife
+_GROUPS = 20  # groups of conversations in the jackknife
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,17 @@ def latency_at_load(
     confidence: float,
     quantiles: Sequence[float],
 ) -> LatencyAtLoad:
-    """At `rate` requests per second and batch cap `cap`, with these quantiles of the latency. Intervals are over prompts (output
-    lengths and acceptance); step costs are treated as exact."""
+    """At `rate` requests per second and batch cap `cap`, with these quantiles of the latency. Intervals are over conversations
+    (output lengths and acceptance); step costs are treated as exact."""
     whole = point_at_load(workload, step_costs, rate, cap, gamma)
     parts = [point_at_load(some, step_costs, rate, cap, gamma) for some in _leave_group_out(workload)]
 
+    requests = len(workload.tokens_W)
+    conversations = fewer_units(len(np.unique(_units(workload))), requests)
+
     def interval(figure: Callable[[LoadPoint], float | None]) -> Interval | None:
-        return jackknife(figure(whole), [figure(part) for part in parts], len(workload.tokens_W), confidence)
+        found = jackknife(figure(whole), [figure(part) for part in parts], requests, confidence)
+        return None if found is None else replace(found, conversations=conversations)
 
     def at_quantile(quantile: float) -> Interval | None:
         return interval(lambda point: point.speculative.quantile(quantile) if point.speculative else None)
@@ -73,10 +77,15 @@ def jackknife(whole: float | None, without: list[float | None], prompts: int, co
 
 
 def _leave_group_out(workload: Workload) -> list[Workload]:
-    """Neighbouring prompts are often similar, so each group takes every n-th prompt."""
-    count = len(workload.tokens_W)
-    groups = min(_GROUPS, count)
-    return [_subset(workload, np.arange(count) % groups != group) for group in range(groups)] if groups > 1 else []
+    """Neighbouring prompts are often similar, so each group takes every n-th conversation, with all its turns."""
+    unit_W = _units(workload)
+    groups = min(_GROUPS, int(unit_W.max(initial=-1)) + 1)
+    return [_subset(workload, unit_W % groups != group) for group in range(groups)] if groups > 1 else []
+
+
+def _units(workload: Workload) -> NDArray[np.int64]:
+    """The number of the conversation of each request."""
+    return np.arange(len(workload.tokens_W)) if workload.unit_W is None else workload.unit_W
 
 
 def _subset(workload: Workload, keep_W: NDArray[np.bool_]) -> Workload:
@@ -86,4 +95,5 @@ def _subset(workload: Workload, keep_W: NDArray[np.bool_]) -> Workload:
         tokens_W=workload.tokens_W[keep_W],
         rounds_GW=workload.rounds_GW[:, keep_W],
         variance_GW=workload.variance_GW[:, keep_W],
+        unit_W=None,
     )

@@ -38,6 +38,7 @@ class Workload:
     variance_GW: Floats  # variance of the steps from random acceptance
     draft_digest: str | None = None  # of the examined draft
     tokens_error: float = 0.0  # of the tokens per step, where they come from measurements of a server
+    unit_W: Ints | None = None  # number of the independent unit, the conversation, of each request; None: each is one
 
     @property
     def max_gamma(self) -> int:
@@ -70,11 +71,14 @@ def examined_workload(counts: Sequence[PromptCounts], convention: Convention, ga
     plain_W = np.maximum(tokens_W - convention.start, 0).astype(np.float64)
     rounds_GW = np.array([[item.rounds[gamma] for item in counts] for gamma in range(gammas)])
     variance_GW = np.array([[item.rounds_variance[gamma] for item in counts] for gamma in range(gammas)])
+    numbers: dict[tuple[str, str], int] = {}
+    units = [numbers.setdefault((item.domain, item.conversation), len(numbers)) for item in counts]
     return Workload(
         np.array([item.prompt_tokens for item in counts]),
         tokens_W,
         np.vstack([plain_W, rounds_GW]),
         np.vstack([np.zeros_like(plain_W), variance_GW]),
+        unit_W=np.array(units),
     )
 
 

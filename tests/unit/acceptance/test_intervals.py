@@ -75,7 +75,7 @@ def test_below_twenty_effective_prompts_the_degrees_of_freedom_are_satterthwaite
 def test_the_degrees_of_freedom_change_at_twenty_effective_prompts(each: int, expected: float) -> None:
     """As many prompts of 3 tokens as of 2: Satterthwaite's below, those of the effective number from there on."""
     sums = tuple(float(each * (3**power + 2**power)) for power in (1, 2, 4))
-    stratum = StratumMoments(prompts=2 * each, squares=1.0, cubes=0.0, weights=sums)
+    stratum = StratumMoments(units=2 * each, squares=1.0, cubes=0.0, weights=sums)
 
     assert pytest.approx(expected) == stratum.degrees_of_freedom
 
@@ -186,16 +186,16 @@ def test_five_degrees_of_freedom_are_the_fewest(longest: float, known: bool) -> 
     """Six prompts of one length have 5; where one of them is longer they have fewer, and no interval."""
     lengths = np.array([1.0] * 5 + [longest])
     sums = tuple(float((lengths**power).sum()) for power in (1, 2, 4))
-    found = interval(0.5, [StratumMoments(prompts=6, squares=0.01, cubes=0.0, weights=sums)], 0.95)
+    found = interval(0.5, [StratumMoments(units=6, squares=0.01, cubes=0.0, weights=sums)], 6, 0.95)
 
     assert (known, known) == (math.isfinite(found.low), math.isfinite(found.high))
 
 
 def test_a_domain_that_does_not_vary_changes_no_bound() -> None:
     """However few prompts it counts for: here one of two has all the tokens."""
-    varying = StratumMoments(prompts=30, squares=0.01, cubes=0.0, weights=(30.0, 30.0, 30.0))
-    constant = StratumMoments(prompts=2, squares=0.0, cubes=0.0, weights=(9.0, 81.0, 6561.0))
-    alone, both = interval(0.5, [varying], 0.95), interval(0.5, [varying, constant], 0.95)
+    varying = StratumMoments(units=30, squares=0.01, cubes=0.0, weights=(30.0, 30.0, 30.0))
+    constant = StratumMoments(units=2, squares=0.0, cubes=0.0, weights=(9.0, 81.0, 6561.0))
+    alone, both = interval(0.5, [varying], 30, 0.95), interval(0.5, [varying, constant], 32, 0.95)
 
     assert math.isfinite(alone.low)
     assert (alone.low, alone.high, 32) == (both.low, both.high, both.prompts)

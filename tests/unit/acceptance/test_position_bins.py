@@ -24,9 +24,8 @@ def _bin(position: int) -> int:
 
 
 def _counts() -> list[PromptCounts]:
-    completions = Completions(
-        [f"p{n}" for n in range(7)], DOMAINS, PROMPTS, LENGTHS, [np.zeros(n, bool) for n in LENGTHS]
-    )
+    names = [f"p{n}" for n in range(7)]
+    completions = Completions(names, names, DOMAINS, PROMPTS, LENGTHS, [np.zeros(n, bool) for n in LENGTHS])
     return count_completions(completions, _a(), 2, CONVENTIONS["user"])
 
 
@@ -56,7 +55,7 @@ def test_every_token_falls_into_one_bin(before_B: np.ndarray) -> None:
 @pytest.mark.parametrize("name", ["by_output_position", "by_context_length"])
 def test_figures_by_position_are_ratios_over_the_prompts_that_reach_it(name: str) -> None:
     """A bin's rate is accepted mass / tokens, its units are the prompts with a token in it; empty bins are omitted."""
-    tally = AcceptanceTally(2)
+    tally = AcceptanceTally(2, ())
     tally.add(_counts())
     found = getattr(tally.figures(0.95), name)
     tokens, mass, prompts = defaultdict(int), defaultdict(float), defaultdict(set)

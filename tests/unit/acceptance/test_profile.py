@@ -46,7 +46,7 @@ def _counts(convention: str = "user", extra: int = EXTRA) -> list[PromptCounts]:
 def _completions() -> Completions:
     loops = [np.arange(length) < 2 for length in LENGTHS]
     domains = ["chat", "code", "chat", "code"]
-    return Completions(list("abcd"), domains, np.array([14, 1, 40, 9]), np.array(LENGTHS), loops)
+    return Completions(list("abcd"), list("abcd"), domains, np.array([14, 1, 40, 9]), np.array(LENGTHS), loops)
 
 
 def figures(counts: Sequence[PromptCounts], confidence: float) -> Figures:
@@ -58,7 +58,7 @@ def by_domain(counts: Sequence[PromptCounts], gamma: int, confidence: float) -> 
 
 
 def _tally(counts: Sequence[PromptCounts]) -> AcceptanceTally:
-    tally = AcceptanceTally(len(counts[0].rounds))
+    tally = AcceptanceTally(len(counts[0].rounds), ())
     tally.add(counts)
     return tally
 
@@ -110,7 +110,7 @@ def test_figures_are_ratios_of_sums() -> None:
 def test_figures_do_not_depend_on_how_prompts_come_in() -> None:
     """One by one, or all at once: the same figures, but for rounding."""
     counts = _counts()
-    tally = AcceptanceTally(GAMMAS)
+    tally = AcceptanceTally(GAMMAS, ())
     for item in counts:
         tally.add([item])
     tally.add([])
@@ -187,9 +187,9 @@ def test_a_lookahead_too_short_for_vllm_names_the_key_to_raise() -> None:
 def test_nothing_to_examine_is_an_error() -> None:
     """No completion, no profile."""
     with pytest.raises(UnderstudyError, match="no completion"):
-        count_completions(Completions([], [], np.zeros(0), np.zeros(0), []), [], 2, CONVENTIONS["user"])
+        count_completions(Completions([], [], [], np.zeros(0), np.zeros(0), []), [], 2, CONVENTIONS["user"])
     with pytest.raises(UnderstudyError, match="no completion"):
-        AcceptanceTally(2).figures(0.95)
+        AcceptanceTally(2, ()).figures(0.95)
 
 
 def test_one_token_completions_have_no_round_under_vllm() -> None:

@@ -156,7 +156,7 @@ def test_figures_by_segment() -> None:
         for n in range(12)
     ]
     (counts,) = examiner.counts(tiny_llama(seed=2), rows)
-    tally = AcceptanceTally(GAMMAS)
+    tally = AcceptanceTally(GAMMAS, ())
     tally.add(counts[:5])
     tally.add(counts[5:])
     found = tally.figures(0.95).by_segment
@@ -181,7 +181,7 @@ def test_figures_by_segment() -> None:
 def test_one_segment_is_not_shown() -> None:
     rows = [_labelled(stored_completion([1], [3, 4, 5], name=f"p{n}"), [0, 0, 0]) for n in range(3)]
     (counts,) = Examiner(Sampling(), _settings("user"), 32).counts(tiny_llama(), rows)
-    tally = AcceptanceTally(GAMMAS)
+    tally = AcceptanceTally(GAMMAS, ())
     tally.add(counts)
     assert tally.figures(0.95).by_segment == {}
     assert Examiner(Sampling(), _settings("user"), 32).summary(tiny_llama(), rows).segments == {}

@@ -128,8 +128,8 @@ def test_memory_does_not_grow_with_the_completions(monkeypatch: pytest.MonkeyPat
     def peak(windows: int) -> int:
         tracemalloc.start()
         with RowFile(tmp_path / "a.json", ["drafted", "looked up"]) as lists:
-            drafted = tally_counts(EXAMINER.counts(model, completions(8 * windows)), 5, lists, "drafted")
-            tally_counts(prompt_lookup_counts(completions(8 * windows), SETTINGS), 5, lists, "looked up")
+            drafted = tally_counts(EXAMINER.counts(model, completions(8 * windows)), 5, lists, "drafted", ())
+            tally_counts(prompt_lookup_counts(completions(8 * windows), SETTINGS), 5, lists, "looked up", ())
             lists.write(asdict(drafted.figures(0.95)), "prompts")
         found = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()

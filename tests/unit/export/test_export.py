@@ -336,7 +336,9 @@ def test_counts_at_one_length_are_those_of_all_lengths() -> None:
 
     def of(part: slice) -> Completions:
         count = len(lengths[part])
-        return Completions(["a"] * count, ["x"] * count, np.full(count, 3), np.array(lengths[part]), loops[part])
+        return Completions(
+            ["a"] * count, ["a"] * count, ["x"] * count, np.full(count, 3), np.array(lengths[part]), loops[part]
+        )
 
     convention = CONVENTIONS["vllm"]
     for gamma in (1, 3, 5):
@@ -363,7 +365,7 @@ def test_every_examined_draft_length_has_counters(engine: str, lookahead: int, s
 def test_expected_counters_are_those_of_the_examination() -> None:
     """One completion that accepts every token: at gamma 2 a round emits 3 tokens, and the first token comes from the prefill."""
     lengths_B = np.array([7])
-    completions = Completions(["a"], ["x"], np.array([3]), lengths_B, [np.zeros(7, dtype=bool)])
+    completions = Completions(["a"], ["a"], ["x"], np.array([3]), lengths_B, [np.zeros(7, dtype=bool)])
     counts = count_at_length(completions, [np.ones(8)], 2, CONVENTIONS["vllm"])
     found = counter_figures(counts, 2, CONVENTIONS["vllm"], 0.95)
     assert found == CounterFigures(

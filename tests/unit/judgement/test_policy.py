@@ -14,6 +14,7 @@ from pipeline.acceptance.schema import Figure
 from pipeline.acceptance.segments import SegmentCounts
 from pipeline.config.gate import GateConfig
 from pipeline.judgement.decision import Judgement, already_champion, judge, without_prompts
+from pipeline.judgement.headline import power_line
 from pipeline.judgement.policy import Case, apply_rules
 from pipeline.judgement.rule_result import FAIL, INCONCLUSIVE, PASS, RuleResult
 from pipeline.judgement.schema import ALREADY_CHAMPION, PROMOTE, REFUSE, TargetSource
@@ -97,6 +98,35 @@ def test_a_rule_says_what_it_demands() -> None:
     assert rules["beats_prompt_lookup"].text.endswith("], lower bound must be above 0.00 tokens")
     assert half["min_gain"].text.endswith("], lower bound must be above 2.00 points")
     assert half["domain_margin:chat"].text.endswith("], lower bound must be above -0.50 points")
+
+
+def test_rules_count_conversations() -> None:
+    """Twelve prompts of two turns each are six units, and ten are needed; of the texts only those of such prompts say so."""
+    turns = {"candidate": None, "baseline": None, "prompt_lookup": None}
+    halved = {
+        side: [
+            replace(item, conversation=f"c{place // 2}") if item.domain == "chat" else item
+            for place, item in enumerate(getattr(_case(), side))
+        ]
+        for side in turns
+    }
+    rules = _rules(_case(**halved))
+    failed = {name: rule.verdict for name, rule in rules.items() if rule.verdict != PASS}
+    power = rules["min_gain"].power
+
+    assert {"min_prompts_per_domain": INCONCLUSIVE, "domain_margin:chat": INCONCLUSIVE} == failed
+    assert (
+        "12 prompts of 6 conversations that neither draft was trained on in 'chat', the smallest domain; "
+        "10 conversations are needed"
+    ) == rules["min_prompts_per_domain"].text
+    assert (
+        "'chat' has only 12 prompts of 6 conversations that neither draft was trained on; 10 conversations are needed"
+    ) == rules["domain_margin:chat"].text
+    assert power is not None
+    assert (24, 18) == (power.prompts, power.conversations)
+    assert "min_gain: over 24 prompts of 18 conversations a true gain of " in power_line("min_gain", power)
+    assert power_line("domain_margin:code", rules["domain_margin:code"].power).endswith(" with 95%")
+    assert "conversations" not in power_line("domain_margin:code", rules["domain_margin:code"].power)
 
 
 @pytest.mark.parametrize(

@@ -150,6 +150,25 @@ def test_a_baseline_of_500_prompts_is_below_a_megabyte(tmp_path: Path) -> None:
     assert 1_000_000 > (tmp_path / "baseline.json").stat().st_size
 
 
+def test_turns_of_conversations_prove_less() -> None:
+    """A loss within the margin that twenty prompts prove is not proved by ten conversations, and rows must name the same ones."""
+    chats = [
+        [replace(item, conversation=f"c{n // 2}") for n, item in enumerate(one)]
+        for one in (_counts(), _counts(0.5, 0.8))
+    ]
+    theirs, ours = (_examined(one) for one in chats)
+    shifts = [0.9, 0.9, -0.9, -0.9] * 5  # alike within a conversation
+    turned = [replace(item, accepted=item.accepted - 0.5 + shift) for item, shift in zip(chats[0], shifts, strict=True)]
+    apart = [replace(item, conversation=item.id) for item in turned]
+    by_turn = compare(_examined(apart), _examined(_counts()), 0.01)
+    by_chat = compare(_examined(turned), theirs, 0.01)
+
+    assert (True, False) == (by_turn.passed, by_chat.passed)
+    assert (20, 10) == (by_chat.difference.prompts, by_chat.difference.conversations)
+    with pytest.raises(UsageError, match="prompt p0 has conversation 'p0', and the completions have 'c0'"):
+        compare(ours, _examined(_counts()), 0.01)
+
+
 def test_domains_are_compared_for_information() -> None:
     """Each over its own prompts; a loss in one domain does not decide, and a single domain is not listed."""
     base = [replace(item, domain="chat" if n < 10 else "code") for n, item in enumerate(_counts())]

@@ -102,7 +102,7 @@ def test_a_regression_is_one_failure() -> None:
     assert [(LINE, LINE)] == [(one.get("message"), one.text) for one in suite.iter("failure")]
     assert "failure" == cases[0][0].tag
     assert (
-        "acceptance rate 0.6000, baseline 0.7000: -10.00 points [no interval: too few prompts] over 1 prompts, for information"
+        "acceptance rate 0.6000, baseline 0.7000: -10.00 points [no interval: too few prompts] over 1 prompt, for information"
         == cases[2].findtext("system-out")
     )
 
@@ -159,15 +159,6 @@ def test_the_power_is_also_that_of_the_segment_that_is_hardest_to_prove() -> Non
         "power: a draft with equal acceptance passes with 98% over these prompts; 95% needs 77 prompts; in the segment "
         "'answer' with 28%, and 95% needs 120 prompts"
     ) == IN_SEGMENT.power
-
-
-def test_old_completions_are_noted() -> None:
-    """They have no labels, so no segment is compared; beside the note on machines."""
-    result = compared(replace(COMPARISON, hardware="cuda H200"), "draft", "b.json", 1.0, unlabelled=True)
-
-    assert result.note is not None
-    assert "this machine is cuda H200" in result.note
-    assert result.note.endswith("so none is compared; a new run makes them with segments")
 
 
 def test_a_pass_has_no_failure() -> None:
@@ -234,13 +225,15 @@ def test_the_json_holds_what_was_compared() -> None:
     assert (1, "regression", 3, LINE, 0.01, 0.95) == tuple(
         found[name] for name in ("schema", "verdict", "exit_code", "line", "margin", "confidence")
     )
-    assert {"value": -0.01, "low": -0.012, "high": -0.008, "prompts": 300} == found["difference"]
+    assert {"value": -0.01, "low": -0.012, "high": -0.008, "prompts": 300, "conversations": None} == found["difference"]
     assert {"name": "draft", "acceptance_rate": 0.7012, "digest": "new", "hardware": "cpu x86_64"} == found["draft"]
     assert {"file": "baseline.json", "acceptance_rate": 0.7112, "digest": "old", "hardware": "cpu x86_64"} == found[
         "baseline"
     ]
     assert ["p1", "p2"] == found["left_out"]
-    assert {"value": -0.1, "low": None, "high": None, "prompts": 1} == found["domains"][1]["difference"]
+    assert {"value": -0.1, "low": None, "high": None, "prompts": 1, "conversations": None} == found["domains"][1][
+        "difference"
+    ]
     assert "key" == found["conditions"]["completions"]
     segments = {one["segment"]: one for one in check_json(IN_SEGMENT)["segments"]}
     assert [0.2, 0.02, False, 120] == [
@@ -248,9 +241,13 @@ def test_the_json_holds_what_was_compared() -> None:
         segments["tool_call"]["power"]["prompts_needed"]["0.95"],
     ]
     assert [None, None, None] == [segments["aside"][name] for name in ("margin", "passed", "power")]
-    assert {"value": -0.2, "low": pytest.approx(-0.21), "high": pytest.approx(-0.19), "prompts": 90} == segments[
-        "tool_call"
-    ]["difference"]
+    assert {
+        "value": -0.2,
+        "low": pytest.approx(-0.21),
+        "high": pytest.approx(-0.19),
+        "prompts": 90,
+        "conversations": None,
+    } == segments["tool_call"]["difference"]
     assert set(found) == set(check_json(not_compared(UsageError("x"), "d", "b", 0.0)))
 
 

@@ -109,7 +109,7 @@ def test_every_tuple_stored_is_examined(place: Path, task: EvaluateTask) -> None
         ("greedy", profile["greedy"]),
         ("also_1", profile["samplings"][0]),
     ):
-        tally = AcceptanceTally(4)
+        tally = AcceptanceTally(4, ())
         tally.add(counts_from_json(profile["prompts"][name]))
         figures = json.loads(json.dumps(asdict(tally.figures(0.95))))
         assert figures == {key: found[key] for key in figures}

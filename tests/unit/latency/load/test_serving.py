@@ -64,6 +64,28 @@ def test_a_load_is_served_as_predicted(draws: int, least: int) -> None:
     assert within >= least
 
 
+def test_turns_of_a_conversation_are_left_out_together() -> None:
+    """The same requests four times as four turns of each conversation give the interval of one turn each, not one that is half as
+    wide."""
+    step_costs, single = step_costs_of(0.0005), _spread(40)
+    four = replace(
+        single,
+        prompt_tokens_W=np.repeat(single.prompt_tokens_W, 4),
+        tokens_W=np.repeat(single.tokens_W, 4),
+        rounds_GW=np.repeat(single.rounds_GW, 4, axis=1),
+        variance_GW=np.repeat(single.variance_GW, 4, axis=1),
+        unit_W=np.repeat(np.arange(40), 4),
+    )
+    (one, other) = (
+        latency_at_load(some, step_costs, 2.0, 16, 2, confidence=0.95, quantiles=[]).speedup for some in (single, four)
+    )
+
+    assert one is not None
+    assert other is not None
+    np.testing.assert_allclose([one.value, one.low, one.high], [other.value, other.low, other.high])
+    assert (160, 40, None) == (other.prompts, other.conversations, one.conversations)
+
+
 def test_what_is_not_stable_has_no_figure() -> None:
     """Above the capacity of plain decoding there is no speedup; above both capacities there is no figure."""
     step_costs = step_costs_of(0.0005)

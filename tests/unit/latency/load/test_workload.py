@@ -33,7 +33,14 @@ PROFILE = Profile(
 
 
 COUNTS = count_completions(
-    Completions(["a", "b"], ["x", "x"], np.array([10, 110]), np.array([9, 5]), [np.zeros(9, bool), np.zeros(5, bool)]),
+    Completions(
+        ["a", "b"],
+        ["a", "b"],
+        ["x", "x"],
+        np.array([10, 110]),
+        np.array([9, 5]),
+        [np.zeros(9, bool), np.zeros(5, bool)],
+    ),
     [np.ones(9), np.zeros(5)],
     2,
     CONVENTIONS["user"],
