@@ -159,9 +159,10 @@ def test_token_ids_are_redacted_too(said: str, used: bool) -> None:
 
 @pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
 def test_thinking_of_earlier_messages_has_either_name(name: str) -> None:
-    """As in vLLM: clients send it back under the name that they got."""
+    """As in vLLM: clients send it back under the name that they got, and templates read one of them."""
     called = {"role": "assistant", "content": None, name: "Look it up.", "tool_calls": [_CALL]}
     prompt = parse_row({"messages": [ASKED, called, {"role": "tool", "content": "5 degrees"}]}, SOURCE)
+    assert ("Look it up.", "Look it up.") == (prompt.messages[1]["reasoning"], prompt.messages[1]["reasoning_content"])
     text, _ = Renderer(bpe_tokenizer(_ADDED, _template()), None, {}).text(prompt)
     assert _THINKS + _CALLS in text
 
