@@ -13,6 +13,10 @@ from pipeline.store.files import canonical_json
 
 DOMAIN_FIELD = "domain"
 SourceFormat = Literal["auto", "jsonl", "json", "csv", "tsv", "text", "parquet", "dataset"]
+TEMPLATE_ARGUMENTS_OF_OURS = (
+    *("conversation", "messages", "tokenize", "add_generation_prompt", "return_dict", "return_tensors"),
+)
+"""Arguments of a chat template that no config and no row may set."""
 MAX_LABEL = 200  # characters of a domain or group; longer values are probably the wrong column
 
 
@@ -82,6 +86,21 @@ class PromptSource(Section):
         "replace the recorded ones. If false, it answers one message per chat: the last of `messages`, after the "
         "recorded answers, or the first of `turns`.",
     )
+    every_answer: bool = Field(
+        default=False,
+        description="Sessions of agents: each recorded answer of a chat is a completion of its own, to the messages before it, "
+        "tool results included. With `use_answers` it is the recorded answer, otherwise the target's answer at this place.",
+    )
+    chat_template_arguments: dict[str, Any] = Field(
+        default={},
+        description="Arguments of the chat template for this source, over those of `corpus`. Domains of its prompts are named "
+        "by them, such as `chat (enable_thinking=false)`, so figures and rules are by mode.",
+    )
+    arguments_field: str | None = Field(
+        default="chat_template_kwargs",
+        description="The column of a row's own arguments of the chat template, as requests to vLLM, SGLang and llama.cpp state "
+        "them: an object, or its JSON text. They name the domain too. null ignores the column.",
+    )
     limit: int | None = Field(default=None, gt=0, description="Maximum number of rows to read.")
     time_field: str = Field(
         default="created", description="The column of a row's time, for a log: seconds since 1970, or ISO 8601."
@@ -120,11 +139,21 @@ class PromptSource(Section):
             raise ValueError("half_life weighs the rows of a sample: set `sample` too, or remove it")
         return self
 
+    @field_validator("chat_template_arguments")
+    @classmethod
+    def _arguments_can_be_stored(cls, value: dict[str, Any]) -> dict[str, Any]:
+        return _template_arguments(value)
+
     @model_validator(mode="after")
     def _answers_are_of_one_turn(self) -> "PromptSource":
         if self.use_answers and self.every_turn:
             raise ValueError(
-                "use_answers and every_turn exclude each other: later turns follow the target's own answers"
+                "use_answers and every_turn exclude each other: later turns follow the target's own answers; every_answer uses "
+                "the recorded answer of each turn"
+            )
+        if self.every_answer and self.every_turn:
+            raise ValueError(
+                "every_answer and every_turn exclude each other: prompts hold the recorded answers, or the target's own"
             )
         return self
 
@@ -135,6 +164,23 @@ class PromptSource(Section):
     @property
     def is_reference(self) -> bool:
         return self.path == REFERENCE
+
+
+def _template_arguments(value: dict[str, Any]) -> dict[str, Any]:
+    """ValueError for arguments of a chat template that cannot be stored, or that are not the user's."""
+    try:
+        text = canonical_json(value)
+        text.encode()
+        same = json.loads(text) == value
+    except (TypeError, ValueError, RecursionError):
+        same = False
+    if not same:
+        raise ValueError(
+            "it has a value that JSON does not support, such as a date or .nan; use text and plain numbers"
+        )
+    if taken := sorted(set(value) & set(TEMPLATE_ARGUMENTS_OF_OURS)):
+        raise ValueError(f"{taken[0]}: Understudy sets this argument; remove it")
+    return value
 
 
 def named_source(path: Path, columns: Mapping[str, str | None]) -> PromptSource:
@@ -204,17 +250,7 @@ class CorpusConfig(Section):
     @field_validator("chat_template_arguments")
     @classmethod
     def _can_be_stored(cls, value: dict[str, Any]) -> dict[str, Any]:
-        try:
-            text = canonical_json(value)
-            text.encode()
-            same = json.loads(text) == value
-        except (TypeError, ValueError, RecursionError):
-            same = False
-        if not same:
-            raise ValueError(
-                "it has a value that JSON does not support, such as a date or .nan; use text and plain numbers"
-            )
-        return value
+        return _template_arguments(value)
 
     @property
     def prompt_limit(self) -> int:

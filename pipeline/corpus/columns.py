@@ -65,7 +65,7 @@ def find_columns(rows: Sequence[Mapping[str, Any]], source: PromptSource, where:
     else:
         layout, foreign = _configured(rows, configured, source), None
     used = {*prompt_columns(source), source.input_field, source.system_field, source.tools_field}
-    used |= {source.domain_field, source.group_field}
+    used |= {source.domain_field, source.group_field, source.arguments_field}
     used |= {source.answer_field, *ANSWER_COLUMNS} if source.use_answers else set()
     used |= {source.time_field} if source.needs_time else set()
     unused = tuple(name for name in names if name not in used)

@@ -5,16 +5,17 @@ Holds one batch of texts in memory. Does not depend on duplicates or splits.
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Protocol, TextIO
+from typing import Any, Protocol, TextIO
 
 from pipeline.config.corpus import DOMAIN_FIELD, CorpusConfig, PromptSource
 from pipeline.corpus.answer_store import StoredAnswer
 from pipeline.corpus.answers import LoggedAnswer, UnusableAnswer, parse_answer
 from pipeline.corpus.readers import Row, SourceReader
+from pipeline.corpus.recorded_turns import rows_by_answer
 from pipeline.corpus.rows import BadRow, ParsedPrompt, parse_row
 from pipeline.corpus.traffic import Traffic
 from pipeline.errors import UsageError
@@ -39,7 +40,8 @@ _NAMED = 3  # rejected rows of a source that are named in warnings
 
 @dataclass
 class RowCounts:
-    """Counts of rows: rows = accepted + rejected + too_long + too_short. `rejected` rows are malformed."""
+    """Counts of rows: rows = accepted + rejected + too_long + too_short. `rejected` rows are malformed. With `every_answer` a row
+    counts once for each of its answers."""
 
     rows: int = 0
     accepted: int = 0
@@ -64,6 +66,8 @@ class RowCounts:
 
 class Rendering(Protocol):
     """Prompts to token ids, as `Renderer` does it."""
+
+    def check_arguments(self, arguments: Mapping[str, Any], key: str) -> None: ...
 
     def text(self, prompt: ParsedPrompt) -> tuple[str, bool]: ...
 
@@ -116,6 +120,7 @@ def read_sources(
         progress.track("corpus", sum(reader.total() for _, _, reader in readers), "rows") as track,
     ):
         for number, source, reader in readers:
+            renderer.check_arguments(source.chat_template_arguments, f"corpus.sources.{number}.chat_template_arguments")
             _say_columns(reader, source, progress)
             traffic = Traffic(reader, reader.source, today or datetime.now(UTC).date())
             source_pass = _SourcePass(number, reader, traffic, config, renderer, buffer, stream)
@@ -217,9 +222,8 @@ class _SourcePass:
     def _batches(self, track: Track) -> Iterator[list[tuple[Row, ParsedPrompt, tuple[str, bool]]]]:
         batch: list[tuple[Row, ParsedPrompt, tuple[str, bool]]] = []
         characters = 0
-        for row in self.traffic:
+        for row in self._rows(track):
             self.counts.rows += 1
-            track.advance(1)
             try:
                 prompt = parse_row(row.value, self.source)
                 self._has_domains = self._has_domains or row.value.get(self.source.domain_field) is not None
@@ -233,6 +237,12 @@ class _SourcePass:
                 yield batch
                 batch, characters = [], 0
         yield batch
+
+    def _rows(self, track: Track) -> Iterator[Row]:
+        """A row for each prompt: with `every_answer`, one for each recorded answer of a row."""
+        for row in self.traffic:
+            track.advance(1)
+            yield from (replace(row, value=value) for value in rows_by_answer(row.value, self.source))
 
     def _text(self, prompt: ParsedPrompt, row: Row) -> tuple[str, bool]:
         try:

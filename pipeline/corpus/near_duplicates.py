@@ -52,21 +52,23 @@ class Clusters:
 def find_clusters(
     hashes: NDArray[np.void], signatures: NDArray[np.uint32], threshold: float, scratch: Path
 ) -> Clusters:
-    """Clusters of `hashes` [rows] (fields `id`, `text`, `group`) with `signatures` [rows, 128].
+    """Clusters of `hashes` [rows] (fields `id`, `text`, `group`, `place`) with `signatures` [rows, 128].
 
     Of exact duplicates and near-duplicates (estimated Jaccard similarity >= `threshold`, transitively) the first row is kept.
-    A cluster joins them with all rows of the same words, and with all rows of the same group. A dropped row still links its
-    group: otherwise the rest of a conversation could be in train while its opening, as a duplicate in another conversation, is
-    in examination.
+    Near-duplicates are of one place: a later turn of a conversation resembles the turn before, and a question in another template
+    mode is the same text, but the target is asked for something else. A cluster joins all rows that are similar, in whichever
+    places, with all rows of the same words, and with all rows of the same group. A dropped row still links its group: otherwise
+    the rest of a conversation could be in train while its opening, as a duplicate in another conversation, is in examination.
     """
     duplicates = UnionFind(len(hashes))
     for rows in _equal(hashes, "id", scratch):
         _join_all(duplicates, rows)
     distinct = duplicates.roots() == np.arange(len(hashes))
-    for rows in equal_rows(sorted_records(_bands(signatures, distinct, threshold), scratch / "bands.bin")):
-        _join_similar(duplicates, rows, signatures[rows], threshold)
+    _join_near(duplicates, signatures, distinct, threshold, hashes["place"], scratch)
     kept = duplicates.roots() == np.arange(len(hashes))
     clusters = duplicates  # the others are joined to the duplicates
+    if (hashes["place"] != hashes["place"][:1]).any():
+        _join_near(clusters, signatures, kept, threshold, None, scratch)
     for field in ("text", "group"):
         for rows in _equal(hashes, field, scratch):
             _join_all(clusters, rows)
@@ -77,6 +79,20 @@ def find_clusters(
 def _join_all(union: UnionFind, rows: NDArray[np.int64]) -> None:
     for row in rows[1:].tolist():
         union.join(int(rows[0]), row)
+
+
+def _join_near(
+    union: UnionFind,
+    signatures: NDArray[np.uint32],
+    wanted: NDArray[np.bool_],
+    threshold: float,
+    places: NDArray[np.uint64] | None,
+    scratch: Path,
+) -> None:
+    """Join the near-duplicates among the `wanted` rows; of equal `places` only, where these are given."""
+    bands = _bands(signatures, wanted, threshold, places)
+    for rows in equal_rows(sorted_records(bands, scratch / "bands.bin")):
+        _join_similar(union, rows, signatures[rows], threshold)
 
 
 def _join_similar(union: UnionFind, rows: NDArray[np.int64], sketches: NDArray[np.uint32], threshold: float) -> None:
@@ -104,11 +120,15 @@ def _equal(hashes: NDArray[np.void], field: str, scratch: Path) -> Iterator[NDAr
     return equal_rows(sorted_records(blocks(), scratch / f"{field}.bin"))
 
 
-def _bands(signatures: NDArray[np.uint32], wanted: NDArray[np.bool_], threshold: float) -> Iterator[NDArray[np.void]]:
+def _bands(
+    signatures: NDArray[np.uint32], wanted: NDArray[np.bool_], threshold: float, places: NDArray[np.uint64] | None
+) -> Iterator[NDArray[np.void]]:
     rows_in_band = rows_per_band(threshold)
     for start in range(0, len(signatures), _BLOCK):
         rows = start + np.flatnonzero(wanted[start : start + _BLOCK])
         keys = band_keys(signatures[rows], rows_in_band)
+        if places is not None:  # rows of other places have other keys
+            keys = keys ^ places[rows][:, None]
         yield _records(keys.ravel(), np.repeat(rows, keys.shape[1]).astype(np.uint64))
 
 

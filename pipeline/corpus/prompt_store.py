@@ -6,7 +6,7 @@ An uncompressed Arrow IPC file, so that it can be memory-mapped.
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, overload
 
@@ -41,11 +41,13 @@ class Chat:
     messages: tuple[Mapping[str, Any], ...]
     follow_ups: tuple[tuple[Mapping[str, Any], ...], ...]
     tools: tuple[Mapping[str, Any], ...] = ()
+    arguments: Mapping[str, Any] = field(default_factory=dict)  # of the chat template, its own
 
     def with_answer(self, text: str) -> "Chat":
         """The chat extended by the target's answer and the next follow-up."""
         following, *later = self.follow_ups
-        return Chat((*self.messages, {"role": "assistant", "content": text}, *following), tuple(later), self.tools)
+        messages = (*self.messages, {"role": "assistant", "content": text}, *following)
+        return replace(self, messages=messages, follow_ups=tuple(later))
 
 
 @dataclass(frozen=True)
@@ -240,7 +242,8 @@ def _prompts(batch: Any) -> Iterator[Prompt]:
 
 
 def _chat(raw: Mapping[str, Any]) -> Chat:
-    return Chat(tuple(raw["messages"]), tuple(map(tuple, raw["follow_ups"])), tuple(raw["tools"]))
+    follow_ups = tuple(map(tuple, raw["follow_ups"]))
+    return Chat(tuple(raw["messages"]), follow_ups, tuple(raw["tools"]), raw["arguments"])
 
 
 def _batches(reader: Any) -> Iterator[Any]:

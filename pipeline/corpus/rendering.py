@@ -1,5 +1,6 @@
 """Renders prompts to the target's token ids with its chat template. Uses few tokenizer methods; opens no files."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
@@ -18,7 +19,6 @@ OTHER_PROMPT = "other prompt_token_ids"
 COMPLETES = "of the completions API, which applies no chat template"
 
 _REMEDY = "correct the template, or set corpus.chat_template false for plain prompts"
-_OURS = ("conversation", "messages", "tokenize", "add_generation_prompt", "return_dict", "return_tensors")
 
 
 class Tokenizer(Protocol):
@@ -42,7 +42,8 @@ class Renderer:
     """Requests to token ids, by the target's own template.
 
     `wanted` is config.corpus.chat_template. Plain prompts are rendered with the template: None, if there is one; False,
-    never; True, always (UsageError if there is none). Chats always need a template. `vocabulary`: tokens that the models of the
+    never; True, always (UsageError if there is none). Chats always need a template. `arguments` are those of the template; what a
+    prompt states itself goes before them. `vocabulary`: tokens that the models of the
     pair share; None: all of the tokenizer.
     """
 
@@ -54,13 +55,21 @@ class Renderer:
         self._limits = TemplateLimits()
         self.has_template = bool(tokenizer.chat_template)
         self._template_for_plain = self.has_template if wanted is None else wanted
+        self.check_arguments(arguments, "corpus.chat_template_arguments")
         if wanted and not self.has_template:
             raise UsageError(
                 "corpus.chat_template = true: the target's tokenizer has no chat template; set it to false or null"
             )
-        taken = sorted(set(arguments) & set(_OURS))
-        if taken:
-            raise UsageError(f"corpus.chat_template_arguments.{taken[0]}: Understudy sets this argument; remove it")
+
+    def check_arguments(self, arguments: Mapping[str, Any], key: str) -> None:
+        """UsageError for an argument, stated under `key` of the config, that the template does not read."""
+        given = self._tokenizer.chat_template
+        templates = "\n".join(map(str, given.values() if isinstance(given, Mapping) else [given or ""]))
+        for name in arguments:
+            if not re.search(rf"\b{re.escape(name)}\b", templates):
+                raise UsageError(
+                    f"{key}.{name}: the target's chat template does not read this argument; correct or remove it"
+                )
 
     def text(self, prompt: ParsedPrompt) -> tuple[str, bool]:
         """The text to tokenise, and whether the tokenizer must add special tokens (a template contains its own).
@@ -76,9 +85,10 @@ class Renderer:
                 "chats and turns need a chat template, and the target's tokenizer has none; use plain-text prompts "
                 "(prompt_field)"
             )
+        arguments = {**self._arguments, **prompt.arguments}
         if not prompt.tools:
-            return self._rendered(prompt, self._arguments), False
-        without = {name: value for name, value in self._arguments.items() if name != "tools"}
+            return self._rendered(prompt, arguments), False
+        without = {name: value for name, value in arguments.items() if name != "tools"}
         text = self._rendered(prompt, {**without, "tools": [dict(tool) for tool in prompt.tools]})
         if text == self._rendered(prompt, without):
             raise BadRow(
@@ -149,7 +159,7 @@ class Renderer:
 
     def _answered(self, prompt: ParsedPrompt, message: Mapping[str, Any]) -> str:
         """The rendered prompt with an answer; empty where the template fails."""
-        arguments = dict(self._arguments)
+        arguments = {**self._arguments, **prompt.arguments}
         if prompt.tools:
             arguments["tools"] = [dict(tool) for tool in prompt.tools]
         try:

@@ -19,9 +19,9 @@ from pipeline.corpus.rows import ParsedPrompt
 from pipeline.store.files import canonical_json
 
 # 64-bit hashes: `id` of the token ids, `text` of the words (`same_text.text_id`), `conversation` of the words that open the chat,
-# `group` of source and group, `group_name` of the group alone (independent of the order of the sources); `grouped`: whether the
-# row has a group.
-_NAMES = ("id", "text", "conversation", "group", "group_name")
+# `group` of source and group, `group_name` of the group alone (independent of the order of the sources), `place` of turn and
+# template mode; `grouped`: whether the row has a group.
+_NAMES = ("id", "text", "conversation", "group", "group_name", "place")
 ROW_HASHES = np.dtype([*((name, "<u8") for name in _NAMES), ("grouped", "?")])
 ACCEPTED = pa.schema(
     [("domain", pa.string()), ("tokens", pa.list_(pa.int32())), ("chat", pa.string()), ("answer", ANSWER)]
@@ -38,17 +38,20 @@ def text_hash(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
 
-def _hashes(prompt: ParsedPrompt, tokens: Sequence[int], source: int) -> tuple[int, int, int, int, int, bool]:
+def _hashes(prompt: ParsedPrompt, tokens: Sequence[int], source: int) -> tuple[int, int, int, int, int, int, bool]:
     group = prompt.group
     scoped, name = (0, 0) if group is None else (text_hash(f"{source} {group}"), text_hash(group))
-    return token_hash(tokens), int(prompt.text_id, 16), int(prompt.conversation, 16), scoped, name, group is not None
+    place = text_hash(prompt.place) if prompt.place else 0
+    texts = (int(prompt.text_id, 16), int(prompt.conversation, 16))
+    return token_hash(tokens), *texts, scoped, name, place, group is not None
 
 
 def _chat(prompt: ParsedPrompt) -> str | None:
-    """JSON of messages, follow-ups and tools of a multi-turn chat; None for other prompts."""
+    """JSON of a multi-turn chat, as `prompt_store.Chat`; None for other prompts."""
     if not prompt.follow_ups:
         return None
-    return canonical_json({"messages": prompt.messages, "follow_ups": prompt.follow_ups, "tools": prompt.tools})
+    names = ("messages", "follow_ups", "tools", "arguments")
+    return canonical_json({name: getattr(prompt, name) for name in names})
 
 
 def _answer(answer: StoredAnswer | None) -> dict[str, Any] | None:

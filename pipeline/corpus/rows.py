@@ -4,7 +4,7 @@ Knows the three kinds of rows (prompt, messages, turns) and which content is inv
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import takewhile
 from typing import Any
@@ -19,6 +19,7 @@ from pipeline.corpus.chats import (
     with_arguments,
     with_thinking,
 )
+from pipeline.corpus.modes import domain_in_mode, mode_of, stated_arguments
 from pipeline.corpus.same_text import normalised, opening, text_id
 from pipeline.escaping.terminal import printable
 from pipeline.store.files import canonical_json
@@ -55,6 +56,9 @@ class ParsedPrompt:
     dropped_answers: int = 0
     follow_ups: tuple[tuple[Mapping[str, Any], ...], ...] = ()
     tools: tuple[Mapping[str, Any], ...] = ()  # function schemas, which the chat template renders
+    arguments: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # of the chat template, which the source or the row states
 
     @property
     def comparison_text(self) -> str:
@@ -62,6 +66,13 @@ class ParsedPrompt:
         messages = (*self.messages, *(message for part in self.follow_ups for message in part))
         texts = [normalised(message.get("content", "")) for message in messages if message["role"] != "system"]
         return "\n".join(texts) if any(texts) else canonical_json([dict(message) for message in messages])
+
+    @property
+    def place(self) -> str:
+        """At which turn of a conversation and in which template mode it is asked: similar texts in other places are no
+        duplicates. Empty for a first turn in the corpus's own mode."""
+        answers = sum(message["role"] == "assistant" for message in self.messages)
+        return f"{answers} {canonical_json(dict(self.arguments))}" if answers or self.arguments else ""
 
     @cached_property
     def text_id(self) -> str:
@@ -76,12 +87,21 @@ class ParsedPrompt:
 
 
 def parse_row(value: Any, source: PromptSource) -> ParsedPrompt:
-    """The prompt in `value`, from the first of prompt, messages and turns that is not null, with its tools. Raises BadRow."""
+    """The prompt in `value`, from the first of prompt, messages and turns that is not null, with its tools and template
+    arguments. Raises BadRow."""
     if isinstance(value, BadRow):
         raise value
     if not isinstance(value, Mapping):
         raise BadRow("not an object", f"a row is a JSON object, not {json_kind(value)}")
-    return replace(_parse_prompt(value, source), tools=_tools(value, source.tools_field))
+    prompt, arguments = _parse_prompt(value, source), _arguments(value, source)
+    return replace(
+        prompt,
+        domain=domain_in_mode(prompt.domain, mode_of(arguments)),
+        # Turns of one session are in one split, as they share their opening.
+        group=prompt.conversation if source.every_answer and prompt.group is None else prompt.group,
+        tools=_tools(value, source.tools_field),
+        arguments=arguments,
+    )
 
 
 def kind_of(value: Mapping[str, Any], source: PromptSource) -> str:
@@ -273,6 +293,15 @@ def _tools(row: Mapping[str, Any], field: str | None) -> tuple[Mapping[str, Any]
         return tuple(_without_nulls(tool) for tool in tools)
     except (TypeError, ValueError, RecursionError):
         raise BadRow("bad tools", f"'{field}' holds a value that JSON does not support") from None
+
+
+def _arguments(row: Mapping[str, Any], source: PromptSource) -> dict[str, Any]:
+    """Of the chat template: the source's, and the row's own before them."""
+    field = source.arguments_field
+    try:
+        return {**source.chat_template_arguments, **stated_arguments(None if field is None else row.get(field))}
+    except ValueError as mistake:
+        raise BadRow("bad template arguments", f"'{field}' {mistake}") from None
 
 
 def _without_nulls(value: Any) -> Any:

@@ -48,7 +48,11 @@ def next_turn(
         chat = item.prompt.chat.with_answer(_text(completion, tokenizer, stop_tokens))
         try:
             (tokens,) = renderer.token_ids(
-                [renderer.text(ParsedPrompt(chat.messages, False, "", None, tools=chat.tools))]
+                [
+                    renderer.text(
+                        ParsedPrompt(chat.messages, False, "", None, tools=chat.tools, arguments=chat.arguments)
+                    )
+                ]
             )
             renderer.check_ids(tokens)
         except BadRow:

@@ -9,6 +9,7 @@ from pathlib import Path
 from pipeline.config.generate import SamplingConfig
 from pipeline.config.root import Config
 from pipeline.corpus.readers import SourceReader
+from pipeline.corpus.recorded_turns import rows_by_answer
 from pipeline.corpus.traffic import Traffic
 from pipeline.distillation.learning_curve import LearningCurve, find_curve
 from pipeline.running.jobs import expand
@@ -98,8 +99,11 @@ def source_rows(config: Config) -> Sequence[int]:
 
 
 def _rows(reader: SourceReader) -> int:
-    """Of the window and the sample. The rows are read where only some times are in the window."""
+    """Of the window and the sample, and with `every_answer` their answers. The rows are read where their content matters."""
     source = reader.source
+    if source.every_answer:
+        rows = Traffic(reader, source, datetime.now(UTC).date())
+        return sum(len(rows_by_answer(row.value, source)) for row in rows)
     if source.since is not None:
         return sum(1 for _ in Traffic(reader, source, datetime.now(UTC).date()))
     return min(reader.total(), source.sample or sys.maxsize)

@@ -7,10 +7,10 @@ stage does it again for all of them.
 
 import os
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipeline.config.pair import PairConfig
 from pipeline.config.root import Config
@@ -95,7 +95,7 @@ class _Domains:
     ) -> None:
         for prompt in prompts:
             if len(seen := self._texts[prompt.domain]) < self._most:
-                seen.add(hash(prompt.comparison_text))
+                seen.add(hash((prompt.place, prompt.comparison_text)))
 
     def counts(self) -> dict[str, int]:
         return {domain: len(texts) for domain, texts in sorted(self._texts.items())}
@@ -107,6 +107,10 @@ class _Prefix:
     def __init__(self, renderer: "Renderer | None", least: int, most: int) -> None:
         self._renderer, self._least, self._most = renderer, least, most
         self._rendered, self._usable = 0, False
+
+    def check_arguments(self, arguments: Mapping[str, Any], key: str) -> None:
+        if self._renderer is not None:
+            self._renderer.check_arguments(arguments, key)
 
     def text(self, prompt: ParsedPrompt) -> tuple[str, bool]:
         if self._renderer is None or (self._rendered >= _TOKENISED and self._usable):

@@ -106,8 +106,9 @@ def test_union_find_roots_are_first_rows() -> None:
     assert [0, 1, 0, 1, 1, 1] == union.roots().tolist()
 
 
-def _facts(ids: list[int], groups: list[int | None]) -> NDArray[np.void]:
-    rows = [(one, one, one, group or 0, group or 0, group is not None) for one, group in zip(ids, groups, strict=True)]
+def _facts(ids: list[int], groups: list[int | None], places: list[int] | None = None) -> NDArray[np.void]:
+    facts = zip(ids, groups, places or [0] * len(ids), strict=True)
+    rows = [(one, one, one, group or 0, group or 0, place, group is not None) for one, group, place in facts]
     return np.array(rows, dtype=ROW_HASHES)
 
 
@@ -128,6 +129,18 @@ def test_clusters_of_copies_near_copies_and_groups(tmp_path: Path) -> None:
     assert [0, 1, 0, 0, 0, 5] == found.first.tolist()
     assert (1, 1) == (found.exact_duplicates, found.near_duplicates)
     assert [] == list(tmp_path.iterdir())
+
+
+def test_similar_texts_in_other_places_are_no_duplicates(tmp_path: Path) -> None:
+    """Turns of a session, and a question in two template modes: both are kept, in one cluster with their near-copies."""
+    a, b = _texts(2)
+    copies = [[*a[:195], *range(number, number + 5)] for number in range(3)]
+    hashes = _facts([1, 2, 3, 4, 5], [None] * 5, [0, 7, 7, 0, 7])
+    found = find_clusters(hashes, signatures([a, copies[0], b, copies[1], copies[2]]), 0.8, tmp_path)
+
+    assert [True, True, True, False, False] == found.kept.tolist()
+    assert [0, 0, 2, 0, 0] == found.first.tolist()
+    assert 2 == found.near_duplicates
 
 
 def test_threshold_decides_what_is_near(tmp_path: Path) -> None:

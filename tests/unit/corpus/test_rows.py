@@ -24,7 +24,7 @@ ROWS = [{"prompt": "one"}, {"prompt": "two 🎭"}, {"prompt": "three"}]
 class WordTokenizer:
     """Words are tokens; 1 is the special token that is added on request; the template brings 7 and 8."""
 
-    def __init__(self, template: str | None = "yes") -> None:
+    def __init__(self, template: str | None = "{{ messages }} {{ mood }} {{ tools }}") -> None:
         self.chat_template = template
 
     def __call__(self, text: list[str], *, add_special_tokens: bool, verbose: bool) -> dict[str, list[list[int]]]:
@@ -305,12 +305,12 @@ def test_template_arguments_and_special_tokens() -> None:
 
 
 def test_templates_that_cannot_be_used() -> None:
-    """A missing template, a reserved argument and a template error give different errors."""
+    """A missing template, an argument that it does not read and a template error give different errors."""
     clown = ParsedPrompt(({"role": "clown", "content": "x"},), False, "d", None)
     with pytest.raises(UsageError, match=r"corpus\.chat_template = true"):
         Renderer(WordTokenizer(None), True, {})
-    with pytest.raises(UsageError, match=r"corpus\.chat_template_arguments\.tokenize"):
-        Renderer(WordTokenizer(), None, {"tokenize": True})
+    with pytest.raises(UsageError, match=r"corpus\.chat_template_arguments\.moods: .* does not read"):
+        Renderer(WordTokenizer(), None, {"moods": True})
     with pytest.raises(UsageError, match="chats and turns need a chat template"):
         Renderer(WordTokenizer(None), None, {}).text(CHAT)
     with pytest.raises(BadRow, match="chat template failed: no clowns"):

@@ -1,0 +1,42 @@
+"""The rows of a session with several recorded answers: one row for each answer, which is its last message. Pure.
+
+For `corpus.sources[].every_answer`. What stands before an answer, tool results included, is its prompt. Whether thinking of
+earlier answers is a part of that prompt is up to the chat template.
+"""
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+from pipeline.config.corpus import PromptSource
+from pipeline.corpus.chats import as_list, is_chat, is_share_gpt, message_of_share_gpt
+
+
+def rows_by_answer(value: Any, source: PromptSource) -> list[Any]:
+    """`value`, and before it the same row up to each of its earlier answers. Only `value` without `every_answer`, or for a row
+    that holds no chat.
+
+    What the row states of its answer (the answer's column, its finish reason) is of the last one. Answers before the first
+    question, such as a greeting, are nobody's.
+    """
+    if not source.every_answer or not isinstance(value, Mapping):
+        return [value]
+    column = source.prompt_field if is_chat(value.get(source.prompt_field)) else source.messages_field
+    messages = as_list(value.get(column))
+    if not isinstance(messages, list):
+        return [value]
+    roles = [_role(message) for message in messages]
+    of_last = {source.answer_field, "finish_reason", "stop_reason"}
+    row = {name: item for name, item in value.items() if name not in of_last}
+    ends = [
+        end
+        for end, (role, following) in enumerate(pairwise(roles), start=1)
+        if role == "assistant" != following and any(before not in ("system", "assistant") for before in roles[:end])
+    ]
+    return [*({**row, column: messages[:end]} for end in ends), value]
+
+
+def _role(message: Any) -> Any:
+    if isinstance(message, Mapping) and is_share_gpt(message):
+        message = message_of_share_gpt(message)
+    return message.get("role") if isinstance(message, Mapping) else None
