@@ -64,6 +64,11 @@ class GateConfig(Section):
         le=1,
         description="The same for each range of positions in the output: up to token 16, 32, 64 and so on. Null: no such rules.",
     )
+    champion_modes: bool = Field(
+        default=True,
+        description="Every mode of the chat template (such as enable_thinking=false) that the champion was trained in must be "
+        "examined. Set it to false for the run that gives up a mode.",
+    )
     beats_prompt_lookup: bool = Field(
         default=True,
         description="The lower bound of the gain in tokens per target call over prompt-lookup must be above 0.",

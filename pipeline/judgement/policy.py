@@ -47,6 +47,10 @@ class Case:
     target: TargetSource | None = None  # that was examined
     examination_days: float | None = None  # age of the completions
     serving_bytes: float | None = None  # weights and KV cache at the stated batch and context
+    champion_modes: frozenset[str] = (
+        frozenset()
+    )  # of the chat template, that the champion was trained in, where they are known
+    examined_modes: frozenset[str] = frozenset()
 
 
 def apply_rules(case: Case, policy: GateConfig, gamma: int, confidence: float) -> list[RuleResult]:
@@ -61,6 +65,8 @@ def apply_rules(case: Case, policy: GateConfig, gamma: int, confidence: float) -
         rules += [_segment(case, name, policy, policy.segment_margin, confidence) for name in judged]
     if policy.length_margin is not None:
         rules += [_length(case, number, policy, policy.length_margin, confidence) for number in _position_bins(case)]
+    if policy.champion_modes and case.champion_modes and case.champion_modes | case.examined_modes != {""}:
+        rules.append(_champion_modes(case.champion_modes, case.examined_modes))
     if policy.beats_prompt_lookup:
         rules.append(_beats_lookup(case, gamma, confidence))
     if policy.max_draft_megabytes is not None:
@@ -171,6 +177,18 @@ def _margin(
     if few:
         return _without_figure(name, few, -margin)
     return _proved(name, measure, -margin, confidence, text=text, scale=100, unit="point")
+
+
+def _champion_modes(trained: frozenset[str], examined: frozenset[str]) -> RuleResult:
+    """A champion is not judged by another mode than its own: nothing shows what its traffic there would lose."""
+    missing = [mode or "the template's default" for mode in sorted(trained - examined)]
+    text = (
+        f"the champion was trained in modes of the chat template that are not examined: {'; '.join(missing)}; add a source with "
+        "these chat_template_arguments, or give the mode up (gate.champion_modes)"
+        if missing
+        else "every mode of the chat template that the champion was trained in is examined"
+    )
+    return RuleResult(name="champion_modes", verdict=INCONCLUSIVE if missing else PASS, text=text)
 
 
 def _beats_lookup(case: Case, gamma: int, confidence: float) -> RuleResult:

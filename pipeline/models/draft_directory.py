@@ -40,15 +40,17 @@ def find_draft(given: Path, places: Places) -> Path:
 
 @dataclass(frozen=True)
 class TrainedOn:
-    """The prompts that drafts were trained on: their ids, and the ids of their texts (`corpus.same_text`)."""
+    """The prompts that drafts were trained on: their ids, the ids of their texts (`corpus.same_text`), and the modes of the chat
+    template in which they were rendered (`corpus.modes`), empty where these are not known."""
 
     __pydantic_config__ = KNOWN_FIELDS_ONLY
 
     prompts: frozenset[Text]
     texts: frozenset[Text] = frozenset()
+    modes: frozenset[str] = frozenset()
 
     def __or__(self, other: "TrainedOn") -> "TrainedOn":
-        return TrainedOn(self.prompts | other.prompts, self.texts | other.texts)
+        return TrainedOn(self.prompts | other.prompts, self.texts | other.texts, self.modes | other.modes)
 
     def among(self, text_ids: Mapping[str, str]) -> frozenset[str]:
         """The ids of the prompts of `text_ids` (id -> id of the text) that a draft was trained on, as they are or in a text that
@@ -57,7 +59,7 @@ class TrainedOn:
 
     def write(self, draft: Path) -> None:
         """Write `trained_on.json` into the draft's directory."""
-        write_json(draft / TRAINED_ON, {"prompts": sorted(self.prompts), "texts": sorted(self.texts)})
+        write_json(draft / TRAINED_ON, {name: sorted(found) for name, found in vars(self).items()})
 
 
 NOTHING = TrainedOn(frozenset())

@@ -14,6 +14,7 @@ from pipeline.config.pair import TARGET
 from pipeline.config.server import EndpointConfig, ServerConfig
 from pipeline.corpus.columns import input_column, system_column
 from pipeline.corpus.readers import SourceReader
+from pipeline.corpus.recorded_turns import rows_by_answer
 from pipeline.corpus.rows import BadRow, kind_of, parse_row
 from pipeline.errors import UsageError
 from pipeline.models.files import model_digest, model_files, tokenizer_files
@@ -56,6 +57,7 @@ class Prompts:
     kinds: Counter[str]  # by the column that holds the prompt
     domains: Counter[str]
     follow_ups: int  # rows with more than one user message
+    sessions: int  # rows with more than one recorded answer
     log: LogColumns
     chats: int  # rows that need a chat template
     layout: str  # what the file was read as
@@ -146,7 +148,8 @@ def read_prompts(path: Path, columns: Mapping[str, str | None]) -> Prompts:
     reader = SourceReader(0, named_source(path, {**columns}), path, option="--prompts")
     source = reader.source.model_copy(update={"every_turn": True})
     kinds, domains, log, bad = Counter[str](), Counter[str](), LogColumns(source.messages_field), list[str]()
-    follow_ups = chats = 0
+    by_answer = source.model_copy(update={"every_turn": False, "every_answer": True})
+    follow_ups = sessions = chats = 0
     labelled = source.domain_field == DOMAIN_FIELD
     for row in reader:
         try:
@@ -159,6 +162,7 @@ def read_prompts(path: Path, columns: Mapping[str, str | None]) -> Prompts:
         domains[request.domain] += 1
         labelled = labelled or row.value.get(source.domain_field) is not None
         follow_ups += bool(request.follow_ups)
+        sessions += len(rows_by_answer(row.value, by_answer)) > 1
         if reader.columns.foreign_answers is None:
             log.add(row.value, request)
     rows = sum(kinds.values())
@@ -173,6 +177,7 @@ def read_prompts(path: Path, columns: Mapping[str, str | None]) -> Prompts:
         kinds=kinds,
         domains=domains,
         follow_ups=follow_ups,
+        sessions=sessions,
         log=log,
         chats=chats,
         layout=reader.layout,

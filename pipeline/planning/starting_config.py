@@ -112,6 +112,8 @@ def _lines(target: Model, draft: Model, prompts: Prompts) -> Iterator[str]:
     yield from _columns(prompts)
     if prompts.follow_ups:
         yield f"      every_turn: false  # {prompts.follow_ups:,} chats have several user messages; true uses each of them"
+    if prompts.sessions:
+        yield f"      every_answer: false  # {prompts.sessions:,} chats hold several answers; true: each of them is a completion"
     if target.url is not None:
         yield from prompts.log.lines()
     yield from _domains(prompts)

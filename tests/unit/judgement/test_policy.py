@@ -512,3 +512,25 @@ def test_positions_that_few_prompts_reach_are_inconclusive() -> None:
     assert rules["length_margin:16-32"].figure is not None
     assert rules["length_margin:32-64"].verdict == INCONCLUSIVE
     assert "only 5 prompts" in rules["length_margin:32-64"].text
+
+
+@pytest.mark.parametrize(
+    ("trained", "examined", "verdict"),
+    [
+        ({"enable_thinking=true"}, {"enable_thinking=true", "enable_thinking=false"}, PASS),
+        ({"enable_thinking=true", "enable_thinking=false"}, {"enable_thinking=false"}, INCONCLUSIVE),
+        ({""}, {"enable_thinking=false"}, INCONCLUSIVE),
+        ({""}, {""}, None),  # nobody speaks of modes
+        (set(), {"enable_thinking=false"}, None),  # a base draft, or a champion of before
+    ],
+)
+def test_a_champion_is_not_judged_by_another_mode_than_its_own(
+    trained: set[str], examined: set[str], verdict: str | None
+) -> None:
+    case = replace(_case(prompt_lookup=None), champion_modes=frozenset(trained), examined_modes=frozenset(examined))
+    found = _rules(case).get("champion_modes")
+    assert verdict == (None if found is None else found.verdict)
+    if verdict == INCONCLUSIVE:
+        assert found is not None
+        assert ("enable_thinking=true" if "enable_thinking=true" in trained else "the template's default") in found.text
+    assert "champion_modes" not in _rules(case, POLICY.model_copy(update={"champion_modes": False}))

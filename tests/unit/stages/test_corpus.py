@@ -227,6 +227,24 @@ def test_chats_that_open_with_the_same_words_share_a_split(run: Run) -> None:
     assert splits[:30] == splits[30:60] == splits[60:]
 
 
+def test_sources_in_two_modes_of_the_template(run: Run) -> None:
+    """Each is a domain of its own, with the same prompts in the same splits; unread arguments stop the run."""
+    rows = _rows(40, domain="chat")
+    sources = [{"path": f"prompts{n}.jsonl", "chat_template_arguments": {"mood": mood}} for n, mood in enumerate("ab")]
+    outcome, out = run(rows, rows, sources=sources)
+    prompts = read_prompts(out)
+
+    by_domain = {name: {p.text_id: p.split for p in prompts if p.domain == name} for name in outcome.notes["domains"]}
+    assert ["chat (mood=a)", "chat (mood=b)"] == list(by_domain)
+    assert by_domain["chat (mood=a)"] == by_domain["chat (mood=b)"]
+    assert 40 == len(by_domain["chat (mood=a)"])
+    assert 0 == outcome.figures["near_duplicates"]
+    with pytest.raises(
+        UsageError, match=r"corpus\.sources\.0\.chat_template_arguments\.moods: the target's chat template"
+    ):
+        run(rows, sources=[{"path": "prompts0.jsonl", "chat_template_arguments": {"moods": "a"}}])
+
+
 def _every_turn(count: int) -> list[dict[str, Any]]:
     return [{"path": f"prompts{number}.jsonl", "every_turn": True} for number in range(count)]
 
