@@ -40,7 +40,7 @@ def run(context: StageContext[CorpusSettings]) -> Outcome:
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir()
     try:
-        with RowBuffer(scratch) as buffer:
+        with RowBuffer(scratch, config.chat_template_arguments) as buffer:
             today = context.facts.get("today", {}).get("date")
             day = date.fromisoformat(today) if today else None
             counts = read_sources(config, paths, renderer, buffer, context.out / REJECTS, context.progress, day)

@@ -37,8 +37,8 @@ def run(context: StageContext[DistillSettings]) -> Outcome:
     training = Training(settings, pair, dev, context.progress, resources.device, resources.trust_remote_code)
     model, log = training.run(rows, weights, checkpoints / "whole")
     # A base draft that Understudy made was trained on prompts before; they count as seen too.
-    prompts, texts = (frozenset(getattr(item, name) for item in train) for name in ("id", "text_id"))
-    _save(context, model, pair, TrainedOn(prompts, texts) | trained_on_before(pair.path("draft")))
+    learnt = TrainedOn(*(frozenset(getattr(item, name) for item in train) for name in ("id", "text_id", "mode")))
+    _save(context, model, pair, learnt | trained_on_before(pair.path("draft")))
     write_json(context.out / "training.json", log)
     figures = _figures(train, log)
     if settings.distill.learning_curve:

@@ -50,6 +50,8 @@ def run(context: StageContext[GateSettings]) -> Outcome:
     case = without_prompts(whole, _seen(context, variant))
     case = _with_latency(context, variant, case, pair)
     case = replace(case, target=target_source(pair.facts), examination_days=age_in_days(inputs["completions"]))
+    if champion is not None:
+        case = replace(case, champion_modes=_champion_modes(context), examined_modes=_examined_modes(context))
 
     candidate, gamma, confidence = digests[draft_input(variant)], settings.gamma, settings.confidence
     is_champion = candidate == digests.get("champion")
@@ -132,6 +134,16 @@ def _seen(context: StageContext[GateSettings], variant: Variant) -> frozenset[st
     trained = [context.inputs[name] for name in (draft_input(variant), "champion") if name in context.inputs]
     examined = text_ids(context.inputs["completions"], {"examination"})
     return seen_prompts(trained, context.resources.models).among(examined)
+
+
+def _champion_modes(context: StageContext[GateSettings]) -> frozenset[str]:
+    return seen_prompts([context.inputs["champion"]], context.resources.models).modes
+
+
+def _examined_modes(context: StageContext[GateSettings]) -> frozenset[str]:
+    from pipeline.generation.completion_files import modes
+
+    return modes(context.inputs["completions"], {"examination"})
 
 
 def _with_latency(context: StageContext[GateSettings], variant: Variant, case: Case, pair: Pair) -> Case:

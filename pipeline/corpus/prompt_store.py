@@ -27,6 +27,7 @@ SCHEMA = pa.schema(
         ("conversation", pa.string()),
         ("split", pa.string()),
         ("domain", pa.string()),
+        ("mode", pa.string()),
         ("cluster", pa.int64()),
         ("tokens", pa.list_(pa.int32())),
         ("chat", pa.string()),  # JSON of a Chat; null if there are no follow-ups
@@ -68,6 +69,7 @@ class Prompt:
     chat: Chat | None = None
     text_id: str = field(kw_only=True)
     conversation: str = field(kw_only=True)
+    mode: str = field(default="", kw_only=True)  # of the chat template, see `modes.py`
 
 
 @dataclass
@@ -121,6 +123,7 @@ def write_prompts(
                         ),
                         pa.array(names),
                         domains,
+                        batch.column("mode"),
                         pa.array(cluster_of[rows]),
                         tokens,
                         batch.column("chat"),
@@ -238,6 +241,7 @@ def _prompts(batch: Any) -> Iterator[Prompt]:
             chat,
             text_id=row["text_id"],
             conversation=row["conversation"],
+            mode=row["mode"],
         )
 
 

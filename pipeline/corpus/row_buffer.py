@@ -4,7 +4,7 @@ Three files with one record per row, in reading order. Prompt text is hashed and
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from pipeline.corpus.answer_store import ANSWER, StoredAnswer
 from pipeline.corpus.minhash import PERMUTATIONS, signatures
+from pipeline.corpus.modes import mode_of
 from pipeline.corpus.rows import ParsedPrompt
 from pipeline.store.files import canonical_json
 
@@ -24,7 +25,13 @@ from pipeline.store.files import canonical_json
 _NAMES = ("id", "text", "conversation", "group", "group_name", "place")
 ROW_HASHES = np.dtype([*((name, "<u8") for name in _NAMES), ("grouped", "?")])
 ACCEPTED = pa.schema(
-    [("domain", pa.string()), ("tokens", pa.list_(pa.int32())), ("chat", pa.string()), ("answer", ANSWER)]
+    [
+        ("domain", pa.string()),
+        ("mode", pa.string()),
+        ("tokens", pa.list_(pa.int32())),
+        ("chat", pa.string()),
+        ("answer", ANSWER),
+    ]
 )
 
 
@@ -62,10 +69,11 @@ def _answer(answer: StoredAnswer | None) -> dict[str, Any] | None:
 
 
 class RowBuffer:
-    """Writes while open; afterwards reads are memory-mapped. `folder` must exist; the caller removes it."""
+    """Writes while open; afterwards reads are memory-mapped. `folder` must exist; the caller removes it. `arguments` of the chat
+    template are those of prompts that state none."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, arguments: Mapping[str, Any]) -> None:
+        self.folder, self._arguments = folder, arguments
         self.rows = 0
 
     @property
@@ -102,6 +110,7 @@ class RowBuffer:
         signatures(bare).tofile(self._signatures)
         columns = [
             pa.array([prompt.domain for prompt in prompts], pa.string()),
+            pa.array([mode_of({**self._arguments, **prompt.arguments}) for prompt in prompts], pa.string()),
             pa.array(tokens, ACCEPTED.field("tokens").type),
             pa.array([_chat(prompt) for prompt in prompts], pa.string()),
             pa.array([_answer(answer) for answer in answers], ANSWER),

@@ -1,6 +1,6 @@
 """The files of a completion store, and which prompts they are of. Torch-free, unlike `completion_store.py`."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,22 @@ def completion_files(directory: Path, prefix: str = "") -> list[Path]:
 
 def text_ids(directory: Path, splits: Collection[str]) -> dict[str, str]:
     """The text id of every prompt of these splits that has a completion, by the prompt's id."""
-    found: dict[str, str] = {}
+    return dict(_rows(directory, splits, "id", "text_id"))
+
+
+def modes(directory: Path, splits: Collection[str]) -> frozenset[str]:
+    """The modes of the chat template (`corpus.modes`) of the prompts of these splits."""
+    return frozenset(mode for (mode,) in _rows(directory, splits, "mode"))
+
+
+def _rows(directory: Path, splits: Collection[str], *columns: str) -> Iterator[Any]:
+    """A tuple of these columns for each completion of a prompt of these splits."""
     for path in completion_files(directory):
         batch = open_batch(path)
-        if "text_id" not in batch.schema.names:
+        if not set(columns) <= set(batch.schema.names):
             raise other_version(path)
-        rows = zip(*(batch[name].to_pylist() for name in ("id", "text_id", "split")), strict=True)
-        found.update((name, text) for name, text, split in rows if split in splits)
-    return found
+        rows = zip(*(batch[name].to_pylist() for name in columns), strict=True)
+        yield from (row for row, split in zip(rows, batch["split"].to_pylist(), strict=True) if split in splits)
 
 
 def open_batch(path: Path) -> Any:

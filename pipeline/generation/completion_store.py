@@ -31,6 +31,7 @@ _COMPLETIONS = pa.schema(
         ("conversation", pa.string()),
         ("split", pa.string()),
         ("domain", pa.string()),
+        ("mode", pa.string()),
         ("temperature", pa.float64()),
         ("top_k", pa.int32()),
         ("top_p", pa.float64()),
@@ -63,6 +64,7 @@ class StoredCompletion:
     certain: NDArray[np.uint8]  # (N,), number of top entries (the others were sampled)
     rest_log_p: NDArray[np.float16]  # (N,), log of the mass outside the top entries
     vocabulary: int  # needed to unpack the entries
+    mode: str = ""  # of the prompt's chat template, see `corpus.modes`
     segments: NDArray[np.uint8] | None = None  # (N,), labels, see `segment_files`; None: all are of one
     segment_names: tuple[str, ...] = ()  # by label
 
@@ -114,6 +116,7 @@ def write_shard(
             [item.conversation for item in completions],
             [item.split for item in completions],
             [item.domain for item in completions],
+            [item.mode for item in completions],
             *_sampling_columns([item.sampling for item in completions]),
             [item.prompt for item in completions],
             np.concatenate([[0], np.cumsum(totals)[:-1]]).astype(np.int64),
@@ -236,6 +239,7 @@ class _TokenColumns:
             conversation=row["conversation"],
             split=row["split"],
             domain=row["domain"],
+            mode=row["mode"],
             sampling=_sampling(row),
             prompt=np.array(row["prompt"], dtype=np.int32),
             length=row["length"],

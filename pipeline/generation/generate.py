@@ -144,6 +144,7 @@ class _Recorder:
             id=item.prompt.id,
             text_id=item.prompt.text_id,
             conversation=item.prompt.conversation,
+            mode=item.prompt.mode,
             split=item.prompt.split,
             domain=item.prompt.domain,
             sampling=item.sampling,

@@ -79,6 +79,7 @@ def _prompt(before: Prompt, tokens: Sequence[int], chat: Chat) -> Prompt:
         chat if chat.follow_ups else None,
         text_id=text_id(chat.messages),
         conversation=before.conversation,
+        mode=before.mode,
     )
 
 

@@ -83,6 +83,7 @@ def _stored(item: CompletionRequest, record: Record, vocabulary: int) -> StoredC
         id=item.prompt.id,
         text_id=item.prompt.text_id,
         conversation=item.prompt.conversation,
+        mode=item.prompt.mode,
         split=item.prompt.split,
         domain=item.prompt.domain,
         sampling=item.sampling,

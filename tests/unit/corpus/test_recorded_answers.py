@@ -227,7 +227,7 @@ def test_an_answer_whose_tokens_are_not_known_is_not_used(
 def _written(directory: Path, answers: dict[str, StoredAnswer]) -> StoredAnswers:
     """As the corpus stage writes them."""
     directory.mkdir(exist_ok=True)
-    with RowBuffer(directory) as buffer:
+    with RowBuffer(directory, {}) as buffer:
         for name, answer in answers.items():
             buffer.add(0, [parse_row({"prompt": name}, SOURCE)], [[1]], [[1]], [answer])
     ids = np.array([int(name, 16) for name in answers], dtype=np.uint64)

@@ -374,6 +374,7 @@ KINDS: tuple[Kind, ...] = (
             covers=(
                 "pipeline/corpus/text_files:opened", "pipeline/corpus/text_files:_parse",
                 "pipeline/corpus/chats:with_arguments", "pipeline/corpus/rows:_tools",
+                "pipeline/corpus/modes:stated_arguments",
             ),
         )
         for number, row in enumerate(ROWS)
