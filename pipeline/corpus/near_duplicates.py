@@ -1,4 +1,4 @@
-"""Clusters of rows: exact duplicates, near-duplicates, rows with the same words and rows of one group.
+"""Clusters of rows: exact duplicates, near-duplicates, rows with the same words, of one conversation and of one group.
 
 Works on the hashes and signatures in the row buffer (`row_buffer.py`), not on text. Memory is a few integers per row.
 """
@@ -52,13 +52,13 @@ class Clusters:
 def find_clusters(
     hashes: NDArray[np.void], signatures: NDArray[np.uint32], threshold: float, scratch: Path
 ) -> Clusters:
-    """Clusters of `hashes` [rows] (fields `id`, `text`, `group`, `place`) with `signatures` [rows, 128].
+    """Clusters of `hashes` [rows] (fields `id`, `text`, `conversation`, `group`, `place`) with `signatures` [rows, 128].
 
     Of exact duplicates and near-duplicates (estimated Jaccard similarity >= `threshold`, transitively) the first row is kept.
     Near-duplicates are of one place: a later turn of a conversation resembles the turn before, and a question in another template
     mode is the same text, but the target is asked for something else. A cluster joins all rows that are similar, in whichever
-    places, with all rows of the same words, and with all rows of the same group. A dropped row still links its group: otherwise
-    the rest of a conversation could be in train while its opening, as a duplicate in another conversation, is in examination.
+    places, with all rows of the same words, of the same conversation, and of the same group. A dropped row still links its group:
+    otherwise the rest of a conversation could be in train while its opening, as a duplicate elsewhere, is in examination.
     """
     duplicates = UnionFind(len(hashes))
     for rows in _equal(hashes, "id", scratch):
@@ -69,7 +69,7 @@ def find_clusters(
     clusters = duplicates  # the others are joined to the duplicates
     if (hashes["place"] != hashes["place"][:1]).any():
         _join_near(clusters, signatures, kept, threshold, None, scratch)
-    for field in ("text", "group"):
+    for field in ("text", "conversation", "group"):
         for rows in _equal(hashes, field, scratch):
             _join_all(clusters, rows)
     exact = int((~distinct).sum())

@@ -97,8 +97,6 @@ def parse_row(value: Any, source: PromptSource) -> ParsedPrompt:
     return replace(
         prompt,
         domain=domain_in_mode(prompt.domain, mode_of(arguments)),
-        # Turns of one session are in one split, as they share their opening.
-        group=prompt.conversation if source.every_answer and prompt.group is None else prompt.group,
         tools=_tools(value, source.tools_field),
         arguments=arguments,
     )

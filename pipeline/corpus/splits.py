@@ -1,8 +1,8 @@
 """The split of a cluster: a function of its texts, not of its position in the file.
 
-A cluster's identity is the smallest hash of its rows' group names, or of its prompts' texts if no row has a group. Splits
-therefore do not change when other prompts are added, or with another tokenizer or template, and a prompt that is typed in
-another way next week is in the split of this week's. A cluster may change its split
+A cluster's identity is the smallest hash of its rows' group names, or of the texts that open its conversations if no row has a
+group. Splits therefore do not change when other prompts are added, or with another tokenizer or template, and a prompt that is
+typed in another way next week, or a conversation that goes on, is in the split of this week's. A cluster may change its split
 if it gains a member with a smaller hash or is merged with another cluster; comparisons of drafts therefore drop the prompts
 that either draft was trained on.
 """
@@ -20,15 +20,15 @@ SPLITS = ("train", "dev", "examination")
 
 
 def identities(hashes: NDArray[np.void], clusters: Clusters) -> NDArray[np.uint64]:
-    """The identity of each row's cluster, shape (rows,): the smallest 64-bit hash of a group name in the cluster, or of a prompt
-    if no row of the cluster has a group. Rows that were dropped as duplicates count too.
+    """The identity of each row's cluster, shape (rows,): the smallest 64-bit hash of a group name in the cluster, or of what
+    opens a conversation if no row of the cluster has a group. Rows that were dropped as duplicates count too.
 
-    `hashes` has one record per row, with the fields text, group_name and grouped.
+    `hashes` has one record per row, with the fields conversation, group_name and grouped.
     """
     top = np.uint64(2**64 - 1)
     by_text = np.full(len(hashes), top, dtype=np.uint64)
     by_group = by_text.copy()
-    np.minimum.at(by_text, clusters.first, hashes["text"])
+    np.minimum.at(by_text, clusters.first, hashes["conversation"])
     grouped = np.array(hashes["grouped"], dtype=bool)
     np.minimum.at(by_group, clusters.first[grouped], hashes["group_name"][grouped])
     has_group = np.zeros(len(hashes), dtype=bool)

@@ -119,17 +119,5 @@ def test_a_session_gives_a_prompt_and_a_completion_for_each_turn(tmp_path: Path)
     assert [False, True, True] == ["rain, 4 degrees" in asked for asked, _ in texts]
     assert not any("degrees" in said for _, said in texts)
     assert "</think>" in texts[1][0]  # as this template does
-    assert 1 == len({prompt.group for prompt, _, _ in kept.rows})
+    assert 1 == len({prompt.conversation for prompt, _, _ in kept.rows})
     assert 3 == len({prompt.place for prompt, _, _ in kept.rows})
-
-
-def test_the_split_of_a_session_is_that_of_its_opening(tmp_path: Path) -> None:
-    """A session that goes on next week is in the split of this week's; a group of the user goes before."""
-    (this_week, _, _), (next_week, _, _) = (
-        _read(tmp_path, {"messages": SESSION[:3]}),
-        _read(tmp_path, {"messages": SESSION}),
-    )
-    (named, _, _) = _read(tmp_path, {"messages": SESSION, "session": "s1"}, group_field="session")
-
-    assert {prompt.group for prompt, _, _ in this_week.rows} == {prompt.group for prompt, _, _ in next_week.rows}
-    assert {"s1"} == {prompt.group for prompt, _, _ in named.rows}

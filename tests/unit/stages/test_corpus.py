@@ -227,6 +227,29 @@ def test_chats_that_open_with_the_same_words_share_a_split(run: Run) -> None:
     assert splits[:30] == splits[30:60] == splits[60:]
 
 
+def test_the_turns_of_a_session_are_in_one_split(run: Run) -> None:
+    """With `every_answer`, and where each request is a row; next week, when the session goes on, it is the same split."""
+
+    def session(number: int, turns: int) -> list[dict[str, str]]:
+        texts = _texts(2 * turns, seed=number)
+        return [{"role": ("user", "assistant")[n % 2], "content": text} for n, text in enumerate(texts)]
+
+    begun, longer = ([{"messages": session(number, turns)} for number in range(30)] for turns in (2, 3))
+    requests = [{"messages": row["messages"][:end]} for row in longer for end in (1, 3, 5)]
+    found = []
+    for rows, fields in ((begun, {"every_answer": True}), (longer, {"every_answer": True}), (requests, {})):
+        _, out = run(rows, sources=[{"path": "prompts0.jsonl", **fields}])
+        splits: dict[str, list[str]] = {}
+        for prompt in read_prompts(out):
+            splits.setdefault(prompt.conversation, []).append(prompt.split)
+        found.append(splits)
+
+    assert [2, 3, 3] == [len(next(iter(splits.values()))) for splits in found]
+    first, *others = ({name: set(splits) for name, splits in by_name.items()} for by_name in found)
+    assert all(len(splits) == 1 for splits in first.values())
+    assert [first, first] == others
+
+
 def test_sources_in_two_modes_of_the_template(run: Run) -> None:
     """Each is a domain of its own, with the same prompts in the same splits; unread arguments stop the run."""
     rows = _rows(40, domain="chat")
