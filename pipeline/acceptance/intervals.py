@@ -4,7 +4,7 @@ Tokens of a prompt are correlated, and so are the turns of a conversation. So th
 and denominators are summed within it (cluster sampling, Cochran 1977, 9A; for evaluations of models Miller 2024, 'Adding error
 bars to evals', arXiv 2411.00640). A prompt without other turns is a conversation of its own. A figure such as the acceptance rate
 (sum of a_t / tokens) is a ratio of sums; its variance is that of the linearised residuals, stratified by domain (Cochran 1977,
-6.11).
+6.11). The conversations that are in several domains are a stratum of their own.
 
 Three corrections make the bounds cover where units are few or unequal (`python -m tests.benchmarks coverage`):
 - Unequal lengths: a stratum counts as its effective number of units, (sum w)^2 / sum w^2 with w the examined tokens (Kish
@@ -17,7 +17,7 @@ Three corrections make the bounds cover where units are few or unequal (`python 
 With fewer than 5 degrees of freedom there is no interval: the bounds are infinite.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -179,7 +179,7 @@ def ratio_gain(
     conversations: Sequence[str] | None = None,
 ) -> Interval:
     """Interval of the difference of two ratios over the same N prompts, paired by prompt. Weights are the first denominators.
-    Prompts of one of `conversations` within a stratum are one unit; None: each is a unit.
+    Prompts of one of `conversations` are one unit; None: each is a unit. `strata`: of the prompts, see `stratum_of_unit`.
 
     Two sides that are equal for every prompt differ by exactly 0, however few the prompts are. Raises ValueError for empty
     arrays, arrays of different lengths, a denominator sum that is not positive, or NaN.
@@ -188,13 +188,11 @@ def ratio_gain(
     _check(base_numerators_N, base_denominators_N, strata)
     if len(numerators_N) != len(base_numerators_N):
         raise ValueError("paired figures need the same prompts on both sides")
-    place_N, first_U = _units(strata, conversations)
-    prompts, strata = len(strata), [strata[first] for first in first_U]
+    prompts = len(strata)
+    place_N, strata = _units(strata, conversations)  # from here on those of units
     if np.array_equal(numerators_N, base_numerators_N) and np.array_equal(denominators_N, base_denominators_N):
         return Interval(0.0, 0.0, 0.0, prompts, conversations=fewer_units(len(strata), prompts))
-    numerators_N, denominators_N = (
-        _sums(one, place_N) for one in (numerators_N, denominators_N)
-    )  # from here on N units
+    numerators_N, denominators_N = (_sums(one, place_N) for one in (numerators_N, denominators_N))
     base_numerators_N, base_denominators_N = (_sums(one, place_N) for one in (base_numerators_N, base_denominators_N))
     value = float(numerators_N.sum() / denominators_N.sum() - base_numerators_N.sum() / base_denominators_N.sum())
     residuals_N = _residuals(numerators_N, denominators_N) - _residuals(base_numerators_N, base_denominators_N)
@@ -203,13 +201,21 @@ def ratio_gain(
     return interval(value, [_moments(residuals_N[rows], denominators_N[rows]) for rows in groups], prompts, confidence)
 
 
-def _units(strata: Sequence[str], conversations: Sequence[str] | None) -> tuple[NDArray[np.int64], list[int]]:
-    """The unit of each of N prompts, numbered by first appearance, and the first prompt of each unit."""
+def stratum_of_unit(strata: Iterable[str]) -> str:
+    """The stratum of a unit whose prompts are of these strata: itself, or the combination. A conversation that is asked in two
+    domains, such as in two template modes, is one unit, and no unit of either."""
+    return "\0".join(sorted(set(strata)))
+
+
+def _units(strata: Sequence[str], conversations: Sequence[str] | None) -> tuple[NDArray[np.int64], Sequence[str]]:
+    """The unit of each of N prompts, numbered by first appearance, and the stratum of each unit."""
     if conversations is None:
-        return np.arange(len(strata), dtype=np.int64), list(range(len(strata)))
-    number: dict[tuple[str, str], int] = {}
-    place_N = np.array([number.setdefault(one, len(number)) for one in zip(strata, conversations, strict=True)])
-    return place_N, np.unique(place_N, return_index=True)[1].tolist()
+        return np.arange(len(strata), dtype=np.int64), strata
+    of_units: dict[str, list[str]] = {}
+    for stratum, conversation in zip(strata, conversations, strict=True):
+        of_units.setdefault(conversation, []).append(stratum)
+    number = {conversation: place for place, conversation in enumerate(of_units)}
+    return np.array([number[one] for one in conversations]), [stratum_of_unit(one) for one in of_units.values()]
 
 
 def _sums(values_N: Floats, place_N: NDArray[np.int64]) -> Floats:

@@ -238,7 +238,7 @@ def shared_conversations(conversations: Iterable[str]) -> frozenset[str]:
 
 def sample_of(counts: Sequence[PromptCounts]) -> tuple[int, int | None]:
     """The number of prompts; and that of independent units, if it is smaller."""
-    return len(counts), fewer_units(len({(item.domain, item.conversation) for item in counts}), len(counts))
+    return len(counts), fewer_units(len({item.conversation for item in counts}), len(counts))
 
 
 def counts_json(counts: Sequence[PromptCounts]) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.acceptance.intervals import Floats, Interval, StratumMoments, interval, pooled
+from pipeline.acceptance.intervals import Floats, Interval, StratumMoments, interval, pooled, stratum_of_unit
 
 _POWERS = ((0, 0), (1, 0), (0, 1), (2, 0), (1, 1), (0, 2), (3, 0), (2, 1), (1, 2), (0, 3), (0, 4))
 _ROW = {power: row for row, power in enumerate(_POWERS)}
@@ -22,6 +22,7 @@ class RatioSums:
 
     The prompts of a conversation are one unit, and may come in different blocks. `shared`: the conversations that have several
     prompts. Their numerators and denominators are held, one sum for each conversation and stratum; every other prompt is a unit.
+    Over all strata, a conversation that has prompts in several is one unit (`intervals.stratum_of_unit`).
     """
 
     def __init__(self, ratios: int, shared: Collection[str] = ()) -> None:
@@ -29,11 +30,11 @@ class RatioSums:
         self._origin_2K: Floats = np.zeros((2, ratios))
         self._has_origin_K = np.zeros(ratios, dtype=bool)
         self._sums: dict[str, Floats] = {}  # (powers, K) of each stratum, without what is held
-        self._held: dict[
-            tuple[str, str], Floats
-        ] = {}  # by stratum and conversation: numerators, denominators, prompts (3, K)
+        # By conversation and stratum: numerators, denominators, prompts (3, K).
+        self._held: dict[str, dict[str, Floats]] = {}
         self._prompts: dict[str, NDArray[np.int64]] = {}  # (K,) of each stratum
-        self._all: dict[str, Floats] | None = None  # as `_sums`, with what is held; None where it has to be computed
+        # As `_sums`, with what is held, for one stratum (True) and over all; empty where it has to be computed.
+        self._all: dict[bool, dict[str, Floats]] = {}
 
     def add(
         self,
@@ -55,7 +56,7 @@ class RatioSums:
             raise ValueError("a figure over NaN or infinite counts is not defined")
         if present_NK is None:
             present_NK = np.ones(numerators_NK.shape, dtype=bool)
-        self._all = None
+        self._all = {}
         labels = np.asarray(strata)
         for label in np.unique(labels):
             counts_K = self._prompts.setdefault(str(label), np.zeros(self._ratios, dtype=np.int64))
@@ -65,7 +66,8 @@ class RatioSums:
             self._add_units(self._sums, pairs_2NK, present_NK, labels)
             return
         for row in np.flatnonzero(held_N).tolist():
-            held_3K = self._held.setdefault((strata[row], conversations[row]), np.zeros((3, self._ratios)))
+            of_unit = self._held.setdefault(conversations[row], {})
+            held_3K = of_unit.setdefault(strata[row], np.zeros((3, self._ratios)))
             held_3K += np.vstack([pairs_2NK[:, row] * present_NK[row], present_NK[row]])
         if not held_N.all():
             self._add_units(self._sums, pairs_2NK[:, ~held_N], present_NK[~held_N], labels[~held_N])
@@ -84,17 +86,22 @@ class RatioSums:
             of_label = sums.setdefault(str(label), np.zeros((len(_POWERS), self._ratios)))
             of_label += powers_PNK[:, labels == label].sum(1)
 
-    def _with_held(self) -> Mapping[str, Floats]:
-        """The sums of each stratum over all units."""
+    def _with_held(self, within: bool) -> Mapping[str, Floats]:
+        """The sums of each stratum over all units. `within`: of the part that each unit has within a stratum; otherwise of whole
+        units, and some strata are combinations."""
         if not self._held:
             return self._sums
-        if self._all is None:
-            self._all = {label: sums.copy() for label, sums in self._sums.items()}
-            units = sorted(self._held)
-            held_U3K = np.stack([self._held[unit] for unit in units])
-            labels = np.array([label for label, _ in units])
-            self._add_units(self._all, held_U3K[:, :2].swapaxes(0, 1), held_U3K[:, 2] > 0, labels)
-        return self._all
+        if within not in self._all:
+            found = self._all[within] = {label: sums.copy() for label, sums in self._sums.items()}
+            units = [self._held[conversation] for conversation in sorted(self._held)]
+            if within:
+                parts = [(label, held_3K) for unit in units for label, held_3K in unit.items()]
+            else:
+                parts = [(stratum_of_unit(unit), np.sum(list(unit.values()), axis=0)) for unit in units]
+            held_U3K = np.stack([held_3K for _, held_3K in parts])
+            labels = np.array([label for label, _ in parts])
+            self._add_units(found, held_U3K[:, :2].swapaxes(0, 1), held_U3K[:, 2] > 0, labels)
+        return self._all[within]
 
     def _choose_origin(self, pairs_2NK: Floats, present_NK: NDArray[np.bool_]) -> None:
         counts_K = present_NK.sum(0)
@@ -153,9 +160,9 @@ class RatioSums:
         )
 
     def _chosen(self, stratum: str | None) -> list[Floats]:
-        sums = self._with_held()
-        return [sums[label] for label in self._labels(stratum)]
+        """Sorted by name, so that no figure depends on the order in which domains were added."""
+        sums = self._with_held(within=stratum is not None)
+        return [sums[label] for label in (sorted(sums) if stratum is None else [stratum])]
 
     def _labels(self, stratum: str | None) -> list[str]:
-        """Sorted by name, so that no figure depends on the order in which domains were added."""
         return self.strata if stratum is None else [stratum]

@@ -129,7 +129,7 @@ def unseen_prompts(draft: Examined, baseline: Examined) -> tuple[list[PromptCoun
     seen = draft.trained_on | baseline.trained_on
     ours, theirs = ([item for item in one.counts if item.id not in seen] for one in (draft, baseline))
     count, left = len(draft.counts), len(ours)
-    units, units_left = (len({(item.domain, item.conversation) for item in one}) for one in (draft.counts, ours))
+    units, units_left = (len({item.conversation for item in one}) for one in (draft.counts, ours))
     if left < count and units_left < min(_LEAST_PROMPTS, units / 2):
         raise Refused(
             f"inconclusive: a draft was trained on {'all' if not left else count - left} of the {count} examination prompts, so "

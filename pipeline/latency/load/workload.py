@@ -71,8 +71,8 @@ def examined_workload(counts: Sequence[PromptCounts], convention: Convention, ga
     plain_W = np.maximum(tokens_W - convention.start, 0).astype(np.float64)
     rounds_GW = np.array([[item.rounds[gamma] for item in counts] for gamma in range(gammas)])
     variance_GW = np.array([[item.rounds_variance[gamma] for item in counts] for gamma in range(gammas)])
-    numbers: dict[tuple[str, str], int] = {}
-    units = [numbers.setdefault((item.domain, item.conversation), len(numbers)) for item in counts]
+    numbers: dict[str, int] = {}
+    units = [numbers.setdefault(item.conversation, len(numbers)) for item in counts]
     return Workload(
         np.array([item.prompt_tokens for item in counts]),
         tokens_W,
