@@ -114,7 +114,7 @@ def test_a_day_is_shown_when_it_is_over(examples: Any, tmp_path: Path) -> None:
 
 
 def _served(
-    examples: Any, body: bytes, parts: list[bytes], path: str = "/v1/chat/completions"
+    examples: Any, body: bytes, parts: list[bytes], path: str = "/v1/chat/completions", status: int = 200
 ) -> tuple[bytes, list[bytes]]:
     """What the application got through the middleware, and what the client."""
     seen, sent = list[bytes](), list[bytes]()
@@ -125,7 +125,7 @@ def _served(
         seen.append((await receive())["body"])
         if path in examples.PATHS:
             assert str(len(seen[0])).encode() == dict(scope["headers"])[b"content-length"]
-        await send({"type": "http.response.start", "status": 200})
+        await send({"type": "http.response.start", "status": status})
         for part in parts:
             await send({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
@@ -162,7 +162,8 @@ def test_the_middleware_joins_streams(examples: Any, tmp_path: Path) -> None:
 
 
 def test_other_paths_and_bad_requests_pass(examples: Any, tmp_path: Path) -> None:
-    assert b"not JSON, as it came" == _served(examples, b"not JSON, as it came", [], "/metrics")[0]
+    for path in ("/metrics", *examples.PATHS):
+        assert b"not JSON, as it came" == _served(examples, b"not JSON, as it came", [b"{}"], path, 400)[0]
     assert [] == _rows(tmp_path / "log")
 
 
@@ -178,7 +179,8 @@ def test_the_callback_of_litellm_logs(examples: Any, tmp_path: Path, monkeypatch
         datetime.fromtimestamp(_BEGUN, UTC),
         types.SimpleNamespace(model_dump=lambda: ANSWER | {"joined": True}),
     )
-    for streamed, original in ((False, json.dumps(ANSWER)), (True, "first stream response received")):
+    originals = ((False, json.dumps(ANSWER)), (True, "first stream response received"), (True, '["a", "chunk"]'))
+    for streamed, original in originals:
         known = {
             "additional_args": {"complete_input_dict": ASKED | {"stream": streamed}},
             "litellm_params": {"proxy_server_request": {"headers": {"x-session-id": "s1"}}},
@@ -186,7 +188,8 @@ def test_the_callback_of_litellm_logs(examples: Any, tmp_path: Path, monkeypatch
             "original_response": original,
         }
         asyncio.run(logger.async_log_success_event(known, response, begun, begun))
-    whole, stream = _rows(tmp_path / "log")
+    whole, stream, other = _rows(tmp_path / "log")
+    assert stream["response"] == other["response"]
     assert (ANSWER, ANSWER | {"joined": True}) == (whole["response"], stream["response"])
     assert ("s1", False, True) == (whole["group"], "ttft" in whole, "ttft" in stream)
 

@@ -1,6 +1,7 @@
 """Counts by segment: against enumeration, against a greedy decode, and what they add up to."""
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from pipeline.generation.completion_store import StoredCompletion
 from pipeline.speculation.batch import Request
 from pipeline.speculation.decoder import Decoder
 from pipeline.speculation.settings import GREEDY, Sampling
-from tests.fakes import stored_completion, tiny_llama
+from tests.fakes import counted, stored_completion, tiny_llama
 
 NAMES = ("answer", "thinking", "tool_call")
 GAMMAS = 4
@@ -27,8 +28,6 @@ LENGTHS = (6, 1, 3, 2, 5)
 
 
 def _labelled(item: StoredCompletion, labels: Any) -> StoredCompletion:
-    from dataclasses import replace
-
     return replace(item, segments=np.array(labels, dtype=np.uint8), segment_names=NAMES)
 
 
@@ -176,6 +175,29 @@ def test_figures_by_segment() -> None:
     assert found["answer"].acceptance_of_begins is None
     dev = examiner.summary(tiny_llama(seed=2), rows).segments  # the same rates, while a draft trains
     assert dev == pytest.approx({name: part.acceptance_rate.value for name, part in found.items()})
+
+
+def test_bounds_of_a_segments_rates_are_rates() -> None:
+    """Over few prompts of very different rates an interval reaches past 1."""
+    accepted = [0.0, *[9.9] * 11]
+    part = SegmentCounts(
+        tokens=10, accepted=0.0, examined=10.0, rounds=[5.0], emitted=[9.0], begins=10, begins_accepted=0.0
+    )
+    tally = AcceptanceTally(1, ())
+    tally.add(
+        [
+            replace(
+                counted(f"p{n}", one, tokens=10, gammas=1),
+                accepted_by_output=[one],
+                accepted_by_context=[one],
+                segments={name: replace(part, accepted=one, begins_accepted=one) for name in NAMES},
+            )
+            for n, one in enumerate(accepted)
+        ]
+    )
+    figures = tally.figures(0.95).by_segment[NAMES[0]]
+    assert figures.acceptance_of_begins is not None
+    assert (figures.acceptance_rate.high, figures.acceptance_of_begins.high) == (1, 1)
 
 
 def test_one_segment_is_not_shown() -> None:

@@ -1,6 +1,7 @@
 """Labels of stored tokens: beside their shards, once, and read with them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,8 @@ class _OddTokens:
 
 
 def _write(directory: Path) -> None:
-    rows = [stored_completion([1], [4, 3, 6, 8], name="a", length=2), stored_completion([1], [5], name="b")]
+    ended = replace(stored_completion([1], [5], name="b"), stopped=True)
+    rows = [stored_completion([1], [4, 3, 6, 8], name="a", length=2), ended]
     write_shard(directory, "shard-00000", rows)
     write_shard(directory, "shard-000001", [stored_completion([2], [7, 2], name="c")])
 
@@ -38,7 +40,7 @@ def test_labels_are_read_with_their_tokens(tmp_path: Path) -> None:
     read = {name: item.segments.tolist() for name, item in found.items() if item.segments is not None}
     assert read == {"a": [0, 1, 1, 1], "b": [1], "c": [1, 0]}  # past the end: the last label
     assert found["a"].segment_names == ("answer", "thinking")
-    assert [tokens for tokens, _ in labels.calls] == [[4, 3], [5], [7, 2]]
+    assert labels.calls == [([4, 3], False), ([5], True), ([7, 2], False)]
 
 
 def test_a_labelled_shard_is_not_labelled_again(tmp_path: Path) -> None:

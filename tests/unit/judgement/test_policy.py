@@ -478,6 +478,14 @@ def test_rules_by_segment_can_be_turned_off_and_need_two_segments() -> None:
     assert "segment_margin:tool_call" not in one
 
 
+def test_each_part_of_the_traffic_has_its_own_margin() -> None:
+    rows = [replace(item, accepted_by_output=[5.0]) for item in _segmented(0.7).candidate]
+    margins = {"domain_margin": 0.01, "segment_margin": 0.03, "length_margin": 0.04}
+    rules = _rules(_case(candidate=rows, baseline=rows), POLICY.model_copy(update=margins))
+    found = {name.split(":")[0]: rule.threshold for name, rule in rules.items() if "margin" in name}
+    assert found == {name: -margin for name, margin in margins.items()}
+
+
 def _by_length(late: float, seed: int = 1, reach: int = PROMPTS) -> list[PromptCounts]:
     """40 tokens each, or 20 from prompt `reach` on: 14 of the first 16 accepted, the others at the rate `late`."""
     own = np.random.default_rng(seed).uniform(-0.2, 0.2, PROMPTS)

@@ -126,6 +126,14 @@ def test_a_pair_on_the_hub_is_not_fetched(tmp_path: Path) -> None:
     assert "1 chats have several user messages" in text
 
 
+def test_sessions_are_pointed_out(tmp_path: Path) -> None:
+    """Chats with several recorded answers, from the second on."""
+    asked, said = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
+    rows = [{"messages": messages} for messages in ([asked], [asked, said], [asked, said, asked, said])]
+    text = starting_config(SMALLER, HUB, _prompts(tmp_path / "prompts.jsonl", rows))
+    assert "every_answer: false  # 1 chats hold several answers" in text
+
+
 @pytest.mark.parametrize("name", ["on", "a: b #c", "'\"", "-", "ä 漢", "line\nbreak", "next\u2028line"], ids=ascii)
 def test_names_that_yaml_could_misread(tmp_path: Path, name: str) -> None:
     """A path is quoted where it must be, a domain cannot break out of its comment, and few prompts are pointed out."""
