@@ -33,6 +33,7 @@ def some_prompts(count: int, split: str = "train") -> list[Prompt]:
             (*range(20 + n % 5, 30 + n % 7), n % 500),
             text_id=f"{n:016x}",
             conversation=f"{n // 2:016x}",
+            mode=f"m={n % 2 > 0}",
         )
         for n in range(count)
     ]

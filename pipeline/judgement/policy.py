@@ -276,8 +276,7 @@ def _latency(served: LatencyAtLoad | None, quantile: str, most: float) -> RuleRe
 def _bounded(name: str, text: str, figure: Interval, passes: bool, fails: bool, threshold: float) -> RuleResult:
     known = math.isfinite(figure.low) and math.isfinite(figure.high)
     verdict: RuleVerdict = INCONCLUSIVE if not known else PASS if passes else FAIL if fails else INCONCLUSIVE
-    shown = figure.figure if known else Figure(figure.value, None, None, figure.prompts, figure.conversations)
-    return RuleResult(name=name, verdict=verdict, text=text, figure=shown, threshold=threshold)
+    return RuleResult(name=name, verdict=verdict, text=text, figure=figure.figure, threshold=threshold)
 
 
 def _measured(name: str, verdict: RuleVerdict, text: str, value: float, threshold: float) -> RuleResult:

@@ -233,6 +233,12 @@ def test_every_interval_is_over_conversations() -> None:
     assert (12, None) == sample_of(ours[::3])
 
 
+def test_a_figure_without_an_interval_names_its_conversations() -> None:
+    ours, theirs = _chats(2, 1)[:6], _chats(2, 2)[:6]
+    found = acceptance_gain(ours, theirs, 0.95).figure
+    assert (found.low, found.prompts, found.conversations) == (None, 6, 3)
+
+
 def test_texts_name_conversations_only_where_they_are_not_the_prompts() -> None:
     """Both numbers, since tables count prompts."""
     assert ["1 prompt", "1,200 prompts"] == [counted_text(1, None), counted_text(1200, None)]

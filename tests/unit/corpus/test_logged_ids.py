@@ -44,6 +44,12 @@ def test_token_ids_that_a_gateway_dropped_are_noticed() -> None:
         _parsed({"token_ids": [5, 6]}, {"usage": {"completion_tokens": 3}})
 
 
+def test_usage_of_several_choices_is_not_that_of_one() -> None:
+    choice = {"message": _MESSAGE, "finish_reason": "stop", "token_ids": [5, 6]}
+    found = _parsed({}, {"choices": [choice, choice], "usage": {"completion_tokens": 4}})
+    assert found.tokens == (5, 6)
+
+
 @pytest.mark.parametrize("reason", ["tool_calls", "function_call"])
 def test_tool_calls_at_the_limit_were_cut(reason: str) -> None:
     """vLLM gives this reason also where the limit ended the answer after a call."""

@@ -43,6 +43,7 @@ def prompts() -> list[Prompt]:
             tuple(generator.integers(2, 32, 1 + 2 * n % 7).tolist()),
             text_id=f"{n:016x}",
             conversation=f"{n // 2:016x}",
+            mode=f"m={n % 2 > 0}",
         )
         for n, split in enumerate(splits)
     ]
@@ -75,10 +76,10 @@ def test_every_prompt_gets_a_completion_and_examination_prompts_two(prompts: lis
 def test_a_completion_names_what_its_prompt_belongs_to(
     prompts: list[Prompt], stored: tuple[Path, list[StoredCompletion]]
 ) -> None:
-    """Text and conversation, by which prompts are told apart and grouped later."""
-    named = {prompt.id: (prompt.text_id, prompt.conversation) for prompt in prompts}
+    """Text, conversation and mode, by which prompts are told apart and grouped later."""
+    named = {prompt.id: (prompt.text_id, prompt.conversation, prompt.mode) for prompt in prompts}
 
-    assert all((item.text_id, item.conversation) == named[item.id] for item in stored[1])
+    assert all((item.text_id, item.conversation, item.mode) == named[item.id] for item in stored[1])
 
 
 def test_further_tuples_are_for_the_examination_alone(

@@ -108,3 +108,15 @@ def test_later_turns_are_rendered_with_the_tools_of_the_chat() -> None:
     assert (8, 3, 6, 7, 4, 9) == found.prompt.tokens
     assert found.prompt.chat is not None
     assert chat.tools == found.prompt.chat.tools
+
+
+def test_later_turns_are_in_the_mode_of_the_chat() -> None:
+    """Rendered with its own arguments of the template, and named by their mode."""
+    chat = replace(CHAT, arguments={"short": True})
+    request = _request("a", chat=chat)
+    request = replace(request, prompt=replace(request.prompt, mode="short=true"))
+    (found,), _ = _next([request], [_said(6, 7)], template="{% if short %}w8 {% endif %}" + TEMPLATE)
+
+    assert ((8, 3, 6, 7, 4, 9), "short=true") == (found.prompt.tokens, found.prompt.mode)
+    assert found.prompt.chat is not None
+    assert chat.arguments == found.prompt.chat.arguments

@@ -49,8 +49,8 @@ def test_greedy_completions_are_the_models(tmp_path: Path) -> None:
     with running(StandIn()) as server:
         found = generate(config_of(server), some_prompts(12, "examination"), tmp_path / "out")
     assert 12 == len(found)
-    assert {prompt.id: prompt.conversation for prompt in some_prompts(12, "examination")} == {
-        item.id: item.conversation for item in found
+    assert {prompt.id: (prompt.conversation, prompt.mode) for prompt in some_prompts(12, "examination")} == {
+        item.id: (item.conversation, item.mode) for item in found
     }
     for item in found:
         assert greedy(item.prompt.tolist(), NEW, AHEAD) == item.tokens.tolist()

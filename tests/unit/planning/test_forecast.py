@@ -1,6 +1,7 @@
 """Rows that a run will use, before it runs."""
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -20,11 +21,20 @@ def test_rows_of_the_window_and_the_sample_are_counted(tmp_path: Path, keys: dic
         {"prompt": f"p{number}", "created": (now - timedelta(days=number // 10 * 20)).isoformat()}
         for number in range(30)
     ]
-    path = tmp_path / "log.jsonl"
+    assert expected == _rows(tmp_path / "log.jsonl", rows, keys)
+
+
+def test_each_answer_of_a_session_is_counted(tmp_path: Path) -> None:
+    turn = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    rows = [{"messages": turn * 3}, {"messages": turn}]
+    assert [2, 4] == [_rows(tmp_path / "log.jsonl", rows, {"every_answer": every}) for every in (False, True)]
+
+
+def _rows(path: Path, rows: Sequence[object], keys: dict[str, object]) -> int:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     raw = {
         "name": "t",
         "pair": {"target": {"source": "reference"}, "draft": {"source": "reference"}},
         "corpus": {"sources": [{"path": str(path), **keys}]},
     }
-    assert expected == forecast(parse_config(raw, "t")).rows
+    return forecast(parse_config(raw, "t")).rows

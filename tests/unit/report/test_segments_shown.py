@@ -6,6 +6,7 @@ import pytest
 
 from pipeline.acceptance.profile import PromptCounts
 from pipeline.acceptance.segments import SegmentCounts
+from pipeline.examination.profile_figures import headline_figures
 from pipeline.judgement.comparison import compared_figures, paired_gains
 from pipeline.judgement.schema import BASELINE, CANDIDATE, Decision, TrainingStep
 from pipeline.registry.run_content import decision_figures, training_points
@@ -14,6 +15,7 @@ from pipeline.report.charts import Charts
 from pipeline.report.compare import Compared, print_comparison
 from tests.decisions import make_decision
 from tests.fakes import counted
+from tests.profiles import make_profile
 from tests.unit.report.test_card import facts
 
 
@@ -47,6 +49,11 @@ def decision() -> Decision:
         for rate, (side, draft) in zip((0.75, 0.5, 0.1), found.drafts.items(), strict=True)
     }
     return replace(found, drafts=drafts)
+
+
+def test_the_record_of_an_examination_has_rates_by_segment() -> None:
+    found = headline_figures(make_profile(_counts(0.75)))
+    assert found["acceptance_rate_segment_tool_call"] == 0.75
 
 
 def test_compare_has_a_row_for_each(capsys: pytest.CaptureFixture[str]) -> None:

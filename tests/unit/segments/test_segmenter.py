@@ -75,6 +75,13 @@ def test_a_segment_that_the_prompt_begins() -> None:
     settings = _rule(begin="<think>", end="</think>")
     assert _found(tokenizer, settings, "a</think>b", "Hi<think>\n") == [("code", "a</think>"), ("answer", "b")]
     assert _found(tokenizer, settings, "a</think>b", "What is <think> for?") == [("answer", "a</think>b")]
+    assert _found(tokenizer, settings, "a", "Look it up. " * 20 + "<think>") == [("code", "a")]
+
+
+def test_a_marker_with_which_only_a_completion_begins() -> None:
+    settings, call = SegmentsConfig(markers="llama3"), '{"name": "'
+    assert _found(bpe_tokenizer(), settings, call + "Oslo") == [("tool_call", call + "Oslo")]
+    assert _found(bpe_tokenizer(), settings, "Oslo", prompt=call) == [("answer", "Oslo")]
 
 
 def test_white_space_between_segments_is_of_the_one_before() -> None:
