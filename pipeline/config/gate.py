@@ -51,6 +51,13 @@ class GateConfig(Section):
         description="With fewer examination prompts in a domain, a segment or a range of positions its rule is inconclusive, and "
         "the candidate is refused. The turns of one chat count as one.",
     )
+    min_domain_share: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="Domains with a smaller share of the examination prompts have no rule of their own, such as rare modes of "
+        "the chat template in a log. 0: every domain has one.",
+    )
     segment_margin: float | None = Field(
         default=0.02,
         ge=0,

@@ -1,5 +1,6 @@
 """From the results of the rules to the verdict. Pure."""
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
@@ -39,7 +40,7 @@ def without_prompts(case: Case, seen: Collection[str]) -> Case:
 
     lookup = None if case.prompt_lookup is None else unseen(case.prompt_lookup)
     # A domain that loses all its prompts keeps its rule, which is then inconclusive: the domain must not disappear.
-    domains = case.domains | {item.domain for item in case.candidate}
+    domains = case.domains or Counter(item.domain for item in case.candidate)
     return replace(
         case, candidate=unseen(case.candidate), baseline=unseen(case.baseline), prompt_lookup=lookup, domains=domains
     )

@@ -41,7 +41,9 @@ class Case:
     draft_bytes: float | None
     crosscheck_agrees: bool | None
     broken: Mapping[str, str] = field(default_factory=dict)  # drafts that cannot be examined, by name: why
-    domains: frozenset[str] = frozenset()  # that have a rule even if none of their prompts is left
+    domains: Mapping[str, int] = field(
+        default_factory=dict
+    )  # examined prompts by domain, where some are not in the rows
     served: LatencyAtLoad | None = None  # predicted latency at the stated load; None where no load is stated
     benefit: Benefit | None = None  # of that load
     target: TargetSource | None = None  # that was examined
@@ -59,7 +61,7 @@ def apply_rules(case: Case, policy: GateConfig, gamma: int, confidence: float) -
     if case.broken:
         return [_examined(case.broken)]
     rules = [_enough_prompts(case, policy), _gain(case, policy, confidence)]
-    rules += [_domain(case, domain, policy, confidence) for domain in sorted(_domains(case))]
+    rules += [_domain(case, domain, policy, confidence) for domain in _domains(case, policy)]
     if policy.segment_margin is not None:
         judged = [one.name for one in segment_shares(case.candidate) if one.judged]
         rules += [_segment(case, name, policy, policy.segment_margin, confidence) for name in judged]
@@ -90,17 +92,21 @@ def _examined(broken: Mapping[str, str]) -> RuleResult:
     return RuleResult(name="examined", verdict=FAIL if CANDIDATE in broken else INCONCLUSIVE, text=text)
 
 
-def _domains(case: Case) -> set[str]:
-    return {item.domain for item in case.candidate} | case.domains
+def _domains(case: Case, policy: GateConfig) -> list[str]:
+    """The domains that have rules, by their share of the examined prompts: also of those that a draft was trained on, because a
+    domain must not disappear by that."""
+    prompts = case.domains or Counter(item.domain for item in case.candidate)
+    return sorted(name for name in prompts if prompts[name] >= policy.min_domain_share * sum(prompts.values()))
 
 
 def _enough_prompts(case: Case, policy: GateConfig) -> RuleResult:
     found = Counter(domain for domain, _ in {(item.domain, item.conversation) for item in case.candidate})
-    counts = {domain: found[domain] for domain in sorted(_domains(case))}
-    domain, fewest = min(counts.items(), key=lambda item: item[1], default=("any domain", 0))
-    prompts, conversations = sample_of([item for item in case.candidate if item.domain == domain])
+    counts = {domain: found[domain] for domain in _domains(case, policy)}
+    domain, fewest = min(counts.items(), key=lambda item: item[1], default=(None, found.total()))
+    prompts, conversations = sample_of([item for item in case.candidate if domain in (None, item.domain)])
+    where = "" if domain is None else f" in '{domain}', the smallest domain"
     text = (
-        f"{counted(prompts, conversations)} that neither draft was trained on in '{domain}', the smallest domain; "
+        f"{counted(prompts, conversations)} that neither draft was trained on{where}; "
         f"{units_needed(policy.min_prompts_per_domain, conversations)} are needed"
     )
     verdict = PASS if fewest >= policy.min_prompts_per_domain else INCONCLUSIVE

@@ -14,6 +14,9 @@ from pipeline.progress import Progress
 EVEN_IF_REFUSED = "--even-if-refused"
 _SURE = 1.645  # standard deviations: a split is as large with a probability of 95%
 _HOPELESS = 2.326  # or of 1%
+_MORE_PROMPTS = (
+    "add prompts, raise that share, or lower gate.min_prompts_per_domain; gate.min_domain_share exempts small domains"
+)
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}  # of a weight
 
 
@@ -97,7 +100,7 @@ def of_prompts(config: Config, prompts: Mapping[str, int]) -> list[str]:
     return [
         f"corpus: domain '{domain}' has {count:,} different prompts, about {count * share:,.0f} of them for examination, and the "
         f"gate needs {least} (gate.min_prompts_per_domain), so it will refuse: about {needed(least, share):,} prompts are needed "
-        f"with corpus.splits.examination = {share:g}; add prompts, raise that share, or lower gate.min_prompts_per_domain"
+        f"with corpus.splits.examination = {share:g}; {_MORE_PROMPTS}"
         for domain, count in prompts.items()
         if _most(count, share) < least
     ]
@@ -106,12 +109,13 @@ def of_prompts(config: Config, prompts: Mapping[str, int]) -> list[str]:
 def of_corpus(config: Config, domains: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Domains with fewer examination prompts than the gate needs. `domains`: prompts by domain and split."""
     least, share = config.gate.min_prompts_per_domain, config.corpus.splits.examination
+    judged = config.gate.min_domain_share * sum(counts["examination"] for counts in domains.values())
     return [
         f"corpus: domain '{domain}' has {counts['examination']} examination prompts and the gate needs {least}, so it will "
         f"refuse: about {needed(least, share):,} prompts of the domain are needed with corpus.splits.examination = {share:g}; "
-        "add prompts, raise that share, or lower gate.min_prompts_per_domain"
+        f"{_MORE_PROMPTS}"
         for domain, counts in domains.items()
-        if counts["examination"] < least
+        if judged <= counts["examination"] < least
     ]
 
 

@@ -6,7 +6,7 @@ stage does it again for all of them.
 """
 
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
@@ -35,7 +35,7 @@ def survey_prompts(config: Config, progress: Progress, today: date | None = None
     """
     paths = [None if source.is_reference else Path(source.path) for source in config.corpus.sources]
     enough = 2 * certain_refusals.needed(config.gate.min_prompts_per_domain, config.corpus.splits.examination)
-    found = _Domains(enough)
+    found = _Domains(enough, config.gate.min_domain_share)
     if any(paths):
         from pipeline.corpus.first_pass import read_sources
 
@@ -79,10 +79,11 @@ def _local_tokenizer(pair: PairConfig) -> Path | None:
 
 
 class _Domains:
-    """Takes the place of the row buffer: counts different prompts by domain."""
+    """Takes the place of the row buffer: counts different prompts by domain, of those with a large enough share of the rows."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, most: int, least_share: float) -> None:
+        self._most, self._least_share = most, least_share
+        self._rows = Counter[str]()
         self._texts: defaultdict[str, set[int]] = defaultdict(set)
 
     def add(
@@ -94,11 +95,13 @@ class _Domains:
         answers: "Sequence[StoredAnswer | None]",
     ) -> None:
         for prompt in prompts:
+            self._rows[prompt.domain] += 1
             if len(seen := self._texts[prompt.domain]) < self._most:
                 seen.add(hash((prompt.place, prompt.comparison_text)))
 
     def counts(self) -> dict[str, int]:
-        return {domain: len(texts) for domain, texts in sorted(self._texts.items())}
+        least = self._least_share * self._rows.total()
+        return {domain: len(texts) for domain, texts in sorted(self._texts.items()) if self._rows[domain] >= least}
 
 
 class _Prefix:

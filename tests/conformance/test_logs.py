@@ -78,7 +78,8 @@ def _config(place: Path, pair: Path, server: Server, rows: list[dict[str, Any]])
     config["generate"]["max_new_tokens"] = 96
     config["distill"] |= {"max_steps": 40}
     config["quantize"] = {"variants": []}
-    config["gate"] |= {"min_prompts_per_domain": 10, "segment_margin": None}  # too few prompts for a verdict on each
+    # Too few prompts for a verdict on each segment, and on those with thinking switched off.
+    config["gate"] |= {"min_prompts_per_domain": 10, "segment_margin": None, "min_domain_share": 0.3}
     (place / "my.yaml").write_text(yaml.safe_dump(config))
 
 

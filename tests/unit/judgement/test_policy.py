@@ -542,3 +542,25 @@ def test_a_champion_is_not_judged_by_another_mode_than_its_own(
         assert found is not None
         assert ("enable_thinking=true" if "enable_thinking=true" in trained else "the template's default") in found.text
     assert "champion_modes" not in _rules(case, POLICY.model_copy(update={"champion_modes": False}))
+
+
+def test_small_domains_may_have_no_rule_of_their_own() -> None:
+    """By their share of the examined prompts, also of those that are dropped; what is left is then enough prompts in all."""
+    rows = {"chat": 0.7, "code": 0.8}
+    candidate, baseline = _counts(rows, calls=40), _counts({"chat": 0.6, "code": 0.7}, seed=2)
+    few = [item for item in candidate if item.domain == "chat"][:2]
+    case = _case(
+        candidate=[item for item in candidate if item.domain == "code"] + few,
+        baseline=[item for item in baseline if item.domain == "code" or item.id in {one.id for one in few}],
+        prompt_lookup=None,
+    )
+    assert _rules(case)["domain_margin:chat"].verdict == INCONCLUSIVE
+    without = _rules(case, POLICY.model_copy(update={"min_domain_share": 0.2}))
+    assert "domain_margin:chat" not in without
+    assert PASS == without["min_prompts_per_domain"].verdict == without["domain_margin:code"].verdict
+    dropped = replace(case, domains={"chat": 50, "code": 50})
+    assert "domain_margin:chat" in _rules(dropped, POLICY.model_copy(update={"min_domain_share": 0.2}))
+    alone = _rules(case, POLICY.model_copy(update={"min_domain_share": 1.0}))
+    assert not any(name.startswith("domain_margin") for name in alone)
+    assert PASS == alone["min_prompts_per_domain"].verdict
+    assert "smallest domain" not in alone["min_prompts_per_domain"].text

@@ -143,3 +143,10 @@ def test_a_certain_refusal_stops_a_run_that_was_not_told_to_go_on(capsys: pytest
     stop_or_warn(["a", "b"], Progress(False), go_on=True)
     stop_or_warn([], Progress(False), go_on=False)
     assert "warning: a\nwarning: b\n" == capsys.readouterr().err
+
+
+def test_small_domains_without_a_rule_refuse_nothing() -> None:
+    domains = {"code": {"examination": 400}, "chat": {"examination": 3}}
+    (refusal,) = of_corpus(_config(), domains)
+    assert "gate.min_domain_share" in refusal
+    assert [] == of_corpus(_config("gate.min_domain_share=0.05"), domains)

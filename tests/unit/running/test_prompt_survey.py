@@ -118,3 +118,10 @@ def test_too_few_prompts_for_the_gate_stop_the_run_unless_it_is_told_to_go_on(tm
         require_prompts(config, Progress(False), even_if_refused=False)
     require_prompts(config, Progress(False), even_if_refused=True)
     require_prompts(_config(tmp_path, _rows(40)), Progress(False), even_if_refused=False)
+
+
+def test_domains_that_have_no_rule_are_not_counted(tmp_path: Path) -> None:
+    """By their share of the rows, as the gate has it of the examined prompts."""
+    rows = [*_rows(95), *_rows(5, "chat")]
+    assert {"code", "chat"} == set(_survey(_config(tmp_path, rows)))
+    assert {"code"} == set(_survey(_config(tmp_path, rows, "gate.min_domain_share=0.1")))
