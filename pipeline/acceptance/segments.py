@@ -4,8 +4,10 @@ A round belongs to the segment of the first token that it can produce. So the to
 one, and all segments' rounds are all rounds.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,47 +49,56 @@ def count_segments(
 ) -> list[dict[str, SegmentCounts]]:
     """Counts of each completion by the name of the segment. `labels`: of each completion, at least its length. `a_BT` is 0 from
     the end of a completion on, and `by_gamma` has the rounds for gamma 1, 2, ..."""
-    batch, width = len(lengths_B), int(lengths_B.max())
-    labels_BT = np.full((batch, width), len(names), dtype=np.uint8)
+    batch, width, segments = len(lengths_B), int(lengths_B.max()), len(names)
+    # The place of each token in sums by completion and segment; padding has a segment of its own, which is dropped.
+    places_BT = np.full((batch, width), segments) + np.arange(batch)[:, None] * (segments + 1)
     begins_BT = np.zeros((batch, width), dtype=bool)
     for row, (labels_T, length) in enumerate(zip(labels, lengths_B, strict=True)):
-        labels_BT[row, :length] = labels_T[:length]
+        places_BT[row, :length] += labels_T[:length].astype(np.int64) - segments
         begins_BT[row, :length] = begins(labels_T[:length])
     a_BT = a_BT[:, :width]
-    starts_GBT = np.stack([rounds.starts_BT[:, :width] for rounds in by_gamma])
-    produced_GBT = starts_GBT * _tokens_of_rounds(a_BT, lengths_B, len(by_gamma))
-    found: list[dict[str, SegmentCounts]] = [{} for _ in range(batch)]
-    for label, name in enumerate(names):
-        inside_BT = labels_BT == label
-        tokens_B = inside_BT.sum(1)
-        columns = {
-            "tokens": tokens_B.tolist(),
-            "accepted": (a_BT * inside_BT).sum(1).tolist(),
-            "examined": tokens_B.astype(np.float64).tolist(),
-            "rounds": np.einsum("gbt,bt->bg", starts_GBT, inside_BT).tolist(),
-            "emitted": np.einsum("gbt,bt->bg", produced_GBT, inside_BT).tolist(),
-            "begins": (begins_BT & inside_BT).sum(1).tolist(),
-            "begins_accepted": (a_BT * (begins_BT & inside_BT)).sum(1).tolist(),
+
+    def summed(weights_BT: NDArray[Any]) -> Floats:
+        found = np.bincount(places_BT.ravel(), weights_BT.ravel(), batch * (segments + 1)).astype(np.float64)
+        return found.reshape(batch, segments + 1)[:, :segments]
+
+    rounds_GBS, emitted_GBS = [], []
+    for rounds, tokens_BT in zip(by_gamma, _tokens_of_rounds(a_BT, lengths_B), strict=False):
+        starts_BT = rounds.starts_BT[:, :width]
+        rounds_GBS.append(summed(starts_BT))
+        emitted_GBS.append(summed(starts_BT * tokens_BT))
+    tokens_BS = summed(np.ones((batch, width)))
+    columns = {
+        "tokens": tokens_BS.astype(np.int64).tolist(),
+        "accepted": summed(a_BT).tolist(),
+        "examined": tokens_BS.tolist(),
+        "rounds": np.stack(rounds_GBS, axis=-1).tolist(),
+        "emitted": np.stack(emitted_GBS, axis=-1).tolist(),
+        "begins": summed(begins_BT).astype(np.int64).tolist(),
+        "begins_accepted": summed(a_BT * begins_BT).tolist(),
+    }
+    return [
+        {
+            name: SegmentCounts(**{key: values[row][label] for key, values in columns.items()})
+            for label, name in enumerate(names)
+            if columns["tokens"][row][label]
         }
-        for row in np.flatnonzero(tokens_B).tolist():
-            found[row][name] = SegmentCounts(**{key: values[row] for key, values in columns.items()})
-    return found
+        for row in range(batch)
+    ]
 
 
-def _tokens_of_rounds(a_BT: Floats, lengths_B: Lengths, max_gamma: int) -> Floats:
-    """Expected tokens of the completion that a round produces which begins at each token, (G, B, T): one, and one more for each
-    draft token that is accepted and is not the completion's last."""
+def _tokens_of_rounds(a_BT: Floats, lengths_B: Lengths) -> Iterator[Floats]:
+    """By draft length, 1 and up: the expected tokens of the completion that a round produces which begins at each token, (B, T):
+    one, and one more for each draft token that is accepted and is not the completion's last."""
     batch, width = a_BT.shape
     drafted_BT = np.where(np.arange(width) < lengths_B[:, None] - 1, a_BT, 0.0)
     accepted_BT, tokens_BT = np.ones((batch, width)), np.ones((batch, width))
-    found = []
-    for index in range(max_gamma):  # accepted_BT becomes the probability that the first index + 1 draft tokens are
-        ahead_BT = np.zeros((batch, width))
-        ahead_BT[:, : width - index] = drafted_BT[:, index:]
-        accepted_BT = accepted_BT * ahead_BT
-        tokens_BT = tokens_BT + accepted_BT
-        found.append(tokens_BT)
-    return np.stack(found)
+    for index in count():  # accepted_BT becomes the probability that the first index + 1 draft tokens are
+        kept = max(width - index, 0)
+        accepted_BT[:, :kept] *= drafted_BT[:, index:]
+        accepted_BT[:, kept:] = 0.0
+        tokens_BT += accepted_BT
+        yield tokens_BT
 
 
 def count_walks(
