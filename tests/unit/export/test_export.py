@@ -15,7 +15,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from pipeline.acceptance.profile import Completions, count_at_length, count_completions
+from pipeline.acceptance.profile import Completions, LengthCounts, count_at_length, count_completions
 from pipeline.acceptance.rounds import CONVENTIONS
 from pipeline.acceptance.schema import Bounds, Figure, SamplingSettings
 from pipeline.config.generate import SamplingConfig
@@ -377,6 +377,15 @@ def test_expected_counters_are_those_of_the_examination() -> None:
         fresh_prompts=dict.fromkeys((100, 1000, 10_000), Bounds(None, None)),
         draft_acceptance_rate=1.0,
     )
+
+
+def test_expected_counters_are_over_conversations() -> None:
+    generator = np.random.default_rng(3)
+    domains, chats = ["x"] * 24, [f"c{n // 2}" for n in range(24)]
+    rounds_N, accepted_N = generator.uniform(10, 20, 24), generator.uniform(20, 30, 24)
+    counts = LengthCounts(chats, domains, rounds_N, np.ones(24), accepted_N, np.ones(2))
+    found = counter_figures(counts, 2, CONVENTIONS["vllm"], 0.95).mean_acceptance_length
+    assert (found.prompts, found.conversations) == (24, 12)
 
 
 @pytest.mark.parametrize(

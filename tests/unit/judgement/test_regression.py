@@ -344,6 +344,13 @@ def test_the_margin_of_segments_decides(margin: float, passed: bool) -> None:
     assert [None if margin == 1 else margin] * 2 == [found.segments[0].margin, found.segments[2].margin]
 
 
+def test_the_bound_of_a_segment_must_exceed_its_margin() -> None:
+    same = _examined(_segmented(0.7, 0.8))
+    found = compare(same, same, 0.01, 0.0)
+    assert [one.segment for one in found.lost_segments] == [one.segment for one in found.segments if one.margin == 0]
+    assert (found.lost, found.passed) == (False, False)
+
+
 def test_a_segment_without_an_interval_is_not_passed() -> None:
     """Judged, but in too few prompts to prove anything: as for all tokens, what is not proved is refused."""
     kept = [
