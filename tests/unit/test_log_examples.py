@@ -105,7 +105,10 @@ def test_a_day_is_shown_when_it_is_over(examples: Any, tmp_path: Path) -> None:
     """Understudy reads no hidden files, and stops when a file grows while it is read. Others may not read the log."""
     log = examples.RequestLog(tmp_path / "log")
     (tmp_path / "log" / ".requests-2000-01-01-7.jsonl").write_text("{}\n")
+    of_another = tmp_path / "log" / f".requests-{datetime.now(UTC).date()}-another.jsonl"
+    of_another.write_text("{}\n")
     log.write(ASKED, ANSWER, _BEGUN, _BEGUN + 0.5, _BEGUN + 2, "s1")
+    of_another.unlink()
     (row,) = _rows(tmp_path / "log")
     assert (0.5, 2.0, "s1") == (row["ttft"], row["duration"], row["group"])
     assert ["requests-2000-01-01-7.jsonl"] == [path.name for path in (tmp_path / "log").glob("[!.]*")]

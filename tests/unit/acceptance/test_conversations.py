@@ -177,6 +177,20 @@ def test_conversations_of_one_prompt_change_no_digit() -> None:
     assert _rate(alone, own).conversations is None
 
 
+def test_a_turn_that_does_not_count_for_a_figure_changes_nothing() -> None:
+    """Neither where it is absent, nor where it has numbers."""
+    generator = np.random.default_rng(2)
+    accepted_N, tokens_N = generator.uniform(1, 9, 24), generator.uniform(10, 20, 24)
+    names, present_N = [f"c{number // 2}" for number in range(24)], np.arange(24) % 4 != 1
+    found = []
+    for rows in (np.arange(24), np.flatnonzero(present_N)):
+        sums = RatioSums(1, set(names))
+        chosen = [names[row] for row in rows]
+        sums.add(accepted_N[rows, None], tokens_N[rows, None], ["code"] * len(rows), present_N[rows, None], chosen)
+        found.append(sums.interval(0, 0.95))
+    assert found[0] == found[1]
+
+
 def _turn(name: str, conversation: str, accepted: float, segment: float) -> PromptCounts:
     counts = SegmentCounts(
         tokens=40, accepted=segment, examined=40.0, rounds=[9.0], emitted=[20.0], begins=1, begins_accepted=0.5

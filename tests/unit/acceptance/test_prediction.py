@@ -97,3 +97,10 @@ def test_without_an_interval_or_without_variance() -> None:
     assert (2 - half, 2 + half) == pytest.approx(
         tuple(vars(prediction_interval(exact, 0.01, 100, 0.95)).values()), abs=1e-6
     )
+
+
+def test_turns_of_a_conversation_are_predicted_as_one() -> None:
+    """40 prompts of 20 conversations predict 100 prompts as 20 prompts predict 50."""
+    alone = Interval(0.7, 0.65, 0.73, 20, 0.02, 15.0, 0.8)
+    of_turns = Interval(0.7, 0.65, 0.73, 40, 0.02, 15.0, 0.8, conversations=20)
+    assert prediction_interval(of_turns, 1e-4, 100, 0.95) == prediction_interval(alone, 1e-4, 50, 0.95)

@@ -22,7 +22,7 @@ from pipeline.speculation.decoder import Decoder
 from pipeline.speculation.settings import GREEDY, Sampling
 from tests.fakes import counted, stored_completion, tiny_llama
 
-NAMES = ("answer", "thinking", "tool_call")
+NAMES = ("answer", "thinking", "aside")
 GAMMAS = 4
 LENGTHS = (6, 1, 3, 2, 5)
 

@@ -26,6 +26,7 @@ def test_a_mode_is_named_by_what_is_true_false_or_a_word() -> None:
     """A date, a number or a text is no mode: each of them would be a domain."""
     arguments = {"enable_thinking": False, "reasoning_effort": "high", "date": "2026-11-25", "budget": 3, "x": None}
     assert "enable_thinking=false, reasoning_effort=high" == mode_of(arguments)
+    assert mode_of(arguments) == mode_of(dict(reversed(arguments.items())))
     assert "" == mode_of({})
 
 

@@ -522,6 +522,14 @@ def test_positions_that_few_prompts_reach_are_inconclusive() -> None:
     assert "only 5 prompts" in rules["length_margin:32-64"].text
 
 
+def test_a_range_of_positions_is_judged_over_the_prompts_that_reach_it() -> None:
+    policy = POLICY.model_copy(update={"length_margin": 0.02})
+    rows = {"candidate": _by_length(0.7, reach=11), "baseline": _by_length(0.6, seed=2, reach=11)}
+    figures = {name: rule.figure for name, rule in _rules(_case(**rows, prompt_lookup=None), policy).items()}
+    found = [figures[f"length_margin:{part}"] for part in ("16-32", "32-64")]
+    assert [figure and figure.prompts for figure in found] == [12, 11]
+
+
 @pytest.mark.parametrize(
     ("trained", "examined", "verdict"),
     [

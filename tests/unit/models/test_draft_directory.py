@@ -75,6 +75,11 @@ def test_a_draft_has_seen_prompts_by_their_tokens_or_their_words(tmp_path: Path)
     assert {"a", "b", "c"} == seen_prompts(drafts, REFERENCE).among(examined)
 
 
+def test_several_drafts_have_the_modes_of_each() -> None:
+    one, other = (TrainedOn(frozenset(), modes=frozenset(modes)) for modes in ("ab", "bc"))
+    assert (one | other).modes == {"a", "b", "c"}
+
+
 @pytest.mark.parametrize(
     "content", ["[]", "{}", "5", '{"prompts": 5}', '{"prompts": [5]}', '{"prompts": ["a"], "x": 1}', "{"]
 )

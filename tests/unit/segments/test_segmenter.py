@@ -84,6 +84,14 @@ def test_a_marker_with_which_only_a_completion_begins() -> None:
     assert _found(bpe_tokenizer(), settings, "Oslo", prompt=call) == [("answer", "Oslo")]
 
 
+def test_tokenizers_that_drop_the_first_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of SentencePiece do: a token's text has its space."""
+    tokenizer = bpe_tokenizer()
+    decode = tokenizer.decode
+    monkeypatch.setattr(tokenizer, "decode", lambda ids, **options: decode(ids, **options).removeprefix(" "))
+    assert _found(tokenizer, _rule(begin=" there"), "rains there") == [("answer", "rains"), ("code", "there")]
+
+
 def test_white_space_between_segments_is_of_the_one_before() -> None:
     settings = _rule(begin="<<", end=">>")
     assert _found(bpe_tokenizer(), settings, "\n <<a>> \n<<b>>\n") == [("code", "\n <<a>> \n<<b>>\n")]
