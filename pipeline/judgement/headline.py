@@ -133,19 +133,15 @@ def power_lines(decision: BriefDecision) -> list[str]:
 
 
 def power_summary(decision: BriefDecision) -> list[str]:
-    """The line of the gain, and that of the domain that needs the most prompts."""
+    """The line of the gain, and that of the margin that needs the most prompts, whatever part of the traffic it is of."""
     gain = [rule for rule in _about_acceptance(decision) if rule.name == "min_gain"]
-    domains = [rule for rule in _about_acceptance(decision) if rule.name != "min_gain"]
-    hardest = [max(domains, key=_prompts_for_margin)] if domains else []
+    margins = [rule for rule in _about_acceptance(decision) if rule.name != "min_gain"]
+    hardest = [max(margins, key=_prompts_for_margin)] if margins else []
     return [power_line(rule.name, rule.power) for rule in (*gain, *hardest)]
 
 
 def _about_acceptance(decision: BriefDecision) -> list[RuleResult]:
-    return [
-        rule
-        for rule in decision.rules
-        if rule.name.startswith(("min_gain", "domain_margin", "segment_margin", "length_margin"))
-    ]
+    return [rule for rule in decision.rules if rule.name.startswith(_OF_ACCEPTANCE)]
 
 
 def _prompts_for_margin(rule: RuleResult) -> float:

@@ -76,6 +76,12 @@ def test_a_stream_is_joined_to_the_answer_without_streaming(examples: Any) -> No
     } == examples.answer_of(body.encode())
 
 
+def test_pieces_of_calls_may_alternate(examples: Any) -> None:
+    pieces = [_called(0, "[", id="a", name="f"), _called(1, "{", id="b", name="g"), _called(0, "]"), _called(1, "}")]
+    (choice,) = examples.join_chunks(map(_chunk, pieces))["choices"]
+    assert [call["function"]["arguments"] for call in choice["message"]["tool_calls"]] == ["[]", "{}"]
+
+
 def test_a_stream_of_texts_is_joined(examples: Any) -> None:
     """Of the completions API."""
     chunks = [

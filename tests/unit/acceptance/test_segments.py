@@ -209,6 +209,12 @@ def test_one_segment_is_not_shown() -> None:
     assert Examiner(Sampling(), _settings("user"), 32).summary(tiny_llama(), rows).segments == {}
 
 
+def test_no_segments_where_a_completion_has_no_labels() -> None:
+    rows = [_labelled(stored_completion([1], [3, 4, 5]), [0, 1, 1]), stored_completion([1], [3, 4, 5], name="p1")]
+    (counts,) = Examiner(Sampling(), _settings("user"), 32).counts(tiny_llama(), rows)
+    assert [row.segments for row in counts] == [{}, {}]
+
+
 def test_counts_by_segment_are_stored_and_read() -> None:
     rows = [_labelled(stored_completion([1], [3, 4, 5], name=f"p{n}"), [0, 1, 1]) for n in range(3)]
     (counts,) = Examiner(Sampling(), _settings("user"), 32).counts(tiny_llama(), rows)

@@ -146,6 +146,14 @@ def test_an_examination_that_has_the_power_needs_no_more_prompts() -> None:
     assert PROMPTS < (short.prompts_needed["0.95"] or 0)
 
 
+def test_what_is_needed_is_counted_in_conversations() -> None:
+    """40 prompts of 20 conversations have the power of 20 prompts, and need as many units."""
+    alone, turns = (_found(0.004, dof=19, prompts=prompts) for prompts in (20, 40))
+    one, other = (power_of(found, -MARGIN, 0.95) for found in (alone, replace(turns, conversations=20)))
+    assert one is not None
+    assert other == replace(one, prompts=40, conversations=20)
+
+
 def test_a_margin_far_away_has_a_probability() -> None:
     """scipy's noncentral t is NaN at some points where the probability is 0 or 1."""
     found = [_found(MARGIN / shift, dof=136) for shift in np.arange(35, 41, 0.1)]
@@ -153,18 +161,19 @@ def test_a_margin_far_away_has_a_probability() -> None:
     assert [0.0] == sorted({pass_probability(one, -2 * MARGIN, -MARGIN) for one in found})
 
 
-def test_a_decision_states_its_power_in_two_lines() -> None:
-    """The gain, and the domain that needs the most prompts; without an interval there is a reason in place of figures."""
+@pytest.mark.parametrize("name", ["domain_margin:law", "segment_margin:tool_call", "length_margin:16-32"])
+def test_a_decision_states_its_power_in_two_lines(name: str) -> None:
+    """The gain, and the margin that needs the most prompts; without an interval there is a reason in place of figures."""
     many, few = make_decision(), make_decision(prompts=3)
     easy = next(rule for rule in many.rules if rule.name.startswith("domain_margin"))
     assert easy.power is not None
     power = replace(easy.power, prompts_needed={"0.8": 90, "0.95": 140})
-    hard = replace(easy, name="domain_margin:law", power=power)
-    gain, domain = power_summary(replace(many, rules=[*many.rules, hard]))
+    hard = replace(easy, name=name, power=power)
+    gain, margin = power_summary(replace(many, rules=[*many.rules, hard]))
 
     assert gain.startswith(
         "min_gain: over 50 prompts a true gain of +0.33 points passes with 80% probability and +0.43 with 95%"
     )
-    assert domain.startswith("domain_margin:law: over 50 prompts")
-    assert domain.endswith("passes with 100% probability; it would take 90 prompts to pass with 80%, and 140 with 95%")
+    assert margin.startswith(f"{name}: over 50 prompts")
+    assert margin.endswith("passes with 100% probability; it would take 90 prompts to pass with 80%, and 140 with 95%")
     assert [f"min_gain: {NO_POWER}", f"domain_margin:code: {NO_POWER}"] == power_summary(few)
