@@ -135,9 +135,17 @@ def test_walks_of_prompt_lookup() -> None:
     assert sum(one.emitted[1] for one in found.values()) == len(completion)
     assert found["thinking"].begins == 1
     assert found["answer"].begins == 0
-    total = count_lookup_by_gamma([1, 2, 3], completion, [2], 2, CONVENTIONS["transformers"])[0]
-    assert sum(one.accepted for one in found.values()) == total.accepted
-    assert sum(one.examined for one in found.values()) == total.accepted + total.rejected
+    for gamma in (1, 2):
+        found = count_walks(labels, NAMES, walks, gamma)
+        total = count_lookup_by_gamma([1, 2, 3], completion, [gamma], 2, CONVENTIONS["transformers"])[0]
+        assert sum(one.accepted for one in found.values()) == total.accepted
+        assert sum(one.examined for one in found.values()) == total.accepted + total.rejected
+
+
+def test_tokens_past_the_end_are_of_no_segment() -> None:
+    """A round of an unclipped convention may accept more than the completion has."""
+    found = count_walks(np.array([0, 0, 1], dtype=np.uint8), NAMES, [[(0, 0, True), (1, 4, False)]], 1)
+    assert found["answer"].emitted == [3.0]
 
 
 def test_prompt_lookup_is_counted_by_segment() -> None:

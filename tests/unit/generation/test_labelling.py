@@ -60,8 +60,8 @@ def test_one_segment_needs_no_labels(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("names", "labels"),
-    [(["answer"], [0, 1, 0, 0, 0]), (["answer", "thinking"], [0, 1]), (["answer"], [])],
-    ids=["no such name", "too few", "none"],
+    [(["answer"], [0, 1, 0, 0, 0]), (["answer"], [0] * 4), (["answer"], [0] * 6), (["answer"], [])],
+    ids=["no such name", "too few", "too many", "none"],
 )
 def test_labels_of_another_shard_are_refused(tmp_path: Path, names: list[str], labels: list[int]) -> None:
     _write(tmp_path)

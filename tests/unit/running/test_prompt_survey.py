@@ -59,6 +59,12 @@ def test_different_prompts_are_counted_by_domain(tmp_path: Path) -> None:
     assert 50 < found["big"] < 500
 
 
+def test_a_prompt_is_another_in_another_place(tmp_path: Path) -> None:
+    """The target is asked for something else there."""
+    rows = [row | {"chat_template_kwargs": {"budget": budget}} for row in _rows(1) for budget in (1, 2, 2)]
+    assert {"code": 2} == _survey(_config(tmp_path, rows))
+
+
 @pytest.mark.parametrize(
     ("rows", "complaint"),
     [

@@ -70,6 +70,11 @@ def test_a_marker_that_is_a_token_is_not_its_characters() -> None:
     assert segmenter.labels([], tokenizer("Write <think>x</think> so")["input_ids"], stopped=True).any()
 
 
+def test_a_marker_is_the_longest_token_of_its_text() -> None:
+    found = _found(bpe_tokenizer(["<think", *_THINK]), _rule(begin="<think>", end="</think>"), "<think>a</think>b")
+    assert found == [("code", "<think>a</think>"), ("answer", "b")]
+
+
 def test_a_segment_that_the_prompt_begins() -> None:
     tokenizer = bpe_tokenizer(_THINK)
     settings = _rule(begin="<think>", end="</think>")
