@@ -156,6 +156,7 @@ def _figures(counts: RowCounts, clusters: Clusters, written: CorpusCounts) -> di
 def _notes(counts: RowCounts, written: CorpusCounts) -> dict[str, Any]:
     return {
         "domains": written.by_domain(),
+        "conversations": written.conversations(),
         "rejected": dict(sorted(counts.reasons.items())),
         "dropped_turns": counts.dropped_turns,
         "dropped_answers": counts.dropped_answers,

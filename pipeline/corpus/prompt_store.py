@@ -4,7 +4,7 @@ An uncompressed Arrow IPC file, so that it can be memory-mapped.
 """
 
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -74,9 +74,11 @@ class Prompt:
 
 @dataclass
 class CorpusCounts:
-    """Counts of the written corpus: prompts by (domain, split), tokens, clusters, prompts of the largest cluster."""
+    """Counts of the written corpus: prompts by (domain, split), tokens, clusters, prompts of the largest cluster. `examined`: the
+    conversations of the examination prompts, by domain."""
 
     prompts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    examined: defaultdict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
     tokens: int = 0
     clusters: int = 0
     largest_cluster: int = 0
@@ -88,6 +90,11 @@ class CorpusCounts:
         """{domain: {split: prompts}}, with every split."""
         domains = sorted({domain for domain, _ in self.prompts})
         return {domain: {split: self.prompts[domain, split] for split in SPLITS} for domain in domains}
+
+    def conversations(self) -> dict[str, int]:
+        """{domain: conversations} of the examination prompts, for the domains that have fewer of them than prompts."""
+        found = {domain: len(names) for domain, names in sorted(self.examined.items())}
+        return {domain: count for domain, count in found.items() if count < self.prompts[domain, "examination"]}
 
 
 def write_prompts(
@@ -131,7 +138,11 @@ def write_prompts(
                     schema=SCHEMA,
                 )
             )
-            written.prompts.update(zip(domains.to_pylist(), names, strict=True))
+            labels = list(zip(domains.to_pylist(), names, strict=True))
+            written.prompts.update(labels)
+            for (domain, split), name in zip(labels, hashes["conversation"][rows].tolist(), strict=True):
+                if split == "examination":
+                    written.examined[domain].add(name)
             written.tokens += len(tokens.flatten())
     return written
 

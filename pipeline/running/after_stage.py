@@ -28,6 +28,7 @@ DOMAINS = Format(
     content=TypeAdapter(dict[Text, dict[Text, Count]]),
     check=lambda found: _check_splits(found),
 )
+CONVERSATIONS = Format(name="manifest of a corpus", content=TypeAdapter(dict[Text, Count]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,13 +62,14 @@ def _after_corpus(config: Config, artifact: Path) -> After:
     """Domains that the training or the gate needs: known here, so not an error after hours of generation."""
     notes = read_manifest(artifact).notes
     domains = DOMAINS.parse(notes.get("domains", {}), str(artifact / MANIFEST))
+    conversations = CONVERSATIONS.parse(notes.get("conversations", {}), str(artifact / MANIFEST))
     stated = STATED.parse(notes.get("stated_sampling", []), str(artifact / MANIFEST))
     if config.distill.domain_shares:
         from pipeline.distillation.mixing import check_shares
 
         check_shares([name for name, counts in domains.items() if counts.get("train")], config.distill.domain_shares)
     other = _other_sampling(stated, config)
-    return After(config=config, notes=other, refusals=certain_refusals.of_corpus(config, domains))
+    return After(config=config, notes=other, refusals=certain_refusals.of_corpus(config, domains, conversations))
 
 
 def _other_sampling(stated: Sequence[tuple[Mapping[str, float], int]], config: Config) -> list[str]:

@@ -5,8 +5,10 @@ The functions `of_...` return one line for each reason: what, and what to do. To
 
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
+from pipeline.acceptance.schema import unit_name
 from pipeline.config.root import Config
 from pipeline.errors import UsageError
 from pipeline.progress import Progress
@@ -15,7 +17,8 @@ EVEN_IF_REFUSED = "--even-if-refused"
 _SURE = 1.645  # standard deviations: a split is as large with a probability of 95%
 _HOPELESS = 2.326  # or of 1%
 _MORE_PROMPTS = (
-    "add prompts, raise that share, or lower gate.min_prompts_per_domain; gate.min_domain_share exempts small domains"
+    "add prompts (turns of a chat count as one), raise that share, or lower gate.min_prompts_per_domain; gate.min_domain_share "
+    "exempts small domains"
 )
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}  # of a weight
 
@@ -95,7 +98,8 @@ def _draft_bytes(draft: Mapping[str, Any] | None) -> int | None:
 
 
 def of_prompts(config: Config, prompts: Mapping[str, int]) -> list[str]:
-    """Domains with too few prompts. `prompts`: by domain, before near-duplicates are removed and prompts are split."""
+    """Domains with too few prompts. `prompts`: by domain, before near-duplicates are removed and prompts are split; the turns of
+    a conversation are one."""
     least, share = config.gate.min_prompts_per_domain, config.corpus.splits.examination
     return [
         f"corpus: domain '{domain}' has {count:,} different prompts, about {count * share:,.0f} of them for examination, and the "
@@ -106,16 +110,20 @@ def of_prompts(config: Config, prompts: Mapping[str, int]) -> list[str]:
     ]
 
 
-def of_corpus(config: Config, domains: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Domains with fewer examination prompts than the gate needs. `domains`: prompts by domain and split."""
+def of_corpus(
+    config: Config, domains: Mapping[str, Mapping[str, Any]], conversations: Mapping[str, int] = MappingProxyType({})
+) -> list[str]:
+    """Domains with fewer examination prompts than the gate needs. `domains`: prompts by domain and split. `conversations`: of the
+    examination prompts, of the domains that have fewer conversations than prompts."""
     least, share = config.gate.min_prompts_per_domain, config.corpus.splits.examination
     judged = config.gate.min_domain_share * sum(counts["examination"] for counts in domains.values())
     return [
-        f"corpus: domain '{domain}' has {counts['examination']} examination prompts and the gate needs {least}, so it will "
-        f"refuse: about {needed(least, share):,} prompts of the domain are needed with corpus.splits.examination = {share:g}; "
-        f"{_MORE_PROMPTS}"
+        f"corpus: domain '{domain}' has {counts['examination']} examination prompts"
+        f"{f' of {conversations[domain]} conversations' if domain in conversations else ''} and the gate needs {least}, so it "
+        f"will refuse: about {needed(least, share):,} {unit_name(conversations.get(domain))} of the domain are needed with "
+        f"corpus.splits.examination = {share:g}; {_MORE_PROMPTS}"
         for domain, counts in domains.items()
-        if judged <= counts["examination"] < least
+        if judged <= counts["examination"] and conversations.get(domain, counts["examination"]) < least
     ]
 
 

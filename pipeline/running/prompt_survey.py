@@ -28,7 +28,8 @@ _NOT_TOKENISED = ("", True)
 
 
 def survey_prompts(config: Config, progress: Progress, today: date | None = None) -> dict[str, int]:
-    """Different prompts by domain, each counted up to what surely suffices for the gate. Near-duplicates are not looked for.
+    """Different prompts by domain, as the gate counts them: the turns of a conversation are one. Counted up to what surely
+    suffices. Near-duplicates are not looked for.
 
     UsageError for a source that the corpus stage would refuse. Prompts of the reference pair, which is still to be made, are left
     out, and with them all domains: {}.
@@ -79,7 +80,7 @@ def _local_tokenizer(pair: PairConfig) -> Path | None:
 
 
 class _Domains:
-    """Takes the place of the row buffer: counts different prompts by domain, of those with a large enough share of the rows."""
+    """Takes the place of the row buffer: counts conversations by domain, of those with a large enough share of the rows."""
 
     def __init__(self, most: int, least_share: float) -> None:
         self._most, self._least_share = most, least_share
@@ -97,7 +98,7 @@ class _Domains:
         for prompt in prompts:
             self._rows[prompt.domain] += 1
             if len(seen := self._texts[prompt.domain]) < self._most:
-                seen.add(hash((prompt.place, prompt.comparison_text)))
+                seen.add(int(prompt.conversation, 16))
 
     def counts(self) -> dict[str, int]:
         least = self._least_share * self._rows.total()

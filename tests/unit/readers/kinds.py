@@ -244,7 +244,8 @@ KINDS: tuple[Kind, ...] = (
         name="manifest", file=f"store/artifacts/generate-k/{MANIFEST}", valid=COMPLETIONS, read=_read_artifact, prepare=_artifact,
         covers=(
             "pipeline/store/artifacts:_MANIFEST", "pipeline/examination/on_completions:_MADE_BY",
-            "pipeline/running/after_stage:DOMAINS", "pipeline/running/after_stage:STATED",
+            "pipeline/running/after_stage:CONVERSATIONS", "pipeline/running/after_stage:DOMAINS",
+            "pipeline/running/after_stage:STATED",
         ),
     ),
     Kind(

@@ -117,6 +117,17 @@ def test_too_few_prompts_are_named_with_the_number_that_is_needed() -> None:
     )
 
 
+def test_turns_are_no_further_prompts_for_the_gate() -> None:
+    """It counts conversations."""
+    config = _config("gate.min_prompts_per_domain=40", "corpus.splits={train: 0.6, dev: 0.1, examination: 0.3}")
+    domains = {"code": {"examination": 90}, "chat": {"examination": 90}}
+    (found,) = of_corpus(config, domains, {"code": 39, "chat": 40})
+    assert found.startswith(
+        "corpus: domain 'code' has 90 examination prompts of 39 conversations and the gate needs 40, so it will refuse: "
+        "about 164 conversations of the domain are needed "
+    )
+
+
 def _at_least(least: int, count: int, share: float) -> float:
     """The probability that at least `least` of `count` prompts are in a split."""
     return sum(math.comb(count, k) * share**k * (1 - share) ** (count - k) for k in range(least, count + 1))

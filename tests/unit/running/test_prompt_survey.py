@@ -59,10 +59,16 @@ def test_different_prompts_are_counted_by_domain(tmp_path: Path) -> None:
     assert 50 < found["big"] < 500
 
 
-def test_a_prompt_is_another_in_another_place(tmp_path: Path) -> None:
-    """The target is asked for something else there."""
-    rows = [row | {"chat_template_kwargs": {"budget": budget}} for row in _rows(1) for budget in (1, 2, 2)]
-    assert {"code": 2} == _survey(_config(tmp_path, rows))
+def test_the_turns_of_a_conversation_are_one_prompt(tmp_path: Path) -> None:
+    """As the gate counts them, also in two settings of one domain; otherwise a run would be promised what the gate refuses."""
+    texts = [f"say {number} of the talk" for number in range(9)]
+    sessions = [
+        [{"role": ("user", "assistant")[n % 2], "content": f"{text} {session}"} for n, text in enumerate(texts)]
+        for session in range(3)
+    ]
+    rows = [{"messages": session[:end]} for session in sessions for end in range(1, 10, 2)]
+    budgets = [row | {"chat_template_kwargs": {"budget": budget}} for row in _rows(1) for budget in (1, 2)]
+    assert {"code": 1, "default": 3} == _survey(_config(tmp_path, [*rows, *budgets]))
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,7 @@ def test_stage_writes_prompts_and_counts_them(run: Run) -> None:
     assert 41 == sum(figures[split] for split in ("train", "dev", "examination")) == len(prompts)
     assert figures["tokens"] == sum(len(prompt.tokens) for prompt in prompts)
     assert {"code": 40, "default": 1} == {name: sum(by.values()) for name, by in outcome.notes["domains"].items()}
+    assert {} == outcome.notes["conversations"]
     assert 1 == outcome.notes["dropped_turns"]
     assert 1 == figures["too_short"]
 
@@ -238,11 +239,14 @@ def test_the_turns_of_a_session_are_in_one_split(run: Run) -> None:
     requests = [{"messages": row["messages"][:end]} for row in longer for end in (1, 3, 5)]
     found = []
     for rows, fields in ((begun, {"every_answer": True}), (longer, {"every_answer": True}), (requests, {})):
-        _, out = run(rows, sources=[{"path": "prompts0.jsonl", **fields}])
+        outcome, out = run(rows, sources=[{"path": "prompts0.jsonl", **fields}])
         splits: dict[str, list[str]] = {}
         for prompt in read_prompts(out):
             splits.setdefault(prompt.conversation, []).append(prompt.split)
         found.append(splits)
+
+        examined = {name for name, of_turns in splits.items() if "examination" in of_turns}
+        assert {"default": len(examined)} == outcome.notes["conversations"]
 
     assert [2, 3, 3] == [len(next(iter(splits.values()))) for splits in found]
     first, *others = ({name: set(splits) for name, splits in by_name.items()} for by_name in found)
