@@ -183,6 +183,8 @@ def test_split_shares_do_not_depend_on_cluster_size() -> None:
 
 
 def test_empty_split_is_refused() -> None:
-    """A corpus of one cluster cannot be split in three, and the message says which split is empty."""
-    with pytest.raises(UsageError, match=r"corpus\.splits\.\w+ = .* split is empty: .* only 1 clusters"):
+    """A corpus of one cluster cannot be split in three, and the message says which split is empty, and what a cluster is."""
+    with pytest.raises(
+        UsageError, match=r"corpus\.splits\.\w+ = .* split is empty: .* only 1 cluster \(.* chats .*open"
+    ):
         assign_splits(_facts([1, 2], [None, None]), _clusters([0, 0]), Splits())
