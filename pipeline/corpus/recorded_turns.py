@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from pipeline.config.corpus import PromptSource
-from pipeline.corpus.chats import as_list, is_chat, is_share_gpt, message_of_share_gpt
+from pipeline.corpus.chats import as_list, is_share_gpt, message_of_share_gpt
 
 
 def rows_by_answer(value: Any, source: PromptSource) -> list[Any]:
@@ -21,7 +21,7 @@ def rows_by_answer(value: Any, source: PromptSource) -> list[Any]:
     """
     if not source.every_answer or not isinstance(value, Mapping):
         return [value]
-    column = source.prompt_field if is_chat(value.get(source.prompt_field)) else source.messages_field
+    column = source.messages_field if value.get(source.prompt_field) is None else source.prompt_field
     messages = as_list(value.get(column))
     if not isinstance(messages, list):
         return [value]

@@ -8,9 +8,11 @@ import pytest
 from pydantic import ValidationError
 
 from pipeline.config.corpus import CorpusConfig, PromptSource
+from pipeline.corpus.answers import LoggedAnswer
 from pipeline.corpus.modes import mode_of
 from pipeline.corpus.rendering import Renderer
 from pipeline.corpus.rows import BadRow, parse_row
+from pipeline.errors import UsageError
 from tests.unit.segments.texts import bpe_tokenizer
 
 _TEMPLATE = (Path(__file__).parents[1] / "segments/templates/qwen3.jinja").read_text()
@@ -79,6 +81,23 @@ def test_arguments_reach_the_template_and_the_answer() -> None:
     )
     assert "<think>" in off
     assert "<think>" not in on
+
+
+def test_an_answer_is_written_in_the_mode_of_its_prompt() -> None:
+    template = "{% if short %}Be short. {% endif %}{% for message in messages %}{{ message.content }}\n{% endfor %}"
+    tokenizer = bpe_tokenizer((), template)
+    renderer = Renderer(tokenizer, None, {"short": False})
+    prompt = parse_row({**_ASKED, "chat_template_kwargs": {"short": True}}, _source())
+    (ids,) = renderer.token_ids([renderer.text(prompt)])
+    found = renderer.answer_ids(prompt, ids, LoggedAnswer("Yes", cut=False))
+    assert tokenizer.decode(found.tokens) == "Yes\n"
+
+
+@pytest.mark.parametrize("name", ["enable_think", "nable_thinking", "effort"])
+def test_an_argument_that_the_template_does_not_read_stops_the_run(name: str) -> None:
+    """Also one whose name is a part of another's."""
+    with pytest.raises(UsageError, match=rf"corpus\.chat_template_arguments\.{name}: .* does not read this argument"):
+        Renderer(bpe_tokenizer((), _TEMPLATE), None, {name: True})
 
 
 def test_one_question_in_two_modes_is_asked_twice_in_one_split() -> None:

@@ -50,10 +50,12 @@ def test_each_answer_ends_a_row() -> None:
 
 
 def test_other_rows_are_as_they_are() -> None:
-    """Without `every_answer`, and where there is no chat; malformed messages are found by the parser."""
+    """Without `every_answer`, and where there is no chat, or a prompt goes before it; malformed messages are found by the
+    parser."""
     row = {"messages": SESSION}
+    both = {"prompt": "a", **row}
     assert [row] == rows_by_answer(row, PromptSource(path="log.jsonl"))
-    for value in ({"prompt": "a"}, {"messages": "a"}, {"messages": None}, 3, {"messages": [3, None]}):
+    for value in ({"prompt": "a"}, {"messages": "a"}, {"messages": None}, 3, {"messages": [3, None]}, both):
         assert [value] == rows_by_answer(value, SOURCE)
 
 
