@@ -8,6 +8,7 @@ import pytest
 
 from pipeline.config.corpus import PromptSource
 from pipeline.corpus.answers import UnusableAnswer, parse_answer
+from pipeline.corpus.parsed_parts import end_of_parts
 from pipeline.corpus.rendering import Renderer
 from pipeline.corpus.rows import parse_row
 from tests.unit.segments.texts import bpe_tokenizer
@@ -171,3 +172,11 @@ def test_thinking_without_an_answer_may_not_have_ended() -> None:
     row = {"answer": {"choices": [{"message": {"content": None, "reasoning": "a"}, "finish_reason": "stop"}]}}
     with pytest.raises(UnusableAnswer, match="thinking without an answer"):
         _answer(row)
+
+
+def test_white_space_between_the_parts_of_a_cut_answer_counts() -> None:
+    """Only that at its end may be missing."""
+    message = {"reasoning_content": "a\n", "content": "b \n"}
+    assert end_of_parts("a\nb", 0, message, cut=True) == 3
+    with pytest.raises(UnusableAnswer, match="white space"):
+        end_of_parts("ab", 0, message, cut=True)

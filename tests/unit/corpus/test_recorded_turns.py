@@ -45,6 +45,7 @@ def test_each_answer_ends_a_row() -> None:
     assert [3, 5, 7] == _ends(SESSION)
     assert [3, 5, 6] == _ends(SESSION[:6])
     assert [4, 6] == _ends([_message("assistant", "Hello."), *SESSION[:2], *SESSION[4:]])
+    assert [3, 5] == _ends([_message("assistant", "Hello."), SESSION[1], *SESSION[4:]])
     assert [4, 6] == _ends([*SESSION[:2], SESSION[4], *SESSION[4:]])
     assert [2] == _ends(SESSION[:2])
 
@@ -63,10 +64,12 @@ def test_what_a_row_states_is_of_its_last_answer() -> None:
     """The others are of their messages, and none was cut."""
     row = {"messages": SESSION[:6], "answer": "Snow", "finish_reason": "length", "temperature": 1.0}
     found = [parse_answer(one, SOURCE) for one in rows_by_answer(row, SOURCE)]
+    stopped = rows_by_answer(row | {"stop_reason": "END"}, SOURCE)
 
     assert ["", "It rains.", "Snow"] == [one.text for one in found]
     assert [False, False, True] == [one.cut for one in found]
     assert {1.0} == {one.stated["temperature"] for one in found}
+    assert [False, False, True] == ["stop_reason" in one for one in stopped]
 
 
 @pytest.mark.parametrize("form", ["text", "columns", "ShareGPT"])

@@ -14,6 +14,7 @@ from pipeline.acceptance.profile import PromptCounts, counts_from_json
 from pipeline.acceptance.segments import SegmentCounts
 from pipeline.errors import Refused, UsageError
 from pipeline.judgement import regression
+from pipeline.judgement.power import power_of
 from pipeline.judgement.regression import Comparison, differing
 from pipeline.store.files import write_json
 from tests.fakes import counted
@@ -342,6 +343,8 @@ def test_the_margin_of_segments_decides(margin: float, passed: bool) -> None:
 
     assert passed == found.passed
     assert [None if margin == 1 else margin] * 2 == [found.segments[0].margin, found.segments[2].margin]
+    power = None if margin == 1 else power_of(found.segments[2].difference, -margin, 0.95)
+    assert power == found.segments[2].power
 
 
 def test_the_bound_of_a_segment_must_exceed_its_margin() -> None:
