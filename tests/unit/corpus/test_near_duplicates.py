@@ -143,6 +143,16 @@ def test_similar_texts_in_other_places_are_no_duplicates(tmp_path: Path) -> None
     assert 2 == found.near_duplicates
 
 
+def test_prompts_of_a_conversation_are_one_cluster(tmp_path: Path) -> None:
+    """However different they are: a near-copy of one could take it to another split."""
+    hashes = _facts([1, 2, 3], [None] * 3)
+    hashes["conversation"] = [5, 6, 5]
+    found = find_clusters(hashes, signatures(_texts(3)), 0.8, tmp_path)
+
+    assert [0, 1, 0] == found.first.tolist()
+    assert found.kept.all()
+
+
 def test_threshold_decides_what_is_near(tmp_path: Path) -> None:
     """A pair of similarity 0.9 is one at 0.8 and two at 0.99; candidates of a band are verified."""
     (a,) = _texts(1)

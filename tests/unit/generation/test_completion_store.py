@@ -1,6 +1,6 @@
 """The completion store: what is written is read back, and a damaged file is named."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from pipeline.errors import UnderstudyError
+from pipeline.generation.completion_files import modes, text_ids
 from pipeline.generation.completion_store import (
     StoredCompletion,
     read_completions,
@@ -179,3 +180,13 @@ def test_tokens_of_another_version_are_named(tmp_path: Path) -> None:
 
     with pytest.raises(UnderstudyError, match=r"shard-00000\.tokens\.arrow: written by another version"):
         list(read_completions(tmp_path))
+
+
+def test_texts_and_modes_are_those_of_the_splits(tmp_path: Path) -> None:
+    rows = [
+        replace(stored_completion([1], [2], name=split, split=split), mode=f"of {split}")
+        for split in ("train", "dev", "examination")
+    ]
+    write_shard(tmp_path, "shard-00000", rows)
+    assert modes(tmp_path, {"dev", "examination"}) == {"of dev", "of examination"}
+    assert text_ids(tmp_path, {"train"}) == {"train": "text of train"}
