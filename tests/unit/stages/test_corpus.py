@@ -272,6 +272,15 @@ def test_sources_in_two_modes_of_the_template(run: Run) -> None:
         run(rows, sources=[{"path": "prompts0.jsonl", "chat_template_arguments": {"moods": "a"}}])
 
 
+def test_a_mode_is_also_that_of_the_corpus(run: Run) -> None:
+    """Where a source states none; it names no domain."""
+    sources = [{"path": "prompts0.jsonl"}, {"path": "prompts1.jsonl", "chat_template_arguments": {"mood": "b"}}]
+    rows = _rows(40, domain="chat")
+    _, out = run(rows, rows, sources=sources, chat_template_arguments={"mood": "a"})
+    found = {(prompt.domain, prompt.mode) for prompt in read_prompts(out)}
+    assert found == {("chat", "mood=a"), ("chat (mood=b)", "mood=b")}
+
+
 def _every_turn(count: int) -> list[dict[str, Any]]:
     return [{"path": f"prompts{number}.jsonl", "every_turn": True} for number in range(count)]
 
