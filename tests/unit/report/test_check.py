@@ -241,6 +241,9 @@ def test_the_json_holds_what_was_compared() -> None:
         segments["tool_call"]["power"]["prompts_needed"]["0.95"],
     ]
     assert [None, None, None] == [segments["aside"][name] for name in ("margin", "passed", "power")]
+    part = compared(replace(GAIN, segments=(_segment("a", 1 / 3, 0.0),)), "draft", "baseline.json", 1.5)
+    (third,) = check_json(part)["segments"]
+    assert 1 / 3 == third["share"]
     assert {
         "value": -0.2,
         "low": pytest.approx(-0.21),

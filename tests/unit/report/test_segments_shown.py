@@ -71,6 +71,7 @@ def test_compare_has_a_row_for_each(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_mlflow_has_a_metric_for_each(decision: Decision) -> None:
     found = decision_figures(decision)
+    assert found["acceptance_rate_of_segment/answer"] == pytest.approx(2 / 3, abs=0.001)
     assert found["acceptance_rate_of_segment/tool_call"] == 0.75
     assert found["acceptance_rate_of_segment_before/tool_call"] == 0.5
 
