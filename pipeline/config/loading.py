@@ -143,7 +143,7 @@ def parse_config(raw: Any, where: str, overrides: Sequence[str] = ()) -> Config:
         config = Config.model_validate(raw)
     except ValidationError as error:
         raise UsageError(
-            *(masked(f"{_blamed(_location(item), overrides, where)}: {_explain(item)}") for item in error.errors())
+            *(masked(f"{_blamed(_location(item), overrides, where)}: {_explain(item)}") for item in _causes(error))
         ) from None
     for place, mistake in uris_with_credentials(raw):
         raise UsageError(f"{_blamed(place, overrides, where)}: {'.'.join(place)}: {mistake}")
@@ -224,6 +224,12 @@ def _index(node: list[Any], part: str, override: str) -> int:
     if not re.fullmatch("[0-9]{1,9}", part) or int(part) >= len(node):
         raise UsageError(f"--set {masked(override)}: '{part}' is not a position of a list of {len(node)}")
     return int(part)
+
+
+def _causes(error: ValidationError) -> list[Any]:
+    """Its mistakes, without a list that is too short only because pydantic does not count items with a mistake."""
+    within = {item["loc"][:depth] for item in error.errors() for depth in range(len(item["loc"]))}
+    return [item for item in error.errors() if item["type"] != "too_short" or item["loc"] not in within]
 
 
 def _location(item: Any) -> list[str]:

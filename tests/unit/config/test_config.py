@@ -56,6 +56,12 @@ def test_an_unknown_key_names_path_value_nearest_and_allowed(small: Path) -> Non
     assert "max_steps" in message
 
 
+def test_a_mistake_in_an_item_is_no_mistake_of_its_list(small: Path) -> None:
+    """Pydantic finds a list with one bad item empty; a list that is empty is said."""
+    assert 1 == len(_error(small, "corpus.sources.0.domain_field=null").splitlines())
+    assert "corpus.sources = []: tuple should have at least 1 item" in _error(small, "corpus.sources=[]")
+
+
 def test_a_mistake_is_blamed_on_the_file_or_on_set(small: Path) -> None:
     """Whoever wrote it."""
     small.write_text(SMALL + "distill: {max_steps: 0}\n")
