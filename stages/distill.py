@@ -38,7 +38,7 @@ def run(context: StageContext[DistillSettings]) -> Outcome:
     model, log = training.run(rows, weights, checkpoints / "whole")
     # A base draft that Understudy made was trained on prompts before; they count as seen too.
     learnt = TrainedOn(*(frozenset(getattr(item, name) for item in train) for name in ("id", "text_id", "mode")))
-    _save(context, model, pair, learnt | trained_on_before(pair.path("draft")))
+    _save(context, model, pair, learnt.begun_from(trained_on_before(pair.path("draft"))))
     write_json(context.out / "training.json", log)
     figures = _figures(train, log)
     if settings.distill.learning_curve:

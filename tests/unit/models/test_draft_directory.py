@@ -75,6 +75,13 @@ def test_a_draft_has_seen_prompts_by_their_tokens_or_their_words(tmp_path: Path)
     assert {"a", "b", "c"} == seen_prompts(drafts, REFERENCE).among(examined)
 
 
+def test_a_draft_has_seen_what_its_base_draft_has_and_is_for_its_own_modes() -> None:
+    """Otherwise a mode that was given up would be demanded of every later champion."""
+    base = TrainedOn(frozenset("p"), frozenset("t"), frozenset("a"))
+    own = TrainedOn(frozenset("q"), frozenset("u"), frozenset("b"))
+    assert TrainedOn(frozenset("pq"), frozenset("tu"), frozenset("b")) == own.begun_from(base)
+
+
 def test_several_drafts_have_the_modes_of_each() -> None:
     one, other = (TrainedOn(frozenset(), modes=frozenset(modes)) for modes in ("ab", "bc"))
     assert (one | other).modes == {"a", "b", "c"}
