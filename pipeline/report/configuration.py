@@ -1,8 +1,8 @@
 """The reference of every config key as Markdown, made from the config models. `make docs` writes docs/configuration.md."""
 
-import re
 from collections.abc import Iterator
-from typing import Any
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
@@ -51,17 +51,26 @@ def _default(value: Any) -> str:
     return "`null`" if value is None else f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 
-_BOUNDS = re.compile(
-    r"(?:typing\.)?Annotated\[(\w+), FieldInfo\([^\n]*?\)\]\)\]"
-)  # what pydantic adds to an item's type
-
-
 def _type(annotation: Any) -> str:
     if section_within(annotation) is not None:
         return "list of sections" if "tuple" in str(annotation) else "section"
-    text = annotation.__name__ if isinstance(annotation, type) else _BOUNDS.sub(r"\1", str(annotation))
-    text = text.replace("typing.", "").replace("Literal", "one of ").replace("NoneType", "null").replace("None", "null")
-    return text.replace("|", "or").replace("tuple[", "list of [").replace(", ...]", "]")
+    return _spelled(annotation)
+
+
+def _spelled(annotation: Any) -> str:
+    """A type as a reader of YAML has it; without bounds, which the descriptions name."""
+    origin, parts = get_origin(annotation), [_spelled(part) for part in get_args(annotation) if part is not Ellipsis]
+    if origin is Literal:
+        return f"one of {list(get_args(annotation))}"
+    if origin is Annotated:
+        return _spelled(get_args(annotation)[0])
+    if origin in (Union, UnionType):
+        return " or ".join(parts)
+    if origin is not None:
+        return f"{'list of ' if origin is tuple else origin.__name__}[{', '.join(parts)}]"
+    if annotation in (None, NoneType):
+        return "null"
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation).removeprefix("typing.")
 
 
 if __name__ == "__main__":
