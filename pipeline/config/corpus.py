@@ -180,6 +180,9 @@ def _template_arguments(value: dict[str, Any]) -> dict[str, Any]:
         )
     if taken := sorted(set(value) & set(TEMPLATE_ARGUMENTS_OF_OURS)):
         raise ValueError(f"{taken[0]}: Understudy sets this argument; remove it")
+    for name, one in value.items():
+        if isinstance(one, str) and one.lower() in ("true", "false"):
+            raise ValueError(f"{name}: the text '{one}' is true for a template; write {one.lower()} without quotes")
     return value
 
 

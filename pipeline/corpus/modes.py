@@ -4,6 +4,7 @@ A target is another distribution in each mode, so a mode is a part of a prompt's
 figure and rule of a domain is then of one mode.
 """
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -17,9 +18,10 @@ _WORD = re.compile(r"[A-Za-z_]{1,32}")  # a date or a system text is no mode
 
 
 def mode_of(arguments: Mapping[str, Any]) -> str:
-    """The name of a mode, such as `enable_thinking=false`: the arguments that are true, false or a word. Empty for none."""
+    """The name of a mode, such as `enable_thinking=false`: the arguments that are true, false or a word. Empty for none. The text
+    "false", which a template takes for true, keeps its quotes."""
     return ", ".join(
-        f"{name}={str(value).lower() if isinstance(value, bool) else value}"
+        f"{name}={json.dumps(value) if isinstance(value, bool) or value.lower() in ('true', 'false') else value}"
         for name, value in sorted(arguments.items())
         if isinstance(value, bool) or (isinstance(value, str) and _WORD.fullmatch(value))
     )

@@ -30,6 +30,7 @@ def test_a_mode_is_named_by_what_is_true_false_or_a_word() -> None:
     assert "enable_thinking=false, reasoning_effort=high" == mode_of(arguments)
     assert mode_of(arguments) == mode_of(dict(reversed(arguments.items())))
     assert "" == mode_of({})
+    assert 'enable_thinking="false"' == mode_of({"enable_thinking": "false"})  # true for a template
 
 
 def test_a_row_goes_before_its_source() -> None:
@@ -69,6 +70,8 @@ def test_arguments_of_a_row_that_cannot_be(stated: Any, why: str) -> None:
 def test_arguments_of_a_source_that_cannot_be() -> None:
     with pytest.raises(ValidationError, match="add_generation_prompt: Understudy sets this argument"):
         _source(chat_template_arguments={"add_generation_prompt": True})
+    with pytest.raises(ValidationError, match="enable_thinking: the text 'False' is true for a template; write false"):
+        _source(chat_template_arguments={"enable_thinking": "False"})
     with pytest.raises(ValidationError, match="tokenize: Understudy sets this argument"):
         CorpusConfig(sources=(_source(),), chat_template_arguments={"tokenize": True})
 
