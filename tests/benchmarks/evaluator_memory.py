@@ -32,14 +32,14 @@ def measure(counts: tuple[int, ...] = COUNTS) -> dict[str, Any]:
     found = {}
     for count in counts:
         with tempfile.TemporaryDirectory() as place:
-            _build(Path(place), count)
+            build(Path(place), count)
             command = [sys.executable, "-m", "tests.benchmarks.evaluator_memory", place]
             ended = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
         found[str(count)] = json.loads(ended.stdout)
     return found
 
 
-def _build(directory: Path, count: int) -> None:
+def build(directory: Path, count: int) -> None:
     """A store of random completions of about TOKENS tokens, shard by shard."""
     from pipeline.generation.completion_store import StoredCompletion, write_shard
     from pipeline.generation.distributions import ENTRY_BYTES
@@ -73,8 +73,8 @@ def _build(directory: Path, count: int) -> None:
         write_shard(directory, f"shard-{number:05d}", rows)
 
 
-def _examine(directory: Path) -> dict[str, float]:
-    """What the stage does with one set of completions, in this process."""
+def examine(directory: Path, hidden: int = 16, layers: int = 1) -> dict[str, float]:
+    """What the stage does with one set of completions, in this process, with a random draft of this shape."""
     from pipeline.config.evaluate import EvaluateConfig
     from pipeline.examination.examiner import Examiner
     from pipeline.examination.windows import tally_counts
@@ -84,7 +84,7 @@ def _examine(directory: Path) -> dict[str, float]:
     from tests.fakes import tiny_llama
 
     settings = EvaluateConfig()
-    model = tiny_llama(0, vocabulary=VOCABULARY, layers=1).float()
+    model = tiny_llama(0, vocabulary=VOCABULARY, hidden=hidden, layers=layers).float()
     before, began, anonymous = mib("status", "VmRSS"), time.perf_counter(), 0.0
     completions = read_completions(directory, {"examination"}, Sampling())
     with RowFile(directory / "acceptance.json", ["deployed"]) as spools:
@@ -131,4 +131,4 @@ def section(figure: dict[str, Any]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(_examine(Path(sys.argv[1]))))
+    print(json.dumps(examine(Path(sys.argv[1]))))
