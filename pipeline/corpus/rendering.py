@@ -18,6 +18,7 @@ from pipeline.escaping.terminal import printable
 OTHER_PROMPT = "other prompt_token_ids"
 COMPLETES = "of the completions API, which applies no chat template"
 
+_TEMPLATE = "chat_template"  # an argument that transformers takes in place of the tokenizer's template
 _REMEDY = "correct the template, or set corpus.chat_template false for plain prompts"
 
 
@@ -63,10 +64,12 @@ class Renderer:
 
     def check_arguments(self, arguments: Mapping[str, Any], key: str) -> None:
         """UsageError for an argument, stated under `key` of the config, that the template does not read."""
-        given = self._tokenizer.chat_template
-        templates = "\n".join(map(str, given.values() if isinstance(given, Mapping) else [given or ""]))
+        own = self._tokenizer.chat_template
+        given = [*(own.values() if isinstance(own, Mapping) else [own])]
+        given += [some.get(_TEMPLATE) for some in (self._arguments, arguments)]
+        templates = "\n".join(map(str, given))
         for name in arguments:
-            if not re.search(rf"\b{re.escape(name)}\b", templates):
+            if name != _TEMPLATE and not re.search(rf"\b{re.escape(name)}\b", templates):
                 raise UsageError(
                     f"{key}.{name}: the target's chat template does not read this argument; correct or remove it"
                 )

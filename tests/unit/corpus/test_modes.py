@@ -111,3 +111,13 @@ def test_one_question_in_two_modes_is_asked_twice_in_one_split() -> None:
     assert on.place != off.place
     assert on.text_id == off.text_id
     assert on.conversation == off.conversation
+
+
+def test_another_template_may_be_an_argument() -> None:
+    """transformers takes it in place of the tokenizer's; arguments of a source may be those that it reads."""
+    other = {"chat_template": "{{ messages[0].content }} {{ mood }}", "mood": "brief"}
+    renderer = Renderer(bpe_tokenizer((), _TEMPLATE), None, other)
+    assert "Why? brief" == renderer.text(parse_row(_ASKED, _source()))[0]
+    renderer.check_arguments({"mood": "long"}, "corpus.sources.0.chat_template_arguments")
+    with pytest.raises(UsageError, match=r"arguments\.moods: the target's chat template does not read"):
+        renderer.check_arguments({"moods": "long"}, "corpus.sources.0.chat_template_arguments")
