@@ -62,7 +62,7 @@ ENTRIES = (
     Entry("Does the examination agree with the engines' counters?", ["conformance"], "examination", quality.agreement),
     Entry(
         "How fast is the examination against decoding?",
-        ["evaluator_speed", "evaluator_memory"],
+        ["evaluator_speed", "evaluator_memory", "segments_cost"],
         "examination",
         speed.examination_speed,
     ),

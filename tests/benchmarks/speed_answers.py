@@ -18,6 +18,11 @@ def examination_speed(results: Results) -> Answer:
         f"from {memory[counts[0]]['peak_mib']:.0f} MiB with {int(counts[0]):,} completions to "
         f"{memory[counts[-1]]['peak_mib']:.0f} MiB with {int(counts[-1]):,}."
     )
+    segments = {name: row["ratio"] for name, row in results.figure("segments_cost")["rows"].items()}
+    listed = " and ".join(f"{ratio:.2f} times as long for a draft of {name}" for name, ratio in segments.items())
+    found += f" With figures by segment an examination takes {listed}." + missed(
+        "1.05 times at most was the aim for every draft.", max(segments.values()) > 1.05
+    )
     return found, (
         f"transformers' assisted generation, constant gamma {speed['gamma']}, confidence threshold 0; {speed['prompts']} "
         "prompts of the reference pair, temperature 0, fp32."
