@@ -43,7 +43,7 @@ def _write(place: Place, smoke: Smoke, servers: list[StandIn], **server: Any) ->
         "corpus": {"sources": [{"path": str(pair / "prompts.jsonl"), "limit": 40}], "chat_template": False},
         "generate": {
             "engine": "server",
-            "server": {"endpoints": endpoints, "logprobs": 20, "patience_seconds": 1.0, **server},
+            "server": {"endpoints": endpoints, "logprobs": 20, "patience_seconds": 20.0, **server},
             "max_new_tokens": 8,
             "lookahead": 4,
             "shard": 16,
@@ -182,9 +182,9 @@ def test_servers_that_fail_in_mid_run(smoke: Smoke, place: Place, server: StandI
         return FAULTS["500"] if len(completions) > 20 else None
 
     server.faults = fail_after_20
-    config = _write(place, smoke, [server])
+    config = _write(place, smoke, [server], patience_seconds=5.0)  # a busy machine must find it up at first
     ended = place.understudy("run", config, "--until", "generate")
-    assert (1, True) == (ended.code, ended.complaint.startswith("generate.server: the endpoint is down for 1 s"))
+    assert (1, True) == (ended.code, ended.complaint.startswith("generate.server: the endpoint is down for 5 s"))
     kept = re.search(r"start a server and run again; (\d+) of \d+ completions are kept$", ended.complaint)
     assert kept is not None, ended.complaint
     server.faults = lambda number: None
@@ -214,7 +214,7 @@ def test_faults_change_nothing(smoke: Smoke, place: Place, server: StandIn) -> N
 
 def test_nobody_answers(smoke: Smoke, place: Place) -> None:
     """Exit 1 in one line; nothing has been made."""
-    config = _write(place, smoke, [StandIn(url="http://127.0.0.1:9")])
+    config = _write(place, smoke, [StandIn(url="http://127.0.0.1:9")], patience_seconds=0.5)
     ended = place.understudy("run", config)
     assert (1, True) == (
         ended.code,
