@@ -147,24 +147,27 @@ def parse_config(raw: Any, where: str, overrides: Sequence[str] = ()) -> Config:
         ) from None
     for place, mistake in uris_with_credentials(raw):
         raise UsageError(f"{_blamed(place, overrides, where)}: {'.'.join(place)}: {mistake}")
-    for section in (config.generate.server, config.promote.notice):
+    notices = (config.promote.notice, config.watch.notice)
+    for section in (config.generate.server, config.watch, *notices):
         if section is not None and section.key_variable is not None:
             know_secret(section.key_variable)
-    if config.promote.notice is not None and config.promote.notice.url_variable is not None:
-        know_secret(config.promote.notice.url_variable)
+    for notice in notices:
+        if notice is not None and notice.url_variable is not None:
+            know_secret(notice.url_variable)
     return config
 
 
 def _programs(raw: Any) -> dict[str, Any]:
     """A copy of the settings that name what is called, as they were written; None where one is not set."""
-    promote = raw.get("promote") if isinstance(raw, dict) else None
-    promote = promote if isinstance(promote, dict) else {}
-    export = promote.get("export")
-    converter = export.get("converter") if isinstance(export, dict) else None
-    return {
-        "promote.notice": copy.deepcopy(promote.get("notice")),
-        "promote.export.converter": copy.deepcopy(converter),
-    }
+
+    def found(*place: str) -> Any:
+        value = raw
+        for name in place:
+            value = value.get(name) if isinstance(value, dict) else None
+        return copy.deepcopy(value)
+
+    places = (("promote", "notice"), ("promote", "export", "converter"), ("watch", "notice"))
+    return {".".join(place): found(*place) for place in places}
 
 
 def _read(path: Path) -> Any:
@@ -325,5 +328,8 @@ def _anchored(config: Config, base: Path, where: str) -> Config:
         raw["promote"]["export"]["out"] = anchor(config.promote.export.out)
         if config.promote.export.converter is not None:
             raw["promote"]["export"]["converter"] = anchor(config.promote.export.converter)
+    for key in ("log", "expected"):
+        if (path := getattr(config.watch, key)) is not None:
+            raw["watch"][key] = anchor(path)
     raw["gate"]["profile"] = {variant: anchor(path) for variant, path in config.gate.profile.items()}
     return Config.model_validate(raw)

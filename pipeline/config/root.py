@@ -11,6 +11,7 @@ from pipeline.config.generate import GenerateConfig, SamplingConfig
 from pipeline.config.pair import PairConfig
 from pipeline.config.promote import PromoteConfig, TrackingConfig
 from pipeline.config.quantize import QuantizeConfig
+from pipeline.config.watch import WatchConfig
 
 
 class Config(Section):
@@ -35,6 +36,7 @@ class Config(Section):
     gate: GateConfig = GateConfig()
     promote: PromoteConfig = PromoteConfig()
     tracking: TrackingConfig = TrackingConfig()
+    watch: WatchConfig = WatchConfig()
 
     @model_validator(mode="after")
     def _sections_agree(self) -> "Config":

@@ -10,6 +10,7 @@ from typing import Literal
 
 Engine = Literal["transformers", "vllm", "sglang", "tensorrt-llm", "llama.cpp", "openvino"]
 ExportEngine = Literal["vllm", "sglang", "tensorrt-llm", "llama.cpp", "transformers"]
+WatchedEngine = Literal["vllm", "sglang", "tensorrt-llm", "llama.cpp"]
 
 BITSANDBYTES = "bitsandbytes"
 

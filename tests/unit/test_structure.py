@@ -45,6 +45,8 @@ ORDER: tuple[str, ...] = (
     "planning",
     "report",
     "handover",
+    "watch",
+    "canary",
     "stages",
     "commands",
     "cli",

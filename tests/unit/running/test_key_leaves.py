@@ -99,6 +99,7 @@ KNOWN_BY: dict[str, str] = {
     "gate.profile": "",  # the digests of the files are inputs
     "promote": "promote",
     "tracking": "",
+    "watch": "",
 }
 OF_BASE: dict[str, dict[str, str]] = {  # where a base differs
     "reference": {
