@@ -1,31 +1,9 @@
-"""What engines count of speculation, in one form for all of them. Pure."""
+"""One look at all engines and the log. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-
-@dataclass(frozen=True, kw_only=True)
-class Counts:
-    """Sums over the requests of a time. A count that the engine does not export is None.
-
-    `drafts`: proposals of the draft, one a target call that verifies (rounds). `draft_tokens`: proposed. `accepted`: accepted
-    draft tokens. `accepted_first`: drafts whose first token was accepted. `tokens`: emitted, the target's own included.
-    """
-
-    drafts: float = 0.0
-    draft_tokens: float | None = None
-    accepted: float | None = None
-    accepted_first: float | None = None
-    tokens: float | None = None
-
-    def __add__(self, other: "Counts") -> "Counts":
-        return Counts(
-            drafts=self.drafts + other.drafts,
-            draft_tokens=_sum(self.draft_tokens, other.draft_tokens),
-            accepted=_sum(self.accepted, other.accepted),
-            accepted_first=_sum(self.accepted_first, other.accepted_first),
-            tokens=_sum(self.tokens, other.tokens),
-        )
+from pipeline.engines.counts import Counts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +21,3 @@ class Observation:
     running: float | None = None
     by_domain: Mapping[str, Counts] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
-
-
-def _sum(one: float | None, other: float | None) -> float | None:
-    return None if one is None or other is None else one + other
