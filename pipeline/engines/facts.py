@@ -17,12 +17,23 @@ BITSANDBYTES = "bitsandbytes"
 
 @dataclass(frozen=True, kw_only=True)
 class Counters:
-    """Names of the counters, as a scrape of `/metrics` shows them; empty where the engine has none."""
+    """Names of the counters, as a scrape of `path` shows them; empty where the engine has none."""
 
-    drafts: str = ""
+    drafts: str = ""  # target calls that verify
     draft_tokens: str = ""
     accepted: str = ""
-    per_position: str = ""  # one series for each draft position
+    per_position: str = ""  # accepted tokens, one series for each draft position
+    drafted_per_position: str = ""
+    position: str = ""  # label of these two: the draft position, from 0
+    tokens: str = ""  # generated, the target's own and those of prefill included
+    requests: str = ""  # that have ended, where `accepted` has to be computed: each has a token of its prefill
+    running: str = ""  # a gauge: requests that run now
+    model: str = ""  # label with the name of the served model
+    rank: str = ""  # label by which engines behind one endpoint are told apart (data parallelism)
+    digits: int | None = None  # significant digits that are written; None: all
+    path: str = "/metrics"
+    needs: str = ""  # what the engine has to be started with, to show them
+    by_request: str = ""  # what gives the counts of each request in its answer
     note: str = ""
 
 
@@ -92,7 +103,16 @@ FACTS: Mapping[str, EngineFacts] = {
             drafts="vllm:spec_decode_num_drafts_total",
             draft_tokens="vllm:spec_decode_num_draft_tokens_total",
             accepted="vllm:spec_decode_num_accepted_tokens_total",
-            per_position="vllm:spec_decode_num_accepted_tokens_per_pos_total{position}",
+            per_position="vllm:spec_decode_num_accepted_tokens_per_pos_total",
+            position="position",
+            tokens="vllm:generation_tokens_total",
+            running="vllm:num_requests_running",
+            model="model_name",
+            rank="engine",
+            needs="`--disable-log-stats` must not be set",
+            by_request="`--per-request-spec-decode-metrics summary`; not for `n` above 1",
+            note="draft tokens by position are not shown, so with a changing draft length only position 0 has a denominator "
+            "(drafts); no label names an adapter or a draft",
         ),
         issues=(
             Issue(number=42744, effect="`min_p` and `logit_bias` have no effect or are refused while speculating"),
@@ -134,8 +154,17 @@ FACTS: Mapping[str, EngineFacts] = {
         parallel="the target's size; attention heads must divide by it",
         counters=Counters(
             drafts="sglang:spec_verify_calls_total",
-            note="no counter of accepted tokens: generated tokens over verify calls give tokens per call; the gauges "
-            "`sglang:spec_accept_length` and `sglang:spec_accept_rate` cannot be added up",
+            tokens="sglang:generation_tokens_total",
+            requests="sglang:num_requests_total",
+            running="sglang:num_running_reqs",
+            model="model_name",
+            rank="dp_rank",
+            needs="`--enable-metrics`",
+            by_request="`return_meta_info: true` or `return_spec_tokens_details: true` in requests",
+            note="no counter of accepted tokens: they are generated tokens less verify calls less requests (the token of each "
+            "prefill), all counted when a request ends; a retracted request has a second prefill, and one that was aborted may "
+            "have none. No counter of draft tokens or positions; the gauges `sglang:spec_accept_length` and "
+            "`sglang:spec_accept_rate` cannot be added up",
         ),
         issues=(
             Issue(number=24215, effect="a target and a draft of different hidden sizes crashed the server"),
@@ -161,6 +190,16 @@ FACTS: Mapping[str, EngineFacts] = {
         counters=Counters(
             draft_tokens="trtllm_spec_decode_num_draft_tokens_total",
             accepted="trtllm_spec_decode_num_accepted_tokens_total",
+            per_position="trtllm_spec_decode_accepted_tokens_total",
+            drafted_per_position="trtllm_spec_decode_drafted_tokens_total",
+            position="token_position",
+            tokens="trtllm_generation_tokens_total",
+            running="trtllm_num_requests_running",
+            model="model_name",
+            path="/prometheus/metrics",
+            needs="`return_perf_metrics: true` for the counters by position, of requests that have ended; "
+            "`enable_iter_perf_stats: true` for the others",
+            note="drafts are the tokens drafted at position 0; `/metrics` is JSON, and reading it empties a queue",
         ),
         notes=(
             "`draft_len_schedule`: releases differ in whether a key is the first or the last batch size of its range.",
@@ -186,8 +225,15 @@ FACTS: Mapping[str, EngineFacts] = {
             drafts="llamacpp:spec_decode_num_drafts_total",
             draft_tokens="llamacpp:spec_decode_num_draft_tokens_total",
             accepted="llamacpp:spec_decode_num_accepted_tokens_total",
-            per_position="llamacpp:spec_decode_num_accepted_tokens_per_pos_total{position}",
-            note="`/metrics` needs `--metrics`; answers have `timings.draft_n` and `timings.draft_n_accepted`",
+            per_position="llamacpp:spec_decode_num_accepted_tokens_per_pos_total",
+            position="position",
+            tokens="llamacpp:tokens_predicted_total",
+            running="llamacpp:requests_processing",
+            digits=6,
+            needs="`--metrics`",
+            by_request="on whenever it speculates: `timings.draft_n` and `timings.draft_n_accepted`",
+            note="a request is counted when it ends; values are written with 6 digits, so a counter above a million grows in "
+            "steps",
         ),
         notes=(
             "The target must be a GGUF file too.",

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from pipeline.engines.facts import FACTS, EngineFacts
+from pipeline.engines.facts import FACTS, Counters, EngineFacts
 from pipeline.progress import say_block
 
 _VARIANTS = ("unquantized", "int8", "int4", "fp8")
@@ -74,7 +74,9 @@ def _section(name: str, facts: EngineFacts) -> Iterator[str]:
         ("widths of the logits", facts.widths + (" (export pads the draft)" if facts.equal_widths else "")),
         ("tensor parallelism", facts.parallel),
         *((f"counter: {what}", f"`{counter}`") for what, counter in _counters(facts)),
+        ("counters are shown at", _where(facts)),
         ("counters", facts.counters.note),
+        ("counts by request", facts.counters.by_request),
     ]
     if shown := [(what, text) for what, text in rows if text]:
         yield from ("", "| fact | |", "|---|---|", *(f"| {what} | {text} |" for what, text in shown))
@@ -97,9 +99,26 @@ def _counters(facts: EngineFacts) -> list[tuple[str, str]]:
         ("drafts", names.drafts),
         ("draft tokens", names.draft_tokens),
         ("accepted tokens", names.accepted),
-        ("accepted by position", names.per_position),
+        ("accepted by position", _by_position(names.per_position, names)),
+        ("drafted by position", _by_position(names.drafted_per_position, names)),
+        ("generated tokens", names.tokens),
+        ("requests that have ended", names.requests),
+        ("requests that run (a gauge)", names.running),
     ]
     return [(what, name) for what, name in found if name]
+
+
+def _by_position(name: str, names: Counters) -> str:
+    return f"{name}{{{names.position}}}" if name else ""
+
+
+def _where(facts: EngineFacts) -> str:
+    names = facts.counters
+    if not names.running:
+        return ""
+    labels = [f"`{label}`" for label in (names.model, names.rank) if label]
+    told = f"; series are told apart by {' and '.join(labels)}" if labels else ""
+    return f"`{names.path}`; {names.needs}{told}"
 
 
 if __name__ == "__main__":

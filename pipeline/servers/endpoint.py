@@ -123,8 +123,8 @@ class Endpoint:
                     "(ulimit -n) or lower generate.server.concurrency, and run again"
                 ) from None
             if isinstance(error, aiohttp.ClientConnectorError):
-                raise Unavailable(f"{self.url}: cannot connect: {_why(error.os_error)}") from None
-            raise AnswerLost(f"{self.url}: {self._brief(_in_words(error)) or type(error).__name__}") from None
+                raise Unavailable(f"{self.url}: cannot connect: {why(error.os_error)}") from None
+            raise AnswerLost(f"{self.url}: {self._brief(in_words(error)) or type(error).__name__}") from None
         if status == 200:
             return self._json(raw)
         if 300 <= status < 400:
@@ -225,7 +225,7 @@ def _is_stale(error: aiohttp.ClientError) -> bool:
     return isinstance(error, OSError) and error.errno in (errno.ECONNRESET, errno.EPIPE)
 
 
-def _in_words(error: Exception) -> str:
+def in_words(error: Exception) -> str:
     """What is wrong with an answer. aiohttp writes of a malformed one as of a status 400, which no server has sent."""
     if isinstance(error, aiohttp.ClientResponseError):
         return f"not an HTTP answer: {error.message.rstrip(_CARET)}"
@@ -234,7 +234,7 @@ def _in_words(error: Exception) -> str:
     return str(error)
 
 
-def _why(error: OSError) -> str:
+def why(error: OSError) -> str:
     """In the words of the operating system."""
     if error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)

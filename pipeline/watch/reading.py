@@ -1,0 +1,62 @@
+"""One look at everything that tells how the champion does in production: the counters of all replicas."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pipeline.config.watch import WatchConfig
+from pipeline.engines.counts import Counts
+from pipeline.engines.facts import WatchedEngine
+from pipeline.store.parsing import Number, Text
+from pipeline.watch.counts import Observation
+from pipeline.watch.increments import Replica, forget, increment
+from pipeline.watch.scraping import Scraper
+
+_KEPT_SECONDS = 2 * 86_400.0  # after which a replica that shows no counters is forgotten
+_MOST_REPLICAS = 1000  # that are remembered
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReaderState:
+    """What the next look has to know of those before. Its size is bounded. `time`: of the last look, in Unix seconds."""
+
+    time: Number | None = None
+    replicas: Mapping[Text, Replica] = field(default_factory=dict)  # by URL
+
+
+class Reader:
+    """Reads production. What cannot be read is told in the observation, and never an exception.
+
+    UsageError when it is made: the environment variable of watch.key_variable is not set.
+    """
+
+    def __init__(self, settings: WatchConfig, engine: WatchedEngine, state: ReaderState | None = None) -> None:
+        self._scraper = Scraper(settings, engine)
+        self._engine, self._state = engine, state or ReaderState()
+
+    def read(self, now: float) -> tuple[Observation, ReaderState]:
+        """What was counted since the look before. `now`: Unix seconds. The state is to be stored; this reader goes on from it."""
+        problems = list[str]()
+        seconds = None if self._state.time is None else now - self._state.time
+        if seconds is not None and seconds <= 0:
+            problems.append(f"the clock went back by {-seconds:,.0f} s since the look before")
+            seconds = None
+        counts, running, replicas = self._counters(now, problems)
+        self._state = ReaderState(time=now, replicas=replicas)
+        observation = Observation(time=now, seconds=seconds, counts=counts, running=running, problems=tuple(problems))
+        return observation, self._state
+
+    def _counters(self, now: float, problems: list[str]) -> tuple[Counts | None, float | None, Mapping[str, Replica]]:
+        """The counts and the requests in decode on an engine, over all replicas that answer."""
+        replicas, found, running = dict(self._state.replicas), list[Counts](), list[float]()
+        for scrape in self._scraper.scrape():
+            if scrape.page is None:
+                problems.append(scrape.problem)
+                continue
+            one = increment(scrape.page, replicas.get(scrape.url), self._engine, now)
+            replicas[scrape.url] = one.after
+            problems += [f"{scrape.url}: {problem}" for problem in one.problems]
+            found += [] if one.counts is None else [one.counts]
+            running += [] if scrape.page.running is None else [scrape.page.running]
+        total = sum(found[1:], found[0]) if found else None
+        average = sum(running) / len(running) if running else None
+        return total, average, forget(replicas, now, _KEPT_SECONDS, _MOST_REPLICAS)

@@ -1,0 +1,132 @@
+"""The metrics pages of all replicas at once, over HTTP. Whatever is wrong with one becomes a line that names it. Torch-free."""
+
+import asyncio
+import os
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import aiohttp
+
+from pipeline.config.credentials import masked
+from pipeline.config.server import UNIX
+from pipeline.config.watch import WatchConfig
+from pipeline.engines.facts import FACTS, WatchedEngine
+from pipeline.errors import UsageError
+from pipeline.escaping.terminal import printable
+from pipeline.servers import answer_bytes
+from pipeline.servers.answer_bytes import TooMuch
+from pipeline.servers.endpoint import in_words, why
+from pipeline.watch.exposition import NotCounters, Page, read_page
+
+_MOST_BYTES = 1 << 23  # of a page; vLLM's has about 50 KB for each rank
+_AT_ONCE = 64  # connections
+_QUOTED = 200  # characters of what went wrong
+
+
+@dataclass(frozen=True)
+class Scrape:
+    """What one endpoint gave: a page, or the line that says why there is none."""
+
+    url: str
+    page: Page | None = None
+    problem: str = ""
+
+
+class Scraper:
+    """Reads the endpoints of `watch`. UsageError at once where the environment variable with the token is not set."""
+
+    def __init__(self, settings: WatchConfig, engine: WatchedEngine) -> None:
+        self._urls = tuple(endpoint.url for endpoint in settings.endpoints)
+        self._engine, self._model = engine, settings.model
+        self._seconds, self._variable = settings.timeout_seconds, settings.key_variable
+        self._token = _token(self._variable)
+
+    def scrape(self) -> Sequence[Scrape]:
+        """One look at every endpoint, in their order. Takes at most `watch.timeout_seconds` for each 64 of them."""
+        return asyncio.run(self._all()) if self._urls else ()
+
+    async def _all(self) -> Sequence[Scrape]:
+        free = asyncio.Semaphore(_AT_ONCE)
+
+        async def one(url: str) -> Scrape:
+            async with free:
+                return await self._one(url)
+
+        return await asyncio.gather(*(one(url) for url in self._urls))
+
+    async def _one(self, url: str) -> Scrape:
+        try:
+            async with asyncio.timeout(self._seconds):
+                text = await self._text(url)
+            return Scrape(url, page=read_page(text, self._engine, self._model))
+        except TimeoutError:
+            reason = f"no complete page within {self._seconds:g} s"
+        except (aiohttp.ClientConnectorCertificateError, ssl.SSLError) as error:
+            reason = f"its certificate is not valid here ({error}); set SSL_CERT_FILE to the file of its authority"
+        except aiohttp.ClientConnectorError as error:
+            reason = f"cannot connect: {why(error.os_error)}"
+        except (NotCounters, _Refused, TooMuch) as error:
+            reason = str(error)
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            reason = in_words(error) or type(error).__name__
+        return Scrape(url, problem=f"{url}: {self._brief(reason)}")
+
+    async def _text(self, url: str) -> str:
+        is_unix = url.startswith(UNIX)
+        connector: aiohttp.BaseConnector = (
+            aiohttp.UnixConnector(url.removeprefix(UNIX))
+            if is_unix
+            else aiohttp.TCPConnector(ssl=ssl.create_default_context() if url.startswith("https:") else True)
+        )
+        headers = {"Accept": "text/plain;version=0.0.4", "Accept-Encoding": "identity"}
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
+        path = FACTS[self._engine].counters.path
+        async with (
+            aiohttp.ClientSession(connector=connector, headers=headers, auto_decompress=False) as session,
+            session.get(("http://localhost" if is_unix else url) + path, allow_redirects=False) as answer,
+        ):
+            raw = await answer_bytes.read(answer, _MOST_BYTES)
+            if answer.status != 200:
+                raise _Refused(self._refusal(answer.status, path))
+        try:
+            return self._without_token(raw.decode("utf-8"))  # before any part of the page is cut for a message
+        except UnicodeDecodeError as error:
+            raise NotCounters(f"the page is not UTF-8 at byte {error.start + 1}") from None
+
+    def _refusal(self, status: int, path: str) -> str:
+        names = FACTS[self._engine].counters
+        if status in (401, 403):
+            hint = f"the token in {self._variable} is not accepted" if self._variable else "set watch.key_variable"
+            return f"HTTP {status}: {hint}"
+        if status in (404, 501):
+            return f"HTTP {status}: there is no {path} ({names.needs}; watch.engine is {self._engine})"
+        if 300 <= status < 400:
+            return f"HTTP {status}: it redirects {path}; write the URL of the server itself"
+        return f"HTTP {status}"
+
+    def _brief(self, text: str) -> str:
+        """In one line. A server may repeat the token, and send elsewhere with another one in the URL."""
+        text = printable(masked(" ".join(self._without_token(text).split())))
+        return text if len(text) <= _QUOTED else text[:_QUOTED] + "..."
+
+    def _without_token(self, text: str) -> str:
+        return text.replace(self._token, "[token]") if self._token else text
+
+
+class _Refused(Exception):
+    """An answer with another status than 200. The text says what to do."""
+
+
+def _token(variable: str | None) -> str:
+    if variable is None:
+        return ""
+    token = os.environ.get(variable, "").strip()
+    if not token:
+        raise UsageError(
+            f"watch.key_variable: the environment variable {variable} is not set; it holds the token of the engines"
+        )
+    if not token.isascii() or not token.isprintable():
+        raise UsageError(f"watch.key_variable: the token in {variable} has characters that no HTTP header can contain")
+    return token

@@ -1,0 +1,206 @@
+"""What was counted between two looks: restarts, series that begin again, contradictions, counters that grow in steps."""
+
+import random
+from typing import get_args
+
+import pytest
+
+from pipeline.engines.counts import Counts
+from pipeline.engines.facts import WatchedEngine
+from pipeline.watch.exposition import Page, Total, read_page
+from pipeline.watch.increments import Increment, Replica, forget, increment
+from tests.standin_metrics import LENGTH, CountingEngine
+from tests.unit.watch.test_exposition import METRICS
+
+ENGINES = get_args(WatchedEngine)
+BEGAN = 1.7956e9
+
+
+def _look(engine: CountingEngine, before: Replica | None) -> Increment:
+    return increment(read_page(engine.page(), engine.kind), before, engine.kind, BEGAN)
+
+
+def _totals(began: float | None = None, **values: float) -> Page:
+    return Page(engines={"": {name: Total(value=value, created=began) for name, value in values.items()}})
+
+
+def _between(one: Page, two: Page, engine: WatchedEngine = "vllm") -> Increment:
+    return increment(two, increment(one, None, engine, 0.0).after, engine, 1.0)
+
+
+def test_pages_of_a_real_engine() -> None:
+    """Between two pages of vLLM's CPU build: the differences of their counters (fixtures/metrics/README.md)."""
+    pages = [read_page((METRICS / name).read_text(), "vllm") for name in ("vllm.txt", "vllm_later.txt")]
+    found = _between(*pages)
+    assert Counts(drafts=156, draft_tokens=468, accepted=328, accepted_first=122, tokens=480) == found.counts
+    assert () == found.problems
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+def test_the_first_look_has_no_increment_and_later_ones_what_was_decoded(kind: WatchedEngine) -> None:
+    """Of every engine; of SGLang without draft tokens and first positions."""
+    engine = CountingEngine(kind)
+    engine.decode(50, (30, 20, 10))
+    first = _look(engine, None)
+    assert first.counts is None
+    decoded = engine.decode(10, (7, 5, 2), requests=2)
+    second = _look(engine, first.after)
+    assert decoded == second.counts
+    nothing = _look(engine, second.after).counts
+    assert nothing is not None
+    assert decoded == nothing + decoded
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+def test_a_restart_counts_whole(kind: WatchedEngine) -> None:
+    """The counters began at 0 again, and have not reached what they were."""
+    engine = CountingEngine(kind)
+    engine.decode(50, (30, 20, 10), requests=9)
+    before = _look(engine, None).after
+    engine.restart(BEGAN + 100)
+    decoded = engine.decode(10, (7, 5, 2), requests=2)
+    assert decoded == _look(engine, before).counts
+
+
+def test_a_restart_that_outgrew_the_counters_before() -> None:
+    """It is seen by when they began."""
+    engine = CountingEngine("vllm")
+    engine.decode(5, (3, 2, 1))
+    before = _look(engine, None).after
+    engine.restart(BEGAN + 100)
+    decoded = engine.decode(50, (30, 20, 10))
+    assert decoded == _look(engine, before).counts
+
+
+def test_series_that_begin_again_at_different_times() -> None:
+    """Where it is known when each began, each counts by itself; else an increment of which some began again is left out."""
+    old = {"drafts": 10.0, "draft_tokens": 30.0, "accepted": 15.0, "first": 8.0}
+    new = {"drafts": 12.0, "draft_tokens": 36.0, "accepted": 3.0, "first": 9.0}
+    one = _totals(BEGAN, **old)
+    two = Page(
+        engines={
+            "": {name: Total(value=value, created=BEGAN + 9 * (name == "accepted")) for name, value in new.items()}
+        }
+    )
+    assert Counts(drafts=2, draft_tokens=6, accepted=3, accepted_first=1) == _between(one, two).counts
+    found = _between(_totals(**old), _totals(**new))
+    assert (None, ("accepted began again and drafts did not; this increment is left out",)) == (
+        found.counts,
+        found.problems,
+    )
+    after = increment(_totals(drafts=14.0, draft_tokens=42.0, accepted=6.0, first=10.0), found.after, "vllm", 2.0)
+    assert Counts(drafts=2, draft_tokens=6, accepted=3, accepted_first=1) == after.counts
+
+
+def test_a_gateway_is_noticed() -> None:
+    """Counters that began earlier than before are those of another replica."""
+    one, two = _totals(BEGAN + 500, drafts=9.0, draft_tokens=27.0), _totals(BEGAN, drafts=9000.0, draft_tokens=27000.0)
+    found = _between(one, two)
+    assert found.counts is None
+    assert "list each replica in watch.endpoints, not a gateway" in found.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("new", "reason"),
+    [
+        ({"drafts": 2, "draft_tokens": 6, "accepted": 7, "first": 2}, "7 accepted tokens of 6 draft tokens"),
+        ({"drafts": 2, "draft_tokens": 6, "accepted": 3, "first": 3}, "3 accepted first tokens of 2 drafts"),
+        ({"drafts": 2, "draft_tokens": 6, "accepted": 1, "first": 2}, "2 accepted first tokens of 1 accepted tokens"),
+        ({"drafts": 7, "draft_tokens": 6, "accepted": 1, "first": 1}, "7 drafts of 6 draft tokens"),
+    ],
+)
+def test_contradictions_are_left_out(new: dict[str, float], reason: str) -> None:
+    """What no decode counts is told and not counted; the next increment is."""
+    zero = _totals(BEGAN, drafts=0, draft_tokens=0, accepted=0, first=0)
+    found = _between(zero, _totals(BEGAN, **new))
+    assert (None, (f"{reason}; this increment is left out",)) == (found.counts, found.problems)
+    later = _totals(
+        BEGAN, **{name: value + 6 for name, value in new.items()} | {"draft_tokens": new["draft_tokens"] + 9}
+    )
+    assert (
+        Counts(drafts=6, draft_tokens=9, accepted=6, accepted_first=6)
+        == increment(later, found.after, "vllm", 2.0).counts
+    )
+
+
+def test_sglang_with_fewer_tokens_than_calls() -> None:
+    """Each verify call and each request has a token."""
+    found = _between(_totals(drafts=0, tokens=0, requests=0), _totals(drafts=9, tokens=10, requests=3), "sglang")
+    assert ("2 more verify calls and requests than generated tokens; this increment is left out",) == found.problems
+
+
+def test_tokens_without_drafts_are_told() -> None:
+    """llama.cpp shows counters of drafts without a draft too."""
+    engine = CountingEngine("llama.cpp", requests=7)
+    assert "no draft was counted" in _look(engine, None).problems[0]
+
+
+def test_counters_that_are_written_with_six_digits() -> None:
+    """llama.cpp's above a million: increments wait until steps are small beside them, and sums are kept."""
+    engine, before, found, decoded = CountingEngine("llama.cpp"), None, list[Counts](), 0
+    engine.decode(30_000_000, (20_000_000, 15_000_000, 10_000_000), requests=10)
+    looks = 0
+    for _ in range(1000):
+        look = _look(engine, before)
+        before = look.after
+        assert () == look.problems
+        if look.counts is not None:
+            looks += 1
+            found += [look.counts] if look.counts.drafts else []
+        engine.decode(1000, (700, 500, 200), requests=2)
+        decoded += 1000
+    total = sum(found[1:], found[0])
+    assert 999 == looks
+    assert len(found) < 60
+    assert pytest.approx(decoded, rel=0.03) == total.drafts
+    assert total.accepted_first is not None
+    assert all(one.accepted_first == pytest.approx(0.7 * (one.drafts or 0), rel=0.02) for one in found)
+
+
+def test_ranks_that_come_and_go() -> None:
+    """A rank has an increment from its second look on; one that is gone is forgotten."""
+    engine, rank = CountingEngine("vllm"), CountingEngine("vllm", rank="1")
+    rank.decode(1000, (7, 5, 2))
+    before = _look(engine, None).after
+    decoded = engine.decode(10, (7, 5, 2))
+    found = increment(read_page(engine.page() + rank.page(), "vllm"), before, "vllm", BEGAN)
+    assert (decoded, {"0", "1"}) == (found.counts, set(found.after.engines))
+    again = increment(read_page(engine.page() + rank.page(), "vllm"), found.after, "vllm", BEGAN)
+    assert Counts(drafts=0, draft_tokens=0, accepted=0, accepted_first=0, tokens=0) == again.counts
+    assert {"0"} == set(_look(engine, again.after).after.engines)
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    """Replicas that were not seen for long are forgotten, and of the others the last are kept."""
+    replicas = {f"http://{number}": Replica(seen=float(number), engines={}) for number in range(10)}
+    assert ["http://7", "http://8", "http://9"] == list(forget(replicas, 10.0, 3.0, 100))
+    assert ["http://8", "http://9"] == list(forget(replicas, 10.0, 100.0, 2))
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+def test_sums_are_those_of_the_engine_through_many_restarts(kind: WatchedEngine) -> None:
+    """Whatever happens between two looks, but for what an engine counts after the last look before its restart."""
+    rng, engine = random.Random(37), CountingEngine(kind)
+    before, sums, truth, left = _look_of(engine), Counts(), Counts(), 0
+    for step in range(400):
+        if rng.random() < 0.1 and (kind in ("vllm", "tensorrt-llm") or engine.drafts > 600):  # else it may be unnoticed
+            engine.restart(BEGAN + 10 * step)
+        accepted = sorted((rng.randrange(50) for _ in range(LENGTH)), reverse=True)
+        decoded = engine.decode(
+            50 + rng.randrange(500), (accepted[0], accepted[1], accepted[2]), requests=1 + rng.randrange(3)
+        )
+        look = _look(engine, before)
+        before = look.after
+        if look.counts is None:
+            left += 1
+            assert "began again" in look.problems[0]
+            continue
+        sums = look.counts if step == 0 else sums + look.counts
+        truth = decoded if step == 0 else truth + decoded
+    assert truth == sums
+    assert left < 20
+
+
+def _look_of(engine: CountingEngine) -> Replica:
+    engine.decode(1, (1, 1, 1))
+    return _look(engine, None).after

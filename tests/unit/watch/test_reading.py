@@ -1,0 +1,92 @@
+"""One look at all replicas: sums, averages, problems, and a state that is stored between looks."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from pipeline.config.watch import WatchConfig
+from pipeline.engines.counts import Counts
+from pipeline.store.json_text import parse_json
+from pipeline.watch.reading import Reader, ReaderState
+from tests.standin_metrics import Answer, CountingEngine, showing
+
+NOW = 1.7956e9
+STATE = TypeAdapter(ReaderState)
+
+
+class Fleet:
+    """Replicas that can be down."""
+
+    def __init__(self, count: int) -> None:
+        self.engines = [CountingEngine("vllm", running=float(number)) for number in range(count)]
+        self.down = set[int]()
+        self.urls = list[str]()
+
+    @contextmanager
+    def served(self) -> Iterator["Fleet"]:
+        with ExitStack() as stack:
+            self.urls = [stack.enter_context(showing(self._answer(number))) for number in range(len(self.engines))]
+            yield self
+
+    def _answer(self, number: int) -> Any:
+        def answer(path: str, asked: Mapping[str, str]) -> Answer:
+            return (503, {}, b"") if number in self.down else (200, {}, self.engines[number].page().encode())
+
+        return answer
+
+    def reader(self, state: ReaderState | None = None, **settings: Any) -> Reader:
+        config = WatchConfig.model_validate({"endpoints": self.urls, "timeout_seconds": 5.0} | settings)
+        return Reader(config, "vllm", state)
+
+
+def test_looks_add_up_over_replicas() -> None:
+    """The first has no counts; one that is down counts when it is back, and meanwhile is a problem."""
+    with Fleet(3).served() as fleet:
+        reader = fleet.reader()
+        first, _ = reader.read(NOW)
+        assert (None, None, 1.0, ()) == (first.counts, first.seconds, first.running, first.problems)
+        one = [engine.decode(10, (7, 5, 2)) for engine in fleet.engines]
+        fleet.down = {2}
+        second, _ = reader.read(NOW + 300)
+        assert (one[0] + one[1], 300.0, 0.5) == (second.counts, second.seconds, second.running)
+        assert (f"{fleet.urls[2]}: HTTP 503",) == second.problems
+        fleet.down = set()
+        two = [engine.decode(10, (7, 5, 2)) for engine in fleet.engines]
+        third, _ = reader.read(NOW + 600)
+        assert one[2] + two[0] + two[1] + two[2] == third.counts
+        fleet.down = {0, 1, 2}
+        last, _ = reader.read(NOW + 900)
+        assert (None, None, 3) == (last.counts, last.running, len(last.problems))
+
+
+def test_the_state_goes_through_json() -> None:
+    """A reader that is made of the stored state goes on where the other was; replicas without counters are forgotten."""
+    with Fleet(2).served() as fleet:
+        _, state = fleet.reader().read(NOW)
+        text = STATE.dump_json(state)
+        assert state == STATE.validate_python(parse_json(text))
+        assert len(text) < 2000
+        decoded = [engine.decode(10, (7, 5, 2)) for engine in fleet.engines]
+        fleet.down = {1}
+        found, state = fleet.reader(STATE.validate_python(parse_json(text))).read(NOW + 300)
+        assert decoded[0] == found.counts
+        found, state = fleet.reader(state).read(NOW + 3 * 86_400)
+        assert {fleet.urls[0]} == set(state.replicas)
+        assert Counts(**dict.fromkeys(asdict(Counts()), 0.0)) == found.counts
+
+
+def test_a_clock_that_goes_back() -> None:
+    """No time has passed by it, and the counts are counted."""
+    with Fleet(1).served() as fleet:
+        reader = fleet.reader()
+        reader.read(NOW)
+        decoded = fleet.engines[0].decode(10, (7, 5, 2))
+        found, _ = reader.read(NOW - 60)
+    assert (decoded, None, ("the clock went back by 60 s since the look before",)) == (
+        found.counts,
+        found.seconds,
+        found.problems,
+    )
