@@ -68,7 +68,7 @@ def _report(
         f"shorter than {config.min_prompt_tokens:,} tokens (corpus.min_prompt_tokens)": counts.too_short,
         "exact duplicates": clusters.exact_duplicates,
         "near-duplicates": clusters.near_duplicates,
-        "older than the window (corpus.sources.N.since)": counts.older,
+        f"older than {'corpus.since' if config.since else 'the window (corpus.sources.N.since)'}": counts.older,
         "not in the sample (corpus.sources.N.sample)": counts.not_sampled,
         "beyond the limit (corpus.sources.N.limit)": counts.over_limit,
     } | {f"rejected ({reason})": count for reason, count in sorted(counts.reasons.items())}

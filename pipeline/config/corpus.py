@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -108,7 +109,8 @@ class PromptSource(Section):
     since: str | None = Field(
         default=None,
         pattern=r"^[1-9][0-9]{0,4}[dh]$",
-        description="Use only rows of this period, such as 14d or 48h; it ends when the day of the run begins (UTC).",
+        description="Use only rows of this period, such as 14d or 48h; it ends when the day of the run begins (UTC). "
+        "`corpus.since` names a moment instead.",
     )
     sample: int | None = Field(
         default=None,
@@ -220,6 +222,11 @@ class CorpusConfig(Section):
     """The prompts: sources, cleaning, splits."""
 
     sources: tuple[PromptSource, ...] = Field(min_length=1, description="Where the prompts come from.")
+    since: str | None = Field(
+        default=None,
+        description="Learn from what changed: of sources with times (`time_field`), only rows from this time on are used, in all "
+        "splits. ISO 8601 with a zone, such as 2026-11-24T10:00:00Z. Sources without times are used as always.",
+    )
     splits: Splits = Field(default=Splits(), description="Shares of train, dev and examination.")
     near_duplicate_threshold: float = Field(
         default=0.8,
@@ -254,6 +261,33 @@ class CorpusConfig(Section):
     @classmethod
     def _can_be_stored(cls, value: dict[str, Any]) -> dict[str, Any]:
         return _template_arguments(value)
+
+    @field_validator("since")
+    @classmethod
+    def _is_a_moment(cls, since: str | None) -> str | None:
+        """In UTC: one moment has one key."""
+        if since is None:
+            return None
+        try:
+            time = datetime.fromisoformat(since)
+            if time.tzinfo is None:
+                raise ValueError
+            return time.astimezone(UTC).isoformat().replace("+00:00", "Z")
+        except (ValueError, OverflowError):
+            raise ValueError(f"{since[:40]!r} is not a time with a zone; write it like 2026-11-24T10:00:00Z") from None
+
+    @model_validator(mode="after")
+    def _since_is_of_a_log(self) -> "CorpusConfig":
+        if self.since is not None and all(source.is_reference for source in self.sources):
+            raise ValueError(
+                "since needs a log, a source whose rows have times; the prompts of the reference pair have none"
+            )
+        return self
+
+    @property
+    def since_seconds(self) -> float | None:
+        """`since` in seconds since 1970."""
+        return None if self.since is None else datetime.fromisoformat(self.since).timestamp()
 
     @property
     def prompt_limit(self) -> int:

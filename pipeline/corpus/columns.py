@@ -40,6 +40,7 @@ class Columns:
     unused: tuple[str, ...]  # other columns
     foreign_answers: str | None = None  # the answers of other models or people that the rows hold, which nobody uses
     of_text: bool = False  # the prompts are texts and no chats
+    has_times: bool = False  # rows have the column of the time, or have to
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class Where:
     remedy: str  # which keys or options name columns
     has_header: bool  # names are the first line of a file
     is_json: bool  # a text of JSON, perhaps compressed
+    needs_time: bool = False  # the column of the time is read
 
 
 def find_columns(rows: Sequence[Mapping[str, Any]], source: PromptSource, where: Where) -> Columns:
@@ -67,14 +69,15 @@ def find_columns(rows: Sequence[Mapping[str, Any]], source: PromptSource, where:
     used = {*prompt_columns(source), source.input_field, source.system_field, source.tools_field}
     used |= {source.domain_field, source.group_field, source.arguments_field}
     used |= {source.answer_field, *ANSWER_COLUMNS} if source.use_answers else set()
-    used |= {source.time_field} if source.needs_time else set()
+    used |= {source.time_field} if source.needs_time or where.needs_time else set()
     unused = tuple(name for name in names if name not in used)
     of_text = (
         source.prompt_field in names
         and _is_text(rows, source.prompt_field)
         and _form(rows, source.prompt_field) is None
     )
-    return Columns(source, layout, unused, foreign, of_text)
+    has_times = source.needs_time or source.time_field in names
+    return Columns(source, layout, unused, foreign, of_text, has_times)
 
 
 def system_column(columns: Columns) -> str | None:

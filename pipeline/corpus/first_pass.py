@@ -17,6 +17,7 @@ from pipeline.corpus.answers import LoggedAnswer, UnusableAnswer, parse_answer
 from pipeline.corpus.readers import Row, SourceReader
 from pipeline.corpus.recorded_turns import rows_by_answer
 from pipeline.corpus.rows import BadRow, ParsedPrompt, parse_row
+from pipeline.corpus.since_change import check_log, check_rows
 from pipeline.corpus.traffic import Traffic
 from pipeline.errors import UsageError
 from pipeline.progress import Progress, Track
@@ -107,14 +108,15 @@ def read_sources(
     `paths` are the files of `config.sources`, in their order; None: the source is not read. Rows that are malformed, too long or
     too short are written to the file `rejects`, one JSON object per line. `today`: the day on which the run began, for sources
     with a window. Returns the counts of all sources together. UsageError for a source that is empty, has a larger share of
-    malformed rows than `config.max_rejected_share`, or contains no prompt.
+    malformed rows than `config.max_rejected_share`, or contains no prompt, and where no source has rows since `config.since`.
     """
     readers = [
-        (number, source, SourceReader(number, source, path))
+        (number, source, SourceReader(number, source, path, since=config.since_seconds))
         for number, (source, path) in enumerate(zip(config.sources, paths, strict=True))
         if path is not None
     ]
-    counts = RowCounts()
+    check_log(config, (reader for _, source, reader in readers if not source.is_reference))
+    counts, of_logs = RowCounts(), list[tuple[SourceReader, int, float | None]]()
     with (
         rejects.open("w", encoding="utf-8") as stream,
         progress.track("corpus", sum(reader.total() for _, _, reader in readers), "rows") as track,
@@ -122,12 +124,15 @@ def read_sources(
         for number, source, reader in readers:
             renderer.check_arguments(source.chat_template_arguments, f"corpus.sources.{number}.chat_template_arguments")
             _say_columns(reader, source, progress)
-            traffic = Traffic(reader, reader.source, today or datetime.now(UTC).date())
+            traffic = Traffic(reader, reader.source, today or datetime.now(UTC).date(), reader.since)
             source_pass = _SourcePass(number, reader, traffic, config, renderer, buffer, stream)
             source_pass.run(track)
             source_pass.check()
             source_pass.warn(progress)
             counts.add(source_pass.counts)
+            if reader.since is not None:
+                of_logs.append((reader, source_pass.counts.rows, traffic.newest))
+    check_rows(config, of_logs)
     return counts
 
 
@@ -171,6 +176,8 @@ class _SourcePass:
         noticed beside a large one."""
         counts, path = self.counts, self.reader.path
         if not counts.rows:
+            if self.reader.since is not None and counts.older:
+                return  # another log may have rows since the change
             if counts.older:
                 raise UsageError(
                     f"{path}: no prompts: all {counts.older:,} rows are older than corpus.sources.{self.number}.since = "
@@ -211,7 +218,9 @@ class _SourcePass:
         )
 
     def warn(self, progress: Progress) -> None:
-        """Name the first malformed rows, which are not used."""
+        """Name the first malformed rows, which are not used, and a log that nobody has written since the change."""
+        if not self.counts.rows:
+            progress.warn(f"{self.reader.path}: no row is of corpus.since = {self.config.since} or later")
         for reject in self.first_rejects:
             progress.warn(f"{self.reader.path}: {reject}; the row is not used")
         if (more := self.counts.rejected - len(self.first_rejects)) > 0:

@@ -35,12 +35,15 @@ class Row:
 
 
 class SourceReader:
-    """The rows of one prompt source. `option`: the command's option that names it, for messages; None: the config does.
+    """The rows of one prompt source. `option`: the command's option that names it, for messages; None: the config does. `since`:
+    seconds since 1970, from which rows with a time are wanted.
 
     UsageError if there is no file, if its format or columns are not known, or if it cannot be read; every message names the file.
     """
 
-    def __init__(self, number: int, source: PromptSource, path: Path, option: str | None = None) -> None:
+    def __init__(
+        self, number: int, source: PromptSource, path: Path, option: str | None = None, since: float | None = None
+    ) -> None:
         self.path = path / "prompts.jsonl" if source.is_reference else path
         key = f"corpus.sources.{number}"
         self._found = find_files(self.path, source.format, f"{option or key + '.path:'} {self.path}")
@@ -48,8 +51,9 @@ class SourceReader:
         self._is_array = self._found.format == "json" and text_files.is_array(first)
         self.over_limit = 0  # rows that `limit` leaves out; known after `total`
         self._whole: str | None = None  # the column of rows that are no objects
-        self.columns = self._columns(source, _remedy(key, option), option)
+        self.columns = self._columns(source, _remedy(key, option), option, since is not None)
         self.source = self.columns.source
+        self.since = since if self.columns.has_times else None
         if source.use_answers and self.columns.foreign_answers:
             raise UsageError(
                 f"{self.path}: read as {self.columns.layout}; {key}.use_answers: {self.columns.foreign_answers} of such files "
@@ -106,13 +110,13 @@ class SourceReader:
         left = self.source.limit
         for file in self._found.files:
             name = self._found.name(file)
-            for number, value in self._read(file, _wanted(self.source)):
+            for number, value in self._read(file, _wanted(self.source, self.since is not None)):
                 if left == 0:
                     return
                 left = None if left is None else left - 1
                 yield Row(name, number, value)
 
-    def _columns(self, source: PromptSource, remedy: str, option: str | None) -> Columns:
+    def _columns(self, source: PromptSource, remedy: str, option: str | None, needs_time: bool) -> Columns:
         """By the first rows of the first file that has some. Rows may be texts or chats instead of objects, then all are."""
         samples = ((file, list(islice(self._read(file, None), SAMPLE))) for file in self._found.files)
         first, sample = next((found for found in samples if found[1]), (self._found.files[0], []))
@@ -128,7 +132,7 @@ class SourceReader:
         numbers = (number for number, value in sample if isinstance(value, Mapping))
         number = 1 if self._has_header else next(numbers, 1)
         is_json = self._found.format in ("jsonl", "json")
-        where = Where(str(first), self.unit, number, remedy, self._has_header, is_json)
+        where = Where(str(first), self.unit, number, remedy, self._has_header, is_json, needs_time)
         return find_columns([value for value in values if isinstance(value, Mapping)], source, where)
 
     @property
@@ -192,10 +196,10 @@ def _remedy(key: str, option: str | None) -> str:
     return f"set prompt_field or messages_field of {key} to the column's name"
 
 
-def _wanted(source: PromptSource) -> list[str]:
+def _wanted(source: PromptSource, needs_time: bool) -> list[str]:
     """Columns to read of columnar files, those of prompts first."""
     further = [source.input_field, source.system_field, source.domain_field, source.group_field, source.tools_field]
-    further += [source.time_field] if source.needs_time else []
+    further += [source.time_field] if source.needs_time or needs_time else []
     if source.use_answers:
         further += [source.answer_field, *ANSWER_COLUMNS]
     return list(dict.fromkeys([*prompt_columns(source), *(name for name in further if name)]))

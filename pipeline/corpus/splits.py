@@ -59,6 +59,6 @@ def assign_splits(hashes: NDArray[np.void], clusters: Clusters, shares: Splits) 
             raise UsageError(
                 f"corpus.splits.{name} = {getattr(shares, name):g}: the {name} split is empty: the prompts form only "
                 f"{count:,} cluster{'' if count == 1 else 's'} (near-duplicates, a group, or chats that open alike), "
-                "and a cluster is never split; add prompts or raise the share"
+                "and a cluster is never split; add prompts (an earlier corpus.since adds some) or raise the share"
             )
     return splits

@@ -24,11 +24,18 @@ _LATEST = 1e11  # larger numbers of seconds are milliseconds, microseconds or na
 
 
 class Traffic:
-    """The used rows of one source. Iterated more than once, it reads the source again."""
+    """The used rows of one source. Iterated more than once, it reads the source again.
 
-    def __init__(self, rows: Iterable[Row], source: PromptSource, today: date) -> None:
+    `since`: seconds since 1970; rows before it are left out, whatever the source's window is.
+    """
+
+    def __init__(self, rows: Iterable[Row], source: PromptSource, today: date, since: float | None = None) -> None:
         self._rows, self._source = rows, source
         self._end = datetime(today.year, today.month, today.day, tzinfo=UTC).timestamp() + _DAY
+        window = None if source.since is None else self._end - _DAY - seconds(source.since)
+        self._first = max((time for time in (since, window) if time is not None), default=None)
+        self._needs_time = source.needs_time or since is not None
+        self.newest: float | None = None  # time of a row, where times are read
         self.older: int = 0  # rows before the window
         self.not_sampled: int = 0
         self.redacted: Counter[str] = Counter()
@@ -38,10 +45,10 @@ class Traffic:
         chosen = self._sample() if self._source.sample is not None else None
         self.older = self.not_sampled = 0
         for place, row in enumerate(self._rows):
-            age = self._age(row)
-            if isinstance(age, BadRow):
-                yield Row(row.file, row.number, age)
-            elif self._is_old(age):
+            time = self._time(row)
+            if isinstance(time, BadRow):
+                yield Row(row.file, row.number, time)
+            elif self._is_old(time):
                 self.older += 1
             elif chosen is not None and place not in chosen:
                 self.not_sampled += 1
@@ -66,14 +73,14 @@ class Traffic:
         assert wanted is not None  # the caller has checked
         best: dict[str, list[tuple[float, int]]] = defaultdict(list)
         for place, row in enumerate(self._rows):
-            age = self._age(row)
-            if isinstance(age, BadRow) or self._is_old(age):
+            time = self._time(row)
+            if isinstance(time, BadRow) or self._is_old(time):
                 continue
             domain = self._source.domain or (
                 row.value.get(self._source.domain_field) if isinstance(row.value, Mapping) else None
             )
             heap = best[str(domain)]
-            heapq.heappush(heap, (math.log(_uniform(row.value)) / self._weight(age), place))
+            heapq.heappush(heap, (math.log(_uniform(row.value)) / self._weight(time), place))
             if len(heap) > wanted:
                 heapq.heappop(heap)
         return {
@@ -82,23 +89,29 @@ class Traffic:
             for _, place in heapq.nlargest(count, heap)
         }
 
-    def _weight(self, age: float) -> float:
+    def _weight(self, time: float | None) -> float:
         half_life = self._source.half_life
-        return 1.0 if half_life is None else max(0.5 ** (age / seconds(half_life)), 1e-12)
+        if half_life is None or time is None:
+            return 1.0
+        age = max(0.0, self._end - time)
+        return max(float(0.5 ** (age / seconds(half_life))), 1e-12)
 
-    def _is_old(self, age: float) -> bool:
-        return self._source.since is not None and age > seconds(self._source.since) + _DAY
+    def _is_old(self, time: float | None) -> bool:
+        if time is None or self._first is None:
+            return False
+        self.newest = time if self.newest is None else max(self.newest, time)
+        return time < self._first
 
-    def _age(self, row: Row) -> "float | BadRow":
-        """Seconds before the end of today; 0 where no time is needed."""
-        if not self._source.needs_time or isinstance(row.value, BadRow):
-            return 0.0
+    def _time(self, row: Row) -> "float | BadRow | None":
+        """Seconds since 1970; None where no time is needed."""
+        if not self._needs_time or isinstance(row.value, BadRow):
+            return None
         given = row.value.get(self._source.time_field) if isinstance(row.value, Mapping) else None
         time = timestamp(given)
         if time is None:
             what = "is missing" if given is None else f"is {str(given)[:40]!r}: neither seconds since 1970 nor ISO 8601"
             return BadRow("no time", f"'{self._source.time_field}' {what}")
-        return max(0.0, self._end - time)
+        return time
 
 
 def seconds(duration: str) -> float:

@@ -86,7 +86,12 @@ def _chats(config: Config) -> bool:
 def source_readers(config: Config) -> dict[int, SourceReader]:
     """Of the sources that are files, by their number. UsageError for one that is not there or cannot be read."""
     sources = enumerate(config.corpus.sources)
-    return {number: SourceReader(number, one, Path(one.path)) for number, one in sources if not one.is_reference}
+    since = config.corpus.since_seconds
+    return {
+        number: SourceReader(number, one, Path(one.path), since=since)
+        for number, one in sources
+        if not one.is_reference
+    }
 
 
 def source_rows(config: Config) -> Sequence[int]:
@@ -102,10 +107,10 @@ def _rows(reader: SourceReader) -> int:
     """Of the window and the sample, and with `every_answer` their answers. The rows are read where their content matters."""
     source = reader.source
     if source.every_answer:
-        rows = Traffic(reader, source, datetime.now(UTC).date())
+        rows = Traffic(reader, source, datetime.now(UTC).date(), reader.since)
         return sum(len(rows_by_answer(row.value, source)) for row in rows)
-    if source.since is not None:
-        return sum(1 for _ in Traffic(reader, source, datetime.now(UTC).date()))
+    if source.since is not None or reader.since is not None:
+        return sum(1 for _ in Traffic(reader, source, datetime.now(UTC).date(), reader.since))
     return min(reader.total(), source.sample or sys.maxsize)
 
 

@@ -20,6 +20,7 @@ _MORE_PROMPTS = (
     "add prompts (turns of a chat count as one), raise that share, or lower gate.min_prompts_per_domain; gate.min_domain_share "
     "exempts small domains"
 )
+_MORE_ROWS = "these are rows since corpus.since: wait until the log has more, or set it to an earlier time; else "
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}  # of a weight
 
 
@@ -104,7 +105,7 @@ def of_prompts(config: Config, prompts: Mapping[str, int]) -> list[str]:
     return [
         f"corpus: domain '{domain}' has {count:,} different prompts, about {count * share:,.0f} of them for examination, and the "
         f"gate needs {least} (gate.min_prompts_per_domain), so it will refuse: about {needed(least, share):,} prompts are needed "
-        f"with corpus.splits.examination = {share:g}; {_MORE_PROMPTS}"
+        f"with corpus.splits.examination = {share:g}; {_more_prompts(config)}"
         for domain, count in prompts.items()
         if _most(count, share) < least
     ]
@@ -121,10 +122,14 @@ def of_corpus(
         f"corpus: domain '{domain}' has {counts['examination']} examination prompts"
         f"{f' of {conversations[domain]} conversations' if domain in conversations else ''} and the gate needs {least}, so it "
         f"will refuse: about {needed(least, share):,} {unit_name(conversations.get(domain))} of the domain are needed with "
-        f"corpus.splits.examination = {share:g}; {_MORE_PROMPTS}"
+        f"corpus.splits.examination = {share:g}; {_more_prompts(config)}"
         for domain, counts in domains.items()
         if judged <= counts["examination"] and conversations.get(domain, counts["examination"]) < least
     ]
+
+
+def _more_prompts(config: Config) -> str:
+    return (_MORE_ROWS if config.corpus.since else "") + _MORE_PROMPTS
 
 
 def needed(least: int, share: float) -> int:

@@ -357,6 +357,30 @@ def test_a_date_is_text(small: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    ["2026-11-24T10:00:00Z", "2026-11-24T12:00:00+02:00", "'2026-11-24 10:00Z'", "2026-11-24T10:00:00.000+00:00"],
+)
+def test_a_moment_is_one_key_whatever_its_zone(small: Path, text: str) -> None:
+    """Rows since a change are of one corpus, also where another machine has another zone."""
+    corpus = load_config(small, ["corpus.sources=[{path: log.jsonl}]", f"corpus.since={text}"]).corpus
+    assert "2026-11-24T10:00:00Z" == corpus.since
+    assert 1795514400.0 == corpus.since_seconds
+
+
+@pytest.mark.parametrize("text", ["2026-11-24T10:00:00", "2026-11-24", "14d", "'1795514400'", "0001-01-01T00:00+05:00"])
+def test_a_moment_has_a_zone(small: Path, text: str) -> None:
+    """A time without one would be another moment on another machine."""
+    with pytest.raises(UsageError, match=r"corpus\.since: .* is not a time with a zone; write it like 2026-11-24T10:0"):
+        load_config(small, ["corpus.sources=[{path: log.jsonl}]", f"corpus.since={text}"])
+
+
+def test_the_reference_prompts_have_no_times(small: Path) -> None:
+    """They are no log."""
+    with pytest.raises(UsageError, match=r"since needs a log, a source whose rows have times"):
+        load_config(small, ["corpus.sources=[{path: reference}]", "corpus.since=2026-11-24T10:00:00Z"])
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         ("x: [" + "1," * 30_000 + "1]\n", "more than 20,000 values"),

@@ -50,6 +50,27 @@ def test_rows_outside_the_window_are_left_out(created: Any, used: bool) -> None:
     assert traffic.older == (0 if used else 1)
 
 
+@pytest.mark.parametrize(("window", "used"), [(None, [3, 4]), ("3d", [3, 4]), ("1d", [4])])
+def test_rows_before_a_moment_are_left_out(window: str | None, used: list[int]) -> None:
+    """With a window too, the later of both begins."""
+    rows = _rows(*({"prompt": str(n), "created": f"2026-11-{16 + n}T09:59:59.5Z"} for n in range(4)))
+    rows[2].value["created"] = "2026-11-18T10:00:00+00:00"
+    since = datetime(2026, 11, 18, 10, tzinfo=UTC).timestamp()
+    traffic = Traffic(rows, PromptSource(path="log.jsonl", since=window), TODAY, since)
+    assert used == [row.number for row in traffic]
+    assert 4 - len(used) == traffic.older
+    assert datetime(2026, 11, 19, 9, 59, 59, 500_000, UTC).timestamp() == traffic.newest
+
+
+def test_a_sample_is_of_rows_since_the_moment() -> None:
+    """Rows that are left out take no place in it."""
+    rows = _rows(*({"prompt": str(n), "created": 1795000000 + n} for n in range(50)))
+    traffic = Traffic(rows, PromptSource(path="log.jsonl", sample=10), TODAY, 1795000030.0)
+    found = [row.number for row in traffic]
+    assert (10, 30, 10) == (len(found), traffic.older, traffic.not_sampled)
+    assert min(found) > 30
+
+
 @pytest.mark.parametrize(
     ("row", "said"),
     [
