@@ -1,76 +1,54 @@
-"""The retraining loop as an Airflow 3 DAG: one task per stage, then what follows the champion, and a report at the end.
+"""The retraining loop as an Airflow 3 DAG: one task per stage, approval, then what follows the champion, and a report at the end.
 
-Imports Airflow and the standard library only: the heavy libraries are in another environment, behind the `understudy`
-command. The only state in the DAG is the run id. Everything else is in the store, so a task that is cleared or retried reuses
-what is already built.
+Imports Airflow, the standard library and its neighbour `understudy_tasks`: the heavy libraries are in another environment, behind
+the `understudy` command. The only state in the DAG is the run id. When a drift last started a retraining is read from Airflow's
+asset events, and everything else is in the store, so a task that is cleared or retried reuses what is already built.
 """
 
 import os
+import sys
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
-from airflow.providers.standard.operators.bash import BashOperator
-from airflow.sdk import DAG, Param, chain
+from airflow.providers.standard.operators.hitl import ApprovalOperator
+from airflow.sdk import DAG, Asset, AssetOrTimeSchedule, CronTriggerTimetable, Param, chain, task
+from airflow.sdk.exceptions import AirflowSkipException
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # its neighbour, where the DAG folder is not on the path
+from understudy_tasks import ASK_WAITING, CALL, EVENT, EXIT_NO, EXIT_REFUSED, Pair, command_task, cron, last_time, pairs
 
 # Held equal to `pipeline.running.stage_list.STAGE_NAMES` by tests/unit/test_dags_static.py: this file cannot import it.
 STAGES = ("pair", "corpus", "generate", "distill", "quantize", "evaluate", "gate", "promote")
 
-EXIT_REFUSED = 3
 REFUSING = ("gate", "promote")  # the stages that may refuse; from any other stage exit code 3 is a failure
 LONG = ("generate", "distill")  # they keep finished parts, so a retry continues where the last try stopped
 
-# Parameters are passed to bash as environment variables, never as command text: each value is one argument.
-# With `--name=value` and `--`, a value that begins with a dash is not read as an option. With `exec`, a timeout of Airflow
-# signals the command itself. The log shows which keys were set, not their values: the command refuses a secret there.
-STAGE_COMMAND = """
-set -e
-call=("$RETRAIN_EXECUTABLE" stage "$RETRAIN_STAGE" "--run=$RETRAIN_RUN" "--store=$RETRAIN_STORE")
-shown=("${call[@]}")
-while IFS= read -r override; do
-    if [[ -n $override ]]; then call+=("--set=$override"); shown+=("--set=${override%%=*}=..."); fi
-done <<< "$RETRAIN_OVERRIDES"
-printf 'calling:'; printf ' %q' "${shown[@]}" -- "$RETRAIN_CONFIG"; printf '\\n'
-exec "${call[@]}" -- "$RETRAIN_CONFIG"
-"""
-
-# `promote.notice` in the config file names the webhook or program that reloads the servers. A run's parameters cannot: the
-# command refuses `--set promote.notice`, because a user who may start a run must not choose what is called.
-SETTLE_COMMAND = """
-set -e
-call=("$RETRAIN_EXECUTABLE" champion settle "--store=$RETRAIN_STORE")
-shown=("${call[@]}")
-while IFS= read -r override; do
-    if [[ -n $override ]]; then call+=("--set=$override"); shown+=("--set=${override%%=*}=..."); fi
-done <<< "$RETRAIN_OVERRIDES"
-printf 'calling:'; printf ' %q' "${shown[@]}" -- "$RETRAIN_CONFIG"; printf '\\n'
-exec "${call[@]}" -- "$RETRAIN_CONFIG"
-"""
-
-REPORT_COMMAND = 'exec "$RETRAIN_EXECUTABLE" show "--store=$RETRAIN_STORE" -- "$RETRAIN_RUN"'
-
-# Airflow renders these once; the values of parameters are not rendered again.
-ENVIRONMENT = {
-    "RETRAIN_EXECUTABLE": "{{ params.executable }}",
-    "RETRAIN_CONFIG": "{{ params.config }}",
-    "RETRAIN_STORE": "{{ params.store }}",
-    "RETRAIN_OVERRIDES": "{{ params.overrides | join('\\n') }}",
-    "RETRAIN_RUN": "{{ params.run_id or run_id }}",
-}
+RUN = "{{ params.run_id or run_id }}"
+CONFIG = "{{ params.config }}"
+OVERRIDES = "{{ ti.xcom_pull(task_ids='begin') }}"
 
 DOC = """
 ### Retrains a draft model and promotes it only if it is better
 
-`pair → corpus → generate → distill → quantize → evaluate → gate → promote`, then `settle` and `report`.
-Each task calls `understudy stage NAME`; no code of the pipeline runs in Airflow's own environment.
+`begin`, then `pair → corpus → generate → distill → quantize → evaluate → gate → promote`, with `promote.by_hand` the approval of
+a person, then `settle`, `verify` and `report`. Each task calls the `understudy` command; no code of the pipeline runs in
+Airflow's own environment. The manual is docs/operations.md of Understudy.
+
+A run starts on the schedule, by hand, or when the asset `understudy/drift/NAME` or `understudy/target/NAME` is updated. It then
+learns from the log since the change (`corpus.since`), and for the cool-down no other event starts one.
 
 | you see | it means |
 |---|---|
-| all green | the new draft is the champion, or the champion already *is* this draft |
+| all green, `waiting` to `approve` skipped | the new draft is the champion, or the champion already *is* this draft |
+| all skipped from `begin` on | an event within the cool-down of an earlier one: the log of `begin` says which |
 | `gate` and `promote` skipped, the run green | **refused**: not proved better. Nothing failed, nothing changed |
 | only `promote` skipped | refused by `promote`, such as a draft that was rolled back: its log says why |
+| `approval` waits | a person decides, under *Required Actions*; after the time for it the draft stays challenger |
 | `settle` red | the champion was promoted, but could not be exported or the servers were not told: its last line says why |
-| a red task, the run red | a failure; the last line of its log says what to do. Clear the task to continue the run |
+| `verify` red | the engines do not do what was examined: its last lines say what was found and what was done |
+| another red task, the run red | a failure; the last line of its log says what to do. Clear the task to continue the run |
 
-The reasons for a refusal are in the logs of `gate` and `report`. `report` always prints the figures of the run; it is a
+The reasons for a refusal are in the logs of `gate` and `report`. `report` prints the figures of the run; it is a
 teardown, so it runs after a failure and does not hide it.
 
 **Parameters.** `config` and `store` are absolute paths on the *worker*; all workers must see the same store.
@@ -81,37 +59,33 @@ so clearing a task continues the same run. `executable` is the `understudy` comm
 program on the worker; in the config file only). `settle` calls `understudy champion settle`, which does what is still due: a
 champion that a person approved, rolled back or moved since, or a notice that was not accepted. It does nothing twice.
 
-**Defaults of scheduled runs** come from the environment of the DAG processor:
-
-| variable | default | |
-|---|---|---|
-| `UNDERSTUDY_SCHEDULE` | `0 3 * * 1` | cron; `none`: only runs started by hand or through the API |
-| `UNDERSTUDY_CONFIG` | `/etc/understudy/config.yaml` | |
-| `UNDERSTUDY_STORE` | `/var/lib/understudy` | |
-| `UNDERSTUDY_BIN` | `understudy` | searched in the worker's `PATH` unless absolute |
-
 A failed stage is tried twice more, after 5 and 10 minutes. `generate` and `distill` may take a day, the others 6 hours.
 One run at a time; missed runs are not repeated (no catch-up).
 """
 
 
-def _schedule() -> str | None:
-    """Cron expression of the scheduled runs; None for no schedule."""
-    wanted = os.environ.get("UNDERSTUDY_SCHEDULE", "0 3 * * 1").strip()
-    return None if wanted.lower() in ("", "none") else wanted
+def _schedule(pair: Pair) -> Any:
+    """By time and by event; with `none` by event only."""
+    events = Asset(pair.asset_name("drift")) | Asset(pair.asset_name("target"))
+    when = cron(pair.schedule)
+    return (
+        events
+        if when is None
+        else AssetOrTimeSchedule(timetable=CronTriggerTimetable(when, timezone="UTC"), assets=events)
+    )
 
 
-def _params() -> dict[str, Param]:
+def _params(pair: Pair) -> dict[str, Param]:
     """Parameters of a run. Paths are absolute because a task runs in a temporary directory."""
     return {
         "config": Param(
-            os.environ.get("UNDERSTUDY_CONFIG", "/etc/understudy/config.yaml"),
+            pair.config,
             type="string",
             pattern="^/",
             description="Config file (YAML), an absolute path on the worker.",
         ),
         "store": Param(
-            os.environ.get("UNDERSTUDY_STORE", "/var/lib/understudy"),
+            pair.store,
             type="string",
             pattern="^/",
             description="Store directory, an absolute path on the worker.",
@@ -130,7 +104,7 @@ def _params() -> dict[str, Param]:
         ),
         # Only `understudy`: a user who may start a run must not be able to start /bin/sh on the worker.
         "executable": Param(
-            os.environ.get("UNDERSTUDY_BIN", "understudy"),
+            pair.bin,
             type="string",
             pattern="^(/.*/)?understudy$",
             description="The understudy command, by name or absolute path.",
@@ -138,62 +112,107 @@ def _params() -> dict[str, Param]:
     }
 
 
-def _stage_task(stage: str) -> BashOperator:
-    return BashOperator(
-        task_id=stage,
-        bash_command=STAGE_COMMAND,
-        env=ENVIRONMENT | {"RETRAIN_STAGE": stage},
-        append_env=True,
-        skip_on_exit_code=EXIT_REFUSED if stage in REFUSING else None,
-        execution_timeout=timedelta(hours=24 if stage in LONG else 6),
-        do_xcom_push=False,
+def _begin(pair: Pair) -> Any:
+    """The overrides of this run, one a line: those of its parameters, and after a drift the time of the change.
+
+    Skips the run if an event started another one within the cool-down.
+    """
+    started = Asset(pair.asset_name("retraining"))
+
+    @task(inlets=[started], outlets=[started], retries=0)
+    def begin(**context: Any) -> str:
+        events = [event for found in context["triggering_asset_events"].values() for event in found]
+        overrides = list(context["params"]["overrides"])
+        if events:
+            others = [event for event in context["inlet_events"][started] if event.source_run_id != context["run_id"]]
+            last = last_time(others, by=EVENT)
+            if last is not None and datetime.now(UTC) < last + pair.cooldown:
+                raise AirflowSkipException(
+                    f"an event started a retraining at {last:%F %R} UTC; the cool-down is {pair.cooldown}"
+                )
+            changes = [str(event.extra["since"]) for event in events if event.extra.get("since")]
+            if changes:
+                overrides.insert(0, f"corpus.since={max(changes, key=datetime.fromisoformat)}")
+        context["outlet_events"][started].extra = {"by": EVENT if events else "schedule or hand"}
+        return "\n".join(overrides)
+
+    return begin().as_setup()
+
+
+def _call(
+    pair: Pair, task_id: str, command: str, subject: str, *, script: str = CALL, limit: float = 1, **options: Any
+) -> Any:
+    """`limit`: hours."""
+    environment = {
+        "CALL_EXECUTABLE": "{{ params.executable }}",
+        "CALL_STORE": "{{ params.store }}",
+        "CALL_COMMAND": command,
+        "CALL_SUBJECT": subject,
+        **options.pop("environment", {}),
+    }
+    return command_task(pair, task_id, script, environment, execution_timeout=timedelta(hours=limit), **options)
+
+
+def _stage(pair: Pair, stage: str) -> Any:
+    return _call(
+        pair,
+        stage,
+        f"stage {stage}",
+        CONFIG,
+        environment={"CALL_RUN": RUN, "CALL_OVERRIDES": OVERRIDES},
+        skips=EXIT_REFUSED if stage in REFUSING else None,
+        limit=24 if stage in LONG else 6,
     )
 
 
-def _settle_task() -> BashOperator:
-    """Export, records and notice follow the champion."""
-    return BashOperator(
-        task_id="settle",
-        bash_command=SETTLE_COMMAND,
-        env=ENVIRONMENT,
-        append_env=True,
-        skip_on_exit_code=None,
-        execution_timeout=timedelta(hours=1),
-        do_xcom_push=False,
-    )
+def _approval(pair: Pair) -> list[Any]:
+    """With promote.by_hand the promoted draft is only challenger: a person makes it champion."""
+    return [
+        _call(pair, "waiting", "show --json", RUN, script=ASK_WAITING, skips=EXIT_NO),
+        ApprovalOperator(
+            task_id="approval",
+            subject=f"{pair.name or 'Understudy'}: make the draft of run {RUN} champion?",
+            body="It passed the gate. The figures are in the log of the task `gate`, on the review page of the run "
+            "(`understudy show --html`), and in MLflow.",
+            response_timeout=timedelta(hours=pair.approval_hours),
+            defaults=ApprovalOperator.REJECT,
+        ),
+        _call(pair, "approve", "champion promote", RUN),
+    ]
 
 
-def _report_task() -> BashOperator:
-    """A teardown task always runs and does not change the state of the DAG run."""
-    report = BashOperator(
-        task_id="report",
-        bash_command=REPORT_COMMAND,
-        env=ENVIRONMENT,
-        append_env=True,
-        skip_on_exit_code=None,
-        retries=0,
-        execution_timeout=timedelta(minutes=10),
-        do_xcom_push=False,
-    )
-    return report.as_teardown()
+def _dag(pair: Pair) -> None:
+    with DAG(
+        dag_id=pair.dag_id("draft_retraining"),
+        description="Distil and examine a draft model, and promote it if it is better",
+        doc_md=DOC,
+        schedule=_schedule(pair),
+        start_date=datetime(2026, 1, 1, tzinfo=UTC),
+        catchup=False,
+        max_active_runs=1,
+        max_active_tasks=1,
+        params=_params(pair),
+        default_args=pair.default_args
+        | {"retries": 2, "retry_delay": timedelta(minutes=5), "retry_exponential_backoff": 2.0},
+        tags=["understudy", "speculative-decoding"],
+    ):
+        begin = _begin(pair)
+        stages = [_stage(pair, stage) for stage in STAGES]
+        approval = _approval(pair)
+        settle = _call(
+            pair,
+            "settle",
+            "champion settle",
+            CONFIG,
+            environment={"CALL_OVERRIDES": OVERRIDES},
+            trigger_rule="none_failed_min_one_success",
+        )
+        # Not repeated: it reloads and rolls back itself, and a second answer would hide the first one.
+        verify = _call(pair, "verify", "champion verify", CONFIG, retries=0, limit=6)
+        report = _call(pair, "report", "show", RUN, retries=0).as_teardown(setups=begin)
+        chain(begin, *stages, *approval, settle, verify, report)
+        stages[-1] >> settle
 
 
-with DAG(
-    dag_id="draft_retraining",
-    description="Distil and examine a draft model, and promote it if it is better",
-    doc_md=DOC,
-    schedule=_schedule(),
-    start_date=datetime(2026, 1, 1, tzinfo=UTC),
-    catchup=False,
-    max_active_runs=1,
-    max_active_tasks=1,
-    params=_params(),
-    default_args={
-        "owner": "understudy",
-        "retries": 2,
-        "retry_delay": timedelta(minutes=5),
-        "retry_exponential_backoff": 2.0,
-    },
-    tags=["understudy", "speculative-decoding"],
-):
-    chain(*(_stage_task(stage) for stage in STAGES), _settle_task(), _report_task())
+for _each in pairs():
+    _dag(_each)

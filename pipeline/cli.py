@@ -14,6 +14,7 @@ from pipeline.commands import interruption, machine_errors, standard_streams
 from pipeline.commands.champion import export, history, promote, rollback, settle
 from pipeline.commands.check import check
 from pipeline.commands.compare import compare
+from pipeline.commands.dags import dags
 from pipeline.commands.decode import decode
 from pipeline.commands.doctor import doctor
 from pipeline.commands.init import init
@@ -60,7 +61,7 @@ def _options(
     """Options of no command."""
 
 
-for command in (init, plan, run, stage, runs, show, compare, probe, decode, profile, check, doctor):
+for command in (init, plan, run, stage, runs, show, compare, probe, decode, profile, check, dags, doctor):
     app.command()(command)
 
 

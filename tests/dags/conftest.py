@@ -34,9 +34,10 @@ os.environ |= {
 
 
 @pytest.fixture(scope="session", autouse=True)
-def database() -> None:
-    """Airflow's tables, made once."""
+def database() -> Path:
+    """Airflow's tables, made once: the database file."""
     subprocess.run([sys.executable, "-m", "airflow", "db", "migrate"], check=True, capture_output=True)
+    return Path(_HOME) / "airflow.db"
 
 
 @pytest.fixture(scope="session")

@@ -1,10 +1,13 @@
 """What can be held of the DAG files without Airflow: read as syntax trees, never imported."""
 
 import ast
+import importlib.util
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -26,73 +29,86 @@ def constants(tree: ast.Module) -> dict[str, object]:
     return found
 
 
-def commands(tree: ast.Module) -> list[object]:
-    """Every `bash_command` in the module; None for one that is not a literal or a constant of the module."""
-    names = constants(tree)
-    values = [
-        keyword.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call)
-        for keyword in node.keywords
-        if keyword.arg == "bash_command"
-    ]
-    return [
-        value.value if isinstance(value, ast.Constant) else names.get(value.id) if isinstance(value, ast.Name) else None
-        for value in values
-    ]
+def tasks() -> ModuleType:
+    """The shared file, which imports Airflow only where a task is made."""
+    specification = importlib.util.spec_from_file_location("understudy_tasks", DAGS[0].with_name("understudy_tasks.py"))
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.modules["understudy_tasks"] = module  # a dataclass looks its module up
+    specification.loader.exec_module(module)
+    return module
+
+
+TASKS = tasks()
+SCRIPTS = {"CALL": TASKS.CALL, "ASK": TASKS.ASK, "ASK_WAITING": TASKS.ASK_WAITING}
+
+
+def run_script(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a script of a task with these variables."""
+    words = {"PATH": os.environ["PATH"], "CALL_COMMAND": "stage pair", "CALL_STORE": "/s", "CALL_SUBJECT": "/c.yaml"}
+    return subprocess.run(
+        ["bash", "-c", script], env=words | environment, capture_output=True, text=True, check=False, timeout=30
+    )
 
 
 def test_stages_of_the_dag_are_those_of_the_plan() -> None:
     """The literal tuple in the DAG follows `stage_list.py`, and so does the code of a refusal."""
     path = next(path for path in DAGS if path.name == "draft_retraining.py")
-    found = constants(ast.parse(path.read_text()))
-    assert found["STAGES"] == STAGE_NAMES
-    assert found["EXIT_REFUSED"] == EXIT_REFUSED
+    assert constants(ast.parse(path.read_text()))["STAGES"] == STAGE_NAMES
+    assert TASKS.EXIT_REFUSED == EXIT_REFUSED
+    assert f"exit {TASKS.EXIT_NO}" in TASKS.ASK_WAITING
 
 
 @pytest.mark.parametrize("path", DAGS, ids=lambda path: path.name)
 def test_dag_imports_airflow_and_the_standard_library_only(path: Path) -> None:
-    """The scheduler's environment has nothing else."""
+    """The scheduler's environment has nothing else but the shared file beside them."""
     imported: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             imported |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             imported.add("a relative import" if node.level else str(node.module).partition(".")[0])
-    assert imported - {"airflow"} - sys.stdlib_module_names == set()
+    assert imported - {"airflow", "understudy_tasks"} - sys.stdlib_module_names == set()
 
 
 @pytest.mark.parametrize("path", DAGS, ids=lambda path: path.name)
-def test_no_command_is_made_of_template_text(path: Path) -> None:
-    """Every command is a fixed string that Airflow's template engine finds nothing in."""
-    found = commands(ast.parse(path.read_text()))
-    assert [text for text in found if not isinstance(text, str)] == []
-    assert [text for text in found if any(mark in str(text) for mark in ("{{", "{%", "{#"))] == []
-
-
-def test_retraining_dag_has_commands_to_look_at() -> None:
-    """The check above would pass on a file it does not understand."""
-    path = next(path for path in DAGS if path.name == "draft_retraining.py")
-    assert len(commands(ast.parse(path.read_text()))) == 3
-
-
-@pytest.mark.parametrize("name", ["STAGE_COMMAND", "SETTLE_COMMAND"])
-def test_the_log_of_a_task_shows_no_value_that_was_set(name: str) -> None:
-    """A URI with a password in an override reaches the command, which refuses it, and not the log."""
-    path = next(path for path in DAGS if path.name == "draft_retraining.py")
-    command = str(constants(ast.parse(path.read_text()))[name])
-    environment = {
-        "PATH": os.environ["PATH"],
-        "RETRAIN_EXECUTABLE": "echo",
-        "RETRAIN_STAGE": "pair",
-        "RETRAIN_RUN": "r",
-        "RETRAIN_STORE": "/s",
-        "RETRAIN_OVERRIDES": "tracking.uri=http://u:SECRET@h\nseed=1",
-        "RETRAIN_CONFIG": "/c.yaml",
+def test_commands_run_by_the_shared_scripts_only(path: Path) -> None:
+    """No other text is given to a shell, and none of these scripts is a template."""
+    given = {
+        keyword.arg
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        for keyword in node.keywords
+        if keyword.arg in ("bash_command", "cmds")
     }
-    ended = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True, check=True)
-    log, called = ended.stdout.splitlines()
+    assert given == ({"bash_command", "cmds"} if path.name == "understudy_tasks.py" else set())
+    assert [name for name, text in SCRIPTS.items() for mark in ("{{", "{%", "{#") if mark in text] == []
 
-    assert "SECRET" not in log
-    assert log.endswith("--set=tracking.uri=... --set=seed=... -- /c.yaml")
-    assert called.endswith("--set=tracking.uri=http://u:SECRET@h --set=seed=1 -- /c.yaml")
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_log_of_a_task_shows_no_value_that_was_set(name: str, tmp_path: Path) -> None:
+    """A URI with a password in an override reaches the command, which refuses it, and not the log."""
+    command = tmp_path / "understudy"
+    command.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/called\necho "{{}}"\n')
+    command.chmod(0o755)
+    overrides = "tracking.uri=http://u:SECRET@h\nseed=1"
+    ended = run_script(SCRIPTS[name], CALL_EXECUTABLE=str(command), CALL_RUN="r", CALL_OVERRIDES=overrides)
+
+    assert "SECRET" not in ended.stdout + ended.stderr
+    assert ended.stdout.splitlines()[0].endswith("--run=r --set=tracking.uri=... --set=seed=... -- /c.yaml")
+    called = (tmp_path / "called").read_text().strip()
+    assert called == "stage pair --store=/s --run=r --set=tracking.uri=http://u:SECRET@h --set=seed=1 -- /c.yaml"
+
+
+@pytest.mark.parametrize(("code", "ends"), [(0, 0), (3, 0), (1, 1), (2, 2), (100, 100)])
+def test_an_answer_is_the_last_line(code: int, ends: int, tmp_path: Path) -> None:
+    """JSON of several lines becomes one; exit codes other than 0 and 3 are failures."""
+    command = tmp_path / "understudy"
+    command.write_text(f'#!/bin/sh\nprintf \'{{\\n "text": "it\'"\'"\'s"\\n}}\\n\'\nexit {code}\n')
+    command.chmod(0o755)
+    ended = run_script(TASKS.ASK, CALL_EXECUTABLE=str(command))
+
+    assert ended.returncode == ends
+    if ends == 0:
+        assert json.loads(ended.stdout.splitlines()[-1]) == {"code": code, "said": {"text": "it's"}}

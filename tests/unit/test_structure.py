@@ -126,7 +126,7 @@ def test_every_package_is_listed_for_the_wheel() -> None:
         for root in (PIPELINE, STAGES)
         for path in root.rglob("__init__.py")
     }
-    assert there == listed
+    assert there | {"pipeline.dags"} == listed  # a link to files that Airflow imports
 
 
 HEAVY = ("torch", "transformers", "trl", "datasets", "mlflow", "bitsandbytes", "scipy", "pyarrow")

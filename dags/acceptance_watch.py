@@ -1,0 +1,117 @@
+"""The champion in service, as Airflow 3 DAGs: `understudy watch --once` every few minutes, `understudy canary` once a day.
+
+Imports Airflow, the standard library and its neighbour `understudy_tasks`. The state of the watch is in the store; what was
+announced is read from Airflow's own asset events.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from airflow.sdk import DAG, Asset, task
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # its neighbour, where the DAG folder is not on the path
+from understudy_tasks import ASK, EVENT, EXIT_REFUSED, Pair, command_task, cron, last_time, latest, pairs
+
+DOC = """
+### Watches the champion in service
+
+`watch` reads the counters of the engines and says whether acceptance fell. On a drift, `drift` updates the asset
+`understudy/drift/NAME`, with the evidence in the event's `extra`, and `draft_retraining` starts.
+
+| you see | it means |
+|---|---|
+| `watch` green, `drift` skipped | no drift, or a drift that was announced within the cool-down: the log of `drift` says which |
+| `drift` green | a drift was announced |
+| `watch` red | nothing could be tested: the last line of its log says why. The next run looks again |
+"""
+
+CANARY_DOC = """
+### Asks the engines the examination prompts
+
+`canary` says whether the engines still do what was examined.
+
+| you see | it means |
+|---|---|
+| `canary` green, `target` and `engine` skipped | all as examined, or only the traffic changed, which is for `acceptance_watch` |
+| `target` green | the target was changed: the asset `understudy/target/NAME` is updated, and `draft_retraining` starts |
+| `engine` red | the engine or its draft is not what was examined: its log has the evidence. A retraining does not help there |
+| `canary` red | an engine could not be asked, or did not say enough: the last line of its log says what to do |
+"""
+
+
+def _dag(pair: Pair, kind: str, schedule: str, description: str, doc: str) -> DAG:
+    return DAG(
+        dag_id=pair.dag_id(kind),
+        description=description,
+        doc_md=doc,
+        schedule=cron(schedule),
+        start_date=datetime(2026, 1, 1, tzinfo=UTC),
+        catchup=False,
+        max_active_runs=1,
+        default_args=pair.default_args,
+        tags=["understudy", "speculative-decoding"],
+    )
+
+
+def _asked(pair: Pair, task_id: str, command: str, limit: timedelta) -> Any:
+    environment = {
+        "CALL_EXECUTABLE": pair.bin,
+        "CALL_COMMAND": command,
+        "CALL_STORE": pair.store,
+        "CALL_SUBJECT": pair.config,
+    }
+    return command_task(pair, task_id, ASK, environment, pushes=True, retries=0, execution_timeout=limit)
+
+
+def _announcing(pair: Pair, kind: str, evidence: Callable[[dict[str, Any]], dict[str, Any] | None]) -> Any:
+    """A task that updates the asset `kind`, at most once a cool-down. `evidence`: what the event says of an answer, or None."""
+    asset, started = Asset(pair.asset_name(kind)), Asset(pair.asset_name("retraining"))
+
+    @task(task_id=kind, inlets=[asset, started], outlets=[asset], retries=0)
+    def announced(result: dict[str, Any], inlet_events: Any = None, outlet_events: Any = None) -> None:
+        said = evidence(result)
+        if said is None:
+            raise AirflowSkipException("nothing to announce")
+        last = latest(last_time(inlet_events[asset]), last_time(inlet_events[started], by=EVENT))
+        if last is not None and datetime.now(UTC) < last + pair.cooldown:
+            raise AirflowSkipException(f"announced at {last:%F %R} UTC; again after {last + pair.cooldown:%F %R} UTC")
+        outlet_events[asset].extra = said
+
+    return announced
+
+
+def _drift(result: dict[str, Any]) -> dict[str, Any] | None:
+    """What `watch` found; None without a drift."""
+    return dict(result["said"]) if result["code"] == EXIT_REFUSED else None
+
+
+def _target(result: dict[str, Any]) -> dict[str, Any] | None:
+    """What `canary` found, where the target was changed. The store has the evidence by request."""
+    said = result["said"]
+    return (
+        {key: value for key, value in said.items() if key != "endpoints"}
+        if said["target"]["verdict"] == "changed"
+        else None
+    )
+
+
+@task(retries=0)
+def engine(result: dict[str, Any]) -> None:
+    """Fails where the engine or its draft is not what was examined."""
+    draft = result["said"]["draft"]
+    if draft["verdict"] != "not_as_examined":
+        raise AirflowSkipException("as examined, or not answered")
+    raise AirflowFailException(draft["why"])
+
+
+for _pair in pairs():
+    with _dag(_pair, "acceptance_watch", _pair.watch_schedule, "Did the acceptance of the champion fall?", DOC):
+        _announcing(_pair, "drift", _drift)(_asked(_pair, "watch", "watch --once --json", timedelta(minutes=15)).output)
+    with _dag(_pair, "acceptance_canary", _pair.canary_schedule, "Do the engines do what was examined?", CANARY_DOC):
+        _answers = _asked(_pair, "canary", "canary --json", timedelta(hours=2)).output
+        _announcing(_pair, "target", _target)(_answers)
+        engine(_answers)
