@@ -31,6 +31,29 @@ def request_counts(row: Any, answer_field: str = RESPONSE) -> Counts | None:
     return None
 
 
+def has_impossible_counts(row: Any, answer_field: str = RESPONSE) -> bool:
+    """Whether a row states what its request drafted, and `request_counts` finds that it cannot be."""
+    if not isinstance(row, Mapping) or request_counts(row, answer_field) is not None:
+        return False
+    return any(stated for answer in _answers(row, answer_field) for stated in _stated(answer))
+
+
+def _stated(answer: Mapping[str, Any]) -> Iterator[Any]:
+    """What an answer states of proposed or accepted tokens, as it is."""
+    details = _part(_part(answer, "usage"), "completion_tokens_details")
+    for found, names in (
+        (_part(_part(answer, "metrics"), "speculative_decoding"), ("num_draft_tokens", "num_accepted_draft_tokens")),
+        (
+            _part(_part(answer, "sglext"), "spec_tokens_details"),
+            ("spec_num_proposed_drafts", "spec_num_correct_drafts"),
+        ),
+        *((part, ("spec_num_proposed_drafts", "spec_num_correct_drafts")) for part in _with("meta_info", answer)),
+        (_part(answer, "timings"), ("draft_n", "draft_n_accepted")),
+        (details, ("accepted_prediction_tokens", "rejected_prediction_tokens")),
+    ):
+        yield from (found.get(name) for name in names)
+
+
 def _answers(row: Mapping[str, Any], answer_field: str) -> Iterator[Mapping[str, Any]]:
     for found in (row.get(answer_field), row.get(RESPONSE), row):
         if isinstance(found, Mapping):

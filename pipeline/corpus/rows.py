@@ -102,6 +102,11 @@ def parse_row(value: Any, source: PromptSource) -> ParsedPrompt:
     )
 
 
+def row_domain(value: Mapping[str, Any], source: PromptSource) -> str:
+    """The domain of a row: the source's, else its own, in the template mode that it states. Raises BadRow."""
+    return domain_in_mode(_domain_label(value, source), mode_of(_arguments(value, source)))
+
+
 def kind_of(value: Mapping[str, Any], source: PromptSource) -> str:
     """The column that holds the prompt of a row which `parse_row` accepts."""
     return next(name for name in prompt_columns(source) if value.get(name) is not None)
@@ -113,7 +118,7 @@ def prompt_columns(source: PromptSource) -> tuple[str, str, str]:
 
 
 def _parse_prompt(value: Mapping[str, Any], source: PromptSource) -> ParsedPrompt:
-    domain = source.domain or _label(value.get(source.domain_field), "domain") or "default"
+    domain = _domain_label(value, source)
     group = _label(value.get(source.group_field), "group")
     instructed = _optional(value, source.system_field)
     system = () if instructed is None else ({"role": "system", "content": instructed},)
@@ -306,6 +311,10 @@ def _without_nulls(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _without_nulls(item) for key, item in value.items() if item is not None}
     return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
+def _domain_label(row: Mapping[str, Any], source: PromptSource) -> str:
+    return source.domain or _label(row.get(source.domain_field), "domain") or "default"
 
 
 def _label(value: Any, what: str) -> str | None:

@@ -1,14 +1,17 @@
-"""One look at everything that tells how the champion does in production: the counters of all replicas."""
+"""One look at everything that tells how the champion does in production: the counters of all replicas, and the log."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from pipeline.config.watch import WatchConfig
 from pipeline.engines.counts import Counts
-from pipeline.engines.facts import WatchedEngine
+from pipeline.engines.facts import FACTS, WatchedEngine
 from pipeline.store.parsing import Number, Text
 from pipeline.watch.counts import Observation
+from pipeline.watch.followed_files import LogPositions, follow
 from pipeline.watch.increments import Replica, forget, increment
+from pipeline.watch.log_counts import LogCounts
 from pipeline.watch.scraping import Scraper
 
 _KEPT_SECONDS = 2 * 86_400.0  # after which a replica that shows no counters is forgotten
@@ -21,16 +24,19 @@ class ReaderState:
 
     time: Number | None = None
     replicas: Mapping[Text, Replica] = field(default_factory=dict)  # by URL
+    log: LogPositions | None = None
 
 
 class Reader:
     """Reads production. What cannot be read is told in the observation, and never an exception.
 
+    Counts are those of the engines' counters; where no endpoints are configured, those of the log's rows.
+
     UsageError when it is made: the environment variable of watch.key_variable is not set.
     """
 
     def __init__(self, settings: WatchConfig, engine: WatchedEngine, state: ReaderState | None = None) -> None:
-        self._scraper = Scraper(settings, engine)
+        self._scraper, self._settings = Scraper(settings, engine), settings
         self._engine, self._state = engine, state or ReaderState()
 
     def read(self, now: float) -> tuple[Observation, ReaderState]:
@@ -41,8 +47,13 @@ class Reader:
             problems.append(f"the clock went back by {-seconds:,.0f} s since the look before")
             seconds = None
         counts, running, replicas = self._counters(now, problems)
-        self._state = ReaderState(time=now, replicas=replicas)
-        observation = Observation(time=now, seconds=seconds, counts=counts, running=running, problems=tuple(problems))
+        by_domain, log = self._log(now, problems)
+        if not self._settings.endpoints and by_domain:
+            counts = _sum(list(by_domain.values()))
+        self._state = ReaderState(time=now, replicas=replicas, log=log)
+        observation = Observation(
+            time=now, seconds=seconds, counts=counts, running=running, by_domain=by_domain, problems=tuple(problems)
+        )
         return observation, self._state
 
     def _counters(self, now: float, problems: list[str]) -> tuple[Counts | None, float | None, Mapping[str, Replica]]:
@@ -57,6 +68,18 @@ class Reader:
             problems += [f"{scrape.url}: {problem}" for problem in one.problems]
             found += [] if one.counts is None else [one.counts]
             running += [] if scrape.page.running is None else [scrape.page.running]
-        total = sum(found[1:], found[0]) if found else None
         average = sum(running) / len(running) if running else None
-        return total, average, forget(replicas, now, _KEPT_SECONDS, _MOST_REPLICAS)
+        return _sum(found), average, forget(replicas, now, _KEPT_SECONDS, _MOST_REPLICAS)
+
+    def _log(self, now: float, problems: list[str]) -> tuple[Mapping[str, Counts], LogPositions | None]:
+        """The counts of the rows that were written since the look before."""
+        if self._settings.log is None:
+            return {}, None
+        rows = LogCounts(FACTS[self._engine].counters.by_request)
+        after, unread = follow(Path(self._settings.log), self._state.log, now, rows.take)
+        problems += [*unread, *(f"{self._settings.log}: {problem}" for problem in rows.problems())]
+        return rows.by_domain(), after
+
+
+def _sum(counts: Sequence[Counts]) -> Counts | None:
+    return sum(counts[1:], counts[0]) if counts else None

@@ -1,12 +1,13 @@
 """The statistics of one request in the rows of a log, as each engine writes them."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pipeline.corpus.request_counts import request_counts
+from pipeline.corpus.request_counts import has_impossible_counts, request_counts
 from pipeline.engines.counts import Counts
 
 LOGS = Path(__file__).parents[2] / "fixtures" / "logs"
@@ -101,3 +102,16 @@ def test_a_histogram_of_other_counts_tells_nothing(histogram: Any) -> None:
 def test_counts_that_cannot_be_are_none(row: Any) -> None:
     """Never an error: damaged rows are in every log."""
     assert request_counts(row) is None
+
+
+@pytest.mark.parametrize("name", ["vllm_speculating.jsonl", "sglang.jsonl", "llama_cpp.jsonl"])
+def test_counts_that_cannot_be_are_told_from_none(name: str) -> None:
+    """More accepted tokens than proposed ones, and what is no count; a row of a request without a draft states none."""
+    rows = [row for row in _rows(name) if request_counts(row) is not None]
+    text = json.dumps(rows[0])
+    assert not has_impossible_counts(rows[0])
+    for field in ("num_accepted_draft_tokens", "spec_num_correct_drafts", "draft_n_accepted"):
+        text = re.sub(rf'"{field}": \d+', f'"{field}": 1000', text)
+    assert has_impossible_counts(json.loads(text))
+    assert not has_impossible_counts(json.loads(re.sub(r'"(\w*draft\w*)": \d+', r'"\1": 0', json.dumps(rows[0]))))
+    assert not any(has_impossible_counts(row) for row in ({"messages": []}, 7, None))

@@ -54,6 +54,8 @@ from pipeline.servers.target import ServedModel
 from pipeline.store.artifacts import MANIFEST, Store, age_in_days
 from pipeline.store.files import read_user_json, write_json
 from pipeline.store.runs import list_runs, require_run
+from pipeline.watch.followed_files import LogPositions, follow
+from pipeline.watch.log_counts import LogCounts
 from tests.decisions import TRAINING, make_decision, make_example_set
 from tests.exports import make_export
 from tests.fakes import tiny_tokenizer
@@ -235,6 +237,14 @@ SPEED = DecodingSpeed(
 )  # fmt: skip
 SWEEP = b"concurrency,k,mean_acceptance_length,tpot_p50_ms,ttft_p50_ms\n1,0,1.0,21,30\n4,2,2.2,11,30\n"
 
+
+def _followed(place: Path) -> object:
+    """From the beginning of the file, as one that appeared after the first look."""
+    path, rows = place / "requests.jsonl", LogCounts("")
+    found = follow(path, LogPositions(path=str(path), time=0.0), 1.0, rows.take)
+    return found, rows.by_domain(), rows.problems()
+
+
 KINDS: tuple[Kind, ...] = (
     Kind(
         name="run record", file="store/runs/r/run.json", valid=_json(RECORD), read=_read_record,
@@ -401,6 +411,10 @@ KINDS: tuple[Kind, ...] = (
         name="prompt table", file="prompts.parquet", valid=parquet_file(ROWS),
         read=_rows(SOURCE.model_copy(update={"path": "prompts.parquet"})),
         covers=tuple(f"pipeline/corpus/tables:{name}" for name in ("count_parquet", "read_parquet", "_unreadable")),
+    ),
+    Kind(
+        name="log that is followed", file="requests.jsonl", valid=ROWS[0], read=_followed,
+        covers=tuple(f"pipeline/watch/followed_files:{name}" for name in ("_at", "_known", "_read_on", "_row")),
     ),
     Kind(
         name="journal", file="journal", valid=_journal(), read=lambda place: read_journal(place / "journal"),

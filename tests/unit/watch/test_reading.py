@@ -1,8 +1,10 @@
 """One look at all replicas: sums, averages, problems, and a state that is stored between looks."""
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -90,3 +92,38 @@ def test_a_clock_that_goes_back() -> None:
         found.seconds,
         found.problems,
     )
+
+
+def _row(**fields: Any) -> str:
+    found = {
+        "num_spec_steps": 10,
+        "num_draft_tokens": 30,
+        "num_accepted_draft_tokens": 7,
+        "acceptance_histogram": [3, 7],
+    }
+    row = {"response": {"usage": {"completion_tokens": 17}, "metrics": {"speculative_decoding": found}}, **fields}
+    return json.dumps(row) + "\n"
+
+
+ROW = Counts(drafts=10, draft_tokens=30, accepted=7, accepted_first=7, tokens=17)
+
+
+def test_a_log_alone_and_beside_counters(tmp_path: Path) -> None:
+    """Its rows are counted by domain; without endpoints their sum is what was counted."""
+    log = tmp_path / "requests.jsonl"
+    log.write_text(_row())
+    with Fleet(1).served() as fleet:
+        both, alone = fleet.reader(log=str(log)), Reader(WatchConfig(log=str(log)), "vllm")
+        first = [reader.read(NOW)[0] for reader in (both, alone)]
+        assert [None, None] == [one.counts for one in first]
+        assert all(one.problems[-1].startswith(f"{log}: rows that are written from now on are read") for one in first)
+        with log.open("a") as file:
+            file.write(_row(domain="code") + _row() + "{broken\n")
+        decoded = fleet.engines[0].decode(10, (7, 5, 2))
+        found, state = both.read(NOW + 300)
+        assert (decoded, {"code": ROW, "default": ROW}) == (found.counts, found.by_domain)
+        assert 1 == len(found.problems)
+        assert state == STATE.validate_python(parse_json(STATE.dump_json(state)))
+        found, state = alone.read(NOW + 300)
+        assert (ROW + ROW, None) == (found.counts, found.running)
+        assert (None, {}) == ((again := alone.read(NOW + 600)[0]).counts, again.by_domain)

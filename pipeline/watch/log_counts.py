@@ -1,0 +1,69 @@
+"""What the rows of a log counted of speculation, by domain. Pure, and never an error."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from pipeline.config.corpus import PromptSource
+from pipeline.corpus.request_counts import has_impossible_counts, request_counts
+from pipeline.corpus.rows import BadRow, row_domain
+from pipeline.engines.counts import Counts
+
+_MOST_DOMAINS = 256
+_OTHERS = "other domains"
+
+_Kind = tuple[str, ...]  # the counts that a row has
+
+
+class LogCounts:
+    """Adds up rows. `by_request`: what makes the engine state the counts of a request, for the message."""
+
+    def __init__(self, by_request: str) -> None:
+        self._by_request = by_request
+        self._source = PromptSource(path="log")  # the columns that a log has by default
+        self._sums: dict[_Kind, dict[str, Counts]] = {}
+        self._rows: dict[_Kind, int] = {}
+        self._domains: set[str] = set()
+        self._all = self._impossible = 0
+
+    def take(self, row: Any) -> None:
+        """One row. Rows without counts are passed over."""
+        self._all += 1
+        counts = request_counts(row)
+        if counts is None:
+            self._impossible += has_impossible_counts(row)
+            return
+        kind = tuple(one.name for one in fields(counts) if getattr(counts, one.name) is not None)
+        domain, sums = self._domain(row), self._sums.setdefault(kind, {})
+        sums[domain] = sums[domain] + counts if domain in sums else counts
+        self._rows[kind] = self._rows.get(kind, 0) + 1
+
+    def by_domain(self) -> Mapping[str, Counts]:
+        """The counts of most rows. A sum over rows of which some lack a count would lack it too."""
+        return self._sums[self._kind] if self._rows else {}
+
+    def problems(self) -> list[str]:
+        """A line each."""
+        found = []
+        if self._impossible:
+            found.append(f"{self._impossible:,} of {self._all:,} rows have impossible counts of draft tokens")
+        if self._rows and (others := sum(self._rows.values()) - self._rows[self._kind]):
+            found.append(f"{others:,} of {self._all:,} rows have other counts than most, and are left out")
+        if self._all and not self._rows:
+            found.append(
+                f"none of {self._all:,} rows has the counts of its request ({self._by_request or 'not known'})"
+            )
+        return found
+
+    @property
+    def _kind(self) -> _Kind:
+        return max(self._rows, key=lambda kind: self._rows[kind])
+
+    def _domain(self, row: Mapping[str, Any]) -> str:
+        try:
+            domain = row_domain(row, self._source)
+        except BadRow:
+            return _OTHERS
+        if len(self._domains) < _MOST_DOMAINS:
+            self._domains.add(domain)
+        return domain if domain in self._domains else _OTHERS
