@@ -117,7 +117,11 @@ FACTS: Mapping[str, EngineFacts] = {
         issues=(
             Issue(number=42744, effect="`min_p` and `logit_bias` have no effect or are refused while speculating"),
             Issue(number=49548, effect="throughput falls at the boundaries of a draft-length schedule"),
-            Issue(number=51510, effect="the newer model runner ignores a draft-length schedule"),
+            Issue(
+                number=51510,
+                effect="the newer model runner (V2) reads no draft-length schedule (`num_speculative_tokens_per_batch_size`) "
+                "for a plain draft",
+            ),
             Issue(number=47014, effect="a change of the draft length crashed the CPU build; it does not in 0.32.0"),
             Issue(
                 number=55005,
@@ -131,6 +135,13 @@ FACTS: Mapping[str, EngineFacts] = {
             "`rejection_sample_method: synthetic` accepts draft tokens at given rates, for load tests; the CPU build refuses it.",
             "A path of the draft with `[`, `*` or `?` is not found: it is searched as a pattern.",
             "A draft-length schedule is ignored with data parallelism.",
+            "There are two model runners. V2 is the default; `parallel_drafting` of plain drafts (PARD) and of EAGLE, Medusa, "
+            "MLP speculators, `suffix` and `use_heterogeneous_vocab` run on V1, which is deprecated (pull request 52487). The "
+            "start says which one runs; `VLLM_USE_V2_MODEL_RUNNER` chooses it. Without Triton it is V1.",
+            "`use_heterogeneous_vocab`: a plain draft with another vocabulary; greedy drafting only. Acceptance 61% where 99.8% "
+            "of the tokens are in both, about 25% at 80% (pull request 38174).",
+            "`enable_adaptive_verification` (pull request 52228), which verifies fewer tokens where the draft is unsure, is "
+            "for `dspark` only.",
             "Speculation with a draft model, and an unquantized draft, were run on the CPU build; the rest was only read.",
         ),
     ),
@@ -172,7 +183,10 @@ FACTS: Mapping[str, EngineFacts] = {
         ),
         notes=(
             "While it speculates, at most 48 requests run at a time unless `--max-running-requests` says otherwise.",
-            "`STANDALONE` is refused with data-parallel attention.",
+            "`STANDALONE` is refused with data-parallel attention, and with LoRA adapters of the target.",
+            "`/update_weights_from_disk` writes one path into target and draft.",
+            "Counts of a request (`spec_verify_ct`, `spec_num_correct_drafts`) add up: accepted tokens of a verification that "
+            "goes past the end are in them. Proposed tokens are verifications times draft length, by arithmetic.",
             "Options and requests are compared with its source by `make conformance`; it was not run.",
         ),
     ),
@@ -204,6 +218,7 @@ FACTS: Mapping[str, EngineFacts] = {
         notes=(
             "`draft_len_schedule`: releases differ in whether a key is the first or the last batch size of its range.",
             "`acceptance_rate_threshold` turns speculation off for good.",
+            "Counters by position were read in the repository of 2026-11, and so was `trtllm_num_requests_running`.",
             "The package index has no source of it. Keys were read in the source, and `make conformance` compares them if "
             "`TENSORRT_LLM_SOURCE` names a checkout's `tensorrt_llm`; it was not run.",
         ),

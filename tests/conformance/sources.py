@@ -2,8 +2,10 @@
 
 import ast
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,6 +52,21 @@ def lists_of(path: Path) -> dict[str, list[str]]:
         if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name) and isinstance(one.value, ast.List):
             found[one.targets[0].id] = [each.value for each in one.value.elts if isinstance(each, ast.Constant)]
     return found
+
+
+def function_of(path: Path, name: str, **known: Any) -> Callable[..., Any]:
+    """A function or method of a file, to be called: its own code, with `known` in place of what it uses. Annotations are left
+    out."""
+    (found,) = (
+        one for one in ast.walk(ast.parse(path.read_text())) if isinstance(one, ast.FunctionDef) and one.name == name
+    )
+    for part in ast.walk(found):
+        if isinstance(part, ast.arg):
+            part.annotation = None
+    found.returns, found.decorator_list = None, []
+    exec(compile(ast.Module([found], []), str(path), "exec"), known)
+    called: Callable[..., Any] = known[name]
+    return called
 
 
 def _is_string(one: ast.AST) -> bool:

@@ -13,13 +13,15 @@ from typing import Any
 
 import pytest
 
+from pipeline.corpus.request_counts import request_counts
+from pipeline.engines.counts import Counts
 from pipeline.engines.facts import FACTS
 from pipeline.export import for_sglang
 from pipeline.export.lengths import DraftLengths
 from pipeline.servers.api import GenerateRequest, ScoreRequest
 from pipeline.servers.sglang import Sglang
 from pipeline.speculation.settings import Sampling
-from tests.conformance.sources import Declared, fields_of, lists_of, source, strings_of
+from tests.conformance.sources import Declared, fields_of, function_of, lists_of, source, strings_of
 from tests.standin_sglang import SglangStandIn
 from tests.unit.export.test_export import example_plan
 
@@ -133,8 +135,84 @@ def test_standalone_is_an_algorithm_and_takes_no_sampled_draft(sglang: Path) -> 
     assert "STANDALONE" in _declared_help(sglang, "speculative_algorithm")
     assert 'cfg.speculative_algorithm not in ("EAGLE", "EAGLE3")' in hook
     assert "cfg.speculative_num_steps + 1" in hook
-    collector = sglang / "srt" / "observability" / "metrics_collector.py"
-    assert FACTS["sglang"].counters.drafts in strings_of(collector)
+
+
+def test_its_counters_are_those_that_are_read(sglang: Path) -> None:
+    """Names of counters, of the gauge and of labels; and its own code counts them when a request ends: generated tokens with that
+    of the prefill, verifications, and the request."""
+    collector, names = sglang / "srt" / "observability" / "metrics_collector.py", FACTS["sglang"].counters
+    written = strings_of(collector)
+    assert [] == [
+        one for one in (names.drafts, names.tokens, names.requests, names.running, names.model) if one not in written
+    ]
+    assert names.rank in written
+    counted = dict[str, float]()
+    observe = function_of(collector, "observe_one_finished_request")
+    observe(_Collector(counted), {}, 9, 24, 0, 1.0, False, spec_verify_ct=10)
+    found = {
+        name: counted[name] for name in ("generation_tokens_total", "spec_verify_calls_total", "num_requests_total")
+    }
+    assert {"generation_tokens_total": 24, "spec_verify_calls_total": 10, "num_requests_total": 1} == found
+
+
+@pytest.mark.parametrize("form", ["meta_info", "sglext"])
+def test_counts_of_a_request_are_read(sglang: Path, form: str) -> None:
+    """Its own code writes the answer of a request with 10 verifications of 4 tokens (3 drafted) that accepted 13: as
+    `meta_info`, and as the part of an OpenAI answer, whose fields its protocol declares."""
+    srt = sglang / "srt"
+    ended = SimpleNamespace(
+        spec_verify_ct=[10],
+        spec_num_correct_drafts=[13],
+        completion_tokens=[24],
+        spec_correct_drafts_histogram=[[3, 3, 2, 2]],
+    )
+    spec = SimpleNamespace(speculative_num_draft_tokens=4)
+    write = function_of(
+        srt / "managers" / "tokenizer_manager.py",
+        "_calculate_spec_decoding_metrics",
+        get_spec=lambda: spec,
+        _ragged_verify_cap_accept=lambda: False,
+    )
+    meta_info: dict[str, Any] = {"completion_tokens": 24}
+    write(None, meta_info, ended, 0)
+    if form == "meta_info":
+        answer: dict[str, Any] = {"text": "", "meta_info": meta_info}
+    else:
+        utils = srt / "entrypoints" / "openai" / "utils.py"
+        details = function_of(utils, "spec_tokens_details_from_meta_info", SpecTokensDetails=dict)(meta_info)
+        protocol = srt / "entrypoints" / "openai" / "protocol.py"
+        assert set(details) <= set(fields_of(protocol, "SpecTokensDetails"))
+        assert "spec_tokens_details" in fields_of(protocol, "SglExt")
+        assert {"return_spec_tokens_details", "return_meta_info"} <= set(fields_of(protocol, "ChatCompletionRequest"))
+        answer = {"usage": {"completion_tokens": 24}, "choices": [{}], "sglext": {"spec_tokens_details": details}}
+    expected = Counts(drafts=10, draft_tokens=30, accepted=13, accepted_first=7, tokens=24)
+    assert expected == request_counts({"messages": [], "response": answer})
+
+
+def test_adapters_of_the_target_are_refused_beside_a_plain_draft(sglang: Path) -> None:
+    """As the table of engine facts says."""
+    check = function_of(
+        sglang / "srt" / "arg_groups" / "lora_hook.py",
+        "check_lora_speculative_compatibility",
+        resolving_view=lambda given: given,
+    )
+    with pytest.raises(ValueError, match=r"LoRA is only compatible with .* not STANDALONE"):
+        check(SimpleNamespace(speculative_algorithm="STANDALONE"))
+
+
+class _Collector:
+    """In place of SGLang's metrics: adds up what is counted, by the name of the metric."""
+
+    def __init__(self, counted: dict[str, float]) -> None:
+        self._counted = counted
+
+    def __getattr__(self, name: str) -> Any:
+        def add(value: float = 1) -> None:
+            self._counted[name] = self._counted.get(name, 0) + value
+
+        metric = SimpleNamespace(inc=add, observe=add)
+        metric.labels = lambda **labels: metric
+        return metric
 
 
 def _options(script: str) -> dict[str, str | None]:
